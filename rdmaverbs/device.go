@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdmaverbs
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+)
+
+// A Provider finds and opens RDMA devices of one kind.
+type Provider interface {
+	// Name is the provider's short name, such as "softroce".
+	Name() string
+	// Devices lists the names of the devices that Open accepts now.
+	Devices(ctx context.Context) ([]string, error)
+	// Open opens the device of that name. An unknown name gives an error
+	// for which errors.Is(err, ErrNoDevice) holds.
+	Open(ctx context.Context, name string) (Device, error)
+}
+
+// A Device is an open RDMA device. Closing it flushes all its queue pairs.
+type Device interface {
+	io.Closer
+	// Name is the device's name as listings show it, such as "soft-eth0".
+	Name() string
+	// Attr returns the limits and identity of the device.
+	Attr() DeviceAttr
+	// Port returns the state of a port, numbered from 1.
+	Port(num int) (PortAttr, error)
+	// GIDs returns the GID table of a port; an entry's place is its index.
+	GIDs(port int) ([]GIDEntry, error)
+	// AllocPD allocates a protection domain.
+	AllocPD() (PD, error)
+	// CreateCQ creates a completion queue that holds at least depth
+	// entries. See [CQ] for when notify is called; it may be nil.
+	CreateCQ(depth int, notify func()) (CQ, error)
+	// Events returns the channel of the device's asynchronous events. It
+	// is closed with the device. Events that find the channel full are
+	// merged, never blocking the device: a reader re-reads Port.
+	Events() <-chan AsyncEvent
+}
+
+// DeviceAttr tells what a device is and can do.
+type DeviceAttr struct {
+	Provider string           // provider name
+	NodeGUID [8]byte          // EUI-64, network byte order
+	NumPorts int              // ports, numbered 1..NumPorts
+	MaxQP    int              // queue pairs
+	MaxMR    int              // memory regions
+	MaxMsg   int              // largest message, bytes
+	MaxSGE   int              // scatter/gather entries a work request
+	MaxQPWR  int              // outstanding work requests a queue
+	MaxRead  int              // outstanding RDMA READs a queue pair, as responder
+	NetDev   string           // netdev below port 1; empty if there is none
+	IfIndex  int              // interface index of NetDev; 0 if there is none
+	HWAddr   net.HardwareAddr // of NetDev, 6 bytes
+}
+
+// PortState is the state of a port (InfiniBand specification, PortInfo).
+type PortState uint8
+
+// Port states.
+const (
+	PortDown   PortState = 1
+	PortInit   PortState = 2
+	PortArmed  PortState = 3
+	PortActive PortState = 4
+)
+
+// PortAttr describes a port at one moment.
+type PortAttr struct {
+	State     PortState
+	MaxMTU    MTU              // largest path MTU the device supports
+	ActiveMTU MTU              // largest path MTU that fits the netdev's MTU now
+	NetDev    string           // netdev below this port
+	IfIndex   int              // its interface index
+	HWAddr    net.HardwareAddr // its address, 6 bytes
+	VLAN      uint16           // VLAN id of NetDev if it is a VLAN device, else 0
+}
+
+// MTU is a path MTU in the InfiniBand encoding: 1 is 256 bytes, 5 is 4096.
+type MTU uint8
+
+// Path MTUs.
+const (
+	MTU256  MTU = 1
+	MTU512  MTU = 2
+	MTU1024 MTU = 3
+	MTU2048 MTU = 4
+	MTU4096 MTU = 5
+)
+
+// Bytes returns the payload bytes a packet, or 0 for an invalid code.
+func (m MTU) Bytes() int {
+	if m < MTU256 || m > MTU4096 {
+		return 0
+	}
+	return 128 << m
+}
+
+// MTUFor returns the largest path MTU whose payload plus overhead bytes of
+// headers fits into netdevMTU bytes, or 0 if not even 256 fits.
+func MTUFor(netdevMTU, overhead int) MTU {
+	for m := MTU4096; m >= MTU256; m-- {
+		if m.Bytes()+overhead <= netdevMTU {
+			return m
+		}
+	}
+	return 0
+}
+
+// GID is a 128-bit port identifier in network byte order.
+type GID [16]byte
+
+// String formats g as the kernel does: eight groups of four hex digits.
+func (g GID) String() string {
+	const hex = "0123456789abcdef"
+	b := make([]byte, 0, 39)
+	for i, c := range g {
+		if i > 0 && i%2 == 0 {
+			b = append(b, ':')
+		}
+		b = append(b, hex[c>>4], hex[c&15])
+	}
+	return string(b)
+}
+
+// IsZero reports whether g is the reserved all-zero GID.
+func (g GID) IsZero() bool { return g == GID{} }
+
+// Addr returns g as an IP address; IPv4-mapped GIDs give an IPv4 address.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// GIDType is the encapsulation that a GID table entry stands for.
+type GIDType uint8
+
+// GID types.
+const (
+	RoCEv1 GIDType = 1 // ethertype 0x8915 with a GRH
+	RoCEv2 GIDType = 2 // UDP destination port 4791
+)
+
+// GIDEntry is one entry of a port's GID table.
+type GIDEntry struct {
+	GID    GID
+	Type   GIDType
+	NetDev string // netdev that the entry belongs to
+}
+
+// AsyncEventType is the kind of an asynchronous event.
+type AsyncEventType uint8
+
+// Asynchronous event types.
+const (
+	EventPortActive   AsyncEventType = iota + 1 // port went up
+	EventPortErr                                // port went down
+	EventGIDChange                              // GID table changed
+	EventMTUChange                              // active MTU changed
+	EventDeviceFatal                            // device is gone: netdev removed or device closed
+	EventQPFatal                                // a queue pair entered the error state
+)
+
+// An AsyncEvent is something that happened to a device unasked.
+type AsyncEvent struct {
+	Type AsyncEventType
+	Port int    // port events
+	QPN  uint32 // queue pair events
+}
