@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netnstest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// runDir is where iproute2 and vishvananda/netns keep named namespaces.
+const runDir = "/run/netns"
+
+// prefix starts the name of each namespace made here.
+const prefix = "smcr-"
+
+// Options describes the links of a Pair. The zero value is one veth pair with
+// the kernel's default MTU of 1500 bytes.
+type Options struct {
+	// MTU of each link in bytes; 0 leaves the kernel's default.
+	MTU int
+	// Links is the number of parallel veth pairs; 0 means 1.
+	Links int
+}
+
+// Link is one host's end of a veth pair. Offloads are as the kernel sets them.
+type Link struct {
+	// Name of the network device: eth0, eth1, …
+	Name string
+	// MAC is the device's hardware address.
+	MAC net.HardwareAddr
+	// IPv4 is the address in 10.77.N.0/24, N being the link's number.
+	IPv4 netip.Addr
+	// IPv6 is the address in fd77:0:0:N::/64, usable at once (no duplicate
+	// address detection).
+	IPv6 netip.Addr
+}
+
+// Host is one network namespace.
+type Host struct {
+	// Name of the namespace as `ip netns` lists it.
+	Name string
+	// Links are the host's ends of the veth pairs, in order. Never empty.
+	Links []Link
+
+	mu    sync.Mutex
+	procs map[*Process]struct{}
+}
+
+// Path returns the file which setns(2) and nsenter --net take.
+func (h *Host) Path() string { return filepath.Join(runDir, h.Name) }
+
+// Addr returns the IPv4 address of the host's first link.
+func (h *Host) Addr() string { return h.Links[0].IPv4.String() }
+
+// Addr6 returns the IPv6 address of the host's first link.
+func (h *Host) Addr6() string { return h.Links[0].IPv6.String() }
+
+// Pair is two hosts joined by veth pairs.
+type Pair struct {
+	A, B *Host
+}
+
+// sequence numbers the pairs of this process.
+type sequence struct{ n atomic.Int64 }
+
+// pairs is process-wide because the names of namespaces are machine-wide.
+var pairs sequence
+
+// New returns a Pair that the test owns: it is closed at the end of the test,
+// and the test is skipped (or fails, see Require) without the privilege.
+func New(t testing.TB, o Options) *Pair {
+	t.Helper()
+	Require(t, "nsenter")
+	p, err := Create(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// Create returns a new Pair outside a test; the caller closes it. It first
+// removes what killed processes left behind.
+func Create(o Options) (*Pair, error) {
+	if err := RemoveStale(); err != nil {
+		return nil, err
+	}
+	if o.Links <= 0 {
+		o.Links = 1
+	}
+	base := fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), pairs.n.Add(1))
+	p := &Pair{A: newHost(base + "-a"), B: newHost(base + "-b")}
+	if err := p.create(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("netnstest: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+func newHost(name string) *Host {
+	return &Host{Name: name, procs: make(map[*Process]struct{})}
+}
+
+func (p *Pair) create(o Options) error {
+	for _, h := range []*Host{p.A, p.B} {
+		if err := h.create(); err != nil {
+			return err
+		}
+	}
+	for i := range o.Links {
+		if err := p.addLink(i, o.MTU); err != nil {
+			return fmt.Errorf("link %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// create makes the namespace on a thread that is thrown away afterwards.
+func (h *Host) create() error {
+	return onThread(func() error {
+		ns, err := netns.NewNamed(h.Name)
+		if err != nil {
+			return fmt.Errorf("create namespace %s: %w", h.Name, err)
+		}
+		defer ns.Close()
+		// Link-local addresses too are to be usable at once.
+		for _, who := range []string{"all", "default"} {
+			err := os.WriteFile("/proc/sys/net/ipv6/conf/"+who+"/accept_dad", []byte("0"), 0)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("switch off duplicate address detection: %w", err)
+			}
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	})
+}
+
+func (p *Pair) addLink(i, mtu int) error {
+	a, err := netns.GetFromName(p.A.Name)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	b, err := netns.GetFromName(p.B.Name)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	ha, err := netlink.NewHandleAt(a, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer ha.Close()
+	hb, err := netlink.NewHandleAt(b, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer hb.Close()
+
+	name := "eth" + strconv.Itoa(i)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, mtu
+	// Both ends are born in their namespaces: nothing is ever visible in ours.
+	err = ha.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(int(b)), PeerMTU: uint32(mtu)})
+	if err != nil {
+		return fmt.Errorf("create veth pair: %w", err)
+	}
+	for n, end := range []struct {
+		h    *Host
+		conn *netlink.Handle
+	}{{p.A, ha}, {p.B, hb}} {
+		l, err := end.conn.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		link := Link{
+			Name: name,
+			MAC:  l.Attrs().HardwareAddr,
+			IPv4: netip.AddrFrom4([4]byte{10, 77, byte(i), byte(n + 1)}),
+			IPv6: netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: byte(i), 15: byte(n + 1)}),
+		}
+		for _, addr := range []struct {
+			ip   netip.Addr
+			bits int
+		}{{link.IPv4, 24}, {link.IPv6, 64}} {
+			ipnet := &net.IPNet{IP: addr.ip.AsSlice(), Mask: net.CIDRMask(addr.bits, addr.ip.BitLen())}
+			na := &netlink.Addr{IPNet: ipnet}
+			if addr.ip.Is6() {
+				na.Flags = unix.IFA_F_NODAD
+			}
+			if err := end.conn.AddrAdd(l, na); err != nil {
+				return fmt.Errorf("add address %s: %w", addr.ip, err)
+			}
+		}
+		if err := end.conn.LinkSetUp(l); err != nil {
+			return err
+		}
+		end.h.Links = append(end.h.Links, link)
+	}
+	return nil
+}
+
+// Close ends every process in both namespaces and removes them, in any state
+// of the Pair, and may be called twice.
+func (p *Pair) Close() error {
+	return errors.Join(p.A.close(), p.B.close())
+}
+
+func (h *Host) close() error {
+	h.mu.Lock()
+	procs := make([]*Process, 0, len(h.procs))
+	for pr := range h.procs {
+		procs = append(procs, pr)
+	}
+	h.mu.Unlock()
+	for _, pr := range procs {
+		pr.Kill()
+	}
+	return remove(h.Name)
+}
+
+// Do runs f on a thread inside the host's network namespace and returns its
+// error. The thread is not used again, so f may do what it likes to it; sockets
+// that f opens stay in the namespace wherever they are used later. Goroutines
+// that f starts are not in the namespace.
+func (h *Host) Do(f func() error) error {
+	return onThread(func() error {
+		ns, err := netns.GetFromName(h.Name)
+		if err != nil {
+			return fmt.Errorf("netnstest: open namespace %s: %w", h.Name, err)
+		}
+		defer ns.Close()
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("netnstest: enter namespace %s: %w", h.Name, err)
+		}
+		return f()
+	})
+}
+
+// SetLink sets the i-th link of the host up or down, as an administrator does.
+func (h *Host) SetLink(i int, up bool) error {
+	return h.Do(func() error {
+		l, err := netlink.LinkByName(h.Links[i].Name)
+		if err != nil {
+			return err
+		}
+		if up {
+			return netlink.LinkSetUp(l)
+		}
+		return netlink.LinkSetDown(l)
+	})
+}
+
+// onThread runs f on an operating-system thread of its own, which ends with f
+// because its goroutine returns locked.
+func onThread(f func() error) error {
+	errc := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer close(errc) // also when f ends the goroutine (t.FailNow)
+		errc <- f()
+	}()
+	err, ok := <-errc
+	if !ok {
+		return errors.New("netnstest: the function ended its goroutine")
+	}
+	return err
+}
+
+// Require skips the test when it lacks root or one of the programs tools;
+// with CI=true in the environment it fails the test instead, so that a
+// misconfigured machine cannot pass for a green one.
+func Require(t testing.TB, tools ...string) {
+	t.Helper()
+	missing := t.Skipf
+	if ci, _ := strconv.ParseBool(os.Getenv("CI")); ci {
+		missing = t.Fatalf
+	}
+	if os.Geteuid() != 0 {
+		missing("needs root for network namespaces: run `sudo make test`")
+	}
+	for _, tool := range tools {
+		if _, err := lookPath(tool); err != nil {
+			missing("needs %s: run `sudo scripts/setup-test-tools`", tool)
+		}
+	}
+}
+
+// RemoveStale removes the namespaces of processes that are gone, with the
+// processes that still run in them. Create calls it.
+func RemoveStale() error {
+	entries, err := os.ReadDir(runDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("netnstest: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if pid, ok := owner(e.Name()); ok && !alive(pid) {
+			errs = append(errs, remove(e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// owner returns the process id in a namespace name made by Create.
+func owner(name string) (int, bool) {
+	rest, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return 0, false
+	}
+	fields := strings.Split(rest, "-")
+	if len(fields) != 3 {
+		return 0, false
+	}
+	pid, err := strconv.Atoi(fields[0])
+	return pid, err == nil && pid > 0
+}
+
+func alive(pid int) bool {
+	err := unix.Kill(pid, 0)
+	return err == nil || errors.Is(err, unix.EPERM)
+}

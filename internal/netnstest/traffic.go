@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netnstest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+)
+
+// Numbers that classify a frame.
+const (
+	etherTypeIPv4 = 0x0800
+	etherTypeIPv6 = 0x86dd
+	etherTypeVLAN = 0x8100
+	// EtherTypeRoCE is RoCE version 1 (InfiniBand annex A16).
+	EtherTypeRoCE = 0x8915
+	// PortRoCEv2 is the UDP port of RoCE version 2 (annex A17).
+	PortRoCEv2 = 4791
+
+	protoTCP = 6
+	protoUDP = 17
+
+	etherLen = 14
+)
+
+// Tally counts frames and bytes.
+type Tally struct {
+	// Packets as captured. Segmentation offload makes one of many.
+	Packets int
+	// Bytes of the whole frames as they were on the wire, without FCS.
+	Bytes int64
+	// Payload is the bytes after the headers of TCP or UDP; for RoCE v1 after
+	// the Ethernet header.
+	Payload int64
+}
+
+func (t *Tally) add(frame, payload int) {
+	t.Packets++
+	t.Bytes += int64(frame)
+	t.Payload += int64(payload)
+}
+
+// Flow is a TCP connection: the pair of addresses, the lower one first.
+type Flow struct {
+	A, B netip.AddrPort
+}
+
+// Traffic is what a capture holds, by protocol.
+type Traffic struct {
+	RoCEv1, RoCEv2, TCP, Other Tally
+	// Flows holds the TCP connections.
+	Flows map[Flow]*Tally
+	// SYNs and SYNACKs count the first and second segments of handshakes,
+	// repetitions included.
+	SYNs, SYNACKs int
+	// SMCSYNs and SMCSYNACKs count those that carry the SMC-R option of RFC
+	// 7609, section 3.1: kind 254 with the experiment id E2D4C3D9.
+	SMCSYNs, SMCSYNACKs int
+}
+
+// RoCEShare returns which part of the bytes of all frames was RoCE.
+func (t *Traffic) RoCEShare() float64 {
+	roce := t.RoCEv1.Bytes + t.RoCEv2.Bytes
+	all := roce + t.TCP.Bytes + t.Other.Bytes
+	if all == 0 {
+		return 0
+	}
+	return float64(roce) / float64(all)
+}
+
+// MaxFlowPayload returns the largest payload of one TCP connection, both
+// directions together.
+func (t *Traffic) MaxFlowPayload() int64 {
+	var n int64
+	for _, tally := range t.Flows {
+		n = max(n, tally.Payload)
+	}
+	return n
+}
+
+// CountTraffic counts a classic pcap file with Ethernet frames, which may be
+// cut to any length that keeps the headers (96 bytes are enough).
+func CountTraffic(r io.Reader) (*Traffic, error) {
+	br := bufio.NewReaderSize(r, 1<<20)
+	var head [24]byte
+	if _, err := io.ReadFull(br, head[:]); err != nil {
+		return nil, fmt.Errorf("netnstest: read capture: %w", err)
+	}
+	var order binary.ByteOrder
+	switch binary.LittleEndian.Uint32(head[:]) {
+	case 0xa1b2c3d4, 0xa1b23c4d:
+		order = binary.LittleEndian
+	case 0xd4c3b2a1, 0x4d3cb2a1:
+		order = binary.BigEndian
+	default:
+		return nil, errors.New("netnstest: not a classic pcap file")
+	}
+	if link := order.Uint32(head[20:]); link != 1 {
+		return nil, fmt.Errorf("netnstest: capture of link type %d, want Ethernet (1)", link)
+	}
+	t := &Traffic{Flows: make(map[Flow]*Tally)}
+	var buf []byte
+	for {
+		var rec [16]byte
+		if _, err := io.ReadFull(br, rec[:]); err == io.EOF {
+			return t, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("netnstest: read capture: %w", err)
+		}
+		capLen, origLen := order.Uint32(rec[8:]), order.Uint32(rec[12:])
+		if capLen > 1<<20 || origLen < capLen {
+			return nil, fmt.Errorf("netnstest: capture record of %d bytes for a frame of %d", capLen, origLen)
+		}
+		if cap(buf) < int(capLen) {
+			buf = make([]byte, capLen)
+		}
+		buf = buf[:capLen]
+		if _, err := io.ReadFull(br, buf); err != nil {
+			return nil, fmt.Errorf("netnstest: read capture: %w", err)
+		}
+		t.count(buf, int(origLen))
+	}
+}
+
+// count classifies one frame of frameLen bytes, of which b was kept.
+func (t *Traffic) count(b []byte, frameLen int) {
+	proto, src, dst, off, ok := parseNetwork(b, &t.RoCEv1, frameLen)
+	switch {
+	case off < 0:
+		return // counted as RoCE version 1
+	case ok && proto == protoTCP && len(b) >= off+20:
+		t.countTCP(b[off:], frameLen-off, frameLen, src, dst)
+	case ok && proto == protoUDP && len(b) >= off+8 && binary.BigEndian.Uint16(b[off+2:]) == PortRoCEv2:
+		t.RoCEv2.add(frameLen, frameLen-off-8)
+	default:
+		t.Other.add(frameLen, 0)
+	}
+}
+
+// parseNetwork returns the transport protocol of a frame, its addresses and
+// the offset of the transport header; a RoCE version 1 frame is added to roce
+// and has a negative offset.
+func parseNetwork(b []byte, roce *Tally, frameLen int) (proto byte, src, dst netip.Addr, off int, ok bool) {
+	if len(b) < etherLen {
+		return
+	}
+	off = etherLen
+	etherType := binary.BigEndian.Uint16(b[12:])
+	if etherType == etherTypeVLAN && len(b) >= etherLen+4 {
+		off += 4
+		etherType = binary.BigEndian.Uint16(b[16:])
+	}
+	switch etherType {
+	case EtherTypeRoCE:
+		roce.add(frameLen, frameLen-off)
+		return 0, src, dst, -1, true
+	case etherTypeIPv4:
+		if len(b) < off+20 {
+			return
+		}
+		src, _ = netip.AddrFromSlice(b[off+12 : off+16])
+		dst, _ = netip.AddrFromSlice(b[off+16 : off+20])
+		return b[off+9], src, dst, off + int(b[off]&0x0f)*4, true
+	case etherTypeIPv6:
+		if len(b) < off+40 {
+			return
+		}
+		src, _ = netip.AddrFromSlice(b[off+8 : off+24])
+		dst, _ = netip.AddrFromSlice(b[off+24 : off+40])
+		return b[off+6], src, dst, off + 40, true
+	}
+	return
+}
+
+// countTCP counts the segment that starts at b and is length bytes long.
+// Ethernet pads frames to 60 bytes, but only on real wires: a veth does not.
+func (t *Traffic) countTCP(b []byte, length, frameLen int, src, dst netip.Addr) {
+	const fin, syn, ack = 0x01, 0x02, 0x10
+	hlen := int(b[12]>>4) * 4
+	payload := max(0, length-hlen)
+	t.TCP.add(frameLen, payload)
+
+	a := netip.AddrPortFrom(src, binary.BigEndian.Uint16(b))
+	z := netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:]))
+	if z.Compare(a) < 0 {
+		a, z = z, a
+	}
+	f := t.Flows[Flow{a, z}]
+	if f == nil {
+		f = &Tally{}
+		t.Flows[Flow{a, z}] = f
+	}
+	f.add(frameLen, payload)
+
+	if b[13]&syn == 0 {
+		return
+	}
+	smc := hasSMCOption(b[20:min(len(b), max(hlen, 20))])
+	if b[13]&ack == 0 {
+		t.SYNs++
+		if smc {
+			t.SMCSYNs++
+		}
+	} else {
+		t.SYNACKs++
+		if smc {
+			t.SMCSYNACKs++
+		}
+	}
+}
+
+// hasSMCOption looks for kind 254, length 6, E2D4C3D9 in TCP options.
+func hasSMCOption(opts []byte) bool {
+	for len(opts) > 0 {
+		switch kind := opts[0]; {
+		case kind == 0:
+			return false
+		case kind == 1:
+			opts = opts[1:]
+		case len(opts) < 2 || opts[1] < 2 || int(opts[1]) > len(opts):
+			return false
+		case kind == 254 && opts[1] == 6 && binary.BigEndian.Uint32(opts[2:]) == 0xe2d4c3d9:
+			return true
+		default:
+			opts = opts[opts[1]:]
+		}
+	}
+	return false
+}
