@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding"
+	"encoding/binary"
+	"fmt"
+)
+
+// Sizes of CLC messages in bytes.
+const (
+	// HeaderLen is the length of the header that every CLC message has.
+	HeaderLen = 8
+	// TrailerLen is the length of the eyecatcher that ends every message.
+	TrailerLen = 4
+	// MaxCLCLen bounds the length that ParseHeader believes, and so the
+	// buffer that a reader needs. It is well above the longest proposal of
+	// version 2 (652 bytes).
+	MaxCLCLen = 2048
+	// MinCLCLen is the length of a message of header and trailer alone.
+	MinCLCLen = HeaderLen + TrailerLen
+)
+
+// The eyecatchers, in EBCDIC. Every CLC message begins and ends with one.
+const (
+	EyecatcherSMCR uint32 = 0xE2D4C3D9
+	EyecatcherSMCD uint32 = 0xE2D4C3C4
+)
+
+// Versions of SMC in a CLC header.
+const (
+	Version1 uint8 = 1
+	Version2 uint8 = 2
+)
+
+// CLCType is the type of a CLC message.
+type CLCType uint8
+
+// The CLC message types (RFC 7609, appendix A.2).
+const (
+	TypeProposal CLCType = 1
+	TypeAccept   CLCType = 2
+	TypeConfirm  CLCType = 3
+	TypeDecline  CLCType = 4
+)
+
+// String returns the name of the type.
+func (t CLCType) String() string {
+	switch t {
+	case TypeProposal:
+		return "PROPOSAL"
+	case TypeAccept:
+		return "ACCEPT"
+	case TypeConfirm:
+		return "CONFIRM"
+	case TypeDecline:
+		return "DECLINE"
+	}
+	return fmt.Sprintf("CLC type %d", uint8(t))
+}
+
+// Mode says which kinds of SMC a proposal offers, or which kind was chosen.
+// RFC 7609 has these bits reserved, which reads as ModeR.
+type Mode uint8
+
+// The modes: two bits on the wire.
+const (
+	ModeR    Mode = 0 // SMC-R
+	ModeD    Mode = 1 // SMC-D
+	ModeNone Mode = 2 // neither
+	ModeBoth Mode = 3 // SMC-R and SMC-D
+)
+
+// HasR reports whether SMC-R is among the modes.
+func (m Mode) HasR() bool { return m == ModeR || m == ModeBoth }
+
+// HasD reports whether SMC-D is among the modes.
+func (m Mode) HasD() bool { return m == ModeD || m == ModeBoth }
+
+// String returns the name of the mode.
+func (m Mode) String() string {
+	switch m {
+	case ModeR:
+		return "SMC-R"
+	case ModeD:
+		return "SMC-D"
+	case ModeNone:
+		return "none"
+	case ModeBoth:
+		return "SMC-R and SMC-D"
+	}
+	return fmt.Sprintf("mode %d", uint8(m))
+}
+
+// The bit that is "first contact" in ACCEPT and CONFIRM and "out of sync" in
+// DECLINE.
+const headerFlag = 0x08
+
+// Header is the common beginning of the CLC messages.
+//
+//	0  eyecatcher (4)
+//	4  type
+//	5  length of the whole message, trailer included (2)
+//	7  version (high nibble), flags (low nibble)
+type Header struct {
+	Eyecatcher uint32
+	Type       CLCType
+	// Length of the whole message in bytes; MinCLCLen to MaxCLCLen.
+	Length  int
+	Version uint8
+	// Flags is the low nibble of the last byte; what it means depends on
+	// the type. It is reserved in RFC 7609 but for the F and S bits.
+	Flags uint8
+}
+
+// ParseHeader reads the header at the beginning of b and checks it, so that a
+// reader of the TCP byte stream knows how many bytes the message has:
+// Header.Length, including the header. It wants HeaderLen bytes and returns
+// ErrShort for fewer. ErrEyecatcher, ErrType, ErrVersion and ErrLength say
+// that no CLC message begins here.
+func ParseHeader(b []byte) (Header, error) {
+	if len(b) < HeaderLen {
+		return Header{}, ErrShort
+	}
+	h := Header{
+		Eyecatcher: binary.BigEndian.Uint32(b),
+		Type:       CLCType(b[4]),
+		Length:     int(binary.BigEndian.Uint16(b[5:])),
+		Version:    b[7] >> 4,
+		Flags:      b[7] & 0x0f,
+	}
+	if !isEyecatcher(h.Eyecatcher) {
+		return Header{}, fmt.Errorf("%w: 0x%08x at the beginning", ErrEyecatcher, h.Eyecatcher)
+	}
+	if h.Type < TypeProposal || h.Type > TypeDecline {
+		return Header{}, fmt.Errorf("%w: %s", ErrType, h.Type)
+	}
+	if h.Version == 0 {
+		return Header{}, fmt.Errorf("%w: 0", ErrVersion)
+	}
+	if h.Length < MinCLCLen || h.Length > MaxCLCLen {
+		return Header{}, fmt.Errorf("%w: %s of %d bytes", ErrLength, h.Type, h.Length)
+	}
+	return h, nil
+}
+
+func isEyecatcher(v uint32) bool { return v == EyecatcherSMCR || v == EyecatcherSMCD }
+
+// CLC is any of Proposal, Accept, Confirm and Decline.
+type CLC interface {
+	encoding.BinaryAppender
+	// CLCType returns the type of the message.
+	CLCType() CLCType
+}
+
+var (
+	_ CLC = Proposal{}
+	_ CLC = Accept{}
+	_ CLC = Confirm{}
+	_ CLC = Decline{}
+)
+
+// ParseCLC decodes the one message that b holds, whatever its type.
+func ParseCLC(b []byte) (CLC, error) {
+	h, err := ParseHeader(b)
+	if err != nil {
+		return nil, err
+	}
+	switch h.Type {
+	case TypeProposal:
+		return clcOrNil(ParseProposal(b))
+	case TypeAccept:
+		return clcOrNil(ParseAccept(b))
+	case TypeConfirm:
+		return clcOrNil(ParseConfirm(b))
+	default: // ParseHeader lets no other type pass
+		return clcOrNil(ParseDecline(b))
+	}
+}
+
+func clcOrNil[T CLC](m T, err error) (CLC, error) {
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// parseCLC checks the parts that all types share: the header, that b is
+// exactly one message of type want, and the trailer.
+func parseCLC(b []byte, want CLCType) (Header, error) {
+	h, err := ParseHeader(b)
+	if err != nil {
+		return Header{}, err
+	}
+	if h.Type != want {
+		return Header{}, fmt.Errorf("%w: %s, want %s", ErrType, h.Type, want)
+	}
+	if len(b) < h.Length {
+		return Header{}, fmt.Errorf("%w: %s of %d bytes, have %d", ErrShort, want, h.Length, len(b))
+	}
+	if len(b) > h.Length {
+		return Header{}, fmt.Errorf("%w: %s of %d bytes, have %d", ErrLength, want, h.Length, len(b))
+	}
+	// Linux ends SMC-D messages, and some of its declines, with "SMCD".
+	if t := binary.BigEndian.Uint32(b[h.Length-TrailerLen:]); !isEyecatcher(t) {
+		return Header{}, fmt.Errorf("%w: 0x%08x at the end of %s", ErrEyecatcher, t, want)
+	}
+	return h, nil
+}
+
+// appendCLC appends a message of n bytes that is zero but for header and
+// trailer, and returns the whole and the message.
+func appendCLC(b []byte, t CLCType, n int, version, flags uint8) (whole, msg []byte) {
+	whole, msg = extend(b, n)
+	binary.BigEndian.PutUint32(msg, EyecatcherSMCR)
+	msg[4] = byte(t)
+	binary.BigEndian.PutUint16(msg[5:], uint16(n))
+	msg[7] = version<<4 | flags
+	binary.BigEndian.PutUint32(msg[n-TrailerLen:], EyecatcherSMCR)
+	return whole, msg
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "fmt"
+
+// Diagnosis is the reason given in a DECLINE, and the reason of a fallback to
+// TCP. RFC 7609 leaves the values to the implementations; these are Linux's.
+type Diagnosis uint32
+
+// The diagnosis codes of Linux 6.
+const (
+	DiagMem             Diagnosis = 0x01010000
+	DiagTimeoutConfLink Diagnosis = 0x02010000
+	DiagTimeoutAddLink  Diagnosis = 0x02020000
+	DiagConfig          Diagnosis = 0x03000000
+	DiagPeerNoSMC       Diagnosis = 0x03010000
+	DiagIPsec           Diagnosis = 0x03020000
+	DiagNoSMCDev        Diagnosis = 0x03030000
+	DiagNoSMCDDev       Diagnosis = 0x03030001
+	DiagNoSMCRDev       Diagnosis = 0x03030002
+	DiagNoISMv2         Diagnosis = 0x03030003
+	DiagNoV2Ext         Diagnosis = 0x03030004
+	DiagNoSMCDv2Ext     Diagnosis = 0x03030005
+	DiagNoSEID          Diagnosis = 0x03030006
+	DiagNoSMCDv2Dev     Diagnosis = 0x03030007
+	DiagNoUEID          Diagnosis = 0x03030008
+	DiagRelease         Diagnosis = 0x03030009
+	DiagMaxConns        Diagnosis = 0x0303000a
+	DiagMaxLinks        Diagnosis = 0x0303000b
+	DiagModeMismatch    Diagnosis = 0x03040000
+	DiagRMBEEyecatcher  Diagnosis = 0x03050000
+	DiagSocketOption    Diagnosis = 0x03060000
+	DiagPrefixMismatch  Diagnosis = 0x03070000
+	DiagVLAN            Diagnosis = 0x03080000
+	DiagISMVLAN         Diagnosis = 0x03090000
+	DiagNoActiveLink    Diagnosis = 0x030a0000
+	DiagNoServerLink    Diagnosis = 0x030b0000
+	DiagVersion         Diagnosis = 0x030c0000
+	DiagMaxDMB          Diagnosis = 0x030d0000
+	DiagNoRoute         Diagnosis = 0x030e0000
+	DiagIndirect        Diagnosis = 0x030f0000
+	DiagSync            Diagnosis = 0x04000000
+	DiagPeerDeclined    Diagnosis = 0x05000000 // local only, never sent
+	DiagInternal        Diagnosis = 0x09990000
+	DiagRToken          Diagnosis = 0x09990001
+	DiagReadyLink       Diagnosis = 0x09990002
+	DiagRegisterBuffers Diagnosis = 0x09990003
+)
+
+// Codes that older Linux kernels (from 4.11) send.
+const (
+	DiagOldTimeout  Diagnosis = 0x02040000
+	DiagOldReply    Diagnosis = 0x06000000
+	DiagOldSend     Diagnosis = 0x07000000
+	DiagOldInternal Diagnosis = 0x99990000
+)
+
+// Text returns what the code means, or "" for a code that is not known.
+func (d Diagnosis) Text() string {
+	switch d {
+	case DiagMem:
+		return "not enough memory"
+	case DiagTimeoutConfLink:
+		return "timeout in CONFIRM LINK"
+	case DiagTimeoutAddLink:
+		return "timeout in ADD LINK"
+	case DiagConfig:
+		return "configuration error"
+	case DiagPeerNoSMC:
+		return "peer did not indicate SMC"
+	case DiagIPsec:
+		return "connection uses IPsec"
+	case DiagNoSMCDev:
+		return "no SMC device"
+	case DiagNoSMCDDev:
+		return "no SMC-D device"
+	case DiagNoSMCRDev:
+		return "no SMC-R device"
+	case DiagNoISMv2:
+		return "no ISM version 2 support"
+	case DiagNoV2Ext:
+		return "peer sent no version 2 extension"
+	case DiagNoSMCDv2Ext:
+		return "peer sent no SMC-D version 2 extension"
+	case DiagNoSEID:
+		return "peer sent no system EID"
+	case DiagNoSMCDv2Dev:
+		return "no SMC-D version 2 device"
+	case DiagNoUEID:
+		return "no user EID in common"
+	case DiagRelease:
+		return "release negotiation failed"
+	case DiagMaxConns:
+		return "negotiation of connections per link group failed"
+	case DiagMaxLinks:
+		return "negotiation of links per link group failed"
+	case DiagModeMismatch:
+		return "peers want SMC-R and SMC-D respectively"
+	case DiagRMBEEyecatcher:
+		return "peer uses eyecatchers in RMB elements"
+	case DiagSocketOption:
+		return "socket option not supported by SMC"
+	case DiagPrefixMismatch:
+		return "subnet or prefix of the peers differ"
+	case DiagVLAN:
+		return "VLAN of the connection not found"
+	case DiagISMVLAN:
+		return "VLAN not usable on the ISM device"
+	case DiagNoActiveLink:
+		return "no active link in the link group"
+	case DiagNoServerLink:
+		return "link of the server not found"
+	case DiagVersion:
+		return "SMC versions of the peers differ"
+	case DiagMaxDMB:
+		return "no more DMBs on the ISM device"
+	case DiagNoRoute:
+		return "no route to the peer's RNIC"
+	case DiagIndirect:
+		return "peers disagree on direct or routed RoCE"
+	case DiagSync:
+		return "link group out of sync"
+	case DiagPeerDeclined:
+		return "peer declined"
+	case DiagInternal:
+		return "internal error"
+	case DiagRToken:
+		return "RToken not usable"
+	case DiagReadyLink:
+		return "link could not be made ready"
+	case DiagRegisterBuffers:
+		return "buffers could not be registered"
+	case DiagOldTimeout:
+		return "timeout of the handshake"
+	case DiagOldReply:
+		return "wrong reply in the handshake"
+	case DiagOldSend:
+		return "sending failed"
+	case DiagOldInternal:
+		return "internal error of an older Linux"
+	}
+	return ""
+}
+
+// String returns the code in hex and what it means.
+func (d Diagnosis) String() string {
+	if t := d.Text(); t != "" {
+		return fmt.Sprintf("0x%08x (%s)", uint32(d), t)
+	}
+	return fmt.Sprintf("0x%08x", uint32(d))
+}

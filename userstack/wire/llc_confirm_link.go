@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// ConfirmLink proves that a new link carries messages (RFC 7609, appendix
+// A.3.1, figure 31).
+//
+//	0   header
+//	4   sender's MAC (6)
+//	10  sender's GID (16)
+//	26  sender's queue pair number (3)
+//	29  link number
+//	30  sender's link user ID (4)
+//	34  most links in a link group
+//	35  reserved (9)
+type ConfirmLink struct {
+	Reply bool
+	// NoEyecatcher says that the sender puts no eyecatcher into its RMB
+	// elements: flags 0x03, reserved in RFC 7609. Linux sets them and
+	// declines a peer that sets neither. Either bit is read as true.
+	NoEyecatcher bool
+	MAC          MAC
+	GID          GID
+	QPN          QPN
+	// LinkNum is given by the server and echoed by the client.
+	LinkNum uint8
+	// LinkUserID is the sender's own name for the link, for display only.
+	LinkUserID uint32
+	// MaxLinks is the most links that the sender supports in a link group.
+	MaxLinks uint8
+}
+
+// LLCType returns LLCConfirmLink.
+func (ConfirmLink) LLCType() LLCType { return LLCConfirmLink }
+
+// IsReply returns m.Reply.
+func (m ConfirmLink) IsReply() bool { return m.Reply }
+
+// AppendBinary appends the message to b; ErrRange if QPN exceeds 24 bits.
+func (m ConfirmLink) AppendBinary(b []byte) ([]byte, error) {
+	if err := check24(m.QPN, 0); err != nil {
+		return b, err
+	}
+	b, p := appendLLC(b, LLCConfirmLink, m.Reply)
+	if m.NoEyecatcher {
+		p[3] |= llcNoEyec
+	}
+	copy(p[4:], m.MAC[:])
+	copy(p[10:], m.GID[:])
+	put24(p[26:], uint32(m.QPN))
+	p[29] = m.LinkNum
+	binary.BigEndian.PutUint32(p[30:], m.LinkUserID)
+	p[34] = m.MaxLinks
+	return b, nil
+}
+
+// ParseConfirmLink decodes a CONFIRM LINK message.
+func ParseConfirmLink(b []byte) (ConfirmLink, error) {
+	flags, err := checkLLC(b, LLCConfirmLink)
+	if err != nil {
+		return ConfirmLink{}, err
+	}
+	return ConfirmLink{
+		Reply:        flags&llcReply != 0,
+		NoEyecatcher: flags&llcNoEyec != 0,
+		MAC:          MAC(b[4:10]),
+		GID:          GID(b[10:26]),
+		QPN:          QPN(get24(b[26:])),
+		LinkNum:      b[29],
+		LinkUserID:   binary.BigEndian.Uint32(b[30:]),
+		MaxLinks:     b[34],
+	}, nil
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+// ConfirmRKeyMax is the largest number of other links in one ConfirmRKey.
+const ConfirmRKeyMax = 2
+
+// ConfirmRKey gives the RTokens of a new RMB on every link of the link group.
+// The reply echoes the request (RFC 7609, appendix A.3.5, figures 36 and 37).
+//
+//	0   header; flags 0x20 negative, 0x10 retry
+//	4   number of other links
+//	5   RKey on this link (4), address on this link (8)
+//	17  two other links: link number, RKey (4), address (8)
+//	43  reserved
+type ConfirmRKey struct {
+	Reply bool
+	// Negative refuses; with Retry the sender is to try again as soon as the
+	// running configuration change is over.
+	Negative bool
+	Retry    bool
+	// Others is the number of other links that the whole exchange tells
+	// about. Above ConfirmRKeyMax a ConfirmRKeyCont follows.
+	Others uint8
+	// This is the RToken on the link that carries the message.
+	This RToken
+	// Other holds Count entries; the rest is sent as zeros and not read.
+	Other [ConfirmRKeyMax]LinkRToken
+}
+
+// Count returns the number of entries of Other in use.
+func (m ConfirmRKey) Count() int { return min(int(m.Others), ConfirmRKeyMax) }
+
+// LLCType returns LLCConfirmRKey.
+func (ConfirmRKey) LLCType() LLCType { return LLCConfirmRKey }
+
+// IsReply returns m.Reply.
+func (m ConfirmRKey) IsReply() bool { return m.Reply }
+
+// AppendBinary appends the message to b. It cannot fail.
+func (m ConfirmRKey) AppendBinary(b []byte) ([]byte, error) {
+	b, p := appendLLC(b, LLCConfirmRKey, m.Reply)
+	if m.Negative {
+		p[3] |= llcNegative
+	}
+	if m.Retry {
+		p[3] |= llcRetry
+	}
+	p[4] = m.Others
+	putRToken(p[5:], m.This)
+	for i, t := range m.Other[:m.Count()] {
+		putLinkRToken(p[17+linkRTokenLen*i:], t)
+	}
+	return b, nil
+}
+
+// ParseConfirmRKey decodes a CONFIRM RKEY message.
+func ParseConfirmRKey(b []byte) (ConfirmRKey, error) {
+	flags, err := checkLLC(b, LLCConfirmRKey)
+	if err != nil {
+		return ConfirmRKey{}, err
+	}
+	m := ConfirmRKey{
+		Reply:    flags&llcReply != 0,
+		Negative: flags&llcNegative != 0,
+		Retry:    flags&llcRetry != 0,
+		Others:   b[4],
+		This:     getRToken(b[5:]),
+	}
+	for i := range m.Count() {
+		m.Other[i] = getLinkRToken(b[17+linkRTokenLen*i:])
+	}
+	return m, nil
+}

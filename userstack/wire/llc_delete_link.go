@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// DeleteLinkReason says why a link goes, or why it cannot.
+type DeleteLinkReason uint32
+
+// The reasons of RFC 7609, appendix A.3.4, and one of Linux.
+const (
+	DeleteLinkLostPath          DeleteLinkReason = 0x00010000
+	DeleteLinkOperator          DeleteLinkReason = 0x00020000
+	DeleteLinkProgram           DeleteLinkReason = 0x00030000
+	DeleteLinkProtocolViolation DeleteLinkReason = 0x00040000
+	DeleteLinkAsymmetric        DeleteLinkReason = 0x00050000
+	// DeleteLinkUnknownLink is for replies.
+	DeleteLinkUnknownLink DeleteLinkReason = 0x00100000
+	// DeleteLinkUnknownGroup is for replies, and not in RFC 7609.
+	DeleteLinkUnknownGroup DeleteLinkReason = 0x00200000
+)
+
+// String returns what the reason means.
+func (r DeleteLinkReason) String() string {
+	switch r {
+	case DeleteLinkLostPath:
+		return "lost path"
+	case DeleteLinkOperator:
+		return "operator initiated termination"
+	case DeleteLinkProgram:
+		return "program initiated termination"
+	case DeleteLinkProtocolViolation:
+		return "LLC protocol violation"
+	case DeleteLinkAsymmetric:
+		return "asymmetric link no longer needed"
+	case DeleteLinkUnknownLink:
+		return "unknown link"
+	case DeleteLinkUnknownGroup:
+		return "unknown link group"
+	}
+	return fmt.Sprintf("reason 0x%08x", uint32(r))
+}
+
+// DeleteLink takes a link, or all of them, out of a link group. A request of
+// the client only makes the server send its own (RFC 7609, appendix A.3.4,
+// figure 35).
+//
+//	0  header; flags 0x40 all, 0x20 orderly
+//	4  link number
+//	5  reason (4)
+//	9  reserved (35)
+type DeleteLink struct {
+	Reply bool
+	// All ends the link group. The link number is then sent as 0 and not
+	// read.
+	All bool
+	// Orderly: an operator's wish, not an error.
+	Orderly bool
+	LinkNum uint8
+	Reason  DeleteLinkReason
+}
+
+// LLCType returns LLCDeleteLink.
+func (DeleteLink) LLCType() LLCType { return LLCDeleteLink }
+
+// IsReply returns m.Reply.
+func (m DeleteLink) IsReply() bool { return m.Reply }
+
+// AppendBinary appends the message to b. It cannot fail.
+func (m DeleteLink) AppendBinary(b []byte) ([]byte, error) {
+	b, p := appendLLC(b, LLCDeleteLink, m.Reply)
+	if m.All {
+		p[3] |= llcAll
+	} else {
+		p[4] = m.LinkNum
+	}
+	if m.Orderly {
+		p[3] |= llcOrderly
+	}
+	binary.BigEndian.PutUint32(p[5:], uint32(m.Reason))
+	return b, nil
+}
+
+// ParseDeleteLink decodes a DELETE LINK message.
+func ParseDeleteLink(b []byte) (DeleteLink, error) {
+	flags, err := checkLLC(b, LLCDeleteLink)
+	if err != nil {
+		return DeleteLink{}, err
+	}
+	m := DeleteLink{
+		Reply:   flags&llcReply != 0,
+		All:     flags&llcAll != 0,
+		Orderly: flags&llcOrderly != 0,
+		Reason:  DeleteLinkReason(binary.BigEndian.Uint32(b[5:])),
+	}
+	if !m.All {
+		m.LinkNum = b[4]
+	}
+	return m, nil
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "encoding/binary"
+
+// DeleteRKeyMax is the largest number of RKeys in one DeleteRKey.
+const DeleteRKeyMax = 8
+
+// DeleteRKey says that RMBs are gone. The reply echoes the request (RFC 7609,
+// appendix A.3.7, figure 39).
+//
+//	0   header; flag 0x20 negative
+//	4   number of RKeys
+//	5   error mask
+//	6   reserved (2)
+//	8   RKeys (8 times 4)
+//	40  reserved (4)
+type DeleteRKey struct {
+	Reply    bool
+	Negative bool
+	// Count is the number of entries of RKeys in use, at most DeleteRKeyMax.
+	Count uint8
+	// ErrorMask of a negative reply says which RKeys were not known: the
+	// highest bit stands for RKeys[0]; see Failed.
+	ErrorMask uint8
+	// RKeys as valid on the link that carries the message. Entries from
+	// Count on are sent as zeros and not read.
+	RKeys [DeleteRKeyMax]uint32
+}
+
+// Failed reports whether the error mask has the bit of RKeys[i].
+func (m DeleteRKey) Failed(i int) bool {
+	return i >= 0 && i < DeleteRKeyMax && m.ErrorMask&(0x80>>i) != 0
+}
+
+// LLCType returns LLCDeleteRKey.
+func (DeleteRKey) LLCType() LLCType { return LLCDeleteRKey }
+
+// IsReply returns m.Reply.
+func (m DeleteRKey) IsReply() bool { return m.Reply }
+
+// AppendBinary appends the message to b; ErrRange if Count exceeds
+// DeleteRKeyMax.
+func (m DeleteRKey) AppendBinary(b []byte) ([]byte, error) {
+	if m.Count > DeleteRKeyMax {
+		return b, rangeErr("number of RKeys", m.Count)
+	}
+	b, p := appendLLC(b, LLCDeleteRKey, m.Reply)
+	if m.Negative {
+		p[3] |= llcNegative
+	}
+	p[4], p[5] = m.Count, m.ErrorMask
+	for i, k := range m.RKeys[:m.Count] {
+		binary.BigEndian.PutUint32(p[8+4*i:], k)
+	}
+	return b, nil
+}
+
+// ParseDeleteRKey decodes a DELETE RKEY message; ErrRange if it counts more
+// RKeys than fit.
+func ParseDeleteRKey(b []byte) (DeleteRKey, error) {
+	flags, err := checkLLC(b, LLCDeleteRKey)
+	if err != nil {
+		return DeleteRKey{}, err
+	}
+	m := DeleteRKey{
+		Reply:     flags&llcReply != 0,
+		Negative:  flags&llcNegative != 0,
+		Count:     b[4],
+		ErrorMask: b[5],
+	}
+	if m.Count > DeleteRKeyMax {
+		return DeleteRKey{}, rangeErr("number of RKeys", m.Count)
+	}
+	for i := range m.RKeys[:m.Count] {
+		m.RKeys[i] = binary.BigEndian.Uint32(b[8+4*i:])
+	}
+	return m, nil
+}
