@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make demo      two hosts, a web server, a client: SMC-R at work (root)
+# make test      everything that must pass before a change goes in (root)
+# make help      the other targets
+
+GO       ?= go
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+# COMPAT=no installs smcr alone, without the programs of smc-tools' names.
+COMPAT   ?= yes
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# Time for each fuzz target, for the soak, and for the whole of go test.
+FUZZTIME    ?= 30s
+SOAKTIME    ?= 30m
+TESTTIMEOUT ?= 25m
+
+GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
+COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
+# The end-to-end tests measure time and run alone, after all other packages.
+E2E          = ./internal/e2e/...
+say          = @printf '==> %s\n'
+
+.PHONY: all help build install uninstall test lint cross race e2e fuzz soak bench demo generate test-tools clean
+
+all: build
+
+help:
+	@printf '%s\n' \
+	  'build      bin/smcr, static' \
+	  'install    PREFIX=$(PREFIX) DESTDIR= COMPAT=yes|no' \
+	  'uninstall  the inverse, same variables' \
+	  'test       tools, lint, cross-compilation, all tests with the race detector' \
+	  'lint       gofmt, go vet, staticcheck, generated files' \
+	  'cross      build and vet for arm64 and s390x' \
+	  'race       unit tests only, race detector on' \
+	  'e2e        end-to-end tests only; RUN=regexp selects' \
+	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
+	  'soak       all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
+	  'bench      SMC-R in user space beside kernel TCP' \
+	  'demo       two hosts, a web server, a client, what crossed the wire' \
+	  'generate   man pages, completions and other generated files' \
+	  'test-tools install what the tests need (Debian, root)' \
+	  'clean      remove bin and dist'
+
+build:
+	$(say) 'build bin/smcr ($(VERSION))'
+	@$(GOBUILD) -o bin/smcr ./cmd/smcr
+
+install: build
+	$(say) 'install to $(DESTDIR)$(PREFIX)'
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install install $(COMPAT_NAMES)
+
+uninstall:
+	$(say) 'uninstall from $(DESTDIR)$(PREFIX)'
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install uninstall $(COMPAT_NAMES)
+
+test: test-tools lint cross race e2e
+
+lint:
+	$(say) 'gofmt'
+	@out=$$(gofmt -l $$(find . -name '*.go' -not -path './.git/*')); if [ -n "$$out" ]; then \
+	  printf 'not formatted (run gofmt -w):\n%s\n' "$$out" >&2; exit 1; fi
+	$(say) 'go vet'
+	@$(GO) vet ./...
+	$(say) 'staticcheck'
+	@$(STATICCHECK) ./...
+	$(say) 'generated files'
+	@scripts/check-generated
+
+cross:
+	@for arch in arm64 s390x; do \
+	  printf '==> build and vet for linux/%s\n' $$arch; \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -buildvcs=false -o /dev/null ./... && \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) vet ./... || exit 1; \
+	done
+
+race:
+	$(say) 'go test -race, all packages but the end-to-end tests'
+	@pkgs=$$($(GO) list ./... | grep -v '/internal/e2e') && \
+	  CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TESTTIMEOUT) $$pkgs
+
+e2e:
+	$(say) 'go test, end-to-end: unmodified programs on two hosts'
+	@CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=1 -timeout $(TESTTIMEOUT) $(if $(RUN),-v -run '$(RUN)') $(E2E)
+
+fuzz:
+	@GO='$(GO)' scripts/fuzz '$(FUZZTIME)' $(or $(PKG),./...)
+
+soak:
+	@GO='$(GO)' scripts/soak '$(SOAKTIME)' $(or $(PKG),./...)
+
+bench: build
+	$(say) 'benchmark: SMC-R in user space beside kernel TCP'
+	@scripts/setup-test-tools bench
+	@$(GO) run -buildvcs=false ./internal/bench/cmd/smcrbench -smcr bin/smcr $(BENCHFLAGS)
+
+demo: build
+	@scripts/setup-test-tools demo
+	$(say) 'demo'
+	@$(GO) run -buildvcs=false ./examples/demo -smcr bin/smcr $(DEMOFLAGS)
+
+generate:
+	$(say) 'go generate'
+	@$(GO) generate ./...
+
+test-tools:
+	$(say) 'programs that the tests use'
+	@scripts/setup-test-tools test
+
+clean:
+	$(say) 'clean'
+	@rm -rf bin dist
