@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// A ConnState is the state of an SMC socket (RFC 7609, section 4.8).
+type ConnState uint8
+
+// Socket states, with the numbers of linux/smc_diag.h users.
+const (
+	StateActive           ConnState = 1
+	StateInit             ConnState = 2
+	StateClosed           ConnState = 7
+	StateListen           ConnState = 10
+	StatePeerCloseWait1   ConnState = 20
+	StatePeerCloseWait2   ConnState = 21
+	StateAppCloseWait1    ConnState = 22
+	StateAppCloseWait2    ConnState = 23
+	StateAppFinCloseWait  ConnState = 24
+	StatePeerFinCloseWait ConnState = 25
+	StatePeerAbortWait    ConnState = 26
+	StateProcessAbort     ConnState = 27
+)
+
+// String returns the name in capitals, without blanks.
+func (s ConnState) String() string {
+	switch s {
+	case StateActive:
+		return "ACTIVE"
+	case StateInit:
+		return "INIT"
+	case StateClosed:
+		return "CLOSED"
+	case StateListen:
+		return "LISTEN"
+	case StatePeerCloseWait1:
+		return "PEERCLOSEWAIT1"
+	case StatePeerCloseWait2:
+		return "PEERCLOSEWAIT2"
+	case StateAppCloseWait1:
+		return "APPCLOSEWAIT1"
+	case StateAppCloseWait2:
+		return "APPCLOSEWAIT2"
+	case StateAppFinCloseWait:
+		return "APPFINCLOSEWAIT"
+	case StatePeerFinCloseWait:
+		return "PEERFINCLOSEWAIT"
+	case StatePeerAbortWait:
+		return "PEERABORTWAIT"
+	case StateProcessAbort:
+		return "PROCESSABORT"
+	}
+	return fmt.Sprintf("ConnState(%d)", uint8(s))
+}
+
+// A Mode says what carries the data of an SMC socket.
+type Mode uint8
+
+// Modes.
+const (
+	ModeSMCR Mode = 0
+	ModeTCP  Mode = 1 // the connection became plain TCP
+	ModeSMCD Mode = 2
+)
+
+// String returns SMCR, TCP or SMCD.
+func (m Mode) String() string { return name("Mode", m, "SMCR", "TCP", "SMCD") }
+
+// A Shutdown is the set of directions a program has shut down.
+type Shutdown uint8
+
+// Directions.
+const (
+	ShutdownRecv Shutdown = 1
+	ShutdownSend Shutdown = 2
+)
+
+// A Cursor is a position in an RMBE or send buffer (RFC 7609, appendix A.4): how
+// often it wrapped, and the offset in bytes.
+type Cursor struct {
+	Wrap  uint16
+	Count uint32
+}
+
+// String returns WRAP:COUNT in hexadecimal digits.
+func (c Cursor) String() string { return fmt.Sprintf("%04x:%08x", c.Wrap, c.Count) }
+
+// A ConnInfo holds the alert token, the buffer sizes in bytes and the cursors of
+// a connection. Prod and Cons are the producer and consumer cursors of the CDC
+// messages received and sent; Prep, Sent and Fin are positions in the send
+// buffer.
+type ConnInfo struct {
+	Token    uint32 // own alert token
+	Sndbuf   uint32 // send buffer
+	RMBE     uint32 // own RMBE
+	PeerRMBE uint32 // the peer's RMBE
+
+	RXProd, RXCons, TXProd, TXCons Cursor
+
+	RXProdFlags, RXStateFlags uint8 // flags of the last CDC message received
+	TXProdFlags, TXStateFlags uint8 // flags of the last CDC message sent
+
+	TXPrep, TXSent, TXFin Cursor
+}
+
+// A ConnLink says which link an SMC-R connection uses.
+type ConnLink struct {
+	LinkID  uint8
+	IBDev   string
+	IBPort  uint8
+	GID     GID
+	PeerGID GID
+	Role    Role // of the link group
+}
+
+// A ConnDMB says which memory an SMC-D connection uses.
+type ConnDMB struct {
+	LinkID     uint32
+	PeerGID    uint64
+	GID        uint64
+	Token      uint64
+	PeerToken  uint64
+	ExtGID     uint64
+	PeerExtGID uint64
+}
+
+// A ConnFallback says why a connection became plain TCP. Both are CLC decline
+// codes; zero where there was none.
+type ConnFallback struct {
+	Reason uint32 // found on this side
+	Peer   uint32 // received from the peer
+}
+
+// A Connection is an SMC socket.
+type Connection struct {
+	State    ConnState
+	Mode     Mode
+	Shutdown Shutdown
+	Local    netip.AddrPort // zero when unbound
+	Remote   netip.AddrPort // zero when there is no peer
+	NetDev   uint32         // index of the interface it is bound to, or 0
+	Cookie   uint64         // socket cookie, or 0
+	UID      uint32         // owner of the socket
+	Inode    uint64
+
+	Info     *ConnInfo // nil when no SMC connection exists
+	Link     *ConnLink // nil except for SMC-R
+	DMB      *ConnDMB  // nil except for SMC-D
+	Fallback ConnFallback
+
+	// Known for stacks in user space only.
+
+	LinkGroup LinkGroupID
+	PID       uint32 // the process that opened the socket
+	Command   string // its name
+	TXBytes   uint64 // accepted from the program
+	RXBytes   uint64 // delivered to the program
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"github.com/mdlayher/netlink"
+)
+
+// A PCI identifies the PCI function of a device.
+type PCI struct {
+	FID    uint32 // function ID (s390)
+	CHID   uint16 // channel ID (s390)
+	Vendor uint16
+	Device uint16
+	ID     string // address, such as "0001:00:00.0"
+}
+
+// A Port is a port of a device.
+type Port struct {
+	PNETUser bool   // the pnetid was set by a user, not by the hardware
+	PNETID   string // or ""
+	NetDev   uint32 // index of its network device, or 0
+	Active   bool
+	Valid    bool   // the port exists
+	Links    uint32 // links over this port
+
+	// Known for stacks in user space only.
+
+	GID GID
+	MTU uint32 // active path MTU in bytes
+}
+
+func (p *Port) encode(ae *netlink.AttributeEncoder) {
+	boolAttr(ae, attrPortPNETUser, p.PNETUser)
+	limited(ae, attrPortPNETID, p.PNETID, 16)
+	ae.Uint32(attrPortNetDev, p.NetDev)
+	boolAttr(ae, attrPortValid, p.Valid)
+	boolAttr(ae, attrPortState, p.Active)
+	ae.Uint32(attrPortLinks, p.Links)
+	if !p.GID.IsZero() {
+		ae.String(attrPortGID, p.GID.String())
+	}
+	if p.MTU != 0 {
+		ae.Uint32(attrPortMTU, p.MTU)
+	}
+}
+
+func (p *Port) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrPortPNETUser:
+			p.PNETUser = number(ad) != 0
+		case attrPortPNETID:
+			p.PNETID = text(ad)
+		case attrPortNetDev:
+			p.NetDev = number32(ad)
+		case attrPortValid:
+			p.Valid = number(ad) != 0
+		case attrPortState:
+			p.Active = number(ad) != 0
+		case attrPortLinks:
+			p.Links = number32(ad)
+		case attrPortGID:
+			p.GID = lenientGID(text(ad))
+		case attrPortMTU:
+			p.MTU = number32(ad)
+		}
+	}
+	return ad.Err()
+}
+
+// A Device is a RoCE device, or an ISM device of SMC-D.
+type Device struct {
+	Name     string // of the RoCE device; empty for ISM
+	UseCount uint32 // link groups that use it
+	Critical bool   // its loss would end connections: no failover is possible
+	PCI      *PCI   // nil for a device without PCI function
+	Ports    []Port // one or two; index 0 is port 1
+
+	// Known for stacks in user space only.
+
+	Provider string // what implements the verbs, such as "softroce"
+}
+
+func (d *Device) encode(ae *netlink.AttributeEncoder) {
+	// Order and omissions as in the kernel's messages.
+	boolAttr(ae, attrDevCritical, d.Critical)
+	if d.UseCount != 0 {
+		ae.Uint32(attrDevUseCount, d.UseCount)
+	}
+	if d.PCI != nil {
+		ae.Uint32(attrDevPCIFID, d.PCI.FID)
+		ae.Uint16(attrDevPCICHID, d.PCI.CHID)
+		ae.Uint16(attrDevPCIVendor, d.PCI.Vendor)
+		ae.Uint16(attrDevPCIDevice, d.PCI.Device)
+		limited(ae, attrDevPCIID, d.PCI.ID, 63)
+	}
+	if d.Name != "" {
+		limited(ae, attrDevIBName, d.Name, 63)
+	}
+	if len(d.Ports) > 0 {
+		nest(ae, attrDevPort, &d.Ports[0])
+	}
+	if len(d.Ports) > 1 {
+		nest(ae, attrDevPort2, &d.Ports[1])
+	}
+	if d.Provider != "" {
+		limited(ae, attrDevProvider, d.Provider, 63)
+	}
+}
+
+func (d *Device) decode(ad *netlink.AttributeDecoder) error {
+	pci := func() *PCI {
+		if d.PCI == nil {
+			d.PCI = new(PCI)
+		}
+		return d.PCI
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case attrDevCritical:
+			d.Critical = number(ad) != 0
+		case attrDevUseCount:
+			d.UseCount = number32(ad)
+		case attrDevPCIFID:
+			pci().FID = number32(ad)
+		case attrDevPCICHID:
+			pci().CHID = number16(ad)
+		case attrDevPCIVendor:
+			pci().Vendor = number16(ad)
+		case attrDevPCIDevice:
+			pci().Device = number16(ad)
+		case attrDevPCIID:
+			pci().ID = text(ad)
+		case attrDevIBName:
+			d.Name = text(ad)
+		case attrDevPort:
+			d.port(0, ad)
+		case attrDevPort2:
+			d.port(1, ad)
+		case attrDevProvider:
+			d.Provider = text(ad)
+		}
+	}
+	return ad.Err()
+}
+
+func (d *Device) port(i int, ad *netlink.AttributeDecoder) {
+	for len(d.Ports) <= i {
+		d.Ports = append(d.Ports, Port{})
+	}
+	denest(ad, &d.Ports[i])
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"github.com/mdlayher/netlink"
+)
+
+// What the kernel sends for the half of an entry that does not exist.
+const (
+	pnetNoName = "n/a"
+	pnetNoPort = 255
+)
+
+// pnetAnswer is an entry as a GET answer holds it: all four attributes, with
+// placeholders for what it does not have.
+type pnetAnswer PNET
+
+func (p *pnetAnswer) encode(ae *netlink.AttributeEncoder) {
+	netdev, ibdev, port := pnetNoName, pnetNoName, uint8(pnetNoPort)
+	if p.NetDev != "" {
+		netdev = p.NetDev
+	}
+	if p.IBDev != "" {
+		ibdev, port = p.IBDev, p.IBPort
+	}
+	ae.String(attrPNETName, p.ID)
+	ae.String(attrPNETNetDev, netdev)
+	ae.String(attrPNETIBDev, ibdev)
+	ae.Uint8(attrPNETIBPort, port)
+}
+
+func (p *pnetAnswer) decode(ad *netlink.AttributeDecoder) error {
+	if err := (*pnetRequest)(p).decode(ad); err != nil {
+		return err
+	}
+	// A device can bear the name of the placeholder; the port tells then.
+	if p.IBPort == pnetNoPort {
+		p.IBDev, p.IBPort = "", 0
+	} else if p.NetDev == pnetNoName {
+		p.NetDev = ""
+	}
+	return nil
+}
+
+// pnetRequest is an entry as ADD and DEL requests hold it: only what was given.
+type pnetRequest PNET
+
+func (p *pnetRequest) encode(ae *netlink.AttributeEncoder) {
+	// Names are sent whole: too long a one is refused by the stack.
+	ae.String(attrPNETName, p.ID)
+	if p.NetDev != "" {
+		ae.String(attrPNETNetDev, p.NetDev)
+	}
+	if p.IBDev != "" {
+		ae.String(attrPNETIBDev, p.IBDev)
+		if p.IBPort != 0 {
+			ae.Uint8(attrPNETIBPort, p.IBPort)
+		}
+	}
+}
+
+func (p *pnetRequest) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrPNETName:
+			p.ID = ad.String()
+		case attrPNETNetDev:
+			p.NetDev = ad.String()
+		case attrPNETIBDev:
+			p.IBDev = ad.String()
+		case attrPNETIBPort:
+			p.IBPort = number8(ad)
+		}
+	}
+	return ad.Err()
+}

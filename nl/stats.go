@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"smcr/stats"
+
+	"github.com/mdlayher/netlink"
+)
+
+// statsAttrs, techAttrs, bufferAttrs and histogramAttrs give the counters of
+// package stats their encoding. Every attribute is sent, in the kernel's order.
+type (
+	statsAttrs     stats.Stats
+	techAttrs      stats.Tech
+	bufferAttrs    stats.Buffers
+	histogramAttrs stats.Histogram
+)
+
+func (s *statsAttrs) encode(ae *netlink.AttributeEncoder) {
+	nest(ae, attrStatsSMCD, (*techAttrs)(&s.SMCD))
+	nest(ae, attrStatsSMCR, (*techAttrs)(&s.SMCR))
+	ae.Uint64(attrStatsClientHSErr, s.ClientHandshakeErrors)
+	ae.Uint64(attrStatsServerHSErr, s.ServerHandshakeErrors)
+}
+
+func (s *statsAttrs) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrStatsSMCD:
+			denest(ad, (*techAttrs)(&s.SMCD))
+		case attrStatsSMCR:
+			denest(ad, (*techAttrs)(&s.SMCR))
+		case attrStatsClientHSErr:
+			s.ClientHandshakeErrors = number(ad)
+		case attrStatsServerHSErr:
+			s.ServerHandshakeErrors = number(ad)
+		}
+	}
+	return ad.Err()
+}
+
+func (t *techAttrs) encode(ae *netlink.AttributeEncoder) {
+	nest(ae, attrTechTXBufs, (*bufferAttrs)(&t.TXBufs))
+	nest(ae, attrTechRXBufs, (*bufferAttrs)(&t.RXBufs))
+	nest(ae, attrTechTXSizes, (*histogramAttrs)(&t.TXSizes))
+	nest(ae, attrTechRXSizes, (*histogramAttrs)(&t.RXSizes))
+	nest(ae, attrTechTXBufSizes, (*histogramAttrs)(&t.TXBufSizes))
+	nest(ae, attrTechRXBufSizes, (*histogramAttrs)(&t.RXBufSizes))
+	ae.Uint64(attrTechClientV1, t.ClientV1)
+	ae.Uint64(attrTechClientV2, t.ClientV2)
+	ae.Uint64(attrTechServerV1, t.ServerV1)
+	ae.Uint64(attrTechServerV2, t.ServerV2)
+	ae.Uint64(attrTechRXBytes, t.RXBytes)
+	ae.Uint64(attrTechTXBytes, t.TXBytes)
+	uintAttr(ae, attrTechRXUsage, t.RXUsage)
+	uintAttr(ae, attrTechTXUsage, t.TXUsage)
+	ae.Uint64(attrTechRXCalls, t.RXCalls)
+	ae.Uint64(attrTechTXCalls, t.TXCalls)
+	ae.Uint64(attrTechSendpage, t.Sendpage)
+	ae.Uint64(attrTechCork, t.Cork)
+	ae.Uint64(attrTechNoDelay, t.NoDelay)
+	ae.Uint64(attrTechSplice, t.Splice)
+	ae.Uint64(attrTechUrgent, t.Urgent)
+}
+
+func (t *techAttrs) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrTechTXBufs:
+			denest(ad, (*bufferAttrs)(&t.TXBufs))
+		case attrTechRXBufs:
+			denest(ad, (*bufferAttrs)(&t.RXBufs))
+		case attrTechTXSizes:
+			denest(ad, (*histogramAttrs)(&t.TXSizes))
+		case attrTechRXSizes:
+			denest(ad, (*histogramAttrs)(&t.RXSizes))
+		case attrTechTXBufSizes:
+			denest(ad, (*histogramAttrs)(&t.TXBufSizes))
+		case attrTechRXBufSizes:
+			denest(ad, (*histogramAttrs)(&t.RXBufSizes))
+		case attrTechClientV1:
+			t.ClientV1 = number(ad)
+		case attrTechClientV2:
+			t.ClientV2 = number(ad)
+		case attrTechServerV1:
+			t.ServerV1 = number(ad)
+		case attrTechServerV2:
+			t.ServerV2 = number(ad)
+		case attrTechRXBytes:
+			t.RXBytes = number(ad)
+		case attrTechTXBytes:
+			t.TXBytes = number(ad)
+		case attrTechRXUsage:
+			t.RXUsage = number(ad)
+		case attrTechTXUsage:
+			t.TXUsage = number(ad)
+		case attrTechRXCalls:
+			t.RXCalls = number(ad)
+		case attrTechTXCalls:
+			t.TXCalls = number(ad)
+		case attrTechSendpage:
+			t.Sendpage = number(ad)
+		case attrTechCork:
+			t.Cork = number(ad)
+		case attrTechNoDelay:
+			t.NoDelay = number(ad)
+		case attrTechSplice:
+			t.Splice = number(ad)
+		case attrTechUrgent:
+			t.Urgent = number(ad)
+		}
+	}
+	return ad.Err()
+}
+
+func (b *bufferAttrs) encode(ae *netlink.AttributeEncoder) {
+	ae.Uint64(attrBufReuse, b.Reuse)
+	ae.Uint64(attrBufSmallPeer, b.SmallPeer)
+	ae.Uint64(attrBufSmall, b.Small)
+	ae.Uint64(attrBufFullPeer, b.FullPeer)
+	ae.Uint64(attrBufFull, b.Full)
+	ae.Uint64(attrBufAlloc, b.Alloc)
+	ae.Uint64(attrBufDowngrade, b.Downgrade)
+}
+
+func (b *bufferAttrs) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrBufReuse:
+			b.Reuse = number(ad)
+		case attrBufSmallPeer:
+			b.SmallPeer = number(ad)
+		case attrBufSmall:
+			b.Small = number(ad)
+		case attrBufFullPeer:
+			b.FullPeer = number(ad)
+		case attrBufFull:
+			b.Full = number(ad)
+		case attrBufAlloc:
+			b.Alloc = number(ad)
+		case attrBufDowngrade:
+			b.Downgrade = number(ad)
+		}
+	}
+	return ad.Err()
+}
+
+func (h *histogramAttrs) encode(ae *netlink.AttributeEncoder) {
+	for i, v := range h {
+		ae.Uint64(uint16(i+1), v)
+	}
+}
+
+func (h *histogramAttrs) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		if i := int(ad.Type()) - 1; i >= 0 && i < len(h) {
+			h[i] = number(ad)
+		}
+	}
+	return ad.Err()
+}
+
+// A fallbackAttrs is one answer of the fallback dump: a reason, or in the first
+// answer a reason and the totals of both sides.
+type fallbackAttrs struct {
+	reason    stats.Fallback
+	hasReason bool
+
+	client, server uint64
+	hasTotals      bool
+}
+
+func (f *fallbackAttrs) encode(ae *netlink.AttributeEncoder) {
+	ae.Uint8(attrFbackType, uint8(f.reason.Side))
+	if f.hasTotals {
+		ae.Uint64(attrFbackServerTotal, f.server)
+		ae.Uint64(attrFbackClientTotal, f.client)
+	}
+	if !f.hasReason {
+		return
+	}
+	ae.Uint32(attrFbackReason, f.reason.Reason)
+	ae.Uint16(attrFbackCount, uint16(f.reason.Count))
+	if f.reason.Count > 0xffff {
+		ae.Uint64(attrFbackFullCount, f.reason.Count)
+	}
+}
+
+func (f *fallbackAttrs) decode(ad *netlink.AttributeDecoder) error {
+	var full uint64
+	for ad.Next() {
+		switch ad.Type() {
+		case attrFbackType:
+			f.reason.Side = stats.Side(number8(ad))
+		case attrFbackServerTotal:
+			f.server, f.hasTotals = number(ad), true
+		case attrFbackClientTotal:
+			f.client, f.hasTotals = number(ad), true
+		case attrFbackReason:
+			f.reason.Reason, f.hasReason = number32(ad), true
+		case attrFbackCount:
+			f.reason.Count = number(ad)
+		case attrFbackFullCount:
+			full = number(ad)
+		}
+	}
+	if full != 0 {
+		f.reason.Count = full
+	}
+	return ad.Err()
+}
+
+// fallbackAnswers returns what a dump of f consists of.
+func fallbackAnswers(f Fallbacks) []fallbackAttrs {
+	var s []fallbackAttrs
+	for _, r := range f.Reasons {
+		s = append(s, fallbackAttrs{reason: r, hasReason: true})
+	}
+	if len(s) == 0 {
+		if f.ClientTotal == 0 && f.ServerTotal == 0 {
+			return nil
+		}
+		s = append(s, fallbackAttrs{})
+	}
+	s[0].client, s[0].server, s[0].hasTotals = f.ClientTotal, f.ServerTotal, true
+	return s
+}
+
+// addAnswer is the inverse of fallbackAnswers for one answer.
+func addAnswer(f *Fallbacks, a fallbackAttrs) {
+	if a.hasTotals {
+		f.ClientTotal, f.ServerTotal = a.client, a.server
+	}
+	if a.hasReason {
+		f.Reasons = append(f.Reasons, a.reason)
+	}
+}

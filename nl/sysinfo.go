@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import "github.com/mdlayher/netlink"
+
+// A SysInfo says what an SMC stack is and can do.
+type SysInfo struct {
+	Version   uint8  // highest SMC version
+	Release   uint8  // release of that version
+	ISMv2     bool   // SMC-Dv2 is possible
+	SMCRv2    bool   // SMC-Rv2 is possible
+	LocalHost string // host name told to peers
+	SEID      string // system enterprise ID, or ""
+
+	// Known for stacks in user space only.
+
+	Stack        string // name of the stack, such as "smcr"
+	StackVersion string // its version
+	PID          uint32 // its process
+	UID          uint32 // the user it runs as
+}
+
+func (s *SysInfo) encode(ae *netlink.AttributeEncoder) {
+	ae.Uint8(attrSysVer, s.Version)
+	ae.Uint8(attrSysRel, s.Release)
+	boolAttr(ae, attrSysISMv2, s.ISMv2)
+	boolAttr(ae, attrSysSMCRv2, s.SMCRv2)
+	padded(ae, attrSysLocalHost, s.LocalHost)
+	if s.SEID != "" {
+		padded(ae, attrSysSEID, s.SEID)
+	}
+	if s.Stack != "" {
+		limited(ae, attrSysStack, s.Stack, 64)
+		limited(ae, attrSysStackVersion, s.StackVersion, 64)
+		ae.Uint32(attrSysPID, s.PID)
+		ae.Uint32(attrSysUID, s.UID)
+	}
+}
+
+func (s *SysInfo) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case attrSysVer:
+			s.Version = number8(ad)
+		case attrSysRel:
+			s.Release = number8(ad)
+		case attrSysISMv2:
+			s.ISMv2 = number(ad) != 0
+		case attrSysSMCRv2:
+			s.SMCRv2 = number(ad) != 0
+		case attrSysLocalHost:
+			s.LocalHost = text(ad)
+		case attrSysSEID:
+			s.SEID = text(ad)
+		case attrSysStack:
+			s.Stack = text(ad)
+		case attrSysStackVersion:
+			s.StackVersion = text(ad)
+		case attrSysPID:
+			s.PID = number32(ad)
+		case attrSysUID:
+			s.UID = number32(ad)
+		}
+	}
+	return ad.Err()
+}

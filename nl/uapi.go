@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+// Names and version of the two generic netlink families (linux/smc.h).
+const (
+	FamilyName     = "SMC_GEN_NETLINK"
+	PNETFamilyName = "SMC_PNETID"
+	familyVersion  = 1
+)
+
+// OwnAttributes is the first attribute type that belongs to this module. In
+// every nest the kernel's types stay far below, and the two flag bits of an
+// attribute type stay above.
+const OwnAttributes = 0x2000
+
+// Limits of the kernel.
+const (
+	MaxEIDLen = 32 // characters of an enterprise ID, blank-padded on the wire
+	MaxUEIDs  = 4  // user-defined enterprise IDs (SMC_MAX_UEID)
+)
+
+// Commands of SMC_GEN_NETLINK.
+const (
+	cmdGetSysInfo = iota + 1
+	cmdGetLgrSMCR
+	cmdGetLinkSMCR
+	cmdGetLgrSMCD
+	cmdGetDevSMCD
+	cmdGetDevSMCR
+	cmdGetStats
+	cmdGetFbackStats
+	cmdDumpUEID
+	cmdAddUEID
+	cmdRemoveUEID
+	cmdFlushUEID
+	cmdDumpSEID
+	cmdEnableSEID
+	cmdDisableSEID
+	cmdDumpHSLimitation
+	cmdEnableHSLimitation
+	cmdDisableHSLimitation
+)
+
+// Commands of SMC_PNETID.
+const (
+	cmdPNETGet = iota + 1
+	cmdPNETAdd
+	cmdPNETDel
+	cmdPNETFlush
+)
+
+// Top-level attributes of SMC_GEN_NETLINK answers; each is a nest.
+const (
+	attrSysInfo = iota + 1
+	attrLgrSMCR
+	attrLinkSMCR
+	attrLgrSMCD
+	attrDevSMCD
+	attrDevSMCR
+	attrStats
+	attrFbackStats
+)
+
+// Attributes of a system information nest.
+const (
+	attrSysVer = iota + 1
+	attrSysRel
+	attrSysISMv2
+	attrSysLocalHost
+	attrSysSEID
+	attrSysSMCRv2
+)
+
+// Own attributes of a system information nest.
+const (
+	attrSysStack = OwnAttributes + iota
+	attrSysStackVersion
+	attrSysPID
+	attrSysUID
+)
+
+// Attributes of an SMC-R link group nest.
+const (
+	attrLgrRID = iota + 1
+	attrLgrRRole
+	attrLgrRType
+	attrLgrRPNETID
+	attrLgrRVLAN
+	attrLgrRConns
+	attrLgrRV2Common
+	attrLgrRV2
+	attrLgrRNetCookie
+	attrLgrRPad
+	attrLgrRBufType
+	attrLgrRSndbufAlloc
+	attrLgrRRMBAlloc
+)
+
+// Own attributes of a link group nest.
+const (
+	attrLgrFullVLAN = OwnAttributes + iota
+	attrLgrPeerID
+	attrLgrPeer
+	attrLgrLinks
+)
+
+// Attributes of the nest both kinds of link group have from version 2 on. The
+// numbering starts at 0.
+const (
+	attrV2Ver = iota
+	attrV2Rel
+	attrV2OS
+	attrV2NegEID
+	attrV2PeerHost
+)
+
+// Attributes of the version 2 nest of an SMC-R link group.
+const (
+	attrRV2Direct = iota + 1
+	attrRV2MaxConns
+	attrRV2MaxLinks
+)
+
+// Attributes of a link nest.
+const (
+	attrLinkID = iota + 1
+	attrLinkIBDev
+	attrLinkIBPort
+	attrLinkGID
+	attrLinkPeerGID
+	attrLinkConns
+	attrLinkNetDev
+	attrLinkUID
+	attrLinkPeerUID
+	attrLinkState
+)
+
+// Own attributes of a link nest.
+const (
+	attrLinkQPN = OwnAttributes + iota
+	attrLinkPeerQPN
+	attrLinkMTU
+)
+
+// Attributes of an SMC-D link group nest.
+const (
+	attrLgrDID = iota + 1
+	attrLgrDGID
+	attrLgrDPeerGID
+	attrLgrDVLAN
+	attrLgrDConns
+	attrLgrDPNETID
+	attrLgrDCHID
+	attrLgrDPad
+	attrLgrDV2Common
+	attrLgrDExtGID
+	attrLgrDPeerExtGID
+	attrLgrDSndbufAlloc
+	attrLgrDDMBAlloc
+)
+
+// Attributes of a device nest.
+const (
+	attrDevUseCount = iota + 1
+	attrDevCritical
+	attrDevPCIFID
+	attrDevPCICHID
+	attrDevPCIVendor
+	attrDevPCIDevice
+	attrDevPCIID
+	attrDevPort
+	attrDevPort2
+	attrDevIBName
+)
+
+// Own attributes of a device nest.
+const (
+	attrDevProvider = OwnAttributes + iota
+)
+
+// Attributes of a port nest.
+const (
+	attrPortPNETUser = iota + 1
+	attrPortPNETID
+	attrPortNetDev
+	attrPortState
+	attrPortValid
+	attrPortLinks
+)
+
+// Own attributes of a port nest.
+const (
+	attrPortGID = OwnAttributes + iota
+	attrPortMTU
+)
+
+// Attributes of the statistics nest.
+const (
+	attrStatsSMCD = iota + 1
+	attrStatsSMCR
+	attrStatsClientHSErr
+	attrStatsServerHSErr
+)
+
+// Attributes of a technology nest within the statistics.
+const (
+	attrTechTXBufSizes = iota + 1
+	attrTechRXBufSizes
+	attrTechTXSizes
+	attrTechRXSizes
+	attrTechTXBufs
+	attrTechRXBufs
+	attrTechClientV1
+	attrTechClientV2
+	attrTechServerV1
+	attrTechServerV2
+	attrTechSendpage
+	attrTechSplice
+	attrTechCork
+	attrTechNoDelay
+	attrTechUrgent
+	attrTechRXBytes
+	attrTechTXBytes
+	attrTechRXCalls
+	attrTechTXCalls
+	attrTechRXUsage
+	attrTechTXUsage
+)
+
+// Attributes of a buffer nest within the statistics.
+const (
+	attrBufSmallPeer = iota + 1
+	attrBufSmall
+	attrBufFullPeer
+	attrBufFull
+	attrBufReuse
+	attrBufAlloc
+	attrBufDowngrade
+)
+
+// Attributes of a fallback nest.
+const (
+	attrFbackType = iota + 1
+	attrFbackServerTotal
+	attrFbackClientTotal
+	attrFbackReason
+	attrFbackCount
+)
+
+// Own attributes of a fallback nest.
+const (
+	attrFbackFullCount = OwnAttributes + iota
+)
+
+// Flat attributes of the enterprise ID and handshake limitation commands.
+const (
+	attrUEID        = 1
+	attrSEID        = 1
+	attrSEIDEnabled = 2
+	attrHSEnabled   = 1
+)
+
+// Attributes of SMC_PNETID.
+const (
+	attrPNETName = iota + 1
+	attrPNETNetDev
+	attrPNETIBDev
+	attrPNETIBPort
+)
+
+// Attributes of an SMC sock_diag answer (linux/smc_diag.h).
+const (
+	attrDiagConnInfo = iota + 1
+	attrDiagLgrInfo
+	attrDiagShutdown
+	attrDiagDMBInfo
+	attrDiagFallback
+)
+
+// Own attributes of a sock_diag answer.
+const (
+	attrDiagLinkGroup = OwnAttributes + iota
+	attrDiagPID
+	attrDiagCommand
+	attrDiagTXBytes
+	attrDiagRXBytes
+)
