@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package archtest
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	licence = "// SPDX-License-Identifier: Apache-2.0"
+	// maxLines of a file that is not a test: beyond it lies a second subject.
+	maxLines = 700
+)
+
+// eachFile calls f for each Go file of the module, tests and files for other
+// platforms included.
+func eachFile(t *testing.T, f func(t *testing.T, p pkg, name string, src []byte)) {
+	t.Helper()
+	for _, p := range list(t) {
+		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles, p.IgnoredGoFiles) {
+			src, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(t, p, name, src)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	eachFile(t, func(t *testing.T, p pkg, name string, src []byte) {
+		where := filepath.Join(p.ImportPath, name)
+		if first, _, _ := bytes.Cut(src, []byte("\n")); string(first) != licence {
+			t.Errorf("%s: the first line must be %q", where, licence)
+		}
+		if n := bytes.Count(src, []byte("\n")); n > maxLines && !strings.HasSuffix(name, "_test.go") {
+			t.Errorf("%s has %d lines, more than %d", where, n, maxLines)
+		}
+	})
+}
+
+func TestPackageDoc(t *testing.T) {
+	for _, p := range list(t) {
+		if len(p.GoFiles) == 0 {
+			continue
+		}
+		file := filepath.Join(p.Dir, "doc.go")
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.PackageClauseOnly)
+		if err != nil {
+			t.Errorf("%s needs a doc.go: %v", p.ImportPath, err)
+			continue
+		}
+		want := "Package " + f.Name.Name + " "
+		if f.Name.Name == "main" {
+			want = "Command "
+			if b := filepath.Base(p.Dir); !strings.HasPrefix(f.Doc.Text(), want) {
+				want = strings.ToUpper(b[:1]) + b[1:] + " "
+			}
+		}
+		if !strings.HasPrefix(f.Doc.Text(), want) {
+			t.Errorf("%s: the package comment must begin with %q", file, want)
+		}
+	}
+}
+
+// TestDeclarations checks that every exported name is documented and that no
+// package has an init function, whose order and side effects nobody asked for.
+func TestDeclarations(t *testing.T) {
+	fset := token.NewFileSet()
+	eachFile(t, func(t *testing.T, p pkg, name string, src []byte) {
+		f, err := parser.ParseFile(fset, filepath.Join(p.ImportPath, name), src, parser.ParseComments)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if ast.IsGenerated(f) {
+			return
+		}
+		test := strings.HasSuffix(name, "_test.go")
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: init function", fset.Position(fn.Pos()))
+			}
+			if !test && f.Name.Name != "main" {
+				for _, id := range undocumented(decl) {
+					t.Errorf("%s: exported %s has no comment", fset.Position(id.Pos()), id.Name)
+				}
+			}
+		}
+	})
+}
+
+// undocumented returns the exported names of a declaration without comment. A
+// comment on a group of constants or variables speaks for all of them.
+func undocumented(decl ast.Decl) []*ast.Ident {
+	var ids []*ast.Ident
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Doc == nil && d.Name.IsExported() && exportedReceiver(d) {
+			ids = append(ids, d.Name)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch s := spec.(type) {
+			case *ast.TypeSpec:
+				if d.Doc == nil && s.Doc == nil && s.Name.IsExported() {
+					ids = append(ids, s.Name)
+				}
+			case *ast.ValueSpec:
+				if d.Doc == nil && s.Doc == nil && s.Comment == nil {
+					for _, id := range s.Names {
+						if id.IsExported() {
+							ids = append(ids, id)
+						}
+					}
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// exportedReceiver reports whether a function is none or one of an exported
+// type's methods, other than the few whose meaning is the interface's.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return true
+	}
+	typ := d.Recv.List[0].Type
+	if star, ok := typ.(*ast.StarExpr); ok {
+		typ = star.X
+	}
+	if idx, ok := typ.(*ast.IndexExpr); ok {
+		typ = idx.X
+	}
+	id, ok := typ.(*ast.Ident)
+	if !ok || !id.IsExported() {
+		return false
+	}
+	switch d.Name.Name {
+	case "Error", "String", "Unwrap", "Is", "As", "Timeout", "Temporary":
+		return false
+	}
+	return true
+}
