@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrServiceGone tells that the service ended or can no longer be reached:
+// programs go on with plain TCP.
+var ErrServiceGone = errors.New("broker: the service is gone")
+
+// Client is the launcher's half: one session with a service.
+type Client struct {
+	t    *transport
+	done chan struct{}
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	err     error
+	seq     uint32
+	nextID  uint64
+	results map[uint32]chan Message
+	conns   map[uint64]*ClientConn
+}
+
+// Dial opens a session with the service whose socket is at path. command is
+// the command line being launched, for display.
+func Dial(ctx context.Context, path, command string) (*Client, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	return NewClient(ctx, c.(*net.UnixConn), command)
+}
+
+// NewClient opens a session on c, of network "unixpacket", and takes over its
+// ownership, also on failure.
+func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, error) {
+	cl := &Client{
+		t: newTransport(c), done: make(chan struct{}),
+		results: make(map[uint32]chan Message), conns: make(map[uint64]*ClientConn),
+	}
+	if err := cl.hello(ctx, command); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	cl.wg.Go(cl.receive)
+	return cl, nil
+}
+
+func (cl *Client) hello(ctx context.Context, command string) error {
+	deadline := time.Now().Add(helloTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	if err := cl.t.c.SetReadDeadline(deadline); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	if err := cl.t.send(&Message{Type: TypeHello, Size: Version, Text: clip(command)}, -1); err != nil {
+		return err
+	}
+	m, d, err := cl.t.receive()
+	if d != nil {
+		_ = d.Close()
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("broker: waiting for welcome: %w", err)
+	case m.Type != TypeWelcome:
+		return fmt.Errorf("%w: %v instead of welcome", ErrMalformed, m.Type)
+	case m.Errno != 0:
+		return fmt.Errorf("broker: the service refused: %s: %w", m.Text, syscall.Errno(m.Errno))
+	case m.Size != Version:
+		return fmt.Errorf("broker: the service speaks version %d, not %d: %w", m.Size, Version, syscall.EPROTO)
+	}
+	if err := cl.t.c.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	return nil
+}
+
+// Done is closed when the session is over.
+func (cl *Client) Done() <-chan struct{} { return cl.done }
+
+// Err returns why the session is over, an error wrapping ErrServiceGone, or
+// nil while it lasts.
+func (cl *Client) Err() error {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return cl.err
+}
+
+// Close ends the session; the service resets its connections. It waits for
+// the Client's goroutine.
+func (cl *Client) Close() error {
+	err := cl.t.c.Close()
+	cl.wg.Wait()
+	return err
+}
+
+// Listen tells the service of a TCP socket about to listen. sock stays the
+// caller's.
+func (cl *Client) Listen(ctx context.Context, sock int) error {
+	_, err := cl.request(ctx, Message{Type: TypeListen}, sock)
+	return err
+}
+
+// Connect asks the service to connect sock, which stays the caller's, and
+// returns the connection, whose Events tell how it goes on.
+func (cl *Client) Connect(sock int, req ConnectRequest) (*ClientConn, error) {
+	m := Message{Type: TypeConnect, Remote: req.Remote}
+	if req.Nonblock {
+		m.Flags = FlagNonblock
+	}
+	return cl.open(&m, sock)
+}
+
+// Accept offers the service the accepted socket sock, which stays the
+// caller's. The first event is EventNotCandidate or EventTaken.
+func (cl *Client) Accept(sock int, local, remote netip.AddrPort) (*ClientConn, error) {
+	return cl.open(&Message{Type: TypeAccept, Local: local, Remote: remote}, sock)
+}
+
+func (cl *Client) open(m *Message, sock int) (*ClientConn, error) {
+	c := &ClientConn{cl: cl, events: make(chan Event, maxEvents)}
+	cl.mu.Lock()
+	if err := cl.err; err != nil {
+		cl.mu.Unlock()
+		return nil, err
+	}
+	cl.nextID++
+	c.id = cl.nextID
+	cl.conns[c.id] = c
+	cl.mu.Unlock()
+	m.Conn = c.id
+	if err := cl.send(m, sock); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (cl *Client) request(ctx context.Context, m Message, sock int) (Message, error) {
+	ch := make(chan Message, 1)
+	cl.mu.Lock()
+	if err := cl.err; err != nil {
+		cl.mu.Unlock()
+		return Message{}, err
+	}
+	cl.seq++
+	m.Seq = cl.seq
+	cl.results[m.Seq] = ch
+	cl.mu.Unlock()
+	defer func() {
+		cl.mu.Lock()
+		delete(cl.results, m.Seq)
+		cl.mu.Unlock()
+	}()
+	if err := cl.send(&m, sock); err != nil {
+		return Message{}, err
+	}
+	select {
+	case r := <-ch:
+		if r.Errno != 0 {
+			return r, fmt.Errorf("broker: %v: %s: %w", m.Type, r.Text, syscall.Errno(r.Errno))
+		}
+		return r, nil
+	case <-cl.done:
+		return Message{}, cl.Err()
+	case <-ctx.Done():
+		return Message{}, context.Cause(ctx)
+	}
+}
+
+// send sends m. A service that cannot take it is given up; a descriptor that
+// cannot be passed is the caller's problem alone.
+func (cl *Client) send(m *Message, fd int) error {
+	err := cl.t.send(m, fd)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, unix.ETOOMANYREFS) || errors.Is(err, unix.EBADF) {
+		cl.mu.Lock()
+		delete(cl.conns, m.Conn)
+		cl.mu.Unlock()
+		return err
+	}
+	cl.fail(err)
+	return cl.Err()
+}
+
+func (cl *Client) fail(err error) {
+	cl.mu.Lock()
+	if cl.err == nil {
+		cl.err = fmt.Errorf("%w: %w", ErrServiceGone, err)
+	}
+	cl.mu.Unlock()
+	_ = cl.t.c.Close()
+}
+
+func (cl *Client) receive() {
+	var err error
+	for err == nil {
+		var m Message
+		var d *Descriptor
+		if m, d, err = cl.t.receive(); err != nil {
+			break
+		}
+		if d != nil {
+			_ = d.Close() // the service has none to give
+			err = fmt.Errorf("%w: %v with a descriptor", ErrMalformed, m.Type)
+			break
+		}
+		err = cl.handle(m)
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("it closed the session")
+	}
+	cl.fail(err)
+	cl.mu.Lock()
+	conns := cl.conns
+	cl.conns = nil
+	cl.mu.Unlock()
+	for _, c := range conns {
+		close(c.events)
+	}
+	close(cl.done)
+}
+
+func (cl *Client) handle(m Message) error {
+	if m.Type == TypeResult {
+		cl.mu.Lock()
+		ch := cl.results[m.Seq]
+		delete(cl.results, m.Seq)
+		cl.mu.Unlock()
+		if ch != nil {
+			ch <- m
+		}
+		return nil
+	}
+	k, ok := eventKinds[m.Type]
+	if !ok {
+		return fmt.Errorf("%w: %v from the service", ErrMalformed, m.Type)
+	}
+	cl.mu.Lock()
+	c := cl.conns[m.Conn]
+	if m.Type == TypeClosed {
+		delete(cl.conns, m.Conn)
+	}
+	cl.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text}
+	select {
+	case c.events <- ev:
+	default:
+		return fmt.Errorf("%w: more than %d events on connection %d", ErrMalformed, maxEvents, m.Conn)
+	}
+	if m.Type == TypeClosed {
+		close(c.events)
+	}
+	return nil
+}
+
+// EventKind tells what happened to a connection.
+type EventKind uint8
+
+// Kinds of event; the protocol in the package's description gives the order.
+const (
+	// EventNotCandidate: the connection is native; Text tells why.
+	EventNotCandidate EventKind = iota + 1
+	// EventFailed: the connection could not be made; Errno, Text.
+	EventFailed
+	// EventEstablished: the TCP connection is up; PeerSMC.
+	EventEstablished
+	// EventTaken: the service takes over the accepted connection.
+	EventTaken
+	// EventReady: the handshake is over; Mode, and Text when it is ModeTCP.
+	EventReady
+	// EventBroken: the connection ends abortively with Errno; the launcher has
+	// to answer with BrokenDone.
+	EventBroken
+	// EventClosed is the last event.
+	EventClosed
+)
+
+var eventKinds = map[Type]EventKind{
+	TypeNotCandidate: EventNotCandidate, TypeFailed: EventFailed, TypeEstablished: EventEstablished,
+	TypeTaken: EventTaken, TypeReady: EventReady, TypeBroken: EventBroken, TypeClosed: EventClosed,
+}
+
+// maxEvents bounds the events of one connection: no order of calls on a Conn
+// leads to more.
+const maxEvents = 8
+
+// Event is one step in the life of a connection.
+type Event struct {
+	Kind    EventKind
+	PeerSMC bool
+	Errno   syscall.Errno
+	Mode    Mode
+	Text    string
+}
+
+// A ClientConn is the launcher's view of one connection.
+type ClientConn struct {
+	cl     *Client
+	id     uint64
+	events chan Event
+}
+
+// ID is the connection's number, unique within the session.
+func (c *ClientConn) ID() uint64 { return c.id }
+
+// Events returns the channel of the connection's events. It is buffered for
+// all of them and closed after EventClosed, or without it when the service is
+// gone.
+func (c *ClientConn) Events() <-chan Event { return c.events }
+
+// Proceed answers EventEstablished with PeerSMC.
+func (c *ClientConn) Proceed() error { return c.send(TypeProceed, -1) }
+
+// Attach answers EventReady or EventTaken with the service's end of the
+// socketpair, which stays the caller's.
+func (c *ClientConn) Attach(end int) error { return c.send(TypeAttach, end) }
+
+// Release answers EventReady of ModeTCP: the program has its TCP socket.
+func (c *ClientConn) Release() error { return c.send(TypeRelease, -1) }
+
+// Cancel gives the connection up before Attach or Release.
+func (c *ClientConn) Cancel() error { return c.send(TypeCancel, -1) }
+
+// BrokenDone answers EventBroken.
+func (c *ClientConn) BrokenDone() error { return c.send(TypeBrokenDone, -1) }
+
+func (c *ClientConn) send(t Type, fd int) error {
+	return c.cl.send(&Message{Type: t, Conn: c.id}, fd)
+}
+
+// SetOption sets a socket option on the connection's TCP socket. Errors wrap
+// a syscall.Errno, or ErrServiceGone.
+func (c *ClientConn) SetOption(ctx context.Context, level, name int, value []byte) error {
+	_, err := c.cl.request(ctx, Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value}, -1)
+	return err
+}
+
+// GetOption reads a socket option of at most size bytes (MaxValue at most)
+// of the connection's TCP socket.
+func (c *ClientConn) GetOption(ctx context.Context, level, name, size int) ([]byte, error) {
+	size = min(size, MaxValue)
+	m, err := c.cl.request(ctx, Message{Type: TypeGetOption, Conn: c.id, Level: int32(level), Name: int32(name), Size: uint32(size)}, -1)
+	return m.Value, err
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ErrOrder reports a call on a Conn that does not fit what happened before,
+// on this side or on the launcher's.
+var ErrOrder = errors.New("broker: out of order")
+
+// A Conn is the service's view of one connection of a launched program.
+//
+// For Handler.Connect the order of calls is
+//
+//	NotCandidate | Failed | Established(false)         and return, or
+//	Established(true), then Failed                     and return, or
+//	Established(true), then Ready, then [Broken]       and return.
+//
+// For Handler.Accept it is
+//
+//	NotCandidate                                       and return, or
+//	TakeOver, then Ready, then [Broken]                and return.
+//
+// Returning early without any of them counts as Failed(ECONNABORTED) or
+// NotCandidate where nothing was promised yet, otherwise as an abort of the
+// connection.
+type Conn struct {
+	ss     *session
+	id     uint64
+	ctx    context.Context // of the handler; kept for SetOption and GetOption
+	cancel context.CancelCauseFunc
+
+	answers chan answer
+	accept  bool
+	data    atomic.Value
+	closed  atomic.Pointer[string]
+}
+
+type answer struct {
+	t Type
+	d *Descriptor
+}
+
+// ID is the launcher's number of the connection, unique within the session.
+func (c *Conn) ID() uint64 { return c.id }
+
+// Launcher returns whose connection it is.
+func (c *Conn) Launcher() *Launcher { return c.ss.l }
+
+// SetData keeps v for Data, for Handler.SetOption and GetOption to find what
+// Connect or Accept set up. The values given must all have the same type.
+func (c *Conn) SetData(v any) { c.data.Store(v) }
+
+// Data returns what the last SetData kept, or nil.
+func (c *Conn) Data() any { return c.data.Load() }
+
+// NotCandidate leaves the connection to native TCP: the program's connect()
+// runs as if there were no launcher, or the accepted socket is passed to it.
+// The socket must be as it came (unmarked, unconnected).
+func (c *Conn) NotCandidate(reason string) error {
+	return c.send(&Message{Type: TypeNotCandidate, Text: clip(reason)})
+}
+
+// Failed reports that the connection could not be made.
+func (c *Conn) Failed(errno syscall.Errno, reason string) error {
+	return c.send(&Message{Type: TypeFailed, Errno: int32(errno), Text: clip(reason)})
+}
+
+// Established reports that the TCP connection is up. With peerSMC false the
+// socket is the program's own from here on. With peerSMC true Established
+// waits until the program can no longer reach the TCP socket: only then may
+// the CLC handshake begin.
+func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
+	m := Message{Type: TypeEstablished}
+	if peerSMC {
+		m.Flags = FlagPeerSMC
+	}
+	if err := c.send(&m); err != nil || !peerSMC {
+		return err
+	}
+	_, err := c.await(ctx, TypeProceed)
+	return err
+}
+
+// TakeOver accepts the charge of an accepted connection and returns the
+// service's end of the stream socketpair whose other end the program has. It
+// is non-blocking and the caller's to close.
+func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
+	c.accept = true
+	if err := c.send(&Message{Type: TypeTaken}); err != nil {
+		return nil, err
+	}
+	a, err := c.await(ctx, TypeAttach)
+	return a.d, err
+}
+
+// Ready ends the handshake with what carries the bytes from now on, and for
+// ModeTCP the reason. On a connection that TakeOver opened it returns (nil,
+// nil) at once. On one that Established opened it waits for the launcher and
+// returns the service's end of the stream socketpair, empty and non-blocking
+// and the caller's to close; or nil, for ModeTCP only, when the program has
+// its TCP socket back and the caller has to close its own copy and return.
+func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor, error) {
+	if err := c.send(&Message{Type: TypeReady, Mode: mode, Text: clip(reason)}); err != nil {
+		return nil, err
+	}
+	if c.accept {
+		return nil, nil
+	}
+	want := []Type{TypeAttach}
+	if mode == ModeTCP {
+		want = append(want, TypeRelease)
+	}
+	a, err := c.await(ctx, want...)
+	return a.d, err
+}
+
+// Broken announces an abortive end: afterwards the caller closes its end of
+// the pair without reading from it again, and the program sees ECONNRESET
+// after what it was already sent (or errno in SO_ERROR), not an end of file.
+// It waits for the launcher, for a second at most; it is best effort.
+func (c *Conn) Broken(ctx context.Context, errno syscall.Errno) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := c.send(&Message{Type: TypeBroken, Errno: int32(errno)}); err != nil {
+		return err
+	}
+	_, err := c.await(ctx, TypeBrokenDone)
+	return err
+}
+
+// SetCloseReason sets the text that the launcher logs when the connection
+// ends, such as why it was reset.
+func (c *Conn) SetCloseReason(s string) { s = clip(s); c.closed.Store(&s) }
+
+func (c *Conn) send(m *Message) error {
+	m.Conn = c.id
+	if err := c.ss.t.send(m, -1); err != nil {
+		_ = c.ss.t.c.Close()
+		return err
+	}
+	return nil
+}
+
+// await returns the launcher's next answer, which must be of one of the types.
+func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
+	timer := time.NewTimer(answerTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case a := <-c.answers:
+			for _, t := range want {
+				if a.t == t {
+					return a, nil
+				}
+			}
+			if a.d != nil {
+				_ = a.d.Close()
+			}
+			if a.t == TypeBrokenDone {
+				continue // late answer to a Broken that no longer waits
+			}
+			return answer{}, fmt.Errorf("%w: %v instead of %v", ErrOrder, a.t, want[0])
+		case <-c.ctx.Done():
+			return answer{}, context.Cause(c.ctx)
+		case <-ctx.Done():
+			return answer{}, context.Cause(ctx)
+		case <-timer.C:
+			return answer{}, fmt.Errorf("broker: no %v from launcher %d within %v", want[0], c.ss.l.PID, answerTimeout)
+		}
+	}
+}
+
+// end removes the connection from the session and tells the launcher.
+func (c *Conn) end() {
+	c.cancel(nil)
+	c.ss.mu.Lock()
+	delete(c.ss.conns, c.id)
+	c.ss.mu.Unlock()
+	for {
+		select {
+		case a := <-c.answers:
+			if a.d != nil {
+				_ = a.d.Close()
+			}
+			continue
+		default:
+		}
+		break
+	}
+	m := Message{Type: TypeClosed, Conn: c.id}
+	if s := c.closed.Load(); s != nil {
+		m.Text = *s
+	}
+	c.ss.sendOrDrop(&m)
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package broker is the protocol between a launcher (package launch, which
+// runs an unmodified program and takes over its TCP sockets) and the stack of
+// the network namespace (package service): messages over a unix seqpacket
+// socket, with descriptors passed by SCM_RIGHTS.
+//
+// It holds the message codec, the launcher's half (Client), the service's
+// half (Server, Handler, Conn) and a few helpers that act on a program's
+// socket without disturbing it (ConnectSocket, SetSockopt, GetSockopt). It
+// knows nothing of seccomp and nothing of SMC.
+//
+// # A connection that the program opens
+//
+//	launcher                                service
+//	Connect + TCP socket             ->
+//	                                 <-     NotCandidate: the launcher lets the system
+//	                                        call run natively, end; or
+//	                                        the service marks and connects the socket:
+//	                                 <-     Failed(errno), end; or
+//	                                 <-     Established(no SMC), end: the socket is
+//	                                        connected and the program's own; or
+//	                                 <-     Established(SMC)
+//	(the program's descriptor becomes
+//	a stream socketpair's end, kept
+//	unwritable)
+//	Proceed                          ->
+//	                                        CLC handshake
+//	                                 <-     Ready(mode) or Failed(errno)
+//	Attach + the pair's other end    ->     the service carries bytes between the pair
+//	                                        and SMC (or the TCP socket, where declined); or,
+//	                                        only where mode is TCP:
+//	Release                          ->     the program has its TCP socket back; the
+//	                                        service drops its copy, end
+//
+// # A connection that the program accepts
+//
+//	Accept + TCP socket              ->
+//	                                 <-     NotCandidate: the socket is the program's
+//	                                        own, end; or
+//	                                 <-     Taken
+//	Attach + the pair's other end    ->     (the CLC handshake runs meanwhile)
+//	                                 <-     Ready(mode), for the record
+//
+// While a connection lives the launcher may send SetOption and GetOption,
+// which act on the TCP socket the service holds; the service may send Broken
+// and waits for BrokenDone before it closes its end of the pair unread, so
+// that the program sees ECONNRESET and not an end of file. Cancel (the
+// program closed the descriptor, or died, before Attach) and the end of the
+// seqpacket socket cancel the context of the service's handler. The service
+// ends each connection with Closed.
+//
+// A Client, a Server and a Conn are safe for concurrent use. No privileges
+// are needed by this package; the service's handler has its own needs.
+package broker

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// Version is the protocol's version, carried by Hello and Welcome. Launcher
+// and service are the same program, so there is no negotiation: another
+// version is refused.
+const Version = 1
+
+// Sizes in bytes.
+const (
+	headerLen = 36
+	addrLen   = 24
+
+	// MaxText bounds Message.Text, MaxValue bounds Message.Value: the longest
+	// socket option that a program may set or read through the service.
+	MaxText  = 512
+	MaxValue = 2048
+
+	minMessage = headerLen + 2*addrLen
+	// MaxMessage is the size of the longest message.
+	MaxMessage = minMessage + MaxText + MaxValue
+)
+
+// ErrMalformed reports a message that does not follow the format.
+var ErrMalformed = errors.New("broker: malformed message")
+
+// Type is the kind of a message.
+type Type uint8
+
+// Types of message. Those from the launcher come first.
+const (
+	// TypeHello opens the session: Size is Version, Errno the launcher's
+	// process id, Text the program's command line.
+	TypeHello Type = iota + 1
+	// TypeListen passes a socket about to listen; answered by TypeResult.
+	TypeListen
+	// TypeConnect passes an unconnected socket and its Remote.
+	TypeConnect
+	// TypeAccept passes an accepted socket.
+	TypeAccept
+	// TypeProceed allows the CLC handshake to begin.
+	TypeProceed
+	// TypeAttach passes the service's end of the pair.
+	TypeAttach
+	// TypeRelease tells that the program has its TCP socket back.
+	TypeRelease
+	// TypeCancel tells that the program's side of the connection is gone.
+	TypeCancel
+	// TypeSetOption and TypeGetOption carry Level, Name and Value or Size;
+	// answered by TypeResult.
+	TypeSetOption
+	TypeGetOption
+	// TypeBrokenDone answers TypeBroken.
+	TypeBrokenDone
+
+	// TypeWelcome answers TypeHello: Size is Version.
+	TypeWelcome Type = iota + 53
+	// TypeResult answers a request of the same Seq: Errno, Value.
+	TypeResult
+	// TypeNotCandidate tells that the connection stays native; Text is why.
+	TypeNotCandidate
+	// TypeFailed ends a connection attempt with Errno.
+	TypeFailed
+	// TypeEstablished tells that the TCP connection is up; FlagPeerSMC.
+	TypeEstablished
+	// TypeTaken tells that the service takes over the accepted connection.
+	TypeTaken
+	// TypeReady ends the CLC handshake: Mode, and in Text why not SMC.
+	TypeReady
+	// TypeBroken announces an abortive end with Errno.
+	TypeBroken
+	// TypeClosed is the last message about a connection; Text is for the log.
+	TypeClosed
+)
+
+var typeNames = map[Type]string{
+	TypeHello: "hello", TypeListen: "listen", TypeConnect: "connect", TypeAccept: "accept",
+	TypeProceed: "proceed", TypeAttach: "attach", TypeRelease: "release", TypeCancel: "cancel",
+	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done",
+	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
+	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
+	TypeBroken: "broken", TypeClosed: "closed",
+}
+
+// String returns the type's name in lower case.
+func (t Type) String() string {
+	if s, ok := typeNames[t]; ok {
+		return s
+	}
+	return "type " + strconv.Itoa(int(t))
+}
+
+// carriesSocket tells whether a message of the type comes with exactly one
+// descriptor; all others come with none.
+func (t Type) carriesSocket() bool {
+	switch t {
+	case TypeListen, TypeConnect, TypeAccept, TypeAttach:
+		return true
+	default:
+		return false
+	}
+}
+
+// Mode tells what carries a connection's bytes.
+type Mode uint8
+
+// Modes of a connection.
+const (
+	// ModeTCP is plain TCP: the peer declined, or the handshake failed in a
+	// way that TCP survives.
+	ModeTCP Mode = iota
+	// ModeSMCR is SMC over RDMA.
+	ModeSMCR
+	// ModeSMCD is SMC over a direct memory device.
+	ModeSMCD
+	// ModeLocal joins two programs of the same stack directly.
+	ModeLocal
+	modeEnd
+)
+
+// String returns the mode's name as users know it.
+func (m Mode) String() string {
+	switch m {
+	case ModeTCP:
+		return "TCP"
+	case ModeSMCR:
+		return "SMC-R"
+	case ModeSMCD:
+		return "SMC-D"
+	case ModeLocal:
+		return "local"
+	default:
+		return "mode " + strconv.Itoa(int(m))
+	}
+}
+
+// Flags qualify a message.
+type Flags uint16
+
+// Flags of a message.
+const (
+	// FlagNonblock (TypeConnect): the program's socket is non-blocking.
+	FlagNonblock Flags = 1 << iota
+	// FlagPeerSMC (TypeEstablished): the SYN-ACK carried the SMC option.
+	FlagPeerSMC
+	flagsEnd
+)
+
+// Message is one message of the protocol, without its descriptor. Fields that
+// a type does not use are zero.
+//
+//	offset size
+//	     0    1  Type
+//	     1    1  Mode
+//	     2    2  Flags
+//	     4    4  Seq: pairs a request with its Result
+//	     8    8  Conn: the launcher's number of the connection, never 0 nor reused
+//	    16    4  Errno (two's complement)
+//	    20    4  Level
+//	    24    4  Name
+//	    28    4  Size
+//	    32    2  length of Text
+//	    34    2  length of Value
+//	    36   24  Local
+//	    60   24  Remote
+//	    84       Text, Value
+//
+// An address is 1 byte family (0 none, 4, 6), 1 reserved, 2 port, 4 scope id,
+// 16 address. All integers are little endian.
+type Message struct {
+	Type  Type
+	Mode  Mode
+	Flags Flags
+	Seq   uint32
+	Conn  uint64
+	Errno int32
+	Level int32
+	Name  int32
+	Size  uint32
+
+	Local  netip.AddrPort
+	Remote netip.AddrPort
+	Text   string
+	Value  []byte
+}
+
+// AppendBinary appends the encoded message to b. It fails when Text or Value
+// is too long or an address has a zone that is not a number.
+func (m *Message) AppendBinary(b []byte) ([]byte, error) {
+	if len(m.Text) > MaxText || len(m.Value) > MaxValue {
+		return b, fmt.Errorf("broker: %v: text of %d and value of %d bytes are too long", m.Type, len(m.Text), len(m.Value))
+	}
+	le := binary.LittleEndian
+	out := append(b, byte(m.Type), byte(m.Mode))
+	out = le.AppendUint16(out, uint16(m.Flags))
+	out = le.AppendUint32(out, m.Seq)
+	out = le.AppendUint64(out, m.Conn)
+	out = le.AppendUint32(out, uint32(m.Errno))
+	out = le.AppendUint32(out, uint32(m.Level))
+	out = le.AppendUint32(out, uint32(m.Name))
+	out = le.AppendUint32(out, m.Size)
+	out = le.AppendUint16(out, uint16(len(m.Text)))
+	out = le.AppendUint16(out, uint16(len(m.Value)))
+	out, err := appendAddr(out, m.Local)
+	if err != nil {
+		return b, err
+	}
+	out, err = appendAddr(out, m.Remote)
+	if err != nil {
+		return b, err
+	}
+	out = append(out, m.Text...)
+	return append(out, m.Value...), nil
+}
+
+// ParseMessage decodes one datagram. Text and Value are copies. All errors
+// wrap ErrMalformed.
+func ParseMessage(b []byte) (Message, error) {
+	if len(b) < minMessage || len(b) > MaxMessage {
+		return Message{}, fmt.Errorf("%w: %d bytes", ErrMalformed, len(b))
+	}
+	le := binary.LittleEndian
+	m := Message{
+		Type: Type(b[0]), Mode: Mode(b[1]), Flags: Flags(le.Uint16(b[2:])),
+		Seq: le.Uint32(b[4:]), Conn: le.Uint64(b[8:]),
+		Errno: int32(le.Uint32(b[16:])), Level: int32(le.Uint32(b[20:])), Name: int32(le.Uint32(b[24:])),
+		Size: le.Uint32(b[28:]),
+	}
+	nt, nv := int(le.Uint16(b[32:])), int(le.Uint16(b[34:]))
+	switch {
+	case typeNames[m.Type] == "":
+		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Type)
+	case m.Mode >= modeEnd:
+		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Mode)
+	case m.Flags >= flagsEnd:
+		return Message{}, fmt.Errorf("%w: flags %#x", ErrMalformed, uint16(m.Flags))
+	case nt > MaxText || nv > MaxValue || len(b) != minMessage+nt+nv:
+		return Message{}, fmt.Errorf("%w: lengths %d and %d in %d bytes", ErrMalformed, nt, nv, len(b))
+	case m.Size > MaxValue:
+		return Message{}, fmt.Errorf("%w: size %d", ErrMalformed, m.Size)
+	}
+	var err error
+	if m.Local, err = parseAddr(b[headerLen:]); err != nil {
+		return Message{}, err
+	}
+	if m.Remote, err = parseAddr(b[headerLen+addrLen:]); err != nil {
+		return Message{}, err
+	}
+	m.Text = string(b[minMessage : minMessage+nt])
+	if nv > 0 {
+		m.Value = append([]byte(nil), b[minMessage+nt:]...)
+	}
+	return m, nil
+}
+
+func appendAddr(b []byte, ap netip.AddrPort) ([]byte, error) {
+	var f [addrLen]byte
+	a := ap.Addr()
+	switch {
+	case !a.IsValid():
+		return append(b, f[:]...), nil
+	case a.Is4():
+		f[0] = 4
+		v := a.As4()
+		copy(f[8:], v[:])
+	default:
+		f[0] = 6
+		v := a.As16()
+		copy(f[8:], v[:])
+		if z := a.Zone(); z != "" {
+			id, err := strconv.ParseUint(z, 10, 32)
+			if err != nil {
+				return b, fmt.Errorf("broker: the zone of %v is not an interface index", ap)
+			}
+			binary.LittleEndian.PutUint32(f[4:], uint32(id))
+		}
+	}
+	binary.LittleEndian.PutUint16(f[2:], ap.Port())
+	return append(b, f[:]...), nil
+}
+
+func parseAddr(b []byte) (netip.AddrPort, error) {
+	var a netip.Addr
+	switch b[0] {
+	case 0:
+		return netip.AddrPort{}, nil
+	case 4:
+		a = netip.AddrFrom4([4]byte(b[8:12]))
+	case 6:
+		a = netip.AddrFrom16([16]byte(b[8:24]))
+		// netip refuses a zone on an IPv4-mapped address, where it means nothing.
+		if id := binary.LittleEndian.Uint32(b[4:]); id != 0 && !a.Is4In6() {
+			a = a.WithZone(strconv.FormatUint(uint64(id), 10))
+		}
+	default:
+		return netip.AddrPort{}, fmt.Errorf("%w: address family %d", ErrMalformed, b[0])
+	}
+	return netip.AddrPortFrom(a, binary.LittleEndian.Uint16(b[2:])), nil
+}

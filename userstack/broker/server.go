@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Causes of the end of a Conn's context (context.Cause) other than the
+// server's own end.
+var (
+	// ErrCanceled: the program closed the descriptor, or died, before the
+	// service got its end of the pair.
+	ErrCanceled = errors.New("broker: the program gave up the connection")
+	// ErrLauncherGone: the launcher ended; its connections are to be reset.
+	ErrLauncherGone = errors.New("broker: the launcher is gone")
+)
+
+// helloTimeout bounds the wait for a new launcher's first message.
+const helloTimeout = 5 * time.Second
+
+// answerTimeout bounds each wait for a launcher's answer (Proceed, Attach or
+// Release, BrokenDone). A stopped launcher must not hold a connection for ever.
+const answerTimeout = 30 * time.Second
+
+// Launcher describes the other end of a session.
+type Launcher struct {
+	// PID, UID and GID are what the kernel says of the peer (SO_PEERCRED).
+	PID int
+	UID uint32
+	GID uint32
+	// Command is the command line the launcher says it runs, for display.
+	Command string
+
+	data atomic.Value
+}
+
+// SetData keeps v for Data. The values given must all have the same type.
+func (l *Launcher) SetData(v any) { l.data.Store(v) }
+
+// Data returns what the last SetData kept, or nil.
+func (l *Launcher) Data() any { return l.data.Load() }
+
+// A Handler is what the service does for launchers. Its methods are called
+// concurrently, each in its own goroutine, and have to return when ctx ends.
+type Handler interface {
+	// Listen marks a socket that is about to listen, so that its SYN-ACKs
+	// carry the SMC option. An error (a syscall.Errno where there is one) keeps
+	// the socket native; the program does not see it. sock is closed after the
+	// call.
+	Listen(ctx context.Context, l *Launcher, sock *Descriptor) error
+
+	// Connect opens a connection for a program and serves it until it ends:
+	// c is over when Connect returns. sock, the program's unconnected TCP
+	// socket, belongs to Connect, which closes it. See Conn for the order of
+	// calls.
+	Connect(ctx context.Context, c *Conn, sock *Descriptor, req ConnectRequest)
+
+	// Accept does the same for a connection that the program accepted.
+	Accept(ctx context.Context, c *Conn, sock *Descriptor)
+
+	// SetOption and GetOption act on the TCP socket of a connection that the
+	// service holds (see SetSockopt and GetSockopt); value and size are at most
+	// MaxValue bytes. Errors that are a syscall.Errno reach the program, others
+	// become EINVAL.
+	SetOption(ctx context.Context, c *Conn, level, name int, value []byte) error
+	GetOption(ctx context.Context, c *Conn, level, name, size int) ([]byte, error)
+}
+
+// ConnectRequest is what a program asked for.
+type ConnectRequest struct {
+	// Remote is the address given to connect(). An IPv4-mapped address stays
+	// one; a zone is an interface index in decimal.
+	Remote netip.AddrPort
+	// Nonblock tells that the program's socket is non-blocking.
+	Nonblock bool
+}
+
+// Server serves launchers.
+type Server struct {
+	// Handler does the work. Required.
+	Handler Handler
+	// Authorize, if set, may refuse a launcher with an error.
+	Authorize func(*Launcher) error
+	// Opened and Ended, if set, are told of each session's begin and end.
+	Opened, Ended func(*Launcher)
+	// Log receives what goes wrong. Nil discards.
+	Log *slog.Logger
+}
+
+func (s *Server) log() *slog.Logger {
+	if s.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return s.Log
+}
+
+// Serve accepts launchers on l (of network "unixpacket") until ctx ends or l
+// fails, then waits for all sessions. It closes l.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	defer l.Close()
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("broker: accept: %w", err)
+		}
+		wg.Go(func() {
+			if err := s.ServeConn(ctx, c); err != nil && ctx.Err() == nil {
+				s.log().Warn("launcher session failed", "err", err)
+			}
+		})
+	}
+}
+
+// ServeConn serves one launcher until it goes or ctx ends, then waits for the
+// session's handlers. It closes c. The end of a launcher is no error.
+func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
+	defer c.Close()
+	t := newTransport(c)
+	l, err := peer(c)
+	if err != nil {
+		return err
+	}
+	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	m, d, err := t.receive()
+	if d != nil {
+		_ = d.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("broker: waiting for hello: %w", err)
+	}
+	if m.Type != TypeHello {
+		return fmt.Errorf("%w: %v instead of hello", ErrMalformed, m.Type)
+	}
+	l.Command = m.Text
+	refuse := func(errno syscall.Errno, err error) error {
+		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: clip(err.Error())}, -1)
+		return err
+	}
+	if m.Size != Version {
+		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d speaks version %d, not %d", l.PID, m.Size, Version))
+	}
+	if s.Authorize != nil {
+		if err := s.Authorize(l); err != nil {
+			return refuse(unix.EACCES, fmt.Errorf("broker: launcher %d refused: %w", l.PID, err))
+		}
+	}
+	if err := t.send(&Message{Type: TypeWelcome, Size: Version}, -1); err != nil {
+		return err
+	}
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	if s.Opened != nil {
+		s.Opened(l)
+	}
+	if s.Ended != nil {
+		defer s.Ended(l)
+	}
+	ss := &session{s: s, t: t, l: l, conns: make(map[uint64]*Conn)}
+	return ss.run(ctx)
+}
+
+// session is one launcher's.
+type session struct {
+	s *Server
+	t *transport
+	l *Launcher
+
+	wg    sync.WaitGroup
+	mu    sync.Mutex
+	conns map[uint64]*Conn
+}
+
+func (ss *session) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = ss.t.c.Close() })
+	defer stop()
+	defer ss.wg.Wait()
+	defer cancel(ErrLauncherGone)
+	for {
+		m, d, err := ss.t.receive()
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			return nil
+		}
+		if err == nil {
+			err = ss.handle(ctx, m, d)
+		}
+		if err != nil {
+			return fmt.Errorf("broker: launcher %d: %w", ss.l.PID, err)
+		}
+	}
+}
+
+// handle acts on one message. d, if any, is handle's to close or pass on.
+func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
+	switch m.Type {
+	case TypeListen:
+		ss.wg.Go(func() {
+			defer d.Close()
+			ss.result(m.Seq, nil, ss.s.Handler.Listen(ctx, ss.l, d))
+		})
+		return nil
+	case TypeConnect, TypeAccept:
+		return ss.open(ctx, m, d)
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	c := ss.conns[m.Conn]
+	if c == nil {
+		// It ended while the message was under way.
+		if d != nil {
+			_ = d.Close()
+		}
+		if m.Type == TypeSetOption || m.Type == TypeGetOption {
+			ss.wg.Go(func() { ss.result(m.Seq, nil, syscall.ENOTCONN) })
+		}
+		return nil
+	}
+	switch m.Type {
+	case TypeProceed, TypeAttach, TypeRelease, TypeBrokenDone:
+		// Under the lock, so that Conn.end cannot miss a descriptor.
+		select {
+		case c.answers <- answer{m.Type, d}:
+			return nil
+		default:
+			if d != nil {
+				_ = d.Close()
+			}
+			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
+		}
+	case TypeCancel:
+		c.cancel(ErrCanceled)
+	case TypeSetOption:
+		ss.wg.Go(func() {
+			ss.result(m.Seq, nil, ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value))
+		})
+	case TypeGetOption:
+		ss.wg.Go(func() {
+			v, err := ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
+			ss.result(m.Seq, v, err)
+		})
+	default:
+		return fmt.Errorf("%w: %v from a launcher", ErrMalformed, m.Type)
+	}
+	return nil
+}
+
+func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
+	c := &Conn{ss: ss, id: m.Conn, answers: make(chan answer, 4)}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	ss.mu.Lock()
+	_, dup := ss.conns[m.Conn]
+	if !dup && m.Conn != 0 {
+		ss.conns[m.Conn] = c
+	}
+	ss.mu.Unlock()
+	if dup || m.Conn == 0 {
+		_ = d.Close()
+		return fmt.Errorf("%w: connection number %d", ErrMalformed, m.Conn)
+	}
+	ss.wg.Go(func() {
+		defer c.end()
+		if m.Type == TypeAccept {
+			ss.s.Handler.Accept(c.ctx, c, d)
+			return
+		}
+		req := ConnectRequest{Remote: m.Remote, Nonblock: m.Flags&FlagNonblock != 0}
+		ss.s.Handler.Connect(c.ctx, c, d, req)
+	})
+	return nil
+}
+
+func (ss *session) result(seq uint32, v []byte, err error) {
+	m := Message{Type: TypeResult, Seq: seq, Value: v, Errno: int32(errnoOf(err))}
+	if len(v) > MaxValue {
+		m.Value, m.Errno = nil, int32(syscall.EINVAL)
+	}
+	if err != nil {
+		m.Text = clip(err.Error())
+	}
+	ss.sendOrDrop(&m)
+}
+
+// sendOrDrop sends m; a launcher that cannot take it is cut off, which ends
+// the session.
+func (ss *session) sendOrDrop(m *Message) {
+	if err := ss.t.send(m, -1); err != nil {
+		_ = ss.t.c.Close()
+	}
+}
+
+func peer(c *net.UnixConn) (*Launcher, error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	if cerr != nil {
+		return nil, fmt.Errorf("broker: %w", os.NewSyscallError("getsockopt SO_PEERCRED", cerr))
+	}
+	return &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
+}
+
+// errnoOf finds the errno to show a program; EINVAL where there is none.
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	var e syscall.Errno
+	if errors.As(err, &e) && e != 0 {
+		return e
+	}
+	return syscall.EINVAL
+}
+
+func clip(s string) string {
+	if len(s) > MaxText {
+		return s[:MaxText]
+	}
+	return s
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sendTimeout bounds how long a message may wait for the other side to make
+// room: whoever does not read for that long is taken as dead.
+const sendTimeout = 5 * time.Second
+
+// transport sends and receives messages, each with at most one descriptor.
+type transport struct {
+	c *net.UnixConn
+
+	sendMu sync.Mutex
+	sbuf   []byte
+
+	rbuf []byte // the receiver's own
+	oob  []byte
+}
+
+func newTransport(c *net.UnixConn) *transport {
+	return &transport{
+		c: c, rbuf: make([]byte, MaxMessage+1),
+		// Room for a few descriptors more than allowed, so that surplus ones are
+		// seen (and closed) instead of cut off.
+		oob: make([]byte, unix.CmsgSpace(4*4)),
+	}
+}
+
+// send sends m, and fd with it unless that is negative; fd stays the caller's.
+func (t *transport) send(m *Message, fd int) error {
+	t.sendMu.Lock()
+	defer t.sendMu.Unlock()
+	b, err := m.AppendBinary(t.sbuf[:0])
+	if err != nil {
+		return err
+	}
+	t.sbuf = b
+	var oob []byte
+	if fd >= 0 {
+		oob = unix.UnixRights(fd)
+	}
+	if err := t.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return fmt.Errorf("broker: send %v: %w", m.Type, err)
+	}
+	if _, _, err := t.c.WriteMsgUnix(b, oob, nil); err != nil {
+		return fmt.Errorf("broker: send %v: %w", m.Type, err)
+	}
+	return nil
+}
+
+// receive returns the next message and its descriptor, which is nil or the
+// caller's to close. io.EOF tells that the other side closed.
+func (t *transport) receive() (Message, *Descriptor, error) {
+	n, oobn, flags, _, err := t.c.ReadMsgUnix(t.rbuf, t.oob)
+	if err != nil {
+		if errors.Is(err, net.ErrClosed) {
+			return Message{}, nil, io.EOF
+		}
+		return Message{}, nil, err
+	}
+	fds, err := parseRights(t.oob[:oobn])
+	closeAll := func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}
+	if n == 0 && len(fds) == 0 {
+		return Message{}, nil, io.EOF
+	}
+	if err != nil {
+		closeAll()
+		return Message{}, nil, err
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		closeAll()
+		return Message{}, nil, fmt.Errorf("%w: truncated", ErrMalformed)
+	}
+	m, err := ParseMessage(t.rbuf[:n])
+	if err != nil {
+		closeAll()
+		return Message{}, nil, err
+	}
+	want := 0
+	if m.Type.carriesSocket() {
+		want = 1
+	}
+	if len(fds) != want {
+		closeAll()
+		return Message{}, nil, fmt.Errorf("%w: %v with %d descriptors", ErrMalformed, m.Type, len(fds))
+	}
+	if want == 1 {
+		return m, NewDescriptor(fds[0]), nil
+	}
+	return m, nil, nil
+}
+
+func parseRights(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	cmsgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("%w: control message: %w", ErrMalformed, err)
+	}
+	var fds []int
+	for i := range cmsgs {
+		if cmsgs[i].Header.Level != unix.SOL_SOCKET || cmsgs[i].Header.Type != unix.SCM_RIGHTS {
+			continue
+		}
+		f, err := unix.ParseUnixRights(&cmsgs[i])
+		if err != nil {
+			return fds, fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+		fds = append(fds, f...)
+	}
+	return fds, nil
+}
