@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import "strconv"
+
+// MsgLen is the size in bytes of each LLC and CDC message (RFC 7609,
+// appendices A.3 and A.4).
+const MsgLen = 44
+
+// ActionKind says what an [Action] asks of the driver.
+type ActionKind uint8
+
+// The kinds of actions.
+const (
+	// ActSend posts Msg as a SEND on Link. A Token that is not zero asks
+	// for a signaled request and [Group.Sent] once it completed.
+	ActSend ActionKind = iota + 1
+	// ActWrite posts an RDMA WRITE of Conn's send buffer [Off, Off+Len) to
+	// RemoteAddr under RKey on Link, unsignaled unless Token is not zero.
+	// The bytes may be read until the next signaled request on Link
+	// completes.
+	ActWrite
+	// ActWakeRead says that Conn became readable: data, end of file, or an
+	// error (see [Conn.ReadErr]).
+	ActWakeRead
+	// ActWakeWrite says that Conn has room to send, or a write error (see
+	// [Conn.WriteErr]).
+	ActWakeWrite
+	// ActConnReady says that the peer knows Conn's RMB on every link, so
+	// that the CLC handshake may go on; or, with Err, that it cannot.
+	ActConnReady
+	// ActFirstLink ends the first contact: the link is confirmed and the
+	// second one set up or given up. Err says why SMC-R must be declined.
+	ActFirstLink
+	// ActConnClosed says that Conn reached the Closed state: the TCP
+	// connection below may be closed. Err says how it ended, nil for an
+	// orderly end. It comes exactly once for each attached connection.
+	ActConnClosed
+	// ActGroupDead is the last action of a group: no link is left and all
+	// its resources are released. Err is the reason.
+	ActGroupDead
+)
+
+var actionNames = [...]string{
+	ActSend: "send", ActWrite: "write", ActWakeRead: "wake-read", ActWakeWrite: "wake-write",
+	ActConnReady: "conn-ready", ActFirstLink: "first-link", ActConnClosed: "conn-closed", ActGroupDead: "group-dead",
+}
+
+// String returns a short name for logs.
+func (k ActionKind) String() string {
+	if int(k) < len(actionNames) && actionNames[k] != "" {
+		return actionNames[k]
+	}
+	return "action(" + strconv.Itoa(int(k)) + ")"
+}
+
+// Action is one thing for the driver to do. Actions are carried out in the
+// order of the queue; those of one link must reach its queue pair in it.
+type Action struct {
+	Kind ActionKind
+	Link *Link
+	Conn *Conn
+	// Msg is the message of an [ActSend].
+	Msg [MsgLen]byte
+	// Off and Len are the part of Conn's send buffer that an [ActWrite]
+	// takes, in bytes.
+	Off, Len int
+	// RemoteAddr and RKey say where in the peer's RMB it goes.
+	RemoteAddr uint64
+	RKey       uint32
+	// Token is to be handed to [Group.Sent]; zero means unsignaled.
+	Token uint64
+	Err   error
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"log/slog"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// Role is the part of this host in a link group. It stays for the life of the
+// group and decides who starts link changes. The numbers are those of the
+// kernel's SMC_NLA_LGR_R_ROLE.
+type Role uint8
+
+// The roles.
+const (
+	// Client is the TCP client of the first contact.
+	Client Role = 0
+	// Server is the TCP server of the first contact.
+	Server Role = 1
+)
+
+// String returns "client" or "server".
+func (r Role) String() string {
+	if r == Client {
+		return "client"
+	}
+	return "server"
+}
+
+// Device is a local RoCE port on the LAN of the group.
+type Device struct {
+	// ID tells devices apart; it means nothing to this package.
+	ID   int
+	Name string
+	GID  wire.GID
+	MAC  wire.MAC
+	// MTU is the largest path MTU as an InfiniBand code (1 = 256 bytes to
+	// 5 = 4096).
+	MTU uint8
+	Up  bool
+}
+
+// Endpoint is one end of a link.
+type Endpoint struct {
+	GID wire.GID
+	MAC wire.MAC
+	// QPN and PSN have 24 bits.
+	QPN uint32
+	PSN uint32
+	// MTU is the path MTU as an InfiniBand code.
+	MTU uint8
+}
+
+// ConnParams is what CLC ACCEPT and CONFIRM carry about one side of a
+// connection (RFC 7609, appendix A.2.3).
+type ConnParams struct {
+	Link Endpoint
+	// RKey and VAddr are those of the RMB on that link.
+	RKey  uint32
+	VAddr uint64
+	// Index is the number of the RMBE in its RMB, from 1.
+	Index uint8
+	// Token is the alert token, never 0.
+	Token uint32
+	// SizeCode is the size of an RMBE: 16 KiB << SizeCode.
+	SizeCode uint8
+}
+
+// Env gives a [Group] its resources. The calls are made inside the calls of
+// the group, must not block and must not call the group.
+type Env interface {
+	// NewQP creates a queue pair for link on dev in state INIT with its
+	// receives posted, and says its local end.
+	NewQP(link *Link, dev Device) (Endpoint, error)
+	// ConnectQP takes it to RTR toward peer with path MTU mtu (a code).
+	ConnectQP(link *Link, peer Endpoint, mtu uint8) error
+	// ReadyQP takes it to RTS.
+	ReadyQP(link *Link) error
+	// CloseQP destroys it. It is idempotent, and after it nothing remote
+	// writes to memory through this link any more.
+	CloseQP(link *Link)
+	// NewRMB allocates size bytes of zeroed memory.
+	NewRMB(size int) (mem []byte, handle any, err error)
+	// RegisterRMB makes it writable for the peer of link. The same handle
+	// is registered once for each link; two links on one device have
+	// registrations of their own.
+	RegisterRMB(handle any, link *Link) (rkey uint32, vaddr uint64, err error)
+	// DeregisterRMB undoes RegisterRMB.
+	DeregisterRMB(handle any, link *Link)
+	// FreeRMB releases memory and whatever registrations are left.
+	FreeRMB(handle any)
+	// NewSendBuf allocates the send buffer of one connection, readable by
+	// the devices of all links.
+	NewSendBuf(size int) (mem []byte, handle any, err error)
+	// FreeSendBuf releases it. Requests which read from it may still be
+	// queued on a link that has failed.
+	FreeSendBuf(handle any)
+	// Random returns random bits for alert tokens and test data.
+	Random() uint32
+}
+
+// Config describes a link group to [New].
+type Config struct {
+	Role Role
+	// ID names the group locally and prefixes the user ids of its links.
+	ID                  [4]byte
+	LocalPeerID, PeerID wire.PeerID
+	VLAN                uint16
+	// Devices are the candidates for links; the first takes the first one.
+	Devices []Device
+	// MaxLinks is the largest number of symmetric links, 2 to 8. Less means
+	// 2. One asymmetric link may come on top (RFC 7609, section 2.2.2).
+	MaxLinks int
+	// MaxConns is the largest number of connections. Zero means 255.
+	MaxConns int
+	// SendQueue is the number of work requests that the queue pair of a
+	// link takes. Zero means 48.
+	SendQueue int
+	// RMBEsPerRMB is how many connections share an RMB of the smaller size
+	// classes, 1 to 255. Zero means 16.
+	RMBEsPerRMB int
+	// EyeCatcher says that a server's RMBEs begin with the four bytes of the
+	// eye catcher, as in RFC 7609, section 4.2; cursors then start at 4.
+	// Otherwise they start at 0, as with Linux, and CONFIRM LINK says so. A
+	// Linux client declines a server that has eye catchers. A client does as
+	// the server does, and a server without eye catchers still uses them
+	// with a client whose CONFIRM LINK shows that it knows nothing else.
+	EyeCatcher bool
+	// Timers bound all waiting. The zero value means [DefaultTimers].
+	Timers Timers
+	// Log takes events of interest to an operator. Nil discards them.
+	Log *slog.Logger
+}
+
+// Timers are the times after which a group stops waiting.
+type Timers struct {
+	// TestLink is the silence on a link after which TEST LINK is sent;
+	// zero switches the tests off. TestLinkAnswer is how long the answer
+	// may take before the link counts as failed.
+	TestLink, TestLinkAnswer time.Duration
+	// Idle is how long a group without connections is kept.
+	Idle time.Duration
+	// LLC is how long an answer to a request may take, and ConfirmLink how
+	// long the confirmation of an added link may.
+	LLC, ConfirmLink time.Duration
+	// LLCStart is how long an exchange may wait for others to end.
+	LLCStart time.Duration
+	// AddLinkRetry is how long the server waits before it tries again to
+	// add a link after an attempt failed or was rejected; zero means only
+	// when a device comes up.
+	AddLinkRetry time.Duration
+	// CloseWait is how long a closed connection waits for the peer to
+	// close it too; the connection is aborted then.
+	CloseWait time.Duration
+	// AbortWait is how long an aborted connection waits for the peer's
+	// abort.
+	AbortWait time.Duration
+	// TCPGrace is how long after the end of the TCP connection the peer may
+	// still close the SMC-R connection in order.
+	TCPGrace time.Duration
+	// Terminate is how long the message that deletes all links may take.
+	Terminate time.Duration
+	// RMBIdle is how long an RMB without connections is kept.
+	RMBIdle time.Duration
+}
+
+// DefaultTimers returns the times that Linux uses, where it has them.
+func DefaultTimers(role Role) Timers {
+	t := Timers{
+		TestLink:       30 * time.Second,
+		TestLinkAnswer: 2 * time.Second,
+		Idle:           600 * time.Second,
+		LLC:            2 * time.Second,
+		ConfirmLink:    5 * time.Second,
+		LLCStart:       20 * time.Second,
+		CloseWait:      60 * time.Second,
+		AbortWait:      10 * time.Second,
+		TCPGrace:       2 * time.Second,
+		Terminate:      2 * time.Second,
+		AddLinkRetry:   300 * time.Second,
+		RMBIdle:        60 * time.Second,
+	}
+	if role == Client {
+		// Later than the server, which so ends the group in order.
+		t.Idle = 610 * time.Second
+	}
+	return t
+}
