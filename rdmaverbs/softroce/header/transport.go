@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package header
+
+import "errors"
+
+// Errors of ParseTransport, ParseV1 and ParseV2.
+var (
+	// ErrShort means that a packet ends before its headers or its pad do,
+	// or that a length field exceeds what there is.
+	ErrShort = errors.New("header: packet is too short")
+	// ErrOpcode means that the opcode is none of those this package knows.
+	ErrOpcode = errors.New("header: unknown opcode")
+	// ErrLength means that a packet carries payload that its opcode does
+	// not allow, or is not a multiple of four bytes long.
+	ErrLength = errors.New("header: wrong packet length")
+	// ErrFormat means that a version or protocol field is wrong.
+	ErrFormat = errors.New("header: not a RoCE packet")
+)
+
+// Transport is a transport packet taken apart. All of it points into the
+// bytes that were parsed. Headers that the opcode does not have are nil.
+type Transport struct {
+	BTH     BTH
+	RETH    RETH
+	AETH    AETH
+	ImmDt   ImmDt
+	Payload []byte // without pad
+}
+
+// ParseTransport takes apart a transport packet: BTH to the end of the pad,
+// without ICRC. With ErrOpcode and ErrLength, t.BTH is valid, so that the
+// request can be answered; with ErrShort it is only if it is not nil.
+func ParseTransport(b []byte) (t Transport, err error) {
+	if len(b) < BTHLen {
+		return t, ErrShort
+	}
+	t.BTH = BTH(b[:BTHLen:BTHLen])
+	op := t.BTH.Opcode()
+	if !op.Known() {
+		return t, ErrOpcode
+	}
+	info := &ops[op]
+	b = b[BTHLen:]
+	if info.reth {
+		if len(b) < RETHLen {
+			return t, ErrShort
+		}
+		t.RETH, b = RETH(b[:RETHLen:RETHLen]), b[RETHLen:]
+	}
+	if info.aeth {
+		if len(b) < AETHLen {
+			return t, ErrShort
+		}
+		t.AETH, b = AETH(b[:AETHLen:AETHLen]), b[AETHLen:]
+	}
+	if info.immDt {
+		if len(b) < ImmDtLen {
+			return t, ErrShort
+		}
+		t.ImmDt, b = ImmDt(b[:ImmDtLen:ImmDtLen]), b[ImmDtLen:]
+	}
+	pad := int(t.BTH.PadCount())
+	if len(b) < pad {
+		return t, ErrShort
+	}
+	if len(b)&3 != 0 || len(b) > 0 && !info.payload {
+		return t, ErrLength
+	}
+	t.Payload = b[: len(b)-pad : len(b)-pad]
+	return t, nil
+}
+
+// ParseV1 takes apart what follows the Ethernet header of a RoCE version 1
+// frame. It trusts the GRH's payload length, not len(b): short frames are
+// padded by Ethernet. transport goes from the BTH to the end of the pad;
+// icrc are the four bytes after it.
+func ParseV1(b []byte) (grh GRH, transport, icrc []byte, err error) {
+	if len(b) < GRHLen {
+		return nil, nil, nil, ErrShort
+	}
+	grh = GRH(b[:GRHLen:GRHLen])
+	if grh.Version() != 6 || grh.NextHeader() != NextHeaderIBA {
+		return grh, nil, nil, ErrFormat
+	}
+	transport, icrc, err = splitICRC(b[GRHLen:], int(grh.PayloadLen()))
+	return grh, transport, icrc, err
+}
+
+// ParseV2 takes apart the payload of a UDP datagram to port 4791.
+func ParseV2(udpPayload []byte) (transport, icrc []byte, err error) {
+	return splitICRC(udpPayload, len(udpPayload))
+}
+
+func splitICRC(b []byte, n int) (transport, icrc []byte, err error) {
+	if n > len(b) || n < BTHLen+ICRCLen {
+		return nil, nil, ErrShort
+	}
+	if n&3 != 0 {
+		return nil, nil, ErrLength
+	}
+	end := n - ICRCLen
+	return b[:end:end], b[end:n:n], nil
+}

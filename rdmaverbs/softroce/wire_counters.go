@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import "sync/atomic"
+
+// wireCounters counts what a wire did with packets.
+type wireCounters struct {
+	txPackets, txBytes, txLost                  atomic.Uint64
+	rxPackets, rxBytes, overrunsV1, overrunsV2  atomic.Uint64
+	dropMAC, dropShort, dropFormat, dropGID     atomic.Uint64
+	dropLoopback, dropICRC, dropVersion, dropQP atomic.Uint64
+	dropPKey                                    atomic.Uint64
+}
+
+// wireStats is a snapshot of a wire's counters. Bytes are those of transport
+// packets: BTH to the end of pad.
+type wireStats struct {
+	TxPackets, TxBytes uint64
+	TxLost             uint64 // the netdev or its queue did not take them
+	RxPackets, RxBytes uint64 // handed to the handler
+	Overruns           uint64 // lost because we did not receive fast enough
+	DropMAC            uint64 // other destination MAC, or another VLAN's frame
+	DropShort          uint64 // headers or length field exceed the frame
+	DropFormat         uint64 // GRH, IP or length not those of a RoCE packet
+	DropGID            uint64 // destination GID is none of ours
+	DropLoopback       uint64 // source or destination is the loopback GID
+	DropICRC           uint64 // wrong ICRC
+	DropVersion        uint64 // transport header version is not 0
+	DropQP             uint64 // destination is queue pair 0 or 1
+	DropPKey           uint64 // not the default partition
+}
+
+func (c *wireCounters) snapshot() wireStats {
+	return wireStats{
+		TxPackets: c.txPackets.Load(), TxBytes: c.txBytes.Load(), TxLost: c.txLost.Load(),
+		RxPackets: c.rxPackets.Load(), RxBytes: c.rxBytes.Load(), Overruns: c.overrunsV1.Load() + c.overrunsV2.Load(),
+		DropMAC: c.dropMAC.Load(), DropShort: c.dropShort.Load(), DropFormat: c.dropFormat.Load(),
+		DropGID: c.dropGID.Load(), DropLoopback: c.dropLoopback.Load(), DropICRC: c.dropICRC.Load(),
+		DropVersion: c.dropVersion.Load(), DropQP: c.dropQP.Load(), DropPKey: c.dropPKey.Load(),
+	}
+}

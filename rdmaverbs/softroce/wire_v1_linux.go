@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+
+	"golang.org/x/sys/unix"
+)
+
+// The receive ring of a packet socket (TPACKET_V2). Version 3 has larger
+// batches, but holds a packet back until its block is full or times out.
+// A slot takes the largest packet whatever the MTU is, as that may change:
+// 80 bytes before the GRH, the headers, 4096 bytes of payload, ICRC.
+const (
+	ringSlot   = 4352
+	ringBlock  = 64 << 10
+	ringBlocks = 256
+	ringSlots  = ringBlocks * (ringBlock / ringSlot)
+
+	sndBuf = 4 << 20 // bytes of packets on their way out
+)
+
+// Offsets in a slot: struct tpacket2_hdr, then struct sockaddr_ll.
+const (
+	slotStatus  = 0
+	slotSnapLen = 8
+	slotMAC     = 12
+	slotLL      = 32
+	llIfIndex   = slotLL + 4
+	llPktType   = slotLL + 10
+)
+
+// packetPort is a packet socket for RoCE version 1 frames of one netdev.
+type packetPort struct {
+	fd    int
+	index int
+	ring  []byte
+	head  int // slot that the kernel fills next, as far as we have seen
+}
+
+// openPacketPort opens the socket in the calling thread's network namespace.
+func openPacketPort(index int) (_ *packetPort, err error) {
+	// Protocol 0 takes nothing until bind names netdev and ethertype.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
+	}
+	p := &packetPort{fd: fd, index: index}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
+		return nil, fmt.Errorf("softroce: select TPACKET_V2: %w", err)
+	}
+	// A socket for one ethertype sees no outgoing frames; this makes sure.
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+		return nil, fmt.Errorf("softroce: ignore outgoing frames: %w", err)
+	}
+	req := unix.TpacketReq{Block_size: ringBlock, Block_nr: ringBlocks, Frame_size: ringSlot, Frame_nr: ringSlots}
+	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
+		return nil, fmt.Errorf("softroce: allocate receive ring: %w", err)
+	}
+	p.ring, err = unix.Mmap(fd, 0, ringBlock*ringBlocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("softroce: map receive ring: %w", err)
+	}
+	setSendBuffer(fd)
+	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeRoCE), Ifindex: index}
+	if err := unix.Bind(fd, &ll); err != nil {
+		return nil, fmt.Errorf("softroce: bind packet socket: %w", err)
+	}
+	return p, nil
+}
+
+// setSendBuffer enlarges the send buffer as far as we may.
+func setSendBuffer(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sndBuf) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sndBuf)
+	}
+}
+
+func htons(v uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], v)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func (p *packetPort) close() {
+	if p.ring != nil {
+		_ = unix.Munmap(p.ring)
+	}
+	unix.Close(p.fd)
+}
+
+// overruns returns the frames lost since the last call for want of a slot.
+func (p *packetPort) overruns() uint64 {
+	st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		return 0
+	}
+	return uint64(st.Drops)
+}
+
+// slot returns slot i. No slot straddles two blocks.
+func (p *packetPort) slot(i int) []byte {
+	const perBlock = ringBlock / ringSlot
+	at := i/perBlock*ringBlock + i%perBlock*ringSlot
+	return p.ring[at : at+ringSlot : at+ringSlot]
+}
+
+func status(slot []byte) *uint32 { return (*uint32)(unsafe.Pointer(&slot[slotStatus])) }
+
+// take puts the packets that are there into rx, up to a batch, dropping what
+// is not ours, and returns how many slots that used. They stay ours until
+// free.
+func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots int) {
+	var bytes uint64
+	at := p.head
+	for ; slots < ioBatch; slots++ {
+		s := p.slot(at)
+		if atomic.LoadUint32(status(s))&unix.TP_STATUS_USER == 0 {
+			break
+		}
+		if in, drop := p.parse(s, rx, self, c); drop != nil {
+			drop.Add(1)
+		} else {
+			rx.in = append(rx.in, in)
+			bytes += uint64(len(in.data))
+		}
+		if at++; at == ringSlots {
+			at = 0
+		}
+	}
+	if len(rx.in) > 0 {
+		c.rxPackets.Add(uint64(len(rx.in)))
+		c.rxBytes.Add(bytes)
+	}
+	return slots
+}
+
+// free gives the n slots of the last take back to the kernel.
+func (p *packetPort) free(n int) {
+	for range n {
+		atomic.StoreUint32(status(p.slot(p.head)), unix.TP_STATUS_KERNEL)
+		if p.head++; p.head == ringSlots {
+			p.head = 0
+		}
+	}
+}
+
+// parse checks the frame in a slot. It returns the packet, or the counter of
+// the reason to drop it.
+func (p *packetPort) parse(s []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64) {
+	// The kernel has compared the destination MAC with the netdev's. A
+	// socket on a netdev also gets what its VLAN netdevs take.
+	if s[llPktType] != unix.PACKET_HOST || int(nativeUint32(s[llIfIndex:])) != p.index {
+		return in, &c.dropMAC
+	}
+	mac := int(binary.NativeEndian.Uint16(s[slotMAC:]))
+	end := mac + int(nativeUint32(s[slotSnapLen:]))
+	if mac < slotLL || end > len(s) {
+		return in, &c.dropShort
+	}
+	eth, b, err := header.ParseEthernet(s[mac:end])
+	if err != nil {
+		return in, &c.dropShort
+	}
+	if eth.Type() != header.EtherTypeRoCE {
+		return in, &c.dropFormat
+	}
+	grh, data, icrc, err := header.ParseV1(b)
+	if err != nil {
+		return in, c.parseDrop(err)
+	}
+	in = inbound{typ: rdmaverbs.RoCEv1, sgid: grh.SGID(), dgid: grh.DGID(), smac: eth.Src(), data: data}
+	if drop := c.checkGIDs(in.sgid, in.dgid, self.v1); drop != nil {
+		return in, drop
+	}
+	if rx.chk.V1(grh, data).Add(data[header.BTHLen:]) != header.ReadICRC(icrc) {
+		return in, &c.dropICRC
+	}
+	return in, c.checkBTH(header.BTH(data))
+}
+
+// sendV1 sends up to ioBatch packets as RoCE version 1 frames.
+func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
+	eth := header.EthernetFields{Type: header.EtherTypeRoCE}
+	// On lo source and destination stay zero: see loopbackMAC.
+	if !w.loopback {
+		eth.Src = w.self.Load().mac
+		copy(eth.Dst[:], dst.dmac)
+	}
+	grh := header.GRHFields{HopLimit: dst.hopLimit, SGID: dst.sgid, DGID: dst.dgid}
+	if grh.HopLimit == 0 {
+		grh.HopLimit = defaultHopLimit
+	}
+	var bytes int
+	for i := range pkts {
+		p := &pkts[i]
+		pad := int(header.BTH(p.hdr).PadCount())
+		n := len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + pad
+		bytes += n
+		head := tx.head[i][:]
+		header.Ethernet(head).Encode(&eth)
+		g := header.GRH(head[header.EthernetLen:])
+		grh.PayloadLen = uint16(n + header.ICRCLen)
+		g.Encode(&grh)
+		end := header.EthernetLen + header.GRHLen + copy(head[header.EthernetLen+header.GRHLen:], p.hdr)
+
+		tail := tx.tail[i][:pad+header.ICRCLen]
+		clear(tail[:pad])
+		crc := tx.chk.V1(g, p.hdr).Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
+		crc.Put(tail[pad:])
+		tx.fill(i, head[:end], p, tail)
+	}
+	err := tx.flush(w.v1.fd, len(pkts), &w.stats)
+	tx.clear(len(pkts))
+	w.stats.txBytes.Add(uint64(bytes))
+	return err
+}

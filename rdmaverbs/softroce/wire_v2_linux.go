@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"smcr/rdmaverbs/softroce/header"
+
+	"golang.org/x/sys/unix"
+)
+
+// udpPorts are the UDP sockets for RoCE version 2 on one netdev. The two
+// main sockets have port 4791, receive, and send for paths without a source
+// port. They are bound to the netdev, so that several netdevs can each have
+// theirs, and do not share the port: with SO_REUSEPORT the kernel would deal
+// packets out among the sockets.
+type udpPorts struct {
+	netdev string
+	index  int
+	fd     [2]int // IPv4, IPv6; -1 if the host has no IPv6
+	noGSO  atomic.Bool
+	ids    *header.IDSolver
+
+	mu     sync.RWMutex
+	extra  map[srcKey]int // further sockets to send from other ports
+	failed bool           // no more of them
+}
+
+type srcKey struct {
+	family int // index of udpPorts.fd
+	port   uint16
+}
+
+// maxSrcPorts bounds the sockets for source ports. Source ports only spread
+// flows over parallel links: past the bound, 4791 serves.
+const maxSrcPorts = 64
+
+const (
+	udp4 = 0
+	udp6 = 1
+
+	rcvBuf = 16 << 20 // bytes of packets that wait for us
+)
+
+// openUDPPorts opens the sockets in the calling thread's network namespace.
+// The error wraps EADDRINUSE if another program has the port.
+func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
+	u := &udpPorts{netdev: i.Name, index: i.Index, fd: [2]int{-1, -1}, ids: header.NewIDSolver(), extra: make(map[srcKey]int)}
+	for family := range u.fd {
+		fd, err := u.open(family, header.UDPPortRoCE)
+		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
+			continue
+		}
+		if err == nil {
+			u.fd[family] = fd
+			err = setReceive(family, fd)
+		}
+		if err != nil {
+			u.close()
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+func (u *udpPorts) open(family int, port uint16) (fd int, err error) {
+	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(port)})
+	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
+	if family == udp6 {
+		af, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(port)}
+		opts = []sockopt{
+			{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
+			{unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1},
+		}
+	}
+	if fd, err = unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return -1, fmt.Errorf("softroce: UDP socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err := setsockopts(fd, opts); err != nil {
+		return -1, err
+	}
+	if err := unix.BindToDevice(fd, u.netdev); err != nil {
+		return -1, fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", u.netdev, err)
+	}
+	setSendBuffer(fd)
+	if err := unix.Bind(fd, sa); err != nil {
+		return -1, fmt.Errorf("softroce: bind UDP port %d: %w", port, err)
+	}
+	return fd, nil
+}
+
+type sockopt struct{ level, name, value int }
+
+func setsockopts(fd int, opts []sockopt) error {
+	for _, o := range opts {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("softroce: set UDP socket option %d/%d: %w", o.level, o.name, err)
+		}
+	}
+	return nil
+}
+
+// setReceive prepares a socket for receive: addresses and batches.
+func setReceive(family, fd int) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvBuf) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, rcvBuf)
+	}
+	opts := []sockopt{{unix.SOL_UDP, unix.UDP_GRO, 1}, {unix.SOL_IP, unix.IP_PKTINFO, 1}}
+	if family == udp6 {
+		opts[1] = sockopt{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1}
+	}
+	return setsockopts(fd, opts)
+}
+
+func (u *udpPorts) close() {
+	for _, fd := range u.fd {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	for _, fd := range u.extra {
+		unix.Close(fd)
+	}
+}
+
+// socket returns the socket to send from a source port, 0 for any.
+func (u *udpPorts) socket(family int, port uint16) int {
+	if port == 0 || port == header.UDPPortRoCE {
+		return u.fd[family]
+	}
+	k := srcKey{family, port}
+	u.mu.RLock()
+	fd, ok := u.extra[k]
+	full := u.failed || len(u.extra) >= maxSrcPorts
+	u.mu.RUnlock()
+	switch {
+	case ok:
+		return fd
+	case full:
+		return u.fd[family]
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if fd, ok := u.extra[k]; ok {
+		return fd
+	}
+	fd, err := u.open(family, port)
+	if err != nil {
+		fd = -1
+	} else {
+		// Nothing is to be received on it.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
+	}
+	if fd < 0 {
+		u.failed = !errors.Is(err, unix.EADDRINUSE)
+		return u.fd[family]
+	}
+	u.extra[k] = fd
+	return fd
+}
+
+// overruns returns the datagrams that the receive buffers had no room for.
+func (u *udpPorts) overruns() (n uint64) {
+	for _, fd := range u.fd {
+		if fd < 0 {
+			continue
+		}
+		const skMeminfoDrops = 8 // linux/sock_diag.h, SK_MEMINFO_DROPS
+		var info [9]uint32
+		size := uint32(unsafe.Sizeof(info))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+			uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+		if errno == 0 && int(size) == len(info)*4 {
+			n += uint64(info[skMeminfoDrops])
+		}
+	}
+	return n
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync/atomic"
+	"unsafe"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	udpMsgs    = 16       // messages a recvmmsg
+	udpBuf     = 64 << 10 // bytes a message: UDP_GRO joins datagrams up to this
+	udpControl = 128
+	udpRounds  = 4 // recvmmsg calls before other sockets have their turn
+)
+
+// udpRx is the reused memory of one recvmmsg call.
+type udpRx struct {
+	msgs    [udpMsgs]mmsghdr
+	iovs    [udpMsgs]unix.Iovec
+	names   [udpMsgs]unix.RawSockaddrInet6  // the longer of the two kinds
+	control [udpMsgs][udpControl / 8]uint64 // aligned for struct cmsghdr
+	buf     []byte
+	ip      [header.IPv6Len]byte
+	udp     [header.UDPLen]byte
+}
+
+func newUDPRx() *udpRx {
+	r := &udpRx{buf: make([]byte, udpMsgs*udpBuf)}
+	for i := range r.msgs {
+		r.iovs[i].Base = &r.buf[i*udpBuf]
+		r.iovs[i].SetLen(udpBuf)
+		h := &r.msgs[i].hdr
+		h.Iov = &r.iovs[i]
+		h.SetIovlen(1)
+		h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
+		h.Control = (*byte)(unsafe.Pointer(&r.control[i]))
+	}
+	return r
+}
+
+// receive calls recvmmsg without waiting and returns how many messages came.
+func (r *udpRx) receive(fd int) int {
+	for i := range r.msgs {
+		h := &r.msgs[i].hdr
+		h.Namelen = uint32(unsafe.Sizeof(r.names[i]))
+		h.SetControllen(udpControl)
+	}
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs)),
+			udpMsgs, unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			return int(n)
+		case unix.EINTR:
+		default:
+			// EAGAIN; or an ICMP error that this call has cleared.
+			return 0
+		}
+	}
+}
+
+// udpMeta is what the control messages and the name of a message tell.
+type udpMeta struct {
+	src, dst rdmaverbs.GID
+	srcPort  uint16
+	segment  int // bytes of each datagram but the last; 0 for a single one
+	ok       bool
+}
+
+func (r *udpRx) meta(i, family int) (m udpMeta) {
+	port := (*[2]byte)(unsafe.Pointer(&r.names[i].Port))
+	m.srcPort = binary.BigEndian.Uint16(port[:])
+	if family == udp4 {
+		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.names[i]))
+		m.src = netip.AddrFrom4(sa.Addr).As16()
+	} else {
+		m.src = r.names[i].Addr
+	}
+	h := &r.msgs[i].hdr
+	if h.Flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		return m
+	}
+	c := (*[udpControl]byte)(unsafe.Pointer(&r.control[i]))[:h.Controllen]
+	for len(c) >= unix.SizeofCmsghdr {
+		ch := (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
+		n := int(ch.Len)
+		if n < unix.SizeofCmsghdr || n > len(c) {
+			break
+		}
+		data := c[unix.CmsgLen(0):n]
+		switch {
+		case ch.Level == unix.SOL_IP && ch.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			m.dst = netip.AddrFrom4([4]byte(data[8:12])).As16()
+			m.ok = true
+		case ch.Level == unix.SOL_IPV6 && ch.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			m.dst = rdmaverbs.GID(data[:16])
+			m.ok = true
+		case ch.Level == unix.SOL_UDP && ch.Type == unix.UDP_GRO && len(data) >= 4:
+			m.segment = int(nativeUint32(data))
+		}
+		c = c[min(len(c), unix.CmsgSpace(n-unix.CmsgLen(0))):]
+	}
+	return m
+}
+
+// take hands what the socket of a family holds to h.
+func (u *udpPorts) take(family int, rx *rxBatch, self *identity, c *wireCounters, h handler) {
+	r := rx.udp
+	for range udpRounds {
+		n := r.receive(u.fd[family])
+		for i := range n {
+			u.split(i, family, rx, self, c)
+			if len(rx.in) >= ioBatch || i == n-1 && len(rx.in) > 0 {
+				h(rx.in)
+				rx.reset()
+			}
+		}
+		if n < udpMsgs {
+			return
+		}
+	}
+}
+
+// split puts the packets of message i into rx.
+func (u *udpPorts) split(i, family int, rx *rxBatch, self *identity, c *wireCounters) {
+	r := rx.udp
+	m := r.meta(i, family)
+	b := r.buf[i*udpBuf:][:r.msgs[i].n]
+	if !m.ok {
+		c.dropShort.Add(1)
+		return
+	}
+	size := m.segment
+	if size == 0 {
+		size = max(len(b), 1)
+	}
+	datagrams := max(1, (len(b)+size-1)/size)
+	if drop := c.checkGIDs(m.src, m.dst, self.v2); drop != nil {
+		drop.Add(uint64(datagrams))
+		return
+	}
+	var packets, bytes uint64
+	var id uint16 // expected identification
+	for range datagrams {
+		d := b[:min(size, len(b))]
+		b = b[len(d):]
+		data, drop := u.parse(d, family, &m, &id, rx, c)
+		id++
+		if drop != nil {
+			drop.Add(1)
+			continue
+		}
+		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, data: data})
+		packets++
+		bytes += uint64(len(data))
+	}
+	c.rxPackets.Add(packets)
+	c.rxBytes.Add(bytes)
+}
+
+// parse checks one datagram. It returns the transport packet, or the counter
+// of the reason to drop it. id is the identification expected in an IPv4
+// header, and becomes the one that was there.
+func (u *udpPorts) parse(d []byte, family int, m *udpMeta, id *uint16, rx *rxBatch, c *wireCounters) ([]byte, *atomic.Uint64) {
+	data, icrc, err := header.ParseV2(d)
+	if err != nil {
+		return nil, c.parseDrop(err)
+	}
+	r := rx.udp
+	n := header.UDPLen + len(d)
+	header.UDP(r.udp[:]).Encode(&header.UDPFields{SrcPort: m.srcPort, DstPort: header.UDPPortRoCE, Len: uint16(n)})
+	got := header.ReadICRC(icrc)
+	if family == udp6 {
+		header.IPv6(r.ip[:]).Encode(&header.IPv6Fields{PayloadLen: uint16(n), Src: m.src, Dst: m.dst})
+		if rx.chk.V2IPv6(r.ip[:], r.udp[:], data).Add(data[header.BTHLen:]) != got {
+			return nil, &c.dropICRC
+		}
+		return data, c.checkBTH(data)
+	}
+	header.IPv4(r.ip[:]).Encode(&header.IPv4Fields{
+		TotalLen: uint16(header.IPv4Len + n), ID: *id, Src: [4]byte(m.src[12:]), Dst: [4]byte(m.dst[12:]),
+	})
+	if want := rx.chk.V2IPv4(r.ip[:], r.udp[:], data).Add(data[header.BTHLen:]); want != got {
+		const afterID = header.IPv4Len - 6 + header.UDPLen
+		diff, ok := u.ids.Solve(want, got, afterID+len(data))
+		if !ok {
+			return nil, &c.dropICRC
+		}
+		*id ^= diff
+	}
+	return data, c.checkBTH(data)
+}

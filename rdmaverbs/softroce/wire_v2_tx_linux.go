@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of UDP_SEGMENT: segments a message (Linux UDP_MAX_SEGMENTS, at
+// first 64), and bytes, the largest IPv4 packet.
+const (
+	maxSegs     = 64
+	maxSegBytes = 65535 - header.IPv4Len - header.UDPLen
+)
+
+// v2Target is where and how a batch of version 2 packets goes.
+type v2Target struct {
+	fd      int
+	family  int
+	name    unsafe.Pointer
+	nameLen uint32
+	ip4     header.IPv4Fields
+	ip6     header.IPv6Fields
+	udp     header.UDPFields
+	hops    int32
+	pktinfo [20]byte // struct in_pktinfo or in6_pktinfo
+}
+
+// sendV2 sends up to ioBatch packets as RoCE version 2 datagrams. The
+// kernel makes the IP and UDP headers; those here are as they will be, for
+// the ICRC. Where it can, one message carries many packets of one size and
+// the kernel or the netdev cuts them apart (UDP_SEGMENT).
+func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
+	t := &tx.v2
+	if !w.target(tx, t, dst) {
+		w.stats.txLost.Add(uint64(len(pkts)))
+		return nil
+	}
+	var bytes int
+	for i := range pkts {
+		bytes += len(pkts[i].hdr) + len(pkts[i].payload[0]) + len(pkts[i].payload[1]) + int(header.BTH(pkts[i].hdr).PadCount())
+	}
+	w.stats.txBytes.Add(uint64(bytes))
+	gso := !w.v2.noGSO.Load()
+	msgs := 0
+	for i := 0; i < len(pkts); {
+		n := 1
+		if gso {
+			n = segments(pkts[i:])
+		}
+		tx.message(msgs, i, pkts[i:i+n], t)
+		msgs++
+		i += n
+	}
+	err := tx.flush(t.fd, msgs, &w.stats)
+	tx.clear(len(pkts))
+	if err == errNoGSO {
+		// This netdev cannot. What was sent before is sent again, which a
+		// transport must stand anyway; it happens once.
+		w.v2.noGSO.Store(true)
+		return w.sendV2(tx, dst, pkts)
+	}
+	return err
+}
+
+// target fills in t. It returns false if dst cannot be reached at all.
+func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
+	if w.v2 == nil {
+		return false
+	}
+	src, to := rdmaverbs.GID(dst.sgid).Addr(), rdmaverbs.GID(dst.dgid).Addr()
+	if src.Is4() != to.Is4() {
+		return false
+	}
+	t.hops = int32(dst.hopLimit)
+	if t.hops == 0 {
+		t.hops = defaultHopLimit
+	}
+	t.udp = header.UDPFields{SrcPort: header.UDPPortRoCE, DstPort: header.UDPPortRoCE}
+	if to.Is4() {
+		t.family = udp4
+		t.ip4 = header.IPv4Fields{Src: src.As4(), Dst: to.As4()}
+		tx.name4 = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(header.UDPPortRoCE), Addr: t.ip4.Dst}
+		t.name, t.nameLen = unsafe.Pointer(&tx.name4), unix.SizeofSockaddrInet4
+		// ipi_ifindex 0: the socket is bound to the netdev. ipi_spec_dst is
+		// the source address.
+		t.pktinfo = [20]byte{}
+		copy(t.pktinfo[4:8], t.ip4.Src[:])
+	} else {
+		t.family = udp6
+		t.ip6 = header.IPv6Fields{Src: dst.sgid, Dst: dst.dgid}
+		tx.name6 = unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: htons(header.UDPPortRoCE), Addr: dst.dgid}
+		if to.IsLinkLocalUnicast() {
+			tx.name6.Scope_id = uint32(w.index)
+		}
+		t.name, t.nameLen = unsafe.Pointer(&tx.name6), unix.SizeofSockaddrInet6
+		copy(t.pktinfo[:16], dst.sgid[:])
+		binary.NativeEndian.PutUint32(t.pktinfo[16:], uint32(w.index))
+	}
+	if t.fd = w.v2.socket(t.family, dst.srcPort); t.fd < 0 {
+		return false
+	}
+	if dst.srcPort != 0 && t.fd != w.v2.fd[t.family] {
+		t.udp.SrcPort = dst.srcPort
+	}
+	return true
+}
+
+// datagramLen returns the bytes of UDP payload of p.
+func datagramLen(p *packet) int {
+	return len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + int(header.BTH(p.hdr).PadCount()) + header.ICRCLen
+}
+
+// segments returns how many packets from the start of pkts go into one
+// message: all of one length, and one shorter at the end if it does not
+// begin a run of its own.
+func segments(pkts []packet) int {
+	size := datagramLen(&pkts[0])
+	most := min(len(pkts), maxSegs, maxSegBytes/size)
+	n := 1
+	for n < most {
+		next := datagramLen(&pkts[n])
+		if next == size {
+			n++
+			continue
+		}
+		if next < size && (n+1 == len(pkts) || datagramLen(&pkts[n+1]) != next) {
+			n++
+		}
+		break
+	}
+	return n
+}
+
+// message makes message m of pkts, which use the batch's memory from packet
+// first on.
+func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
+	v := first * iovsPerPacket
+	n := v
+	for k := range pkts {
+		p := &pkts[k]
+		i := first + k
+		head := tx.head[i][:copy(tx.head[i][:], p.hdr)]
+		pad := int(header.BTH(p.hdr).PadCount())
+		tail := tx.tail[i][:pad+header.ICRCLen]
+		clear(tail[:pad])
+		// The kernel numbers the segments of a message from 0, as RFC 6864
+		// lets it for packets that are never fragmented.
+		crc := tx.startV2(t, uint16(k), datagramLen(p), p.hdr).
+			Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
+		crc.Put(tail[pad:])
+
+		tx.setIov(n, head)
+		n++
+		for _, b := range p.payload {
+			if len(b) > 0 {
+				tx.setIov(n, b)
+				n++
+			}
+		}
+		tx.setIov(n, tail)
+		n++
+	}
+	h := &tx.msgs[m].hdr
+	tx.segs[m] = uint16(len(pkts))
+	h.Iov = &tx.iovs[v]
+	h.SetIovlen(n - v)
+	h.Name = (*byte)(t.name)
+	h.Namelen = t.nameLen
+	c := tx.control[m][:0]
+	if t.family == udp4 {
+		c = appendCmsg(c, unix.SOL_IP, unix.IP_PKTINFO, t.pktinfo[:unix.SizeofInet4Pktinfo])
+		c = appendCmsg32(c, unix.SOL_IP, unix.IP_TTL, t.hops)
+	} else {
+		c = appendCmsg(c, unix.SOL_IPV6, unix.IPV6_PKTINFO, t.pktinfo[:unix.SizeofInet6Pktinfo])
+		c = appendCmsg32(c, unix.SOL_IPV6, unix.IPV6_HOPLIMIT, t.hops)
+	}
+	if len(pkts) > 1 {
+		var b [2]byte
+		binary.NativeEndian.PutUint16(b[:], uint16(datagramLen(&pkts[0])))
+		c = appendCmsg(c, unix.SOL_UDP, unix.UDP_SEGMENT, b[:])
+	}
+	h.Control = unsafe.SliceData(c)
+	h.SetControllen(len(c))
+}
+
+// startV2 starts the ICRC of a datagram of n bytes.
+func (tx *txBatch) startV2(t *v2Target, id uint16, n int, bth []byte) header.ICRC {
+	t.udp.Len = uint16(header.UDPLen + n)
+	header.UDP(tx.udp[:]).Encode(&t.udp)
+	if t.family == udp4 {
+		t.ip4.ID = id
+		t.ip4.TotalLen = uint16(header.IPv4Len+header.UDPLen) + uint16(n)
+		header.IPv4(tx.ip[:]).Encode(&t.ip4)
+		return tx.chk.V2IPv4(tx.ip[:], tx.udp[:], bth)
+	}
+	t.ip6.PayloadLen = t.udp.Len
+	header.IPv6(tx.ip[:]).Encode(&t.ip6)
+	return tx.chk.V2IPv6(tx.ip[:], tx.udp[:], bth)
+}
+
+// appendCmsg appends a control message with its padding.
+func appendCmsg(b []byte, level, typ int32, data []byte) []byte {
+	h := unix.Cmsghdr{Level: level, Type: typ}
+	h.SetLen(unix.CmsgLen(len(data)))
+	b = append(b, (*[unix.SizeofCmsghdr]byte)(unsafe.Pointer(&h))[:]...)
+	b = append(b, data...)
+	for len(b)%cmsgAlign != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func appendCmsg32(b []byte, level, typ, v int32) []byte {
+	var d [4]byte
+	binary.NativeEndian.PutUint32(d[:], uint32(v))
+	return appendCmsg(b, level, typ, d[:])
+}
+
+// cmsgAlign is the alignment of control messages, that of a C long.
+const cmsgAlign = int(unsafe.Sizeof(uintptr(0)))
