@@ -65,7 +65,7 @@ var confined = map[string][]string{
 	"github.com/prometheus":          {"stats/prom"},
 	"github.com/spf13/cobra/doc":     {"internal/gendocs"},
 	"github.com/spf13":               {"cmd/...", "internal/..."},
-	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/tcpopt/..."},
+	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/tcpopt/...", "internal/netnstest"},
 	"github.com/google/go-cmp":       nil,
 	"pgregory.net/rapid":             {"nl/nltestsmc"},
 	"github.com/rogpeppe":            nil,
