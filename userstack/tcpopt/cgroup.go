@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupDir is an open directory of a cgroup v2 tree.
+type cgroupDir struct {
+	name string // for messages
+	file *os.File
+}
+
+func (d *cgroupDir) fd() int      { return int(d.file.Fd()) }
+func (d *cgroupDir) Close() error { return d.file.Close() }
+
+// openCgroup opens path, or with an empty path the root of the cgroup v2 tree
+// wherever it is mounted (beside version 1 this is often
+// /sys/fs/cgroup/unified), or else a private mount of it.
+func openCgroup(path string) (*cgroupDir, error) {
+	if path != "" {
+		return openCgroupPath(path)
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("tcpopt: find the cgroup v2 mount: %w", err)
+	}
+	defer f.Close()
+	mounts, err := parseMountInfo(f)
+	if err != nil {
+		return nil, fmt.Errorf("tcpopt: read /proc/self/mountinfo: %w", err)
+	}
+	for _, m := range mounts {
+		if m.root != "/" {
+			continue
+		}
+		// Something else may have been mounted over it since.
+		if d, err := openCgroupPath(m.point); err == nil {
+			return d, nil
+		}
+	}
+	d, mountErr := mountCgroup()
+	if mountErr == nil {
+		return d, nil
+	}
+	// A bind mount of a part of the tree is what containers get that share
+	// the host's cgroup namespace. It covers the container.
+	for _, m := range mounts {
+		if d, err := openCgroupPath(m.point); err == nil {
+			return d, nil
+		}
+	}
+	return nil, mountErr
+}
+
+func openCgroupPath(path string) (*cgroupDir, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		if errors.Is(err, os.ErrPermission) {
+			return nil, fmt.Errorf("%w: cannot open the cgroup: %w", ErrNotPermitted, err)
+		}
+		return nil, fmt.Errorf("tcpopt: open the cgroup: %w", err)
+	}
+	return newCgroupDir(path, f)
+}
+
+func newCgroupDir(name string, f *os.File) (*cgroupDir, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return nil, errors.Join(fmt.Errorf("tcpopt: statfs %s: %w", name, err), f.Close())
+	}
+	if int64(st.Type) != unix.CGROUP2_SUPER_MAGIC {
+		return nil, errors.Join(fmt.Errorf("tcpopt: %s is not a cgroup v2 directory", name), f.Close())
+	}
+	return &cgroupDir{name: name, file: f}, nil
+}
+
+// mountCgroup returns the root of the cgroup v2 tree from a mount that belongs
+// to no mount namespace and ends when the directory is closed.
+func mountCgroup() (*cgroupDir, error) {
+	fsfd, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, mountError(err)
+	}
+	defer unix.Close(fsfd)
+	if err := unix.FsconfigCreate(fsfd); err != nil {
+		return nil, mountError(err)
+	}
+	mfd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return nil, mountError(err)
+	}
+	defer unix.Close(mfd)
+	// The mount's own descriptor is an O_PATH one, which older kernels do not
+	// take for a cgroup.
+	fd, err := unix.Openat(mfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, mountError(err)
+	}
+	const name = "cgroup2 (private mount)"
+	return newCgroupDir(name, os.NewFile(uintptr(fd), name))
+}
+
+func mountError(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: no cgroup v2 is mounted, and mounting one needs CAP_SYS_ADMIN: mount -t cgroup2 none /sys/fs/cgroup/unified: %w", ErrNotPermitted, err)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%w: no cgroup v2: %w", ErrUnsupportedKernel, err)
+	}
+	return fmt.Errorf("tcpopt: mount cgroup v2: %w", err)
+}
+
+// mount is a cgroup v2 line of /proc/PID/mountinfo.
+type mount struct {
+	root  string // directory of the tree that is mounted
+	point string // where
+}
+
+// parseMountInfo returns the cgroup v2 mounts in the order of the file
+// (proc_pid_mountinfo(5)). Lines that make no sense are passed over.
+func parseMountInfo(r io.Reader) ([]mount, error) {
+	var mounts []mount
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 1<<20) // overlay mounts have long lines
+	for sc.Scan() {
+		fields, super, ok := strings.Cut(sc.Text(), " - ")
+		if !ok {
+			continue
+		}
+		f := strings.Fields(fields)
+		if fsType, _, _ := strings.Cut(super, " "); fsType != "cgroup2" || len(f) < 5 {
+			continue
+		}
+		mounts = append(mounts, mount{root: unescape(f[3]), point: unescape(f[4])})
+	}
+	return mounts, sc.Err()
+}
+
+// unescape undoes the octal escapes (\040 for a space) of /proc files.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(v))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

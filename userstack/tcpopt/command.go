@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// A socket that listens already has no callback left at which the SOCK_OPS
+// program could ask for the header option callbacks. A setsockopt program runs
+// in the context of any socket, though, and from Linux 6.12 on may ask in its
+// stead. It is attached for the moment of one setsockopt(2) of our own, with a
+// level that no protocol has; calls of other programs meanwhile pass unchanged.
+const (
+	commandLevel    = 0x534d4352
+	commandListen   = 1
+	commandUnlisten = 2
+)
+
+// command runs the command program on a socket whose mark is of flagListen.
+func (p *Program) command(fd, command int) error {
+	p.cmdMu.Lock()
+	defer p.cmdMu.Unlock()
+	if p.cmd == nil {
+		prog, err := p.objs.loadCommand()
+		if errors.Is(err, ErrUnsupportedKernel) {
+			return fmt.Errorf("%w: %w", ErrListening, err)
+		}
+		if err != nil {
+			return err
+		}
+		p.cmd = prog
+	}
+	l, err := link.AttachRawLink(link.RawLinkOptions{
+		Target:  p.cgroup.fd(),
+		Program: p.cmd,
+		Attach:  ebpf.AttachCGroupSetsockopt,
+	})
+	if err != nil {
+		return bpfError("attach the setsockopt program", err)
+	}
+	err = unix.SetsockoptInt(fd, commandLevel, command, 0)
+	if cerr := l.Close(); cerr != nil {
+		return fmt.Errorf("tcpopt: detach the setsockopt program: %w", cerr)
+	}
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return ErrListening // the program's verdict
+	case err != nil:
+		return fmt.Errorf("tcpopt: the socket is outside of the cgroup tree %s: %w", p.cgroup.name, err)
+	}
+	return nil
+}
+
+// commandProgram assembles the setsockopt program. It works on listening
+// sockets of ours only: the mark is the authority, which none but the owner of
+// the map can set.
+//
+//	option   | mark             | does
+//	listen   | listen           | registers the address, asks for the callbacks, saves SYNs
+//	unlisten | registered       | takes all of that back
+func commandProgram() asm.Instructions {
+	a := &assembler{}
+	a.emit(
+		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_command"),
+		asm.LoadMem(asm.R1, regCtx, soLevel, asm.Word),
+		asm.JNE.Imm(asm.R1, commandLevel, "pass"),
+		asm.LoadMem(regSock, regCtx, soSk, asm.DWord),
+		asm.Mov.Reg(asm.R2, regSock),
+	)
+	a.storage("pass")
+	a.emit(
+		asm.LoadMem(asm.R1, regSock, sockState, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.BPF_TCP_LISTEN, "pass"),
+		asm.LoadMem(asm.R1, regCtx, soOptname, asm.Word),
+		asm.JEq.Imm(asm.R1, commandListen, "listen"),
+		asm.JEq.Imm(asm.R1, commandUnlisten, "unlisten"),
+		asm.Ja.Label("pass"),
+	)
+
+	a.here("listen")
+	a.unlessBits(regMark, markFlags, flagListen, "pass")
+	a.ifBits(regMark, markFlags, flagRegistered, "done")
+	a.readCallbacks("refuse")
+	a.sockListenerKey()
+	a.register("refuse")
+	a.flags(0, flagRegistered)
+	// SYNs are to be kept before the first one is answered with the option.
+	a.saveSYN(1)
+	a.emit(
+		asm.Mov.Reg(asm.R1, regResult),
+		asm.And.Imm(asm.R1, cbFlagState),
+		asm.JNE.Imm(asm.R1, 0, "listen_flags"),
+	)
+	a.flags(0, flagOwnState)
+	a.here("listen_flags")
+	a.emit(asm.Or.Imm(regResult, cbFlagWriteHdrOpt|cbFlagState))
+	a.writeCallbacks()
+	a.emit(asm.JEq.Imm(asm.R0, 0, "done"))
+	// Only a kernel without the option gets here.
+	a.saveSYN(0)
+	a.sockListenerKey()
+	a.unregister()
+	a.emit(asm.Ja.Label("refuse"))
+
+	a.here("unlisten")
+	a.unlessBits(regMark, markFlags, flagRegistered, "done")
+	a.sockListenerKey()
+	a.unregister()
+	a.flags(flagListen, 0)
+	// SYNs stay saved: connections under way, and the application may have
+	// asked for it too. What cannot be taken back has no effect any more.
+	a.readCallbacks("done")
+	a.emit(asm.And.Imm(regResult, ^cbFlagWriteHdrOpt))
+	a.unlessBits(regMark, markFlags, flagOwnState, "unlisten_flags")
+	a.emit(asm.And.Imm(regResult, ^cbFlagState))
+	a.here("unlisten_flags")
+	a.writeCallbacks()
+
+	a.here("done")
+	a.emit(
+		asm.StoreImm(regCtx, soOptlen, -1, asm.Word), // do not ask the protocol
+		asm.Ja.Label(labelOut),
+	)
+	a.here("pass")
+	a.emit(
+		asm.StoreImm(regCtx, soOptlen, 0, asm.Word), // use the caller's value
+		asm.Ja.Label(labelOut),
+	)
+	a.here("refuse")
+	a.emit(asm.Mov.Imm(asm.R0, 0), asm.Return())
+	return a.finish()
+}
+
+func (a *assembler) sockListenerKey() {
+	a.listenerKey(addressFields{base: regSock, family: sockFamily, ip4: sockLocalIP4, ip6: sockLocalIP6, port: sockLocalPort})
+}
+
+func (a *assembler) saveSYN(value int64) {
+	a.emit(asm.StoreImm(asm.RFP, slotValue, value, asm.Word), asm.Mov.Reg(asm.R1, regSock))
+	a.setSaveSYN()
+}
+
+// readCallbacks loads the callback flags of the socket into regResult, or jumps
+// to label.
+func (a *assembler) readCallbacks(label string) {
+	a.setSlot(slotValue, 0)
+	a.emit(
+		asm.Mov.Reg(asm.R1, regSock),
+		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
+		asm.Mov.Imm(asm.R3, tcpBPFSockOpsCBFlags),
+	)
+	a.stackPtr(asm.R4, slotValue)
+	a.emit(
+		asm.Mov.Imm(asm.R5, 4),
+		asm.FnGetsockopt.Call(),
+		asm.JNE.Imm(asm.R0, 0, label),
+		asm.LoadMem(regResult, asm.RFP, slotValue, asm.Word),
+	)
+}
+
+// writeCallbacks sets the callback flags of the socket to regResult; R0 is 0 on
+// success.
+func (a *assembler) writeCallbacks() {
+	a.emit(
+		asm.StoreMem(asm.RFP, slotValue, regResult, asm.Word),
+		asm.Mov.Reg(asm.R1, regSock),
+		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
+		asm.Mov.Imm(asm.R3, tcpBPFSockOpsCBFlags),
+	)
+	a.stackPtr(asm.R4, slotValue)
+	a.emit(
+		asm.Mov.Imm(asm.R5, 4),
+		asm.FnSetsockopt.Call(),
+	)
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tcpopt announces SMC-R in the TCP handshake of chosen sockets and
+// says what their peers announced: the experimental TCP option of RFC 7609,
+// appendix A.1 (kind 254, ExID E2D4C3D9), which Linux sets for its own AF_SMC
+// sockets only.
+//
+// An eBPF program of type SOCK_OPS, assembled here and attached to the root of
+// the cgroup v2 tree, writes the option on the SYN of sockets marked with
+// [Program.MarkConnect] and on the SYN-ACK of listeners marked with
+// [Program.MarkListen] when the SYN carried it. Nothing is ever written for a
+// socket that was not marked. After the handshake the program is switched off
+// for the socket, so that established connections cost nothing.
+//
+// What belongs here: the program, its attachment, the marks. What to do with
+// the answer (the CLC handshake, or plain TCP) is for the importer.
+//
+// # Agreement
+//
+// Both ends must come to the same conclusion, or the one sends a CLC message
+// to the other's application. The order of guarantees is:
+//
+//   - A client says PeerSMC only if it sent the option and the SYN-ACK had it.
+//   - A server whose SYN-ACK had the option always says PeerSMC.
+//   - A server may say PeerSMC where the client does not: something on the path
+//     took the option off the SYN-ACK. As with Linux, such a server finds
+//     application data where it expects a CLC Proposal.
+//
+// TCP Fast Open, SYN cookies and a header without room for the option lead to
+// PeerNoSMC on both ends and leave the handshake as it is.
+//
+// # Limits
+//
+// The sockets of MPTCP, the default of Go listeners, cannot carry the option:
+// [ErrUnsupportedSocket]. Marking a socket that listens already needs
+// Linux 6.12, everything else Linux 5.15. A SYN that was answered before the
+// listener was marked stays without the option. Sockets are reached that belong
+// to the cgroup tree as seen from the attaching process; in a container without
+// the host's cgroup namespace these are the container's.
+//
+// # Concurrency and privileges
+//
+// A [Program] is safe for concurrent use. Attach needs CAP_BPF and
+// CAP_NET_ADMIN, or CAP_SYS_ADMIN; without a mounted cgroup v2 it mounts one
+// that only it can see, which takes CAP_SYS_ADMIN. Any number of processes may
+// attach at the same time; each serves the sockets it marked. The program
+// leaves the kernel with the process at the latest.
+package tcpopt

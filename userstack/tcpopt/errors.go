@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrNotPermitted means that the kernel refused for lack of privilege;
+	// the wrapping text names the capability or setting that is missing.
+	ErrNotPermitted = errors.New("tcpopt: not permitted")
+	// ErrUnsupportedKernel means that the kernel lacks what the program needs.
+	ErrUnsupportedKernel = errors.New("tcpopt: the kernel does not support TCP header options by eBPF (needs Linux 5.15 with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF)")
+	// ErrUnsupportedSocket means that the option cannot be written for this
+	// kind of socket: anything but TCP, MPTCP, or TCP_FASTOPEN_CONNECT set.
+	ErrUnsupportedSocket = errors.New("tcpopt: not a plain TCP socket")
+	// ErrSocketState means that the socket is connecting or connected, so that
+	// marking it comes too late.
+	ErrSocketState = errors.New("tcpopt: the socket is already in use: mark it before connect or listen")
+	// ErrListening means that this kernel cannot mark a socket which listens
+	// already; mark it before listen(2).
+	ErrListening = errors.New("tcpopt: marking a listening socket needs Linux 6.12: mark it before listen")
+	// ErrNotMarked means that the socket carries no mark, nor does the
+	// listener that it was accepted from.
+	ErrNotMarked = errors.New("tcpopt: the socket is not marked")
+	// ErrClosed means that the Program was closed.
+	ErrClosed = errors.New("tcpopt: closed")
+)
+
+// bpfError classifies an error of a privileged step: what the user can change
+// becomes ErrNotPermitted or ErrUnsupportedKernel.
+func bpfError(step string, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES) && !isVerifierError(err):
+		return fmt.Errorf("%w: %s: %s: %w", ErrNotPermitted, step, missingPrivilege(), err)
+	case isVerifierError(err), errors.Is(err, ebpf.ErrNotSupported),
+		errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w: %s: %w", ErrUnsupportedKernel, step, err)
+	}
+	return fmt.Errorf("tcpopt: %s: %w", step, err)
+}
+
+func isVerifierError(err error) bool {
+	_, ok := errors.AsType[*ebpf.VerifierError](err)
+	return ok
+}
+
+// missingPrivilege says what to grant so that the program can be attached.
+func missingPrivilege() string {
+	const remedy = "run as root or grant CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN)"
+	caps, err := effectiveCapabilities()
+	if err != nil {
+		return remedy
+	}
+	if missing := caps.missing(); len(missing) > 0 {
+		return "missing " + strings.Join(missing, " and ") + ": " + remedy
+	}
+	if inUserNamespace() {
+		return "the capabilities hold in a user namespace only: they are needed in the initial one"
+	}
+	return "the capabilities are present, so a seccomp filter, a security module, kernel lockdown or an exclusively attached cgroup program refuses: allow bpf(2), or detach the program (bpftool cgroup tree)"
+}
+
+// capabilities is a set as capabilities(7) numbers it.
+type capabilities uint64
+
+func effectiveCapabilities() (capabilities, error) {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return 0, err
+	}
+	return capabilities(data[0].Effective) | capabilities(data[1].Effective)<<32, nil
+}
+
+func (c capabilities) has(n uint) bool { return c>>n&1 != 0 }
+
+// missing names the capabilities that attaching lacks.
+func (c capabilities) missing() []string {
+	if c.has(unix.CAP_SYS_ADMIN) {
+		return nil
+	}
+	var names []string
+	if !c.has(unix.CAP_BPF) {
+		names = append(names, "CAP_BPF")
+	}
+	if !c.has(unix.CAP_NET_ADMIN) {
+		names = append(names, "CAP_NET_ADMIN")
+	}
+	return names
+}
+
+// inUserNamespace reports whether user ids are mapped, as they are everywhere
+// but in the initial user namespace.
+func inUserNamespace() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return false
+	}
+	return strings.Join(strings.Fields(string(b)), " ") != "0 0 4294967295"
+}

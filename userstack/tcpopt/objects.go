@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// mark is the storage of a socket. The kernel frees it with the socket, and
+// copies a listener's to each socket accepted from it.
+type mark struct {
+	Flags uint32
+	State State
+}
+
+// Offsets and size of mark in bytes.
+const (
+	markFlags = 0
+	markState = 4
+	markSize  = 8
+)
+
+// Bits of mark.Flags.
+const (
+	flagConnect    = 1 << iota // announce with the next SYN
+	flagListen                 // announce with the SYN-ACKs
+	flagArmed                  // a connect was seen, its handshake is not over
+	flagReserved               // there is room for the option in the SYN being built
+	flagSent                   // the option was written on a SYN
+	flagFastOpen               // the SYN carried data
+	flagRegistered             // the listener's address is in the listeners map
+	flagOwnState               // we asked for the listener's state callbacks
+	flagAccepted               // the socket was accepted from a marked listener
+)
+
+const (
+	// maxListeners bounds the addresses and ports of marked listeners of all
+	// network namespaces. Beyond it the longest unused one answers without
+	// the option.
+	maxListeners = 8192
+	// maxUnsent bounds the SYN-ACKs at a time that had no room for the option
+	// and whose handshake is not over. Beyond it a server says PeerSMC to a
+	// client that says PeerNoSMC.
+	maxUnsent = 1024
+)
+
+// listenerKeySize is the size in bytes of a key of the listeners map.
+const listenerKeySize = 32
+
+// objects are the maps and the main program in the kernel.
+type objects struct {
+	// marks is the per-socket storage.
+	marks *ebpf.Map
+	// listeners counts the marked listening sockets of a local address. In
+	// the context of a SYN-ACK the listener itself is out of reach; that its
+	// callback flag is set says as much, unless the flag is another
+	// program's. This map tells them apart.
+	listeners *ebpf.Map
+	// unsent holds the cookies of half-open connections whose SYN had the
+	// option while their SYN-ACK could not take it.
+	unsent *ebpf.Map
+
+	sockOps *ebpf.Program
+}
+
+func loadObjects() (_ *objects, err error) {
+	o := &objects{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Close())
+		}
+	}()
+	u32 := &btf.Int{Name: "unsigned int", Size: 4}
+	o.marks, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:      "smcr_marks",
+		Type:      ebpf.SkStorage,
+		Flags:     unix.BPF_F_NO_PREALLOC | unix.BPF_F_CLONE,
+		KeySize:   4,
+		ValueSize: markSize,
+		// The kernel demands type information for socket storage.
+		Key: &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed},
+		Value: &btf.Struct{Name: "smcr_mark", Size: markSize, Members: []btf.Member{
+			{Name: "flags", Type: u32, Offset: markFlags * 8},
+			{Name: "state", Type: u32, Offset: markState * 8},
+		}},
+	})
+	if err != nil {
+		return nil, bpfError("create the map of marks", err)
+	}
+	o.listeners, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_listeners",
+		Type:       ebpf.LRUHash,
+		KeySize:    listenerKeySize,
+		ValueSize:  4,
+		MaxEntries: maxListeners,
+	})
+	if err != nil {
+		return nil, bpfError("create the map of listeners", err)
+	}
+	o.unsent, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_unsent",
+		Type:       ebpf.LRUHash,
+		KeySize:    8,
+		ValueSize:  4,
+		MaxEntries: maxUnsent,
+	})
+	if err != nil {
+		return nil, bpfError("create the map of unsent options", err)
+	}
+	o.sockOps, err = o.loadProgram(&ebpf.ProgramSpec{
+		Name:         "smcr_tcpopt",
+		Type:         ebpf.SockOps,
+		AttachType:   ebpf.AttachCGroupSockOps,
+		Instructions: sockOpsProgram(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// loadCommand loads the program that acts on listening sockets.
+func (o *objects) loadCommand() (*ebpf.Program, error) {
+	return o.loadProgram(&ebpf.ProgramSpec{
+		Name:         "smcr_command",
+		Type:         ebpf.CGroupSockopt,
+		AttachType:   ebpf.AttachCGroupSetsockopt,
+		Instructions: commandProgram(),
+	})
+}
+
+func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
+	spec.License = "Apache-2.0"
+	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapUnsent: o.unsent} {
+		if err := spec.Instructions.AssociateMap(name, m); err != nil && !errors.Is(err, asm.ErrUnreferencedSymbol) {
+			return nil, fmt.Errorf("tcpopt: link program %s: %w", spec.Name, err)
+		}
+	}
+	prog, err := ebpf.NewProgram(spec)
+	if err != nil {
+		return nil, bpfError("load program "+spec.Name, err)
+	}
+	return prog, nil
+}
+
+// Close releases what was created; it may be called on a half-made value.
+func (o *objects) Close() error {
+	// A nil *ebpf.Map or *ebpf.Program closes without an error.
+	return errors.Join(o.sockOps.Close(), o.marks.Close(), o.listeners.Close(), o.unsent.Close())
+}
+
+// lookup returns the mark of a socket, or ErrNotMarked.
+func (o *objects) lookup(fd int) (mark, error) {
+	var m mark
+	err := o.marks.Lookup(int32(fd), &m)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return mark{}, ErrNotMarked
+	}
+	if err != nil {
+		return mark{}, storageError("read the mark of the socket", err)
+	}
+	return m, nil
+}
+
+func (o *objects) update(fd int, m mark) error {
+	if err := o.marks.Put(int32(fd), m); err != nil {
+		return storageError("mark the socket", err)
+	}
+	return nil
+}
+
+// delete removes the mark if there is one.
+func (o *objects) delete(fd int) error {
+	if err := o.marks.Delete(int32(fd)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return storageError("unmark the socket", err)
+	}
+	return nil
+}
+
+func storageError(step string, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOTSOCK):
+		return fmt.Errorf("%w: %w", ErrUnsupportedSocket, err)
+	case errors.Is(err, unix.EPERM):
+		return bpfError(step, err)
+	}
+	return fmt.Errorf("tcpopt: %s: %w", step, err)
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// sockOpsProgram assembles the program that runs at the stations of a TCP
+// connection. "Socket" is the mark in the storage of the socket.
+//
+//	callback            | socket           | does
+//	TCP_CONNECT         | connect          | asks for the header option callbacks
+//	TCP_LISTEN          | listen           | the same, saves SYNs, registers the address
+//	HDR_OPT_LEN, SYN    | connect          | reserves 6 bytes
+//	WRITE_HDR_OPT, SYN  | reserved         | writes the option
+//	HDR_OPT_LEN, SYN-ACK| (not accessible) | reserves if the SYN had the option
+//	WRITE_HDR_OPT, "    | (not accessible) | writes the option
+//	ACTIVE_ESTABLISHED  | armed            | reads the SYN-ACK; ends the callbacks
+//	PASSIVE_ESTABLISHED | listen, cloned   | reads the saved SYN; ends the callbacks
+//	STATE               | registered       | a listener ended: takes its address back
+func sockOpsProgram() asm.Instructions {
+	a := &assembler{}
+	a.emit(
+		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_tcpopt"),
+		asm.LoadMem(asm.R1, regCtx, opsOp, asm.Word),
+		// The first two are those that can come for every segment.
+		asm.JEq.Imm(asm.R1, cbHdrOptLen, "length"),
+		asm.JEq.Imm(asm.R1, cbWriteHdrOpt, "write"),
+		asm.JEq.Imm(asm.R1, cbTCPConnect, "connect"),
+		asm.JEq.Imm(asm.R1, cbActiveEstablished, "active"),
+		asm.JEq.Imm(asm.R1, cbPassiveEstablished, "passive"),
+		asm.JEq.Imm(asm.R1, cbTCPListen, "listen"),
+		asm.JEq.Imm(asm.R1, cbState, "state"),
+		asm.Ja.Label(labelOut),
+	)
+	a.connect()
+	a.active()
+	a.passive()
+	a.listen()
+	a.state()
+	a.length()
+	a.write()
+	return a.finish()
+}
+
+// mark points regMark at the mark of the context's socket, or leaves.
+func (a *assembler) mark() {
+	a.emit(
+		asm.LoadMem(asm.R2, regCtx, opsSk, asm.DWord),
+		asm.JEq.Imm(asm.R2, 0, labelOut),
+	)
+	a.storage(labelOut)
+}
+
+func (a *assembler) opsListenerKey() {
+	a.listenerKey(addressFields{base: regCtx, family: opsFamily, ip4: opsLocalIP4, ip6: opsLocalIP6, port: opsLocalPort})
+}
+
+func (a *assembler) connect() {
+	a.here("connect")
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagConnect, labelOut)
+	a.flags(flagReserved|flagSent|flagFastOpen, flagArmed)
+	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
+	a.callbacks(0, cbFlagWriteHdrOpt)
+	a.emit(asm.Ja.Label(labelOut))
+}
+
+func (a *assembler) active() {
+	a.here("active")
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
+	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
+	a.unlessBits(regMark, markFlags, flagSent, "active_done")
+	a.unlessReceived(0, "active_done")
+	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
+
+	a.here("active_done")
+	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
+	// The mark is used up: should the socket be disconnected and connected
+	// once more, that is for its owner to announce again.
+	a.flags(flagConnect|flagArmed|flagReserved, 0)
+	a.callbacks(cbFlagWriteHdrOpt, 0)
+	a.emit(asm.Ja.Label(labelOut))
+}
+
+func (a *assembler) passive() {
+	a.here("passive")
+	a.mark()
+	a.ifBits(regMark, markFlags, flagListen, "accepted")
+	// Without a listener it is a simultaneous open: both ends sent a SYN, and
+	// neither answered the other's option.
+	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
+	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)), asm.Ja.Label("passive_done"))
+
+	a.here("accepted")
+	a.emit(asm.Mov.Imm(regResult, int32(PeerNoSMC)))
+	// The segment at hand is the ACK, or with Fast Open the SYN: its data is
+	// the application's already. Ending the callbacks below keeps the option
+	// from the SYN-ACK, which Fast Open sends afterwards.
+	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "passive_done")
+	a.unlessBits(regMark, markFlags, flagRegistered, "passive_done")
+	a.unlessReceived(loadFromSYN, "passive_done")
+	a.ifUnsent("passive_unsent")
+	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)), asm.Ja.Label("passive_done"))
+
+	a.here("passive_unsent")
+	a.mapPtr(asm.R1, mapUnsent)
+	a.stackPtr(asm.R2, slotCookie)
+	a.emit(asm.FnMapDeleteElem.Call())
+
+	a.here("passive_done")
+	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
+	a.emit(asm.LoadMem(regResult, regMark, markFlags, asm.Word))
+	a.emit(asm.StoreImm(regMark, markFlags, flagAccepted, asm.Word))
+	// State callbacks that someone else asked for stay.
+	a.emit(
+		asm.And.Imm(regResult, flagOwnState),
+		asm.JEq.Imm(regResult, 0, "passive_foreign"),
+	)
+	a.callbacks(cbFlagWriteHdrOpt|cbFlagState, 0)
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("passive_foreign")
+	a.callbacks(cbFlagWriteHdrOpt, 0)
+	a.emit(asm.Ja.Label(labelOut))
+}
+
+func (a *assembler) listen() {
+	a.here("listen")
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagListen, labelOut)
+	a.ifBits(regMark, markFlags, flagRegistered, labelOut)
+	a.opsListenerKey()
+	a.register(labelOut)
+	a.flags(0, flagRegistered)
+	a.emit(asm.StoreImm(asm.RFP, slotValue, 1, asm.Word), asm.Mov.Reg(asm.R1, regCtx))
+	a.setSaveSYN()
+	a.ifBits(regCtx, opsCBFlags, cbFlagState, "listen_flags")
+	a.flags(0, flagOwnState)
+	a.here("listen_flags")
+	a.callbacks(0, cbFlagWriteHdrOpt|cbFlagState)
+	a.emit(asm.Ja.Label(labelOut))
+}
+
+// setSaveSYN makes the listener in R1 keep the SYNs of its connections, with
+// the value 1 in its slot.
+func (a *assembler) setSaveSYN() {
+	a.emit(
+		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
+		asm.Mov.Imm(asm.R3, unix.TCP_SAVE_SYN),
+	)
+	a.stackPtr(asm.R4, slotValue)
+	a.emit(
+		asm.Mov.Imm(asm.R5, 4),
+		asm.FnSetsockopt.Call(),
+	)
+}
+
+func (a *assembler) state() {
+	a.here("state")
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.BPF_TCP_LISTEN, labelOut),
+	)
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagRegistered, labelOut)
+	a.opsListenerKey()
+	a.unregister()
+	a.emit(asm.Ja.Label(labelOut))
+}
+
+func (a *assembler) length() {
+	a.here("length")
+	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "length_synack"),
+	)
+	// A SYN.
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagConnect, labelOut)
+	// Once a SYN had data, no later one of this connection has the option:
+	// the data may have arrived.
+	a.ifBits(regMark, markFlags, flagFastOpen, labelOut)
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsSkbLen, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "length_reserve"),
+	)
+	a.flags(flagReserved, flagFastOpen)
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("length_reserve")
+	a.reserve()
+	a.emit(asm.JEq.Imm(asm.R0, 0, "length_reserved"))
+	a.flags(flagReserved, 0)
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("length_reserved")
+	a.flags(0, flagReserved)
+	a.emit(asm.Ja.Label(labelOut))
+
+	a.here("length_synack")
+	a.synAckWanted()
+	a.reserve()
+	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
+	a.noteUnsent()
+	a.emit(asm.Ja.Label(labelOut))
+}
+
+// synAckWanted leaves unless the SYN-ACK at hand is of a marked listener and
+// answers a SYN with the option.
+func (a *assembler) synAckWanted() {
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
+		// The SYN is not kept, so the option could not be known later.
+		asm.JEq.Imm(asm.R1, synAckCookie, labelOut),
+	)
+	a.opsListenerKey()
+	a.unlessListener(labelOut)
+	a.unlessReceived(loadFromSYN, labelOut)
+}
+
+func (a *assembler) write() {
+	a.here("write")
+	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "write_synack"),
+	)
+	// A SYN. Without a reservation of our own the room is another program's.
+	a.mark()
+	a.unlessBits(regMark, markFlags, flagReserved, labelOut)
+	a.store()
+	a.emit(asm.JNE.Imm(asm.R0, 0, labelOut))
+	a.flags(0, flagSent)
+	a.emit(asm.Ja.Label(labelOut))
+
+	a.here("write_synack")
+	a.synAckWanted()
+	a.ifUnsent(labelOut)
+	a.store()
+	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
+	a.noteUnsent()
+	a.emit(asm.Ja.Label(labelOut))
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// State is what is known about the peer of a connection.
+type State uint32
+
+// The states of a connection.
+const (
+	// Unknown: the handshake is not over.
+	Unknown State = iota
+	// PeerNoSMC: the connection is plain TCP.
+	PeerNoSMC
+	// PeerSMC: both ends announced SMC-R.
+	PeerSMC
+)
+
+// String returns the state in words.
+func (s State) String() string {
+	switch s {
+	case Unknown:
+		return "unknown"
+	case PeerNoSMC:
+		return "no SMC"
+	case PeerSMC:
+		return "SMC"
+	}
+	return fmt.Sprintf("State(%d)", uint32(s))
+}
+
+// Options adjust Attach. The zero value is ready for use.
+type Options struct {
+	// CgroupPath is a directory in a mounted cgroup v2 tree; sockets of its
+	// subtree are served. Empty means the root of the tree, found or mounted
+	// privately.
+	CgroupPath string
+	// Logger receives debugging messages; nil discards them.
+	Logger *slog.Logger
+}
+
+// Program is the attached eBPF program with the marks of its sockets.
+type Program struct {
+	log    *slog.Logger
+	cgroup *cgroupDir
+
+	// mu is held for reading by whoever uses the descriptors below.
+	mu     sync.RWMutex
+	closed bool
+	objs   *objects
+	link   *link.RawLink
+
+	// cmdMu serializes what runs in the context of listening sockets.
+	cmdMu sync.Mutex
+	cmd   *ebpf.Program // nil until first needed
+}
+
+// Attach loads the program and attaches it to the cgroup v2 tree.
+// Errors: ErrNotPermitted, ErrUnsupportedKernel.
+func Attach(opts Options) (*Program, error) {
+	log := opts.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	// Load first: a lack of privilege is then reported as the one for eBPF,
+	// which is the one to grant.
+	objs, err := loadObjects()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := openCgroup(opts.CgroupPath)
+	if err != nil {
+		return nil, errors.Join(err, objs.Close())
+	}
+	l, err := link.AttachRawLink(link.RawLinkOptions{
+		Target:  dir.fd(),
+		Program: objs.sockOps,
+		Attach:  ebpf.AttachCGroupSockOps,
+	})
+	if err != nil {
+		return nil, errors.Join(bpfError("attach to the cgroup "+dir.name, err), objs.Close(), dir.Close())
+	}
+	log.Debug("tcp option program attached", "cgroup", dir.name)
+	return &Program{log: log, cgroup: dir, objs: objs, link: l}, nil
+}
+
+// Available returns nil if Attach can work for this process on this kernel,
+// else the error that Attach would give. It attaches nothing.
+func Available() error {
+	objs, err := loadObjects()
+	if err != nil {
+		return err
+	}
+	dir, err := openCgroup("")
+	if err != nil {
+		return errors.Join(err, objs.Close())
+	}
+	return errors.Join(dir.Close(), objs.Close())
+}
+
+// Close detaches the program and forgets every mark. Handshakes under way go on
+// without the option. Sockets are not touched. A second Close does nothing.
+func (p *Program) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	errs := []error{p.link.Close()}
+	if p.cmd != nil {
+		errs = append(errs, p.cmd.Close())
+	}
+	errs = append(errs, p.objs.Close(), p.cgroup.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("tcpopt: close: %w", err)
+	}
+	return nil
+}
+
+// acquire keeps Close out until release.
+func (p *Program) acquire() error {
+	p.mu.RLock()
+	if p.closed {
+		p.mu.RUnlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+func (p *Program) release() { p.mu.RUnlock() }
+
+// MarkConnect makes the next connection of the socket announce SMC-R. It is
+// called before connect(2); the mark ends when the connection is established,
+// and outlives a failed attempt. The application must not send data in the SYN
+// (MSG_FASTOPEN): the option then stays away, but where no Fast Open cookie is
+// known yet, the queued data follows an announced handshake.
+// Errors: ErrUnsupportedSocket, ErrSocketState.
+func (p *Program) MarkConnect(fd int) error {
+	if err := p.acquire(); err != nil {
+		return err
+	}
+	defer p.release()
+	state, err := tcpState(fd)
+	if err != nil {
+		return err
+	}
+	if state != unix.BPF_TCP_CLOSE {
+		return ErrSocketState
+	}
+	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT); err == nil && v != 0 {
+		return fmt.Errorf("%w: TCP_FASTOPEN_CONNECT is set, its first write goes into the SYN", ErrUnsupportedSocket)
+	}
+	m, err := p.objs.lookup(fd)
+	if err != nil && !errors.Is(err, ErrNotMarked) {
+		return err
+	}
+	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagOwnState) | flagConnect})
+}
+
+// MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs
+// that do. It is called before listen(2), which costs one map update, or at any
+// time after (Linux 6.12), which costs a temporary attachment to the cgroup;
+// it then holds for the SYNs that follow. The mark lasts until Unmark.
+// Errors: ErrUnsupportedSocket, ErrSocketState, ErrListening.
+func (p *Program) MarkListen(fd int) error {
+	if err := p.acquire(); err != nil {
+		return err
+	}
+	defer p.release()
+	state, err := tcpState(fd)
+	if err != nil {
+		return err
+	}
+	if state != unix.BPF_TCP_CLOSE && state != unix.BPF_TCP_LISTEN {
+		return ErrSocketState
+	}
+	before, err := p.objs.lookup(fd)
+	if err != nil && !errors.Is(err, ErrNotMarked) {
+		return err
+	}
+	if before.Flags&flagListen == 0 {
+		if err := p.objs.update(fd, mark{Flags: before.Flags&flagConnect | flagListen}); err != nil {
+			return err
+		}
+	}
+	// The state counts only now: another thread may have called listen since
+	// the mark was looked up, before it was there to be seen by the program.
+	if state, err = tcpState(fd); err != nil {
+		return err
+	}
+	if state != unix.BPF_TCP_LISTEN {
+		return nil
+	}
+	m, err := p.objs.lookup(fd)
+	if err != nil {
+		return err
+	}
+	if m.Flags&flagRegistered != 0 {
+		return nil
+	}
+	if err := p.command(fd, commandListen); err != nil {
+		if before.Flags == 0 {
+			return errors.Join(err, p.objs.delete(fd))
+		}
+		return errors.Join(err, p.objs.update(fd, before))
+	}
+	return nil
+}
+
+// Unmark takes the marks of MarkConnect and MarkListen back. A connection whose
+// SYN was sent keeps what was announced. Unmarking a socket without a mark is
+// no error.
+func (p *Program) Unmark(fd int) error {
+	if err := p.acquire(); err != nil {
+		return err
+	}
+	defer p.release()
+	m, err := p.objs.lookup(fd)
+	if errors.Is(err, ErrNotMarked) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if m.Flags&flagRegistered != 0 {
+		if err := p.command(fd, commandUnlisten); err != nil {
+			return err
+		}
+	}
+	if m.Flags&(flagListen|flagConnect) == 0 || m.Flags&flagArmed != 0 {
+		// Keep what the handshake found or is about to find.
+		return nil
+	}
+	return p.objs.delete(fd)
+}
+
+// Peer returns what the peer of a socket announced: of one connected after
+// MarkConnect, or of one accepted from a marked listener. The answer is Unknown
+// until the handshake is over and never changes afterwards.
+// Errors: ErrNotMarked, ErrUnsupportedSocket.
+func (p *Program) Peer(fd int) (State, error) {
+	if err := p.acquire(); err != nil {
+		return Unknown, err
+	}
+	defer p.release()
+	m, err := p.objs.lookup(fd)
+	if err != nil {
+		return Unknown, err
+	}
+	if m.State != Unknown {
+		return m.State, nil
+	}
+	if m.Flags == 0 {
+		// Cloned from a listener that had lost its mark by then.
+		return Unknown, ErrNotMarked
+	}
+	state, err := tcpState(fd)
+	if err != nil {
+		return Unknown, err
+	}
+	switch state {
+	case unix.BPF_TCP_CLOSE, unix.BPF_TCP_LISTEN, unix.BPF_TCP_SYN_SENT, unix.BPF_TCP_SYN_RECV:
+		return Unknown, nil
+	}
+	// The kernel reports TCP_INFO under the socket lock, which the end of the
+	// handshake holds too: what the program found is there by now.
+	if m, err = p.objs.lookup(fd); err != nil {
+		return Unknown, err
+	}
+	if m.State == Unknown {
+		// The program never saw the connection, so it announced nothing.
+		return PeerNoSMC, nil
+	}
+	return m.State, nil
+}
+
+// tcpState returns the state of a plain TCP socket.
+func tcpState(fd int) (int, error) {
+	proto, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil {
+		if errors.Is(err, unix.ENOTSOCK) {
+			return 0, fmt.Errorf("%w: %w", ErrUnsupportedSocket, err)
+		}
+		return 0, fmt.Errorf("tcpopt: SO_PROTOCOL: %w", err)
+	}
+	switch proto {
+	case unix.IPPROTO_TCP:
+	case unix.IPPROTO_MPTCP:
+		return 0, fmt.Errorf("%w: MPTCP keeps its TCP sockets out of reach (in Go: net.ListenConfig.SetMultipathTCP(false) or GODEBUG=multipathtcp=0)", ErrUnsupportedSocket)
+	default:
+		return 0, fmt.Errorf("%w: protocol %d", ErrUnsupportedSocket, proto)
+	}
+	// A raw or netlink socket may bear the number 6 too, but has no TCP_INFO.
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0, fmt.Errorf("%w: TCP_INFO: %w", ErrUnsupportedSocket, err)
+	}
+	return int(info.State), nil
+}
