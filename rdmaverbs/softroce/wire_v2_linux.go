@@ -5,7 +5,6 @@ package softroce
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -14,31 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpPorts are the UDP sockets for RoCE version 2 on one netdev. The two
-// main sockets have port 4791, receive, and send for paths without a source
-// port. They are bound to the netdev, so that several netdevs can each have
-// theirs, and do not share the port: with SO_REUSEPORT the kernel would deal
-// packets out among the sockets.
+// udpPorts are the UDP sockets for RoCE version 2 on one netdev, one for
+// each version of IP, on port 4791. They are bound to the netdev, so that
+// several netdevs can each have theirs, and do not share the port: with
+// SO_REUSEPORT the kernel would deal packets out among the sockets, and with
+// SO_REUSEADDR give all to the last one.
+//
+// All packets leave from port 4791, whatever the path's source port says: it
+// only spreads flows over parallel links, and a socket for each would have
+// to be made in the right network namespace, where only openWire surely is.
 type udpPorts struct {
 	netdev string
 	index  int
 	fd     [2]int // IPv4, IPv6; -1 if the host has no IPv6
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
-
-	mu     sync.RWMutex
-	extra  map[srcKey]int // further sockets to send from other ports
-	failed bool           // no more of them
 }
-
-type srcKey struct {
-	family int // index of udpPorts.fd
-	port   uint16
-}
-
-// maxSrcPorts bounds the sockets for source ports. Source ports only spread
-// flows over parallel links: past the bound, 4791 serves.
-const maxSrcPorts = 64
 
 const (
 	udp4 = 0
@@ -50,9 +40,9 @@ const (
 // openUDPPorts opens the sockets in the calling thread's network namespace.
 // The error wraps EADDRINUSE if another program has the port.
 func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
-	u := &udpPorts{netdev: i.Name, index: i.Index, fd: [2]int{-1, -1}, ids: header.NewIDSolver(), extra: make(map[srcKey]int)}
+	u := &udpPorts{netdev: i.Name, index: i.Index, fd: [2]int{-1, -1}, ids: header.NewIDSolver()}
 	for family := range u.fd {
-		fd, err := u.open(family, header.UDPPortRoCE)
+		fd, err := u.open(family)
 		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
 			continue
 		}
@@ -68,11 +58,11 @@ func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
 	return u, nil
 }
 
-func (u *udpPorts) open(family int, port uint16) (fd int, err error) {
-	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(port)})
+func (u *udpPorts) open(family int) (fd int, err error) {
+	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: header.UDPPortRoCE})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
 	if family == udp6 {
-		af, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(port)}
+		af, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: header.UDPPortRoCE}
 		opts = []sockopt{
 			{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1},
 			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
@@ -95,7 +85,7 @@ func (u *udpPorts) open(family int, port uint16) (fd int, err error) {
 	}
 	setSendBuffer(fd)
 	if err := unix.Bind(fd, sa); err != nil {
-		return -1, fmt.Errorf("softroce: bind UDP port %d: %w", port, err)
+		return -1, fmt.Errorf("softroce: bind UDP port %d: %w", header.UDPPortRoCE, err)
 	}
 	return fd, nil
 }
@@ -129,45 +119,6 @@ func (u *udpPorts) close() {
 			unix.Close(fd)
 		}
 	}
-	for _, fd := range u.extra {
-		unix.Close(fd)
-	}
-}
-
-// socket returns the socket to send from a source port, 0 for any.
-func (u *udpPorts) socket(family int, port uint16) int {
-	if port == 0 || port == header.UDPPortRoCE {
-		return u.fd[family]
-	}
-	k := srcKey{family, port}
-	u.mu.RLock()
-	fd, ok := u.extra[k]
-	full := u.failed || len(u.extra) >= maxSrcPorts
-	u.mu.RUnlock()
-	switch {
-	case ok:
-		return fd
-	case full:
-		return u.fd[family]
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if fd, ok := u.extra[k]; ok {
-		return fd
-	}
-	fd, err := u.open(family, port)
-	if err != nil {
-		fd = -1
-	} else {
-		// Nothing is to be received on it.
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
-	}
-	if fd < 0 {
-		u.failed = !errors.Is(err, unix.EADDRINUSE)
-		return u.fd[family]
-	}
-	u.extra[k] = fd
-	return fd
 }
 
 // overruns returns the datagrams that the receive buffers had no room for.

@@ -103,13 +103,8 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 		copy(t.pktinfo[:16], dst.sgid[:])
 		binary.NativeEndian.PutUint32(t.pktinfo[16:], uint32(w.index))
 	}
-	if t.fd = w.v2.socket(t.family, dst.srcPort); t.fd < 0 {
-		return false
-	}
-	if dst.srcPort != 0 && t.fd != w.v2.fd[t.family] {
-		t.udp.SrcPort = dst.srcPort
-	}
-	return true
+	t.fd = w.v2.fd[t.family]
+	return t.fd >= 0
 }
 
 // datagramLen returns the bytes of UDP payload of p.

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"smcr/internal/netnstest"
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+)
+
+// wireEnd is a wire under test with what it received.
+type wireEnd struct {
+	*netWire
+	info *netdevInfo
+
+	mu  sync.Mutex
+	got []inbound // data copied
+}
+
+// openEnd opens a wire in a namespace, or in ours if host is nil, and
+// collects what it receives.
+func openEnd(t testing.TB, host *netnstest.Host, netdev string) *wireEnd {
+	t.Helper()
+	e := openQuiet(t, host, netdev)
+	if err := e.start(func(batch []inbound) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, in := range batch {
+			in.data = bytes.Clone(in.data)
+			e.got = append(e.got, in)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// openQuiet is openEnd without start.
+func openQuiet(t testing.TB, host *netnstest.Host, netdev string) *wireEnd {
+	t.Helper()
+	e := new(wireEnd)
+	open := func() error {
+		w, info, err := openWire(netdev)
+		if err == nil {
+			e.netWire, e.info = w.(*netWire), info
+		}
+		return err
+	}
+	var err error
+	if host == nil {
+		err = open()
+	} else {
+		err = host.Do(open)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// wait waits until n packets were received, and returns all.
+func (e *wireEnd) wait(t testing.TB, n int) []inbound {
+	t.Helper()
+	if err := netnstest.Until(5*time.Second, func() error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if len(e.got) < n {
+			return fmt.Errorf("received %d packets, want %d; counters %+v", len(e.got), n, e.counters())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.got
+}
+
+// testPacket is a packet with opcode op and n payload bytes, in two pieces.
+func testPacket(op header.Opcode, psn uint32, n int) packet {
+	hdr := make([]byte, op.HeaderLen())
+	header.BTH(hdr).Encode(&header.BTHFields{
+		Opcode: op, PadCount: uint8(-n & 3), PKey: header.DefaultPKey, DestQP: 0x112233, AckReq: true, PSN: psn,
+	})
+	at := header.BTHLen
+	if op.HasRETH() {
+		header.RETH(hdr[at:]).Encode(&header.RETHFields{VA: 0x0102030405060708, RKey: 0xa0b0c0d0, DMALen: uint32(n)})
+		at += header.RETHLen
+	}
+	if op.HasAETH() {
+		header.AETH(hdr[at:]).Encode(header.ACKNoCredits, 7)
+		at += header.AETHLen
+	}
+	if op.HasImmDt() {
+		header.ImmDt(hdr[at:]).SetImm(0xcafef00d)
+	}
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i + int(psn))
+	}
+	cut := n / 3
+	return packet{hdr: hdr, payload: [2][]byte{p[:cut], p[cut:]}}
+}
+
+// flat is p as a receiver gets it.
+func flat(p packet) []byte {
+	b := bytes.Join([][]byte{p.hdr, p.payload[0], p.payload[1]}, nil)
+	return append(b, make([]byte, header.BTH(p.hdr).PadCount())...)
+}
+
+func gidOf(ip netip.Addr) rdmaverbs.GID { return ip.As16() }
+
+// pathV1 leads from e to peer.
+func (e *wireEnd) pathV1(peer *wireEnd) *path {
+	return &path{typ: rdmaverbs.RoCEv1, sgid: e.info.GIDs[0].GID, dgid: peer.info.GIDs[0].GID, dmac: peer.info.HWAddr}
+}
+
+func pathV2(from, to netip.Addr) *path {
+	return &path{typ: rdmaverbs.RoCEv2, sgid: gidOf(from), dgid: gidOf(to)}
+}
+
+// linkLocal returns the link-local IPv6 address of an end's netdev, waiting
+// for the kernel to assign it.
+func (e *wireEnd) linkLocal(t testing.TB) netip.Addr {
+	t.Helper()
+	want := defaultGID([6]byte(e.info.HWAddr))
+	if err := netnstest.Until(5*time.Second, func() error {
+		for _, g := range e.self.Load().v2 {
+			if g == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("%v is not assigned: %v", want, e.self.Load().v2)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrFrom16(want)
+}
+
+// TestWireCross sends every opcode both ways between two hosts, over each
+// encapsulation.
+func TestWireCross(t *testing.T) {
+	for _, mtu := range []int{1500, 9000} {
+		t.Run(fmt.Sprintf("mtu=%d", mtu), func(t *testing.T) {
+			t.Parallel()
+			pair := netnstest.New(t, netnstest.Options{MTU: mtu})
+			la, lb := pair.A.Links[0], pair.B.Links[0]
+			a, b := openEnd(t, pair.A, la.Name), openEnd(t, pair.B, lb.Name)
+			if a.info.MTU != mtu {
+				t.Errorf("MTU %d, want %d", a.info.MTU, mtu)
+			}
+			for _, c := range []struct {
+				name       string
+				there, rev *path
+			}{
+				{"v1", a.pathV1(b), b.pathV1(a)},
+				{"v2 IPv4", pathV2(la.IPv4, lb.IPv4), pathV2(lb.IPv4, la.IPv4)},
+				{"v2 IPv6", pathV2(la.IPv6, lb.IPv6), pathV2(lb.IPv6, la.IPv6)},
+				{"v2 link-local", pathV2(a.linkLocal(t), b.linkLocal(t)), pathV2(b.linkLocal(t), a.linkLocal(t))},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					checkCross(t, a, b, c.there)
+					checkCross(t, b, a, c.rev)
+				})
+			}
+			for _, e := range []*wireEnd{a, b} {
+				if s := e.counters(); s.dropped() != 0 || s.TxLost != 0 || s.Overruns != 0 {
+					t.Errorf("counters %+v, want no loss", s)
+				}
+			}
+		})
+	}
+}
+
+// dropped adds up what reception dropped.
+func (s wireStats) dropped() uint64 {
+	return s.DropMAC + s.DropShort + s.DropFormat + s.DropGID + s.DropLoopback + s.DropICRC + s.DropVersion + s.DropQP + s.DropPKey
+}
+
+// checkCross sends one packet of each opcode, with various lengths, from a
+// to b and compares what arrives.
+func checkCross(t *testing.T, a, b *wireEnd, p *path) {
+	t.Helper()
+	full := min(a.info.pathMTU(p.typ).Bytes(), 4096)
+	var pkts []packet
+	for op := header.SendFirst; op <= header.Acknowledge; op++ {
+		if !op.HasPayload() {
+			pkts = append(pkts, testPacket(op, uint32(len(pkts)), 0))
+			continue
+		}
+		for _, n := range []int{0, 1, 2, 3, 4, 255, full} {
+			pkts = append(pkts, testPacket(op, uint32(len(pkts)), n))
+		}
+	}
+	b.mu.Lock()
+	b.got = nil
+	b.mu.Unlock()
+	if err := a.send(p, pkts); err != nil {
+		t.Fatal(err)
+	}
+	got := b.wait(t, len(pkts))
+	for i, in := range got[:len(pkts)] {
+		if !bytes.Equal(in.data, flat(pkts[i])) {
+			t.Fatalf("packet %d (%v): data differ\n got %x\nwant %x", i, header.BTH(pkts[i].hdr).Opcode(), in.data, flat(pkts[i]))
+		}
+		if in.sgid != p.sgid || in.dgid != p.dgid || in.typ != p.typ {
+			t.Fatalf("packet %d: %v from %v to %v, want %v from %v to %v", i, in.typ, in.sgid, in.dgid, p.typ, p.sgid, p.dgid)
+		}
+		if p.typ == rdmaverbs.RoCEv1 && !bytes.Equal(in.smac[:], a.info.HWAddr) {
+			t.Fatalf("packet %d: source MAC %v, want %v", i, net.HardwareAddr(in.smac[:]), a.info.HWAddr)
+		}
+	}
+	if len(got) != len(pkts) {
+		t.Errorf("received %d packets, want %d", len(got), len(pkts))
+	}
+}
