@@ -5,7 +5,7 @@
 // TCP byte stream, and the LLC and CDC messages that flow over the link by
 // RDMA SEND. Layouts that Linux added to version 1 without breaking it (the
 // 40 byte area of a proposal, the eyecatcher bits of CONFIRM LINK) are
-// covered too; see smc-linux in the comments of the messages concerned.
+// covered too, and the comments of the messages concerned say so.
 //
 // One file holds one message: its layout, its type, its encoder and its
 // decoder. What belongs here is bytes and only bytes; which message may
@@ -15,8 +15,7 @@
 // function. All fields are big-endian on the wire and in host order in the
 // structs. Reserved fields are zero on send and ignored on receipt, so
 // parsing and appending again may clear bits that no specification defines.
-// Parsers copy what they keep and never retain their argument, with no
-// exception. LLC and CDC messages are encoded and parsed without allocation,
+// Parsers copy what they keep and never retain their argument. LLC and CDC messages are encoded and parsed without allocation,
 // except that ParseLLC boxes its result in an interface.
 //
 // The package has no state: every function is safe for concurrent use, none

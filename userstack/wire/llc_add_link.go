@@ -38,9 +38,9 @@ func (r AddLinkReason) String() string {
 //	33  initial PSN (3)
 //	36  reserved (8)
 //
-// Figure 32 draws the GID right behind the MAC, and Linux puts two reserved
-// bytes between them. With the figure's layout the message would not fill its
-// 44 bytes as drawn; the peers known to exist follow Linux.
+// Figure 32 has the GID at 10, right behind the MAC, and all that follows two
+// bytes earlier. Linux reserves these two bytes, and so does Wireshark's
+// dissector, so their layout is the one that peers speak.
 type AddLink struct {
 	Reply bool
 	// Rejected is the Z flag of a reply, Reason the cause of it. A Reason
