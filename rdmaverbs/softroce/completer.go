@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+)
+
+// The completer is the half of the requester that takes answers
+// (InfiniBand specification, volume 1, section 9.7.5 and 9.9.2):
+//
+//	Answer                       | Action
+//	ACK                          | everything to its PSN is done
+//	ACK beyond a READ's response | the response was lost: send again from there
+//	READ response, in order      | everything before it is done; copy its data
+//	READ response, ahead         | a response was lost: send again from there
+//	NAK, sequence error          | everything before its PSN is done; send again
+//	RNR NAK                      | likewise, after the delay it asks for
+//	other NAK                    | likewise, and the request at its PSN fails
+//	any, outside [una, max)      | a ghost: ignore
+
+// response handles an answer from the peer.
+func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
+	at := psn(t.BTH.PSN())
+	if !at.in(r.una, r.max) {
+		e.stats.ghosts++
+		return
+	}
+	if t.BTH.Opcode() != header.Acknowledge {
+		r.readResponse(e, now, at, t)
+		return
+	}
+	switch s := t.AETH.Syndrome(); {
+	case s.IsACK():
+		if r.acknowledge(now, at.add(1)) {
+			r.lossAt(e)
+		}
+	case s.IsRNR():
+		e.stats.rnrReceived++
+		if r.acknowledge(now, at) {
+			r.lossAt(e)
+			return
+		}
+		r.notReady(now, s.Code())
+	case s == header.NAKSequence:
+		e.stats.nakReceived++
+		r.acknowledge(now, at)
+		r.lossAt(e)
+	case s.IsNAK():
+		e.stats.nakReceived++
+		if r.acknowledge(now, at) {
+			r.lossAt(e)
+			return
+		}
+		r.failAt(r.done, nakStatus(s))
+	}
+}
+
+// nakStatus is the completion status that a fatal NAK leads to.
+func nakStatus(s header.Syndrome) rdmaverbs.WCStatus {
+	switch s {
+	case header.NAKInvalid:
+		return rdmaverbs.StatusRemInvReqErr
+	case header.NAKRemoteAccess:
+		return rdmaverbs.StatusRemAccessErr
+	case header.NAKRemoteOp:
+		return rdmaverbs.StatusRemOpErr
+	}
+	return rdmaverbs.StatusBadRespErr
+}
+
+// acknowledge takes everything before upto, which lies in (una, max], as
+// received by the peer. It stops short at a READ whose response is not
+// complete: then it reports that a response was lost.
+func (r *requester) acknowledge(now instant, upto psn) (lostResponse bool) {
+	from := r.una
+	n := upto.sub(from)
+	for n > 0 {
+		w := r.at(r.done)
+		if w.op == rdmaverbs.OpRead {
+			lostResponse = true
+			break
+		}
+		left := w.npkts - r.una.sub(w.first)
+		if n < left {
+			r.una = r.una.add(n)
+			break
+		}
+		r.una = w.end()
+		r.done++
+		n -= left
+	}
+	if r.una != from {
+		r.progress(now, r.una.sub(from))
+	}
+	return lostResponse
+}
+
+// progress notes that una advanced by n: retries start anew, timers too.
+func (r *requester) progress(now instant, n int) {
+	if r.nxt.before(r.una) {
+		r.nxt = r.una
+	}
+	r.cur = max(r.cur, r.done)
+	r.retries, r.rnrs = r.retryCnt, r.rnrRetry
+	r.gap = false
+	r.backoff = 0
+	r.resumeAt = never
+	r.win.acked(n, r.una)
+	if r.rttAt != never && r.rttPSN.before(r.una) {
+		r.win.sample(now.since(r.rttAt))
+		r.rttAt = never
+	}
+	if r.nxt == r.una {
+		r.ackAt, r.probeAt = never, never
+		return
+	}
+	if r.timeout > 0 {
+		r.ackAt = now.add(r.timeout)
+	}
+	r.armProbe(now)
+}
+
+// lossAt repairs the loss of the packet or the response at una, once: later
+// signs of the same loss, and signs that come before anything was sent
+// again, are ignored.
+func (r *requester) lossAt(e *endpoint) {
+	if r.gap || r.nxt == r.una {
+		return
+	}
+	r.retry(e, false)
+	r.gap = true
+}
+
+// notReady waits as the peer asked that had no receive request for the packet
+// at una.
+func (r *requester) notReady(now instant, code uint8) {
+	if r.nxt == r.una {
+		return // already waiting, or about to send it again
+	}
+	if r.rnrRetry != rnrInfinite {
+		if r.rnrs == 0 {
+			r.failAt(r.done, rdmaverbs.StatusRNRRetryExcErr)
+			return
+		}
+		r.rnrs--
+	}
+	r.rewind()
+	r.resumeAt = now.add(header.RNRDelay(code))
+}
+
+// readResponse handles a READ response packet with PSN at.
+func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Transport) {
+	w := r.at(r.done)
+	if at != r.una {
+		// What is not a READ before it was answered by it.
+		if r.acknowledge(now, at); r.una != at {
+			r.lossAt(e)
+			return
+		}
+		w = r.at(r.done)
+	}
+	if w.op != rdmaverbs.OpRead {
+		e.stats.ghosts++
+		return
+	}
+	// A READ sent again from its middle is answered by a message of its
+	// own, so FIRST may stand for MIDDLE and ONLY for LAST.
+	k := at.sub(w.first)
+	off := k * e.mtu
+	want := min(w.length-off, e.mtu)
+	last := k == w.npkts-1
+	op := t.BTH.Opcode()
+	if len(t.Payload) != want || last != (op == header.ReadRespLast || op == header.ReadRespOnly) {
+		r.failAt(r.done, rdmaverbs.StatusBadRespErr)
+		return
+	}
+	if !w.scatter(off, t.Payload) {
+		r.failAt(r.done, rdmaverbs.StatusLocProtErr)
+		return
+	}
+	r.una = r.una.add(1)
+	if last {
+		if r.cur > r.done { // it was sent since the last rewind
+			r.reads--
+		}
+		r.done++
+	}
+	r.progress(now, 1)
+}
+
+// retire completes the requests at the head of the queue that are done, but
+// not those in the batch that is under way, and fails the endpoint if the
+// oldest request that is not done cannot succeed.
+func (r *requester) retire(e *endpoint) {
+	for r.done > 0 {
+		w := r.at(0)
+		if e.sending && e.sendingFrom.before(w.end()) {
+			return
+		}
+		if w.flags&rdmaverbs.Signaled != 0 {
+			e.completeSend(success(w))
+		}
+		r.pop()
+	}
+	if r.n == 0 || e.sending || e.state != rdmaverbs.QPSRTS {
+		return
+	}
+	if w := r.at(0); w.bad != rdmaverbs.StatusSuccess {
+		e.completeSend(rdmaverbs.WC{ID: w.id, Status: w.bad})
+		r.pop()
+		e.fail()
+	}
+}
+
+// success is the completion of w.
+func success(w *wqe) rdmaverbs.WC {
+	wc := rdmaverbs.WC{ID: w.id}
+	switch w.op {
+	case rdmaverbs.OpSend, rdmaverbs.OpSendImm:
+		wc.Op = rdmaverbs.WCSend
+	case rdmaverbs.OpRead:
+		wc.Op = rdmaverbs.WCRead
+		wc.Len = w.length
+	default:
+		wc.Op = rdmaverbs.WCWrite
+	}
+	return wc
+}
+
+// pop removes the oldest request.
+func (r *requester) pop() {
+	w := r.at(0)
+	*w = wqe{inline: w.inline[:0]}
+	if r.head++; r.head == len(r.ring) {
+		r.head = 0
+	}
+	r.n--
+	r.done = max(r.done-1, 0)
+	r.cur = max(r.cur-1, 0)
+}
+
+// flush completes all requests, those not done as flushed.
+func (r *requester) flush(e *endpoint) {
+	r.retire(e)
+	for r.n > 0 {
+		e.completeSend(rdmaverbs.WC{ID: r.at(0).id, Status: rdmaverbs.StatusFlushErr})
+		r.pop()
+	}
+}

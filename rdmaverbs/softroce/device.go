@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+)
+
+// Limits of every device.
+const (
+	maxMsg    = 1 << 30 // bytes; 2^22 packets of the smallest MTU, a quarter of the PSNs
+	maxInline = 256     // bytes
+	maxQPWR   = 1 << 14
+	maxRead   = 16
+	maxCQE    = 1 << 20
+	numEvents = 64
+)
+
+// Device is a software RDMA device on one netdev. It has one port.
+type Device struct {
+	name   string
+	types  []rdmaverbs.GIDType // GID types in the table, all if empty
+	maxQP  int
+	window windowLimit
+	log    *slog.Logger
+	wire   wire
+	watch  io.Closer // nil if the netdev is not watched
+	timers *timers
+	epoch  time.Time
+	mrs    mrTable
+
+	mu     sync.RWMutex
+	info   netdevInfo
+	gids   []rdmaverbs.GIDEntry
+	qps    map[uint32]*qp
+	gone   bool // the netdev or the wire is lost
+	closed bool
+
+	eventMu     sync.Mutex
+	events      chan rdmaverbs.AsyncEvent
+	eventsEnded bool
+
+	// Used by the receive goroutine alone.
+	pending []*qp
+
+	drops dropCounters
+}
+
+type dropCounters struct {
+	malformed, unknownQP, wrongPeer atomic.Uint64
+}
+
+// newDevice makes a device of a wire and starts it. The caller may set watch
+// before it makes the device known.
+func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) {
+	d := &Device{
+		name:   name,
+		types:  c.types,
+		maxQP:  c.maxQP,
+		window: c.window,
+		log:    c.log.With("device", name),
+		wire:   w,
+		epoch:  time.Now(),
+		qps:    make(map[uint32]*qp),
+		events: make(chan rdmaverbs.AsyncEvent, numEvents),
+	}
+	d.setInfo(info)
+	d.timers = newTimers(d.now, (*qp).expire)
+	if err := w.start(d.receive); err != nil {
+		d.timers.close()
+		return nil, fmt.Errorf("softroce: start %s: %w", name, err)
+	}
+	return d, nil
+}
+
+func (d *Device) now() instant { return instant(time.Since(d.epoch)) }
+
+// setInfo takes new facts about the netdev. d.mu is held or d not yet shared.
+func (d *Device) setInfo(info netdevInfo) {
+	d.info = info
+	d.gids = nil
+	for _, g := range info.GIDs {
+		if len(d.types) == 0 || slices.Contains(d.types, g.Type) {
+			d.gids = append(d.gids, g)
+		}
+	}
+}
+
+// Name returns the device's name, such as "soft-eth0".
+func (d *Device) Name() string { return d.name }
+
+// Attr returns the limits and identity of the device.
+func (d *Device) Attr() rdmaverbs.DeviceAttr {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	a := rdmaverbs.DeviceAttr{
+		Provider: providerName,
+		NumPorts: 1,
+		MaxQP:    d.maxQP,
+		MaxMR:    maxMR - 1,
+		MaxMsg:   maxMsg,
+		MaxSGE:   2,
+		MaxQPWR:  maxQPWR,
+		MaxRead:  maxRead,
+		NetDev:   d.info.Name,
+		IfIndex:  d.info.Index,
+		HWAddr:   slices.Clone(d.info.HWAddr),
+	}
+	if len(d.info.HWAddr) == 6 {
+		g := defaultGID([6]byte(d.info.HWAddr))
+		a.NodeGUID = [8]byte(g[8:])
+	}
+	return a
+}
+
+// Port returns the state of port 1.
+func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
+	if err := checkPort(num); err != nil {
+		return rdmaverbs.PortAttr{}, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	p := rdmaverbs.PortAttr{
+		State:     rdmaverbs.PortDown,
+		MaxMTU:    rdmaverbs.MTU4096,
+		ActiveMTU: d.activeMTU(),
+		NetDev:    d.info.Name,
+		IfIndex:   d.info.Index,
+		HWAddr:    slices.Clone(d.info.HWAddr),
+		VLAN:      d.info.VLAN,
+	}
+	if d.info.Up && !d.gone && !d.closed {
+		p.State = rdmaverbs.PortActive
+	}
+	return p, nil
+}
+
+// activeMTU is the largest path MTU for every entry of the GID table.
+func (d *Device) activeMTU() rdmaverbs.MTU {
+	m := d.info.pathMTU(rdmaverbs.RoCEv1)
+	for _, g := range d.gids {
+		m = min(m, d.info.pathMTU(g.Type))
+	}
+	return m
+}
+
+func (d *Device) pathMTU(t rdmaverbs.GIDType) rdmaverbs.MTU {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.info.pathMTU(t)
+}
+
+func checkPort(num int) error {
+	if num != 1 {
+		return fmt.Errorf("softroce: port %d, there is only port 1: %w", num, rdmaverbs.ErrInvalid)
+	}
+	return nil
+}
+
+// GIDs returns the GID table of port 1.
+func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
+	if err := checkPort(port); err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Clone(d.gids), nil
+}
+
+// usable returns an error if the device is closed or its netdev gone. d.mu is
+// held.
+func (d *Device) usable() error {
+	switch {
+	case d.closed:
+		return fmt.Errorf("softroce: device %s: %w", d.name, rdmaverbs.ErrClosed)
+	case d.gone:
+		return fmt.Errorf("softroce: netdev of device %s is gone: %w", d.name, rdmaverbs.ErrNoDevice)
+	}
+	return nil
+}
+
+// AllocPD allocates a protection domain.
+func (d *Device) AllocPD() (rdmaverbs.PD, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	return &pd{dev: d}, nil
+}
+
+// CreateCQ creates a completion queue.
+func (d *Device) CreateCQ(depth int, notify func()) (rdmaverbs.CQ, error) {
+	if depth <= 0 || depth > maxCQE {
+		return nil, fmt.Errorf("softroce: completion queue of %d entries, 1 to %d are possible: %w", depth, maxCQE, rdmaverbs.ErrInvalid)
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	return newCQ(d, depth, notify), nil
+}
+
+// Events returns the channel of asynchronous events.
+func (d *Device) Events() <-chan rdmaverbs.AsyncEvent { return d.events }
+
+// event reports ev; if the reader is behind, it finds the change in Port.
+func (d *Device) event(ev rdmaverbs.AsyncEvent) {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	if d.eventsEnded {
+		return
+	}
+	select {
+	case d.events <- ev:
+	default:
+	}
+}
+
+// addQP gives q a number and makes it known. Numbers are random, so that
+// packets of a queue pair that was do not reach a new one.
+func (d *Device) addQP(q *qp) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return err
+	}
+	if len(d.qps) >= d.maxQP {
+		return fmt.Errorf("softroce: device %s has %d queue pairs: %w", d.name, len(d.qps), rdmaverbs.ErrNoResources)
+	}
+	for {
+		n := rand.Uint32() & psnMask
+		if n < 16 || n == psnMask || d.qps[n] != nil { // special queue pairs, multicast
+			continue
+		}
+		q.ep.qpn = n
+		d.qps[n] = q
+		return nil
+	}
+}
+
+func (d *Device) removeQP(q *qp) {
+	d.mu.Lock()
+	delete(d.qps, q.ep.qpn)
+	d.mu.Unlock()
+	d.timers.remove(q)
+}
+
+func (d *Device) findQP(n uint32) *qp {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.qps[n]
+}
+
+func (d *Device) allQPs() []*qp {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	qs := make([]*qp, 0, len(d.qps))
+	for _, q := range d.qps {
+		qs = append(qs, q)
+	}
+	return qs
+}
+
+// receive is the wire's handler. It works in rounds: it gives some packets to
+// their queue pairs, runs the notify functions, which may post answers, then
+// lets each of those queue pairs send one batch. A queue pair that has more to
+// send takes turns with the others.
+func (d *Device) receive(pkts []inbound) {
+	for len(pkts) > 0 {
+		n := min(len(pkts), batchLen)
+		d.deliver(pkts[:n])
+		pkts = pkts[n:]
+		d.answer()
+	}
+	for len(d.pending) > 0 {
+		d.answer()
+	}
+}
+
+func (d *Device) deliver(pkts []inbound) {
+	now := d.now()
+	var q *qp
+	for i := range pkts {
+		in := &pkts[i]
+		t, err := header.ParseTransport(in.data)
+		if t.BTH == nil {
+			d.drops.malformed.Add(1)
+			continue
+		}
+		if n := t.BTH.DestQP(); q == nil || q.ep.qpn != n {
+			if q != nil {
+				q.unlock()
+			}
+			if q = d.findQP(n); q == nil {
+				d.drops.unknownQP.Add(1)
+				continue
+			}
+			q.mu.Lock()
+		}
+		if q.closed || !q.from(in) {
+			d.drops.wrongPeer.Add(1)
+			continue
+		}
+		q.receive(now, &t, err)
+		if !q.queued {
+			q.queued = true
+			d.pending = append(d.pending, q)
+		}
+	}
+	if q != nil {
+		q.unlock()
+	}
+}
+
+// answer lets each pending queue pair send a batch.
+func (d *Device) answer() {
+	keep := d.pending[:0]
+	for _, q := range d.pending {
+		q.mu.Lock()
+		if q.pump(1) {
+			keep = append(keep, q)
+		} else {
+			q.queued = false
+		}
+	}
+	clear(d.pending[len(keep):])
+	d.pending = keep
+}
+
+// netdevChanged takes a report of the netdev watch.
+func (d *Device) netdevChanged(c netdevChange) {
+	if c.Gone {
+		d.lost("netdev deleted")
+		return
+	}
+	d.mu.Lock()
+	if d.gone || d.closed {
+		d.mu.Unlock()
+		return
+	}
+	wasUp, mtu, gids := d.info.Up, d.activeMTU(), d.gids
+	d.setInfo(c.Info)
+	isUp, newMTU, newGIDs := d.info.Up, d.activeMTU(), d.gids
+	d.mu.Unlock()
+
+	if wasUp != isUp {
+		t := rdmaverbs.EventPortErr
+		if isUp {
+			t = rdmaverbs.EventPortActive
+		}
+		d.log.Info("port changed", "active", isUp)
+		d.event(rdmaverbs.AsyncEvent{Type: t, Port: 1})
+	}
+	if mtu != newMTU {
+		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventMTUChange, Port: 1})
+	}
+	if !slices.Equal(gids, newGIDs) {
+		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventGIDChange, Port: 1})
+	}
+}
+
+// wireFailed is called when the wire refused to send.
+func (d *Device) wireFailed(err error) {
+	d.mu.RLock()
+	closed := d.closed
+	d.mu.RUnlock()
+	if !closed {
+		d.lost(err.Error())
+	}
+}
+
+// lost puts all queue pairs into the error state: nothing can be sent or
+// received any more.
+func (d *Device) lost(why string) {
+	d.mu.Lock()
+	was := d.gone || d.closed
+	d.gone = true
+	d.mu.Unlock()
+	if was {
+		return
+	}
+	d.log.Error("device lost", "reason", why)
+	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventPortErr, Port: 1})
+	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
+	for _, q := range d.allQPs() {
+		q.mu.Lock()
+		q.ep.fail()
+		q.ep.rsp.stop()
+		q.unlock()
+	}
+}
+
+// Close flushes all queue pairs, stops the device's goroutines and closes its
+// sockets. Objects of the device may be closed afterwards. A notify function
+// must not call it.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return fmt.Errorf("softroce: device %s: %w", d.name, rdmaverbs.ErrClosed)
+	}
+	d.closed = true
+	d.mu.Unlock()
+
+	if d.watch != nil {
+		d.watch.Close()
+	}
+	for _, q := range d.allQPs() {
+		q.mu.Lock()
+		q.ep.toError()
+		for q.ep.sending {
+			q.idle.Wait()
+		}
+		q.unlock()
+	}
+	d.timers.close()
+	err := d.wire.close()
+	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
+	d.eventMu.Lock()
+	d.eventsEnded = true
+	close(d.events)
+	d.eventMu.Unlock()
+	if err != nil {
+		return fmt.Errorf("softroce: close %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// config is what the options of a Provider set.
+type config struct {
+	netdevs []string // nil for all
+	types   []rdmaverbs.GIDType
+	maxQP   int
+	window  windowLimit
+	log     *slog.Logger
+}
+
+// DefaultWindow is how much a queue pair keeps outstanding unless the
+// provider was told otherwise.
+const (
+	DefaultWindowPackets = 512
+	DefaultWindowBytes   = 1 << 20
+)
+
+const defaultMaxQP = 1 << 14
+
+func defaultConfig() config {
+	return config{
+		maxQP:  defaultMaxQP,
+		window: windowLimit{packets: DefaultWindowPackets, bytes: DefaultWindowBytes},
+		log:    slog.New(slog.DiscardHandler),
+	}
+}
+
+var _ rdmaverbs.Device = (*Device)(nil)

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+
+	"smcr/rdmaverbs"
+)
+
+const (
+	providerName = "softroce"
+	namePrefix   = "soft-"
+)
+
+// Provider opens software RDMA devices, one for each netdev: "soft-eth0" is
+// the device of netdev eth0. Devices are found and opened in the network
+// namespace of the calling thread.
+type Provider struct{ c config }
+
+// An Option configures a Provider.
+type Option func(*config)
+
+// New returns a provider. Without options it offers every Ethernet netdev and
+// lo, with RoCE version 1 and 2; entry 0 of a GID table is version 1.
+func New(opts ...Option) *Provider {
+	p := &Provider{c: defaultConfig()}
+	for _, o := range opts {
+		o(&p.c)
+	}
+	return p
+}
+
+// WithNetdevs restricts the provider to these netdevs.
+func WithNetdevs(names ...string) Option {
+	names = slices.Clone(names)
+	return func(c *config) { c.netdevs = names }
+}
+
+// WithGIDTypes restricts the GID tables, and so the RoCE versions, to these
+// types.
+func WithGIDTypes(types ...rdmaverbs.GIDType) Option {
+	types = slices.Clone(types)
+	return func(c *config) { c.types = types }
+}
+
+// WithMaxQP sets how many queue pairs a device can have.
+func WithMaxQP(n int) Option { return func(c *config) { c.maxQP = n } }
+
+// WithLogger sets where devices log; by default they do not.
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
+
+// WithWindow bounds what a queue pair keeps outstanding: packets, and bytes of
+// payload. The peer's receive ring must take it, times the queue pairs that
+// send to it at once; what it loses is sent again. Values not positive leave
+// the default.
+func WithWindow(packets, bytes int) Option {
+	return func(c *config) {
+		if packets > 0 {
+			c.window.packets = min(packets, psnHalf/2)
+		}
+		if bytes > 0 {
+			c.window.bytes = bytes
+		}
+	}
+}
+
+// Name returns "softroce".
+func (p *Provider) Name() string { return providerName }
+
+// netdev returns the netdev of a device name, if the provider offers it.
+func (p *Provider) netdev(device string) (string, bool) {
+	name, ok := strings.CutPrefix(device, namePrefix)
+	return name, ok && name != "" && (p.c.netdevs == nil || slices.Contains(p.c.netdevs, name))
+}
+
+var _ rdmaverbs.Provider = (*Provider)(nil)

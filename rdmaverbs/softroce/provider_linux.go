@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"context"
+	"fmt"
+
+	"smcr/rdmaverbs"
+)
+
+// Devices lists the devices of the netdevs that there are.
+func (p *Provider) Devices(ctx context.Context) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f, err := newFacts()
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	netdevs, err := f.netdevs()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, n := range netdevs {
+		if name := namePrefix + n; p.offers(name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func (p *Provider) offers(device string) bool {
+	_, ok := p.netdev(device)
+	return ok
+}
+
+// Open opens the device of that name.
+func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	netdev, ok := p.netdev(name)
+	if !ok {
+		return nil, fmt.Errorf("softroce: device %q: %w", name, rdmaverbs.ErrNoDevice)
+	}
+	w, info, err := openWire(netdev)
+	if err != nil {
+		return nil, err
+	}
+	d, err := newDevice(name, w, *info, p.c)
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	if err := d.follow(info.Index); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// follow watches the netdev, then reads its facts once more: they may have
+// changed between the opening of the wire and the watch.
+func (d *Device) follow(index int) error {
+	watch, err := watchNetdev(index, d.netdevChanged)
+	if err != nil {
+		return err
+	}
+	d.watch = watch
+	f, err := newFacts()
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	info, err := f.byIndex(index)
+	if err != nil {
+		return err
+	}
+	d.netdevChanged(netdevChange{Info: *info})
+	return nil
+}

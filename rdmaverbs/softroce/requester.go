@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+)
+
+// wqe is a send work request in the send queue.
+type wqe struct {
+	id     uint64
+	op     rdmaverbs.Opcode
+	flags  rdmaverbs.SendFlags
+	imm    uint32
+	raddr  uint64
+	rkey   uint32
+	sg     [2]piece
+	inline []byte // payload copied at post; its memory stays with the slot
+	length int    // bytes of the message
+	first  psn    // PSN of the first packet
+	npkts  int    // PSNs it takes; for a READ those of its responses
+	got    int    // responses that arrived in order, of a READ
+	// bad is why the request fails once all before it are complete.
+	bad rdmaverbs.WCStatus
+}
+
+// end returns the PSN after the request's last.
+func (w *wqe) end() psn { return w.first.add(w.npkts) }
+
+// requester sends requests and, in completer.go, takes their answers.
+//
+// The send queue is a ring in which, from its head, come the requests that
+// are acknowledged but not completed because a batch is still under way
+// (done of them), then those with packets outstanding, then those not sent.
+// PSNs, in order:
+//
+//	una  the oldest that is not acknowledged
+//	nxt  the next to send; it returns to una when packets were lost
+//	max  the one after the highest that was ever sent
+//	end  the next to be given to a work request
+type requester struct {
+	ring []wqe
+	head int
+	n    int
+	done int
+	cur  int // index of the request that holds nxt, n if there is none
+
+	una, nxt, max, end psn
+
+	win      window
+	maxReads int
+	reads    int // READs in [una, nxt)
+	sinceAsk int // packets since one that asked for an acknowledgement
+	timeout  time.Duration
+	retryCnt uint8
+	rnrRetry uint8
+	retries  uint8 // left
+	rnrs     uint8 // left
+	gap      bool  // a loss before una was noticed and is being repaired
+	ackAt    instant
+	probeAt  instant
+	backoff  uint // doublings of the probe delay
+	resumeAt instant
+	rttPSN   psn
+	rttAt    instant // when rttPSN was sent; never if none is timed
+}
+
+func (r *requester) start(p *rdmaverbs.PathInfo, w window) {
+	at := psn(p.SQPSN & psnMask)
+	r.una, r.nxt, r.max, r.end = at, at, at, at
+	r.win = w
+	r.maxReads = int(p.MaxRdAtom)
+	r.timeout = ackTimeout(p.Timeout)
+	r.retryCnt, r.rnrRetry = p.RetryCnt, p.RNRRetry
+	r.retries, r.rnrs = r.retryCnt, r.rnrRetry
+	r.ackAt, r.probeAt, r.resumeAt, r.rttAt = never, never, never, never
+}
+
+// at returns the request at index i from the head.
+func (r *requester) at(i int) *wqe {
+	if i += r.head; i >= len(r.ring) {
+		i -= len(r.ring)
+	}
+	return &r.ring[i]
+}
+
+// post reserves the next slot of the send queue, which must have room. The
+// caller fills it in and calls posted.
+func (r *requester) post() *wqe {
+	w := r.at(r.n)
+	*w = wqe{inline: w.inline[:0]}
+	return w
+}
+
+// posted gives the request in the slot its PSNs and adds it to the queue.
+func (r *requester) posted(w *wqe, mtu int) {
+	w.first = r.end
+	w.npkts = packets(w.length, mtu)
+	if w.bad != rdmaverbs.StatusSuccess {
+		w.npkts = 0
+	}
+	r.end = w.end()
+	r.n++
+}
+
+// packets returns how many packets a message of n bytes takes.
+func packets(n, mtu int) int { return max((n+mtu-1)/mtu, 1) }
+
+// outstanding returns the PSNs sent and not acknowledged.
+func (r *requester) outstanding() int { return r.nxt.sub(r.una) }
+
+// ready reports whether fill would emit a packet.
+func (r *requester) ready(e *endpoint) bool {
+	if r.cur >= r.n || r.resumeAt != never {
+		return false
+	}
+	w := r.at(r.cur)
+	if w.bad != rdmaverbs.StatusSuccess || r.outstanding() >= r.win.size {
+		return false
+	}
+	if w.op == rdmaverbs.OpRead {
+		return r.reads < r.maxReads && w.end().sub(r.una) > 0
+	}
+	return true
+}
+
+// fill adds request packets to b as far as the window allows.
+func (r *requester) fill(e *endpoint, now instant, b *batch) {
+	sent := false
+	for !b.full() && r.ready(e) {
+		w := r.at(r.cur)
+		var ok bool
+		if w.op == rdmaverbs.OpRead {
+			ok = r.emitRead(e, w, b)
+		} else {
+			ok = r.emit(e, now, w, b)
+		}
+		if !ok {
+			// The memory is gone: the request fails when it is the oldest.
+			w.bad = rdmaverbs.StatusLocProtErr
+			break
+		}
+		sent = true
+		if r.max.before(r.nxt) {
+			r.max = r.nxt
+		} else {
+			e.stats.retransmits++
+		}
+	}
+	if sent {
+		if r.ackAt == never && r.timeout > 0 {
+			r.ackAt = now.add(r.timeout)
+		}
+		if r.probeAt == never {
+			r.armProbe(now)
+		}
+	}
+}
+
+// emit adds the packet at nxt, of a SEND or WRITE.
+func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
+	k := r.nxt.sub(w.first)
+	off := k * e.mtu
+	n := min(w.length-off, e.mtu)
+	firstPkt, lastPkt := k == 0, k == w.npkts-1
+	op := requestOpcode(w.op, firstPkt, lastPkt)
+
+	payload, ok := w.gather(b, off, n)
+	if !ok {
+		return false
+	}
+	ask := lastPkt
+	if r.sinceAsk++; r.sinceAsk*4 >= r.win.size || r.outstanding()+1 >= r.win.size {
+		ask = true
+	}
+	if ask {
+		r.sinceAsk = 0
+		if r.rttAt == never && !r.nxt.before(r.max) {
+			r.rttPSN, r.rttAt = r.nxt, now
+		}
+	}
+	p := b.next(op.HeaderLen())
+	p.payload = payload
+	header.BTH(p.hdr).Encode(&header.BTHFields{
+		Opcode:    op,
+		Solicited: lastPkt && w.flags&rdmaverbs.Solicited != 0,
+		MigReq:    true,
+		PadCount:  uint8(-n & 3),
+		PKey:      header.DefaultPKey,
+		DestQP:    e.dqpn,
+		AckReq:    ask,
+		PSN:       uint32(r.nxt),
+	})
+	rest := p.hdr[header.BTHLen:]
+	if op.HasRETH() {
+		header.RETH(rest).Encode(&header.RETHFields{VA: w.raddr, RKey: w.rkey, DMALen: uint32(w.length)})
+		rest = rest[header.RETHLen:]
+	}
+	if op.HasImmDt() {
+		header.ImmDt(rest).SetImm(w.imm)
+	}
+	r.nxt = r.nxt.add(1)
+	if lastPkt {
+		r.cur++
+	}
+	return true
+}
+
+// emitRead adds the request for the responses of w that have not arrived.
+func (r *requester) emitRead(e *endpoint, w *wqe, b *batch) bool {
+	k := r.nxt.sub(w.first)
+	off := k * e.mtu
+	p := b.next(header.ReadRequest.HeaderLen())
+	header.BTH(p.hdr).Encode(&header.BTHFields{
+		Opcode:    header.ReadRequest,
+		Solicited: w.flags&rdmaverbs.Solicited != 0,
+		MigReq:    true,
+		PKey:      header.DefaultPKey,
+		DestQP:    e.dqpn,
+		AckReq:    true,
+		PSN:       uint32(r.nxt),
+	})
+	header.RETH(p.hdr[header.BTHLen:]).Encode(&header.RETHFields{
+		VA: w.raddr + uint64(off), RKey: w.rkey, DMALen: uint32(w.length - off),
+	})
+	r.nxt = w.end()
+	r.reads++
+	r.sinceAsk = 0
+	r.cur++
+	return true
+}
+
+// gather returns n bytes of the message from offset off, in up to two
+// pieces, and keeps their memory regions open for b.
+func (w *wqe) gather(b *batch, off, n int) (p [2][]byte, ok bool) {
+	if w.flags&rdmaverbs.Inline != 0 {
+		p[0] = w.inline[off : off+n]
+		return p, true
+	}
+	i := 0
+	for _, g := range w.sg {
+		if n == 0 {
+			break
+		}
+		if off >= g.n {
+			off -= g.n
+			continue
+		}
+		if !b.hold(g.mr) {
+			return p, false
+		}
+		m := min(g.n-off, n)
+		p[i] = g.mr.buf[g.off+off : g.off+off+m]
+		i++
+		n -= m
+		off = 0
+	}
+	return p, true
+}
+
+// scatter copies data to the message's memory from offset off. It reports
+// false if a memory region is closed.
+func (w *wqe) scatter(off int, data []byte) bool {
+	for _, g := range w.sg {
+		if len(data) == 0 {
+			break
+		}
+		if off >= g.n {
+			off -= g.n
+			continue
+		}
+		if !g.mr.acquire() {
+			return false
+		}
+		m := copy(g.mr.buf[g.off+off:g.off+g.n], data)
+		g.mr.release()
+		data = data[m:]
+		off = 0
+	}
+	return true
+}
+
+// requestOpcode returns the opcode of a packet of a SEND or WRITE.
+func requestOpcode(op rdmaverbs.Opcode, first, last bool) header.Opcode {
+	imm := op == rdmaverbs.OpSendImm || op == rdmaverbs.OpWriteImm
+	if op == rdmaverbs.OpSend || op == rdmaverbs.OpSendImm {
+		switch {
+		case first && last && imm:
+			return header.SendOnlyImm
+		case first && last:
+			return header.SendOnly
+		case first:
+			return header.SendFirst
+		case last && imm:
+			return header.SendLastImm
+		case last:
+			return header.SendLast
+		}
+		return header.SendMiddle
+	}
+	switch {
+	case first && last && imm:
+		return header.WriteOnlyImm
+	case first && last:
+		return header.WriteOnly
+	case first:
+		return header.WriteFirst
+	case last && imm:
+		return header.WriteLastImm
+	case last:
+		return header.WriteLast
+	}
+	return header.WriteMiddle
+}
+
+// deadline is the earliest of the requester's timers.
+func (r *requester) deadline() instant { return min(r.ackAt, r.probeAt, r.resumeAt) }
+
+// armProbe sets the probe timer if it would expire before the ACK timer's
+// period: it repairs a loss that no NAK tells of, at the end of a train, long
+// before the local ACK timeout, which RoCE peers set to a tenth of a second
+// and more. It never counts as a retry.
+func (r *requester) armProbe(now instant) {
+	d := r.win.probeDelay() << min(r.backoff, 16)
+	if r.timeout > 0 && d >= r.timeout || d > probeMax {
+		r.probeAt = never
+		return
+	}
+	r.probeAt = now.add(d)
+}
+
+// probeMax bounds the probe delay where no ACK timeout does.
+const probeMax = 4 * time.Second
+
+// expire handles the timers that are due at now.
+func (r *requester) expire(e *endpoint, now instant) {
+	if r.resumeAt <= now {
+		r.resumeAt = never
+	}
+	if r.ackAt <= now {
+		e.stats.timeouts++
+		r.gap = false
+		r.retry(e, true)
+		return
+	}
+	if r.probeAt <= now {
+		e.stats.probes++
+		r.gap = false
+		r.backoff++
+		ackAt := r.ackAt
+		r.win.collapse(r.max)
+		r.rewind()
+		r.ackAt = ackAt
+		r.armProbe(now)
+	}
+}
+
+// retry sends everything from una on again, or fails the oldest request if
+// no retry is left. silent says that nothing at all came from the peer.
+func (r *requester) retry(e *endpoint, silent bool) {
+	if r.retries == 0 {
+		r.failAt(r.done, rdmaverbs.StatusRetryExcErr)
+		return
+	}
+	r.retries--
+	if silent {
+		r.win.collapse(r.max)
+	} else {
+		r.win.lost(r.max)
+	}
+	r.rewind()
+}
+
+// rewind makes una the next packet to be sent.
+func (r *requester) rewind() {
+	r.nxt = r.una
+	r.cur = r.done
+	r.reads = 0
+	r.sinceAsk = 0
+	r.rttAt = never
+	r.ackAt, r.probeAt = never, never
+}
+
+// failAt marks the request at index i to fail with status; retire does it
+// when those before it are complete.
+func (r *requester) failAt(i int, status rdmaverbs.WCStatus) {
+	if i < r.n {
+		r.at(i).bad = status
+		r.cur = min(r.cur, i)
+		r.ackAt, r.probeAt, r.resumeAt = never, never, never
+	}
+}
