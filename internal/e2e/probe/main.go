@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// message is what a client sends and wants back on each connection.
+const message = 1024
+
+func main() {
+	// The whole program ends in time even if the test that started it died.
+	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
+	args := os.Args[1:]
+	switch {
+	case len(args) == 2 && args[0] == "server":
+		fatal(server(args[1]))
+	case (len(args) == 3 || len(args) == 4 && args[3] == "-busy") && args[0] == "client":
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			fatal(err)
+		}
+		fatal(client(args[1], n, len(args) == 4))
+	default:
+		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS | probe client ADDRESS CONNECTIONS [-busy]")
+		os.Exit(2)
+	}
+}
+
+func fatal(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "probe:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// ending names the way in which a connection ended.
+func ending(err error) string {
+	var ne net.Error
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return "EOF"
+	case errors.Is(err, net.ErrClosed):
+		return "closed here"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "reset"
+	case errors.Is(err, syscall.EPIPE):
+		return "broken pipe"
+	case errors.As(err, &ne) && ne.Timeout():
+		return "timeout"
+	}
+	return err.Error()
+}
+
+// server echoes until SIGTERM.
+func server(addr string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	var (
+		wg    sync.WaitGroup
+		conns sync.Map
+	)
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-term
+		ln.Close()
+		conns.Range(func(c, _ any) bool { c.(net.Conn).Close(); return true })
+	}()
+	for {
+		c, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		conns.Store(c, nil)
+		wg.Go(func() {
+			defer conns.Delete(c)
+			defer c.Close()
+			buf := make([]byte, 4096)
+			for {
+				n, err := c.Read(buf)
+				if err == nil {
+					_, err = c.Write(buf[:n])
+				}
+				if err != nil {
+					fmt.Printf("connection ended: %s\n", ending(err))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println("closed")
+	return nil
+}
+
+// client opens n connections at once and exchanges a message on each; then it
+// holds them until each has ended or SIGTERM comes. With busy, it goes on
+// exchanging messages meanwhile.
+func client(addr string, n int, busy bool) error {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
+	var (
+		wg     sync.WaitGroup
+		failed atomic.Int64
+		conns  = make([]net.Conn, n)
+	)
+	for i := range conns {
+		wg.Go(func() {
+			c, err := net.DialTimeout("tcp", addr, 30*time.Second)
+			if err == nil {
+				conns[i] = c
+				err = exchange(c, byte(i))
+			}
+			if err != nil {
+				failed.Add(1)
+				fmt.Printf("connection %d failed: %v\n", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Printf("holding %d connections\n", n-int(failed.Load()))
+
+	for i, c := range conns {
+		if c == nil {
+			continue
+		}
+		wg.Go(func() {
+			fmt.Printf("connection %d ended: %s\n", i, ending(hold(c, busy)))
+		})
+	}
+	ended := make(chan struct{})
+	go func() { wg.Wait(); close(ended) }()
+	select {
+	case <-term:
+		for _, c := range conns {
+			if c != nil {
+				c.Close()
+			}
+		}
+	case <-ended:
+	}
+	<-ended
+	fmt.Println("closed")
+	if failed.Load() > 0 {
+		return fmt.Errorf("%d of %d connections failed", failed.Load(), n)
+	}
+	return nil
+}
+
+// exchange sends a message made of b and checks its echo.
+func exchange(c net.Conn, b byte) error {
+	want := bytes.Repeat([]byte{b}, message)
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	if _, err := c.Write(want); err != nil {
+		return err
+	}
+	got := make([]byte, message)
+	if _, err := io.ReadFull(c, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("the echo differs")
+	}
+	return c.SetDeadline(time.Time{})
+}
+
+// hold returns why the connection ended.
+func hold(c net.Conn, busy bool) error {
+	for busy {
+		if err := exchange(c, 'x'); err != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	_, err := c.Read(make([]byte, 1))
+	return err
+}
