@@ -26,8 +26,7 @@ const ioBatch = 64
 // netWire is the wire of one netdev: RoCE version 1 by a packet socket, and
 // version 2 by UDP sockets where port 4791 is free.
 //
-// Sending is safe for concurrent use. One goroutine receives from all
-// sockets. The sockets belong to the network namespace of the thread that
+// Sending is safe for concurrent use. The sockets belong to the network namespace of the thread that
 // called openWire.
 type netWire struct {
 	index    int
@@ -37,13 +36,14 @@ type netWire struct {
 	v1       *packetPort
 	v2       *udpPorts
 	watch    io.Closer
-	wake     int // eventfd that ends the reception
 	stats    wireCounters
 
-	mu      sync.RWMutex // guards the descriptors against close
-	closed  bool
-	started bool
-	done    chan struct{} // closed when the reception has ended
+	mu          sync.RWMutex // guards the descriptors against close
+	closed      bool
+	started     bool
+	stopping    atomic.Bool
+	receivers   sync.WaitGroup
+	releaseOnce sync.Once
 }
 
 // identity is who we are at one moment: which packets are ours.
@@ -79,16 +79,13 @@ func openWire(netdev string) (_ wire, info *netdevInfo, err error) {
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, err
 	}
-	w := &netWire{index: info.Index, loopback: info.loopback, wake: -1, done: make(chan struct{})}
+	w := &netWire{index: info.Index, loopback: info.loopback}
 	defer func() {
 		if err != nil {
 			w.release()
 		}
 	}()
 	w.self.Store(newIdentity(info))
-	if w.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, nil, fmt.Errorf("softroce: eventfd: %w", err)
-	}
 	if w.v1, err = openPacketPort(info.Index); err != nil {
 		return nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
 	}
@@ -175,106 +172,75 @@ func (w *netWire) start(h handler) error {
 		return errors.New("softroce: wire was started twice")
 	}
 	w.started = true
-	go w.receive(h)
+	// One goroutine a socket, one of them at a time in h.
+	var one sync.Mutex
+	serial := func(batch []inbound) {
+		one.Lock()
+		defer one.Unlock()
+		h(batch)
+	}
+	w.receivers.Go(func() { w.receiveV1(serial) })
+	if w.v2 != nil {
+		for family, s := range w.v2.sock {
+			if s != nil {
+				w.receivers.Go(func() { w.receiveV2(family, serial) })
+			}
+		}
+	}
 	return nil
 }
 
 // close implements wire. It must not be called by the handler.
 func (w *netWire) close() error {
 	w.mu.Lock()
-	if w.closed {
-		w.mu.Unlock()
-		<-w.done
-		return nil
+	if !w.closed {
+		w.countOverruns()
+		w.closed = true // from here on nobody sends
 	}
-	w.countOverruns()
-	w.closed = true
-	started := w.started
 	w.mu.Unlock()
-	if started {
-		// The reception looks at w.wake after each batch.
-		if _, err := unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-			return fmt.Errorf("softroce: wake the reception: %w", err)
-		}
-		<-w.done
-	} else {
-		close(w.done)
-	}
-	w.release()
+	w.releaseOnce.Do(w.release)
 	return nil
 }
 
-// release frees all that openWire got. Nobody else uses it any more.
+// release ends the reception and frees all that openWire got.
 func (w *netWire) release() {
+	w.stopping.Store(true)
 	if w.watch != nil {
 		w.watch.Close()
-	}
-	if w.v1 != nil {
-		w.v1.close()
 	}
 	if w.v2 != nil {
 		w.v2.close()
 	}
-	if w.wake >= 0 {
-		unix.Close(w.wake)
+	if w.v1 != nil {
+		w.v1.sock.close()
+	}
+	w.receivers.Wait()
+	if w.v1 != nil {
+		w.v1.unmap()
 	}
 }
 
-// pollEvery is after how many batches from one socket the others are looked
-// at.
-const pollEvery = 16
-
-// receive hands packets to h until close.
-func (w *netWire) receive(h handler) {
-	defer close(w.done)
+// receiveV1 hands version 1 packets to h until close.
+func (w *netWire) receiveV1(h handler) {
 	rx := newRxBatch()
-	if w.v2 != nil {
-		rx.udp = newUDPRx()
-	}
-	fds := []unix.PollFd{
-		{Fd: int32(w.wake), Events: unix.POLLIN},
-		{Fd: int32(w.v1.fd), Events: unix.POLLIN},
-	}
-	if w.v2 != nil {
-		for _, fd := range w.v2.fd { // poll ignores an entry of -1
-			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		}
-	}
-	busy := 0
-	for {
-		if n := w.v1.take(rx, w.self.Load(), &w.stats); n > 0 {
-			if len(rx.in) > 0 {
-				h(rx.in)
-			}
-			w.v1.free(n)
+	w.v1.sock.whenReadable(&w.stopping, func() bool {
+		n := w.v1.take(rx, w.self.Load(), &w.stats)
+		if len(rx.in) > 0 {
+			h(rx.in)
 			rx.reset()
-			if busy++; busy < pollEvery {
-				continue
-			}
 		}
-		timeout := -1
-		if busy > 0 {
-			timeout = 0
-		}
-		busy = 0
-		// The packet socket's ring is looked at above after each poll.
-		if n, err := unix.Poll(fds, timeout); n <= 0 || err != nil {
-			continue // EINTR, or nothing: no other error can be
-		}
-		if fds[0].Revents != 0 {
-			return
-		}
-		for i := range fds[1:] {
-			p := &fds[1+i]
-			if p.Revents&(unix.POLLERR|unix.POLLHUP) != 0 {
-				// Netdev down, or an ICMP error: reading it clears it.
-				_, _ = unix.GetsockoptInt(int(p.Fd), unix.SOL_SOCKET, unix.SO_ERROR)
-			}
-			if i > 0 && p.Revents&unix.POLLIN != 0 {
-				w.v2.take(i-1, rx, w.self.Load(), &w.stats, h)
-			}
-		}
-	}
+		w.v1.free(n)
+		return n > 0
+	})
+}
+
+// receiveV2 hands version 2 packets over IPv4 or IPv6 to h until close.
+func (w *netWire) receiveV2(family int, h handler) {
+	rx := newRxBatch()
+	rx.udp = newUDPRx()
+	w.v2.sock[family].whenReadable(&w.stopping, func() bool {
+		return w.v2.take(family, rx, w.self.Load(), &w.stats, h)
+	})
 }
 
 // rxBatch is the reused memory of one batch of received packets.

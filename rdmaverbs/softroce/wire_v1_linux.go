@@ -39,7 +39,7 @@ const (
 
 // packetPort is a packet socket for RoCE version 1 frames of one netdev.
 type packetPort struct {
-	fd    int
+	sock  *socket
 	index int
 	ring  []byte
 	head  int // slot that the kernel fills next, as far as we have seen
@@ -52,10 +52,14 @@ func openPacketPort(index int) (_ *packetPort, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
 	}
-	p := &packetPort{fd: fd, index: index}
+	p := &packetPort{index: index}
+	if p.sock, err = newSocket(fd, "packet socket"); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
-			p.close()
+			p.sock.close()
+			p.unmap()
 		}
 	}()
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
@@ -94,16 +98,18 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-func (p *packetPort) close() {
+// unmap frees the ring, after the socket was closed and no reception is under
+// way.
+func (p *packetPort) unmap() {
 	if p.ring != nil {
 		_ = unix.Munmap(p.ring)
+		p.ring = nil
 	}
-	unix.Close(p.fd)
 }
 
 // overruns returns the frames lost since the last call for want of a slot.
 func (p *packetPort) overruns() uint64 {
-	st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	st, err := unix.GetsockoptTpacketStats(p.sock.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return 0
 	}
@@ -222,7 +228,7 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 		crc.Put(tail[pad:])
 		tx.fill(i, head[:end], p, tail)
 	}
-	err := tx.flush(w.v1.fd, len(pkts), &w.stats)
+	err := tx.flush(w.v1.sock.fd, len(pkts), &w.stats)
 	tx.clear(len(pkts))
 	w.stats.txBytes.Add(uint64(bytes))
 	return err

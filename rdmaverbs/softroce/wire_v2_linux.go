@@ -25,7 +25,7 @@ import (
 type udpPorts struct {
 	netdev string
 	index  int
-	fd     [2]int // IPv4, IPv6; -1 if the host has no IPv6
+	sock   [2]*socket // IPv4, IPv6; nil if the host has no IPv6
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
 }
@@ -40,15 +40,15 @@ const (
 // openUDPPorts opens the sockets in the calling thread's network namespace.
 // The error wraps EADDRINUSE if another program has the port.
 func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
-	u := &udpPorts{netdev: i.Name, index: i.Index, fd: [2]int{-1, -1}, ids: header.NewIDSolver()}
-	for family := range u.fd {
-		fd, err := u.open(family)
+	u := &udpPorts{netdev: i.Name, index: i.Index, ids: header.NewIDSolver()}
+	for family := range u.sock {
+		sock, err := u.open(family)
 		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
 			continue
 		}
 		if err == nil {
-			u.fd[family] = fd
-			err = setReceive(family, fd)
+			u.sock[family] = sock
+			err = setReceive(family, sock.fd)
 		}
 		if err != nil {
 			u.close()
@@ -58,7 +58,7 @@ func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
 	return u, nil
 }
 
-func (u *udpPorts) open(family int) (fd int, err error) {
+func (u *udpPorts) open(family int) (_ *socket, err error) {
 	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: header.UDPPortRoCE})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
 	if family == udp6 {
@@ -69,25 +69,30 @@ func (u *udpPorts) open(family int) (fd int, err error) {
 			{unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1},
 		}
 	}
-	if fd, err = unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-		return -1, fmt.Errorf("softroce: UDP socket: %w", err)
+	fd, err := unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("softroce: UDP socket: %w", err)
+	}
+	s, err := newSocket(fd, "UDP socket")
+	if err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			unix.Close(fd)
+			s.close()
 		}
 	}()
 	if err := setsockopts(fd, opts); err != nil {
-		return -1, err
+		return nil, err
 	}
 	if err := unix.BindToDevice(fd, u.netdev); err != nil {
-		return -1, fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", u.netdev, err)
+		return nil, fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", u.netdev, err)
 	}
 	setSendBuffer(fd)
 	if err := unix.Bind(fd, sa); err != nil {
-		return -1, fmt.Errorf("softroce: bind UDP port %d: %w", header.UDPPortRoCE, err)
+		return nil, fmt.Errorf("softroce: bind UDP port %d: %w", header.UDPPortRoCE, err)
 	}
-	return fd, nil
+	return s, nil
 }
 
 type sockopt struct{ level, name, value int }
@@ -114,23 +119,23 @@ func setReceive(family, fd int) error {
 }
 
 func (u *udpPorts) close() {
-	for _, fd := range u.fd {
-		if fd >= 0 {
-			unix.Close(fd)
+	for _, s := range u.sock {
+		if s != nil {
+			s.close()
 		}
 	}
 }
 
 // overruns returns the datagrams that the receive buffers had no room for.
 func (u *udpPorts) overruns() (n uint64) {
-	for _, fd := range u.fd {
-		if fd < 0 {
+	for _, s := range u.sock {
+		if s == nil {
 			continue
 		}
 		const skMeminfoDrops = 8 // linux/sock_diag.h, SK_MEMINFO_DROPS
 		var info [9]uint32
 		size := uint32(unsafe.Sizeof(info))
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
 			uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == 0 && int(size) == len(info)*4 {
 			n += uint64(info[skMeminfoDrops])

@@ -18,7 +18,6 @@ const (
 	udpMsgs    = 16       // messages a recvmmsg
 	udpBuf     = 64 << 10 // bytes a message: UDP_GRO joins datagrams up to this
 	udpControl = 128
-	udpRounds  = 4 // recvmmsg calls before other sockets have their turn
 )
 
 // udpRx is the reused memory of one recvmmsg call.
@@ -111,22 +110,18 @@ func (r *udpRx) meta(i, family int) (m udpMeta) {
 	return m
 }
 
-// take hands what the socket of a family holds to h.
-func (u *udpPorts) take(family int, rx *rxBatch, self *identity, c *wireCounters, h handler) {
-	r := rx.udp
-	for range udpRounds {
-		n := r.receive(u.fd[family])
-		for i := range n {
-			u.split(i, family, rx, self, c)
-			if len(rx.in) >= ioBatch || i == n-1 && len(rx.in) > 0 {
-				h(rx.in)
-				rx.reset()
-			}
-		}
-		if n < udpMsgs {
-			return
+// take hands messages that the socket of a family holds to h, and tells
+// whether there may be more.
+func (u *udpPorts) take(family int, rx *rxBatch, self *identity, c *wireCounters, h handler) (more bool) {
+	n := rx.udp.receive(u.sock[family].fd)
+	for i := range n {
+		u.split(i, family, rx, self, c)
+		if len(rx.in) >= ioBatch || i == n-1 && len(rx.in) > 0 {
+			h(rx.in)
+			rx.reset()
 		}
 	}
+	return n == udpMsgs
 }
 
 // split puts the packets of message i into rx.

@@ -103,8 +103,12 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 		copy(t.pktinfo[:16], dst.sgid[:])
 		binary.NativeEndian.PutUint32(t.pktinfo[16:], uint32(w.index))
 	}
-	t.fd = w.v2.fd[t.family]
-	return t.fd >= 0
+	sock := w.v2.sock[t.family]
+	if sock == nil {
+		return false
+	}
+	t.fd = sock.fd
+	return true
 }
 
 // datagramLen returns the bytes of UDP payload of p.
