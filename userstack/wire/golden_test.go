@@ -215,6 +215,16 @@ func TestCaptured(t *testing.T) {
 			if want := append([]byte("front"), raw...); !bytes.Equal(b, want) {
 				t.Errorf("encoded\n%x, want\n%x", b, want)
 			}
+			switch m := m.(type) {
+			case LLC:
+				if byte(m.LLCType()) != raw[0] || m.IsReply() != (raw[3]&0x80 != 0) {
+					t.Errorf("%s, reply %v, of % x", m.LLCType(), m.IsReply(), raw[:4])
+				}
+			case CLC:
+				if byte(m.CLCType()) != raw[4] {
+					t.Errorf("%s of % x", m.CLCType(), raw[:8])
+				}
+			}
 			g, err := generic(raw)
 			if err != nil {
 				t.Fatal(err)

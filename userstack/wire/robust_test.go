@@ -178,7 +178,16 @@ func TestOutOfRange(t *testing.T) {
 	}
 }
 
+// TestOpcodeRule goes through every first byte (RFC 7609, appendix A.3).
 func TestOpcodeRule(t *testing.T) {
+	for op, want := range map[LLCType]string{
+		0x21: "wire: unsupported LLC opcode 0x21: protocol error",
+		0x85: "wire: unsupported LLC opcode 0x85: optional, discard it",
+	} {
+		if got := (&OpcodeError{op}).Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 	for op := range 256 {
 		b := make([]byte, LLCLen)
 		b[0], b[1] = byte(op), LLCLen

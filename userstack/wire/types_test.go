@@ -37,6 +37,23 @@ func TestPeerID(t *testing.T) {
 	}
 }
 
+func TestModes(t *testing.T) {
+	for m, want := range map[Mode][2]bool{ModeR: {true, false}, ModeD: {false, true}, ModeNone: {}, ModeBoth: {true, true}} {
+		if got := [2]bool{m.HasR(), m.HasD()}; got != want {
+			t.Errorf("%v: R and D %v, want %v", m, got, want)
+		}
+	}
+}
+
+func TestDeleteRKeyFailed(t *testing.T) {
+	m := DeleteRKey{Count: 8, ErrorMask: 0b01010000}
+	for i := -1; i <= DeleteRKeyMax; i++ {
+		if got, want := m.Failed(i), i == 1 || i == 3; got != want {
+			t.Errorf("RKey %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
 func TestStrings(t *testing.T) {
 	for want, v := range map[string]fmt.Stringer{
 		"fde2@52:54:00:00:00:01":                 NewPeerID(0xfde2, srvMAC),
@@ -56,6 +73,10 @@ func TestStrings(t *testing.T) {
 		"no alternate path":                      AddLinkNoAlternatePath,
 		"0x03010000 (peer did not indicate SMC)": DiagPeerNoSMC,
 		"0x12345678":                             Diagnosis(0x12345678),
+		"DELETE RKEY":                            LLCDeleteRKey,
+		"none":                                   ModeNone,
+		"invalid MTU":                            AddLinkInvalidMTU,
+		"unknown link group":                     DeleteLinkUnknownGroup,
 	} {
 		if got := v.String(); got != want {
 			t.Errorf("%T: %q, want %q", v, got, want)
