@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// TCPConn is the TCP connection under an SMC-R connection. *net.TCPConn is
+// one.
+type TCPConn interface {
+	net.Conn
+	// SetLinger(0) makes Close send RST.
+	SetLinger(sec int) error
+}
+
+// clc speaks the CLC messages of one rendezvous. They share the TCP
+// connection with the data of a connection that falls back, so exactly the
+// bytes of a message are read.
+type clc struct {
+	s     *Stack
+	tcp   TCPConn
+	owner Owner
+	buf   [wire.MaxCLCLen]byte
+}
+
+// bind makes ctx and the stack's end interrupt reads and writes on tcp. The
+// function it returns ends that and clears the deadline.
+func (h *clc) bind(ctx context.Context) (release func()) {
+	cut := func() { _ = h.tcp.SetDeadline(time.Unix(1, 0)) }
+	stop1 := context.AfterFunc(ctx, cut)
+	stop2 := context.AfterFunc(h.s.ctx, cut)
+	return func() {
+		ok1, ok2 := stop1(), stop2()
+		if ok1 && ok2 {
+			_ = h.tcp.SetDeadline(time.Time{})
+		}
+	}
+}
+
+// read reads one message within clcTimeout.
+func (h *clc) read(ctx context.Context) (wire.CLC, error) {
+	if err := h.s.interrupted(ctx); err != nil {
+		return nil, err
+	}
+	_ = h.tcp.SetReadDeadline(time.Now().Add(clcTimeout))
+	if err := h.s.interrupted(ctx); err != nil {
+		return nil, err
+	}
+	return h.readMsg()
+}
+
+func (h *clc) readMsg() (wire.CLC, error) {
+	if _, err := io.ReadFull(h.tcp, h.buf[:wire.HeaderLen]); err != nil {
+		return nil, fmt.Errorf("userstack: read CLC header: %w", err)
+	}
+	hd, err := wire.ParseHeader(h.buf[:wire.HeaderLen])
+	if err != nil {
+		return nil, fmt.Errorf("userstack: peer sent no CLC message: %w", err)
+	}
+	if _, err := io.ReadFull(h.tcp, h.buf[wire.HeaderLen:hd.Length]); err != nil {
+		return nil, fmt.Errorf("userstack: read %s: %w", hd.Type, err)
+	}
+	m, err := wire.ParseCLC(h.buf[:hd.Length])
+	if err != nil {
+		return nil, fmt.Errorf("userstack: %w", err)
+	}
+	return m, nil
+}
+
+func (h *clc) write(m wire.CLC) error {
+	b, err := m.AppendBinary(nil)
+	if err != nil {
+		return fmt.Errorf("userstack: %w", err)
+	}
+	_ = h.tcp.SetWriteDeadline(time.Now().Add(clcTimeout))
+	if _, err := h.tcp.Write(b); err != nil {
+		return fmt.Errorf("userstack: send %s: %w", m.CLCType(), err)
+	}
+	return nil
+}
+
+// decline tells the peer that the connection continues as TCP, and returns
+// the reason. If the peer cannot be told, the connection is unusable and the
+// returned error is not a *DeclineError.
+func (h *clc) decline(cause error) error {
+	d := declineFor(cause)
+	if d.Remote {
+		return d
+	}
+	err := h.write(wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == wire.DiagSync})
+	if err != nil {
+		return err
+	}
+	return d
+}
+
+// watchDecline waits for the outcome of an LLC exchange while listening for
+// a DECLINE, which the peer may send until data flows (RFC 7609, appendix
+// C.2).
+func (h *clc) watchDecline(ctx context.Context, outcome <-chan error) error {
+	type got struct {
+		m   wire.CLC
+		err error
+	}
+	ch := make(chan got, 1)
+	_ = h.tcp.SetReadDeadline(time.Time{})
+	if err := h.s.interrupted(ctx); err != nil {
+		return err
+	}
+	go func() {
+		m, err := h.readMsg()
+		ch <- got{m, err}
+	}()
+	select {
+	case err := <-outcome:
+		_ = h.tcp.SetReadDeadline(time.Unix(1, 0))
+		if g := <-ch; g.m != nil {
+			if d, ok := g.m.(wire.Decline); ok {
+				return &DeclineError{Remote: true, Code: d.Diagnosis}
+			}
+			return fmt.Errorf("userstack: unexpected %s", g.m.CLCType())
+		}
+		return err
+	case g := <-ch:
+		if g.err != nil {
+			return g.err
+		}
+		if d, ok := g.m.(wire.Decline); ok {
+			return &DeclineError{Remote: true, Code: d.Diagnosis}
+		}
+		return fmt.Errorf("userstack: unexpected %s", g.m.CLCType())
+	}
+}
+
+// interrupted returns why a rendezvous must end now, if it must.
+func (s *Stack) interrupted(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if s.ctx.Err() != nil {
+		return ErrStackClosed
+	}
+	return nil
+}
+
+func (s *Stack) peerIDNow() wire.PeerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peerID
+}
+
+// addrPort returns the address and port of a.
+func addrPort(a net.Addr) netip.AddrPort {
+	if t, ok := a.(*net.TCPAddr); ok {
+		ap := t.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap
+}
+
+// params and endpoint convert between CLC and the core.
+func params(e wire.Endpoint) linkgroup.ConnParams {
+	return linkgroup.ConnParams{
+		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: uint32(e.QPN), PSN: uint32(e.PSN), MTU: uint8(e.MTU)},
+		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: uint8(e.RMBESize),
+	}
+}
+
+func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {
+	return wire.Endpoint{
+		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: wire.QPN(p.Link.QPN), PSN: wire.PSN(p.Link.PSN), MTU: wire.MTU(p.Link.MTU),
+		RMB: wire.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: wire.BufSize(p.SizeCode),
+	}
+}
+
+// wait waits for an outcome of the core, which bounds it by its own timers;
+// ctx and the stack's end only shorten it.
+func (s *Stack) wait(ctx context.Context, ch <-chan error) error {
+	t := time.NewTimer(30 * time.Second)
+	defer t.Stop()
+	select {
+	case err := <-ch:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.ctx.Done():
+		return ErrStackClosed
+	case <-t.C:
+		return errors.New("userstack: internal: no outcome of an LLC exchange")
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
+// a TCP connection whose peer has announced SMC, and returns the SMC-R
+// connection, which then owns tcp.
+//
+// If the error is a *DeclineError, tcp is untouched by CLC messages from here
+// on and carries the connection's data. After any other error tcp must be
+// closed.
+func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
+	release := h.bind(ctx)
+	defer release()
+	c, err := h.client(ctx)
+	s.account(sideClient, c, err)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (h *clc) client(ctx context.Context) (*Conn, error) {
+	s := h.s
+	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
+	rt, err := s.net.Route(local.Addr(), remote.Addr())
+	if err != nil {
+		return nil, h.decline(&DeclineError{Code: wire.DiagNoRoute, Err: err})
+	}
+	devs, pnetID, err := s.devicesFor(rt)
+	if err != nil {
+		return nil, h.decline(err)
+	}
+	id := s.identity(devs[0])
+	d, err := devs[0].core()
+	if err != nil {
+		return nil, h.decline(err)
+	}
+	// The area for future growth makes it the layout that Linux and tshark read.
+	prop := wire.Proposal{PeerID: id, GID: d.GID, MAC: d.MAC, Growth: make([]byte, wire.ProposalGrowthLinux)}
+	if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
+		prop.IPv4 = p.Masked()
+	} else {
+		prop.IPv6 = rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+	}
+	if err := h.write(prop); err != nil {
+		return nil, err
+	}
+	m, err := h.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch m := m.(type) {
+	case wire.Decline:
+		return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
+	case wire.Accept:
+		if m.FirstContact {
+			return h.clientFirst(ctx, m, devs, rt.VLAN, pnetID)
+		}
+		return h.clientNext(ctx, m)
+	default:
+		return nil, fmt.Errorf("userstack: unexpected %s in answer to PROPOSAL", m.CLCType())
+	}
+}
+
+// clientFirst creates the link group that the server's ACCEPT begins.
+func (h *clc) clientFirst(ctx context.Context, acc wire.Accept, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
+	s := h.s
+	g := newGroup(s, linkgroup.Client, acc.PeerID, vlan, devs, pnetID)
+	if err := s.addGroup(g); err != nil {
+		return nil, err
+	}
+	peer := params(acc.Endpoint)
+	var c *Conn
+	var local linkgroup.ConnParams
+	err := g.event(func(now time.Time) (err error) {
+		if _, err = g.core.FirstLink(now); err != nil {
+			return err
+		}
+		if c, err = g.newConn(now, h, true); err != nil {
+			return err
+		}
+		local = c.core.Local()
+		return g.core.ConnectFirst(now, peer.Link)
+	})
+	if err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	conf := wire.Confirm{FirstContact: true, Endpoint: endpoint(s.peerIDNow(), local)}
+	conf.MTU = min(conf.MTU, acc.MTU)
+	if err := h.write(conf); err != nil {
+		g.drop(c)
+		return nil, err
+	}
+	if err := h.watchDecline(ctx, g.first); err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	c.start()
+	s.log.Info("link group established", "lgr", g.name(), "role", "client", "peer", acc.PeerID)
+	return c, nil
+}
+
+// clientNext puts the connection on the link group that ACCEPT names.
+func (h *clc) clientNext(ctx context.Context, acc wire.Accept) (*Conn, error) {
+	s := h.s
+	g := s.reuse(linkgroup.Client, acc.PeerID, acc.GID, acc.MAC, uint32(acc.QPN))
+	if g == nil {
+		return nil, h.decline(&DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("no link group with peer %s, queue pair %s", acc.PeerID, acc.QPN)})
+	}
+	var c *Conn
+	err := g.event(func(now time.Time) (err error) {
+		c, err = g.newConn(now, h, true)
+		return err
+	})
+	if err == nil {
+		err = s.wait(ctx, c.ready)
+	}
+	var local linkgroup.ConnParams
+	if err == nil {
+		err = g.event(func(now time.Time) error {
+			// Attach moves the connection to the link that ACCEPT names;
+			// CONFIRM must carry our RToken on that link.
+			err := c.core.Attach(now, params(acc.Endpoint))
+			local = c.core.Local()
+			return err
+		})
+	}
+	if err != nil {
+		g.cancel(c)
+		return nil, h.decline(err)
+	}
+	if err := h.write(wire.Confirm{Endpoint: endpoint(s.peerIDNow(), local)}); err != nil {
+		c.abandon()
+		return nil, err
+	}
+	c.start()
+	return c, nil
+}
+
+// event hands an event with an outcome to the core.
+func (g *group) event(f func(now time.Time) error) (err error) {
+	g.do(func(now time.Time) {
+		if g.dead {
+			err = linkgroup.ErrGroupDead
+			return
+		}
+		err = f(now)
+	})
+	return err
+}
+
+// abandon ends a link group whose first contact failed, and declines.
+func (h *clc) abandon(g *group, c *Conn, cause error) error {
+	g.drop(c)
+	return h.decline(cause)
+}
+
+// drop ends a link group whose first contact failed.
+func (g *group) drop(c *Conn) {
+	g.cancel(c)
+	g.do(func(now time.Time) {
+		if !g.dead {
+			g.core.Terminate(now, wire.DeleteLinkProgram)
+		}
+	})
+}
+
+// cancel gives back what a connection that never opened holds.
+func (g *group) cancel(c *Conn) {
+	if c == nil {
+		return
+	}
+	g.do(func(now time.Time) {
+		if !g.dead {
+			c.core.Cancel(now)
+		}
+		delete(g.conns, c)
+	})
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"smcr/pnet"
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// Config configures a [Stack]. The zero value works: software RoCE on
+// whatever netdev the route to a peer takes.
+type Config struct {
+	// Provider gives the RDMA devices. Nil means software RoCE.
+	Provider rdmaverbs.Provider
+	// Network answers for addresses and netdevs. Nil means the network
+	// namespace of the thread that calls New.
+	Network Network
+	// Option announces SMC in the TCP handshake and tells what the peer
+	// announced. Nil means the eBPF program of package tcpopt; where that is
+	// not permitted, New logs it and SMC is used toward AssumeSMC only.
+	Option OptionMarker
+	// AssumeSMC lists peers that are taken to speak SMC although the TCP
+	// handshake cannot tell. Used only without Option: otherwise the
+	// handshake decides.
+	AssumeSMC []netip.Prefix
+	// NoOption keeps New from loading the eBPF program.
+	NoOption bool
+	// NetDevs are the netdevs that may carry RoCE. Empty means all.
+	NetDevs []string
+	// PNETs is the pnetid table, shared with whoever changes it. Nil means
+	// a new one.
+	PNETs *pnet.Table
+	// MaxLinks and MaxConns bound a link group. Zero means 2 and 255.
+	MaxLinks, MaxConns int
+	// RecvBuf is the size of an RMB element, rounded up to 16 KiB times a
+	// power of two, at most 512 KiB; SendBuf that of the send buffer. Zero
+	// means DefaultBuf.
+	RecvBuf, SendBuf int
+	// EyeCatcher makes RMB elements begin with the 4 bytes of RFC 7609,
+	// section 4.2, which Linux peers refuse. Without it they begin with data,
+	// as Linux has it, unless a peer turns out to be one that needs them.
+	EyeCatcher bool
+	// Hostname is what listings show. Empty means the system's.
+	Hostname string
+	// Log takes what an operator should know. Nil discards it.
+	Log *slog.Logger
+
+	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
+}
+
+// DefaultBuf is the size in bytes of send buffers and RMB elements.
+const DefaultBuf = 256 << 10
+
+// clcTimeout bounds the wait for each CLC message.
+const clcTimeout = 6 * time.Second
+
+// An OptionMarker writes the SMC option into the TCP handshakes of marked
+// sockets and reads what the peer wrote (package tcpopt).
+type OptionMarker interface {
+	MarkConnect(fd int) error
+	MarkListen(fd int) error
+	// PeerSMC reports whether the peer of a connected or accepted socket
+	// sent the option.
+	PeerSMC(fd int) (bool, error)
+	Close() error
+}
+
+func (c *Config) setDefaults() error {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.RecvBuf == 0 {
+		c.RecvBuf = DefaultBuf
+	}
+	if c.SendBuf == 0 {
+		c.SendBuf = DefaultBuf
+	}
+	if c.RecvBuf < 0 || c.RecvBuf > wire.MaxBufSizeRFC.Bytes() || c.SendBuf < 4096 || c.SendBuf > 64<<20 {
+		return fmt.Errorf("userstack: buffer sizes %d (receive) and %d (send): at most %d and %d bytes", c.RecvBuf, c.SendBuf, wire.MaxBufSizeRFC.Bytes(), 64<<20)
+	}
+	if c.MaxLinks < 0 || c.MaxLinks > 3 {
+		return fmt.Errorf("userstack: %d links a group: 1 to 3", c.MaxLinks)
+	}
+	if c.MaxConns < 0 || c.MaxConns > 255 {
+		return fmt.Errorf("userstack: %d connections a group: 1 to 255", c.MaxConns)
+	}
+	if c.PNETs == nil {
+		c.PNETs = new(pnet.Table)
+	}
+	if c.Hostname == "" {
+		h, err := os.Hostname()
+		if err != nil {
+			return errors.Join(errors.New("userstack: no host name"), err)
+		}
+		c.Hostname = h
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"smcr/nl"
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+var _ nl.Control = (*control)(nil)
+
+// control shows a Stack through the seam of package nl, with the kernel's
+// meanings and errors.
+type control struct{ s *Stack }
+
+// Control returns the control interface of the stack. Closing it leaves the
+// stack alone.
+func (s *Stack) Control() nl.Control { return &control{s} }
+
+// SysInfo implements nl.Control.
+func (c *control) SysInfo(context.Context) (nl.SysInfo, error) {
+	return nl.SysInfo{
+		Version: 1, LocalHost: c.s.cfg.Hostname,
+		Stack: "smcr", PID: uint32(os.Getpid()), UID: uint32(os.Geteuid()),
+	}, nil
+}
+
+// lgrID converts a group id as the kernel shows it: the number whose memory
+// bytes they are.
+func lgrID(g *group) nl.LinkGroupID {
+	id := g.core.ID()
+	return nl.LinkGroupID(binary.BigEndian.Uint32(id[:]))
+}
+
+// eachGroup calls f for each link group in the order of their ids, with its
+// lock held.
+func (c *control) eachGroup(f func(g *group)) {
+	groups := c.s.groupList()
+	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(lgrID(a), lgrID(b)) })
+	for _, g := range groups {
+		g.mu.Lock()
+		if !g.dead {
+			f(g)
+		}
+		g.unlock()
+	}
+}
+
+// LinkGroups implements nl.Control.
+func (c *control) LinkGroups(context.Context) ([]nl.LinkGroup, error) {
+	var out []nl.LinkGroup
+	c.eachGroup(func(g *group) {
+		out = append(out, nl.LinkGroup{
+			ID: lgrID(g), Role: nl.Role(g.core.Role()), Type: nl.LinkGroupType(g.core.Type()),
+			PNETID: g.pnet, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
+			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
+			PeerID: g.peer, Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
+		})
+	})
+	return out, nil
+}
+
+// Links implements nl.Control.
+func (c *control) Links(context.Context) ([]nl.Link, error) {
+	var out []nl.Link
+	c.eachGroup(func(g *group) {
+		for _, cl := range g.core.Links() {
+			out = append(out, g.describeLink(cl))
+		}
+	})
+	return out, nil
+}
+
+func (g *group) describeLink(cl *linkgroup.Link) nl.Link {
+	row := nl.Link{
+		LinkGroup: lgrID(g), Role: nl.Role(g.core.Role()), Type: nl.LinkGroupType(g.core.Type()),
+		ID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1,
+		GID: nl.GID(cl.Local().GID), PeerGID: nl.GID(cl.Peer().GID),
+		Conns: uint32(cl.ConnCount()), State: nl.LinkState(cl.State()),
+		QPN: cl.Local().QPN, PeerQPN: cl.Peer().QPN,
+		MTU: uint32(rdmaverbs.MTU(min(cl.Local().MTU, cl.Peer().MTU)).Bytes()),
+	}
+	binary.BigEndian.PutUint32(row.UID[:], cl.UID())
+	binary.BigEndian.PutUint32(row.PeerUID[:], cl.PeerUID())
+	if l, _ := cl.Data.(*link); l != nil {
+		row.NetDev = uint32(l.dev.rdma.Attr().IfIndex)
+	}
+	return row
+}
+
+// Devices implements nl.Control: a device for each netdev that can carry
+// RoCE, whether or not a connection has needed it yet.
+func (c *control) Devices(context.Context) ([]nl.Device, error) {
+	s := c.s
+	netdevs, err := s.net.NetDevs()
+	if err != nil {
+		return nil, err
+	}
+	use, links := map[int]uint32{}, map[int]uint32{}
+	c.eachGroup(func(g *group) {
+		seen := map[int]bool{}
+		for _, cl := range g.core.Links() {
+			id := cl.Dev().ID
+			links[id]++
+			if !seen[id] {
+				seen[id] = true
+				use[id]++
+			}
+		}
+	})
+	s.devMu.Lock()
+	defer s.devMu.Unlock()
+	var out []nl.Device
+	for _, n := range netdevs {
+		if !s.allowed(n.Name) {
+			continue
+		}
+		name := DevicePrefix + n.Name
+		id := s.pnets.IBPort(name, 1)
+		port := nl.Port{PNETID: id, PNETUser: id != "", NetDev: uint32(n.Index), Active: n.Up, Valid: true}
+		row := nl.Device{Name: name, Provider: s.cfg.Provider.Name()}
+		if d := s.devices[n.Name]; d != nil {
+			row.UseCount, port.Links = use[d.id], links[d.id]
+			if p, err := d.rdma.Port(1); err == nil {
+				port.Active = p.State == rdmaverbs.PortActive
+				port.MTU = uint32(p.ActiveMTU.Bytes())
+			}
+			if _, gid, err := d.sourceGID(); err == nil {
+				port.GID = nl.GID(gid)
+			}
+		}
+		row.Ports = []nl.Port{port}
+		out = append(out, row)
+	}
+	return out, nil
+}
+
+// Stats implements nl.Control.
+func (c *control) Stats(context.Context) (nl.Stats, error) {
+	st := c.s.stats.Snapshot()
+	c.eachGroup(func(g *group) {
+		st.SMCR.TXUsage += g.sendBytes
+		st.SMCR.RXUsage += g.rmbBytes
+	})
+	return st, nil
+}
+
+// Fallbacks implements nl.Control.
+func (c *control) Fallbacks(context.Context) (nl.Fallbacks, error) {
+	return c.s.stats.Fallbacks(), nil
+}
+
+// Connections implements nl.Control.
+func (c *control) Connections(context.Context) ([]nl.Connection, error) {
+	var out []nl.Connection
+	c.eachGroup(func(g *group) {
+		for conn := range g.conns {
+			out = append(out, conn.describe())
+		}
+	})
+	slices.SortFunc(out, func(a, b nl.Connection) int { return cmp.Compare(a.Inode, b.Inode) })
+	c.s.mu.Lock()
+	for l := range c.s.listeners {
+		out = append(out, nl.Connection{State: nl.StateListen, Local: addrPort(l.Addr())})
+	}
+	c.s.mu.Unlock()
+	return out, nil
+}
+
+// describe makes the listing's row of a connection. g.mu is held.
+func (c *Conn) describe() nl.Connection {
+	i := c.core.Info()
+	cur := func(x wire.Cursor) nl.Cursor { return nl.Cursor{Wrap: x.Wrap, Count: x.Count} }
+	row := nl.Connection{
+		State: nl.ConnState(c.core.State()), Mode: nl.ModeSMCR,
+		Local: addrPort(c.local), Remote: addrPort(c.remote),
+		Inode: c.ino, UID: c.owner.UID, PID: c.owner.PID, Command: c.owner.Command,
+		LinkGroup: lgrID(c.g), TXBytes: c.txBytes, RXBytes: c.rxBytes,
+		Info: &nl.ConnInfo{
+			Token: i.Token, Sndbuf: uint32(i.SendBuf), RMBE: uint32(i.RMBE), PeerRMBE: uint32(i.PeerRMBE),
+			RXProd: cur(i.RxProd), RXCons: cur(i.RxCons), TXProd: cur(i.TxProd), TXCons: cur(i.TxCons),
+			RXProdFlags: uint8(i.RxFlags), RXStateFlags: uint8(i.RxState),
+			TXProdFlags: uint8(i.TxFlags), TXStateFlags: uint8(i.TxState),
+			TXPrep: cur(i.TxPrep), TXSent: cur(i.TxSent), TXFin: cur(i.TxFin),
+		},
+	}
+	if cl := c.core.Link(); cl != nil {
+		row.Link = &nl.ConnLink{
+			LinkID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1, Role: nl.Role(c.g.core.Role()),
+			GID: nl.GID(cl.Local().GID), PeerGID: nl.GID(cl.Peer().GID),
+		}
+		if l, _ := cl.Data.(*link); l != nil {
+			row.NetDev = uint32(l.dev.rdma.Attr().IfIndex)
+		}
+	}
+	return row
+}
+
+// PNETs implements nl.Control.
+func (c *control) PNETs(context.Context) ([]nl.PNET, error) { return c.s.pnets.Entries(), nil }
+
+// AddPNET implements nl.Control. Unlike the kernel, which stores entries of
+// devices that do not exist yet, it refuses an unknown device: the stack
+// knows them all.
+func (c *control) AddPNET(_ context.Context, p nl.PNET) error {
+	netdevs, err := c.s.net.NetDevs()
+	if err != nil {
+		return err
+	}
+	known := func(name string) bool {
+		return slices.ContainsFunc(netdevs, func(n NetDev) bool { return n.Name == name })
+	}
+	if p.NetDev != "" && !known(p.NetDev) {
+		return fmt.Errorf("no netdev %q: %w", p.NetDev, syscall.ENODEV)
+	}
+	if p.IBDev != "" {
+		nd, ok := strings.CutPrefix(p.IBDev, DevicePrefix)
+		if !ok || !known(nd) {
+			return fmt.Errorf("no RoCE device %q: %w", p.IBDev, syscall.ENODEV)
+		}
+	}
+	return c.s.pnets.Add(p)
+}
+
+// RemovePNET implements nl.Control.
+func (c *control) RemovePNET(_ context.Context, id string) error { return c.s.pnets.Remove(id) }
+
+// FlushPNET implements nl.Control.
+func (c *control) FlushPNET(context.Context) error {
+	c.s.pnets.Flush()
+	return nil
+}
+
+// errVersion1 answers for what belongs to SMC version 2.
+func errVersion1(what string) error {
+	return fmt.Errorf("%s: this stack speaks SMC-R version 1: %w", what, nl.ErrNotSupported)
+}
+
+// UEIDs implements nl.Control: version 1 has none.
+func (c *control) UEIDs(context.Context) ([]string, error) { return nil, nil }
+
+// AddUEID implements nl.Control.
+func (c *control) AddUEID(context.Context, string) error { return errVersion1("enterprise IDs") }
+
+// RemoveUEID implements nl.Control.
+func (c *control) RemoveUEID(context.Context, string) error {
+	return fmt.Errorf("no such enterprise ID: %w", os.ErrNotExist)
+}
+
+// FlushUEID implements nl.Control.
+func (c *control) FlushUEID(context.Context) error { return nil }
+
+// SEID implements nl.Control: only s390 has one.
+func (c *control) SEID(context.Context) (nl.SEID, error) { return nl.SEID{}, nil }
+
+// SetSEID implements nl.Control.
+func (c *control) SetSEID(context.Context, bool) error {
+	return errVersion1("the system enterprise ID")
+}
+
+// HSLimitation implements nl.Control.
+func (c *control) HSLimitation(context.Context) (bool, error) { return c.s.limitHS.Load(), nil }
+
+// SetHSLimitation implements nl.Control: while it is set, new listeners and
+// accepted connections get plain TCP when many handshakes are under way.
+func (c *control) SetHSLimitation(_ context.Context, on bool) error {
+	c.s.limitHS.Store(on)
+	return nil
+}
+
+// Close implements nl.Control.
+func (c *control) Close() error { return nil }
+
+// peerOf returns the address part of a connection's peer.
+func peerOf(tcp TCPConn) netip.Addr { return addrPort(tcp.RemoteAddr()).Addr() }

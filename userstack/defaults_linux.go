@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+
+	"smcr/rdmaverbs/softroce"
+	"smcr/userstack/tcpopt"
+)
+
+// defaults fills in what the configuration left to the stack: the host's
+// network, software RoCE and the eBPF program.
+func (s *Stack) defaults() error {
+	if s.net == nil {
+		n, err := newHostNetwork()
+		if err != nil {
+			return err
+		}
+		s.net, s.ownNet = n, n
+	}
+	if s.cfg.Provider == nil {
+		s.cfg.Provider = softroce.New(softroce.WithLogger(s.log))
+	}
+	if s.option != nil || s.cfg.NoOption {
+		return nil
+	}
+	p, err := tcpopt.Attach(tcpopt.Options{Logger: s.log})
+	if err != nil {
+		// Said once; the stack then trusts AssumeSMC only.
+		s.optErr = err
+		s.log.Warn("the TCP option of SMC cannot be used: SMC only toward the peers that are assumed to speak it", "err", err, "assumed", s.cfg.AssumeSMC)
+		return nil
+	}
+	s.option, s.ownOpt = marker{p}, true
+	return nil
+}
+
+// marker makes tcpopt.Program an OptionMarker.
+type marker struct{ *tcpopt.Program }
+
+func (m marker) PeerSMC(fd int) (bool, error) {
+	st, err := m.Peer(fd)
+	if err != nil {
+		return false, err
+	}
+	if st == tcpopt.Unknown {
+		return false, errors.New("userstack: TCP handshake is not over")
+	}
+	return st == tcpopt.PeerSMC, nil
+}

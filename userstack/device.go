@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// DevicePrefix begins the names of software RoCE devices: the device on
+// netdev eth0 is soft-eth0.
+const DevicePrefix = "soft-"
+
+// ErrNoDevice means that no RoCE device serves the network of a connection.
+var ErrNoDevice = errors.New("userstack: no RoCE device for this network")
+
+// device is an opened RDMA device.
+type device struct {
+	id   int
+	name string
+	dev  string // netdev
+	rdma rdmaverbs.Device
+	done chan struct{} // event loop ended
+}
+
+// core describes the device to the protocol core as it is now.
+func (d *device) core() (linkgroup.Device, error) {
+	p, err := d.rdma.Port(1)
+	if err != nil {
+		return linkgroup.Device{}, err
+	}
+	_, gid, err := d.sourceGID()
+	if err != nil {
+		return linkgroup.Device{}, err
+	}
+	cd := linkgroup.Device{ID: d.id, Name: d.name, GID: wire.GID(gid), MTU: uint8(p.ActiveMTU), Up: p.State == rdmaverbs.PortActive}
+	copy(cd.MAC[:], p.HWAddr)
+	return cd, nil
+}
+
+// sourceGID picks the GID that SMC-R version 1 names in CLC messages: the
+// first RoCE version 1 entry, which is the link-local one.
+func (d *device) sourceGID() (int, rdmaverbs.GID, error) {
+	gids, err := d.rdma.GIDs(1)
+	if err != nil {
+		return 0, rdmaverbs.GID{}, err
+	}
+	for i, e := range gids {
+		if e.Type == rdmaverbs.RoCEv1 && !e.GID.IsZero() {
+			return i, e.GID, nil
+		}
+	}
+	return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no RoCE version 1 GID", ErrNoDevice, d.name)
+}
+
+// deviceByID returns an open device, or nil.
+func (s *Stack) deviceByID(id int) *device {
+	s.devMu.Lock()
+	defer s.devMu.Unlock()
+	for _, d := range s.devices {
+		if d.id == id {
+			return d
+		}
+	}
+	return nil
+}
+
+// openDevice returns the device on netdev, opening it at first use.
+func (s *Stack) openDevice(netdev string) (*device, error) {
+	s.devMu.Lock()
+	defer s.devMu.Unlock()
+	if d := s.devices[netdev]; d != nil {
+		return d, nil
+	}
+	if s.devClosed {
+		return nil, ErrStackClosed
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	rdma, err := s.cfg.Provider.Open(ctx, DevicePrefix+netdev)
+	if err != nil {
+		return nil, fmt.Errorf("%w: open %s%s: %w", ErrNoDevice, DevicePrefix, netdev, err)
+	}
+	s.lastDev++
+	d := &device{id: s.lastDev, name: rdma.Name(), dev: netdev, rdma: rdma, done: make(chan struct{})}
+	s.devices[netdev] = d
+	go s.watchDevice(d)
+	s.log.Debug("opened device", "dev", d.name)
+	return d, nil
+}
+
+// watchDevice tells the link groups when a device comes or goes, until the
+// device is closed.
+func (s *Stack) watchDevice(d *device) {
+	defer close(d.done)
+	for ev := range d.rdma.Events() {
+		cd, err := d.core()
+		fatal := ev.Type == rdmaverbs.EventDeviceFatal
+		down := fatal || ev.Type == rdmaverbs.EventPortErr || err != nil || !cd.Up
+		s.log.Info("device event", "dev", d.name, "up", !down, "gone", fatal)
+		for _, g := range s.groupList() {
+			g.do(func(now time.Time) {
+				switch {
+				case g.dead:
+				case down:
+					g.core.DeviceDown(now, d.id)
+				case ev.Type == rdmaverbs.EventPortActive:
+					g.core.DeviceUp(now, cd)
+				}
+			})
+		}
+		if fatal {
+			s.devMu.Lock()
+			if s.devices[d.dev] == d {
+				delete(s.devices, d.dev)
+			}
+			s.devMu.Unlock()
+			// Close ends this loop: it closes the event channel.
+			go d.rdma.Close()
+		}
+	}
+}
+
+// closeDevices closes all devices and waits for their event loops.
+func (s *Stack) closeDevices() error {
+	s.devMu.Lock()
+	s.devClosed = true
+	devs := s.devices
+	s.devices = map[string]*device{}
+	s.devMu.Unlock()
+	var errs []error
+	for _, d := range devs {
+		errs = append(errs, d.rdma.Close())
+		<-d.done
+	}
+	return errors.Join(errs...)
+}
+
+// devicesFor returns the devices that may serve a connection over rt, the
+// preferred one first, and their pnetid.
+//
+// As in the kernel, a pnetid on the route's netdev picks the RoCE devices
+// with the same pnetid. Without one the device on that netdev serves; the
+// netdevs beside it in the same subnet give the alternates.
+func (s *Stack) devicesFor(rt Route) ([]*device, string, error) {
+	id := s.pnets.NetDev(rt.NetDev)
+	var names []string
+	if id == "" {
+		names = append([]string{rt.NetDev}, rt.Peers...)
+	} else {
+		for _, e := range s.pnets.Entries() {
+			if e.ID == id && e.IBDev != "" && e.IBPort <= 1 {
+				if nd, ok := strings.CutPrefix(e.IBDev, DevicePrefix); ok {
+					names = append(names, nd)
+				}
+			}
+		}
+		// The device on the route's own netdev first, if it is among them.
+		for i, n := range names {
+			if n == rt.NetDev {
+				names[0], names[i] = names[i], names[0]
+			}
+		}
+	}
+	var out []*device
+	var errs []error
+	for _, n := range names {
+		if !s.allowed(n) {
+			continue
+		}
+		d, err := s.openDevice(n)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if p, err := d.rdma.Port(1); err != nil || p.State != rdmaverbs.PortActive {
+			errs = append(errs, fmt.Errorf("%s is down", d.name))
+			continue
+		}
+		out = append(out, d)
+	}
+	if len(out) == 0 {
+		if id != "" && len(errs) == 0 {
+			errs = append(errs, fmt.Errorf("no device has pnetid %q of netdev %s", id, rt.NetDev))
+		}
+		return nil, id, fmt.Errorf("%w: %w", ErrNoDevice, errors.Join(errs...))
+	}
+	return out, id, nil
+}
+
+// allowed reports whether the configuration lets netdev carry RoCE.
+func (s *Stack) allowed(netdev string) bool {
+	if len(s.cfg.NetDevs) == 0 {
+		return true
+	}
+	for _, n := range s.cfg.NetDevs {
+		if n == netdev {
+			return true
+		}
+	}
+	return false
+}

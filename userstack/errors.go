@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// closedError is ErrStackClosed.
+type closedError struct{}
+
+func (closedError) Error() string        { return "userstack: stack is closed" }
+func (closedError) Is(target error) bool { return target == net.ErrClosed }
+
+// A DeclineError tells that a connection does not use SMC-R and why. The TCP
+// connection below is intact and carries the data instead.
+type DeclineError struct {
+	// Remote says that the peer declined.
+	Remote bool
+	// Code is the reason, in the numbers that Linux uses.
+	Code wire.Diagnosis
+	// Err is the local cause, if any.
+	Err error
+}
+
+func (e *DeclineError) Error() string {
+	who := "declined"
+	if e.Remote {
+		who = "peer declined"
+	}
+	if e.Err != nil {
+		return fmt.Sprintf("userstack: %s SMC-R: %s: %v", who, e.Code, e.Err)
+	}
+	return fmt.Sprintf("userstack: %s SMC-R: %s", who, e.Code)
+}
+
+func (e *DeclineError) Unwrap() error { return e.Err }
+
+// declineFor chooses the diagnosis for a local failure.
+func declineFor(err error) *DeclineError {
+	var d *DeclineError
+	if errors.As(err, &d) {
+		return d
+	}
+	code := wire.DiagInternal
+	switch {
+	case errors.Is(err, ErrNoDevice), errors.Is(err, linkgroup.ErrNoDevice):
+		code = wire.DiagNoSMCRDev
+	case errors.Is(err, linkgroup.ErrTimeout):
+		code = wire.DiagTimeoutConfLink
+	case errors.Is(err, linkgroup.ErrNoLink), errors.Is(err, linkgroup.ErrGroupDead), errors.Is(err, linkgroup.ErrFull):
+		code = wire.DiagNoActiveLink
+	case errors.Is(err, linkgroup.ErrUnknownRKey), errors.Is(err, linkgroup.ErrInvalidParams):
+		code = wire.DiagRToken
+	case errors.Is(err, syscall.ENOMEM):
+		code = wire.DiagMem
+	}
+	return &DeclineError{Code: code, Err: err}
+}
+
+// sysError turns a core's error into what a TCP socket would report for op.
+func sysError(op string, err error) error {
+	switch {
+	case err == nil || err == io.EOF:
+		return err
+	case errors.Is(err, linkgroup.ErrPeerClosed), errors.Is(err, linkgroup.ErrWriteClosed):
+		return os.NewSyscallError(op, syscall.EPIPE)
+	case errors.Is(err, linkgroup.ErrClosed):
+		return net.ErrClosed
+	case errors.Is(err, linkgroup.ErrAborted):
+		return os.NewSyscallError(op, syscall.ECONNABORTED)
+	default:
+		return os.NewSyscallError(op, syscall.ECONNRESET)
+	}
+}

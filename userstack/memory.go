@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"sync"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+)
+
+// memPool keeps mapped memory for reuse by size, so that opening and closing
+// connections neither maps nor faults pages.
+type memPool struct {
+	mu    sync.Mutex
+	free  map[int][][]byte
+	bytes int // in free
+	out   int // handed out
+}
+
+// poolMax bounds what the pool keeps, in bytes.
+const poolMax = 64 << 20
+
+func newMemPool() *memPool { return &memPool{free: map[int][][]byte{}} }
+
+// get returns n zeroed bytes.
+func (p *memPool) get(n int) ([]byte, error) {
+	p.mu.Lock()
+	if list := p.free[n]; len(list) > 0 {
+		b := list[len(list)-1]
+		p.free[n] = list[:len(list)-1]
+		p.bytes -= n
+		p.out += n
+		p.mu.Unlock()
+		clear(b)
+		return b, nil
+	}
+	p.out += n
+	p.mu.Unlock()
+	b, err := rdmaverbs.AllocBuffer(n)
+	if err != nil {
+		p.mu.Lock()
+		p.out -= n
+		p.mu.Unlock()
+	}
+	return b, err
+}
+
+// put takes back what get gave.
+func (p *memPool) put(b []byte) {
+	n := len(b)
+	p.mu.Lock()
+	p.out -= n
+	if p.bytes+n <= poolMax {
+		p.free[n] = append(p.free[n], b)
+		p.bytes += n
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	_ = rdmaverbs.FreeBuffer(b)
+}
+
+// close unmaps what is free.
+func (p *memPool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, list := range p.free {
+		for _, b := range list {
+			_ = rdmaverbs.FreeBuffer(b)
+		}
+		delete(p.free, n)
+	}
+	p.bytes = 0
+}
+
+// inUse returns the bytes handed out.
+func (p *memPool) inUse() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out
+}
+
+// region is memory of a group with its registrations: a send buffer has one
+// for each device, an RMB one for each link.
+type region struct {
+	mem []byte
+	mu  sync.Mutex
+	dev map[int]rdmaverbs.MR             // send buffers
+	lnk map[*linkgroup.Link]rdmaverbs.MR // RMBs
+}
+
+// mr returns the registration of a send buffer with dev, made when it is
+// first needed.
+func (r *region) mr(g *group, dev *device, access rdmaverbs.Access) (rdmaverbs.MR, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if mr := r.dev[dev.id]; mr != nil {
+		return mr, nil
+	}
+	g.mu.Lock()
+	pd, err := (*groupEnv)(g).pd(dev)
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	mr, err := pd.RegisterMR(r.mem, access)
+	if err != nil {
+		return nil, err
+	}
+	if r.dev == nil {
+		r.dev = map[int]rdmaverbs.MR{}
+	}
+	r.dev[dev.id] = mr
+	return mr, nil
+}
+
+// free drops all registrations and gives the memory back.
+func (r *region) free(p *memPool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, mr := range r.dev {
+		_ = mr.Close()
+	}
+	for _, mr := range r.lnk {
+		_ = mr.Close()
+	}
+	r.dev, r.lnk = nil, nil
+	if r.mem != nil {
+		p.put(r.mem)
+		r.mem = nil
+	}
+}
+
+// NewRMB implements linkgroup.Env.
+func (e *groupEnv) NewRMB(size int) ([]byte, any, error) {
+	b, err := e.s.mem.get(size)
+	if err != nil {
+		return nil, nil, err
+	}
+	e.rmbBytes += uint64(size)
+	return b, &region{mem: b, lnk: map[*linkgroup.Link]rdmaverbs.MR{}}, nil
+}
+
+// RegisterRMB implements linkgroup.Env.
+func (e *groupEnv) RegisterRMB(h any, cl *linkgroup.Link) (uint32, uint64, error) {
+	r, l := h.(*region), cl.Data.(*link)
+	pd, err := e.pd(l.dev)
+	if err != nil {
+		return 0, 0, err
+	}
+	mr, err := pd.RegisterMR(r.mem, rdmaverbs.AccessLocalWrite|rdmaverbs.AccessRemoteWrite)
+	if err != nil {
+		return 0, 0, err
+	}
+	r.lnk[cl] = mr
+	return mr.RKey(), mr.Addr(), nil
+}
+
+// DeregisterRMB implements linkgroup.Env.
+func (e *groupEnv) DeregisterRMB(h any, cl *linkgroup.Link) {
+	r := h.(*region)
+	if mr := r.lnk[cl]; mr != nil {
+		delete(r.lnk, cl)
+		_ = mr.Close()
+	}
+}
+
+// FreeRMB implements linkgroup.Env.
+func (e *groupEnv) FreeRMB(h any) {
+	r := h.(*region)
+	e.rmbBytes -= uint64(len(r.mem))
+	e.later = append(e.later, func() { r.free(e.s.mem) })
+}
+
+// NewSendBuf implements linkgroup.Env.
+func (e *groupEnv) NewSendBuf(size int) ([]byte, any, error) {
+	if list := e.sendPool[size]; len(list) > 0 {
+		r := list[len(list)-1]
+		e.sendPool[size] = list[:len(list)-1]
+		return r.mem, r, nil
+	}
+	b, err := e.s.mem.get(size)
+	if err != nil {
+		return nil, nil, err
+	}
+	e.sendBytes += uint64(size)
+	return b, &region{mem: b}, nil
+}
+
+// FreeSendBuf implements linkgroup.Env. The buffer goes back to the pool
+// only after the requests queued before have been posted.
+func (e *groupEnv) FreeSendBuf(h any) {
+	r := h.(*region)
+	size := len(r.mem)
+	e.later = append(e.later, func() {
+		e.mu.Lock()
+		keep := !e.dead && len(e.sendPool[size]) < 64
+		if keep {
+			e.sendPool[size] = append(e.sendPool[size], r)
+		} else {
+			e.sendBytes -= uint64(size)
+		}
+		e.mu.Unlock()
+		if !keep {
+			r.free(e.s.mem)
+		}
+	})
+}

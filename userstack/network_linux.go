@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// hostNetwork is the network namespace of the calling thread at creation.
+type hostNetwork struct{ h *netlink.Handle }
+
+// newHostNetwork opens the rtnetlink socket that all later questions use.
+func newHostNetwork() (*hostNetwork, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("userstack: open rtnetlink: %w", err)
+	}
+	return &hostNetwork{h: h}, nil
+}
+
+func (n *hostNetwork) close() { n.h.Close() }
+
+// Route implements Network.
+func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
+	remote = remote.Unmap()
+	opt := &netlink.RouteGetOptions{}
+	if local.IsValid() && !local.IsUnspecified() {
+		opt.SrcAddr = net.IP(local.Unmap().WithZone("").AsSlice())
+	}
+	var routes []netlink.Route
+	var err error
+	if zone := remote.Zone(); zone != "" {
+		opt.Oif = zone
+		remote = remote.WithZone("")
+	}
+	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
+	if err != nil || len(routes) == 0 {
+		return Route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
+	}
+	r := routes[0]
+	if len(r.Gw) != 0 || r.Via != nil {
+		return Route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
+	}
+	if r.Type == unix.RTN_LOCAL {
+		return Route{}, fmt.Errorf("%w: %s is this host", ErrNotOnLink, remote)
+	}
+	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
+		return Route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
+	}
+	links, err := n.h.LinkList()
+	if err != nil {
+		return Route{}, fmt.Errorf("userstack: list netdevs: %w", err)
+	}
+	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return Route{}, fmt.Errorf("userstack: list addresses: %w", err)
+	}
+	rt := Route{IfIndex: r.LinkIndex}
+	byIndex := make(map[int]netlink.Link, len(links))
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+	}
+	l, ok := byIndex[r.LinkIndex]
+	if !ok {
+		return Route{}, fmt.Errorf("userstack: netdev %d of the route to %s is gone", r.LinkIndex, remote)
+	}
+	rt.NetDev = l.Attrs().Name
+	if v, ok := l.(*netlink.Vlan); ok {
+		rt.VLAN = uint16(v.VlanId)
+	}
+	for _, a := range addrs {
+		if p, ok := prefixFromIPNet(a.IPNet); ok && a.LinkIndex == rt.IfIndex {
+			rt.Local = append(rt.Local, p)
+		}
+	}
+	seen := map[int]bool{rt.IfIndex: true}
+	for _, a := range addrs {
+		p, ok := prefixFromIPNet(a.IPNet)
+		if !ok || seen[a.LinkIndex] || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		for _, q := range rt.Local {
+			if o := byIndex[a.LinkIndex]; samePrefix(p, q) && o != nil && ethernetLike(o) {
+				seen[a.LinkIndex] = true
+				rt.Peers = append(rt.Peers, o.Attrs().Name)
+				break
+			}
+		}
+	}
+	return rt, nil
+}
+
+// NetDevs implements Network.
+func (n *hostNetwork) NetDevs() ([]NetDev, error) {
+	links, err := n.h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("userstack: list netdevs: %w", err)
+	}
+	var out []NetDev
+	for _, l := range links {
+		if !ethernetLike(l) {
+			continue
+		}
+		at := l.Attrs()
+		out = append(out, NetDev{Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0})
+	}
+	return out, nil
+}
+
+// ethernetLike reports whether RoCE frames can be sent on l.
+func ethernetLike(l netlink.Link) bool {
+	at := l.Attrs()
+	return at.EncapType == "ether" && len(at.HardwareAddr) == 6 && at.MasterIndex == 0
+}
+
+func prefixFromIPNet(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	ones, bits := n.Mask.Size()
+	if a.Is4In6() && bits == 32 {
+		a = a.Unmap()
+	}
+	return netip.PrefixFrom(a.Unmap(), ones), true
+}

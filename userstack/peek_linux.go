@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/wire"
+)
+
+// looksLikeCLC reports whether the first bytes on an accepted connection are
+// a CLC message. It leaves them unread: where the TCP option cannot tell
+// whether the peer speaks SMC, its data must not be taken for CLC.
+func looksLikeCLC(tcp *net.TCPConn) bool {
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = tcp.SetReadDeadline(time.Now().Add(clcTimeout))
+	defer tcp.SetReadDeadline(time.Time{}) //nolint:errcheck // a closed socket shows at the next use
+	var b [wire.HeaderLen]byte
+	clc := false
+	_ = rc.Read(func(fd uintptr) bool {
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN || err == unix.EINTR {
+			return false
+		}
+		if err != nil || n == 0 {
+			return true
+		}
+		if n < len(b) {
+			// Part of a header: the rest is on its way. Data already there
+			// raises no further event, so look again shortly.
+			time.Sleep(time.Millisecond)
+			n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		}
+		if err == nil && n == len(b) {
+			_, perr := wire.ParseHeader(b[:])
+			clc = perr == nil
+		}
+		return true
+	})
+	return clc
+}

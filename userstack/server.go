@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// hsLimit is the number of rendezvous under way above which a stack with
+// handshake limitation declines further ones.
+const hsLimit = 32
+
+// Server runs the server's side of the rendezvous on an accepted TCP
+// connection whose peer has announced SMC. It returns as [Stack.Client] does.
+func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
+	release := h.bind(ctx)
+	defer release()
+	c, err := h.server(ctx)
+	s.account(sideServer, c, err)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (h *clc) server(ctx context.Context) (*Conn, error) {
+	s := h.s
+	m, err := h.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.serving.Add(-1)
+	if n := s.serving.Add(1); n > hsLimit && s.limitHS.Load() {
+		if _, ok := m.(wire.Proposal); ok {
+			return nil, h.decline(&DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d handshakes under way and their number is limited", n)})
+		}
+	}
+	var prop wire.Proposal
+	switch m := m.(type) {
+	case wire.Decline:
+		return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
+	case wire.Proposal:
+		prop = m
+	default:
+		return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
+	}
+	if !prop.TypeV1.HasR() {
+		return nil, h.decline(&DeclineError{Code: wire.DiagModeMismatch, Err: fmt.Errorf("proposal offers %s", prop.TypeV1)})
+	}
+	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
+	rt, err := s.net.Route(local.Addr(), remote.Addr())
+	if err != nil {
+		return nil, h.decline(&DeclineError{Code: wire.DiagNoRoute, Err: err})
+	}
+	devs, pnetID, err := s.devicesFor(rt)
+	if err != nil {
+		return nil, h.decline(err)
+	}
+	if !sameSubnet(prop, rt, local.Addr()) {
+		return nil, h.decline(&DeclineError{Code: wire.DiagPrefixMismatch})
+	}
+	s.identity(devs[0])
+	leave, err := s.enterFirst(ctx, prop.PeerID)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if g := s.reuse(linkgroup.Server, prop.PeerID, prop.GID, prop.MAC, 0); g != nil {
+		leave()
+		return h.serverNext(ctx, g)
+	}
+	return h.serverFirst(ctx, prop, devs, rt.VLAN, pnetID)
+}
+
+// sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
+// subnet is ours, or one of its IPv6 prefixes is.
+func sameSubnet(p wire.Proposal, rt Route, local netip.Addr) bool {
+	if own, ok := rt.prefixOf(local); ok && own.Addr().Is4() {
+		return samePrefix(own, p.IPv4)
+	}
+	for _, q := range p.IPv6 {
+		for _, own := range rt.Local {
+			if own.Addr().Is6() && samePrefix(own, q) {
+				return true
+			}
+		}
+	}
+	// Two link-local addresses of one link share the prefix fe80::/64, which
+	// no proposal lists.
+	return local.Is6() && local.IsLinkLocalUnicast() && len(p.IPv6) == 0 && !p.IPv4.IsValid()
+}
+
+// serverFirst creates a link group: first contact.
+func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
+	s := h.s
+	g := newGroup(s, linkgroup.Server, prop.PeerID, vlan, devs, pnetID)
+	if err := s.addGroup(g); err != nil {
+		return nil, err
+	}
+	var c *Conn
+	var local linkgroup.ConnParams
+	err := g.event(func(now time.Time) (err error) {
+		if _, err = g.core.FirstLink(now); err != nil {
+			return err
+		}
+		if c, err = g.newConn(now, h, false); err != nil {
+			return err
+		}
+		local = c.core.Local()
+		return nil
+	})
+	if err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	if err := h.write(wire.Accept{FirstContact: true, Endpoint: endpoint(s.peerIDNow(), local)}); err != nil {
+		g.drop(c)
+		return nil, err
+	}
+	conf, err := h.readConfirm(ctx)
+	if err != nil {
+		g.drop(c)
+		return nil, err
+	}
+	peer := params(conf.Endpoint)
+	if err := g.event(func(now time.Time) error { return g.core.ConnectFirst(now, peer.Link) }); err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	if err := h.watchDecline(ctx, g.first); err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {
+		return nil, h.abandon(g, c, err)
+	}
+	c.start()
+	s.log.Info("link group established", "lgr", g.name(), "role", "server", "peer", prop.PeerID)
+	return c, nil
+}
+
+// serverNext puts the connection on an existing link group.
+func (h *clc) serverNext(ctx context.Context, g *group) (*Conn, error) {
+	s := h.s
+	var c *Conn
+	var local linkgroup.ConnParams
+	err := g.event(func(now time.Time) (err error) {
+		c, err = g.newConn(now, h, false)
+		return err
+	})
+	if err == nil {
+		err = s.wait(ctx, c.ready)
+	}
+	if err == nil {
+		err = g.event(func(time.Time) error { local = c.core.Local(); return nil })
+	}
+	if err != nil {
+		g.cancel(c)
+		return nil, h.decline(err)
+	}
+	if err := h.write(wire.Accept{Endpoint: endpoint(s.peerIDNow(), local)}); err != nil {
+		g.cancel(c)
+		return nil, err
+	}
+	conf, err := h.readConfirm(ctx)
+	if err != nil {
+		g.cancel(c)
+		return nil, err
+	}
+	peer := params(conf.Endpoint)
+	err = g.event(func(now time.Time) error {
+		if !g.core.HasLink(peer.Link.GID, peer.Link.MAC, peer.Link.QPN) {
+			return &DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("CONFIRM names unknown queue pair %s", conf.QPN)}
+		}
+		return c.core.Attach(now, peer)
+	})
+	if err != nil {
+		g.cancel(c)
+		return nil, h.decline(err)
+	}
+	c.start()
+	return c, nil
+}
+
+func (h *clc) readConfirm(ctx context.Context) (wire.Confirm, error) {
+	m, err := h.read(ctx)
+	if err != nil {
+		return wire.Confirm{}, err
+	}
+	switch m := m.(type) {
+	case wire.Confirm:
+		return m, nil
+	case wire.Decline:
+		if m.OutOfSync {
+			return wire.Confirm{}, &DeclineError{Remote: true, Code: m.Diagnosis, Err: fmt.Errorf("out of sync")}
+		}
+		return wire.Confirm{}, &DeclineError{Remote: true, Code: m.Diagnosis}
+	default:
+		return wire.Confirm{}, fmt.Errorf("userstack: unexpected %s in place of CONFIRM", m.CLCType())
+	}
+}

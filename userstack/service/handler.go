@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack"
+	"smcr/userstack/broker"
+)
+
+var _ broker.Handler = (*Service)(nil)
+
+// held is what the service keeps of a program's connection.
+type held struct {
+	sock    *broker.Descriptor // the TCP socket, for its options
+	linger0 atomic.Bool
+}
+
+// Listen implements broker.Handler.
+func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
+	return sock.Control(func(fd int) error { return s.stack.MarkListen(fd) })
+}
+
+// Connect implements broker.Handler.
+func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, req broker.ConnectRequest) {
+	defer sock.Close()
+	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
+	var local netip.AddrPort
+	err := sock.Control(func(fd int) (err error) {
+		local, err = socketAddr(unix.Getsockname(fd))
+		if err != nil {
+			return err
+		}
+		return s.stack.Candidate(local.Addr(), req.Remote.Addr(), fd)
+	})
+	if err != nil {
+		_ = c.NotCandidate(err.Error())
+		return
+	}
+	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
+		_ = c.Failed(errnoOf(err), err.Error())
+		return
+	}
+	smc := false
+	if err := sock.Control(func(fd int) (err error) {
+		smc, err = s.stack.PeerAnnounced(fd, req.Remote.Addr())
+		return err
+	}); err != nil {
+		log.Debug("no word of the TCP option", "err", err)
+	}
+	if !smc {
+		s.stack.CountFallback(true, userstack.ReasonPeerNoSMC)
+		_ = c.Established(ctx, false)
+		return
+	}
+	if err := c.Established(ctx, true); err != nil {
+		return
+	}
+	tcp, restore, err := takeTCP(sock)
+	if err != nil {
+		_ = c.Failed(errnoOf(err), err.Error())
+		return
+	}
+	conn, err := s.stack.Client(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	var d *userstack.DeclineError
+	switch {
+	case err == nil:
+		s.carry(ctx, c, sock, conn)
+	case errors.As(err, &d):
+		log.Debug("connection stays TCP", "err", err)
+		s.backToTCP(ctx, c, sock, tcp, restore, d)
+	default:
+		log.Info("rendezvous failed", "err", err)
+		_ = tcp.SetLinger(0)
+		_ = tcp.Close()
+		_ = c.Failed(errnoOf(err), err.Error())
+	}
+}
+
+// carry relays a program's connection over SMC-R.
+func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, conn *userstack.Conn) {
+	end, err := c.Ready(ctx, broker.ModeSMCR, "")
+	if err != nil {
+		_ = conn.Abort()
+		return
+	}
+	s.relay(ctx, c, sock, end, conn)
+}
+
+// backToTCP gives the socket back to the program, or relays it if the
+// program got a socketpair already.
+func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, tcp *net.TCPConn, restore func(), d *userstack.DeclineError) {
+	// The program must find its socket blocking or not as it was.
+	restore()
+	end, err := c.Ready(ctx, broker.ModeTCP, d.Error())
+	if err != nil || end == nil {
+		_ = tcp.Close()
+		return
+	}
+	_ = sock.Control(func(fd int) error { return unix.SetNonblock(fd, true) })
+	s.relay(ctx, c, sock, end, tcpStream{tcp})
+}
+
+// Accept implements broker.Handler.
+func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {
+	defer sock.Close()
+	var remote netip.AddrPort
+	smc := false
+	err := sock.Control(func(fd int) (err error) {
+		if remote, err = socketAddr(unix.Getpeername(fd)); err != nil {
+			return err
+		}
+		smc, err = s.stack.PeerAnnounced(fd, remote.Addr())
+		return err
+	})
+	switch {
+	case err != nil:
+		_ = c.NotCandidate(err.Error())
+		return
+	case !smc:
+		s.stack.CountFallback(false, userstack.ReasonPeerNoSMC)
+		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
+		return
+	}
+	log := s.log.With("remote", remote, "launcher", c.Launcher().PID)
+	end, err := c.TakeOver(ctx)
+	if err != nil {
+		return
+	}
+	tcp, _, err := takeTCP(sock)
+	if err != nil {
+		_ = end.Close()
+		return
+	}
+	conn, err := s.stack.ServerMaybe(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	var d *userstack.DeclineError
+	switch {
+	case err == nil:
+		if _, err := c.Ready(ctx, broker.ModeSMCR, ""); err != nil {
+			_ = conn.Abort()
+			_ = end.Close()
+			return
+		}
+		s.relay(ctx, c, sock, end, conn)
+	case errors.As(err, &d):
+		log.Debug("connection stays TCP", "err", err)
+		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
+			_ = tcpStream{tcp}.Abort()
+			_ = end.Close()
+			return
+		}
+		s.relay(ctx, c, sock, end, tcpStream{tcp})
+	default:
+		log.Info("rendezvous failed", "err", err)
+		_ = tcpStream{tcp}.Abort()
+		c.SetCloseReason(err.Error())
+		_ = c.Broken(ctx, syscall.ECONNRESET)
+		_ = end.Close()
+	}
+}
+
+// relay runs a relay until the program is through with the connection.
+func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) {
+	h := &held{sock: sock}
+	if sec, err := lingerOf(sock); err == nil && sec == 0 {
+		h.linger0.Store(true)
+	}
+	c.SetData(h)
+	app, err := takeUnix(end)
+	if err != nil {
+		s.log.Error("take the program's connection", "err", err)
+		_ = n.Abort()
+		return
+	}
+	// The TCP connection ends with its last descriptor: ours must not
+	// outlive the stack's.
+	if ch := n.Done(); ch != nil {
+		go func() {
+			<-ch
+			_ = sock.Close()
+		}()
+	}
+	r := &relay{app: app, net: n, linger0: &h.linger0, broken: func(e syscall.Errno) {
+		if e != 0 {
+			_ = c.Broken(context.WithoutCancel(ctx), e)
+		}
+	}}
+	if r.run(ctx.Done()) {
+		c.SetCloseReason("reset")
+	}
+	if n.Done() == nil {
+		_ = sock.Close()
+	}
+}
+
+// SetOption implements broker.Handler.
+func (s *Service) SetOption(_ context.Context, c *broker.Conn, level, name int, value []byte) error {
+	h, ok := c.Data().(*held)
+	if !ok {
+		return syscall.ENOTCONN
+	}
+	if c.Launcher().UID != 0 && !harmless(level, name) {
+		return syscall.EPERM
+	}
+	if err := broker.SetSockopt(h.sock, level, name, value); err != nil {
+		return err
+	}
+	if level == unix.SOL_SOCKET && name == unix.SO_LINGER {
+		sec, err := lingerOf(h.sock)
+		h.linger0.Store(err == nil && sec == 0)
+	}
+	return nil
+}
+
+// GetOption implements broker.Handler.
+func (s *Service) GetOption(_ context.Context, c *broker.Conn, level, name, size int) ([]byte, error) {
+	h, ok := c.Data().(*held)
+	if !ok {
+		return nil, syscall.ENOTCONN
+	}
+	return broker.GetSockopt(h.sock, level, name, size)
+}
+
+// harmless lists the options that an unprivileged program may set on its
+// socket: the service has more privileges than the program and must not lend
+// them.
+func harmless(level, name int) bool {
+	switch level {
+	case unix.SOL_SOCKET:
+		switch name {
+		case unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_RCVBUF, unix.SO_SNDBUF,
+			unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_RCVLOWAT, unix.SO_RCVTIMEO, unix.SO_SNDTIMEO,
+			unix.SO_DONTROUTE, unix.SO_TIMESTAMP, unix.SO_INCOMING_CPU, unix.SO_ZEROCOPY:
+			return true
+		}
+	case unix.IPPROTO_TCP:
+		switch name {
+		case unix.TCP_ULP, unix.TCP_REPAIR, unix.TCP_CONGESTION, unix.TCP_MD5SIG, unix.TCP_MD5SIG_EXT:
+			return false
+		}
+		return true
+	case unix.IPPROTO_IP:
+		switch name {
+		case unix.IP_TOS, unix.IP_TTL, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_PKTINFO, unix.IP_RECVTOS, unix.IP_RECVTTL, unix.IP_BIND_ADDRESS_NO_PORT:
+			return true
+		}
+	case unix.IPPROTO_IPV6:
+		switch name {
+		case unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR, unix.IPV6_V6ONLY, unix.IPV6_RECVTCLASS, unix.IPV6_RECVHOPLIMIT, unix.IPV6_RECVPKTINFO:
+			return true
+		}
+	}
+	return false
+}
+
+// takeTCP makes a net.TCPConn of a program's socket. restore sets blocking
+// mode back to what the program had.
+func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err error) {
+	flags := 0
+	restore = func() {
+		_ = sock.Control(func(fd int) error {
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
+			return err
+		})
+	}
+	fd := -1
+	err = sock.Control(func(n int) (err error) {
+		if flags, err = unix.FcntlInt(uintptr(n), unix.F_GETFL, 0); err != nil {
+			return err
+		}
+		fd, err = unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, restore, fmt.Errorf("service: take a program's socket: %w", err)
+	}
+	c, err := fileConn(fd)
+	if err != nil {
+		return nil, restore, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		_ = c.Close()
+		return nil, restore, fmt.Errorf("service: a program's socket is %T, not TCP", c)
+	}
+	return tcp, restore, nil
+}
+
+func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
+	c, err := fileConn(end.Take())
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		_ = c.Close()
+		return nil, fmt.Errorf("service: the program's end is %T, not a unix stream", c)
+	}
+	return u, nil
+}
+
+// fileConn makes a net.Conn of fd, which it consumes.
+func fileConn(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	if f == nil {
+		return nil, fmt.Errorf("service: %w", os.ErrClosed)
+	}
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("service: %w", err)
+	}
+	return c, nil
+}
+
+// lingerOf returns SO_LINGER's seconds, -1 if it is off.
+func lingerOf(sock *broker.Descriptor) (int, error) {
+	v, err := broker.GetSockopt(sock, unix.SOL_SOCKET, unix.SO_LINGER, 8)
+	if err != nil || len(v) < 8 {
+		return -1, err
+	}
+	if binary.NativeEndian.Uint32(v) == 0 {
+		return -1, nil
+	}
+	return int(int32(binary.NativeEndian.Uint32(v[4:]))), nil
+}
+
+// socketAddr converts the answer of getsockname and getpeername.
+func socketAddr(sa unix.Sockaddr, err error) (netip.AddrPort, error) {
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)), nil
+	default:
+		return netip.AddrPort{}, syscall.EAFNOSUPPORT
+	}
+}
+
+// errnoOf finds what connect() is to report.
+func errnoOf(err error) syscall.Errno {
+	var e syscall.Errno
+	switch {
+	case errors.As(err, &e) && e != 0:
+		return e
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return syscall.ETIMEDOUT
+	default:
+		return syscall.ECONNRESET
+	}
+}
+
+func ownerOf(c *broker.Conn) userstack.Owner {
+	l := c.Launcher()
+	return userstack.Owner{UID: l.UID, PID: uint32(l.PID), Command: l.Command}
+}

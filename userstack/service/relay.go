@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stream is the network side of a relayed connection: SMC-R, or TCP where it
+// was declined after the program had let go of its socket.
+type stream interface {
+	io.ReaderFrom
+	io.WriterTo
+	CloseWrite() error
+	Close() error
+	Abort() error
+	// Done is closed when the connection has ended on both sides. It may be
+	// nil where nothing tells.
+	Done() <-chan struct{}
+}
+
+// tcpStream is a TCP connection as a stream.
+type tcpStream struct{ *net.TCPConn }
+
+func (t tcpStream) Abort() error {
+	_ = t.SetLinger(0)
+	return t.TCPConn.Close()
+}
+
+func (t tcpStream) Done() <-chan struct{} { return nil }
+
+// relay carries bytes between the program's end of a socketpair and the
+// network until both directions are over, and maps the ways to end onto each
+// other:
+//
+//	program                         network
+//	shutdown(SHUT_WR)            -> CloseWrite
+//	close                        -> Close, or Abort if data for the program is lost
+//	close with SO_LINGER 0       -> Abort
+//	end of file                  <- peer sends no more
+//	ECONNRESET                   <- reset
+//
+// broken is called before the program's end is cut, so that it sees a reset
+// and not an end of file.
+type relay struct {
+	app     *net.UnixConn
+	net     stream
+	linger0 *atomic.Bool
+	broken  func(syscall.Errno)
+
+	once  sync.Once
+	appUp atomic.Bool // the program closed its end entirely
+}
+
+// run returns when the program's side is over. reset tells whether the
+// connection was cut rather than closed.
+func (r *relay) run(stop <-chan struct{}) (reset bool) {
+	done := make(chan struct{})
+	watcher := make(chan struct{})
+	go func() {
+		defer close(watcher)
+		select {
+		case <-stop:
+			r.cut(syscall.ECONNRESET)
+		case <-r.net.Done():
+			// Both sides closed it, or it was reset while the program was
+			// idle, which would not notice otherwise.
+			r.cut(syscall.ECONNRESET)
+		case <-done:
+		}
+	}()
+	var wg sync.WaitGroup
+	var cut atomic.Bool
+	wg.Go(func() {
+		if r.up() {
+			cut.Store(true)
+		}
+	})
+	wg.Go(func() {
+		if r.down() {
+			cut.Store(true)
+		}
+	})
+	wg.Wait()
+	close(done)
+	<-watcher
+	_ = r.net.Close()
+	_ = r.app.Close()
+	return cut.Load()
+}
+
+// cut ends both sides abortively.
+func (r *relay) cut(errno syscall.Errno) {
+	r.once.Do(func() {
+		_ = r.net.Abort()
+		if !r.appUp.Load() {
+			r.broken(errno)
+		}
+		_ = r.app.Close()
+	})
+}
+
+// up carries what the program writes.
+func (r *relay) up() (reset bool) {
+	_, err := r.net.ReadFrom(r.app)
+	if err != nil {
+		// Either the program closed with data unread (ECONNRESET), or the
+		// network side takes no more: the program's next write must fail.
+		if errors.Is(err, syscall.ECONNRESET) && hungUp(r.app) {
+			r.appUp.Store(true)
+		}
+		r.cut(syscall.ECONNRESET)
+		return true
+	}
+	if !hungUp(r.app) {
+		if err := r.net.CloseWrite(); err != nil {
+			r.cut(syscall.ECONNRESET)
+			return true
+		}
+		if !r.awaitHangup() {
+			return false
+		}
+	}
+	r.appUp.Store(true)
+	if r.linger0.Load() {
+		_ = r.net.Abort()
+		return true
+	}
+	_ = r.net.Close()
+	return false
+}
+
+// down carries what the peer sends.
+func (r *relay) down() (reset bool) {
+	_, err := r.net.WriteTo(r.app)
+	switch {
+	case err == nil:
+		_ = r.app.CloseWrite()
+		return false
+	case errors.Is(err, net.ErrClosed):
+		// This side closed the connection: the program has gone.
+		return false
+	case errors.Is(err, syscall.EPIPE) && hungUp(r.app):
+		// The program is gone and data for it is lost.
+		r.appUp.Store(true)
+		r.cut(0)
+		return true
+	default:
+		r.cut(syscall.ECONNRESET)
+		return true
+	}
+}
+
+// hungUp reports whether the program has closed its end entirely, as opposed
+// to having shut down writing.
+func hungUp(c *net.UnixConn) bool {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	up := false
+	if err := rc.Control(func(fd uintptr) { up = pollHup(int(fd)) }); err != nil {
+		return true
+	}
+	return up
+}
+
+func pollHup(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// awaitHangup waits until the program closes its end entirely, and reports
+// false if this side closed it first. The runtime's poller wakes a writer
+// also for a hang-up, which is all that is waited for here.
+func (r *relay) awaitHangup() bool {
+	rc, err := r.app.SyscallConn()
+	if err != nil {
+		return false
+	}
+	return rc.Write(func(fd uintptr) bool { return pollHup(int(fd)) }) == nil
+}

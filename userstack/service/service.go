@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"smcr/nl"
+	"smcr/userstack"
+	"smcr/userstack/broker"
+)
+
+// RunSocket is the abstract unix socket at which launchers find the service
+// of their network namespace.
+const RunSocket = "@smcr/run"
+
+// ErrRunning means that the network namespace has a stack already.
+var ErrRunning = errors.New("a stack is already running in this network namespace: see 'smcr info'")
+
+// Config configures a Service.
+type Config struct {
+	Stack userstack.Config
+	// IdleTimeout ends Run after this long without launcher and connection.
+	// Zero means never.
+	IdleTimeout time.Duration
+	// Log takes what an operator should know. Nil discards it.
+	Log *slog.Logger
+}
+
+// Service is the stack of a network namespace with its sockets.
+type Service struct {
+	cfg    Config
+	log    *slog.Logger
+	stack  *userstack.Stack
+	run    *net.UnixListener
+	ctl    *net.UnixListener
+	server broker.Server
+
+	mu        sync.Mutex
+	launchers int
+	idleSince time.Time
+}
+
+// New starts the stack and opens the sockets: when it returns, launchers and
+// commands find the service. If the namespace has one already the error is
+// ErrRunning.
+func New(cfg Config) (_ *Service, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Stack.Log == nil {
+		cfg.Stack.Log = cfg.Log
+	}
+	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now()}
+	defer func() {
+		if err != nil {
+			s.closeSockets()
+		}
+	}()
+	// The sockets first: they tell whether there is a stack already.
+	if s.ctl, err = nl.ListenUser(); err != nil {
+		return nil, listenError(err)
+	}
+	if s.run, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: RunSocket, Net: "unixpacket"}); err != nil {
+		return nil, listenError(err)
+	}
+	if s.stack, err = userstack.New(cfg.Stack); err != nil {
+		return nil, err
+	}
+	s.server = broker.Server{
+		Handler: s, Log: s.log,
+		Opened: func(l *broker.Launcher) {
+			s.count(1)
+			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
+		},
+		Ended: func(l *broker.Launcher) { s.count(-1); s.log.Info("program ended", "launcher", l.PID) },
+	}
+	return s, nil
+}
+
+func listenError(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return ErrRunning
+	}
+	return fmt.Errorf("service: %w", err)
+}
+
+func (s *Service) closeSockets() {
+	if s.ctl != nil {
+		_ = s.ctl.Close()
+	}
+	if s.run != nil {
+		_ = s.run.Close()
+	}
+}
+
+// Stack returns the stack.
+func (s *Service) Stack() *userstack.Stack { return s.stack }
+
+func (s *Service) count(d int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.launchers += d
+	s.idleSince = time.Now()
+}
+
+// idle reports for how long nobody has needed the service.
+func (s *Service) idle(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.launchers > 0 || s.stack.Busy() {
+		s.idleSince = now
+		return 0
+	}
+	return now.Sub(s.idleSince)
+}
+
+// Run serves until ctx ends or the idle timeout passes, then ends the stack:
+// the connections that are left are reset.
+func (s *Service) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	errc := make(chan error, 2)
+	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
+	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log})
+	wg.Go(func() { errc <- ns.Serve(s.ctl) })
+	var err error
+	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))
+	defer tick.Stop()
+loop:
+	for {
+		select {
+		case <-ctx.Done():
+			break loop
+		case err = <-errc:
+			break loop
+		case now := <-tick.C:
+			if t := s.cfg.IdleTimeout; t > 0 && s.idle(now) >= t {
+				s.log.Info("idle: ending")
+				break loop
+			}
+		}
+	}
+	// New launchers and commands must not find a service that ends.
+	s.closeSockets()
+	cancel()
+	err = errors.Join(err, ns.Close())
+	wg.Wait()
+	return errors.Join(err, s.stack.Close())
+}

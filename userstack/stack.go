@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"smcr/pnet"
+	"smcr/stats"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// ErrStackClosed is returned by the methods of a closed Stack. It is also
+// net.ErrClosed to errors.Is.
+var ErrStackClosed error = closedError{}
+
+// Stack is an SMC-R stack in user space, for one network namespace.
+type Stack struct {
+	cfg    Config
+	log    *slog.Logger
+	net    Network
+	pnets  *pnet.Table
+	mem    *memPool
+	stats  stats.Collector
+	option OptionMarker // nil: not permitted
+	optErr error        // why option is nil
+	peerID wire.PeerID
+	born   time.Time
+
+	devMu     sync.Mutex
+	devices   map[string]*device // by netdev
+	lastDev   int
+	devClosed bool
+
+	mu        sync.Mutex
+	closed    bool
+	groups    map[*group]struct{}
+	lastLGR   atomic.Uint32
+	first     map[wire.PeerID]chan struct{} // servers' first contacts under way
+	conns     map[*Conn]struct{}
+	listeners map[*listener]struct{}
+	ctx       context.Context // ends with the stack: bounds handshakes
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	ownNet    *hostNetwork
+	ownOpt    bool
+	limitHS   atomic.Bool
+	serving   atomic.Int32 // server-side rendezvous under way
+	lastSock  atomic.Uint64
+}
+
+// New starts a stack. Devices are opened when a connection first needs them.
+func New(cfg Config) (*Stack, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Stack{
+		cfg: cfg, log: cfg.Log, net: cfg.Network, pnets: cfg.PNETs,
+		mem: newMemPool(), option: cfg.Option, born: time.Now(),
+		devices: map[string]*device{}, groups: map[*group]struct{}{},
+		first: map[wire.PeerID]chan struct{}{}, conns: map[*Conn]struct{}{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if err := s.defaults(); err != nil {
+		s.cancel()
+		return nil, err
+	}
+	return s, nil
+}
+
+// newPeerID makes the identity of this instance: a random instance number
+// and the address of a RoCE port (RFC 7609, appendix A.2.1).
+func newPeerID(mac wire.MAC) wire.PeerID {
+	return wire.NewPeerID(uint16(rand.Uint32N(1<<16)), mac)
+}
+
+// identity returns the peer ID, which is fixed by the first device used.
+func (s *Stack) identity(d *device) wire.PeerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.peerID == (wire.PeerID{}) {
+		cd, err := d.core()
+		if err == nil {
+			s.peerID = newPeerID(cd.MAC)
+		}
+	}
+	return s.peerID
+}
+
+// nextGroupID numbers link groups as the kernel does: in steps that leave
+// the low bits for link numbers.
+func (s *Stack) nextGroupID() (id [4]byte) {
+	n := s.lastLGR.Add(1)
+	return [4]byte{byte(n >> 16), byte(n >> 8), byte(n), 0}
+}
+
+func (s *Stack) groupList() []*group {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*group, 0, len(s.groups))
+	for g := range s.groups {
+		out = append(out, g)
+	}
+	return out
+}
+
+func (s *Stack) addGroup(g *group) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrStackClosed
+	}
+	s.groups[g] = struct{}{}
+	return nil
+}
+
+func (s *Stack) forgetGroup(g *group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.groups, g)
+}
+
+// reuse finds a group for a subsequent contact: same peer, same role, and a
+// link that the peer's address belongs to. The caller holds a reference that
+// g.release gives back.
+func (s *Stack) reuse(role linkgroup.Role, peer wire.PeerID, gid wire.GID, mac wire.MAC, qpn uint32) *group {
+	for _, g := range s.groupList() {
+		if g.role != role || g.peer != peer {
+			continue
+		}
+		g.mu.Lock()
+		ok := !g.dead && g.core.CanAccept() && g.core.HasLink(gid, mac, qpn)
+		g.unlock()
+		if ok {
+			return g
+		}
+	}
+	return nil
+}
+
+// enterFirst waits until no other first contact with peer is under way on
+// the server side, and then holds that place: connections that arrive
+// together share one link group. leave gives it up.
+func (s *Stack) enterFirst(ctx context.Context, peer wire.PeerID) (leave func(), err error) {
+	for {
+		s.mu.Lock()
+		busy := s.first[peer]
+		if busy == nil {
+			ch := make(chan struct{})
+			s.first[peer] = ch
+			s.mu.Unlock()
+			return sync.OnceFunc(func() {
+				s.mu.Lock()
+				delete(s.first, peer)
+				s.mu.Unlock()
+				close(ch)
+			}), nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// PNETs returns the stack's pnetid table.
+func (s *Stack) PNETs() *pnet.Table { return s.pnets }
+
+// OptionError tells why the TCP option cannot be used, or is nil.
+func (s *Stack) OptionError() error { return s.optErr }
+
+// Assumed reports whether remote is listed as speaking SMC where the TCP
+// handshake cannot tell.
+func (s *Stack) Assumed(remote netip.Addr) bool {
+	if s.option != nil {
+		return false
+	}
+	remote = remote.Unmap().WithZone("")
+	for _, p := range s.cfg.AssumeSMC {
+		if p.Contains(remote) {
+			return true
+		}
+	}
+	return false
+}
+
+// Close resets all connections, ends all link groups with DELETE LINK and
+// frees everything. It waits a bounded time for peers' answers.
+func (s *Stack) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return ErrStackClosed
+	}
+	s.closed = true
+	groups := make([]*group, 0, len(s.groups))
+	for g := range s.groups {
+		groups = append(groups, g)
+	}
+	s.mu.Unlock()
+	s.cancel()
+	for _, g := range groups {
+		g.do(func(now time.Time) {
+			if !g.dead {
+				g.core.Terminate(now, wire.DeleteLinkProgram)
+			}
+		})
+	}
+	deadline := time.Now().Add(3 * time.Second)
+	for len(s.groupList()) > 0 && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, g := range s.groupList() {
+		g.do(func(now time.Time) {
+			for !g.dead && len(g.links) > 0 {
+				g.core.LinkFailed(now, g.links[0].core, ErrStackClosed)
+			}
+		})
+	}
+	s.mu.Lock()
+	conns := make([]*Conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.ended(linkgroup.ErrReset)
+	}
+	errs := []error{s.closeDevices()}
+	if s.ownOpt {
+		errs = append(errs, s.option.Close())
+	}
+	s.wg.Wait()
+	if s.ownNet != nil {
+		s.ownNet.close()
+	}
+	s.mem.close()
+	return errors.Join(errs...)
+}
+
+// String names the stack for logs.
+func (s *Stack) String() string { return fmt.Sprintf("smcr stack %s", s.peerID) }
