@@ -289,8 +289,8 @@ func (a *assembler) reserve() {
 	)
 }
 
-// store writes the option into the header; R0 is 0 on success.
-func (a *assembler) store() {
+// store writes the option into the header and jumps to label if it is there now.
+func (a *assembler) store(label string) {
 	a.optionOnStack()
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
 	a.stackPtr(asm.R2, slotOption)
@@ -298,6 +298,9 @@ func (a *assembler) store() {
 		asm.Mov.Imm(asm.R3, optionSize),
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnStoreHdrOpt.Call(),
+		asm.JEq.Imm(asm.R0, 0, label),
+		// Another stack marked the same socket, and came first.
+		asm.JEq.Imm(asm.R0, -int32(unix.EEXIST), label),
 	)
 }
 

@@ -30,14 +30,14 @@ func openCgroup(path string) (*cgroupDir, error) {
 	if path != "" {
 		return openCgroupPath(path)
 	}
-	f, err := os.Open("/proc/self/mountinfo")
+	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("tcpopt: find the cgroup v2 mount: %w", err)
 	}
 	defer f.Close()
 	mounts, err := parseMountInfo(f)
 	if err != nil {
-		return nil, fmt.Errorf("tcpopt: read /proc/self/mountinfo: %w", err)
+		return nil, fmt.Errorf("tcpopt: read /proc/thread-self/mountinfo: %w", err)
 	}
 	for _, m := range mounts {
 		if m.root != "/" {

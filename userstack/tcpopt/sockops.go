@@ -230,16 +230,16 @@ func (a *assembler) write() {
 	// A SYN. Without a reservation of our own the room is another program's.
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagReserved, labelOut)
-	a.store()
-	a.emit(asm.JNE.Imm(asm.R0, 0, labelOut))
+	a.store("write_sent")
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("write_sent")
 	a.flags(0, flagSent)
 	a.emit(asm.Ja.Label(labelOut))
 
 	a.here("write_synack")
 	a.synAckWanted()
 	a.ifUnsent(labelOut)
-	a.store()
-	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
+	a.store(labelOut)
 	a.noteUnsent()
 	a.emit(asm.Ja.Label(labelOut))
 }

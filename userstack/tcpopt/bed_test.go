@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/netnstest"
+)
+
+// ioTimeout bounds every connect, accept and read of a test.
+const ioTimeout = 10 * time.Second
+
+// bed is two hosts, client A and server B, with the program attached.
+type bed struct {
+	testing.TB
+	*netnstest.Pair
+	prog *Program
+}
+
+func newBed(t testing.TB) *bed {
+	t.Helper()
+	b := &bed{TB: t, Pair: netnstest.New(t, netnstest.Options{})}
+	b.prog = attach(t, Options{})
+	return b
+}
+
+func attach(t testing.TB, o Options) *Program {
+	t.Helper()
+	p, err := Attach(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// must fails the test on an error.
+func (b *bed) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// socket opens a TCP socket in a host, to be closed at the end of the test.
+func (b *bed) socket(h *netnstest.Host, family int) int {
+	b.Helper()
+	fd := -1
+	b.must(h.Do(func() (err error) {
+		fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		return err
+	}))
+	b.own(fd)
+	return fd
+}
+
+// own closes fd at the end of the test and bounds its waits.
+func (b *bed) own(fd int) {
+	b.Helper()
+	b.Cleanup(func() { unix.Close(fd) })
+	tv := unix.NsecToTimeval(ioTimeout.Nanoseconds())
+	b.must(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
+	b.must(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv))
+}
+
+func sockaddr(family int, ap netip.AddrPort) unix.Sockaddr {
+	if family == unix.AF_INET {
+		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ap.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ap.Addr().As16()}
+}
+
+// bind binds a new socket of a host to an address.
+func (b *bed) bind(h *netnstest.Host, family int, addr string, port int) int {
+	b.Helper()
+	fd := b.socket(h, family)
+	b.must(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	b.must(unix.Bind(fd, sockaddr(family, netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port)))))
+	return fd
+}
+
+// listener returns a listening socket of host B, marked before listen if wanted.
+func (b *bed) listener(family int, addr string, port int, marked bool) int {
+	b.Helper()
+	fd := b.bind(b.B, family, addr, port)
+	if marked {
+		b.must(b.prog.MarkListen(fd))
+	}
+	b.must(unix.Listen(fd, 512))
+	return fd
+}
+
+func localPort(t testing.TB, fd int) int {
+	t.Helper()
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return sa.Port
+	case *unix.SockaddrInet6:
+		return sa.Port
+	}
+	t.Fatalf("socket name %T", sa)
+	return 0
+}
+
+// conn is a connection between the hosts.
+type conn struct {
+	client, server         int // descriptors
+	clientPort, serverPort int
+}
+
+// connect connects client, a socket of host A, to the listener.
+func (b *bed) connect(client, listener int, family int, addr string) conn {
+	b.Helper()
+	c := conn{client: client, serverPort: localPort(b, listener)}
+	b.must(unix.Connect(client, sockaddr(family, netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(c.serverPort)))))
+	c.clientPort = localPort(b, client)
+	c.server = b.accept(listener)
+	return c
+}
+
+func (b *bed) accept(listener int) int {
+	b.Helper()
+	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+	b.must(err)
+	b.own(fd)
+	return fd
+}
+
+// dial connects a new IPv4 socket to the listener on host B, marked if wanted.
+func (b *bed) dial(listener int, marked bool) conn {
+	b.Helper()
+	fd := b.socket(b.A, unix.AF_INET)
+	if marked {
+		b.must(b.prog.MarkConnect(fd))
+	}
+	return b.connect(fd, listener, unix.AF_INET, b.B.Addr())
+}
+
+// exchange sends a message each way, to show that the connection is sound.
+func (b *bed) exchange(c conn) {
+	b.Helper()
+	for _, way := range [][2]int{{c.client, c.server}, {c.server, c.client}} {
+		msg := []byte("hello from " + strconv.Itoa(way[0]))
+		if _, err := unix.Write(way[0], msg); err != nil {
+			b.Fatal(err)
+		}
+		buf := make([]byte, 100)
+		n, err := unix.Read(way[1], buf)
+		b.must(err)
+		if !bytes.Equal(buf[:n], msg) {
+			b.Fatalf("got %q, want %q", buf[:n], msg)
+		}
+	}
+}
+
+// wantPeer checks what the program says of a socket; unmarked stands for
+// ErrNotMarked.
+func (b *bed) wantPeer(who string, fd int, want State) {
+	b.Helper()
+	got, err := b.prog.Peer(fd)
+	if want == unmarked {
+		if !errors.Is(err, ErrNotMarked) {
+			b.Errorf("peer of the %s: got %v, %v, want ErrNotMarked", who, got, err)
+		}
+		return
+	}
+	if err != nil || got != want {
+		b.Errorf("peer of the %s: got %v, %v, want %v", who, got, err, want)
+	}
+}
+
+const unmarked State = 99
+
+// segment is a captured TCP segment.
+type segment struct {
+	src, dst int
+	syn, ack bool
+	options  []byte
+}
+
+// announces says how often the option is in the segment.
+func (s segment) announces() int {
+	opt := option()
+	return bytes.Count(s.options, opt[:optionSize])
+}
+
+// segments returns what tshark makes of a capture that ends here.
+func (b *bed) segments(c *netnstest.Capture) []segment {
+	b.Helper()
+	netnstest.Require(b, "tshark")
+	dropped, err := c.Stop()
+	b.must(err)
+	if dropped != 0 {
+		b.Fatalf("the capture lacks %d packets", dropped)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "tshark", "-n", "-r", c.File, "-Y", "tcp", "-T", "fields",
+		"-e", "tcp.srcport", "-e", "tcp.dstport", "-e", "tcp.flags", "-e", "tcp.options")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		b.Fatalf("tshark: %v: %s", err, stderr.String())
+	}
+	var segs []segment
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if len(f) != 4 {
+			b.Fatalf("tshark line %q", line)
+		}
+		var s segment
+		s.src, _ = strconv.Atoi(f[0])
+		s.dst, _ = strconv.Atoi(f[1])
+		flags, err := strconv.ParseUint(f[2], 0, 16)
+		b.must(err)
+		s.syn, s.ack = flags&2 != 0, flags&16 != 0
+		s.options, err = hex.DecodeString(strings.ReplaceAll(f[3], ":", ""))
+		b.must(err)
+		segs = append(segs, s)
+	}
+	return segs
+}
+
+// announced counts the option on the SYNs, the SYN-ACKs and all other segments
+// of a connection. A retransmission, which a busy machine can cause, must not
+// differ from the original.
+func announced(t testing.TB, segs []segment, c conn) (syn, synAck bool) {
+	t.Helper()
+	seen := map[bool]int{}
+	for _, s := range segs {
+		fromClient := s.src == c.clientPort && s.dst == c.serverPort
+		fromServer := s.src == c.serverPort && s.dst == c.clientPort
+		n := s.announces()
+		switch {
+		case !fromClient && !fromServer:
+		case !s.syn:
+			if n != 0 {
+				t.Errorf("port %d: option in a segment without SYN: % x", c.clientPort, s.options)
+			}
+		default:
+			if before, ok := seen[s.ack]; ok && before != n {
+				t.Errorf("port %d: a retransmitted SYN (ACK %v) has the option %d times, the first %d times", c.clientPort, s.ack, n, before)
+			}
+			if n > 1 {
+				t.Errorf("port %d: option %d times in % x", c.clientPort, n, s.options)
+			}
+			seen[s.ack] = n
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("port %d to %d: SYN or SYN-ACK not captured", c.clientPort, c.serverPort)
+	}
+	return seen[false] != 0, seen[true] != 0
+}
+
+// wantAnnounced checks who announced on the wire.
+func wantAnnounced(t testing.TB, segs []segment, what string, c conn, wantSYN, wantSYNACK bool) {
+	t.Helper()
+	syn, synAck := announced(t, segs, c)
+	if syn != wantSYN || synAck != wantSYNACK {
+		t.Errorf("%s: option on SYN %v, SYN-ACK %v, want %v, %v", what, syn, synAck, wantSYN, wantSYNACK)
+	}
+}
+
+// sysctl writes a setting of a host's network namespace.
+func (b *bed) sysctl(h *netnstest.Host, name, value string) {
+	b.Helper()
+	b.must(h.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
+}
+
+// count returns the number of marked listeners that the program knows of.
+func (b *bed) listeners() int {
+	b.Helper()
+	var key [listenerKeySize]byte
+	var n, sum int32
+	it := b.prog.objs.listeners.Iterate()
+	for it.Next(&key, &n) {
+		if n < 0 {
+			b.Errorf("listener %x counted %d times", key, n)
+		}
+		sum += n
+	}
+	b.must(it.Err())
+	return int(sum)
+}
+
+// privateCgroup moves the process into a cgroup of its own for the length of
+// the test and returns its path: its sockets are then told from all others.
+func privateCgroup(t testing.TB) string {
+	t.Helper()
+	f, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mounts, err := parseMountInfo(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mounts) == 0 {
+		t.Skip("needs a mounted cgroup v2: mount -t cgroup2 none /sys/fs/cgroup/unified")
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := ""
+	for line := range strings.Lines(string(own)) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			before = mounts[0].point + strings.TrimSpace(path)
+		}
+	}
+	dir := fmt.Sprintf("%s/smcr-tcpopt-%d", mounts[0].point, os.Getpid())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pid := []byte(strconv.Itoa(os.Getpid()))
+	t.Cleanup(func() {
+		err := os.WriteFile(before+"/cgroup.procs", pid, 0)
+		// Children that just ended may still be counted.
+		for range 100 {
+			if rerr := os.Remove(dir); rerr == nil || err != nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if _, serr := os.Stat(dir); serr == nil {
+			t.Errorf("cgroup %s is left behind (%v)", dir, err)
+		}
+	})
+	if err := os.WriteFile(dir+"/cgroup.procs", pid, 0); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// disconnect dissolves the association of a TCP socket (connect(2), AF_UNSPEC).
+func (b *bed) disconnect(fd int) {
+	b.Helper()
+	var sa unix.RawSockaddr // zero is AF_UNSPEC
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	if errno != 0 {
+		b.Fatal(errno)
+	}
+}
+
+// close ends a socket before the test does. The descriptor's number stays
+// taken until then, so that the clean-up closes nothing else.
+func (b *bed) close(fd int) {
+	b.Helper()
+	null, err := os.Open(os.DevNull)
+	b.must(err)
+	defer null.Close()
+	b.must(unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC))
+}
