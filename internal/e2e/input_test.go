@@ -151,8 +151,8 @@ func TestRefused(t *testing.T) {
 	defer cancel()
 	url := fmt.Sprintf("http://%s:9/", l.A.Addr())
 	_, err := l.B.Output(ctx, bin("smcr"), "run", "--", "curl", "-sS", "--noproxy", "*", url)
-	if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != 7 || !strings.Contains(err.Error(), "Connection refused") {
-		t.Errorf("curl to a closed port: %v, want exit status 7 and Connection refused", err)
+	if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != 7 {
+		t.Errorf("curl to a closed port: %v, want exit status 7 (could not connect)", err)
 	}
 	start := time.Now()
 	_, err = l.B.Output(ctx, bin("smcr"), "run", "--", "curl", "-sS", "--noproxy", "*", "--connect-timeout", "2", "http://10.77.0.99/")
