@@ -275,7 +275,7 @@ func parseConnLink(b []byte) *ConnLink {
 func (d *ConnDMB) append(b []byte) []byte {
 	b = binary.NativeEndian.AppendUint32(b, d.LinkID)
 	b = append(b, 0, 0, 0, 0)
-	for _, v := range []uint64{d.PeerGID, d.GID, d.Token, d.PeerToken, d.ExtGID, d.PeerExtGID} {
+	for _, v := range []uint64{d.PeerGID, d.GID, d.Token, d.PeerToken, d.PeerExtGID, d.ExtGID} {
 		b = binary.NativeEndian.AppendUint64(b, v)
 	}
 	return b
@@ -292,7 +292,7 @@ func parseConnDMB(b []byte) *ConnDMB {
 		PeerToken: ne.Uint64(b[32:]),
 	}
 	if len(b) >= diagDMBExtLen {
-		d.ExtGID, d.PeerExtGID = ne.Uint64(b[40:]), ne.Uint64(b[48:])
+		d.PeerExtGID, d.ExtGID = ne.Uint64(b[40:]), ne.Uint64(b[48:])
 	}
 	return d
 }

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+)
+
+// Netlink protocols (linux/netlink.h).
+const (
+	netlinkSockDiag = 4
+	netlinkGeneric  = 16
+)
+
+const (
+	// defaultTimeout bounds an operation whose context has no deadline.
+	defaultTimeout = 10 * time.Second
+
+	// dumpRetries is how often a dump that was interrupted is repeated.
+	dumpRetries = 3
+)
+
+// A Client is a [Control] that asks a stack by netlink. Operations of one Client
+// take turns. One that fails on the transport or whose context ends gives up its
+// connection, and the next operation makes a new one.
+type Client struct {
+	backend string
+	dial    func(ctx context.Context, protocol int) (*netlink.Conn, error)
+	shared  bool // one connection serves all protocols
+
+	sem      chan struct{} // held during an operation; guards what follows
+	closed   bool
+	conns    map[int]*netlink.Conn
+	families map[string]uint16
+}
+
+var (
+	_ Control     = (*Client)(nil)
+	_ ControlSMCD = (*Client)(nil)
+)
+
+func newClient(backend string, dial func(context.Context, int) (*netlink.Conn, error)) *Client {
+	return &Client{
+		backend:  backend,
+		dial:     dial,
+		sem:      make(chan struct{}, 1),
+		conns:    make(map[int]*netlink.Conn),
+		families: make(map[string]uint16),
+	}
+}
+
+// NewClient returns a client over any netlink transport that carries generic
+// netlink and sock_diag alike. The backend is the name used in errors. The
+// client closes sock; it cannot make a new one, so that an operation which fails
+// on the transport ends its usefulness.
+func NewClient(sock netlink.Socket, backend string) *Client {
+	c := newClient(backend, func(context.Context, int) (*netlink.Conn, error) {
+		return nil, fmt.Errorf("nl: connection lost: %w", os.ErrClosed)
+	})
+	c.shared = true
+	c.conns[0] = netlink.NewConn(sock, uint32(os.Getpid()))
+	return c
+}
+
+// DialKernel returns a client of the kernel's stack for the network namespace of
+// the calling thread. The kernel loads its module when it has one. The error
+// matches [ErrNoBackend] when the kernel has no SMC.
+func DialKernel(ctx context.Context) (*Client, error) {
+	c := newClient("kernel", func(_ context.Context, protocol int) (*netlink.Conn, error) {
+		conn, err := netlink.Dial(protocol, nil)
+		if errors.Is(err, syscall.EPROTONOSUPPORT) || errors.Is(err, syscall.EAFNOSUPPORT) {
+			return nil, fmt.Errorf("%w: %w", ErrNoBackend, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		// A kernel that does not know the option sends errors without text.
+		_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
+		return conn, nil
+	})
+	if err := c.connect(ctx, netlinkGeneric); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Backend returns the name of the stack: "kernel", "user" or "unix:ADDRESS".
+func (c *Client) Backend() string { return c.backend }
+
+// connect makes a connection and resolves SMC_GEN_NETLINK, which every stack
+// has.
+func (c *Client) connect(ctx context.Context, protocol int) error {
+	err := c.locked(ctx, func(ctx context.Context) error {
+		return c.transact(ctx, protocol, func(conn *netlink.Conn) error {
+			_, err := c.family(conn, FamilyName)
+			return err
+		})
+	})
+	if err != nil {
+		c.Close()
+		return c.opError("connect", "", err)
+	}
+	return nil
+}
+
+// Close closes the connections. It waits for an operation in progress.
+func (c *Client) Close() error {
+	c.sem <- struct{}{}
+	defer func() { <-c.sem }()
+	c.closed = true
+	var errs []error
+	for p, conn := range c.conns {
+		errs = append(errs, conn.Close())
+		delete(c.conns, p)
+	}
+	return errors.Join(errs...)
+}
+
+// locked runs fn when it is this operation's turn, in bounded time.
+func (c *Client) locked(ctx context.Context, fn func(context.Context) error) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, defaultTimeout)
+		defer cancel()
+	}
+	select {
+	case c.sem <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-c.sem }()
+	if c.closed {
+		return os.ErrClosed
+	}
+	return fn(ctx)
+}
+
+// transact runs fn on the connection of a protocol with the deadline of ctx. A
+// failure that may leave an answer unread costs the connection.
+func (c *Client) transact(ctx context.Context, protocol int, fn func(*netlink.Conn) error) error {
+	if c.shared {
+		protocol = 0
+	}
+	conn := c.conns[protocol]
+	if conn == nil {
+		var err error
+		if conn, err = c.dial(ctx, protocol); err != nil {
+			return err
+		}
+		c.conns[protocol] = conn
+		clear(c.families)
+	}
+	drop := func() {
+		conn.Close()
+		delete(c.conns, protocol)
+	}
+
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		drop()
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	err := fn(conn)
+	if !stop() {
+		// The connection's deadline is, or is about to be, in the past.
+		drop()
+		if err == nil {
+			return nil
+		}
+		return errors.Join(ctx.Err(), err)
+	}
+	var ne *netlink.OpError
+	if errors.As(err, &ne) && ne.Sequence == 0 {
+		drop() // not an answer, but an error of the transport
+	}
+	return err
+}
+
+// family returns the ID of a generic netlink family.
+func (c *Client) family(conn *netlink.Conn, name string) (uint16, error) {
+	if id, ok := c.families[name]; ok {
+		return id, nil
+	}
+	f, err := genetlink.NewConn(conn).GetFamily(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("%w: no generic netlink family %s", ErrNoBackend, name)
+	}
+	if err != nil {
+		return 0, err
+	}
+	c.families[name] = f.ID
+	return f.ID, nil
+}
+
+// exchange sends a request and returns its answers.
+func exchange(conn *netlink.Conn, req netlink.Message) ([]netlink.Message, error) {
+	sent, err := conn.Send(req)
+	if err != nil {
+		return nil, err
+	}
+	msgs, err := conn.Receive()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		if m.Header.Sequence != sent.Header.Sequence {
+			return nil, &netlink.OpError{Op: "receive", Err: errors.New("answer to another request")}
+		}
+		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+			return nil, ErrInterrupted
+		}
+	}
+	return msgs, nil
+}
+
+// genl performs a command of a generic netlink family and calls parse with the
+// command and the attributes of each answer. A dump that is interrupted is
+// repeated before anything is parsed.
+func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags netlink.HeaderFlags, attrs []byte, parse func(cmd uint8, attrs []byte) error) error {
+	err := c.locked(ctx, func(ctx context.Context) error {
+		return c.transact(ctx, netlinkGeneric, func(conn *netlink.Conn) error {
+			id, err := c.family(conn, family)
+			if err != nil {
+				return err
+			}
+			req := netlink.Message{
+				Header: netlink.Header{Type: netlink.HeaderType(id), Flags: netlink.Request | flags},
+				Data:   append(appendGenl(nil, cmd), attrs...),
+			}
+			msgs, err := retry(func() ([]netlink.Message, error) { return exchange(conn, req) })
+			if err != nil || parse == nil {
+				return err
+			}
+			for _, m := range msgs {
+				if m.Header.Type == netlink.Error {
+					continue // the acknowledgement
+				}
+				if len(m.Data) < genlHeaderLen {
+					return fmt.Errorf("nl: answer of %d bytes", len(m.Data))
+				}
+				if err := parse(m.Data[0], m.Data[genlHeaderLen:]); err != nil {
+					return fmt.Errorf("nl: answer to command %d: %w", cmd, err)
+				}
+			}
+			return nil
+		})
+	})
+	return c.opError(op, "", err)
+}
+
+// retry calls fn until it is not interrupted, or often enough.
+func retry(fn func() ([]netlink.Message, error)) ([]netlink.Message, error) {
+	for range dumpRetries {
+		msgs, err := fn()
+		if !errors.Is(err, ErrInterrupted) {
+			return msgs, err
+		}
+	}
+	return nil, ErrInterrupted
+}
+
+// opError gives an error its context. The transport's own wrapping goes.
+func (c *Client) opError(op, object string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &OpError{Op: op, Backend: c.backend, Object: object, Err: err}
+	var ne *netlink.OpError
+	if errors.As(err, &ne) && ne.Sequence != 0 {
+		e.Err, e.ExtAck = ne.Err, ne.Message
+	}
+	return e
+}
+
+// withObject names what an operation was about in its error.
+func withObject(err error, object string) error {
+	var e *OpError
+	if errors.As(err, &e) {
+		e.Object = object
+	}
+	return err
+}

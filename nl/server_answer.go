@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+)
+
+const (
+	nlmsgMinType = 0x10 // types below are reserved for control messages
+	nlmsgErrMsg  = 1    // NLMSGERR_ATTR_MSG
+)
+
+// A request is one netlink message to a server.
+type request struct {
+	peer Peer
+	netlink.Message
+
+	// of generic netlink
+	cmd   uint8
+	attrs []byte
+}
+
+// dump reports whether the request asks for a whole table.
+func (r *request) dump() bool { return r.Header.Flags&netlink.Dump == netlink.Dump }
+
+// replies collects the answer to one request and sends it in datagrams of at
+// most maxAnswer bytes.
+type replies struct {
+	req  *request
+	send func([]byte) error
+	buf  []byte
+	err  error // of send
+}
+
+// message adds one message to the answer.
+func (r *replies) message(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) {
+	if len(r.buf) > 0 && len(r.buf)+nlmsgHeaderLen+align4(len(data)) > maxAnswer {
+		r.flush()
+	}
+	r.buf = appendMessage(r.buf, netlink.Header{
+		Type:     typ,
+		Flags:    flags,
+		Sequence: r.req.Header.Sequence,
+		PID:      r.req.Header.PID,
+	}, data)
+}
+
+func (r *replies) flush() {
+	if len(r.buf) > 0 && r.err == nil {
+		r.err = r.send(r.buf)
+	}
+	r.buf = r.buf[:0]
+}
+
+// genl adds one message of a generic netlink family.
+func (r *replies) genl(flags netlink.HeaderFlags, cmd uint8, attrs []byte) {
+	r.message(r.req.Header.Type, flags, append(appendGenl(nil, cmd), attrs...))
+}
+
+// row adds one row of a dump: x within a nest of type typ, or flat when typ is
+// zero.
+func (r *replies) row(cmd uint8, typ uint16, x attrCodec) error {
+	var attrs []byte
+	var err error
+	if typ == 0 {
+		attrs, err = marshalAttrs(x)
+	} else {
+		attrs, err = nestedAttr(typ, x)
+	}
+	if err == nil {
+		r.genl(netlink.Multi, cmd, attrs)
+	}
+	return err
+}
+
+// done ends a dump.
+func (r *replies) done() { r.message(netlink.Done, netlink.Multi, make([]byte, 4)) }
+
+// fail answers the request with an error. What the error says beyond its number
+// travels as extended acknowledgement.
+func (r *replies) fail(err error) {
+	r.buf = r.buf[:0] // rows of a dump that failed
+	errno, text := errnoOf(err)
+	h := r.req.Header
+	data := binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno)))
+	data = appendMessage(data, h, r.req.Data)
+	// The header that is quoted tells where the extended acknowledgement
+	// begins: it must count the padding.
+	binary.NativeEndian.PutUint32(data[4:], uint32(len(data)-4))
+	var flags netlink.HeaderFlags
+	if text != "" {
+		ae := netlink.NewAttributeEncoder()
+		limited(ae, nlmsgErrMsg, text, 512)
+		if tlvs, err := ae.Encode(); err == nil {
+			flags = netlink.AcknowledgeTLVs
+			data = append(data, tlvs...)
+		}
+	}
+	r.message(netlink.Error, flags, data)
+}
+
+// ack confirms the request, when that was asked for.
+func (r *replies) ack() {
+	if r.req.Header.Flags&netlink.Acknowledge == 0 {
+		return
+	}
+	data := make([]byte, 4)
+	data = appendMessage(data, r.req.Header, nil)
+	binary.NativeEndian.PutUint32(data[4:], r.req.Header.Length)
+	r.message(netlink.Error, netlink.Capped, data)
+}
+
+// answer answers one request. Its error is that of send.
+func (s *Server) answer(ctx context.Context, peer Peer, m netlink.Message, send func([]byte) error) error {
+	req := &request{peer: peer, Message: m}
+	out := &replies{req: req, send: send}
+	if m.Header.Flags&netlink.Request == 0 {
+		return nil // as the kernel does
+	}
+	var err error
+	switch {
+	case m.Header.Type < nlmsgMinType:
+		out.ack()
+	case m.Header.Type == sockDiagByFamily:
+		err = s.answerDiag(ctx, req, out)
+	default:
+		err = s.answerGenl(ctx, req, out)
+	}
+	if err != nil {
+		s.cfg.Logger.Debug("control request refused", "uid", peer.UID, "pid", peer.PID,
+			"type", uint16(m.Header.Type), "command", req.cmd, "err", err)
+		out.fail(err)
+	}
+	out.flush()
+	return out.err
+}
+
+// answerDiag answers a sock_diag request.
+func (s *Server) answerDiag(ctx context.Context, req *request, out *replies) error {
+	if len(req.Data) < diagRequestLen {
+		return syscall.EINVAL
+	}
+	ext, err := parseDiagRequest(req.Data)
+	if err != nil {
+		return syscall.ENOENT // no handler for that address family
+	}
+	if req.Header.Flags&netlink.Dump == 0 {
+		out.ack()
+		return nil
+	}
+	conns, err := s.ctl.Connections(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range conns {
+		b, err := conns[i].appendDiag(nil, ext)
+		if err != nil {
+			return err
+		}
+		out.message(sockDiagByFamily, netlink.Multi, b)
+	}
+	out.done()
+	return nil
+}
+
+// errnoOf returns the error number that stands for err in a message, and what
+// err says beyond it.
+func errnoOf(err error) (syscall.Errno, string) {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		if err == error(errno) {
+			return errno, ""
+		}
+		return errno, err.Error()
+	}
+	errno = syscall.EIO
+	for _, m := range []struct {
+		target error
+		errno  syscall.Errno
+	}{
+		{os.ErrNotExist, syscall.ENOENT},
+		{os.ErrExist, syscall.EEXIST},
+		{os.ErrPermission, syscall.EPERM},
+		{os.ErrInvalid, syscall.EINVAL},
+		{ErrNotSupported, syscall.EOPNOTSUPP},
+		{context.DeadlineExceeded, syscall.ETIMEDOUT},
+		{context.Canceled, syscall.ESHUTDOWN},
+		{os.ErrClosed, syscall.ESHUTDOWN},
+	} {
+		if errors.Is(err, m.target) {
+			errno = m.errno
+			break
+		}
+	}
+	return errno, err.Error()
+}

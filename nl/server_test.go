@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/nl"
+	"smcr/nl/nltestsmc"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// serve starts a server for ctl and returns its address: an abstract name of its
+// own.
+func serve(t *testing.T, ctl nl.Control, cfg nl.ServerConfig) string {
+	t.Helper()
+	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
+	return serveAt(t, address, ctl, cfg)
+}
+
+func serveAt(t *testing.T, address string, ctl nl.Control, cfg nl.ServerConfig) string {
+	t.Helper()
+	l, err := nl.ListenUnix(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := nl.NewServer(ctl, cfg)
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close server: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return address
+}
+
+func dial(t *testing.T, address string) *nl.Client {
+	t.Helper()
+	c, err := nl.DialUnix(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestSuiteFake(t *testing.T) {
+	nltestsmc.RunControlSuite(t, func(*testing.T) nl.Control {
+		return nltestsmc.NewFake(nltestsmc.SampleState())
+	}, nltestsmc.Options{})
+}
+
+func TestSuiteClientServer(t *testing.T) {
+	nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
+		return dial(t, serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{}))
+	}, nltestsmc.Options{})
+}
+
+// TestSuiteTwoHops puts a server behind a client of a server.
+func TestSuiteTwoHops(t *testing.T) {
+	nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
+		dir := t.TempDir()
+		far := serveAt(t, filepath.Join(dir, "far"), nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{})
+		return dial(t, serveAt(t, filepath.Join(dir, "near"), dial(t, far), nl.ServerConfig{}))
+	}, nltestsmc.Options{})
+}
+
+// everything asks a Control all questions.
+func everything(t *testing.T, c nl.Control) map[string]any {
+	t.Helper()
+	ctx := t.Context()
+	all := map[string]any{}
+	keep := func(what string, v any, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		all[what] = v
+	}
+	sys, err := c.SysInfo(ctx)
+	keep("SysInfo", sys, err)
+	groups, err := c.LinkGroups(ctx)
+	keep("LinkGroups", groups, err)
+	links, err := c.Links(ctx)
+	keep("Links", links, err)
+	devices, err := c.Devices(ctx)
+	keep("Devices", devices, err)
+	st, err := c.Stats(ctx)
+	keep("Stats", st, err)
+	fb, err := c.Fallbacks(ctx)
+	keep("Fallbacks", fb, err)
+	eids, err := c.UEIDs(ctx)
+	keep("UEIDs", eids, err)
+	seid, err := c.SEID(ctx)
+	keep("SEID", seid, err)
+	hs, err := c.HSLimitation(ctx)
+	keep("HSLimitation", hs, err)
+	pnets, err := c.PNETs(ctx)
+	keep("PNETs", pnets, err)
+	conns, err := c.Connections(ctx)
+	keep("Connections", conns, err)
+	if d, ok := c.(nl.ControlSMCD); ok {
+		g, err := d.LinkGroupsD(ctx)
+		keep("LinkGroupsD", g, err)
+		dev, err := d.DevicesD(ctx)
+		keep("DevicesD", dev, err)
+	}
+	return all
+}
+
+var sameAddr = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+
+// TestClientServerIdentity checks that Client(Server(x)) answers as x does, with
+// tables of many datagrams.
+func TestClientServerIdentity(t *testing.T) {
+	state := nltestsmc.SampleState()
+	state.SEID = nl.SEID{Value: "IBM-SYSZ-ISMSEID00000000", Enabled: true}
+	state.LinkGroupsD = []nl.LinkGroupD{{ID: 5, GID: 1 << 63, PNETID: "NET3"}}
+	state.DevicesD = []nl.Device{{UseCount: 1, Critical: true, PCI: &nl.PCI{FID: 9, Device: 0x04ed}}}
+	for i := range 300 {
+		g := state.LinkGroups[0]
+		g.ID, g.Conns = nl.LinkGroupID(0x1000+i), uint32(i)
+		state.LinkGroups = append(state.LinkGroups, g)
+		l := state.Links[0]
+		l.LinkGroup = g.ID
+		state.Links = append(state.Links, l)
+		c := state.Connections[1]
+		c.Inode = uint64(5000 + i)
+		state.Connections = append(state.Connections, c)
+	}
+	fake := nltestsmc.NewFake(state)
+	if err := fake.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0", IBDev: "srx_eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	got := everything(t, dial(t, serve(t, fake, nl.ServerConfig{})))
+	if diff := cmp.Diff(everything(t, fake), got, sameAddr); diff != "" {
+		t.Errorf("answers differ (-direct +over netlink):\n%s", diff)
+	}
+}
+
+// TestErrors checks that errors keep their meaning and their text.
+func TestErrors(t *testing.T) {
+	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	fake.SetNetDevs("lo")
+	c := dial(t, serve(t, fake, nl.ServerConfig{}))
+	err := c.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "foo"})
+	if !errors.Is(err, os.ErrNotExist) || !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("unknown device: %v", err)
+	}
+	var op *nl.OpError
+	if !errors.As(err, &op) || op.Object != "NET1" || op.ExtAck == "" {
+		t.Errorf("unknown device: %#v", op)
+	}
+	for _, want := range []error{os.ErrPermission, os.ErrNotExist, os.ErrExist, os.ErrInvalid, nl.ErrNotSupported, syscall.ENOMEM} {
+		fake.SetError(fmt.Errorf("somewhere: %w", want))
+		if _, err := c.Devices(t.Context()); !errors.Is(err, want) {
+			t.Errorf("%v arrives as %v", want, err)
+		}
+	}
+	fake.SetError(errors.New("unforeseen"))
+	if _, err := c.Stats(t.Context()); !errors.Is(err, syscall.EIO) {
+		t.Errorf("an unforeseen error arrives as %v", err)
+	}
+	// The connection survived all of that.
+	fake.SetError(nil)
+	if _, err := c.Stats(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoBackend(t *testing.T) {
+	for _, address := range []string{"@smcr-test-nobody", filepath.Join(t.TempDir(), "nobody")} {
+		if _, err := nl.DialUnix(t.Context(), address); !errors.Is(err, nl.ErrNoBackend) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	address := serve(t, nltestsmc.NewFake(nltestsmc.State{}), nl.ServerConfig{})
+	if _, err := nl.ListenUnix(address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("second listener: %v", err)
+	}
+}
+
+// asUser runs fn on a thread with the user ID given, which needs root.
+func asUser(t *testing.T, uid int, fn func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root to become another user: sudo go test ./nl")
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
+		if errno != 0 {
+			done <- errno
+			return
+		}
+		fn()
+		done <- nil
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOtherUser checks that another user may read and not change.
+func TestOtherUser(t *testing.T) {
+	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	address := serve(t, fake, nl.ServerConfig{MaxConnsPerUser: 3})
+	asUser(t, 65534, func() {
+		c, err := nl.DialUnix(t.Context(), address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		if groups, err := c.LinkGroups(t.Context()); err != nil || len(groups) != 2 {
+			t.Errorf("LinkGroups: %v, %v", groups, err)
+		}
+		ctx := t.Context()
+		for what, err := range map[string]error{
+			"AddPNET":         c.AddPNET(ctx, nl.PNET{ID: "A", NetDev: "lo"}),
+			"RemovePNET":      c.RemovePNET(ctx, "A"),
+			"FlushPNET":       c.FlushPNET(ctx),
+			"AddUEID":         c.AddUEID(ctx, "A"),
+			"FlushUEID":       c.FlushUEID(ctx),
+			"SetHSLimitation": c.SetHSLimitation(ctx, true),
+		} {
+			if !errors.Is(err, os.ErrPermission) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		// Connections beyond the limit are refused; root's is not.
+		for range 2 {
+			c, err := nl.DialUnix(ctx, address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+		}
+		if c, err := nl.DialUnix(ctx, address); err == nil {
+			c.Close()
+			t.Error("a fourth connection: no error")
+		}
+	})
+	if t.Skipped() {
+		return
+	}
+	c := dial(t, address)
+	if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
+		t.Errorf("state changed: %v, %v", eids, err)
+	}
+	if err := c.AddUEID(t.Context(), "A"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestImpostor checks that a client does not talk to a stack of somebody else.
+func TestImpostor(t *testing.T) {
+	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
+	var l *net.UnixListener
+	asUser(t, 65534, func() {
+		var err error
+		if l, err = nl.ListenUnix(address); err != nil {
+			t.Error(err)
+		}
+	})
+	if l == nil {
+		return
+	}
+	defer l.Close()
+	if _, err := nl.DialUnix(t.Context(), address); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
+// slowControl answers when it is told to, or when its context ends.
+type slowControl struct {
+	*nltestsmc.Fake
+	entered chan struct{}
+}
+
+func (s *slowControl) Devices(ctx context.Context) ([]nl.Device, error) {
+	close(s.entered)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestSlowControl(t *testing.T) {
+	t.Run("server gives up", func(t *testing.T) {
+		s := &slowControl{nltestsmc.NewFake(nltestsmc.SampleState()), make(chan struct{})}
+		c := dial(t, serve(t, s, nl.ServerConfig{RequestTimeout: 20 * time.Millisecond}))
+		if _, err := c.Devices(t.Context()); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Errorf("Devices: %v", err)
+		}
+	})
+	t.Run("client gives up", func(t *testing.T) {
+		s := &slowControl{nltestsmc.NewFake(nltestsmc.SampleState()), make(chan struct{})}
+		c := dial(t, serve(t, s, nl.ServerConfig{RequestTimeout: 200 * time.Millisecond}))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-s.entered
+			cancel()
+		}()
+		if _, err := c.Devices(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Devices: %v", err)
+		}
+		// The late answer must not be taken for that of the next question.
+		if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
+			t.Errorf("UEIDs: %v, %v", eids, err)
+		}
+	})
+}
+
+func TestConcurrentUse(t *testing.T) {
+	c := dial(t, serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{}))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if links, err := c.Links(t.Context()); err != nil || len(links) != 3 {
+					t.Errorf("Links: %v, %v", links, err)
+					return
+				}
+				if x, err := c.Connections(t.Context()); err != nil || len(x) != 3 {
+					t.Errorf("Connections: %v, %v", x, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestMalformedRequests sends what no client sends. The server answers or hangs
+// up, and goes on serving others.
+func TestMalformedRequests(t *testing.T) {
+	address := serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{})
+	message := func(typ, flags uint16, data ...byte) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(16+len(data)))
+		b = binary.NativeEndian.AppendUint16(b, typ)
+		b = binary.NativeEndian.AppendUint16(b, flags)
+		return append(append(b, make([]byte, 8)...), data...)
+	}
+	for _, x := range []struct {
+		name  string
+		send  []byte
+		errno syscall.Errno // 0: the server hangs up
+	}{
+		{"short header", []byte{1, 2, 3}, 0},
+		{"length beyond the datagram", binary.NativeEndian.AppendUint32(nil, 1<<30), 0},
+		{"no generic netlink header", message(0x23, 1), syscall.EINVAL},
+		{"unknown family", message(0x99, 1, 1, 1, 0, 0), syscall.ENOENT},
+		{"unknown command", message(0x23, 0x301, 77, 1, 0, 0), syscall.EOPNOTSUPP},
+		{"no dump flag", message(0x23, 1, 1, 1, 0, 0), syscall.EOPNOTSUPP},
+		{"broken attribute", message(0x24, 1, 2, 1, 0, 0, 0xff, 0xff, 1, 0), syscall.EINVAL},
+		{"short diag request", message(20, 0x301, 43), syscall.EINVAL},
+		{"diag for another family", message(20, 0x301, append([]byte{2}, make([]byte, 51)...)...), syscall.ENOENT},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			conn, err := net.Dial("unixpacket", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(5 * time.Second))
+			if _, err := conn.Write(x.send); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, 4096)
+			n, err := conn.Read(b)
+			if x.errno == 0 {
+				if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("answer: %x, %v", b[:n], err)
+				}
+				return
+			}
+			if err != nil || n < 20 {
+				t.Fatalf("answer: %x, %v", b[:n], err)
+			}
+			if got := -int32(binary.NativeEndian.Uint32(b[16:])); got != int32(x.errno) {
+				t.Errorf("errno %d, want %d (%v)", got, int(x.errno), x.errno)
+			}
+		})
+	}
+	if _, err := dial(t, address).SysInfo(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServerClose checks that Close ends requests in progress and connections.
+func TestServerClose(t *testing.T) {
+	s := &slowControl{nltestsmc.NewFake(nltestsmc.SampleState()), make(chan struct{})}
+	l, err := nl.ListenUnix(fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := nl.NewServer(s, nl.ServerConfig{})
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	c := dial(t, l.Addr().String())
+	go func() {
+		<-s.entered
+		srv.Close()
+	}()
+	if _, err := c.Devices(t.Context()); err == nil {
+		t.Error("Devices of a server that closes: no error")
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := srv.Serve(l); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Serve after Close: %v", err)
+	}
+}
+
+// TestMulti asks two stacks and tells their rows apart.
+func TestMulti(t *testing.T) {
+	none := nltestsmc.NewFake(nltestsmc.State{})
+	none.SetError(nl.ErrNotSupported)
+	m := nl.Multi{
+		{Name: "kernel", Control: nltestsmc.NewFake(nltestsmc.SampleState())},
+		{Name: "none", Control: none},
+		{Name: "user", Control: nltestsmc.NewFake(nltestsmc.SampleState())},
+	}
+	rows, err := nl.All(t.Context(), m, nl.Control.LinkGroups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range rows {
+		got = append(got, r.Stack+" "+r.Value.ID.String())
+	}
+	want := []string{"kernel 00000100", "kernel 00000200", "user 00000100", "user 00000200"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	if _, err := nl.All(t.Context(), m[1:2], nl.Control.LinkGroups); !errors.Is(err, nl.ErrNotSupported) {
+		t.Errorf("no stack supports it: %v", err)
+	}
+}
+
+// TestKernel runs the suite on the kernel's stack where there is one.
+func TestKernel(t *testing.T) {
+	c, err := nl.DialKernel(t.Context())
+	if errors.Is(err, nl.ErrNoBackend) {
+		t.Skip("the kernel has no SMC: modprobe smc smc_diag")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
+		c, err := nl.DialKernel(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}, nltestsmc.Options{ReadOnly: os.Getenv("SMCR_INTEGRATION") != "1"})
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/mdlayher/netlink"
+)
+
+// UserAddress is the address of the stack that runs in user space in a network
+// namespace: the name of a unix socket in the abstract name space, which each
+// network namespace has its own of.
+const UserAddress = "@smcr/nl"
+
+// Sizes of datagrams in bytes.
+const (
+	maxAnswer   = 16 << 10 // what a server sends at most, unless one message is larger
+	maxDatagram = 64 << 10 // what is read at most
+)
+
+// A Peer is the process at the other end of a unix socket, as the kernel tells
+// it: the one that called connect or listen.
+type Peer struct {
+	PID int32
+	UID uint32
+	GID uint32
+}
+
+// unixSocket is netlink over a unix sequenced-packet socket. Each packet holds
+// what a netlink datagram would. It implements the transport of a netlink.Conn.
+type unixSocket struct {
+	conn *net.UnixConn
+}
+
+var _ netlink.Socket = (*unixSocket)(nil)
+
+func (s *unixSocket) Close() error { return s.conn.Close() }
+
+func (s *unixSocket) Send(m netlink.Message) error {
+	_, err := s.conn.Write(appendMessage(nil, m.Header, m.Data))
+	return err
+}
+
+func (s *unixSocket) SendMessages(ms []netlink.Message) error {
+	var b []byte
+	for _, m := range ms {
+		b = appendMessage(b, m.Header, m.Data)
+	}
+	_, err := s.conn.Write(b)
+	return err
+}
+
+func (s *unixSocket) Receive() ([]netlink.Message, error) {
+	b, err := readDatagram(s.conn, make([]byte, maxDatagram))
+	if err != nil {
+		return nil, err
+	}
+	return splitMessages(b)
+}
+
+func (s *unixSocket) ReceiveIter() iter.Seq2[netlink.Message, error] {
+	return func(yield func(netlink.Message, error) bool) {
+		msgs, err := s.Receive()
+		if err != nil {
+			yield(netlink.Message{}, err)
+			return
+		}
+		for _, m := range msgs {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *unixSocket) SetDeadline(t time.Time) error      { return s.conn.SetDeadline(t) }
+func (s *unixSocket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
+func (s *unixSocket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
+
+// readDatagram reads one packet into b and fails when it does not fit. It
+// returns io.EOF when the other side has gone.
+func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
+	n, _, flags, _, err := conn.ReadMsgUnix(b, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, io.EOF
+	case flags&syscall.MSG_TRUNC != 0:
+		return nil, fmt.Errorf("nl: datagram larger than %d bytes", len(b))
+	}
+	return b[:n], nil
+}
+
+// DialUser returns a client of the stack that runs in user space in this network
+// namespace. The error matches [ErrNoBackend] when there is none, and
+// [os.ErrPermission] when the process that listens is neither root nor of the
+// caller's user: it could be an impostor.
+func DialUser(ctx context.Context) (*Client, error) {
+	return dialUnix(ctx, "user", UserAddress)
+}
+
+// DialUnix is like [DialUser] for the stack behind another unix socket. An
+// address that begins with "@" is in the abstract name space of the current
+// network namespace, others are paths.
+func DialUnix(ctx context.Context, address string) (*Client, error) {
+	return dialUnix(ctx, "unix:"+address, address)
+}
+
+func dialUnix(ctx context.Context, backend, address string) (*Client, error) {
+	c := newClient(backend, func(ctx context.Context, _ int) (*netlink.Conn, error) {
+		conn, err := connectUnix(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return netlink.NewConn(&unixSocket{conn}, uint32(os.Getpid())), nil
+	})
+	c.shared = true
+	if err := c.connect(ctx, netlinkGeneric); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func connectUnix(ctx context.Context, address string) (*net.UnixConn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unixpacket", address)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%w: nobody listens at %s", ErrNoBackend, address)
+	case err != nil:
+		return nil, err
+	}
+	uc := conn.(*net.UnixConn)
+	peer, err := peerOf(uc)
+	if err != nil {
+		uc.Close()
+		return nil, fmt.Errorf("nl: credentials of the stack at %s: %w", address, err)
+	}
+	if euid := uint32(os.Geteuid()); peer.UID != 0 && peer.UID != euid {
+		uc.Close()
+		return nil, fmt.Errorf("nl: the stack at %s belongs to user %d, neither root nor user %d: %w",
+			address, peer.UID, euid, os.ErrPermission)
+	}
+	return uc, nil
+}
+
+// ListenUser takes [UserAddress] in the current network namespace. The error
+// matches [syscall.EADDRINUSE] when a stack has it already. The address is free
+// again when the listener is closed or its process ends.
+func ListenUser() (*net.UnixListener, error) { return ListenUnix(UserAddress) }
+
+// ListenUnix is like [ListenUser] for another address, with the meaning that
+// [DialUnix] gives it. The file of a path is removed when the listener is
+// closed.
+func ListenUnix(address string) (*net.UnixListener, error) {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: address, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("nl: take %s: %w", address, err)
+	}
+	return l, nil
+}
