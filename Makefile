@@ -95,7 +95,7 @@ soak:
 bench: build
 	$(say) 'benchmark: SMC-R in user space beside kernel TCP'
 	@scripts/setup-test-tools bench
-	@$(GO) run -buildvcs=false ./internal/bench/cmd/smcrbench -smcr bin/smcr $(BENCHFLAGS)
+	@$(GO) run -buildvcs=false ./internal/bench/smcrbench -smcr bin/smcr $(BENCHFLAGS)
 
 demo: build
 	@scripts/setup-test-tools demo
