@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"smcr/rdmaverbs"
+)
+
+// simFabric joins in-memory wires. Each packet may be lost, doubled, delayed
+// and so reordered, as its seed decides. In a synctest bubble time passes
+// only while everybody waits.
+type simFabric struct {
+	faults simFaults
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	wires map[rdmaverbs.GID]*simWire
+	count simCount
+	// tap sees each packet as it is sent and may drop or change it.
+	tap func(from, to rdmaverbs.GID, data []byte) (drop bool)
+}
+
+// simFaults are probabilities and times of a fabric.
+type simFaults struct {
+	loss, dup, reorder float64
+	delay              time.Duration // of each packet
+	jitter             time.Duration // added to reordered packets, at most
+}
+
+type simCount struct{ sent, lost, doubled, reordered int }
+
+func newSimFabric(seed uint64, f simFaults) *simFabric {
+	return &simFabric{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[rdmaverbs.GID]*simWire)}
+}
+
+// simWire is one end: a goroutine that hands packets over when they are due.
+type simWire struct {
+	net  *simFabric
+	gid  rdmaverbs.GID
+	h    handler
+	kick chan struct{}
+	quit chan struct{}
+	done chan struct{}
+
+	mu     sync.Mutex
+	queue  []simPacket // by due time, then by arrival
+	down   bool
+	closed bool
+}
+
+type simPacket struct {
+	due time.Time
+	in  inbound
+}
+
+func (f *simFabric) wire(gid rdmaverbs.GID) *simWire {
+	w := &simWire{net: f, gid: gid, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	f.mu.Lock()
+	f.wires[gid] = w
+	f.mu.Unlock()
+	return w
+}
+
+func (w *simWire) send(dst *path, pkts []packet) error {
+	w.mu.Lock()
+	down, closed := w.down, w.closed
+	w.mu.Unlock()
+	if closed {
+		return errWireClosed
+	}
+	if down {
+		return nil
+	}
+	f := w.net
+	f.mu.Lock()
+	to := f.wires[dst.dgid]
+	now := time.Now()
+	var out []simPacket
+	for i := range pkts {
+		p := &pkts[i]
+		data := slices.Concat(p.hdr, p.payload[0], p.payload[1])
+		for range p.hdr[1] >> 4 & 3 {
+			data = append(data, 0)
+		}
+		f.count.sent++
+		if f.tap != nil && f.tap(dst.sgid, dst.dgid, data) {
+			f.count.lost++
+			continue
+		}
+		copies := 1
+		switch x := f.rng.Float64(); {
+		case x < f.faults.loss:
+			f.count.lost++
+			copies = 0
+		case x < f.faults.loss+f.faults.dup:
+			f.count.doubled++
+			copies = 2
+		}
+		for range copies {
+			due := now.Add(f.faults.delay)
+			if f.rng.Float64() < f.faults.reorder {
+				f.count.reordered++
+				due = due.Add(time.Duration(f.rng.Int64N(int64(f.faults.jitter) + 1)))
+			}
+			out = append(out, simPacket{due: due, in: inbound{typ: dst.typ, sgid: dst.sgid, dgid: dst.dgid, data: data}})
+		}
+	}
+	f.mu.Unlock()
+	if to != nil {
+		to.put(out)
+	}
+	return nil
+}
+
+func (w *simWire) put(pkts []simPacket) {
+	w.mu.Lock()
+	if w.down {
+		pkts = nil
+	}
+	for _, p := range pkts {
+		i, _ := slices.BinarySearchFunc(w.queue, p, func(a, b simPacket) int {
+			if a.due.After(b.due) {
+				return 1
+			}
+			return -1
+		})
+		w.queue = slices.Insert(w.queue, i, p)
+	}
+	w.mu.Unlock()
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (w *simWire) start(h handler) error {
+	w.h = h
+	go w.run()
+	return nil
+}
+
+func (w *simWire) run() {
+	defer close(w.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		now := time.Now()
+		n := 0
+		var batch []inbound
+		for n < len(w.queue) && !w.queue[n].due.After(now) {
+			batch = append(batch, w.queue[n].in)
+			n++
+		}
+		w.queue = slices.Delete(w.queue, 0, n)
+		wait := time.Hour
+		if len(w.queue) > 0 {
+			wait = w.queue[0].due.Sub(now)
+		}
+		w.mu.Unlock()
+		if len(batch) > 0 {
+			w.h(batch)
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-w.kick:
+		case <-w.quit:
+			return
+		}
+	}
+}
+
+func (w *simWire) setDown(down bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = down
+	if down {
+		w.queue = nil
+	}
+}
+
+func (w *simWire) close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	if w.h != nil {
+		close(w.quit)
+		<-w.done
+	}
+	return nil
+}
+
+// simDevice makes a device on the fabric, whose MAC ends with n.
+func (f *simFabric) simDevice(t testing.TB, n byte, opts ...Option) (*Device, *simWire) {
+	t.Helper()
+	mac := [6]byte{0x02, 0, 0, 0, 0, n}
+	w := f.wire(defaultGID(mac))
+	info := netdevInfo{
+		Name: "sim" + string('0'+rune(n)), Index: int(n), HWAddr: net.HardwareAddr(mac[:]),
+		MTU: 9000, Up: true, GIDs: gidTable("sim", mac, nil),
+	}
+	p := New(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	d, err := newDevice(namePrefix+info.Name, w, info, p.c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, w
+}
+
+// simPair makes two devices.
+func (f *simFabric) simPair(t testing.TB, opts ...Option) (a, b *Device) {
+	a, _ = f.simDevice(t, 1, opts...)
+	b, _ = f.simDevice(t, 2, opts...)
+	return a, b
+}
