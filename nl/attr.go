@@ -88,10 +88,11 @@ func text(ad *netlink.AttributeDecoder) string {
 	return strings.TrimRight(s, " ")
 }
 
-// limited encodes at most n bytes of s.
+// limited encodes at most n bytes of s. Blanks at the end are padding to those
+// who decode it.
 func limited(ae *netlink.AttributeEncoder, typ uint16, s string, n int) {
 	if len(s) > n {
-		s = s[:n]
+		s = strings.TrimRight(s[:n], " ")
 	}
 	ae.String(typ, s)
 }

@@ -86,13 +86,13 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 }
 
 // Serve accepts and serves connections until the server or the listener is
-// closed; it closes the listener. It returns nil after Close.
+// closed; it closes the listener. It returns nil once the server is closed.
 func (s *Server) Serve(l *net.UnixListener) error {
 	defer l.Close()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return os.ErrClosed
+		return nil
 	}
 	s.listeners[l] = struct{}{}
 	s.mu.Unlock()
