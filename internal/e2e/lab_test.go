@@ -10,11 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smcr/internal/netnstest"
 )
@@ -73,7 +76,48 @@ type lab struct {
 func newLab(t testing.TB, tools ...string) *lab {
 	t.Helper()
 	netnstest.Require(t, append([]string{"tcpdump", "nsenter"}, tools...)...)
-	return &lab{Pair: netnstest.New(t, netnstest.Options{}), t: t}
+	l := &lab{Pair: netnstest.New(t, netnstest.Options{}), t: t}
+	t.Cleanup(func() {
+		for _, h := range []*netnstest.Host{l.A, l.B} {
+			l.stackLog(h)
+		}
+	})
+	return l
+}
+
+// stackLog logs, if the test failed, what a stack started on demand had to
+// say, and removes its log file: no other stack will use this name again.
+func (l *lab) stackLog(h *netnstest.Host) {
+	var st unix.Stat_t
+	if err := unix.Stat(h.Path(), &st); err != nil {
+		return
+	}
+	name := fmt.Sprintf("/run/smcr/serve-%d.log", st.Ino)
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return // none was started
+	}
+	if l.t.Failed() && len(b) > 0 {
+		l.t.Logf("%s: log of the stack:\n%s", h.Name, b[max(0, len(b)-8000):])
+	}
+	_ = os.Remove(name)
+}
+
+var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections over SMC-R, (\d+) over TCP`)
+
+// wantSummary wants the summary of smcr run -v in a log to tell of at least
+// conns connections over SMC-R, and of none over TCP.
+func wantSummary(t testing.TB, log string, conns int) {
+	t.Helper()
+	m := summaryRE.FindStringSubmatch(log)
+	if m == nil {
+		t.Errorf("no summary of smcr run -v in\n%s", log)
+		return
+	}
+	smc, _ := strconv.Atoi(m[1])
+	if tcp, _ := strconv.Atoi(m[2]); smc < conns || tcp != 0 {
+		t.Errorf("smcr run -v tells of %d connections over SMC-R and %d over TCP, want at least %d and none:\n%s", smc, tcp, conns, log)
+	}
 }
 
 // under starts a program under smcr run.

@@ -53,7 +53,7 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	if err := cmd.Run(); err != nil {
 		l.t.Fatalf("curl %v: %v\n%s", args, err, &stderr)
 	}
-	l.t.Logf("smcr run -v -- curl: %s", strings.TrimSpace(stderr.String()))
+	wantSummary(l.t, stderr.String(), 1)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -122,6 +122,7 @@ http {
 	}
 	w.stop(t).wantSMC(t, 1, 3*part)
 	terminate(t, nginx)
+	wantSummary(t, nginx.Log(), 2)
 	l.wantNoConnections(l.A, l.B)
 }
 
@@ -163,6 +164,7 @@ func TestIperf3(t *testing.T) {
 			}
 			t.Logf("%.2f Gbit/s", report.End.Received.Bps/1e9)
 			wantEnd(t, server)
+			wantSummary(t, server.Log(), 2)
 			conns := 2 // control and data
 			if len(args) > 0 && args[0] == "-P" {
 				conns = 9
@@ -224,6 +226,7 @@ func TestRedis(t *testing.T) {
 	}
 	w.stop(t).wantSMC(t, 2, int64(2*len(big)))
 	terminate(t, server)
+	wantSummary(t, server.Log(), 2+2*50+2)
 	l.wantNoConnections(l.A, l.B)
 }
 
@@ -272,8 +275,10 @@ func TestStaticGo(t *testing.T) {
 		t.Errorf("%v\n%s", err, client.Log())
 	}
 	t.Log(strings.TrimSpace(client.Log()))
+	wantSummary(t, client.Log(), conns)
 	w.stop(t).wantSMC(t, conns, conns*repeat*size)
 	terminate(t, server)
+	wantSummary(t, server.Log(), conns)
 	l.wantNoConnections(l.A, l.B)
 }
 
