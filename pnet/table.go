@@ -113,12 +113,8 @@ func (e Entry) device() string {
 
 // Remove removes all entries of a pnetid, which is compared as it is written: a
 // stored one has no lower-case letters. The error matches [os.ErrNotExist] when
-// there are none, [os.ErrInvalid] for a malformed pnetid.
+// there are none.
 func (t *Table) Remove(id string) error {
-	if _, err := Normalize(id); err != nil {
-		return err
-	}
-	id = strings.Trim(id, " ")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(t.entries)
@@ -136,23 +132,11 @@ func (t *Table) Flush() {
 	t.entries = nil
 }
 
-// Entries returns a copy of the table: network devices first, as the kernel
-// lists them, each kind in the order of addition.
+// Entries returns a copy of the table in the order of addition.
 func (t *Table) Entries() []Entry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	s := make([]Entry, 0, len(t.entries))
-	for _, e := range t.entries {
-		if e.NetDev != "" {
-			s = append(s, e)
-		}
-	}
-	for _, e := range t.entries {
-		if e.NetDev == "" {
-			s = append(s, e)
-		}
-	}
-	return s
+	return slices.Clone(t.entries)
 }
 
 // NetDev returns the pnetid of a network device, or "".
