@@ -11,9 +11,9 @@ import (
 
 // Names by which instructions refer to maps.
 const (
-	mapMarks     = "marks"
-	mapListeners = "listeners"
-	mapUnsent    = "unsent"
+	mapMarks      = "marks"
+	mapListeners  = "listeners"
+	mapHandshakes = "handshakes"
 )
 
 // Stack slots of both programs, as offsets in bytes from the frame pointer.
@@ -314,28 +314,37 @@ func (a *assembler) cookieOnStack() {
 	)
 }
 
-// ifUnsent jumps to label if the SYN-ACK of this connection had no room.
-func (a *assembler) ifUnsent(label string) {
+// recall looks up what was noted of the SYN-ACK of this connection and leaves
+// it in R1, or jumps to label if nothing was.
+func (a *assembler) recall(label string) {
 	a.cookieOnStack()
-	a.mapPtr(asm.R1, mapUnsent)
+	a.mapPtr(asm.R1, mapHandshakes)
 	a.stackPtr(asm.R2, slotCookie)
 	a.emit(
 		asm.FnMapLookupElem.Call(),
-		asm.JNE.Imm(asm.R0, 0, label),
+		asm.JEq.Imm(asm.R0, 0, label),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
 	)
 }
 
-// noteUnsent remembers that the SYN-ACK of this connection had no room.
-func (a *assembler) noteUnsent() {
+// note remembers a fact about the SYN-ACK of this connection.
+func (a *assembler) note(fact int32) {
 	a.cookieOnStack()
-	a.setSlot(slotValue, 1)
-	a.mapPtr(asm.R1, mapUnsent)
+	a.setSlot(slotValue, fact)
+	a.mapPtr(asm.R1, mapHandshakes)
 	a.stackPtr(asm.R2, slotCookie)
 	a.stackPtr(asm.R3, slotValue)
 	a.emit(
 		asm.Mov.Imm(asm.R4, unix.BPF_ANY),
 		asm.FnMapUpdateElem.Call(),
 	)
+}
+
+// forget drops what was noted under the cookie in its slot.
+func (a *assembler) forget() {
+	a.mapPtr(asm.R1, mapHandshakes)
+	a.stackPtr(asm.R2, slotCookie)
+	a.emit(asm.FnMapDeleteElem.Call())
 }
 
 // callbacks clears and sets callback flags of the socket.

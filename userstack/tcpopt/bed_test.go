@@ -198,6 +198,7 @@ const unmarked State = 99
 type segment struct {
 	src, dst int
 	syn, ack bool
+	seq      uint32
 	options  []byte
 }
 
@@ -219,7 +220,7 @@ func (b *bed) segments(c *netnstest.Capture) []segment {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "tshark", "-n", "-r", c.File, "-Y", "tcp", "-T", "fields",
-		"-e", "tcp.srcport", "-e", "tcp.dstport", "-e", "tcp.flags", "-e", "tcp.options")
+		"-e", "tcp.srcport", "-e", "tcp.dstport", "-e", "tcp.flags", "-e", "tcp.seq_raw", "-e", "tcp.options")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -229,7 +230,7 @@ func (b *bed) segments(c *netnstest.Capture) []segment {
 	var segs []segment
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
-		if len(f) != 4 {
+		if len(f) != 5 {
 			b.Fatalf("tshark line %q", line)
 		}
 		var s segment
@@ -237,8 +238,11 @@ func (b *bed) segments(c *netnstest.Capture) []segment {
 		s.dst, _ = strconv.Atoi(f[1])
 		flags, err := strconv.ParseUint(f[2], 0, 16)
 		b.must(err)
+		seq, err := strconv.ParseUint(f[3], 10, 32)
+		b.must(err)
+		s.seq = uint32(seq)
 		s.syn, s.ack = flags&2 != 0, flags&16 != 0
-		s.options, err = hex.DecodeString(strings.ReplaceAll(f[3], ":", ""))
+		s.options, err = hex.DecodeString(strings.ReplaceAll(f[4], ":", ""))
 		b.must(err)
 		segs = append(segs, s)
 	}

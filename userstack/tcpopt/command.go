@@ -92,7 +92,10 @@ func commandProgram() asm.Instructions {
 	a.register("refuse")
 	a.flags(0, flagRegistered)
 	// SYNs are to be kept before the first one is answered with the option.
-	a.saveSYN(1)
+	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
+	a.emit(asm.StoreImm(asm.RFP, slotValue, 1, asm.Word), asm.Mov.Reg(asm.R1, regSock))
+	a.setSaveSYN()
+	a.here("listen_saves")
 	a.emit(
 		asm.Mov.Reg(asm.R1, regResult),
 		asm.And.Imm(asm.R1, cbFlagState),
@@ -103,8 +106,7 @@ func commandProgram() asm.Instructions {
 	a.emit(asm.Or.Imm(regResult, cbFlagWriteHdrOpt|cbFlagState))
 	a.writeCallbacks()
 	a.emit(asm.JEq.Imm(asm.R0, 0, "done"))
-	// Only a kernel without the option gets here.
-	a.saveSYN(0)
+	// Only a kernel that can read the flags and not set them gets here.
 	a.sockListenerKey()
 	a.unregister()
 	a.emit(asm.Ja.Label("refuse"))
@@ -114,8 +116,8 @@ func commandProgram() asm.Instructions {
 	a.sockListenerKey()
 	a.unregister()
 	a.flags(flagListen, 0)
-	// SYNs stay saved: connections under way, and the application may have
-	// asked for it too. What cannot be taken back has no effect any more.
+	// SYNs stay saved, for the connections under way. What cannot be taken
+	// back has no effect any more.
 	a.readCallbacks("done")
 	a.emit(asm.And.Imm(regResult, ^cbFlagWriteHdrOpt))
 	a.unlessBits(regMark, markFlags, flagOwnState, "unlisten_flags")
@@ -140,11 +142,6 @@ func commandProgram() asm.Instructions {
 
 func (a *assembler) sockListenerKey() {
 	a.listenerKey(addressFields{base: regSock, family: sockFamily, ip4: sockLocalIP4, ip6: sockLocalIP6, port: sockLocalPort})
-}
-
-func (a *assembler) saveSYN(value int64) {
-	a.emit(asm.StoreImm(asm.RFP, slotValue, value, asm.Word), asm.Mov.Reg(asm.R1, regSock))
-	a.setSaveSYN()
 }
 
 // readCallbacks loads the callback flags of the socket into regResult, or jumps

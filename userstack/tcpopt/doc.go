@@ -22,8 +22,8 @@
 //
 //   - A client says PeerSMC only if it sent the option and the SYN-ACK had it.
 //   - A server whose SYN-ACK had the option always says PeerSMC.
-//   - A server may say PeerSMC where the client does not: something on the path
-//     took the option off the SYN-ACK. As with Linux, such a server finds
+//   - A server may say PeerSMC where the client does not, if something on the
+//     path took the option off the SYN-ACK. As with Linux, such a server finds
 //     application data where it expects a CLC Proposal.
 //
 // TCP Fast Open, SYN cookies and a header without room for the option lead to
@@ -36,7 +36,9 @@
 // Linux 6.12, everything else Linux 5.15. A SYN that was answered before the
 // listener was marked stays without the option. Sockets are reached that belong
 // to the cgroup tree as seen from the attaching process; in a container without
-// the host's cgroup namespace these are the container's.
+// the host's cgroup namespace these are the container's. The kernel's search
+// misses the option behind another of kind 254 that is shorter than 6 bytes.
+// Marking makes a listener save SYNs (TCP_SAVE_SYN).
 //
 // # Concurrency and privileges
 //

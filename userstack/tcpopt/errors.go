@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -33,6 +34,25 @@ var (
 	// ErrClosed means that the Program was closed.
 	ErrClosed = errors.New("tcpopt: closed")
 )
+
+// checkPrivilege says no before the eBPF library is asked, which would take a
+// refusal for a feature that the kernel lacks, and remember it.
+func checkPrivilege() error {
+	caps, err := effectiveCapabilities()
+	if err != nil {
+		return fmt.Errorf("tcpopt: capabilities: %w", err)
+	}
+	if len(caps.missing()) > 0 || inUserNamespace() {
+		return fmt.Errorf("%w: %s", ErrNotPermitted, missingPrivilege())
+	}
+	// The smallest map of all: type, key, value in bytes, number of entries.
+	attr := [4]uint32{unix.BPF_MAP_TYPE_ARRAY, 4, 4, 1}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return bpfError("bpf(2)", errno)
+	}
+	return unix.Close(int(fd))
+}
 
 // bpfError classifies an error of a privileged step: what the user can change
 // becomes ErrNotPermitted or ErrUnsupportedKernel.

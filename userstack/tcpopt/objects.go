@@ -37,6 +37,7 @@ const (
 	flagRegistered             // the listener's address is in the listeners map
 	flagOwnState               // we asked for the listener's state callbacks
 	flagAccepted               // the socket was accepted from a marked listener
+	flagSavesSYN               // the application asked for saved SYNs itself
 )
 
 const (
@@ -44,10 +45,17 @@ const (
 	// network namespaces. Beyond it the longest unused one answers without
 	// the option.
 	maxListeners = 8192
-	// maxUnsent bounds the SYN-ACKs at a time that had no room for the option
-	// and whose handshake is not over. Beyond it a server says PeerSMC to a
-	// client that says PeerNoSMC.
-	maxUnsent = 1024
+	// maxHandshakes bounds the half-open connections whose SYN-ACK is
+	// remembered. Beyond it the saved SYN decides, which cannot tell that a
+	// SYN-ACK had no room: a server may then say PeerSMC where the client
+	// says PeerNoSMC.
+	maxHandshakes = 4096
+)
+
+// Values of the handshakes map.
+const (
+	synAckPlain = 1 // there was no room
+	synAckSMC   = 2 // the option is on it
 )
 
 // listenerKeySize is the size in bytes of a key of the listeners map.
@@ -62,14 +70,17 @@ type objects struct {
 	// callback flag is set says as much, unless the flag is another
 	// program's. This map tells them apart.
 	listeners *ebpf.Map
-	// unsent holds the cookies of half-open connections whose SYN had the
-	// option while their SYN-ACK could not take it.
-	unsent *ebpf.Map
+	// handshakes says by cookie of half-open connections whose SYN had the
+	// option whether their SYN-ACK has it.
+	handshakes *ebpf.Map
 
 	sockOps *ebpf.Program
 }
 
 func loadObjects() (_ *objects, err error) {
+	if err := checkPrivilege(); err != nil {
+		return nil, err
+	}
 	o := &objects{}
 	defer func() {
 		if err != nil {
@@ -103,15 +114,15 @@ func loadObjects() (_ *objects, err error) {
 	if err != nil {
 		return nil, bpfError("create the map of listeners", err)
 	}
-	o.unsent, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name:       "smcr_unsent",
+	o.handshakes, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name:       "smcr_handshake",
 		Type:       ebpf.LRUHash,
 		KeySize:    8,
-		ValueSize:  4,
-		MaxEntries: maxUnsent,
+		ValueSize:  8,
+		MaxEntries: maxHandshakes,
 	})
 	if err != nil {
-		return nil, bpfError("create the map of unsent options", err)
+		return nil, bpfError("create the map of handshakes", err)
 	}
 	o.sockOps, err = o.loadProgram(&ebpf.ProgramSpec{
 		Name:         "smcr_tcpopt",
@@ -137,7 +148,7 @@ func (o *objects) loadCommand() (*ebpf.Program, error) {
 
 func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 	spec.License = "Apache-2.0"
-	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapUnsent: o.unsent} {
+	for name, m := range map[string]*ebpf.Map{mapMarks: o.marks, mapListeners: o.listeners, mapHandshakes: o.handshakes} {
 		if err := spec.Instructions.AssociateMap(name, m); err != nil && !errors.Is(err, asm.ErrUnreferencedSymbol) {
 			return nil, fmt.Errorf("tcpopt: link program %s: %w", spec.Name, err)
 		}
@@ -152,7 +163,7 @@ func (o *objects) loadProgram(spec *ebpf.ProgramSpec) (*ebpf.Program, error) {
 // Close releases what was created; it may be called on a half-made value.
 func (o *objects) Close() error {
 	// A nil *ebpf.Map or *ebpf.Program closes without an error.
-	return errors.Join(o.sockOps.Close(), o.marks.Close(), o.listeners.Close(), o.unsent.Close())
+	return errors.Join(o.sockOps.Close(), o.marks.Close(), o.listeners.Close(), o.handshakes.Close())
 }
 
 // lookup returns the mark of a socket, or ErrNotMarked.

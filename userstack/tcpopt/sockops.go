@@ -18,7 +18,7 @@ import (
 //	HDR_OPT_LEN, SYN-ACK| (not accessible) | reserves if the SYN had the option
 //	WRITE_HDR_OPT, "    | (not accessible) | writes the option
 //	ACTIVE_ESTABLISHED  | armed            | reads the SYN-ACK; ends the callbacks
-//	PASSIVE_ESTABLISHED | listen, cloned   | reads the saved SYN; ends the callbacks
+//	PASSIVE_ESTABLISHED | listen, cloned   | recalls the SYN-ACK; ends the callbacks
 //	STATE               | registered       | a listener ended: takes its address back
 func sockOpsProgram() asm.Instructions {
 	a := &assembler{}
@@ -102,14 +102,18 @@ func (a *assembler) passive() {
 	// from the SYN-ACK, which Fast Open sends afterwards.
 	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "passive_done")
 	a.unlessBits(regMark, markFlags, flagRegistered, "passive_done")
-	a.unlessReceived(loadFromSYN, "passive_done")
-	a.ifUnsent("passive_unsent")
-	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)), asm.Ja.Label("passive_done"))
+	a.recall("passive_saved")
+	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_forget"))
+	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
+	a.here("passive_forget")
+	a.forget()
+	a.emit(asm.Ja.Label("passive_done"))
 
-	a.here("passive_unsent")
-	a.mapPtr(asm.R1, mapUnsent)
-	a.stackPtr(asm.R2, slotCookie)
-	a.emit(asm.FnMapDeleteElem.Call())
+	// So many handshakes at a time that this one fell into oblivion, or it
+	// used SYN cookies: then there is no saved SYN either.
+	a.here("passive_saved")
+	a.unlessReceived(loadFromSYN, "passive_done")
+	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
 
 	a.here("passive_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
@@ -135,8 +139,10 @@ func (a *assembler) listen() {
 	a.opsListenerKey()
 	a.register(labelOut)
 	a.flags(0, flagRegistered)
+	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
 	a.emit(asm.StoreImm(asm.RFP, slotValue, 1, asm.Word), asm.Mov.Reg(asm.R1, regCtx))
 	a.setSaveSYN()
+	a.here("listen_saves")
 	a.ifBits(regCtx, opsCBFlags, cbFlagState, "listen_flags")
 	a.flags(0, flagOwnState)
 	a.here("listen_flags")
@@ -203,7 +209,7 @@ func (a *assembler) length() {
 	a.synAckWanted()
 	a.reserve()
 	a.emit(asm.JEq.Imm(asm.R0, 0, labelOut))
-	a.noteUnsent()
+	a.note(synAckPlain)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
@@ -238,8 +244,13 @@ func (a *assembler) write() {
 
 	a.here("write_synack")
 	a.synAckWanted()
-	a.ifUnsent(labelOut)
-	a.store(labelOut)
-	a.noteUnsent()
+	a.recall("write_option") // a repeated SYN-ACK is like the first
+	a.emit(asm.JEq.Imm(asm.R1, synAckPlain, labelOut))
+	a.here("write_option")
+	a.store("write_announced")
+	a.note(synAckPlain)
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("write_announced")
+	a.note(synAckSMC)
 	a.emit(asm.Ja.Label(labelOut))
 }

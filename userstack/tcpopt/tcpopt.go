@@ -165,7 +165,7 @@ func (p *Program) MarkConnect(fd int) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
-	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagOwnState) | flagConnect})
+	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagSavesSYN|flagOwnState) | flagConnect})
 }
 
 // MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs
@@ -190,7 +190,11 @@ func (p *Program) MarkListen(fd int) error {
 		return err
 	}
 	if before.Flags&flagListen == 0 {
-		if err := p.objs.update(fd, mark{Flags: before.Flags&flagConnect | flagListen}); err != nil {
+		flags := before.Flags&flagConnect | flagListen
+		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil && v != 0 {
+			flags |= flagSavesSYN // also in a mode that keeps more than we need
+		}
+		if err := p.objs.update(fd, mark{Flags: flags}); err != nil {
 			return err
 		}
 	}
