@@ -99,4 +99,3 @@ func BenchmarkWirePingPong(b *testing.B) {
 		})
 	}
 }
-

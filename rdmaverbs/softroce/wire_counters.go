@@ -10,7 +10,7 @@ type wireCounters struct {
 	rxPackets, rxBytes, overrunsV1, overrunsV2  atomic.Uint64
 	dropMAC, dropShort, dropFormat, dropGID     atomic.Uint64
 	dropLoopback, dropICRC, dropVersion, dropQP atomic.Uint64
-	dropPKey                                    atomic.Uint64
+	overrunsLoop, dropPKey                      atomic.Uint64
 }
 
 // wireStats is a snapshot of a wire's counters. Bytes are those of transport
@@ -34,7 +34,7 @@ type wireStats struct {
 func (c *wireCounters) snapshot() wireStats {
 	return wireStats{
 		TxPackets: c.txPackets.Load(), TxBytes: c.txBytes.Load(), TxLost: c.txLost.Load(),
-		RxPackets: c.rxPackets.Load(), RxBytes: c.rxBytes.Load(), Overruns: c.overrunsV1.Load() + c.overrunsV2.Load(),
+		RxPackets: c.rxPackets.Load(), RxBytes: c.rxBytes.Load(), Overruns: c.overrunsV1.Load() + c.overrunsV2.Load() + c.overrunsLoop.Load(),
 		DropMAC: c.dropMAC.Load(), DropShort: c.dropShort.Load(), DropFormat: c.dropFormat.Load(),
 		DropGID: c.dropGID.Load(), DropLoopback: c.dropLoopback.Load(), DropICRC: c.dropICRC.Load(),
 		DropVersion: c.dropVersion.Load(), DropQP: c.dropQP.Load(), DropPKey: c.dropPKey.Load(),

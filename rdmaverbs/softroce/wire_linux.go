@@ -36,12 +36,14 @@ type netWire struct {
 	v1       *packetPort
 	v2       *udpPorts
 	watch    io.Closer
+	loop     *loop
 	stats    wireCounters
 
 	mu          sync.RWMutex // guards the descriptors against close
 	closed      bool
 	started     bool
 	stopping    atomic.Bool
+	quit        chan struct{} // closed by release
 	receivers   sync.WaitGroup
 	releaseOnce sync.Once
 }
@@ -79,14 +81,14 @@ func openWire(netdev string) (_ wire, info *netdevInfo, err error) {
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, err
 	}
-	w := &netWire{index: info.Index, loopback: info.loopback}
+	w := &netWire{index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			w.release()
 		}
 	}()
 	w.self.Store(newIdentity(info))
-	if w.v1, err = openPacketPort(info.Index); err != nil {
+	if w.v1, err = openPacketPort(info); err != nil {
 		return nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
 	}
 	if w.v2, err = openUDPPorts(info); err != nil && !errors.Is(err, unix.EADDRINUSE) {
@@ -128,6 +130,7 @@ func (w *netWire) counters() wireStats {
 // countOverruns brings the count of overruns up to date.
 func (w *netWire) countOverruns() {
 	w.stats.overrunsV1.Add(w.v1.overruns())
+	w.stats.overrunsLoop.Store(w.loop.lost())
 	if w.v2 != nil {
 		w.stats.overrunsV2.Store(w.v2.overruns())
 	}
@@ -142,6 +145,11 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		return errWireClosed
 	case w.gone.Load():
 		return errNetdevGone
+	}
+	if w.isSelf(dst) {
+		w.loop.send(dst, pkts)
+		w.countLooped(pkts)
+		return nil
 	}
 	tx := txPool.Get().(*txBatch)
 	defer txPool.Put(tx)
@@ -159,6 +167,27 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		pkts = pkts[n:]
 	}
 	return nil
+}
+
+// isSelf reports whether dst is this port. On lo packets come back anyway.
+func (w *netWire) isSelf(dst *path) bool {
+	if w.loopback {
+		return false
+	}
+	self := w.self.Load()
+	if dst.typ == rdmaverbs.RoCEv2 {
+		return slices.Contains(self.v2, dst.dgid)
+	}
+	return slices.Contains(self.v1, dst.dgid)
+}
+
+func (w *netWire) countLooped(pkts []packet) {
+	var bytes int
+	for i := range pkts {
+		bytes += transportLen(&pkts[i])
+	}
+	w.stats.txPackets.Add(uint64(len(pkts)))
+	w.stats.txBytes.Add(uint64(bytes))
 }
 
 // start implements wire.
@@ -180,6 +209,7 @@ func (w *netWire) start(h handler) error {
 		h(batch)
 	}
 	w.receivers.Go(func() { w.receiveV1(serial) })
+	w.receivers.Go(func() { w.loop.run(w.quit, serial, &w.stats, w.self.Load) })
 	if w.v2 != nil {
 		for family, s := range w.v2.sock {
 			if s != nil {
@@ -205,6 +235,7 @@ func (w *netWire) close() error {
 // release ends the reception and frees all that openWire got.
 func (w *netWire) release() {
 	w.stopping.Store(true)
+	close(w.quit)
 	if w.watch != nil {
 		w.watch.Close()
 	}

@@ -227,3 +227,110 @@ func checkCross(t *testing.T, a, b *wireEnd, p *path) {
 		t.Errorf("received %d packets, want %d", len(got), len(pkts))
 	}
 }
+
+// TestWireLo sends over lo, where both ends are one netdev: each packet is
+// received exactly once.
+func TestWireLo(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	e := openEnd(t, pair.A, "lo")
+	if !bytes.Equal(e.info.HWAddr, loopbackMAC[:]) || !e.info.Up {
+		t.Errorf("lo is %+v", e.info)
+	}
+	home := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for _, p := range []*path{e.pathV1(e), pathV2(home, home)} {
+		t.Run(fmt.Sprintf("v%d", p.typ), func(t *testing.T) {
+			checkCross(t, e, e, p)
+			sent := e.counters().TxPackets
+			time.Sleep(20 * time.Millisecond)
+			if got := e.counters().RxPackets; got != sent {
+				t.Errorf("received %d packets, sent %d", got, sent)
+			}
+		})
+	}
+}
+
+// TestWireSelf sends to the port itself (RoCE annex, A16.7.2); nothing of it
+// goes out.
+func TestWireSelf(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	a, b := openEnd(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
+	ip := pair.A.Links[0].IPv4
+	for _, p := range []*path{a.pathV1(a), pathV2(ip, ip)} {
+		t.Run(fmt.Sprintf("v%d", p.typ), func(t *testing.T) { checkCross(t, a, a, p) })
+	}
+	if s := b.counters(); s.RxPackets != 0 || s.dropped() != 0 {
+		t.Errorf("the peer saw self-addressed packets: %+v", s)
+	}
+	// A queue without a reader is bounded.
+	q := openQuiet(t, pair.B, "lo")
+	q.loopback = false
+	pkts := []packet{testPacket(header.SendOnly, 0, 4096)}
+	for range maxLooped/4096 + 5 {
+		if err := q.send(q.pathV1(q), pkts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := q.counters(); s.Overruns == 0 {
+		t.Errorf("counters %+v, want overruns", s)
+	}
+}
+
+// TestWireBurst sends trains with the credit that a transport would give and
+// expects no loss at all, also by a receiver that is now and then late.
+func TestWireBurst(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{MTU: 9000})
+	for _, kind := range []string{"v1", "v2"} {
+		t.Run(kind, func(t *testing.T) {
+			const total, window = 20000, 512
+			var got, wrong int
+			credit := make(chan struct{}, total)
+			src := openRaw(t, pair.A, "eth0", func([]inbound) {})
+			dst := openRaw(t, pair.B, "eth0", func(batch []inbound) {
+				for _, in := range batch {
+					if header.BTH(in.data).PSN() != uint32(got) {
+						wrong++
+					}
+					if got++; got%5000 == 0 {
+						time.Sleep(5 * time.Millisecond)
+					}
+					credit <- struct{}{}
+				}
+			})
+			p := benchPath(src, dst, pair, kind)
+			deadline := time.After(20 * time.Second)
+			for range window {
+				credit <- struct{}{}
+			}
+			pkts := make([]packet, ioBatch)
+			for psn := 0; psn < total; psn += len(pkts) {
+				pkts = pkts[:min(ioBatch, total-psn)]
+				for i := range pkts {
+					pkts[i] = testPacket(header.WriteMiddle, uint32(psn+i), 4096)
+					select {
+					case <-credit:
+					case <-deadline:
+						t.Fatalf("stalled: src %+v dst %+v", src.counters(), dst.counters())
+					}
+				}
+				if err := src.send(p, pkts); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := netnstest.Until(5*time.Second, func() error {
+				if s := dst.counters(); s.RxPackets != total {
+					return fmt.Errorf("received %d of %d: %+v", s.RxPackets, total, s)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+			if err := dst.close(); err != nil {
+				t.Error(err)
+			}
+			if wrong != 0 {
+				t.Errorf("%d packets out of order", wrong)
+			}
+			src.close()
+		})
+	}
+}

@@ -32,6 +32,11 @@ const defaultHopLimit = 64
 // before the rest of its packets are lost. The transport repeats them.
 const sendWait = 2 * time.Millisecond
 
+// transportLen returns the bytes of p from the BTH to the end of pad.
+func transportLen(p *packet) int {
+	return len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + int(header.BTH(p.hdr).PadCount())
+}
+
 // txBatch is the reused memory of one sendmmsg call.
 type txBatch struct {
 	msgs [ioBatch]mmsghdr

@@ -41,18 +41,19 @@ const (
 type packetPort struct {
 	sock  *socket
 	index int
+	lo    bool // see loopbackMAC
 	ring  []byte
 	head  int // slot that the kernel fills next, as far as we have seen
 }
 
 // openPacketPort opens the socket in the calling thread's network namespace.
-func openPacketPort(index int) (_ *packetPort, err error) {
+func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	// Protocol 0 takes nothing until bind names netdev and ethertype.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
 	}
-	p := &packetPort{index: index}
+	p := &packetPort{index: i.Index, lo: i.loopback}
 	if p.sock, err = newSocket(fd, "packet socket"); err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func openPacketPort(index int) (_ *packetPort, err error) {
 		return nil, fmt.Errorf("softroce: map receive ring: %w", err)
 	}
 	setSendBuffer(fd)
-	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeRoCE), Ifindex: index}
+	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeRoCE), Ifindex: i.Index}
 	if err := unix.Bind(fd, &ll); err != nil {
 		return nil, fmt.Errorf("softroce: bind packet socket: %w", err)
 	}
@@ -188,6 +189,9 @@ func (p *packetPort) parse(s []byte, rx *rxBatch, self *identity, c *wireCounter
 		return in, c.parseDrop(err)
 	}
 	in = inbound{typ: rdmaverbs.RoCEv1, sgid: grh.SGID(), dgid: grh.DGID(), smac: eth.Src(), data: data}
+	if p.lo {
+		in.smac = loopbackMAC
+	}
 	if drop := c.checkGIDs(in.sgid, in.dgid, self.v1); drop != nil {
 		return in, drop
 	}
@@ -213,7 +217,7 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 	for i := range pkts {
 		p := &pkts[i]
 		pad := int(header.BTH(p.hdr).PadCount())
-		n := len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + pad
+		n := transportLen(p)
 		bytes += n
 		head := tx.head[i][:]
 		header.Ethernet(head).Encode(&eth)

@@ -44,7 +44,7 @@ func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
 	}
 	var bytes int
 	for i := range pkts {
-		bytes += len(pkts[i].hdr) + len(pkts[i].payload[0]) + len(pkts[i].payload[1]) + int(header.BTH(pkts[i].hdr).PadCount())
+		bytes += transportLen(&pkts[i])
 	}
 	w.stats.txBytes.Add(uint64(bytes))
 	gso := !w.v2.noGSO.Load()
@@ -112,9 +112,7 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 }
 
 // datagramLen returns the bytes of UDP payload of p.
-func datagramLen(p *packet) int {
-	return len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + int(header.BTH(p.hdr).PadCount()) + header.ICRCLen
-}
+func datagramLen(p *packet) int { return transportLen(p) + header.ICRCLen }
 
 // segments returns how many packets from the start of pkts go into one
 // message: all of one length, and one shorter at the end if it does not

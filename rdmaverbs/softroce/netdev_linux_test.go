@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"smcr/internal/netnstest"
+	"smcr/rdmaverbs"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+)
+
+func TestGIDTable(t *testing.T) {
+	addr := netip.MustParseAddr
+	got := gidTable("eth0", [6]byte{0x52, 0x54, 0, 0x12, 0x34, 0x56}, []netip.Addr{
+		addr("10.77.0.1"), addr("127.0.0.1"), addr("::1"), addr("fe80::5054:ff:fe12:3456"), addr("fd77::1"), addr("0.0.0.0"), addr("ff02::1"),
+	})
+	var text []string
+	for _, e := range got {
+		text = append(text, fmt.Sprintf("%v v%d %s", e.GID, e.Type, e.NetDev))
+	}
+	want := []string{
+		"fe80:0000:0000:0000:5054:00ff:fe12:3456 v1 eth0",
+		"0000:0000:0000:0000:0000:ffff:0a4d:0001 v1 eth0",
+		"0000:0000:0000:0000:0000:ffff:0a4d:0001 v2 eth0",
+		"0000:0000:0000:0000:0000:ffff:7f00:0001 v1 eth0",
+		"0000:0000:0000:0000:0000:ffff:7f00:0001 v2 eth0",
+		"fe80:0000:0000:0000:5054:00ff:fe12:3456 v2 eth0",
+		"fd77:0000:0000:0000:0000:0000:0000:0001 v1 eth0",
+		"fd77:0000:0000:0000:0000:0000:0000:0001 v2 eth0",
+	}
+	if d := cmp.Diff(want, text); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+func TestPathMTU(t *testing.T) {
+	for _, c := range []struct {
+		mtu    int
+		v1, v2 rdmaverbs.MTU
+	}{
+		{9000, rdmaverbs.MTU4096, rdmaverbs.MTU4096},
+		{4096 + 76, rdmaverbs.MTU4096, rdmaverbs.MTU2048},
+		{1500, rdmaverbs.MTU1024, rdmaverbs.MTU1024},
+		{1024 + 75, rdmaverbs.MTU512, rdmaverbs.MTU512},
+		{300, 0, 0},
+	} {
+		i := netdevInfo{MTU: c.mtu}
+		if v1, v2 := i.pathMTU(rdmaverbs.RoCEv1), i.pathMTU(rdmaverbs.RoCEv2); v1 != c.v1 || v2 != c.v2 {
+			t.Errorf("netdev MTU %d: %d and %d, want %d and %d", c.mtu, v1, v2, c.v1, c.v2)
+		}
+	}
+}
+
+// TestNetdevFacts compares the facts with what the test set up.
+func TestNetdevFacts(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{MTU: 4200})
+	l := pair.A.Links[0]
+	if err := pair.A.Do(func() error {
+		if err := netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN}); err != nil {
+			return err
+		}
+		f, err := newFacts()
+		if err != nil {
+			return err
+		}
+		defer f.close()
+		names, err := f.netdevs()
+		if err != nil {
+			return err
+		}
+		if want := []string{"eth0", "lo"}; !slices.Equal(names, want) {
+			t.Errorf("netdevs %v, want %v", names, want)
+		}
+		i, err := f.byName("eth0")
+		if err != nil {
+			return err
+		}
+		gids := i.GIDs
+		i.GIDs = nil
+		want := netdevInfo{Name: "eth0", Index: i.Index, HWAddr: l.MAC, MTU: 4200, Up: true}
+		if d := cmp.Diff(want, *i, cmp.AllowUnexported(netdevInfo{})); d != "" {
+			t.Errorf("(-want +got)\n%s", d)
+		}
+		if gids[0].GID != defaultGID([6]byte(l.MAC)) || gids[0].Type != rdmaverbs.RoCEv1 {
+			t.Errorf("entry 0 is %v", gids[0])
+		}
+		if !slices.Contains(gids, rdmaverbs.GIDEntry{GID: gidOf(l.IPv4), Type: rdmaverbs.RoCEv2, NetDev: "eth0"}) {
+			t.Errorf("GIDs %v lack %v", gids, l.IPv4)
+		}
+		if _, err := f.byName("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
+			t.Errorf("unknown netdev: %v", err)
+		}
+		if _, _, err := openWire("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
+			t.Errorf("wire on an unknown netdev: %v", err)
+		}
+		if _, _, err := openWire("tun0"); !errors.Is(err, errNotEthernet) {
+			t.Errorf("wire on a tunnel: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNetdevWatch makes each kind of change and expects its report.
+func TestNetdevWatch(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	changes := make(chan netdevChange, 64)
+	var watch io.Closer
+	var index int
+	if err := pair.A.Do(func() error {
+		dev, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		index = dev.Index
+		watch, err = watchNetdev(index, func(c netdevChange) { changes <- c })
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+
+	expect := func(what string, ok func(netdevChange) bool) {
+		t.Helper()
+		timeout := time.After(5 * time.Second)
+		for {
+			select {
+			case c := <-changes:
+				if ok(c) {
+					return
+				}
+			case <-timeout:
+				t.Fatalf("no report of %s", what)
+			}
+		}
+	}
+	do := func(f func(netlink.Link) error) {
+		t.Helper()
+		if err := pair.A.Do(func() error {
+			l, err := netlink.LinkByIndex(index)
+			if err != nil {
+				return err
+			}
+			return f(l)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := pair.B.SetLink(0, false); err != nil {
+		t.Fatal(err)
+	}
+	expect("carrier lost", func(c netdevChange) bool { return !c.Info.Up && !c.Gone })
+	if err := pair.B.SetLink(0, true); err != nil {
+		t.Fatal(err)
+	}
+	expect("carrier back", func(c netdevChange) bool { return c.Info.Up })
+	if err := pair.A.SetLink(0, false); err != nil {
+		t.Fatal(err)
+	}
+	expect("down", func(c netdevChange) bool { return !c.Info.Up })
+	if err := pair.A.SetLink(0, true); err != nil {
+		t.Fatal(err)
+	}
+	expect("up", func(c netdevChange) bool { return c.Info.Up })
+	do(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
+	expect("MTU", func(c netdevChange) bool { return c.Info.MTU == 1300 })
+
+	ip := netip.MustParseAddr("192.0.2.9")
+	na := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(24, 32)}}
+	has := func(c netdevChange) bool {
+		return slices.ContainsFunc(c.Info.GIDs, func(e rdmaverbs.GIDEntry) bool { return e.GID == gidOf(ip) })
+	}
+	do(func(l netlink.Link) error { return netlink.AddrAdd(l, na) })
+	expect("new address", has)
+	do(func(l netlink.Link) error { return netlink.AddrDel(l, na) })
+	expect("removed address", func(c netdevChange) bool { return !has(c) })
+	mac := net.HardwareAddr{2, 1, 2, 3, 4, 5}
+	do(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
+	expect("MAC", func(c netdevChange) bool { return c.Info.GIDs[0].GID == defaultGID([6]byte(mac)) })
+
+	// Another netdev's changes are none of ours.
+	for len(changes) > 0 {
+		<-changes
+	}
+	if err := pair.A.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(lo, 9000)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	do(netlink.LinkDel)
+	expect("deletion", func(c netdevChange) bool {
+		if c.Info.Index != index {
+			t.Errorf("report about netdev %d", c.Info.Index)
+		}
+		return c.Gone
+	})
+	if err := watch.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNetdevWatchClose closes watches at once and twice.
+func TestNetdevWatchClose(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	files := openFiles(t)
+	for range 50 {
+		if err := pair.A.Do(func() error {
+			w, err := watchNetdev(1, func(netdevChange) {})
+			if err != nil {
+				return err
+			}
+			return errors.Join(w.Close(), w.Close())
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := openFiles(t); n > files {
+		t.Errorf("%d files open, were %d", n, files)
+	}
+}

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"smcr/internal/netnstest"
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// frameV1 builds a frame as a peer would; edit may change transport packet
+// and GRH before the ICRC is computed.
+func frameV1(p *path, src net.HardwareAddr, pkt packet, edit func(grh header.GRH, data []byte)) []byte {
+	b := make([]byte, header.EthernetLen+header.GRHLen)
+	header.Ethernet(b).Encode(&header.EthernetFields{Dst: [6]byte(p.dmac), Src: [6]byte(src), Type: header.EtherTypeRoCE})
+	data := flat(pkt)
+	grh := header.GRH(b[header.EthernetLen:])
+	grh.Encode(&header.GRHFields{HopLimit: 1, PayloadLen: uint16(len(data) + header.ICRCLen), SGID: p.sgid, DGID: p.dgid})
+	b = append(b, data...)
+	grh, data = header.GRH(b[header.EthernetLen:]), b[header.EthernetLen+header.GRHLen:]
+	if edit != nil {
+		edit(grh, data)
+	}
+	var k header.Checker
+	crc := k.V1(grh, data).Add(data[header.BTHLen:])
+	b = append(b, 0, 0, 0, 0)
+	crc.Put(b[len(b)-header.ICRCLen:])
+	return b
+}
+
+// tagged inserts an 802.1Q tag.
+func tagged(frame []byte, vid uint16) []byte {
+	h := header.Ethernet(frame)
+	b := make([]byte, header.EthernetLen+header.VLANTagLen)
+	header.Ethernet(b).Encode(&header.EthernetFields{Dst: h.Dst(), Src: h.Src(), Tagged: true, PCP: 3, VID: vid, Type: h.Type()})
+	return append(b, frame[header.EthernetLen:]...)
+}
+
+// inject sends a raw frame out of a host's netdev.
+func inject(t *testing.T, h *netnstest.Host, frame []byte) {
+	t.Helper()
+	if err := h.Do(func() error {
+		dev, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: dev.Index, Protocol: htons(header.EtherTypeRoCE)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWireDropsV1 checks that each kind of bad frame is dropped for its
+// reason, and that frames with odd but valid fields pass.
+func TestWireDropsV1(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	a, b := openQuiet(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
+	p := a.pathV1(b)
+	pkt := testPacket(header.SendOnly, 5, 44)
+	good := func(edit func(header.GRH, []byte)) []byte { return frameV1(p, a.info.HWAddr, pkt, edit) }
+	bth := func(edit func(header.BTH)) []byte {
+		return good(func(_ header.GRH, data []byte) { edit(header.BTH(data)) })
+	}
+	damaged := good(nil)
+	damaged[len(damaged)-10] ^= 1
+	other := *p
+	other.dmac = net.HardwareAddr{2, 9, 9, 9, 9, 9}
+	small := testPacket(header.SendOnly, 5, 0)
+
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  func(*wireStats) *uint64
+	}{
+		{"good", good(nil), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"padded by Ethernet", append(frameV1(p, a.info.HWAddr, small, nil), make([]byte, 37)...), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"other hop limit, traffic class and flow label", good(func(g header.GRH, _ []byte) { g[1], g[2], g[3], g[7] = 0x12, 0x34, 0x56, 200 }), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"FECN and BECN", bth(func(h header.BTH) { h[4] = 0xc0 }), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"limited member", bth(func(h header.BTH) { h.SetPKey(0x7fff) }), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"destination MAC", frameV1(&other, a.info.HWAddr, pkt, nil), func(s *wireStats) *uint64 { return &s.DropMAC }},
+		{"priority tag", tagged(good(nil), 0), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"tag of another VLAN", tagged(good(nil), 7), func(s *wireStats) *uint64 { return &s.DropMAC }},
+		{"cut in the GRH", good(nil)[:40], func(s *wireStats) *uint64 { return &s.DropShort }},
+		{"cut in the payload", good(nil)[:100], func(s *wireStats) *uint64 { return &s.DropShort }},
+		{"next header", good(func(g header.GRH, _ []byte) { g[6] = 17 }), func(s *wireStats) *uint64 { return &s.DropFormat }},
+		{"IP version", good(func(g header.GRH, _ []byte) { g[0] = 0x40 }), func(s *wireStats) *uint64 { return &s.DropFormat }},
+		{"destination GID", good(func(g header.GRH, _ []byte) { g[39] ^= 1 }), func(s *wireStats) *uint64 { return &s.DropGID }},
+		{"destination loopback GID", good(func(g header.GRH, _ []byte) { copy(g[24:], loopbackGID[:]) }), func(s *wireStats) *uint64 { return &s.DropLoopback }},
+		{"source loopback GID", good(func(g header.GRH, _ []byte) { copy(g[8:], loopbackGID[:]) }), func(s *wireStats) *uint64 { return &s.DropLoopback }},
+		{"ICRC", damaged, func(s *wireStats) *uint64 { return &s.DropICRC }},
+		{"transport version", bth(func(h header.BTH) { h[1] |= 1 }), func(s *wireStats) *uint64 { return &s.DropVersion }},
+		{"queue pair 0", bth(func(h header.BTH) { h.SetDestQP(0) }), func(s *wireStats) *uint64 { return &s.DropQP }},
+		{"queue pair 1", bth(func(h header.BTH) { h.SetDestQP(1) }), func(s *wireStats) *uint64 { return &s.DropQP }},
+		{"partition", bth(func(h header.BTH) { h.SetPKey(0x8001) }), func(s *wireStats) *uint64 { return &s.DropPKey }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := b.counters()
+			inject(t, pair.A, c.frame)
+			expectOne(t, b, before, c.want)
+		})
+	}
+}
+
+// expectOne waits until exactly one packet was counted, by the counter that
+// field names.
+func expectOne(t *testing.T, e *wireEnd, before wireStats, field func(*wireStats) *uint64) {
+	t.Helper()
+	if err := netnstest.Until(2*time.Second, func() error {
+		now := e.counters()
+		if n := now.RxPackets + now.dropped() - before.RxPackets - before.dropped(); n != 1 || *field(&now)-*field(&before) != 1 {
+			return fmt.Errorf("counters %+v after %+v", now, before)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWireDropsV2 does the same for datagrams.
+func TestWireDropsV2(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	b := openEnd(t, pair.B, "eth0")
+	src, dst := pair.A.Links[0].IPv4, pair.B.Links[0].IPv4
+	var conn *net.UDPConn
+	if err := pair.A.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: src.AsSlice()})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	port := uint16(conn.LocalAddr().(*net.UDPAddr).Port)
+	// Sent from a connected-like socket, the identification is the kernel's
+	// choice; the receiver finds it out.
+	datagram := func(id uint16, edit func(data []byte)) []byte {
+		data := flat(testPacket(header.WriteOnly, 9, 30))
+		if edit != nil {
+			edit(data)
+		}
+		n := len(data) + header.ICRCLen
+		ip, udp := make(header.IPv4, header.IPv4Len), make(header.UDP, header.UDPLen)
+		ip.Encode(&header.IPv4Fields{TotalLen: uint16(header.IPv4Len + header.UDPLen + n), ID: id, Src: src.As4(), Dst: dst.As4()})
+		udp.Encode(&header.UDPFields{SrcPort: port, DstPort: header.UDPPortRoCE, Len: uint16(header.UDPLen + n)})
+		var k header.Checker
+		crc := k.V2IPv4(ip, udp, data).Add(data[header.BTHLen:])
+		data = append(data, 0, 0, 0, 0)
+		crc.Put(data[len(data)-header.ICRCLen:])
+		return data
+	}
+	damaged := datagram(0, nil)
+	damaged[50] ^= 4
+	for _, c := range []struct {
+		name string
+		b    []byte
+		want func(*wireStats) *uint64
+	}{
+		{"identification 0", datagram(0, nil), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"identification 0xbeef", datagram(0xbeef, nil), func(s *wireStats) *uint64 { return &s.RxPackets }},
+		{"ICRC", damaged, func(s *wireStats) *uint64 { return &s.DropICRC }},
+		{"empty", nil, func(s *wireStats) *uint64 { return &s.DropShort }},
+		{"short", make([]byte, 15), func(s *wireStats) *uint64 { return &s.DropShort }},
+		{"odd length", make([]byte, 29), func(s *wireStats) *uint64 { return &s.DropFormat }},
+		{"queue pair 0", datagram(0, func(d []byte) { header.BTH(d).SetDestQP(0) }), func(s *wireStats) *uint64 { return &s.DropQP }},
+		{"partition", datagram(0, func(d []byte) { header.BTH(d).SetPKey(0x1234) }), func(s *wireStats) *uint64 { return &s.DropPKey }},
+		{"transport version", datagram(0, func(d []byte) { d[1] |= 8 }), func(s *wireStats) *uint64 { return &s.DropVersion }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := b.counters()
+			if _, err := conn.WriteTo(c.b, &net.UDPAddr{IP: dst.AsSlice(), Port: header.UDPPortRoCE}); err != nil {
+				t.Fatal(err)
+			}
+			expectOne(t, b, before, c.want)
+		})
+	}
+}
+
+// TestWireVLAN checks that a VLAN netdev carries packets of its own, which
+// the netdev below does not take.
+func TestWireVLAN(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	for _, h := range []*netnstest.Host{pair.A, pair.B} {
+		addVLAN(t, h, "eth0.7", 7)
+	}
+	base := openEnd(t, pair.B, "eth0")
+	a, b := openEnd(t, pair.A, "eth0.7"), openEnd(t, pair.B, "eth0.7")
+	if a.info.VLAN != 7 || base.info.VLAN != 0 {
+		t.Errorf("VLAN ids %d and %d, want 7 and 0", a.info.VLAN, base.info.VLAN)
+	}
+	checkCross(t, a, b, a.pathV1(b))
+	if s := base.counters(); s.RxPackets != 0 {
+		t.Errorf("eth0 took packets of eth0.7: %+v", s)
+	}
+}
+
+func addVLAN(t *testing.T, h *netnstest.Host, name string, id int) {
+	t.Helper()
+	if err := h.Do(func() error {
+		parent, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = name, parent.Attrs().Index
+		v := &netlink.Vlan{LinkAttrs: attrs, VlanId: id}
+		if err := netlink.LinkAdd(v); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(v)
+	}); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no VLAN netdevs: run `modprobe 8021q` where the kernel has that module")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWireDown takes the netdev down and up, then deletes it.
+func TestWireDown(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	a, b := openEnd(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
+	p := a.pathV1(b)
+	pkts := []packet{testPacket(header.SendOnly, 1, 10), testPacket(header.SendOnly, 2, 10)}
+	if err := pair.A.SetLink(0, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.send(p, pkts); err != nil {
+		t.Errorf("send with the netdev down: %v", err)
+	}
+	if s := a.counters(); s.TxLost != 2 {
+		t.Errorf("counters %+v, want 2 lost", s)
+	}
+	// Both ends work again after their netdev was down.
+	for _, host := range []*netnstest.Host{pair.A, pair.B} {
+		for _, up := range []bool{false, true} {
+			if err := host.SetLink(0, up); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := b.counters().RxPackets
+		if err := netnstest.Until(5*time.Second, func() error {
+			if err := a.send(p, pkts); err != nil {
+				return netnstest.Stop(err)
+			}
+			if s := b.counters(); s.RxPackets == before {
+				return fmt.Errorf("%s was down and up: nothing received: %+v", host.Name, s)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleteLink(t, pair.A, "eth0")
+	for _, e := range []*wireEnd{a, b} { // a veth takes its peer along
+		if err := netnstest.Until(5*time.Second, func() error {
+			if err := e.send(p, pkts); !errors.Is(err, errNetdevGone) {
+				return fmt.Errorf("send on a deleted netdev: %v, want errNetdevGone", err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func deleteLink(t *testing.T, h *netnstest.Host, name string) {
+	t.Helper()
+	if err := h.Do(func() error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWireClose opens and closes wires under traffic: nothing may be left,
+// and no handler may run afterwards.
+func TestWireClose(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	b := openQuiet(t, pair.B, "eth0")
+	fds, goroutines := openFiles(t), runtime.NumGoroutine()
+	for i := range 20 {
+		a := openQuiet(t, pair.A, "eth0")
+		closed := make(chan struct{})
+		if i%4 != 3 { // close without start must work too
+			if err := a.start(func([]inbound) {
+				select {
+				case <-closed:
+					t.Error("handler called after close")
+				default:
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.start(func([]inbound) {}); err == nil {
+				t.Error("started twice")
+			}
+		}
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			pkts := []packet{testPacket(header.SendOnly, 0, 100)}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_ = b.send(b.pathV1(a), pkts)
+				if err := a.send(a.pathV1(b), pkts); err != nil && !errors.Is(err, errWireClosed) {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+		time.Sleep(time.Millisecond)
+		if err := a.close(); err != nil {
+			t.Error(err)
+		}
+		close(closed)
+		if err := a.send(a.pathV1(b), nil); !errors.Is(err, errWireClosed) {
+			t.Errorf("send after close: %v", err)
+		}
+		if err := a.start(nil); !errors.Is(err, errWireClosed) {
+			t.Errorf("start after close: %v", err)
+		}
+		close(stop)
+		<-stopped
+	}
+	if err := netnstest.Until(5*time.Second, func() error {
+		if f, g := openFiles(t), runtime.NumGoroutine(); f > fds || g > goroutines {
+			return fmt.Errorf("%d files and %d goroutines, were %d and %d", f, g, fds, goroutines)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(d)
+}
+
+// TestWireSharedPort opens a second wire on one netdev: it must do without
+// version 2, and say so.
+func TestWireSharedPort(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	first, second := openQuiet(t, pair.A, "eth0"), openQuiet(t, pair.A, "eth0")
+	count := func(e *wireEnd) (n int) {
+		for _, g := range e.info.GIDs {
+			if g.Type == rdmaverbs.RoCEv2 {
+				n++
+			}
+		}
+		return n
+	}
+	if count(first) == 0 || count(second) != 0 {
+		t.Errorf("version 2 GIDs: %d and %d, want some and none", count(first), count(second))
+	}
+	ip := pair.A.Links[0].IPv4
+	if err := second.send(pathV2(ip, pair.B.Links[0].IPv4), []packet{testPacket(header.SendOnly, 0, 4)}); err != nil {
+		t.Error(err)
+	}
+	if s := second.counters(); s.TxLost != 1 {
+		t.Errorf("counters %+v, want one packet lost", s)
+	}
+}
+
+// TestWireNoAllocs checks that neither direction allocates per packet.
+func TestWireNoAllocs(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	got := make(chan int, 1024)
+	a := openQuiet(t, pair.A, "eth0")
+	b := openRaw(t, pair.B, "eth0", func(batch []inbound) { got <- len(batch) })
+	_ = b
+	pkts := make([]packet, ioBatch)
+	for i := range pkts {
+		pkts[i] = testPacket(header.WriteMiddle, uint32(i), 1024)
+	}
+	for _, kind := range []string{"v1", "v2"} {
+		p := benchPath(a, b, pair, kind)
+		n := testing.AllocsPerRun(100, func() {
+			if err := a.send(p, pkts); err != nil {
+				t.Fatal(err)
+			}
+			for left := len(pkts); left > 0; {
+				select {
+				case k := <-got:
+					left -= k
+				case <-time.After(5 * time.Second):
+					t.Fatalf("%s: lost packets: %+v", kind, b.counters())
+				}
+			}
+		})
+		// The timers of this test, one a batch, are among the allocations.
+		if n > float64(len(pkts))/2 {
+			t.Errorf("%s: %v allocations for %d packets", kind, n, len(pkts))
+		}
+	}
+}
