@@ -146,6 +146,9 @@ type Timers struct {
 	// LLC is how long an answer to a request may take, and ConfirmLink how
 	// long the confirmation of an added link may.
 	LLC, ConfirmLink time.Duration
+	// ConfirmFirst is how long the first link of a group may take to be
+	// confirmed, including the CLC message that goes before.
+	ConfirmFirst time.Duration
 	// LLCStart is how long an exchange may wait for others to end.
 	LLCStart time.Duration
 	// AddLinkRetry is how long the server waits before it tries again to
@@ -175,6 +178,7 @@ func DefaultTimers(role Role) Timers {
 		Idle:           600 * time.Second,
 		LLC:            2 * time.Second,
 		ConfirmLink:    5 * time.Second,
+		ConfirmFirst:   5 * time.Second,
 		LLCStart:       20 * time.Second,
 		CloseWait:      60 * time.Second,
 		AbortWait:      10 * time.Second,

@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// Conn is one TCP connection on a link group: our RMBE, the peer's RMBE, the
+// cursors into both, and the state.
+type Conn struct {
+	// Data is free for the driver.
+	Data any
+
+	g     *Group
+	link  *Link
+	token uint32
+	state State
+	err   error // why the connection was reset or aborted
+
+	ready    bool // ActConnReady was sent
+	attached bool
+	canceled bool
+	released bool
+	freed    bool
+	closedAt bool // ActConnClosed was sent
+
+	// Receive side. Positions count the bytes of the stream.
+	rmb      *rmb
+	elem     int
+	mem      []byte // the element
+	rx       ring
+	rprod    uint64 // written by the peer
+	rcons    uint64 // read by the application
+	rconf    uint64 // told to the peer
+	rseq     uint16 // last CDC message processed (SR of RFC 7609, 4.6.1)
+	rflags   wire.ProducerFlags
+	rstate   wire.ConnState
+	urgent   uint64 // position after urgent data, 0 if none
+	woken    bool   // ActWakeRead was sent and RecvData not called since
+	stash    wire.CDC
+	stashed  bool
+	checking bool // failover validation waits for messages of the old link
+	checkSeq uint16
+	checkAt  time.Time
+	moved    bool // the peer has moved the connection
+
+	// Send side.
+	sbuf     []byte
+	shandle  any
+	rtoken   *rtoken
+	peer     ConnParams
+	tx       ring
+	prep     uint64 // placed by the application
+	sent     uint64 // written to the peer
+	replay   uint64 // what sent was before failover
+	fin      uint64 // write completed: the buffer is free again
+	pcons    uint64 // read by the peer
+	seq      uint16 // last CDC message sent
+	finSeq   uint16 // last CDC message completed (SS of RFC 7609, 4.6.1)
+	inflight int    // CDC messages not completed
+	tflags   wire.ProducerFlags
+	tstate   wire.ConnState // sent
+	tdone    wire.ConnState // sent and completed
+	full     bool           // the driver waits for ActWakeWrite
+
+	// What is to be sent.
+	update bool // the consumer cursor, or a message again
+	verify bool // failover validation
+
+	// Closing.
+	wrShut, appClosed bool
+	aborting          bool
+	closeAt           time.Time // stranding timer
+	graceAt           time.Time
+	tcpReset          bool
+
+	waitOn             *Link
+	waitPrev, waitNext *Conn
+}
+
+// maxInflight is how many CDC messages of one connection may be outstanding.
+// What comes meanwhile is gathered in the next.
+const maxInflight = 2
+
+// NewConn begins a connection: an RMBE of size 16 KiB << rmbeCode, an alert
+// token, a send ring of sendBuf bytes. ActConnReady says when the peer knows
+// the RMB; it may be queued already when NewConn returns. The first
+// connection of a group comes between [Group.FirstLink] and
+// [Group.ConnectFirst], all others after the first contact.
+func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, error) {
+	if rmbeCode > maxSizeCode || sendBuf <= 0 {
+		return nil, fmt.Errorf("%w: RMBE size code %d, send buffer of %d bytes", ErrInvalidParams, rmbeCode, sendBuf)
+	}
+	g.now = now
+	switch {
+	case g.phase >= phaseDying:
+		return nil, ErrGroupDead
+	case g.phase < phaseLinked || g.phase != phaseOpen && len(g.conns) > 0:
+		return nil, ErrSequence
+	case len(g.conns) >= g.cfg.MaxConns || g.worn():
+		return nil, ErrFull
+	}
+	l := g.bestLink(nil)
+	if g.phase != phaseOpen {
+		l = g.links[0]
+	}
+	if l == nil {
+		return nil, ErrNoLink
+	}
+	r, i, err := g.takeElement(now, rmbeCode)
+	if err != nil {
+		return nil, err
+	}
+	sbuf, handle, err := g.env.NewSendBuf(sendBuf)
+	if err != nil {
+		g.putElement(r, i, time.Time{}, false)
+		return nil, fmt.Errorf("linkgroup: allocate a send buffer of %d bytes: %w", sendBuf, err)
+	}
+	c := &Conn{g: g, link: l, state: StateInit, rmb: r, elem: i, mem: r.mem0(i), sbuf: sbuf, shandle: handle}
+	for c.token == 0 || g.conns[c.token] != nil {
+		c.token = g.env.Random()
+	}
+	c.initRing()
+	g.conns[c.token] = c
+	g.clear(timerIdle)
+	l.conns++
+	if g.phase != phaseOpen {
+		r.state = rmbKnown // by CLC (RFC 7609, section 3.5.1)
+	}
+	if r.state == rmbKnown {
+		c.setReady(nil)
+	} else {
+		r.waiting = append(r.waiting, c)
+		g.set(timerRKeyWait, now.Add(g.cfg.Timers.LLCStart))
+		g.settle(now)
+	}
+	return c, nil
+}
+
+// initRing lays the element out.
+func (c *Conn) initRing() {
+	c.rx = newRing(len(c.mem), c.g.eye)
+	if c.g.eye {
+		copy(c.mem, eyeCatcher[:])
+	}
+}
+
+func (c *Conn) setReady(err error) {
+	if !c.ready && !c.canceled {
+		c.ready = true
+		c.g.act(Action{Kind: ActConnReady, Conn: c, Err: err})
+	}
+}
+
+// Local returns what ACCEPT or CONFIRM say about our side. A client takes it
+// after [Conn.Attach] on a subsequent contact, because the connection then
+// goes to the link that the server chose: a Linux server looks for the RKey
+// of CONFIRM on its own link.
+func (c *Conn) Local() ConnParams {
+	t := c.rmb.at[c.link.slot]
+	return ConnParams{
+		Link: c.link.local, RKey: t.RKey, VAddr: t.Addr,
+		Index: uint8(c.elem + 1), Token: c.token, SizeCode: c.rmb.code,
+	}
+}
+
+// Attach takes what the peer's ACCEPT or CONFIRM says and opens the
+// connection; messages that came before are applied. Another connection
+// which uses the same RMBE or alert token of the peer is reset, because the
+// peer has given it up (RFC 7609, section 4.4.2).
+func (c *Conn) Attach(now time.Time, peer ConnParams) error {
+	g := c.g
+	g.now = now
+	switch {
+	case g.phase >= phaseDying:
+		return ErrGroupDead
+	case c.attached || c.canceled:
+		return ErrSequence
+	case peer.Index == 0 || peer.Token == 0 || peer.SizeCode > maxSizeCode:
+		return fmt.Errorf("%w: RMBE index %d, alert token %#x, size code %d", ErrInvalidParams, peer.Index, peer.Token, peer.SizeCode)
+	}
+	on := g.links[0]
+	if g.phase == phaseOpen {
+		if on = g.activeLink(peer.Link); on == nil {
+			return fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
+		}
+	}
+	k := wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}
+	t := g.findRToken(on, peer.RKey)
+	if t == nil {
+		// The first contact tells the RMB by CLC. Later the peer must have
+		// made it known on all links; with one link that is the same.
+		if g.redundant(on) {
+			return fmt.Errorf("%w: %#08x on link %d", ErrUnknownRKey, peer.RKey, on.id)
+		}
+		if t = g.addRToken(on, k, false); t == nil {
+			return fmt.Errorf("%w: %d RMBs of the peer", ErrFull, maxRMBs)
+		}
+	}
+	if at := &t.at[on.slot]; at.noAddr {
+		at.noAddr, at.Addr = false, peer.VAddr
+	}
+	for _, o := range g.connsSorted() {
+		if o != c && o.attached && (o.peer.Token == peer.Token || o.rtoken == t && overlap(o.peer, peer)) {
+			g.log.Warn("peer reused an RMB element", "token", o.token)
+			o.evict()
+		}
+	}
+	c.rtoken, c.peer, c.attached = t, peer, true
+	t.conns++
+	c.state = StateActive
+	c.tx = newRing(wire.BufSize(peer.SizeCode).Bytes(), g.peerEye)
+	if g.cfg.Role == Client && g.phase == phaseOpen && on != c.link {
+		c.setLink(on)
+	}
+	if c.stashed {
+		c.stashed = false
+		c.recvCDC(now, c.stash)
+	}
+	c.transmit()
+	g.settle(now)
+	return nil
+}
+
+// redundant says that a link other than on is active.
+func (g *Group) redundant(on *Link) bool {
+	for _, l := range g.links {
+		if l != on && l.state == LinkActive {
+			return g.opened
+		}
+	}
+	return false
+}
+
+// overlap says whether two elements of one RMB share bytes.
+func overlap(a, b ConnParams) bool {
+	as, bs := uint64(wire.BufSize(a.SizeCode).Bytes()), uint64(wire.BufSize(b.SizeCode).Bytes())
+	ao, bo := as*uint64(a.Index-1), bs*uint64(b.Index-1)
+	return ao < bo+bs && bo < ao+as
+}
+
+// Cancel ends a connection whose handshake failed. Nothing is sent and no
+// action follows. The RMBE rests for a while in case the peer thinks that the
+// connection is open.
+func (c *Conn) Cancel(now time.Time) {
+	if c.canceled || c.state == StateClosed && c.closedAt {
+		return
+	}
+	g := c.g
+	g.now = now
+	c.canceled, c.ready, c.released = true, true, true
+	if c.state != StateClosed {
+		c.leave()
+	}
+	c.free(g.now.Add(g.cfg.Timers.AbortWait), false)
+	g.settle(now)
+}
+
+// Release says that the driver holds no slice of the connection any more. It
+// is called once, after [ActConnClosed]; the memory of the send ring and of
+// the RMBE is given back then.
+func (c *Conn) Release() {
+	c.released = true
+	c.maybeFree()
+}
+
+// leave takes the connection out of the group. Its memory stays.
+func (c *Conn) leave() {
+	g := c.g
+	c.state = StateClosed
+	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
+	if g.conns[c.token] == c {
+		delete(g.conns, c.token)
+	}
+	c.link.conns--
+	if c.waitOn != nil {
+		c.waitOn.unqueue(c)
+	}
+	if len(g.conns) == 0 && g.phase == phaseOpen && g.cfg.Timers.Idle > 0 {
+		g.set(timerIdle, g.now.Add(g.cfg.Timers.Idle))
+	}
+	if c.rtoken != nil {
+		c.rtoken.conns--
+		c.rtoken = nil
+	}
+	for i, o := range c.rmb.waiting {
+		if o == c {
+			c.rmb.waiting = append(c.rmb.waiting[:i], c.rmb.waiting[i+1:]...)
+			break
+		}
+	}
+}
+
+// closed ends the connection for good.
+func (c *Conn) closed(err error, lost bool) {
+	if c.state == StateClosed {
+		return
+	}
+	open := c.attached && c.g.opened
+	c.leave()
+	c.lostElem(lost)
+	if c.err == nil && err != nil {
+		c.err = err
+	}
+	if !open {
+		return // the handshake fails; Cancel follows
+	}
+	c.wakeAll()
+	c.closedAt = true
+	c.g.act(Action{Kind: ActConnClosed, Conn: c, Err: err})
+}
+
+func (c *Conn) lostElem(lost bool) {
+	if lost && !c.freed {
+		e := &c.rmb.elems[c.elem]
+		if !e.lost {
+			e.lost = true
+			c.g.lost++
+		}
+	}
+}
+
+func (c *Conn) maybeFree() {
+	if c.state == StateClosed && c.released && c.inflight == 0 {
+		c.free(time.Time{}, false)
+	}
+}
+
+func (c *Conn) free(notBefore time.Time, lost bool) {
+	if c.freed || c.inflight > 0 {
+		return
+	}
+	c.freed = true
+	c.g.env.FreeSendBuf(c.shandle)
+	c.g.putElement(c.rmb, c.elem, notBefore, lost)
+	c.sbuf, c.mem, c.shandle = nil, nil, nil
+}
+
+// Token returns our alert token.
+func (c *Conn) Token() uint32 { return c.token }
+
+// State returns the state.
+func (c *Conn) State() State { return c.state }
+
+// Link returns the link that the connection writes over.
+func (c *Conn) Link() *Link { return c.link }
+
+// Group returns the link group.
+func (c *Conn) Group() *Group { return c.g }
+
+// SendHandle returns the handle that [Env.NewSendBuf] gave.
+func (c *Conn) SendHandle() any { return c.shandle }
+
+// ConnInfo is what the diagnosis of a socket shows.
+type ConnInfo struct {
+	Token uint32
+	// SendBuf, RMBE and PeerRMBE are sizes in bytes.
+	SendBuf, RMBE, PeerRMBE int
+	// RxProd and RxCons are the cursors of our RMBE, TxProd and TxCons
+	// those of the peer's.
+	RxProd, RxCons, TxProd, TxCons wire.Cursor
+	RxFlags, TxFlags               wire.ProducerFlags
+	RxState, TxState               wire.ConnState
+	// TxPrep, TxSent and TxFin are the positions in our send buffer of what
+	// the application has placed, what was written and what is confirmed.
+	TxPrep, TxSent, TxFin wire.Cursor
+}
+
+// Info returns sizes, cursors and flags.
+func (c *Conn) Info() ConnInfo {
+	in := ConnInfo{
+		Token: c.token, SendBuf: len(c.sbuf), RMBE: len(c.mem),
+		RxProd: c.rx.cursor(c.rprod), RxCons: c.rx.cursor(c.rcons),
+		RxFlags: c.rflags, TxFlags: c.tflags, RxState: c.rstate, TxState: c.tstate,
+	}
+	if c.attached {
+		in.PeerRMBE = wire.BufSize(c.peer.SizeCode).Bytes()
+		in.TxProd, in.TxCons = c.tx.cursor(c.sent), c.tx.cursor(c.pcons)
+	}
+	if len(c.sbuf) > 0 {
+		s := ring{size: len(c.sbuf)}
+		in.TxPrep, in.TxSent, in.TxFin = s.cursor(c.prep), s.cursor(c.sent), s.cursor(c.fin)
+	}
+	return in
+}
+
+// SendSpace returns the free part of the send ring, in order, for one
+// producer. It is empty when the ring is full, which makes ActWakeWrite
+// follow, and when [Conn.WriteErr] is not nil.
+func (c *Conn) SendSpace() (a, b []byte) {
+	if c.WriteErr() != nil || c.freed {
+		return nil, nil
+	}
+	n := len(c.sbuf) - int(c.prep-c.fin)
+	if n == 0 {
+		c.full = true
+		return nil, nil
+	}
+	return span(c.sbuf, c.prep, n)
+}
+
+// span returns n bytes of the ring buf from position pos.
+func span(buf []byte, pos uint64, n int) (a, b []byte) {
+	off := int(pos % uint64(len(buf)))
+	if m := len(buf) - off; n > m {
+		return buf[off:], buf[:n-m]
+	}
+	return buf[off : off+n], nil
+}
+
+// Produced says that n bytes were placed into what [Conn.SendSpace] returned.
+func (c *Conn) Produced(now time.Time, n int) {
+	if n <= 0 || c.WriteErr() != nil || c.freed {
+		return
+	}
+	if n > len(c.sbuf)-int(c.prep-c.fin) {
+		panic("linkgroup: more produced than there was space")
+	}
+	c.g.now = now
+	c.prep += uint64(n)
+	if int(c.prep-c.fin) == len(c.sbuf) {
+		c.full = true
+	}
+	c.transmit()
+}
+
+// RecvData returns the unread part of the RMBE, in order, for one consumer.
+// It is empty when there is none and after a reset.
+func (c *Conn) RecvData() (a, b []byte) {
+	c.woken = false
+	if c.err != nil || c.appClosed || c.freed || c.rprod == c.rcons {
+		return nil, nil
+	}
+	return span(c.mem[c.rx.start:], c.rcons, int(c.rprod-c.rcons))
+}
+
+// Consumed says that n bytes of what [Conn.RecvData] returned were read.
+func (c *Conn) Consumed(now time.Time, n int) {
+	if n <= 0 || c.err != nil || c.appClosed || c.freed {
+		return
+	}
+	if n > int(c.rprod-c.rcons) {
+		panic("linkgroup: more consumed than there was data")
+	}
+	c.g.now = now
+	c.rcons += uint64(n)
+	if c.wantUpdate() {
+		c.update = true
+	}
+	c.transmit()
+	if c.rprod > c.rcons {
+		c.wakeRead()
+	}
+}
+
+// ReadErr returns nil while there may be more to read, io.EOF when the peer
+// is done and all data was read, and why the connection ended otherwise.
+func (c *Conn) ReadErr() error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.appClosed:
+		return ErrClosed
+	case c.rprod > c.rcons:
+		return nil
+	case c.rstate&(wire.ConnSendingDone|wire.ConnClosed) != 0:
+		return io.EOF
+	}
+	return nil
+}
+
+// WriteErr returns nil while data may be sent, and why not otherwise.
+func (c *Conn) WriteErr() error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.appClosed:
+		return ErrClosed
+	case c.wrShut:
+		return ErrWriteClosed
+	case c.rstate&wire.ConnClosed != 0:
+		return ErrPeerClosed
+	}
+	return nil
+}
+
+func (c *Conn) wakeRead() {
+	if !c.woken {
+		c.woken = true
+		c.g.act(Action{Kind: ActWakeRead, Conn: c})
+	}
+}
+
+func (c *Conn) wakeWrite() {
+	c.full = false
+	c.g.act(Action{Kind: ActWakeWrite, Conn: c})
+}
+
+func (c *Conn) wakeAll() {
+	c.woken = false
+	c.wakeRead()
+	c.wakeWrite()
+}
+
+// intact checks for an overlay of our RMBE (RFC 7609, section 4.4.1).
+func (c *Conn) intact() bool {
+	return c.rx.start == 0 || bytes.Equal(c.mem[:eyeCatcherLen], eyeCatcher[:])
+}
+
+// sortConns orders connections by alert token, so that what is done to all
+// of them does not depend on the order of a map.
+func sortConns(list []*Conn) {
+	slices.SortFunc(list, func(a, b *Conn) int { return cmp.Compare(a.token, b.token) })
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// The end of a connection (RFC 7609, section 4.8). "send D", "send C" and
+// "send A" stand for a CDC message with PeerDoneWriting,
+// PeerConnectionClosed and PeerConnAbort; D and C go out once all data is
+// confirmed.
+//
+//	From            | Event                     | To              | Actions                     | Section
+//	----------------+---------------------------+-----------------+-----------------------------+--------
+//	INIT            | Attach                    | ACTIVE          | stashed message             | 4.8.1 2
+//	any             | CloseWrite, data pending  | same            | D later                     | 4.8.1 3A
+//	any             | Close, data pending       | same            | C later, timer CloseWait    | 4.8.1 3A
+//	any             | Close, unread data        | PEERABORTWAIT   | send A                      | 4.8.1 3A
+//	ACTIVE          | D sent                    | PEERCLOSEWAIT1  |                             | 4.8.1 3A
+//	ACTIVE          | C sent                    | PEERCLOSEWAIT1  | timer CloseWait             | 4.8.1 3A
+//	ACTIVE          | D received                | APPCLOSEWAIT1   | wake reader                 | 4.8.1 4A
+//	ACTIVE          | C received                | APPCLOSEWAIT1   | wake reader, writer         | 4.8.1 4A
+//	any             | C received, data pending  | PEERABORTWAIT   | send A                      | 4.8.1 4A
+//	PEERCLOSEWAIT1  | D received                | PEERCLOSEWAIT2  | wake reader                 | 4.8.1 3B
+//	PEERCLOSEWAIT1,2| C sent (after D)          | same            | timer CloseWait             | 4.8.1 3
+//	PEERCLOSEWAIT1,2| C received, C not sent    | APPFINCLOSEWAIT | wake reader, writer         | 4.8.1 3D
+//	PEERCLOSEWAIT1,2| C received, C sent        | CLOSED          | ActConnClosed nil           | 4.8.1 3C
+//	APPFINCLOSEWAIT | C sent                    | CLOSED          | ActConnClosed nil           | 4.8.1 3D
+//	APPCLOSEWAIT1   | D sent                    | APPCLOSEWAIT2   |                             | 4.8.1 4B
+//	APPCLOSEWAIT1,2 | C received                | same            | wake writer                 | 4.8.1 4A
+//	APPCLOSEWAIT1,2 | C sent, C received before | CLOSED          | ActConnClosed nil           | 4.8.1 4C
+//	APPCLOSEWAIT1,2 | C sent, not received      | PEERFINCLOSEWAIT| timer CloseWait             | 4.8.1 4C
+//	PEERFINCLOSEWAIT| C received                | CLOSED          | ActConnClosed nil           | 4.8.1 4D
+//	any             | CloseWait without progress| PEERABORTWAIT   | send A                      | 4.8.1
+//	any             | Abort, bad message        | PEERABORTWAIT   | send A, purge, wake both    | 4.8.2 1A
+//	any             | TCP ended, grace over     | PEERABORTWAIT   | send A, purge, wake both    | 4.8.2
+//	any             | A received                | PROCESSABORT    | send A, purge, wake both    | 4.8.2 2A
+//	PROCESSABORT    | A delivered               | CLOSED          | ActConnClosed ErrReset      | 4.8.2 2B
+//	PEERABORTWAIT   | A or C received, A deliv. | CLOSED          | ActConnClosed err           | 4.8.2 1B
+//	PEERABORTWAIT,  | AbortWait over            | CLOSED          | ActConnClosed err, RMBE is  | 4.8.2 1B
+//	PROCESSABORT    |                           |                 | not used again              |
+//	any             | last link lost            | CLOSED          | ActConnClosed ErrReset      | 4.8.3
+//	any             | peer reuses its RMBE      | CLOSED          | ActConnClosed ErrReset      | 4.4.2
+//
+// CLOSED is entered when the last message of this side has been delivered.
+// That an abort timer leaves the RMBE unused for good is stricter than the
+// RFC, which hands it to another connection.
+
+// CloseWrite says that no more will be sent than what was produced, as
+// shutdown(SHUT_WR) does.
+func (c *Conn) CloseWrite(now time.Time) {
+	if c.wrShut || c.state == StateClosed || c.err != nil {
+		return
+	}
+	c.g.now = now
+	c.wrShut = true
+	c.transmit()
+	c.g.settle(now)
+}
+
+// Close ends the connection after what was produced is delivered; or resets
+// it if there is unread data. ActConnClosed follows when the peer has closed
+// too.
+func (c *Conn) Close(now time.Time) {
+	if c.appClosed || c.state == StateClosed {
+		return
+	}
+	c.g.now = now
+	if c.err != nil {
+		c.appClosed = true
+		return // ends by itself
+	}
+	if !c.attached {
+		return
+	}
+	if c.rprod != c.rcons {
+		c.abort(ErrAborted)
+		c.appClosed = true
+		c.g.settle(now)
+		return
+	}
+	c.appClosed, c.wrShut = true, true
+	c.arm(now.Add(c.g.cfg.Timers.CloseWait))
+	c.transmit()
+	c.finish()
+	c.g.settle(now)
+}
+
+// Abort resets the connection.
+func (c *Conn) Abort(now time.Time) {
+	if c.state == StateClosed || c.err != nil || !c.attached {
+		return
+	}
+	c.g.now = now
+	c.abort(ErrAborted)
+	c.g.settle(now)
+}
+
+// TCPClosed says that the TCP connection below ended, by FIN or RST. If the
+// peer has not said so on the link too within Timers.TCPGrace, the connection
+// is reset.
+func (c *Conn) TCPClosed(now time.Time, reset bool) {
+	if c.state == StateClosed || !c.attached || c.aborting {
+		return
+	}
+	c.g.now = now
+	c.tcpReset = c.tcpReset || reset
+	if c.graceAt.IsZero() && !c.tcpExplained() {
+		c.graceAt = now.Add(c.g.cfg.Timers.TCPGrace)
+		c.g.connTimer(c.graceAt)
+	}
+}
+
+// tcpExplained says that the end of the TCP connection follows from what the
+// peer said on the link.
+func (c *Conn) tcpExplained() bool {
+	if c.rstate&(wire.ConnClosed|wire.ConnAbnormalClose) != 0 {
+		return true
+	}
+	return !c.tcpReset && c.rstate&wire.ConnSendingDone != 0
+}
+
+func (c *Conn) arm(at time.Time) {
+	c.closeAt = at
+	c.g.connTimer(at)
+}
+
+// progress puts the stranding timer off while the peer still takes data.
+func (c *Conn) progress() {
+	if c.appClosed && !c.aborting && c.tstate&wire.ConnClosed == 0 {
+		c.arm(c.g.now.Add(c.g.cfg.Timers.CloseWait))
+	}
+}
+
+// expire looks at the timers of the connection.
+func (c *Conn) expire(now time.Time) {
+	if due(c.checkAt, now) {
+		c.checkAt = time.Time{}
+		c.g.log.Warn("data was lost with a link, connection reset", "token", c.token)
+		c.checking, c.stashed = false, false
+		c.abort(ErrReset)
+	}
+	if due(c.graceAt, now) {
+		c.graceAt = time.Time{}
+		if !c.tcpExplained() {
+			c.abort(ErrReset)
+		}
+	}
+	if due(c.closeAt, now) {
+		c.closeAt = time.Time{}
+		if c.aborting {
+			// The peer never said that it stopped writing.
+			c.closed(c.err, c.rstate&(wire.ConnClosed|wire.ConnAbnormalClose) == 0)
+		} else {
+			c.abort(ErrCloseTimeout)
+		}
+	}
+}
+
+// abort resets the connection from this side.
+func (c *Conn) abort(err error) {
+	if c.state == StateClosed || c.aborting {
+		return
+	}
+	if errors.Is(err, ErrProtocol) {
+		err = errors.Join(ErrReset, err)
+	}
+	c.purge(err)
+	c.state = StatePeerAbortWait
+	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))
+	c.transmit()
+	c.finish()
+}
+
+// peerAborted answers the peer's reset.
+func (c *Conn) peerAborted() {
+	if c.state == StateClosed || c.aborting {
+		c.finish()
+		return
+	}
+	c.purge(ErrReset)
+	c.state = StateProcessAbort
+	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))
+	c.transmit()
+	c.finish()
+}
+
+// evict ends a connection whose RMBE the peer has given to another one: no
+// message may be sent and nothing be written.
+func (c *Conn) evict() {
+	if c.err == nil {
+		c.err = ErrReset
+	}
+	c.closed(c.err, false)
+}
+
+// purge throws away what is waiting to be sent or read.
+func (c *Conn) purge(err error) {
+	c.err = err
+	c.aborting = true
+	c.graceAt, c.checkAt = time.Time{}, time.Time{}
+	c.checking, c.stashed = false, false
+	c.update = false
+	c.wakeAll()
+}
+
+// endSent changes the state when D or C goes out.
+func (c *Conn) endSent(flag wire.ConnState) {
+	switch c.state {
+	case StateActive:
+		c.state = StatePeerCloseWait1
+	case StateAppCloseWait1, StateAppCloseWait2:
+		if flag == wire.ConnSendingDone {
+			c.state = StateAppCloseWait2
+		} else if c.rstate&wire.ConnClosed == 0 {
+			c.state = StatePeerFinCloseWait
+		}
+	}
+	if flag == wire.ConnClosed {
+		c.arm(c.g.now.Add(c.g.cfg.Timers.CloseWait))
+	}
+}
+
+// peerEnded changes the state for flags D and C that the peer has newly set.
+// It is false if the connection is over or being reset.
+func (c *Conn) peerEnded(news wire.ConnState) bool {
+	switch c.state {
+	case StateActive:
+		c.state = StateAppCloseWait1
+	case StatePeerCloseWait1, StatePeerCloseWait2:
+		if c.rstate&wire.ConnClosed == 0 {
+			c.state = StatePeerCloseWait2
+		} else if c.tstate&wire.ConnClosed == 0 {
+			c.state = StateAppFinCloseWait
+		}
+	}
+	if news&wire.ConnClosed != 0 {
+		if c.prep > c.sent || c.replay > 0 {
+			c.abort(ErrReset)
+			return false
+		}
+		c.wakeWrite()
+	}
+	return !c.finish()
+}
+
+// finish closes the connection if both sides are done with it.
+func (c *Conn) finish() bool {
+	const last = wire.ConnClosed | wire.ConnAbnormalClose
+	if c.state == StateClosed {
+		return true
+	}
+	if c.rstate&last == 0 {
+		return false
+	}
+	if c.aborting {
+		if c.tdone&wire.ConnAbnormalClose == 0 {
+			return false
+		}
+		c.closed(c.err, false)
+		return true
+	}
+	if c.tdone&wire.ConnClosed == 0 {
+		return false
+	}
+	c.closed(nil, false)
+	return true
+}

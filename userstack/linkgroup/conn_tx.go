@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"smcr/userstack/wire"
+)
+
+// maxChunk bounds in bytes what one CDC message announces, so that the
+// receiver can start on a long write and connections of a link take turns.
+const maxChunk = 128 << 10
+
+// transmit sends what there is to be said: data within the peer's window,
+// our consumer cursor, the end of the connection. It does nothing when there
+// is nothing or too much is outstanding; completions call it again.
+func (c *Conn) transmit() {
+	for c.mayPost() {
+		l := c.link
+		if c.waitOn != nil {
+			return
+		}
+		if l.waitHead != nil || !c.post() {
+			l.enqueue(c)
+			return
+		}
+	}
+}
+
+// usable says that messages of the connection can flow at all.
+func (c *Conn) usable() bool {
+	return c.attached && c.g.phase == phaseOpen && c.state != StateClosed && c.link.state == LinkActive && c.link.qpOpen
+}
+
+// mayPost says that there is something to be sent and that not too much is
+// outstanding.
+func (c *Conn) mayPost() bool {
+	if !c.usable() || c.inflight >= maxInflight {
+		return false
+	}
+	if c.verify || c.update && c.tstate&(wire.ConnClosed|wire.ConnAbnormalClose) == 0 {
+		return true
+	}
+	if c.aborting {
+		return c.tstate&wire.ConnAbnormalClose == 0 || c.update
+	}
+	if c.tstate&wire.ConnClosed != 0 {
+		return c.update // again, after failover
+	}
+	return c.sendable() > 0 || c.newlyBlocked() || c.endDue() != 0
+}
+
+// sendable returns how many bytes may be written now.
+func (c *Conn) sendable() int {
+	if c.aborting || c.prep == c.sent {
+		return 0
+	}
+	n := min(int(c.prep-c.sent), c.window())
+	if n > maxChunk {
+		n = maxChunk
+		// What was written over a failed link is repeated in one piece: the
+		// producer cursor must not go back.
+		if c.replay > c.sent {
+			n = max(n, int(c.replay-c.sent))
+		}
+	}
+	return n
+}
+
+// window returns how many bytes the peer's element has room for.
+func (c *Conn) window() int { return c.tx.size - int(c.sent-c.pcons) }
+
+// newlyBlocked says that the peer is to be told that we wait for room
+// (RFC 7609, section 4.5.1).
+func (c *Conn) newlyBlocked() bool {
+	return !c.aborting && c.prep > c.sent && c.window() == 0 && c.tflags&wire.ProdWriterBlocked == 0
+}
+
+// endDue returns the state flag that is due now that all data has been
+// written and confirmed (RFC 7609, section 4.8.1, 3A).
+func (c *Conn) endDue() wire.ConnState {
+	if c.inflight > 0 || c.fin != c.prep || c.aborting {
+		return 0
+	}
+	switch {
+	case c.appClosed && c.tstate&wire.ConnClosed == 0:
+		return wire.ConnClosed
+	case c.wrShut && !c.appClosed && c.tstate&(wire.ConnSendingDone|wire.ConnClosed) == 0:
+		return wire.ConnSendingDone
+	}
+	return 0
+}
+
+// piece is one RDMA WRITE.
+type piece struct{ off, roff, n int }
+
+// post sends one CDC message with the writes that belong to it. It is false
+// if the link has no room for that.
+func (c *Conn) post() bool {
+	l := c.link
+	if c.verify {
+		return c.postVerify()
+	}
+	n := c.sendable()
+	// A piece ends where the send ring or the peer's element does.
+	// Each is reached at most once, so there are at most three.
+	var pieces [3]piece
+	np := 0
+	for done := 0; done < n; np++ {
+		pos := c.sent + uint64(done)
+		off, roff := int(pos%uint64(len(c.sbuf))), c.tx.off(pos)
+		m := min(n-done, len(c.sbuf)-off, c.tx.start+c.tx.size-roff)
+		pieces[np] = piece{off: off, roff: roff, n: m}
+		done += m
+	}
+	if l.room() < np+1 {
+		return false
+	}
+	at := &c.rtoken.at[l.slot]
+	base := at.Addr + uint64(wire.BufSize(c.peer.SizeCode).Bytes())*uint64(c.peer.Index-1)
+	for _, p := range pieces[:np] {
+		c.g.act(Action{Kind: ActWrite, Link: l, Conn: c, Off: p.off, Len: p.n, RemoteAddr: base + uint64(p.roff), RKey: at.RKey})
+	}
+	c.sent += uint64(n)
+	if c.sent >= c.replay {
+		c.replay = 0
+	}
+	c.tflags = 0
+	if c.prep > c.sent && c.window() == 0 && !c.aborting {
+		c.tflags = wire.ProdWriterBlocked
+	}
+	if c.aborting {
+		c.tstate |= wire.ConnAbnormalClose
+	} else if due := c.endDue(); n == 0 && due != 0 {
+		c.tstate |= due
+		c.endSent(due)
+	}
+	c.rconf, c.update = c.rcons, false
+	c.seq++
+	r := l.push(np + 1)
+	r.conn, r.sent, r.seq, r.state = c, c.sent, c.seq, c.tstate
+	c.inflight++
+	c.sendCDC(l, r.token, wire.CDC{
+		Seq: c.seq, Token: c.peer.Token, Prod: c.tx.cursor(c.sent), Cons: c.rx.cursor(c.rcons),
+		Flags: c.tflags, State: c.tstate,
+	})
+	return true
+}
+
+// postVerify sends the failover data validation (RFC 7609, section 4.6.1).
+func (c *Conn) postVerify() bool {
+	l := c.link
+	if l.room() < 1 {
+		return false
+	}
+	c.verify = false
+	r := l.push(1)
+	r.conn, r.check = c, true
+	c.inflight++
+	c.sendCDC(l, r.token, wire.CDC{Seq: c.finSeq, Token: c.peer.Token, Flags: wire.ProdFailoverVerify})
+	return true
+}
+
+func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) {
+	a := c.g.newAction()
+	*a = Action{Kind: ActSend, Link: l, Conn: c, Token: token}
+	if _, err := m.AppendBinary(a.Msg[:0]); err != nil {
+		panic("linkgroup: cannot encode a CDC message: " + err.Error())
+	}
+}
+
+// completed takes note that a CDC message and the writes before it have been
+// delivered.
+func (c *Conn) completed(r *request) {
+	c.inflight--
+	if c.state == StateClosed {
+		c.maybeFree()
+		return
+	}
+	if !r.check {
+		c.finSeq = r.seq
+		c.tdone |= r.state
+		if r.sent > c.fin {
+			c.fin = r.sent
+			c.progress()
+		}
+		free := len(c.sbuf) - int(c.prep-c.fin)
+		if c.full && (free >= (len(c.sbuf)+3)/4 || c.prep == c.fin) && c.WriteErr() == nil {
+			c.wakeWrite()
+		}
+	}
+	if c.finish() {
+		return
+	}
+	if c.link.state != LinkActive && c.inflight == 0 {
+		// The link is being deleted in order: this was the last message.
+		if to := c.g.bestLink(c.link); to != nil {
+			c.move(to)
+			return
+		}
+	}
+	c.transmit()
+}
+
+// failed takes note that a CDC message was lost with its link.
+func (c *Conn) failed(r *request) {
+	c.inflight--
+	if c.state == StateClosed {
+		c.maybeFree()
+		return
+	}
+	c.update = true // say it again on another link
+}
+
+// setLink puts the connection on another link.
+func (c *Conn) setLink(to *Link) {
+	if c.waitOn != nil {
+		c.waitOn.unqueue(c)
+	}
+	c.link.conns--
+	c.link = to
+	to.conns++
+}
+
+// move takes the connection to another link: the peer is asked to check that
+// it has what was confirmed to us, and what was not confirmed is written
+// again, with what is new (RFC 7609, section 4.6).
+func (c *Conn) move(to *Link) {
+	c.setLink(to)
+	if !c.attached {
+		return
+	}
+	if c.g.phase == phaseOpen {
+		c.verify = true
+	}
+	// What the peer has read needs no repetition; its place in the element
+	// may already be taken by what follows.
+	from := max(c.fin, c.pcons)
+	if from < c.sent {
+		c.replay = max(c.replay, c.sent)
+		c.sent = from
+	}
+	c.transmit()
+}

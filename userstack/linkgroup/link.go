@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"strconv"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// LinkState is the state of a link. The numbers are those of the kernel's
+// SMC_NLA_LINK_STATE.
+type LinkState uint32
+
+// The states.
+const (
+	// LinkInactive: the link failed or is being deleted.
+	LinkInactive LinkState = 1
+	// LinkActivating: the link is not confirmed yet.
+	LinkActivating LinkState = 2
+	// LinkActive: the link carries connections.
+	LinkActive LinkState = 3
+)
+
+// String returns a short name.
+func (s LinkState) String() string {
+	switch s {
+	case LinkInactive:
+		return "inactive"
+	case LinkActivating:
+		return "activating"
+	case LinkActive:
+		return "active"
+	}
+	return "LinkState(" + strconv.Itoa(int(s)) + ")"
+}
+
+// Sizes of a link's send queue.
+const (
+	minSendQueue     = 16
+	defaultSendQueue = 48
+	// llcReserve is what the data path leaves free for LLC messages.
+	llcReserve = 4
+	// maxLLCQueue is how many LLC messages may wait for a free request. It
+	// takes a peer that sends requests and does not take answers to get
+	// there.
+	maxLLCQueue = 64
+)
+
+// Link is one path of a group: a pair of connected queue pairs (RFC 7609,
+// section 2.2).
+type Link struct {
+	// Data is free for the driver.
+	Data any
+
+	g       *Group
+	id      uint8
+	slot    int // index into the RToken tables
+	uid     uint32
+	peerUID uint32
+	dev     Device
+	local   Endpoint
+	peer    Endpoint
+	state   LinkState
+	qpOpen  bool
+	conns   int
+
+	// Requests that have not completed, oldest first.
+	sq        []request
+	sqHead    int
+	sqLen     int
+	used      int // work requests that they take
+	lastToken uint64
+	llcq      []llcItem
+
+	// Connections that wait for room in the send queue, in order.
+	waitHead, waitTail *Conn
+
+	lastRx   time.Time
+	testAt   time.Time // next look at the link, zero if none
+	testing  bool
+	testData [16]byte
+
+	// Deletion. delWanted: the server is to run the exchange. delAsked: the
+	// client has asked the server and waits. delReply: the client's reply
+	// goes out when the link is drained or at delAt. delReplied: the link is
+	// removed when the reply is delivered or at delAt.
+	delWanted, delAsked, delReply, delReplied bool
+	delOrderly                                bool
+	delReason                                 wire.DeleteLinkReason
+	delVia                                    *Link
+	delAt                                     time.Time
+}
+
+// request is a signaled work request with the unsignaled ones before it.
+type request struct {
+	token uint64
+	n     int   // work requests
+	conn  *Conn // of a CDC message
+	sent  uint64
+	seq   uint16
+	state wire.ConnState
+	check bool // failover validation
+	then  after
+	on    *Link
+}
+
+type llcItem struct {
+	msg  [MsgLen]byte
+	then after
+	on   *Link
+}
+
+// after is what happens when a message has been delivered.
+type after uint8
+
+const (
+	nothing    after = iota
+	removeIt         // remove the link named on
+	endOfGroup       // the group is terminated
+)
+
+// ID returns the link number, unique in the group; 0 until the client
+// learned it.
+func (l *Link) ID() uint8 { return l.id }
+
+// UID returns our link user id.
+func (l *Link) UID() uint32 { return l.uid }
+
+// PeerUID returns the peer's link user id.
+func (l *Link) PeerUID() uint32 { return l.peerUID }
+
+// Local returns our end.
+func (l *Link) Local() Endpoint { return l.local }
+
+// Peer returns the other end, zero while it is not known.
+func (l *Link) Peer() Endpoint { return l.peer }
+
+// Dev returns the device of our end.
+func (l *Link) Dev() Device { return l.dev }
+
+// State returns the state.
+func (l *Link) State() LinkState { return l.state }
+
+// ConnCount returns how many connections write over the link.
+func (l *Link) ConnCount() int { return l.conns }
+
+// peerPort says whether two links end at the same port of the peer.
+func samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && a.MAC == b.MAC }
+
+// room returns how many work requests the data path may post.
+func (l *Link) room() int { return len(l.sq) - llcReserve - l.used }
+
+// push notes a signaled request that takes n work requests and returns its
+// token. The queue has room.
+func (l *Link) push(n int) *request {
+	l.lastToken++
+	r := &l.sq[(l.sqHead+l.sqLen)%len(l.sq)]
+	*r = request{token: l.lastToken, n: n}
+	l.sqLen++
+	l.used += n
+	return r
+}
+
+// pop removes the oldest request.
+func (l *Link) pop() request {
+	r := l.sq[l.sqHead]
+	l.sq[l.sqHead] = request{}
+	l.sqHead = (l.sqHead + 1) % len(l.sq)
+	l.sqLen--
+	l.used -= r.n
+	return r
+}
+
+// sendLLC queues an LLC message. It goes out at once if the send queue has
+// room.
+func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
+	if !l.qpOpen {
+		return
+	}
+	var it llcItem
+	b, err := m.AppendBinary(it.msg[:0])
+	if err != nil || len(b) != MsgLen {
+		// All values come from this package or were parsed.
+		panic("linkgroup: cannot encode " + m.LLCType().String())
+	}
+	it.then, it.on = then, on
+	if len(l.llcq) > 0 || l.used >= len(l.sq) {
+		l.llcq = append(l.llcq, it)
+		return
+	}
+	l.postLLC(&it)
+}
+
+func (l *Link) postLLC(it *llcItem) {
+	r := l.push(1)
+	r.then, r.on = it.then, it.on
+	l.g.act(Action{Kind: ActSend, Link: l, Msg: it.msg, Token: r.token})
+}
+
+// pump gives the free part of the send queue to those who wait for it.
+func (l *Link) pump() {
+	for len(l.llcq) > 0 && l.used < len(l.sq) {
+		l.postLLC(&l.llcq[0])
+		l.llcq = append(l.llcq[:0], l.llcq[1:]...)
+	}
+	for c := l.waitHead; c != nil; c = l.waitHead {
+		if c.mayPost() {
+			if !c.post() {
+				return
+			}
+		}
+		l.unqueue(c)
+		if c.mayPost() {
+			l.enqueue(c) // behind the others
+		}
+	}
+}
+
+func (l *Link) enqueue(c *Conn) {
+	if c.waitOn != nil {
+		return
+	}
+	c.waitOn, c.waitPrev, c.waitNext = l, l.waitTail, nil
+	if l.waitTail != nil {
+		l.waitTail.waitNext = c
+	} else {
+		l.waitHead = c
+	}
+	l.waitTail = c
+}
+
+func (l *Link) unqueue(c *Conn) {
+	if c.waitOn != l {
+		return
+	}
+	if c.waitPrev != nil {
+		c.waitPrev.waitNext = c.waitNext
+	} else {
+		l.waitHead = c.waitNext
+	}
+	if c.waitNext != nil {
+		c.waitNext.waitPrev = c.waitPrev
+	} else {
+		l.waitTail = c.waitPrev
+	}
+	c.waitOn, c.waitPrev, c.waitNext = nil, nil, nil
+}
+
+// drained says that no connection waits for a completion on the link.
+func (l *Link) drained() bool {
+	for i := range l.sqLen {
+		if l.sq[(l.sqHead+i)%len(l.sq)].conn != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// closeQP destroys the queue pair. Requests that have not completed count as
+// failed; what was queued for the link is not sent.
+func (l *Link) closeQP() {
+	if !l.qpOpen {
+		return
+	}
+	l.qpOpen = false
+	l.testAt = time.Time{}
+	l.g.env.CloseQP(l)
+	l.g.dropActions(l)
+	for l.sqLen > 0 {
+		if r := l.pop(); r.conn != nil {
+			r.conn.failed(&r)
+		}
+	}
+	l.llcq = nil
+	for l.waitHead != nil {
+		l.unqueue(l.waitHead)
+	}
+}

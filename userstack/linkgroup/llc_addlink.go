@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"smcr/userstack/wire"
+)
+
+// The ADD LINK exchange (RFC 7609, sections 3.5.1.6 and 3.5.5.1.1).
+//
+//	Server: step  | Event                         | Next step   | Actions                              | RFC section
+//	--------------+-------------------------------+-------------+--------------------------------------+------------
+//	-             | link wanted, device found     | addReply    | queue pair INIT, ADD LINK            | 3.5.1.6
+//	-             | no device                     | -           | timer AddLinkRetry                   | C.8
+//	addReply      | reply, rejected               | -           | free, timer AddLinkRetry             | 3.5.1.6.2
+//	addReply      | reply, good                   | addCont     | RTR, CONTINUATION                    | 3.5.1.6.2
+//	addReply      | reply, parallel or wrong MTU  | delete link | free, DELETE LINK                    | C.7.1
+//	addReply,Cont | timer, first contact          | dead        | ActFirstLink err                     | C.7.1
+//	addReply,Cont | timer, later                  | -           | free; link that carried it fails     | C.7.1
+//	addCont       | reply, RTokens left           | addCont     | CONTINUATION                         | A.3.3
+//	addCont       | reply, all told               | confirm     | RTS, CONFIRM LINK on the new link    | 3.5.1.6.2
+//	addCont       | reply, counts do not match    | -           | free; link that carried it fails     | C.7.1
+//	confirm       | CONFIRM LINK reply            | -           | link is active                       | 3.5.1.6.2
+//	confirm       | timer, failure, wrong values  | delete link | free, DELETE LINK, timer             | C.7.1
+//
+//	Client: step  | Event                         | Next step   | Actions                              | RFC section
+//	--------------+-------------------------------+-------------+--------------------------------------+------------
+//	-             | ADD LINK, no path             | -           | reply, rejected 1                    | 3.5.1.6.1
+//	-             | ADD LINK, undefined MTU       | -           | reply, rejected 2                    | C.7.1
+//	-             | ADD LINK                      | addCont     | queue pair INIT, RTR, reply          | 3.5.1.6.1
+//	addCont       | CONTINUATION                  | addCont     | reply with ours                      | A.3.3
+//	addCont       | CONTINUATION, all told        | confirm     | reply with ours                      | A.3.3
+//	addCont       | timer, first contact          | dead        | ActFirstLink err                     | C.7.1
+//	addCont       | timer, wrong counts, later    | -           | free; link that carried it fails     | C.7.1
+//	confirm       | CONFIRM LINK                  | -           | RTS, reply, link is active           | 3.5.1.6.2
+//	confirm       | timer, failure, wrong values  | -           | free, DELETE LINK to the server,     | C.7.1
+//	              |                               |             | opens when that is answered          |
+//	-             | new device, path lacking      | -           | ADD LINK to the server (no answer)   | 3.5.5.1.2
+
+// pickDevice chooses the server's end of another link.
+func (g *Group) pickDevice() (Device, bool) {
+	var active []*Link
+	for _, l := range g.links {
+		switch {
+		case l.state == LinkActive:
+			active = append(active, l)
+		case l.state == LinkActivating:
+			return Device{}, false
+		}
+	}
+	unused := slices.IndexFunc(g.devices, func(d Device) bool {
+		return d.Up && !slices.ContainsFunc(active, func(l *Link) bool { return l.dev.ID == d.ID })
+	})
+	switch g.Type() {
+	case TypeSingle:
+		if unused < 0 {
+			// The client may have a second device: an asymmetric link.
+			unused = slices.IndexFunc(g.devices, func(d Device) bool { return d.Up && d.ID == active[0].dev.ID })
+		}
+	case TypeAsymmetricPeer:
+		// The client is the one who lacks a device, and says when not.
+		if unused < 0 {
+			unused = slices.IndexFunc(g.devices, func(d Device) bool { return d.Up && d.ID == active[len(active)-1].dev.ID })
+		}
+	case TypeSymmetric:
+		if len(active) >= g.maxLinks {
+			unused = -1
+		}
+	case TypeNone:
+		return Device{}, false
+	}
+	if unused < 0 || len(active) > g.maxLinks {
+		return Device{}, false
+	}
+	return g.devices[unused], true
+}
+
+// fits says whether a link between dev and the peer's port would add a path:
+// it must not be parallel to another, and a second asymmetric link is one
+// that shares a port with every other (RFC 7609, sections 3.5.1.6.1 and
+// 3.5.5.1.1).
+func (g *Group) fits(dev Device, peer Endpoint) bool {
+	disjoint, active := false, 0
+	for _, l := range g.links {
+		if l.state != LinkActive {
+			continue
+		}
+		active++
+		sameDev, samePort := l.dev.ID == dev.ID, samePeerPort(l.peer, peer)
+		if sameDev && samePort {
+			return false
+		}
+		if !sameDev && !samePort {
+			disjoint = true
+		}
+	}
+	return disjoint || active <= 1
+}
+
+// startAdd is the server's first step.
+func (g *Group) startAdd() {
+	dev, ok := g.pickDevice()
+	if !ok {
+		if g.Type() == TypeSingle {
+			g.retryAdd()
+		}
+		return
+	}
+	via := g.bestLink(nil)
+	l, err := g.newLink(dev)
+	if err != nil {
+		g.log.Warn("no second link", "err", err)
+		g.retryAdd()
+		return
+	}
+	l.setID(g.nextID())
+	pairs, err := g.pairsFor(l)
+	if err != nil {
+		g.log.Warn("no second link", "err", err)
+		g.removeLink(l)
+		g.retryAdd()
+		return
+	}
+	g.ex = exchange{kind: exAdd, step: waitAddReply, via: via, link: l, pairs: pairs, peerLeft: -1}
+	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+	via.sendLLC(addLinkMsg(l, false), nothing, nil)
+}
+
+func addLinkMsg(l *Link, reply bool) wire.AddLink {
+	return wire.AddLink{
+		Reply: reply, MAC: l.local.MAC, GID: l.local.GID, QPN: wire.QPN(l.local.QPN),
+		LinkNum: l.id, MTU: wire.MTU(l.local.MTU), PSN: wire.PSN(l.local.PSN),
+	}
+}
+
+// pairsFor registers the RMBs that the peer knows on a new link.
+func (g *Group) pairsFor(l *Link) ([]*rmb, error) {
+	var pairs []*rmb
+	for _, r := range g.rmbs {
+		if r.state != rmbKnown {
+			continue
+		}
+		if err := g.register(r, l); err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, r)
+	}
+	return pairs, nil
+}
+
+func (g *Group) retryAdd() {
+	if g.cfg.Timers.AddLinkRetry > 0 {
+		g.set(timerAdd, g.now.Add(g.cfg.Timers.AddLinkRetry))
+	}
+}
+
+// recvAddLinkWish is the client's hint that it has a new device.
+func (g *Group) recvAddLinkWish(m wire.AddLink) {
+	if g.ex.kind == exAdd || g.Type() == TypeSymmetric {
+		return
+	}
+	g.log.Debug("client has another device", "gid", m.GID)
+	g.addWanted = true
+}
+
+// newDevice tries what a device that came up is good for.
+func (g *Group) newDevice(d Device) {
+	if g.cfg.Role == Server {
+		if g.Type() != TypeSymmetric {
+			g.addWanted = true
+		}
+		return
+	}
+	if t := g.Type(); t != TypeSingle && t != TypeAsymmetricLocal {
+		return
+	}
+	if slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActive && l.dev.ID == d.ID }) {
+		return
+	}
+	// No queue pair exists yet; the server does not answer this message.
+	g.bestLink(nil).sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
+}
+
+// recvAddLink is the client's first step.
+func (g *Group) recvAddLink(l *Link, m wire.AddLink) {
+	if g.ex.kind != exNone || l.state != LinkActive || g.phase < phaseSecond {
+		return
+	}
+	g.clear(timerFirst)
+	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: uint32(m.QPN), PSN: uint32(m.PSN), MTU: uint8(m.MTU)}
+	if err := g.acceptLink(l, m, peer); err != nil {
+		g.log.Info("second link rejected", "err", err)
+		m.Reply, m.Rejected, m.Reason = true, true, wire.AddLinkNoAlternatePath
+		if !wire.MTU(peer.MTU).Valid() {
+			m.Reason = wire.AddLinkInvalidMTU
+		}
+		l.sendLLC(m, nothing, nil)
+		if g.phase == phaseSecond {
+			g.open()
+		}
+	}
+}
+
+func (g *Group) acceptLink(via *Link, m wire.AddLink, peer Endpoint) error {
+	if !m.MTU.Valid() {
+		return fmt.Errorf("%w: MTU code %d", ErrInvalidParams, m.MTU)
+	}
+	if m.LinkNum == 0 || g.linkByID(m.LinkNum) != nil || peer.QPN == 0 {
+		return fmt.Errorf("%w: link number %d, queue pair %s", ErrInvalidParams, m.LinkNum, m.QPN)
+	}
+	dev, ok := g.clientDevice(peer)
+	if !ok {
+		return fmt.Errorf("%w: no alternate path", ErrNoDevice)
+	}
+	l, err := g.newLink(dev)
+	if err != nil {
+		return err
+	}
+	l.setID(m.LinkNum)
+	pairs, err := g.pairsFor(l)
+	if err == nil {
+		err = g.connect(l, peer)
+	}
+	if err != nil {
+		g.removeLink(l)
+		return err
+	}
+	g.ex = exchange{kind: exAdd, step: waitAddCont, via: via, link: l, pairs: pairs, peerLeft: -1}
+	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+	via.sendLLC(addLinkMsg(l, true), nothing, nil)
+	return nil
+}
+
+// clientDevice chooses our end of a link to the server's port: a device
+// without a link if there is one.
+func (g *Group) clientDevice(peer Endpoint) (Device, bool) {
+	used := func(d Device) bool {
+		return slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActive && l.dev.ID == d.ID })
+	}
+	for _, inUse := range []bool{false, true} {
+		for _, d := range g.devices {
+			if d.Up && used(d) == inUse && g.fits(d, peer) {
+				return d, true
+			}
+		}
+	}
+	return Device{}, false
+}
+
+// recvAddLinkReply is the server's second step.
+func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
+	ex := &g.ex
+	if ex.kind != exAdd || ex.step != waitAddReply || ex.via != via || ex.link.id != m.LinkNum {
+		return
+	}
+	l := ex.link
+	if m.Rejected {
+		g.log.Info("client rejected a second link", "reason", m.Reason.String())
+		g.endExchange()
+		g.removeLink(l)
+		g.retryAdd()
+		return
+	}
+	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: uint32(m.QPN), PSN: uint32(m.PSN), MTU: uint8(m.MTU)}
+	if !m.MTU.Valid() || m.QPN == 0 || !g.fits(l.dev, peer) {
+		g.addFailed(fmt.Errorf("%w: ADD LINK reply makes a parallel link or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
+		return
+	}
+	if err := g.connect(l, peer); err != nil {
+		g.addFailed(err)
+		return
+	}
+	ex.step = waitAddCont
+	g.sendAddLinkCont(false)
+}
+
+// sendAddLinkCont tells up to two of our RTokens on the new link.
+func (g *Group) sendAddLinkCont(reply bool) {
+	ex := &g.ex
+	m := wire.AddLinkCont{Reply: reply, LinkNum: ex.link.id, Left: uint8(len(ex.pairs) - ex.told)}
+	for i := range m.Count() {
+		r := ex.pairs[ex.told+i]
+		m.Pairs[i] = wire.RKeyPair{RefRKey: r.at[ex.via.slot].RKey, New: r.at[ex.link.slot].RToken}
+	}
+	ex.told += m.Count()
+	ex.via.sendLLC(m, nothing, nil)
+	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+}
+
+// recvAddLinkCont takes the peer's RTokens on the new link. The server asks
+// as long as either side has some to tell.
+func (g *Group) recvAddLinkCont(via *Link, m wire.AddLinkCont) {
+	ex := &g.ex
+	if ex.kind != exAdd || ex.step != waitAddCont || ex.via != via || ex.link.id != m.LinkNum {
+		return
+	}
+	if ex.peerLeft >= 0 && int(m.Left) != ex.peerLeft {
+		g.carrierFailed(fmt.Errorf("%w: ADD LINK CONTINUATION with %d RTokens left, not %d", ErrProtocol, m.Left, ex.peerLeft))
+		return
+	}
+	for _, p := range m.Pairs[:m.Count()] {
+		t := g.addRToken(via, wire.RToken{RKey: p.RefRKey}, true)
+		if t == nil {
+			g.carrierFailed(fmt.Errorf("%w: more than %d RMBs", ErrProtocol, maxRMBs))
+			return
+		}
+		t.at[ex.link.slot] = slotToken{ok: true, RToken: p.New}
+	}
+	ex.peerLeft = int(m.Left) - m.Count()
+	if g.cfg.Role == Client {
+		g.sendAddLinkCont(true)
+	}
+	if ex.peerLeft > 0 || ex.told < len(ex.pairs) {
+		if g.cfg.Role == Server {
+			g.sendAddLinkCont(false)
+		}
+		return
+	}
+	// A connection could not move to a link that does not know its RMB.
+	for _, t := range slices.Clone(g.rtokens) {
+		if t.at[ex.link.slot].ok {
+			continue
+		}
+		if t.conns > 0 {
+			g.addFailed(fmt.Errorf("%w: no RToken for an RMB in use", ErrProtocol))
+			return
+		}
+		g.dropRToken(t)
+	}
+	ex.step = waitConfirm
+	g.set(timerExchange, g.now.Add(g.cfg.Timers.ConfirmLink))
+	if g.cfg.Role == Server {
+		if err := g.env.ReadyQP(ex.link); err != nil {
+			g.addFailed(err)
+			return
+		}
+		g.sendConfirmLink(ex.link, false)
+	}
+}
+
+// addDone ends an exchange whose link is confirmed.
+func (g *Group) addDone() {
+	l := g.ex.link
+	g.endExchange()
+	g.clear(timerAdd)
+	if g.cfg.Role == Client {
+		if g.phase == phaseSecond {
+			g.open()
+		}
+		return
+	}
+	g.trim(l)
+}
+
+// trim deletes the asymmetric link when the others are symmetric.
+func (g *Group) trim(keep *Link) {
+	var active []*Link
+	for _, l := range g.links {
+		if l.state == LinkActive && !l.delWanted {
+			active = append(active, l)
+		}
+	}
+	if len(active) < 3 {
+		return
+	}
+	for _, x := range active {
+		if x == keep {
+			continue
+		}
+		ok := true
+		for i, a := range active {
+			for _, b := range active[:i] {
+				if a != x && b != x && (a.dev.ID == b.dev.ID || samePeerPort(a.peer, b.peer)) {
+					ok = false
+				}
+			}
+		}
+		shares := slices.ContainsFunc(active, func(a *Link) bool {
+			return a != x && (a.dev.ID == x.dev.ID || samePeerPort(a.peer, x.peer))
+		})
+		if ok && shares {
+			x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric
+			return
+		}
+	}
+}
+
+// addFailed gives up a link that the peer knows of: it is deleted on both
+// sides.
+func (g *Group) addFailed(err error) {
+	l := g.ex.link
+	g.log.Warn("link was not added", "link", l.id, "err", err)
+	g.endExchange()
+	l.state = LinkInactive
+	l.closeQP()
+	l.delReason, l.delOrderly = wire.DeleteLinkLostPath, false
+	if errors.Is(err, ErrProtocol) {
+		l.delReason = wire.DeleteLinkProtocolViolation
+	}
+	if g.cfg.Role == Server {
+		l.delWanted = true
+		g.retryAdd()
+	} else {
+		g.askDelete(l)
+	}
+}
+
+// dropAdded gives up a link without telling: the link that carried the
+// exchange is lost, and the peer finds out the same way.
+func (g *Group) dropAdded() {
+	l := g.ex.link
+	g.endExchange()
+	l.state = LinkInactive
+	l.closeQP()
+	if g.cfg.Role == Server {
+		l.delWanted, l.delReason, l.delOrderly = true, wire.DeleteLinkLostPath, false
+		g.addWanted = true // over another link
+	} else {
+		g.removeLink(l)
+	}
+}
+
+// carrierFailed treats the link that carries the exchange as lost.
+func (g *Group) carrierFailed(err error) {
+	via := g.ex.via
+	if g.phase == phaseSecond {
+		g.die(err)
+		return
+	}
+	g.failLink(via, wire.DeleteLinkLostPath, err)
+}
+
+// exchangeTimeout: the peer did not take the next step.
+func (g *Group) exchangeTimeout() {
+	switch {
+	case g.ex.kind == exAdd && g.ex.step == waitConfirm:
+		g.addFailed(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
+	case g.ex.kind == exAdd:
+		g.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
+	case g.ex.kind == exDelete && g.ex.step == waitDrain:
+		g.sendDelete()
+	case g.ex.kind == exDelete:
+		via := g.ex.via
+		g.failLink(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"fmt"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+const (
+	maxLinks = 8
+	// maxSlots bounds the links that exist at one time: the symmetric ones,
+	// the asymmetric one and one that is being deleted (RFC 7609, section
+	// 2.2.2).
+	maxSlots = maxLinks + 2
+	// maxRMBs bounds the RMBs of each side: ADD LINK CONTINUATION counts
+	// them in one byte.
+	maxRMBs = 255
+	// maxSharedRMB is the size in bytes up to which an RMB is shared.
+	maxSharedRMB = 4 << 20
+	// maxSizeCode is the largest RMBE size code, 512 MiB.
+	maxSizeCode = uint8(wire.MaxBufSize)
+)
+
+// rmbState is what the peer knows of an RMB.
+type rmbState uint8
+
+const (
+	rmbNew      rmbState = iota // nothing yet
+	rmbKnown                    // its RTokens on all links
+	rmbDeleting                 // DELETE RKEY is queued or under way
+)
+
+// rmb is a local RMB, cut into elements of one size.
+type rmb struct {
+	mem    []byte
+	handle any
+	code   uint8
+	size   int // of an element
+	elems  []element
+	inUse  int
+	state  rmbState
+	at     [maxSlots]slotToken
+	// waiting are the connections that need it known.
+	waiting []*Conn
+	idleAt  time.Time // when it is deleted, zero while in use
+}
+
+// slotToken is the RToken of an RMB on the link of one slot. A reference
+// RKey of ADD LINK CONTINUATION may come without the address.
+type slotToken struct {
+	ok, noAddr bool
+	wire.RToken
+}
+
+type element struct {
+	used bool
+	// lost: the peer may still write to it, nobody knows for how long.
+	lost bool
+	// notBefore is when it may be used again.
+	notBefore time.Time
+}
+
+func (r *rmb) mem0(i int) []byte { return r.mem[i*r.size : (i+1)*r.size : (i+1)*r.size] }
+
+// newRMB allocates an RMB and registers it on the links that exist.
+func (g *Group) newRMB(code uint8) (*rmb, error) {
+	if len(g.rmbs) >= maxRMBs {
+		return nil, fmt.Errorf("%w: %d RMBs", ErrFull, maxRMBs)
+	}
+	size := wire.BufSize(code).Bytes()
+	n := max(1, min(g.cfg.RMBEsPerRMB, maxSharedRMB/size))
+	mem, handle, err := g.env.NewRMB(n * size)
+	if err != nil {
+		return nil, fmt.Errorf("linkgroup: allocate an RMB of %d bytes: %w", n*size, err)
+	}
+	r := &rmb{mem: mem, handle: handle, code: code, size: size, elems: make([]element, n)}
+	for _, l := range g.links {
+		if !l.qpOpen || l.state == LinkInactive {
+			continue
+		}
+		if err := g.register(r, l); err != nil {
+			g.env.FreeRMB(handle)
+			return nil, err
+		}
+	}
+	g.rmbs = append(g.rmbs, r)
+	return r, nil
+}
+
+func (g *Group) register(r *rmb, l *Link) error {
+	if r.at[l.slot].ok {
+		return nil
+	}
+	rkey, addr, err := g.env.RegisterRMB(r.handle, l)
+	if err != nil {
+		return fmt.Errorf("linkgroup: register an RMB on %s: %w", l.dev.Name, err)
+	}
+	r.at[l.slot] = slotToken{ok: true, RToken: wire.RToken{RKey: rkey, Addr: addr}}
+	return nil
+}
+
+func (g *Group) deregister(l *Link) {
+	for _, r := range g.rmbs {
+		if r.at[l.slot].ok {
+			g.env.DeregisterRMB(r.handle, l)
+			r.at[l.slot] = slotToken{}
+		}
+	}
+}
+
+// takeElement finds a free element of the size class, in a new RMB if need
+// be. RMBs that the peer knows come first, so that most connections need no
+// CONFIRM RKEY.
+func (g *Group) takeElement(now time.Time, code uint8) (*rmb, int, error) {
+	for _, want := range []rmbState{rmbKnown, rmbNew} {
+		for _, r := range g.rmbs {
+			if r.code != code || r.state != want {
+				continue
+			}
+			for i := range r.elems {
+				if e := &r.elems[i]; !e.used && !e.lost && !now.Before(e.notBefore) {
+					g.useElement(r, i)
+					return r, i, nil
+				}
+			}
+		}
+	}
+	r, err := g.newRMB(code)
+	if err != nil {
+		return nil, 0, err
+	}
+	g.useElement(r, 0)
+	return r, 0, nil
+}
+
+func (g *Group) useElement(r *rmb, i int) {
+	r.elems[i].used = true
+	r.inUse++
+	r.idleAt = time.Time{}
+	// Nothing of an earlier connection may show up in this one.
+	clear(r.mem0(i))
+}
+
+// putElement takes an element back.
+func (g *Group) putElement(r *rmb, i int, notBefore time.Time, lost bool) {
+	e := &r.elems[i]
+	e.used, e.notBefore = false, notBefore
+	if lost {
+		e.lost = true
+		g.lost++
+	}
+	r.inUse--
+	if r.inUse > 0 {
+		return
+	}
+	if g.dead {
+		g.freeRMB(r)
+		return
+	}
+	if !r.hasLost() {
+		r.idleAt = g.now.Add(g.cfg.Timers.RMBIdle)
+	}
+}
+
+func (r *rmb) hasLost() bool {
+	for i := range r.elems {
+		if r.elems[i].lost {
+			return true
+		}
+	}
+	return false
+}
+
+// freeRMB forgets an RMB that no link makes writable any more, or that the
+// peer has forgotten.
+func (g *Group) freeRMB(r *rmb) {
+	for i, o := range g.rmbs {
+		if o == r {
+			g.rmbs = append(g.rmbs[:i], g.rmbs[i+1:]...)
+			break
+		}
+	}
+	for _, l := range g.links {
+		if r.at[l.slot].ok {
+			g.env.DeregisterRMB(r.handle, l)
+			r.at[l.slot] = slotToken{}
+		}
+	}
+	g.env.FreeRMB(r.handle)
+	r.mem = nil
+}
+
+// rtoken is an RMB of the peer, as known on each link.
+type rtoken struct {
+	at    [maxSlots]slotToken
+	conns int
+}
+
+func (g *Group) findRToken(l *Link, rkey uint32) *rtoken {
+	for _, t := range g.rtokens {
+		if t.at[l.slot].ok && t.at[l.slot].RKey == rkey {
+			return t
+		}
+	}
+	return nil
+}
+
+// addRToken returns the entry of an RMB, made if the peer has room for it.
+func (g *Group) addRToken(l *Link, k wire.RToken, noAddr bool) *rtoken {
+	t := g.findRToken(l, k.RKey)
+	if t == nil {
+		if len(g.rtokens) >= maxRMBs {
+			return nil
+		}
+		t = &rtoken{}
+		g.rtokens = append(g.rtokens, t)
+		t.at[l.slot] = slotToken{ok: true, noAddr: noAddr, RToken: k}
+		return t
+	}
+	if !noAddr {
+		t.at[l.slot] = slotToken{ok: true, RToken: k}
+	}
+	return t
+}
+
+func (g *Group) dropRToken(t *rtoken) {
+	for i, o := range g.rtokens {
+		if o == t {
+			g.rtokens = append(g.rtokens[:i], g.rtokens[i+1:]...)
+			return
+		}
+	}
+}
