@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+const (
+	// holdTime is how long a non-blocking connect() is held in the hope that
+	// the TCP handshake ends: then a peer without SMC costs no swap.
+	holdTime = 20 * time.Millisecond
+	// validTick is how often a waiting call is asked whether it still waits.
+	validTick = 100 * time.Millisecond
+	// decideTime is how long a program that waits for a connection to become
+	// writable has, after it did, to ask for SO_ERROR, which lets it have its
+	// TCP socket back. Programs that do not ask are relayed.
+	decideTime = 50 * time.Millisecond
+	// borrowTime bounds the wait for a call with which to place the pair's end,
+	// when connect() was interrupted before. The peer waits for the CLC
+	// proposal meanwhile.
+	borrowTime = time.Second
+	// failedTime is how long a failed attempt keeps the TCP socket for the
+	// program to have it back.
+	failedTime = 2 * time.Second
+)
+
+// attempt makes one connection. Its goroutine owns it.
+//
+//	Event             | native socket in place       | pair in place, connect() waits | pair in place, nobody waits
+//	hold time over    | place the pair               | -                              | -
+//	not a candidate   | continue natively            | connect here, then as no SMC   | connect here, then as no SMC
+//	failed            | -errno                       | swap back, -errno              | end of the pair closed (HUP), SO_ERROR
+//	no SMC            | 0 or EINPROGRESS             | swap back, 0                   | writable; swap back at SO_ERROR or relay here
+//	SMC               | place the pair, proceed      | proceed                        | proceed
+//	ready, SMC        | -                            | drain, 0, attach               | drain (writable), attach
+//	ready, TCP        | -                            | swap back, 0, release          | writable; swap back at SO_ERROR or attach
+type attempt struct {
+	*conn
+	n        *notif // the call that waits, or nil
+	nonblock bool
+
+	hup     chan struct{} // the program closed its end, or wrote
+	sub     *subscription
+	self    chan broker.Event // what the launcher's own connect led to
+	timer   <-chan time.Time  // ends what the attempt waits for now
+	waitFor need
+	carry   func() bool // needDecide: what to do if the TCP socket cannot be placed
+	verdict bool        // the service has said what there is to say before Attach
+}
+
+// need is what an attempt wants a call of the program for.
+type need uint8
+
+const (
+	needNothing need = iota
+	needSwapIn       // to place the pair, then to proceed
+	needDecide       // to place the TCP socket, else release or attach
+	needFailed       // to place the TCP socket of a failed attempt
+)
+
+func (a *attempt) run(timeout time.Duration) {
+	defer a.cleanup()
+	hold := time.NewTimer(holdTime)
+	defer hold.Stop()
+	tick := time.NewTicker(validTick)
+	defer tick.Stop()
+	var deadline <-chan time.Time
+	if timeout > 0 && !a.nonblock {
+		t := time.NewTimer(timeout)
+		defer t.Stop()
+		deadline = t.C
+	}
+	events := a.cc.Events()
+	for over := false; !over; {
+		select {
+		case ev, ok := <-events:
+			if !ok {
+				events = nil
+				over = a.lostService()
+				continue
+			}
+			if ev.Kind == broker.EventClosed {
+				events = nil
+			}
+			over = a.event(ev)
+		case ev := <-a.self:
+			over = a.event(ev)
+		case <-hold.C:
+			a.held()
+		case <-tick.C:
+			if a.n != nil && !a.n.valid() {
+				a.n = nil
+			}
+		case <-deadline:
+			a.answer(unix.EINPROGRESS)
+		case l := <-a.loans:
+			over = a.borrow(l)
+			close(l.done)
+		case <-a.hup:
+			over = a.stirred()
+		case <-a.timer:
+			over = a.timedOut()
+		case <-a.s.ctx.Done():
+			return
+		}
+	}
+	a.cleanup()
+	switch {
+	case a.phase != phaseCarried:
+	case a.here:
+		a.s.wg.Go(a.relayed)
+	default:
+		a.conn.carried()
+	}
+}
+
+func (a *attempt) setPhase(p phase) {
+	a.mu.Lock()
+	a.phase = p
+	a.mu.Unlock()
+}
+
+// cleanup releases what only the attempt needs. It may run twice.
+func (a *attempt) cleanup() {
+	a.sub.stop()
+	a.sub = nil
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case <-a.settled:
+	default:
+		close(a.settled)
+	}
+	if a.here {
+		return
+	}
+	if a.tcp >= 0 {
+		_ = unix.Close(a.tcp)
+		a.tcp = -1
+	}
+	if a.pair != nil {
+		a.pair.close()
+		if a.phase != phaseCarried && a.phase != phaseFailed {
+			a.s.unregister(a.pair.inode, a.conn)
+		}
+	}
+	if a.phase != phaseNative && a.phase != phaseFailed {
+		a.s.unregister(a.tcpInode, a.conn)
+	}
+}
+
+// answer ends the waiting call, if there is one, and tells whether it got the
+// answer.
+func (a *attempt) answer(e syscall.Errno) bool {
+	if a.n == nil {
+		return false
+	}
+	err := a.n.fail(e)
+	a.n = nil
+	if err != nil && !isGone(err) {
+		a.s.log.Error("cannot answer connect", "err", err)
+	}
+	return err == nil
+}
+
+// place swaps the pair in by call n and starts to watch for the program
+// closing it.
+func (a *attempt) place(n *notif) bool {
+	if a.swapped {
+		return true
+	}
+	if err := a.swapIn(n); err != nil {
+		a.s.log.Debug("cannot place a socketpair", "conn", a.cc.ID(), "err", err)
+		return false
+	}
+	a.watch(0)
+	return true
+}
+
+// watch waits, once, for the program's end to be closed, or for events.
+func (a *attempt) watch(events uint32) {
+	a.sub.stop()
+	hup := a.hup
+	sub, err := a.s.poll.watch(a.pair.end, events|unix.EPOLLONESHOT, func(uint32) {
+		select {
+		case hup <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		a.s.log.Warn("cannot watch a socketpair", "err", err)
+	}
+	a.sub = sub
+}
+
+// held is called when the TCP handshake takes long.
+func (a *attempt) held() {
+	if a.n == nil || a.phase != phaseConnecting || a.swapped {
+		return
+	}
+	if !a.place(a.n) {
+		if !a.n.valid() {
+			a.n = nil
+		}
+		return
+	}
+	if a.nonblock {
+		a.answer(unix.EINPROGRESS)
+	}
+}
+
+// event acts on what the service tells; it returns true when the attempt is
+// over.
+func (a *attempt) event(ev broker.Event) bool {
+	switch ev.Kind {
+	case broker.EventNotCandidate:
+		a.verdict = true
+		a.s.stats.tcp(ev.Text)
+		if !a.swapped {
+			a.setPhase(phaseNative)
+			a.s.unregister(a.tcpInode, a.conn)
+			if a.n != nil {
+				a.s.cont(a.n)
+				a.n = nil
+			}
+			return true
+		}
+		a.connectHere()
+		return false
+	case broker.EventFailed:
+		a.verdict = true
+		a.s.stats.failed(ev.Errno.Error())
+		return a.failed(ev.Errno)
+	case broker.EventEstablished:
+		if !ev.PeerSMC {
+			a.verdict = true
+			a.s.stats.tcp(ReasonNoPeer)
+			return a.native(a.relay)
+		}
+		if a.swapped || a.n != nil && a.place(a.n) {
+			return a.proceed()
+		}
+		a.n = nil
+		a.await(needSwapIn, borrowTime)
+	case broker.EventReady:
+		a.verdict = true
+		a.s.countReady(ev)
+		if ev.Mode == broker.ModeTCP {
+			return a.native(a.attach)
+		}
+		return a.smc()
+	case broker.EventClosed:
+		// The service gave up without saying more, or said all.
+		switch {
+		case !a.verdict:
+			return a.failed(unix.ECONNABORTED)
+		case a.waitFor == needDecide:
+			a.carry = a.relay
+		}
+	}
+	return false
+}
+
+func (a *attempt) await(what need, d time.Duration) {
+	a.waitFor = what
+	a.timer = time.After(d)
+}
+
+func (a *attempt) proceed() bool {
+	a.waitFor, a.timer = needNothing, nil
+	if err := a.cc.Proceed(); err != nil {
+		return a.failed(unix.ECONNABORTED)
+	}
+	if a.nonblock {
+		a.answer(unix.EINPROGRESS)
+	}
+	return false
+}
+
+// connectHere connects the socket of a pair that was placed too early.
+func (a *attempt) connectHere() {
+	fd, err := unix.FcntlInt(uintptr(a.tcp), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		a.self <- broker.Event{Kind: broker.EventFailed, Errno: unix.EMFILE}
+		return
+	}
+	a.s.wg.Go(func() {
+		d := broker.NewDescriptor(fd)
+		defer d.Close()
+		if err := broker.ConnectSocket(a.s.ctx, d, a.remote); err != nil {
+			a.self <- broker.Event{Kind: broker.EventFailed, Errno: errnoOr(err, unix.ECONNABORTED)}
+			return
+		}
+		a.self <- broker.Event{Kind: broker.EventEstablished}
+	})
+}
+
+// smc hands the pair to the service.
+func (a *attempt) smc() bool {
+	app := a.program()
+	err := a.pair.drain(app)
+	if app >= 0 {
+		_ = unix.Close(app)
+	}
+	if err != nil {
+		a.s.log.Warn("cannot drain a socketpair", "err", err)
+		return a.failed(unix.ECONNABORTED)
+	}
+	return a.attach()
+}
+
+// attach passes the service's end of the drained pair and reports success.
+func (a *attempt) attach() bool {
+	a.succeed()
+	if err := a.cc.Attach(a.pair.end); err != nil {
+		a.s.log.Debug("cannot pass a socketpair to the service", "err", err)
+	}
+	return true
+}
+
+// succeed makes the pair the program's connection and reports that to a
+// waiting call.
+func (a *attempt) succeed() {
+	a.mu.Lock()
+	a.phase = phaseCarried
+	a.local = localAddr(a.tcp)
+	a.reported = a.n != nil
+	a.mu.Unlock()
+	if a.n != nil && !a.answer(0) {
+		a.mu.Lock()
+		a.reported = false
+		a.mu.Unlock()
+	}
+}
+
+// native gives the program its TCP socket, which is connected. If the pair is
+// in place and nobody waits in connect(), carry takes over when the program
+// cannot have it back.
+func (a *attempt) native(carry func() bool) bool {
+	if !a.swapped {
+		return a.nativeDone()
+	}
+	if a.n != nil {
+		err := a.swapBack(a.n)
+		if err == nil {
+			a.release()
+			return a.nativeDone()
+		}
+		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+	}
+	app := a.program()
+	err := a.pair.drain(app)
+	if app >= 0 {
+		_ = unix.Close(app)
+	}
+	if err != nil {
+		a.s.log.Warn("cannot drain a socketpair", "err", err)
+		return a.failed(unix.ECONNABORTED)
+	}
+	if a.n != nil {
+		return carry()
+	}
+	a.carry = carry
+	a.watch(unix.EPOLLIN)
+	a.await(needDecide, decideTime)
+	return false
+}
+
+func (a *attempt) release() {
+	if err := a.cc.Release(); err != nil {
+		a.s.log.Debug("cannot release a socket", "err", err)
+	}
+}
+
+// nativeDone ends an attempt whose TCP socket is in place.
+func (a *attempt) nativeDone() bool {
+	e := syscall.Errno(0)
+	if a.nonblock {
+		e = unix.EINPROGRESS
+	}
+	a.mu.Lock()
+	a.phase = phaseNative
+	waits := a.n != nil
+	a.mu.Unlock()
+	got := a.answer(e)
+	switch {
+	case got, !waits && a.nonblock:
+		a.s.unregister(a.tcpInode, a.conn)
+	default:
+		// connect() was interrupted; if it is restarted it has to return 0.
+		c := a.conn
+		a.s.wg.Go(func() {
+			c.s.sleep(errorMemory)
+			c.s.unregister(c.tcpInode, c)
+		})
+	}
+	return true
+}
+
+// failed reports e.
+func (a *attempt) failed(e syscall.Errno) bool {
+	a.mu.Lock()
+	a.phase = phaseFailed
+	a.err = e
+	a.mu.Unlock()
+	if a.swapped && a.n != nil {
+		if err := a.swapBack(a.n); err != nil {
+			a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+		}
+	}
+	if a.n != nil {
+		a.mu.Lock()
+		a.err = 0
+		a.mu.Unlock()
+		if a.answer(e) {
+			if a.swapped {
+				a.pair.closeEnd()
+			} else {
+				a.s.unregister(a.tcpInode, a.conn)
+			}
+			a.forgetLater()
+			return true
+		}
+		a.mu.Lock()
+		a.err = e
+		a.mu.Unlock()
+	}
+	a.sub.stop()
+	a.sub = nil
+	if a.pair != nil {
+		a.pair.closeEnd()
+	}
+	a.await(needFailed, failedTime)
+	return false
+}
+
+// forgetLater unregisters a failed connection when its error was read or is
+// old.
+func (a *attempt) forgetLater() {
+	c := a.conn
+	c.s.wg.Go(func() {
+		c.s.sleep(errorMemory)
+		c.s.unregister(c.tcpInode, c)
+		if c.pair != nil {
+			c.s.unregister(c.pair.inode, c)
+		}
+	})
+}
+
+// borrow uses a call of the program for what the attempt needs.
+func (a *attempt) borrow(l *loan) bool {
+	switch a.waitFor {
+	case needSwapIn:
+		if a.place(l.n) {
+			if l.wait && a.n == nil {
+				a.keep(l)
+			}
+			return a.proceed()
+		}
+	case needDecide:
+		return a.decide(l.n)
+	case needFailed:
+		if a.swapped {
+			if err := a.swapBack(l.n); err != nil {
+				a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+			}
+		}
+		a.forgetLater()
+		return true
+	}
+	if l.wait && a.phase == phaseConnecting && (a.n == nil || !a.n.valid()) {
+		a.keep(l)
+	}
+	return false
+}
+
+func (a *attempt) keep(l *loan) {
+	a.n, a.nonblock, l.kept = l.n, false, true
+}
+
+// decide gives the program its TCP socket by call n unless it wrote into the
+// pair already.
+func (a *attempt) decide(n *notif) bool {
+	if a.pair.pending() == 0 && a.pair.junk == 0 {
+		err := a.swapBack(n)
+		if err == nil {
+			a.release()
+			a.mu.Lock()
+			a.phase, a.reported = phaseNative, true
+			a.mu.Unlock()
+			a.s.unregister(a.tcpInode, a.conn)
+			return true
+		}
+		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+	}
+	return a.carry()
+}
+
+// stirred is called when the program closed the pair, or wrote while the
+// attempt waits for a decision.
+func (a *attempt) stirred() bool {
+	if a.waitFor == needDecide && !hungUp(a.pair.end) {
+		return a.carry()
+	}
+	if a.waitFor == needDecide && a.pair.pending() > 0 {
+		return a.carry() // written and closed: the bytes have to arrive
+	}
+	if err := a.cc.Cancel(); err != nil {
+		a.s.log.Debug("cannot cancel", "err", err)
+	}
+	a.setPhase(phaseNative)
+	a.s.unregister(a.tcpInode, a.conn)
+	a.s.unregister(a.pair.inode, a.conn)
+	return true
+}
+
+func (a *attempt) timedOut() bool {
+	a.timer = nil
+	switch a.waitFor {
+	case needDecide:
+		return a.carry()
+	case needSwapIn:
+		// The peer expects a CLC proposal on a socket that the program holds.
+		a.s.stats.failed(ReasonInterrupted)
+		_ = unix.Shutdown(a.tcp, unix.SHUT_RDWR)
+		if err := a.cc.Cancel(); err != nil {
+			a.s.log.Debug("cannot cancel", "err", err)
+		}
+		return a.failed(unix.ECONNABORTED)
+	case needFailed:
+		a.forgetLater()
+		return true
+	}
+	return false
+}
+
+// lostService goes on, or ends, without the service.
+func (a *attempt) lostService() bool {
+	a.s.serviceGone()
+	switch {
+	case a.waitFor == needFailed:
+		return false
+	case a.waitFor == needDecide:
+		a.carry = a.relay
+		return false
+	case a.verdict: // connectHere goes on
+		return false
+	}
+	if !a.swapped && a.n != nil {
+		if _, reason := freshTCP(a.tcp); reason == "" {
+			a.s.stats.tcp(ReasonNoService)
+			a.setPhase(phaseNative)
+			a.s.unregister(a.tcpInode, a.conn)
+			a.s.cont(a.n)
+			a.n = nil
+			return true
+		}
+	}
+	_ = unix.Shutdown(a.tcp, unix.SHUT_RDWR)
+	a.s.stats.failed(ReasonNoService)
+	return a.failed(unix.ECONNABORTED)
+}
+
+func hungUp(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&unix.POLLHUP != 0
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// phase is how far a connection is.
+type phase uint8
+
+const (
+	// phaseConnecting: neither the program nor the service may use it yet.
+	phaseConnecting phase = iota
+	// phaseCarried: the service carries the bytes of the pair.
+	phaseCarried
+	// phaseNative: the TCP socket is the program's; the conn is kept only until
+	// connect() could say so.
+	phaseNative
+	// phaseFailed: err is to be reported.
+	phaseFailed
+)
+
+// conn is a connection that the service knows. The goroutine of its attempt
+// (see attempt.run) changes it; others look at it.
+type conn struct {
+	s      *supervisor
+	cc     *broker.ClientConn
+	domain int // AF_INET or AF_INET6
+	remote netip.AddrPort
+
+	// loans offers notifications of the program to the attempt, which needs
+	// one whenever it wants to place a descriptor. settled is closed when it
+	// needs none any more.
+	loans   chan *loan
+	settled chan struct{}
+
+	mu       sync.Mutex
+	phase    phase
+	tcpInode uint64
+	tcp      int // the launcher's duplicate of the TCP socket, or -1
+	pair     *pair
+	swapped  bool // the program has the pair's end
+	local    netip.AddrPort
+	err      syscall.Errno // SO_ERROR, until it is read
+	reported bool          // connect() returned 0, or another call told so
+	here     bool          // the launcher itself relays, and keeps tcp
+	tgid, fd int           // where the program's end was last seen
+}
+
+// loan lends a stopped call to an attempt.
+type loan struct {
+	n *notif
+	// wait asks the attempt to keep the call and answer it when it is done.
+	wait bool
+	kept bool
+	done chan struct{}
+}
+
+// lend offers n to the attempt, if that still runs, and tells whether it was
+// kept.
+func (c *conn) lend(n *notif, wait bool) bool {
+	l := &loan{n: n, wait: wait, done: make(chan struct{})}
+	select {
+	case c.loans <- l:
+		<-l.done
+		return l.kept
+	case <-c.settled:
+		return false
+	}
+}
+
+// program duplicates the program's end of the pair, looking where it was last
+// and then at all descriptors of the process. It returns -1 if it is not
+// there.
+func (c *conn) program() int {
+	c.mu.Lock()
+	tgid, fd, inode := c.tgid, c.fd, c.pair.inode
+	c.mu.Unlock()
+	if app := getFDOf(tgid, fd, inode); app >= 0 {
+		return app
+	}
+	dir := "/proc/" + strconv.Itoa(tgid) + "/fd"
+	d, err := os.Open(dir)
+	if err != nil {
+		return -1
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(-1)
+	for _, name := range names {
+		fd, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if ino, err := socketInode(tgid, fd); err == nil && ino == inode {
+			if app := getFDOf(tgid, fd, inode); app >= 0 {
+				return app
+			}
+		}
+	}
+	return -1
+}
+
+// getFDOf duplicates descriptor fd of a process if it is the socket of the
+// inode, else it returns -1.
+func getFDOf(pid, fd int, inode uint64) int {
+	app, err := getFD(pid, fd)
+	if err != nil {
+		return -1
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(app, &st); err != nil || st.Ino != inode {
+		_ = unix.Close(app)
+		return -1
+	}
+	return app
+}
+
+// carried follows a connection that the service carries until it ends.
+func (c *conn) carried() {
+	for {
+		select {
+		case ev, ok := <-c.cc.Events():
+			if !ok {
+				c.forget()
+				return
+			}
+			switch ev.Kind {
+			case broker.EventReady: // of an accepted connection
+				c.s.countReady(ev)
+			case broker.EventBroken:
+				c.broken(ev.Errno)
+				if err := c.cc.BrokenDone(); err != nil {
+					c.s.log.Debug("broken connection", "err", err)
+				}
+			case broker.EventClosed:
+				c.s.stats.ended()
+				if ev.Text != "" {
+					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
+				}
+			}
+		case <-c.s.ctx.Done():
+			return
+		}
+	}
+}
+
+// forget unregisters a connection that is over. A failure that was not read
+// yet stays for a while.
+func (c *conn) forget() {
+	c.mu.Lock()
+	inode, e := c.pair.inode, c.err
+	c.mu.Unlock()
+	if e != 0 {
+		c.s.sleep(errorMemory)
+	}
+	c.s.unregister(inode, c)
+}
+
+// errorMemory is how long an errno waits to be read by SO_ERROR after the
+// connection is over.
+const errorMemory = 30 * time.Second
+
+// broken makes the end of the connection look like a reset: the kernel gives
+// ECONNRESET to a stream socket whose peer closes with something unread.
+func (c *conn) broken(e syscall.Errno) {
+	c.s.stats.broken()
+	c.mu.Lock()
+	c.err = e
+	c.mu.Unlock()
+	app := c.program()
+	if app < 0 {
+		return // closed already, or out of reach: an end of file
+	}
+	defer unix.Close(app)
+	err := unix.Sendto(app, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	if err != nil && !errors.Is(err, unix.EAGAIN) {
+		c.s.log.Debug("cannot reset a connection", "conn", c.cc.ID(), "err", err)
+	}
+}
+
+func (s *supervisor) countReady(ev broker.Event) {
+	if ev.Mode == broker.ModeTCP {
+		s.stats.tcp(ev.Text)
+		return
+	}
+	s.stats.mode(ev.Mode)
+}

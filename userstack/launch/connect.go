@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// connect answers connect(). Everything but a fresh TCP socket, or one whose
+// connection is being made, is left to the kernel.
+func (s *supervisor) connect(n *notif) {
+	var buf [unix.SizeofSockaddrInet6]byte
+	l := int(int32(n.Args[2]))
+	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
+		s.cont(n)
+		return
+	}
+	sa := buf[:min(l, len(buf))]
+	if err := readMem(n.tid(), n.Args[1], sa); err != nil {
+		s.cont(n)
+		return
+	}
+	remote, flowinfo := parseSockaddr(sa)
+	if !remote.IsValid() {
+		s.cont(n)
+		return
+	}
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil {
+		s.cont(n)
+		return
+	}
+	if c := s.lookup(inode); c != nil {
+		s.wg.Go(func() { s.rejoin(n, c) })
+		return
+	}
+	if s.serviceGone() {
+		s.stats.tcp(ReasonNoService)
+		s.cont(n)
+		return
+	}
+	s.wg.Go(func() {
+		if reason := s.newConnect(n, inode, broker.ConnectRequest{Remote: remote}, flowinfo); reason != "" {
+			if reason != notTCP {
+				s.stats.tcp(reason)
+			}
+			s.cont(n)
+		}
+	})
+}
+
+// notTCP stands for sockets that do not count.
+const notTCP = "not TCP"
+
+// newConnect hands a fresh socket to the service and follows the attempt. It
+// returns the reason why the call is to be continued natively, or "" when it
+// has been answered.
+func (s *supervisor) newConnect(n *notif, inode uint64, req broker.ConnectRequest, flowinfo uint32) string {
+	tcp, err := getFD(n.tid(), n.fdArg())
+	if err != nil {
+		s.log.Debug("cannot take over a socket", "err", err)
+		return ReasonNoAccess
+	}
+	domain, reason := freshTCP(tcp)
+	var st unix.Stat_t
+	switch {
+	case reason != "":
+	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
+		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
+	case unix.Fstat(tcp, &st) != nil || st.Ino != inode || !n.valid():
+		reason = ReasonSocketState
+	}
+	if reason != "" {
+		_ = unix.Close(tcp)
+		return reason
+	}
+	flags, err := unix.FcntlInt(uintptr(tcp), unix.F_GETFL, 0)
+	if err != nil {
+		_ = unix.Close(tcp)
+		return ReasonSocketState
+	}
+	req.Nonblock = flags&unix.O_NONBLOCK != 0
+	c := &conn{
+		s: s, domain: domain, remote: req.Remote, tcp: tcp, tcpInode: inode,
+		loans: make(chan *loan), settled: make(chan struct{}),
+	}
+	if !s.register(inode, c) { // another thread was faster
+		_ = unix.Close(tcp)
+		if c := s.lookup(inode); c != nil {
+			s.rejoin(n, c)
+			return ""
+		}
+		return ReasonSocketState
+	}
+	c.cc, err = s.broker.Connect(tcp, req)
+	if err != nil {
+		s.log.Debug("cannot pass a socket to the service", "err", err)
+		close(c.settled)
+		s.unregister(inode, c)
+		_ = unix.Close(tcp)
+		s.serviceGone()
+		return ReasonNoService
+	}
+	a := &attempt{conn: c, n: n, nonblock: req.Nonblock, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
+	a.run(sendTimeout(tcp))
+	return ""
+}
+
+// freshTCP checks that fd is an unconnected TCP socket that a socketpair can
+// stand for, and returns its domain, or the reason why not.
+func freshTCP(fd int) (domain int, reason string) {
+	get := func(name int) int {
+		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, name)
+		if err != nil {
+			return -1
+		}
+		return v
+	}
+	domain = get(unix.SO_DOMAIN)
+	if domain != unix.AF_INET && domain != unix.AF_INET6 ||
+		get(unix.SO_TYPE) != unix.SOCK_STREAM || get(unix.SO_PROTOCOL) != unix.IPPROTO_TCP {
+		return domain, notTCP
+	}
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil || info.State != tcpClose || get(soZeroCopy) > 0 {
+		return domain, ReasonSocketState
+	}
+	return domain, ""
+}
+
+// tcpClose is TCP_CLOSE (linux/tcp_states.h).
+const tcpClose = 7
+
+// sendTimeout reads SO_SNDTIMEO, which bounds a blocking connect; 0 is none.
+func sendTimeout(fd int) time.Duration {
+	tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(tv.Nano())
+}
+
+// rejoin answers connect() on a socket whose connection is known: a second
+// call, or one restarted after a signal.
+func (s *supervisor) rejoin(n *notif, c *conn) {
+	flags, err := fdFlags(n.tid(), n.fdArg())
+	if err != nil {
+		s.cont(n)
+		return
+	}
+	if c.lend(n, flags&unix.O_NONBLOCK == 0) {
+		return
+	}
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil {
+		s.cont(n)
+		return
+	}
+	c.mu.Lock()
+	phase, pending, reported := c.phase, c.err, c.reported
+	c.reported = c.reported || phase == phaseCarried || phase == phaseNative
+	if phase == phaseFailed {
+		c.err = 0
+	}
+	c.mu.Unlock()
+	if s.lookup(inode) != c {
+		s.cont(n) // the TCP socket again: the kernel knows its state
+		return
+	}
+	switch {
+	case phase == phaseConnecting:
+		s.fail(n, unix.EALREADY)
+	case phase == phaseFailed && pending != 0:
+		s.unregister(c.tcpInode, c)
+		s.fail(n, pending)
+	case phase == phaseFailed:
+		s.fail(n, unix.ECONNABORTED)
+	case reported:
+		s.fail(n, unix.EISCONN)
+	default:
+		if err := n.reply(0); isGone(err) {
+			c.mu.Lock()
+			c.reported = false
+			c.mu.Unlock()
+		} else if phase == phaseNative {
+			s.unregister(c.tcpInode, c)
+		}
+	}
+}
+
+// errMoved tells that the program's descriptor is not what it was.
+var errMoved = errors.New("launch: the descriptor changed")
+
+// swapIn makes the program's descriptor of call n the pair's end, unwritable.
+func (c *conn) swapIn(n *notif) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.swapped {
+		return nil
+	}
+	if c.pair == nil {
+		flags, err := unix.FcntlInt(uintptr(c.tcp), unix.F_GETFL, 0)
+		if err != nil {
+			return err
+		}
+		if c.pair, err = newPair(c.tcp, flags&unix.O_NONBLOCK != 0, true); err != nil {
+			return err
+		}
+	}
+	c.s.register(c.pair.inode, c)
+	if err := c.s.exchange(n, c.tcpInode, c.tcp, c.pair.app); err != nil {
+		c.s.unregister(c.pair.inode, c)
+		return err
+	}
+	c.swapped = true
+	c.pair.closeApp()
+	c.fd = n.fdArg()
+	if tgid, err := tgidOf(n.tid()); err == nil {
+		c.tgid = tgid
+	}
+	return nil
+}
+
+// errShared tells that the process has more descriptors of the pair's end.
+var errShared = errors.New("launch: the descriptor was duplicated")
+
+// swapBack gives the program its TCP socket again.
+func (c *conn) swapBack(n *notif) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	app := getFDOf(n.tid(), n.fdArg(), c.pair.inode)
+	if app < 0 {
+		return errMoved
+	}
+	defer unix.Close(app)
+	if shared(n.tid(), n.fdArg(), c.pair.inode) {
+		return errShared
+	}
+	if f, err := unix.FcntlInt(uintptr(app), unix.F_GETFL, 0); err == nil {
+		if err := unix.SetNonblock(c.tcp, f&unix.O_NONBLOCK != 0); err != nil {
+			return err
+		}
+	}
+	if err := c.s.exchange(n, c.pair.inode, app, c.tcp); err != nil {
+		return err
+	}
+	c.swapped = false
+	c.s.unregister(c.pair.inode, c)
+	return nil
+}
+
+// exchange places descriptor to, of the launcher, where call n has from, whose
+// inode is given; close-on-exec and epoll registrations stay as they were.
+func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
+	tid, fd := n.tid(), n.fdArg()
+	flags, err := fdFlags(tid, fd)
+	if err != nil {
+		return err
+	}
+	regs, err := s.epolls.registrations(tid, fd)
+	if err != nil {
+		return err
+	}
+	defer closeRegistrations(regs)
+	// Another thread may have closed the descriptor while the call waited.
+	if ino, err := socketInode(tid, fd); err != nil || ino != inode {
+		return errMoved
+	}
+	if !n.valid() {
+		return unix.ENOENT
+	}
+	if err := moveRegistrations(regs, fd, from, to); err != nil {
+		return err
+	}
+	if err := n.setFD(to, fd, flags&unix.O_CLOEXEC != 0); err != nil {
+		if e := moveRegistrations(regs, fd, to, from); e != nil {
+			s.log.Warn("cannot restore epoll registrations", "err", e)
+		}
+		return err
+	}
+	return nil
+}
+
+// shared tells whether thread tid's process has the socket under another
+// number than fd as well.
+func shared(tid, fd int, inode uint64) bool {
+	dir := "/proc/" + strconv.Itoa(tid) + "/fd"
+	d, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(-1)
+	for _, name := range names {
+		i, err := strconv.Atoi(name)
+		if err != nil || i == fd {
+			continue
+		}
+		if ino, err := socketInode(tid, i); err == nil && ino == inode {
+			return true
+		}
+	}
+	return false
+}

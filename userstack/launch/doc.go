@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+// Package launch runs an unmodified program and takes over its TCP sockets,
+// so that its connections use SMC where the peer does too: smcr run.
+//
+// # How
+//
+// Run starts its own executable again as a stub (see MaybeChild), which sets
+// no_new_privs, installs a seccomp filter whose listener goes to the launcher,
+// and executes the program. The filter passes nearly everything. Calls that
+// make connections (connect, listen, accept) and calls that tell a socketpair
+// from a TCP socket (getpeername, getsockname, some socket options) stop the
+// calling thread until the launcher has answered: let it run natively
+// (CONTINUE), answer in its place, or place a descriptor in the program.
+//
+// The TCP socket of a connection that may use SMC is handed to the stack
+// service by package broker. In the program its place, under the same number,
+// is taken by one end of a unix stream socketpair, through which the service
+// carries the bytes. read, write, poll, sendfile, dup, fork, exec, shutdown,
+// close and passing the descriptor on therefore work natively. Every
+// connection whose peer does not speak SMC keeps its TCP socket, with nothing
+// in between.
+//
+// Nothing here is a security boundary: a program that races with the
+// launcher's reading of its memory gets plain TCP, or an error, at worst.
+//
+// # What the program can notice
+//
+//   - A socket duplicated before connect() keeps the TCP socket in the
+//     duplicate.
+//   - io_uring makes connections without system calls. io_uring_setup is
+//     answered with ENOSYS, so that programs fall back to epoll, unless
+//     Config.AllowIOUring is set; its connections are then native TCP.
+//   - TCP Fast Open on the client side is answered with EOPNOTSUPP, Multipath
+//     TCP with EPROTONOSUPPORT; programs fall back to what they name.
+//   - SO_SNDBUF and SO_RCVBUF set after connect() act on the socketpair.
+//     SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a socket with
+//     SO_ZEROCOPY set before connect() stays native.
+//   - sendto() with an address on a connected socket fails with EISCONN.
+//   - set-user-ID programs gain no privileges (no_new_privs).
+//   - A launcher that is killed leaves a program whose trapped calls fail with
+//     ENOSYS; the service resets its SMC connections.
+//   - 32-bit programs on a 64-bit kernel are not trapped at all.
+//
+// # Rules
+//
+// One goroutine receives notifications and never blocks on one; whatever may
+// wait has a goroutine of its own, which Run waits for. conn and listener are
+// guarded by their own mutexes; the lock order is listener, conn, registry.
+//
+// The launcher needs no privileges, but Linux 5.14 or newer (SECCOMP_ADDFD_FLAG_SEND);
+// it has to be allowed to trace its children (the default, also under Yama).
+package launch

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// An epoll instance knows a socket by its open file and its number. When
+// another socket takes the number, the registrations of the old one have to be
+// moved, or the program would wait for ever.
+
+// registration is one socket's in one epoll instance of a program.
+type registration struct {
+	epfd int // duplicate of the epoll descriptor in the launcher
+	ev   unix.EpollEvent
+}
+
+// epollIndex remembers which descriptors of a process are epoll instances, so
+// that a process with many descriptors is searched only after it made one.
+type epollIndex struct {
+	gen atomic.Uint64 // counts epoll instances made, in any process
+
+	mu    sync.Mutex
+	procs map[int]*epollProc
+}
+
+type epollProc struct {
+	pidfd int // tells a process from a later one of the same id
+	gen   uint64
+	fds   []int
+}
+
+const kcmpEpollTFD = 7
+
+// maxEpollProcs bounds the processes remembered.
+const maxEpollProcs = 256
+
+// made notes that some process is about to make an epoll instance.
+func (x *epollIndex) made() { x.gen.Add(1) }
+
+func (x *epollIndex) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for k, p := range x.procs {
+		_ = unix.Close(p.pidfd)
+		delete(x.procs, k)
+	}
+}
+
+func alive(pidfd int) bool {
+	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == nil
+}
+
+// instances returns the epoll descriptors of thread tid's process.
+func (x *epollIndex) instances(tid int) ([]int, error) {
+	tgid, err := tgidOf(tid)
+	if err != nil {
+		return nil, err
+	}
+	// Read before the search: an instance made meanwhile leads to another one.
+	gen := x.gen.Load()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := x.procs[tgid]
+	if p != nil && p.gen == gen && alive(p.pidfd) {
+		return p.fds, nil
+	}
+	if p != nil {
+		_ = unix.Close(p.pidfd)
+		delete(x.procs, tgid)
+	}
+	fds, err := findEpolls(tgid)
+	if err != nil {
+		return nil, err
+	}
+	pidfd, err := unix.PidfdOpen(tgid, 0)
+	if err != nil {
+		return nil, err
+	}
+	if x.procs == nil {
+		x.procs = make(map[int]*epollProc)
+	}
+	if len(x.procs) >= maxEpollProcs {
+		for k, p := range x.procs {
+			_ = unix.Close(p.pidfd)
+			delete(x.procs, k)
+		}
+	}
+	x.procs[tgid] = &epollProc{pidfd: pidfd, gen: gen, fds: fds}
+	return fds, nil
+}
+
+func findEpolls(pid int) ([]int, error) {
+	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var fds []int
+	for _, name := range names {
+		if link, err := os.Readlink(dir + "/" + name); err == nil && link == "anon_inode:[eventpoll]" {
+			if fd, err := strconv.Atoi(name); err == nil {
+				fds = append(fds, fd)
+			}
+		}
+	}
+	return fds, nil
+}
+
+// registrations finds where descriptor fd of thread tid is registered with
+// epoll. The caller closes them with closeRegistrations.
+func (x *epollIndex) registrations(tid, fd int) ([]registration, error) {
+	eps, err := x.instances(tid)
+	if err != nil {
+		return nil, fmt.Errorf("launch: epoll instances of %d: %w", tid, err)
+	}
+	var regs []registration
+	for _, ep := range eps {
+		if !isRegistered(tid, ep, fd) {
+			continue
+		}
+		ev, ok, err := readRegistration(tid, ep, fd)
+		if err == nil && ok {
+			var dup int
+			if dup, err = getFD(tid, ep); err == nil {
+				regs = append(regs, registration{epfd: dup, ev: ev})
+			}
+		}
+		if err != nil {
+			closeRegistrations(regs)
+			return nil, fmt.Errorf("launch: epoll descriptor %d of %d: %w", ep, tid, err)
+		}
+	}
+	return regs, nil
+}
+
+func closeRegistrations(regs []registration) {
+	for _, r := range regs {
+		_ = unix.Close(r.epfd)
+	}
+}
+
+// isRegistered asks the kernel whether epoll instance ep watches what fd is.
+// Where kcmp is missing it answers yes, and the text decides.
+func isRegistered(tid, ep, fd int) bool {
+	slot := [3]uint32{uint32(ep), uint32(fd), 0}
+	for ; ; slot[2]++ {
+		r, _, e := unix.Syscall6(unix.SYS_KCMP, uintptr(tid), uintptr(tid), kcmpEpollTFD,
+			uintptr(fd), uintptr(unsafe.Pointer(&slot)), 0)
+		switch {
+		case e == unix.ENOENT || e == unix.EBADF || e == unix.EINVAL:
+			return false
+		case e != 0:
+			return true
+		case r == 0:
+			return true
+		}
+	}
+}
+
+// readRegistration reads the events and data of fd from the fdinfo of epoll
+// descriptor ep. A number whose earlier file is still registered occurs more
+// than once; the last one added is taken.
+func readRegistration(tid, ep, fd int) (ev unix.EpollEvent, ok bool, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(ep))
+	if err != nil {
+		return ev, false, err
+	}
+	return parseEpollInfo(b, fd)
+}
+
+// parseEpollInfo parses lines such as
+//
+//	tfd:        5 events:       19 data:                5  pos:0 ino:2a2 sdev:9
+func parseEpollInfo(b []byte, fd int) (ev unix.EpollEvent, ok bool, err error) {
+	want := strconv.Itoa(fd)
+	for line := range bytes.Lines(b) {
+		f := bytes.Fields(line)
+		if len(f) < 6 || string(f[0]) != "tfd:" || string(f[1]) != want {
+			continue
+		}
+		if string(f[2]) != "events:" || string(f[4]) != "data:" {
+			return ev, false, errors.New("launch: unknown form of epoll fdinfo")
+		}
+		events, err := strconv.ParseUint(string(f[3]), 16, 32)
+		if err != nil {
+			return ev, false, fmt.Errorf("launch: epoll fdinfo: %w", err)
+		}
+		data, err := strconv.ParseUint(string(f[5]), 16, 64)
+		if err != nil {
+			return ev, false, fmt.Errorf("launch: epoll fdinfo: %w", err)
+		}
+		ev.Events = uint32(events)
+		*(*uint64)(unsafe.Pointer(&ev.Fd)) = data // Fd and Pad are the data union
+		ok = true
+	}
+	return ev, ok, nil
+}
+
+// moveRegistrations replaces from (duplicates in the launcher of the sockets)
+// by to in all of regs, as number fd.
+//
+// epoll_ctl names a socket by its number in the caller's descriptor table, so
+// the work is done by a thread with a table of its own, which ends with it.
+func moveRegistrations(regs []registration, fd, from, to int) error {
+	if len(regs) == 0 {
+		return nil
+	}
+	errc := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends
+		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+			errc <- os.NewSyscallError("unshare", err)
+			return
+		}
+		var all, old unix.Sigset_t
+		for i := range all.Val {
+			all.Val[i] = ^all.Val[i]
+		}
+		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
+			errc <- err
+			return
+		}
+		e := swapInEpolls(unsafe.Pointer(&regs[0]), len(regs), uintptr(fd), uintptr(from), uintptr(to))
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
+		if e != 0 {
+			errc <- os.NewSyscallError("epoll_ctl", e)
+			return
+		}
+		errc <- nil
+	}()
+	return <-errc
+}
+
+// swapInEpolls is the part of moveRegistrations during which number fd stands
+// for something else than the Go runtime may have there (such as its own epoll
+// or eventfd descriptor). Therefore nothing in it may enter the scheduler: no
+// allocation, no stack check, no race detector, only raw system calls, and
+// signals are blocked.
+//
+//go:nosplit
+//go:norace
+func swapInEpolls(first unsafe.Pointer, count int, fd, from, to uintptr) unix.Errno {
+	high := uintptr(1 << 9) // saved and moved descriptors go where they are in nobody's way
+	if fd >= high {
+		high = fd + 1
+	}
+	saved, _, se := unix.RawSyscall(unix.SYS_FCNTL, fd, unix.F_DUPFD_CLOEXEC, high)
+	var failed unix.Errno
+	// The sockets and epoll instances may themselves be at the number.
+	src, _, e1 := unix.RawSyscall(unix.SYS_FCNTL, from, unix.F_DUPFD_CLOEXEC, high)
+	dst, _, e2 := unix.RawSyscall(unix.SYS_FCNTL, to, unix.F_DUPFD_CLOEXEC, high)
+	if e1 != 0 || e2 != 0 {
+		return unix.EMFILE
+	}
+	for pass := 0; pass < 2; pass++ {
+		op, sock := uintptr(unix.EPOLL_CTL_DEL), src
+		if pass == 1 {
+			op, sock = unix.EPOLL_CTL_ADD, dst
+		}
+		for i := 0; i < count; i++ {
+			r := (*registration)(unsafe.Add(first, uintptr(i)*unsafe.Sizeof(registration{})))
+			ep, _, e := unix.RawSyscall(unix.SYS_FCNTL, uintptr(r.epfd), unix.F_DUPFD_CLOEXEC, high)
+			if uintptr(r.epfd) == fd && pass+i > 0 {
+				// Overwritten by an earlier round; its copy is saved.
+				ep, _, e = unix.RawSyscall(unix.SYS_FCNTL, saved, unix.F_DUPFD_CLOEXEC, high)
+			}
+			if e != 0 {
+				failed = e
+				continue
+			}
+			if _, _, e = unix.RawSyscall(unix.SYS_DUP3, sock, fd, unix.O_CLOEXEC); e != 0 {
+				failed = e
+			} else if _, _, e = unix.RawSyscall6(unix.SYS_EPOLL_CTL, ep, op, fd, uintptr(unsafe.Pointer(&r.ev)), 0, 0); e != 0 {
+				failed = e
+			}
+			_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, ep, 0, 0)
+		}
+	}
+	if se == 0 {
+		_, _, _ = unix.RawSyscall(unix.SYS_DUP3, saved, fd, unix.O_CLOEXEC)
+	} else {
+		_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+	}
+	return failed
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Offsets in struct seccomp_data (linux/seccomp.h).
+const (
+	dataNr   = 0
+	dataArch = 4
+	dataArgs = 16
+)
+
+const (
+	retAllow  = 0x7fff0000
+	retNotify = 0x7fc00000
+	retErrno  = 0x00050000
+)
+
+const (
+	ipprotoMPTCP  = 262
+	msgFastOpen   = 0x20000000
+	soZeroCopy    = 60
+	soBufLock     = 72
+	tcpULP        = 31
+	tcpRepair     = 19
+	tcpFOConnect  = 30
+	sndBufLockBit = 1
+	rcvBufLockBit = 2
+)
+
+// Socket options of level SOL_SOCKET that a socketpair answers differently
+// from the TCP socket it stands for.
+var (
+	getTrapped = []uint32{unix.SO_ERROR, unix.SO_DOMAIN, unix.SO_PROTOCOL}
+	setTrapped = []uint32{unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE}
+)
+
+// block is the code for one system call, entered with the call known and
+// ending in a return on every path.
+type block []unix.SockFilter
+
+func stmt(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
+
+func load(off uint32) unix.SockFilter { return stmt(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, off) }
+
+func ret(k uint32) unix.SockFilter { return stmt(unix.BPF_RET|unix.BPF_K, k) }
+
+func errnoRet(e syscall.Errno) unix.SockFilter { return ret(retErrno | uint32(e)) }
+
+func jump(op uint16, k uint32, jt, jf int) unix.SockFilter {
+	if jt > 255 || jf > 255 {
+		panic("launch: BPF jump too far")
+	}
+	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: uint8(jt), Jf: uint8(jf)}
+}
+
+func arg(n uint32) uint32 { return dataArgs + 8*n + argLow }
+
+// whenEqual runs then where the accumulator is k, else goes on behind it.
+func whenEqual(k uint32, then block) block {
+	return append(block{jump(unix.BPF_JEQ, k, 0, len(then))}, then...)
+}
+
+// bitErrno refuses the call with e when argument n has the bit set.
+func bitErrno(n, bit uint32, e syscall.Errno) block {
+	return block{load(arg(n)), jump(unix.BPF_JSET, bit, 0, 1), errnoRet(e), ret(retAllow)}
+}
+
+// options notifies for the levels that a socketpair lacks and for the
+// SOL_SOCKET options listed.
+func options(names []uint32, tcp block) block {
+	sock := block{load(arg(2))}
+	for _, n := range names {
+		sock = append(sock, whenEqual(n, block{ret(retNotify)})...)
+	}
+	sock = append(sock, ret(retAllow))
+	b := block{load(arg(1))}
+	b = append(b, whenEqual(unix.SOL_SOCKET, sock)...)
+	b = append(b, whenEqual(unix.IPPROTO_TCP, append(tcp, ret(retNotify)))...)
+	b = append(b, whenEqual(unix.IPPROTO_IP, block{ret(retNotify)})...)
+	b = append(b, whenEqual(unix.IPPROTO_IPV6, block{ret(retNotify)})...)
+	return append(b, ret(retAllow))
+}
+
+// filterProgram builds the classic BPF program. System calls that carry data
+// come first: they alone of the frequent ones are not covered by the kernel's
+// bitmap of calls that are always allowed.
+func filterProgram(allowIOUring bool) []unix.SockFilter {
+	notify := block{ret(retNotify)}
+	type rule struct {
+		nr int
+		b  block
+	}
+	rules := []rule{
+		{unix.SYS_SENDTO, bitErrno(3, msgFastOpen, unix.EOPNOTSUPP)},
+		{unix.SYS_SENDMSG, bitErrno(2, msgFastOpen, unix.EOPNOTSUPP)},
+		{unix.SYS_SENDMMSG, bitErrno(3, msgFastOpen, unix.EOPNOTSUPP)},
+		{unix.SYS_SOCKET, append(append(block{load(arg(2))}, whenEqual(ipprotoMPTCP, block{errnoRet(unix.EPROTONOSUPPORT)})...), ret(retAllow))},
+		{unix.SYS_SETSOCKOPT, options(setTrapped, append(block{load(arg(2))}, whenEqual(tcpFOConnect, block{errnoRet(unix.EOPNOTSUPP)})...))},
+		{unix.SYS_GETSOCKOPT, options(getTrapped, nil)},
+		{unix.SYS_ACCEPT4, notify},
+		{sysAccept, notify},
+		{unix.SYS_CONNECT, notify},
+		{unix.SYS_LISTEN, notify},
+		{unix.SYS_GETPEERNAME, notify},
+		{unix.SYS_GETSOCKNAME, notify},
+		{unix.SYS_EPOLL_CREATE1, notify},
+		{sysEpollCreate, notify},
+	}
+	if !allowIOUring {
+		rules = append(rules, rule{unix.SYS_IO_URING_SETUP, block{errnoRet(unix.ENOSYS)}})
+	}
+	p := []unix.SockFilter{load(dataArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(retAllow), load(dataNr)}
+	if x32SyscallBit != 0 {
+		p = append(p, jump(unix.BPF_JSET, x32SyscallBit, 0, 1), ret(retAllow))
+	}
+	for _, r := range rules {
+		if r.nr >= 0 {
+			p = append(p, whenEqual(uint32(r.nr), r.b)...)
+		}
+	}
+	return append(p, ret(retAllow))
+}

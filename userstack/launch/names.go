@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// optionTimeout bounds the wait for the service to set or read an option.
+const optionTimeout = 5 * time.Second
+
+func localAddr(fd int) netip.AddrPort {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return toAddrPort(sa)
+}
+
+// getname answers getsockname() and getpeername() with the TCP addresses.
+func (s *supervisor) getname(n *notif, c *conn) {
+	c.lend(n, false)
+	if s.connOf(n) != c {
+		s.cont(n)
+		return
+	}
+	c.mu.Lock()
+	phase, swapped, ap := c.phase, c.swapped, c.local
+	if phase != phaseCarried && c.tcp >= 0 {
+		ap = localAddr(c.tcp)
+	}
+	c.mu.Unlock()
+	if !swapped {
+		s.cont(n)
+		return
+	}
+	if n.Nr == unix.SYS_GETPEERNAME {
+		if phase != phaseCarried {
+			s.fail(n, unix.ENOTCONN)
+			return
+		}
+		ap = c.remote
+	}
+	err := n.writeSockaddr(n.Args[1], n.Args[2], appendSockaddr(nil, c.domain, ap), false)
+	s.fail(n, errnoOf(err))
+}
+
+// errnoOf is the errno to answer for err, 0 for nil.
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	return errnoOr(err, unix.EINVAL)
+}
+
+// sockopt answers getsockopt() and setsockopt() for the pair's end.
+func (s *supervisor) sockopt(n *notif, c *conn) {
+	level, name := int(int32(n.Args[1])), int(int32(n.Args[2]))
+	get := n.Nr == unix.SYS_GETSOCKOPT
+	if get && level == unix.SOL_SOCKET && name == unix.SO_ERROR {
+		s.soError(n, c)
+		return
+	}
+	c.mu.Lock()
+	swapped := c.swapped
+	c.mu.Unlock()
+	if !swapped {
+		s.cont(n)
+		return
+	}
+	switch {
+	case get && level == unix.SOL_SOCKET && name == unix.SO_DOMAIN:
+		s.giveInt(n, c.domain)
+	case get && level == unix.SOL_SOCKET && name == unix.SO_PROTOCOL:
+		s.giveInt(n, unix.IPPROTO_TCP)
+	case get:
+		v, err := c.getOption(n, level, name)
+		if err == nil {
+			err = n.writeOption(v)
+		}
+		s.fail(n, errnoOf(err))
+	case level == unix.SOL_SOCKET && (name == unix.SO_SNDBUF || name == unix.SO_SNDBUFFORCE):
+		if !c.laterSndbuf(n) {
+			s.cont(n)
+			return
+		}
+		s.reply(n, 0)
+	default:
+		err := c.setOption(n, level, name)
+		if err == nil && level == unix.SOL_SOCKET {
+			s.cont(n) // also on the pair's end, where it is read
+			return
+		}
+		s.fail(n, errnoOf(err))
+	}
+}
+
+// soError answers SO_ERROR, which clears the error.
+func (s *supervisor) soError(n *notif, c *conn) {
+	c.lend(n, false)
+	c.mu.Lock()
+	e := c.err
+	c.mu.Unlock()
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil || s.lookup(inode) != c || e == 0 {
+		s.cont(n)
+		return
+	}
+	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(e))); err != nil {
+		s.fail(n, errnoOf(err))
+		return
+	}
+	// The kernel's own error on the pair's end must not be seen as well.
+	if fd := getFDOf(n.tid(), n.fdArg(), inode); fd >= 0 {
+		_, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		_ = unix.Close(fd)
+	}
+	if err := n.reply(0); err != nil {
+		s.answered(err)
+		return
+	}
+	c.mu.Lock()
+	c.err = 0
+	c.reported = true
+	swapped := c.swapped
+	c.mu.Unlock()
+	if !swapped {
+		s.unregister(inode, c)
+	}
+}
+
+func (s *supervisor) giveInt(n *notif, v int) {
+	s.fail(n, errnoOf(n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(v)))))
+}
+
+// laterSndbuf keeps the size that the program asks for while its end is kept
+// unwritable. It returns false when the kernel can set it at once.
+func (c *conn) laterSndbuf(n *notif) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase != phaseConnecting || int(int32(n.Args[4])) < 4 {
+		return false
+	}
+	var v [4]byte
+	if err := readMem(n.tid(), n.Args[3], v[:]); err != nil || !n.valid() {
+		return false
+	}
+	c.pair.sndbuf = max(int(int32(binary.NativeEndian.Uint32(v[:]))), 1)
+	return true
+}
+
+// direct tells whether the launcher has the TCP socket; f is called with it.
+func (c *conn) direct(f func(fd int) error) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tcp < 0 {
+		return false, nil
+	}
+	return true, f(c.tcp)
+}
+
+func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
+	var l [4]byte
+	if err := readMem(n.tid(), n.Args[4], l[:]); err != nil {
+		return nil, unix.EFAULT
+	}
+	size := int(int32(binary.NativeEndian.Uint32(l[:])))
+	if size < 0 {
+		return nil, unix.EINVAL
+	}
+	size = min(size, broker.MaxValue)
+	var v []byte
+	if ok, err := c.direct(func(fd int) error {
+		buf := make([]byte, max(size, 1))
+		m, err := getRaw(fd, level, name, buf[:])
+		v = buf[:min(m, size)]
+		return err
+	}); ok {
+		return v, err
+	}
+	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
+	defer cancel()
+	v, err := c.cc.GetOption(ctx, level, name, size)
+	return v, c.gone(err)
+}
+
+func (c *conn) setOption(n *notif, level, name int) error {
+	if level == unix.IPPROTO_TCP {
+		switch name {
+		case tcpULP:
+			return unix.ENOENT // as without the tls module
+		case tcpRepair:
+			return unix.EPERM
+		}
+	}
+	size := int(int32(n.Args[4]))
+	if size < 0 || size > broker.MaxValue {
+		return unix.EINVAL
+	}
+	v := make([]byte, size)
+	if err := readMem(n.tid(), n.Args[3], v); err != nil {
+		return unix.EFAULT
+	}
+	if !n.valid() {
+		return unix.ENOENT
+	}
+	if ok, err := c.direct(func(fd int) error { return setRaw(fd, level, name, v) }); ok {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
+	defer cancel()
+	return c.gone(c.cc.SetOption(ctx, level, name, v))
+}
+
+// gone makes what is not an errno one: the TCP socket is no more.
+func (c *conn) gone(err error) error {
+	var e syscall.Errno
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	return unix.ENOTCONN
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// seccompNotif is struct seccomp_notif with its struct seccomp_data
+// (linux/seccomp.h), 80 bytes.
+type seccompNotif struct {
+	ID    uint64
+	PID   uint32 // a thread id in the launcher's PID namespace, 0 if not visible there
+	Flags uint32
+	Nr    int32
+	Arch  uint32
+	IP    uint64
+	Args  [6]uint64
+}
+
+// seccompResp is struct seccomp_notif_resp, 24 bytes.
+type seccompResp struct {
+	ID    uint64
+	Val   int64
+	Error int32
+	Flags uint32
+}
+
+// seccompAddFD is struct seccomp_notif_addfd, 24 bytes.
+type seccompAddFD struct {
+	ID         uint64
+	Flags      uint32
+	SrcFD      uint32
+	NewFD      uint32
+	NewFDFlags uint32
+}
+
+// Requests that golang.org/x/sys/unix lacks, as linux/seccomp.h builds them.
+const (
+	iocNotifIDValid  = 0x40082102
+	iocNotifAddFD    = 0x40182103
+	iocNotifSetFlags = 0x40082104
+)
+
+// notify is the listener of one filter tree. Its methods are safe for
+// concurrent use.
+type notify struct{ fd int }
+
+// notif is one stopped system call. Exactly one of cont, reply, fail or
+// addAndReply ends it; each fails with ENOENT when the call was interrupted.
+type notif struct {
+	l *notify
+	seccompNotif
+}
+
+func (l *notify) ioctl(req uintptr, p unsafe.Pointer) (int, error) {
+	for {
+		r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(p))
+		if e == unix.EINTR {
+			continue
+		}
+		if e != 0 {
+			return 0, e
+		}
+		return int(r), nil
+	}
+}
+
+// receive takes the next notification; ENOENT tells that it vanished.
+func (l *notify) receive() (*notif, error) {
+	n := &notif{l: l}
+	_, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n.seccompNotif))
+	return n, err
+}
+
+// syncWakeUp asks for wake-ups that assume the waker is about to sleep, which
+// suits a caller and a launcher that take turns. Linux 6.6; refusal is fine.
+func (l *notify) syncWakeUp() {
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), iocNotifSetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+}
+
+// valid tells whether the thread still waits in the call. What was read from
+// the thread's process before valid returns true belongs to it.
+func (n *notif) valid() bool {
+	_, err := n.l.ioctl(iocNotifIDValid, unsafe.Pointer(&n.ID))
+	return err == nil
+}
+
+func (n *notif) send(r seccompResp) error {
+	r.ID = n.ID
+	_, err := n.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
+	return err
+}
+
+// cont lets the system call run natively.
+func (n *notif) cont() error {
+	return n.send(seccompResp{Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
+}
+
+// reply makes the system call return val.
+func (n *notif) reply(val int) error { return n.send(seccompResp{Val: int64(val)}) }
+
+// fail makes the system call fail with e.
+func (n *notif) fail(e syscall.Errno) error {
+	if e == 0 {
+		return n.reply(0)
+	}
+	return n.send(seccompResp{Error: -int32(e)})
+}
+
+// setFD places src in the process under number fd, closing what is there.
+func (n *notif) setFD(src, fd int, cloexec bool) error {
+	a := seccompAddFD{ID: n.ID, Flags: unix.SECCOMP_ADDFD_FLAG_SETFD, SrcFD: uint32(src), NewFD: uint32(fd)}
+	if cloexec {
+		a.NewFDFlags = unix.O_CLOEXEC
+	}
+	return n.addFD(&a)
+}
+
+// addAndReply places src in the process under a free number, which the call
+// returns, in one step.
+func (n *notif) addAndReply(src int, cloexec bool) error {
+	a := seccompAddFD{ID: n.ID, Flags: unix.SECCOMP_ADDFD_FLAG_SEND, SrcFD: uint32(src)}
+	if cloexec {
+		a.NewFDFlags = unix.O_CLOEXEC
+	}
+	return n.addFD(&a)
+}
+
+// addFD runs the request with all signals blocked: one that interrupted it
+// (such as the runtime's SIGURG) would lose the descriptor and let the call
+// return 0.
+func (n *notif) addFD(a *seccompAddFD) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, old unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
+		return err
+	}
+	_, err := n.l.ioctl(iocNotifAddFD, unsafe.Pointer(a))
+	if e := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); e != nil {
+		return e
+	}
+	return err
+}
+
+// isGone tells whether an answer came too late because the call was
+// interrupted or its thread died.
+func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }

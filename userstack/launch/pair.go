@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pairSndbuf is the SO_SNDBUF asked for on both ends of a pair, in bytes (the
+// kernel doubles it, up to net.core.wmem_max), unless the program chose one.
+const pairSndbuf = 512 << 10
+
+// pair is the stream socketpair that takes the place of a TCP socket.
+type pair struct {
+	app    int    // the program's end; -1 once it was placed
+	end    int    // the service's end, non-blocking; -1 once it was passed on
+	inode  uint64 // of the program's end
+	junk   int    // bytes that keep the program's end unwritable
+	sndbuf int    // what the program's end gets when it becomes writable
+}
+
+// newPair makes the pair for tcp, whose options the program's end takes over.
+// With clog it is made unwritable until drain.
+func newPair(tcp int, nonblock, clog bool) (_ *pair, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	p := &pair{app: fds[0], end: fds[1], sndbuf: pairSndbuf}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	var st unix.Stat_t
+	if err := unix.Fstat(p.app, &st); err != nil {
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	p.inode = st.Ino
+	if err := unix.SetNonblock(p.end, true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	if err := unix.SetNonblock(p.app, nonblock); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	p.carryOptions(tcp)
+	if clog {
+		err = p.clog()
+	} else {
+		err = unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// carryOptions copies what the program set on tcp and what acts on the
+// socketpair. It is best effort: an option that cannot be read was not set.
+func (p *pair) carryOptions(tcp int) {
+	for _, name := range []int{
+		unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_RCVLOWAT, unix.SO_KEEPALIVE,
+		unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_REUSEADDR, unix.SO_PRIORITY,
+	} {
+		var v [16]byte
+		n, err := getRaw(tcp, unix.SOL_SOCKET, name, v[:])
+		if err != nil || v == [16]byte{} {
+			continue
+		}
+		_ = setRaw(p.app, unix.SOL_SOCKET, name, v[:n])
+	}
+	if lock, err := unix.GetsockoptInt(tcp, unix.SOL_SOCKET, soBufLock); err == nil {
+		if lock&sndBufLockBit != 0 {
+			if v, err := unix.GetsockoptInt(tcp, unix.SOL_SOCKET, unix.SO_SNDBUF); err == nil {
+				p.sndbuf = v / 2
+			}
+		}
+		if lock&rcvBufLockBit != 0 {
+			if v, err := unix.GetsockoptInt(tcp, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil {
+				_ = unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_RCVBUF, v/2)
+			}
+		}
+	}
+	_ = unix.SetsockoptInt(p.end, unix.SOL_SOCKET, unix.SO_SNDBUF, pairSndbuf)
+	if f, err := unix.FcntlInt(uintptr(tcp), unix.F_GETFL, 0); err == nil && f&unix.O_ASYNC != 0 {
+		p.carryAsync(tcp)
+	}
+}
+
+// carryAsync copies signal-driven I/O: the owner and the signal. A program
+// that asked for the descriptor's number with the signal gets the launcher's.
+func (p *pair) carryAsync(tcp int) {
+	var owner [2]int32 // struct f_owner_ex
+	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(tcp), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner))); e != 0 {
+		return
+	}
+	_, _, _ = unix.Syscall(unix.SYS_FCNTL, uintptr(p.app), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
+	if sig, err := unix.FcntlInt(uintptr(tcp), unix.F_GETSIG, 0); err == nil && sig != 0 {
+		_, _ = unix.FcntlInt(uintptr(p.app), unix.F_SETSIG, sig)
+	}
+	if f, err := unix.FcntlInt(uintptr(p.app), unix.F_GETFL, 0); err == nil {
+		_, _ = unix.FcntlInt(uintptr(p.app), unix.F_SETFL, f|unix.O_ASYNC)
+	}
+}
+
+// clog fills the program's end, so that neither poll nor a write sees room.
+func (p *pair) clog() error {
+	if err := unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
+		return os.NewSyscallError("setsockopt SO_SNDBUF", err)
+	}
+	var junk [256]byte
+	for size := len(junk); ; {
+		err := unix.Sendto(p.app, junk[:size], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		switch {
+		case err == nil:
+			p.junk += size
+		case !errors.Is(err, unix.EAGAIN):
+			return os.NewSyscallError("send", err)
+		case size == 1:
+			return nil
+		default:
+			size = 1
+		}
+	}
+}
+
+// drain takes the junk away, after which the program's end is writable. app
+// is a duplicate of that end, or -1 if it could not be found: then the pair
+// works, with a small buffer.
+func (p *pair) drain(app int) error {
+	if app >= 0 {
+		_ = unix.SetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf)
+	}
+	var buf [4096]byte
+	for p.junk > 0 {
+		n, _, err := unix.Recvfrom(p.end, buf[:min(p.junk, len(buf))], unix.MSG_DONTWAIT)
+		if err != nil {
+			return os.NewSyscallError("recv", err)
+		}
+		if n == 0 {
+			return fmt.Errorf("launch: end of file in a clogged pair")
+		}
+		p.junk -= n
+	}
+	return nil
+}
+
+// pending returns how many bytes the program wrote that nobody has read.
+func (p *pair) pending() int {
+	n, err := unix.IoctlGetInt(p.end, unix.SIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n - p.junk
+}
+
+func (p *pair) closeApp() {
+	if p.app >= 0 {
+		_ = unix.Close(p.app)
+		p.app = -1
+	}
+}
+
+func (p *pair) closeEnd() {
+	if p.end >= 0 {
+		_ = unix.Close(p.end)
+		p.end = -1
+	}
+}
+
+func (p *pair) close() {
+	p.closeApp()
+	p.closeEnd()
+}
+
+func getRaw(fd, level, name int, b []byte) (int, error) {
+	n := uint32(len(b))
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return 0, e
+	}
+	return min(int(n), len(b)), nil
+}
+
+func setRaw(fd, level, name int, b []byte) error {
+	var p unsafe.Pointer
+	if len(b) > 0 {
+		p = unsafe.Pointer(&b[0])
+	}
+	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name), uintptr(p), uintptr(len(b)), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// poller waits for many descriptors in one thread. The runtime's own poller
+// cannot be used: it would make the programs' sockets non-blocking.
+type poller struct {
+	ep   int
+	wake int // eventfd
+	wg   sync.WaitGroup
+
+	mu   sync.Mutex
+	next uint64
+	subs map[uint64]*subscription
+}
+
+// subscription is one descriptor watched.
+type subscription struct {
+	p  *poller
+	id uint64
+	fd int
+	f  func(events uint32)
+}
+
+func newPoller() (*poller, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(ep)
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	p := &poller{ep: ep, wake: wake, subs: make(map[uint64]*subscription)}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, wake, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+		_ = unix.Close(ep)
+		_ = unix.Close(wake)
+		return nil, os.NewSyscallError("epoll_ctl", err)
+	}
+	p.wg.Go(p.run)
+	return p, nil
+}
+
+// watch calls f, in the poller's goroutine, whenever fd has one of events
+// (errors and hang-ups always count). f must not block. The caller stops the
+// subscription before it closes fd.
+func (p *poller) watch(fd int, events uint32, f func(events uint32)) (*subscription, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next++
+	s := &subscription{p: p, id: p.next, fd: fd, f: f}
+	ev := unix.EpollEvent{Events: events, Fd: int32(uint32(s.id)), Pad: int32(s.id >> 32)}
+	if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		return nil, os.NewSyscallError("epoll_ctl", err)
+	}
+	p.subs[s.id] = s
+	return s, nil
+}
+
+// change sets other events.
+func (s *subscription) change(events uint32) {
+	ev := unix.EpollEvent{Events: events, Fd: int32(uint32(s.id)), Pad: int32(s.id >> 32)}
+	_ = unix.EpollCtl(s.p.ep, unix.EPOLL_CTL_MOD, s.fd, &ev)
+}
+
+// stop ends the subscription. A call of f may still be running.
+func (s *subscription) stop() {
+	if s == nil {
+		return
+	}
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if s.p.subs[s.id] == s {
+		delete(s.p.subs, s.id)
+		_ = unix.EpollCtl(s.p.ep, unix.EPOLL_CTL_DEL, s.fd, nil)
+	}
+}
+
+func (p *poller) run() {
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := unix.EpollWait(p.ep, events, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+		for _, ev := range events[:max(n, 0)] {
+			id := uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
+			if id == 0 {
+				return
+			}
+			p.mu.Lock()
+			s := p.subs[id]
+			p.mu.Unlock()
+			if s != nil {
+				s.f(ev.Events)
+			}
+		}
+	}
+}
+
+// close ends the poller and waits for its goroutine.
+func (p *poller) close() {
+	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
+	_, _ = unix.Write(p.wake, one[:])
+	p.wg.Wait()
+	_ = unix.Close(p.ep)
+	_ = unix.Close(p.wake)
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// relay makes the launcher itself carry the bytes between the pair and the TCP
+// socket: for a program that was given the pair before it was known that its
+// peer has no SMC, and cannot be given its TCP socket back.
+func (a *attempt) relay() bool {
+	a.mu.Lock()
+	a.here = true
+	a.mu.Unlock()
+	a.succeed()
+	return true
+}
+
+// relayed runs the relay until both directions ended.
+func (c *conn) relayed() {
+	defer func() {
+		c.mu.Lock()
+		c.pair.closeEnd()
+		_ = unix.Close(c.tcp)
+		c.tcp = -1
+		c.mu.Unlock()
+		c.s.unregister(c.pair.inode, c)
+		c.s.unregister(c.tcpInode, c)
+	}()
+	inner, err := fileConn(c.pair.end)
+	if err != nil {
+		c.s.log.Warn("cannot relay", "err", err)
+		return
+	}
+	defer inner.Close()
+	outer, err := fileConn(c.tcp)
+	if err != nil {
+		c.s.log.Warn("cannot relay", "err", err)
+		return
+	}
+	defer outer.Close()
+	stop := context.AfterFunc(c.s.ctx, func() {
+		_ = inner.Close()
+		_ = outer.Close()
+	})
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { carryBytes(outer, inner) })
+	wg.Go(func() { carryBytes(inner, outer) })
+	wg.Wait()
+}
+
+type halfConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// carryBytes copies until the end of file and passes that on; an error ends
+// both directions.
+func carryBytes(to, from halfConn) {
+	if _, err := io.Copy(to, from); err != nil {
+		_ = to.Close()
+		_ = from.Close()
+		return
+	}
+	_ = to.CloseWrite()
+}
+
+// fileConn wraps a duplicate of the stream socket fd.
+func fileConn(fd int) (halfConn, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(dup), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(halfConn), nil
+}

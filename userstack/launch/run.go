@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// Exit statuses of a program that could not be started, as shells have them.
+const (
+	ExitNotFound      = 127
+	ExitNotExecutable = 126
+	exitSignal        = 128 // plus the signal's number
+)
+
+// killGrace is how long a program has, after SIGTERM, before SIGKILL when the
+// context of Run ends.
+const killGrace = 5 * time.Second
+
+// ErrUnsupported tells that the kernel cannot run programs this way: it needs
+// seccomp user notification with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14.
+var ErrUnsupported = errors.New("launch: the kernel does not support seccomp user notification (Linux 5.14 or newer is needed)")
+
+// StartError tells that the program could not be started.
+type StartError struct {
+	// Program is its name as given.
+	Program string
+	// Err is why.
+	Err error
+}
+
+// Error names the program and the reason.
+func (e *StartError) Error() string { return fmt.Sprintf("launch: %s: %v", e.Program, e.Err) }
+
+// Unwrap returns the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ExitStatus is what a shell would return: 127 if there is no such program,
+// else 126.
+func (e *StartError) ExitStatus() int {
+	if errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, exec.ErrNotFound) {
+		return ExitNotFound
+	}
+	return ExitNotExecutable
+}
+
+// Broker is the session with the stack service, as *broker.Client has it.
+type Broker interface {
+	Listen(ctx context.Context, sock int) error
+	Connect(sock int, req broker.ConnectRequest) (*broker.ClientConn, error)
+	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
+	Done() <-chan struct{}
+}
+
+var _ Broker = (*broker.Client)(nil)
+
+// Config tells Run what to do.
+type Config struct {
+	// Argv is the program, sought in PATH of Env unless it contains a slash,
+	// and its arguments. Required.
+	Argv []string
+	// Env is the program's environment; nil is the launcher's.
+	Env []string
+	// Dir is the program's directory; empty is the launcher's.
+	Dir string
+	// Stdin, Stdout and Stderr are the program's; nil are the launcher's. Other
+	// descriptors that the launcher inherited pass on as they are.
+	Stdin, Stdout, Stderr *os.File
+	// Broker is the session with the service; it stays the caller's. With nil
+	// all connections are native.
+	Broker Broker
+	// AllowIOUring lets the program use io_uring, whose connections bypass the
+	// launcher and are native TCP. By default io_uring_setup fails with ENOSYS.
+	AllowIOUring bool
+	// Log receives what goes wrong, and at debug level what is done. Nil
+	// discards.
+	Log *slog.Logger
+	// Started, if set, is called with the program's process id.
+	Started func(pid int)
+}
+
+// Run runs a program until it and all tasks that descend from it have ended,
+// and returns its exit status (128 + the signal's number if a signal killed
+// it). SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCONT sent to the launcher go
+// to the program; so do SIGINT and SIGQUIT, unless the launcher is in the
+// terminal's foreground group, in which case the terminal sent them to the
+// program too.
+//
+// When ctx ends, the program gets SIGTERM and, five seconds later, SIGKILL;
+// descendants that live on are left without a launcher. A program that cannot
+// be started leads to a *StartError, whose ExitStatus is also returned.
+//
+// The calling program has to call MaybeChild first thing in main. Run makes
+// the process a child subreaper, so that it may look into daemons, too.
+func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if len(cfg.Argv) == 0 {
+		return ExitNotFound, Stats{}, &StartError{Err: fmt.Errorf("no program named: %w", fs.ErrNotExist)}
+	}
+	env := cfg.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	path, err := lookPath(cfg.Argv[0], cfg.Dir, env)
+	if err != nil {
+		se := &StartError{Program: cfg.Argv[0], Err: err}
+		return se.ExitStatus(), Stats{}, se
+	}
+	// Daemons become our children, which keeps them within our reach where
+	// ptrace is restricted to descendants (Yama).
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		log.Debug("cannot become a subreaper", "err", err)
+	}
+	p, listener, err := startStub(ctx, &cfg, path, env)
+	if err != nil {
+		var se *StartError
+		if errors.As(err, &se) {
+			return se.ExitStatus(), Stats{}, err
+		}
+		return ExitNotExecutable, Stats{}, err
+	}
+	if cfg.Started != nil {
+		cfg.Started(p.Pid)
+	}
+	stopSignals := forwardSignals(p)
+	defer stopSignals()
+	if listener < 0 {
+		// Inside another launcher, whose filter is in place already.
+		log.Info("a launcher further up looks after this program")
+		return waitStatus(ctx, p), Stats{}, nil
+	}
+	defer unix.Close(listener)
+
+	sctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s, err := newSupervisor(sctx, listener, cfg.Broker, log)
+	if err != nil {
+		_ = p.Kill()
+		_, _ = p.Wait()
+		return ExitNotExecutable, Stats{}, fmt.Errorf("launch: %w", err)
+	}
+	var wg sync.WaitGroup
+	var serveErr error
+	served := make(chan struct{})
+	wg.Go(func() {
+		defer close(served)
+		serveErr = s.serve()
+	})
+	wg.Go(func() { reapOrphans(p.Pid, served) })
+	status = waitStatus(ctx, p)
+	select {
+	case <-served:
+	case <-ctx.Done():
+		s.interrupt()
+	}
+	cancel()
+	wg.Wait()
+	s.close()
+	if serveErr != nil {
+		return status, s.stats.snapshot(), fmt.Errorf("launch: %w", serveErr)
+	}
+	return status, s.stats.snapshot(), nil
+}
+
+// waitStatus waits for the program, and ends it when ctx does.
+func waitStatus(ctx context.Context, p *os.Process) int {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(done)
+	wg.Go(func() {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+		}
+		_ = p.Signal(unix.SIGTERM)
+		t := time.NewTimer(killGrace)
+		defer t.Stop()
+		select {
+		case <-done:
+		case <-t.C:
+			_ = p.Kill()
+		}
+	})
+	st, err := p.Wait()
+	if err != nil {
+		return ExitNotExecutable
+	}
+	ws := st.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return exitSignal + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// lookPath finds the program as execvp does: in PATH of env, which may differ
+// from ours.
+func lookPath(name, dir string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		at := name
+		if dir != "" && !filepath.IsAbs(name) {
+			at = filepath.Join(dir, name)
+		}
+		return name, executable(at)
+	}
+	path := "/usr/local/bin:/usr/bin:/bin"
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	err := exec.ErrNotFound
+	for _, d := range filepath.SplitList(path) {
+		if d == "" {
+			d = "."
+		}
+		full := filepath.Join(d, name)
+		at := full
+		if dir != "" && !filepath.IsAbs(full) {
+			at = filepath.Join(dir, full)
+		}
+		e := executable(at)
+		if e == nil {
+			if !strings.Contains(full, "/") {
+				full = "./" + full
+			}
+			return full, nil
+		}
+		if errors.Is(e, fs.ErrPermission) {
+			err = e
+		}
+	}
+	return "", err
+}
+
+func executable(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return fmt.Errorf("is a directory: %w", fs.ErrPermission)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return &fs.PathError{Op: "exec", Path: path, Err: err}
+	}
+	return nil
+}
+
+// forwardSignals passes signals on to p until the function returned is called,
+// which waits for its goroutine. Signals that the launcher ignores (nohup)
+// stay ignored.
+func forwardSignals(p *os.Process) (stop func()) {
+	ch := make(chan os.Signal, 16)
+	var sigs []os.Signal
+	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT} {
+		if !signal.Ignored(sig) {
+			sigs = append(sigs, sig)
+		}
+	}
+	if len(sigs) > 0 {
+		signal.Notify(ch, sigs...)
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case sig := <-ch:
+				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
+					continue
+				}
+				_ = p.Signal(sig)
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(ch)
+		close(done)
+		wg.Wait()
+	}
+}
+
+// inForeground tells whether we are in the foreground group of our terminal,
+// which then sends its signals to the program as well.
+func inForeground() bool {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	pgrp, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && pgrp == unix.Getpgrp()
+}
+
+// reapOrphans reaps descendants that became our children as their parents
+// ended. Children that others in this process wait for are told apart by the
+// filter: theirs is not ours.
+func reapOrphans(program int, done <-chan struct{}) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, unix.SIGCHLD)
+	defer signal.Stop(ch)
+	for {
+		for reapOne(program) {
+		}
+		select {
+		case <-ch:
+		case <-done:
+			for reapOne(program) {
+			}
+			return
+		}
+	}
+}
+
+func reapOne(program int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	if err != nil {
+		return false
+	}
+	pid := siginfoPID(&info)
+	if pid <= 0 || pid == program {
+		return false
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	if mode, err := statusInt(b, "Seccomp:"); err != nil || mode != 2 {
+		return false
+	}
+	_, err = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	return err == nil
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"maps"
+	"sync"
+
+	"smcr/userstack/broker"
+)
+
+// Stats counts the connections of the program and all its descendants.
+type Stats struct {
+	// ByMode counts connections that left TCP: broker.ModeSMCR, ModeSMCD and
+	// ModeLocal.
+	ByMode map[broker.Mode]uint64
+	// TCP counts connections that run over TCP by the reason why.
+	TCP map[string]uint64
+	// Failed counts connection attempts of which the service reported the
+	// failure, by the text of the errno.
+	Failed map[string]uint64
+	// Ended counts the connections that ended among those that the service
+	// carried, Broken those among them that ended abortively.
+	Ended, Broken uint64
+}
+
+// Reasons for TCP that the launcher itself finds. The service has its own.
+const (
+	ReasonNoPeer      = "the peer does not use SMC"
+	ReasonNoService   = "no stack service"
+	ReasonNoAccess    = "the process does not allow access"
+	ReasonSocketState = "the socket cannot be taken over"
+	ReasonInterrupted = "the call was interrupted"
+)
+
+type counters struct {
+	mu sync.Mutex
+	s  Stats
+}
+
+func newCounters() *counters {
+	return &counters{s: Stats{ByMode: map[broker.Mode]uint64{}, TCP: map[string]uint64{}, Failed: map[string]uint64{}}}
+}
+
+func (c *counters) snapshot() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.s
+	s.ByMode, s.TCP, s.Failed = maps.Clone(s.ByMode), maps.Clone(s.TCP), maps.Clone(s.Failed)
+	return s
+}
+
+func (c *counters) mode(m broker.Mode) {
+	c.mu.Lock()
+	c.s.ByMode[m]++
+	c.mu.Unlock()
+}
+
+func (c *counters) tcp(reason string) {
+	c.mu.Lock()
+	c.s.TCP[reason]++
+	c.mu.Unlock()
+}
+
+func (c *counters) failed(reason string) {
+	c.mu.Lock()
+	c.s.Failed[reason]++
+	c.mu.Unlock()
+}
+
+func (c *counters) broken() {
+	c.mu.Lock()
+	c.s.Broken++
+	c.mu.Unlock()
+}
+
+func (c *counters) ended() {
+	c.mu.Lock()
+	c.s.Ended++
+	c.mu.Unlock()
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// stubName is argv[0] of the stub. Its further arguments are the descriptor of
+// the socket to the launcher, flags, the program's path and its argv.
+const stubName = "smcr-launch-stub"
+
+const (
+	stubAllowIOUring = "u"
+	stubNoFlags      = "-"
+)
+
+// stubTimeout bounds the stub's start; it does nothing that takes long.
+const stubTimeout = 10 * time.Second
+
+// Steps of the stub, reported with an errno when they fail.
+const (
+	stepFilter = iota + 1
+	stepExec
+	stepListener // with the listener, or with EBUSY and none
+)
+
+// MaybeChild turns the process into the stub that installs the filter and
+// executes the program, if Run started it as that; it does not return then.
+// Otherwise it returns at once. It has to come first in main, before flags are
+// parsed and before anything else happens.
+func MaybeChild() {
+	if len(os.Args) < 5 || os.Args[0] != stubName {
+		return
+	}
+	runtime.LockOSThread()
+	sock, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		os.Exit(ExitNotExecutable)
+	}
+	unix.CloseOnExec(sock)
+	if err := installFilter(sock, os.Args[2] == stubAllowIOUring); err != nil {
+		report(sock, stepFilter, err, -1)
+		os.Exit(ExitNotExecutable)
+	}
+	// Exec from this thread, which alone has the filter.
+	err = syscall.Exec(os.Args[3], os.Args[4:], os.Environ())
+	report(sock, stepExec, err, -1)
+	os.Exit(ExitNotExecutable)
+}
+
+// installFilter installs the filter and passes its listener through sock.
+func installFilter(sock int, allowIOUring bool) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	prog := filterProgram(allowIOUring)
+	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+	fd, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&fprog)))
+	runtime.KeepAlive(prog)
+	if e == unix.EBUSY { // a filter tree has one listener only
+		report(sock, stepListener, e, -1)
+		return nil
+	}
+	if e != 0 {
+		return e
+	}
+	report(sock, stepListener, nil, int(fd))
+	return unix.Close(int(fd))
+}
+
+// report tells the launcher of a step. Who fails to is noticed by the end of
+// file that follows.
+func report(sock, step int, err error, fd int) {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(step))
+	b = binary.LittleEndian.AppendUint32(b, uint32(errnoOf(err)))
+	var oob []byte
+	if fd >= 0 {
+		oob = unix.UnixRights(fd)
+	}
+	_ = unix.Sendmsg(sock, b, oob, nil, unix.MSG_NOSIGNAL)
+}
+
+// startStub starts the stub and waits until it has become the program. The
+// listener is -1 if another launcher's filter is in place.
+func startStub(ctx context.Context, cfg *Config, path string, env []string) (_ *os.Process, listener int, err error) {
+	socks, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, fmt.Errorf("launch: %w", os.NewSyscallError("socketpair", err))
+	}
+	defer unix.Close(socks[0])
+	// The stub's end keeps its number, so that it takes the place of no
+	// descriptor that the program is to inherit.
+	if _, err := unix.FcntlInt(uintptr(socks[1]), unix.F_SETFD, 0); err != nil {
+		_ = unix.Close(socks[1])
+		return nil, -1, fmt.Errorf("launch: %w", os.NewSyscallError("fcntl", err))
+	}
+	flags := stubNoFlags
+	if cfg.AllowIOUring {
+		flags = stubAllowIOUring
+	}
+	std := func(f, def *os.File) *os.File {
+		if f == nil {
+			return def
+		}
+		return f
+	}
+	p, err := os.StartProcess("/proc/self/exe", append([]string{stubName, strconv.Itoa(socks[1]), flags, path}, cfg.Argv...), &os.ProcAttr{
+		Dir: cfg.Dir, Env: env,
+		Files: []*os.File{std(cfg.Stdin, os.Stdin), std(cfg.Stdout, os.Stdout), std(cfg.Stderr, os.Stderr)},
+	})
+	_ = unix.Close(socks[1])
+	if err != nil {
+		return nil, -1, fmt.Errorf("launch: cannot start the stub: %w", err)
+	}
+	listener, err = followStub(ctx, socks[0], cfg.Argv[0])
+	if err != nil {
+		if listener >= 0 {
+			_ = unix.Close(listener)
+		}
+		_ = p.Kill()
+		_, _ = p.Wait()
+		return nil, -1, err
+	}
+	return p, listener, nil
+}
+
+// followStub reads the stub's reports up to the end of file that exec makes.
+func followStub(ctx context.Context, sock int, program string) (listener int, err error) {
+	listener = -1
+	tv := unix.NsecToTimeval(int64(100 * time.Millisecond))
+	if err := unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+		return -1, fmt.Errorf("launch: %w", os.NewSyscallError("setsockopt", err))
+	}
+	deadline := time.Now().Add(stubTimeout)
+	for seen := false; ; {
+		b, oob := make([]byte, 8), make([]byte, unix.CmsgSpace(4))
+		n, oobn, _, _, err := unix.Recvmsg(sock, b, oob, unix.MSG_CMSG_CLOEXEC)
+		switch {
+		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
+			if ctx.Err() != nil {
+				return listener, fmt.Errorf("launch: %w", context.Cause(ctx))
+			}
+			if time.Now().After(deadline) {
+				return listener, fmt.Errorf("launch: the stub did not start within %v", stubTimeout)
+			}
+			continue
+		case err != nil:
+			return listener, fmt.Errorf("launch: %w", os.NewSyscallError("recvmsg", err))
+		case n == 0 && seen:
+			return listener, nil
+		case n != 8:
+			return listener, errors.New("launch: the stub ended early (is MaybeChild called first thing in main?)")
+		}
+		step, e := binary.LittleEndian.Uint32(b), syscall.Errno(binary.LittleEndian.Uint32(b[4:]))
+		switch step {
+		case stepListener:
+			seen = true
+			if e == 0 {
+				if listener, err = receivedFD(oob[:oobn]); err != nil {
+					return -1, err
+				}
+			}
+		case stepExec:
+			return listener, &StartError{Program: program, Err: e}
+		default:
+			if e == unix.EINVAL || e == unix.ENOSYS {
+				return listener, fmt.Errorf("%w: %w", ErrUnsupported, e)
+			}
+			return listener, fmt.Errorf("launch: cannot install the seccomp filter: %w", e)
+		}
+	}
+}
+
+func receivedFD(oob []byte) (int, error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err == nil && len(msgs) == 1 {
+		if fds, err := unix.ParseUnixRights(&msgs[0]); err == nil && len(fds) == 1 {
+			return fds[0], nil
+		}
+	}
+	return -1, errors.New("launch: the stub passed no listener")
+}

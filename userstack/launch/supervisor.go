@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// supervisor answers the trapped system calls of one filter tree.
+type supervisor struct {
+	ctx    context.Context
+	l      *notify
+	broker Broker // nil: everything is native
+	log    *slog.Logger
+	stats  *counters
+	poll   *poller
+	epolls epollIndex
+	stop   int // eventfd that ends serve
+	wg     sync.WaitGroup
+
+	warned atomic.Bool // of a service that is gone
+
+	mu        sync.Mutex
+	conns     map[uint64]*conn     // by inode, of the TCP socket and of the program's end
+	listeners map[uint64]*listener // by inode
+	nConns    atomic.Int64         // len(conns)
+	nLists    atomic.Int64         // len(listeners)
+}
+
+func newSupervisor(ctx context.Context, fd int, b Broker, log *slog.Logger) (*supervisor, error) {
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	poll, err := newPoller()
+	if err != nil {
+		_ = unix.Close(stop)
+		return nil, err
+	}
+	s := &supervisor{
+		ctx: ctx, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, stop: stop,
+		conns: make(map[uint64]*conn), listeners: make(map[uint64]*listener),
+	}
+	s.l.syncWakeUp()
+	return s, nil
+}
+
+// close waits for all goroutines, which s.ctx has to have ended.
+func (s *supervisor) close() {
+	s.wg.Wait()
+	s.mu.Lock()
+	for _, l := range s.listeners {
+		l.close()
+	}
+	s.mu.Unlock()
+	s.poll.close()
+	s.epolls.close()
+	_ = unix.Close(s.stop)
+}
+
+// interrupt makes serve return.
+func (s *supervisor) interrupt() {
+	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
+	_, _ = unix.Write(s.stop, one[:])
+}
+
+// serve answers notifications until the last filtered task is gone.
+func (s *supervisor) serve() error {
+	fds := []unix.PollFd{{Fd: int32(s.l.fd), Events: unix.POLLIN}, {Fd: int32(s.stop), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil {
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			return os.NewSyscallError("poll", err)
+		}
+		switch {
+		case fds[1].Revents != 0:
+			return nil
+		case fds[0].Revents&unix.POLLIN != 0:
+			n, err := s.l.receive()
+			if errors.Is(err, unix.ENOENT) {
+				continue // killed between poll and here
+			}
+			if err != nil {
+				return os.NewSyscallError("ioctl SECCOMP_IOCTL_NOTIF_RECV", err)
+			}
+			s.dispatch(n)
+		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
+			return nil
+		}
+	}
+}
+
+// dispatch starts the answer to n. It does not block.
+func (s *supervisor) dispatch(n *notif) {
+	if n.PID == 0 { // a task that is not visible in our PID namespace
+		s.cont(n)
+		return
+	}
+	switch n.Nr {
+	case unix.SYS_CONNECT:
+		s.connect(n)
+	case unix.SYS_ACCEPT4, sysAccept:
+		s.accept(n)
+	case unix.SYS_LISTEN:
+		s.wg.Go(func() { s.listen(n) })
+	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:
+		if c := s.connOf(n); c != nil {
+			s.wg.Go(func() { s.getname(n, c) })
+			return
+		}
+		s.cont(n)
+	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
+		if c := s.connOf(n); c != nil {
+			s.wg.Go(func() { s.sockopt(n, c) })
+			return
+		}
+		s.cont(n)
+	default:
+		if n.Nr == unix.SYS_EPOLL_CREATE1 || n.Nr == sysEpollCreate {
+			s.epolls.made()
+		}
+		s.cont(n)
+	}
+}
+
+// cont, reply and fail answer n where nothing is to be done if that comes too
+// late.
+func (s *supervisor) cont(n *notif)                  { s.answered(n.cont()) }
+func (s *supervisor) reply(n *notif, val int)        { s.answered(n.reply(val)) }
+func (s *supervisor) fail(n *notif, e syscall.Errno) { s.answered(n.fail(e)) }
+
+func (s *supervisor) answered(err error) {
+	if err != nil && !isGone(err) {
+		s.log.Error("cannot answer a system call", "err", err)
+	}
+}
+
+// fdArg is the descriptor number that every trapped call has first.
+func (n *notif) fdArg() int { return int(int32(n.Args[0])) }
+
+func (n *notif) tid() int { return int(n.PID) }
+
+// connOf returns the connection that n's descriptor stands for, or nil.
+func (s *supervisor) connOf(n *notif) *conn {
+	if s.nConns.Load() == 0 {
+		return nil
+	}
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil {
+		return nil
+	}
+	return s.lookup(inode)
+}
+
+func (s *supervisor) lookup(inode uint64) *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns[inode]
+}
+
+// register enters c under inode. It returns false if another connection is
+// there.
+func (s *supervisor) register(inode uint64, c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.conns[inode]; old != nil && old != c {
+		return false
+	}
+	s.conns[inode] = c
+	s.nConns.Store(int64(len(s.conns)))
+	return true
+}
+
+func (s *supervisor) unregister(inode uint64, c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns[inode] == c {
+		delete(s.conns, inode)
+		s.nConns.Store(int64(len(s.conns)))
+	}
+}
+
+// serviceGone tells, and logs once, that there is no service any more.
+func (s *supervisor) serviceGone() bool {
+	if s.broker == nil {
+		return true
+	}
+	select {
+	case <-s.broker.Done():
+	default:
+		return false
+	}
+	if !s.warned.Swap(true) {
+		s.log.Warn("the stack service is gone; new connections use plain TCP")
+	}
+	return true
+}
+
+// sleep waits for d or the supervisor's end.
+func (s *supervisor) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ctx.Done():
+	}
+}

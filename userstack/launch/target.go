@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file looks into the process that stopped in a system call. Its results
+// are the process's only if notif.valid says so afterwards.
+
+var errNotSocket = errors.New("launch: not a socket")
+
+// socketInode returns the inode number of the socket that fd is in thread
+// tid, which tells sockets apart for as long as they exist.
+func socketInode(tid, fd int) (uint64, error) {
+	path := make([]byte, 0, 40)
+	path = append(path, "/proc/"...)
+	path = strconv.AppendInt(path, int64(tid), 10)
+	path = append(path, "/fd/"...)
+	path = strconv.AppendInt(path, int64(fd), 10)
+	path = append(path, 0)
+	var buf [64]byte
+	n, _, e := unix.Syscall6(unix.SYS_READLINKAT, atFDCWD, uintptr(unsafe.Pointer(&path[0])),
+		uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return parseSocketLink(buf[:n])
+}
+
+// atFDCWD is AT_FDCWD as a register holds it.
+const atFDCWD = ^uintptr(99)
+
+func parseSocketLink(link []byte) (uint64, error) {
+	num, ok := bytes.CutPrefix(link, []byte("socket:["))
+	if !ok || len(num) < 2 {
+		return 0, errNotSocket
+	}
+	return strconv.ParseUint(string(num[:len(num)-1]), 10, 64)
+}
+
+// openPidfd opens a pidfd for the thread tid, or for its process on kernels
+// before 6.9.
+func openPidfd(tid int) (int, error) {
+	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if !errors.Is(err, unix.EINVAL) {
+		return fd, err
+	}
+	tgid, err := tgidOf(tid)
+	if err != nil {
+		return -1, err
+	}
+	return unix.PidfdOpen(tgid, 0)
+}
+
+// getFD duplicates descriptor fd of thread tid into the launcher.
+func getFD(tid, fd int) (int, error) {
+	p, err := openPidfd(tid)
+	if err != nil {
+		return -1, fmt.Errorf("launch: pidfd of %d: %w", tid, err)
+	}
+	defer unix.Close(p)
+	n, err := unix.PidfdGetfd(p, fd, 0)
+	if err != nil {
+		return -1, fmt.Errorf("launch: descriptor %d of %d: %w", fd, tid, err)
+	}
+	return n, nil
+}
+
+// tgidOf returns the process id of thread tid.
+func tgidOf(tid int) (int, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	return statusInt(b, "Tgid:")
+}
+
+func statusInt(status []byte, key string) (int, error) {
+	for line := range bytes.Lines(status) {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			return strconv.Atoi(string(bytes.TrimSpace(v)))
+		}
+	}
+	return 0, fmt.Errorf("launch: no %s in status", key)
+}
+
+// fdFlags returns the open flags of descriptor fd, O_CLOEXEC included.
+func fdFlags(tid, fd int) (int, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte("flags:")); ok {
+			f, err := strconv.ParseUint(string(bytes.TrimSpace(v)), 8, 32)
+			return int(f), err
+		}
+	}
+	return 0, errors.New("launch: no flags in fdinfo")
+}
+
+// readMem fills b from address addr of thread tid, or fails.
+func readMem(tid int, addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	local := []unix.Iovec{{Base: &b[0]}}
+	local[0].SetLen(len(b))
+	n, err := unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	if err != nil {
+		return err
+	}
+	if n != len(b) {
+		return unix.EFAULT
+	}
+	return nil
+}
+
+// memory opens the memory of n's process for writing. It returns an error if
+// the call is over, so that a recycled thread id cannot be written to.
+func (n *notif) memory() (*os.File, error) {
+	f, err := os.OpenFile("/proc/"+strconv.Itoa(int(n.PID))+"/mem", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if !n.valid() {
+		_ = f.Close()
+		return nil, unix.ENOENT
+	}
+	return f, nil
+}
+
+// parseSockaddr decodes the address given to connect(). flowinfo is that of
+// IPv6, 0 otherwise. Families other than IPv4 and IPv6 give an invalid
+// address.
+func parseSockaddr(b []byte) (ap netip.AddrPort, flowinfo uint32) {
+	if len(b) < unix.SizeofSockaddrInet4 {
+		return ap, 0
+	}
+	port := binary.BigEndian.Uint16(b[2:])
+	switch binary.NativeEndian.Uint16(b) {
+	case unix.AF_INET:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port), 0
+	case unix.AF_INET6:
+		if len(b) < unix.SizeofSockaddrInet6-4 { // without the scope id, as RFC 2133 had it
+			return ap, 0
+		}
+		a := netip.AddrFrom16([16]byte(b[8:24]))
+		if len(b) >= unix.SizeofSockaddrInet6 {
+			if z := binary.NativeEndian.Uint32(b[24:]); z != 0 && !a.Is4In6() {
+				a = a.WithZone(strconv.FormatUint(uint64(z), 10))
+			}
+		}
+		return netip.AddrPortFrom(a, port), binary.NativeEndian.Uint32(b[4:])
+	}
+	return ap, 0
+}
+
+// appendSockaddr encodes ap as a socket of the domain reports it.
+func appendSockaddr(b []byte, domain int, ap netip.AddrPort) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(domain))
+	b = binary.BigEndian.AppendUint16(b, ap.Port())
+	if domain == unix.AF_INET {
+		var a [4]byte
+		if u := ap.Addr().Unmap(); u.Is4() {
+			a = u.As4()
+		}
+		b = append(b, a[:]...)
+		return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
+	b = append(b, 0, 0, 0, 0)
+	var a [16]byte
+	if ap.Addr().IsValid() {
+		a = ap.Addr().As16()
+	}
+	b = append(b, a[:]...)
+	zone, _ := strconv.ParseUint(ap.Addr().Zone(), 10, 32)
+	return binary.NativeEndian.AppendUint32(b, uint32(zone))
+}
+
+// writeSockaddr stores sa at addr as accept and getpeername do: cut to the
+// length at lenAddr, which then gets the full length. A null addr writes
+// nothing if mayOmit (accept).
+func (n *notif) writeSockaddr(addr, lenAddr uint64, sa []byte, mayOmit bool) error {
+	if addr == 0 && mayOmit {
+		return nil
+	}
+	var l [4]byte
+	if err := readMem(int(n.PID), lenAddr, l[:]); err != nil {
+		return unix.EFAULT
+	}
+	size := int32(binary.NativeEndian.Uint32(l[:]))
+	if size < 0 {
+		return unix.EINVAL
+	}
+	f, err := n.memory()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if m := min(int(size), len(sa)); m > 0 {
+		if _, err := f.WriteAt(sa[:m], int64(addr)); err != nil {
+			return unix.EFAULT
+		}
+	}
+	binary.NativeEndian.PutUint32(l[:], uint32(len(sa)))
+	if _, err := f.WriteAt(l[:], int64(lenAddr)); err != nil {
+		return unix.EFAULT
+	}
+	return nil
+}
+
+// writeOption stores a socket option's value as getsockopt does.
+func (n *notif) writeOption(value []byte) error {
+	f, err := n.memory()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var l [4]byte
+	if err := readMem(int(n.PID), n.Args[4], l[:]); err != nil {
+		return unix.EFAULT
+	}
+	size := int32(binary.NativeEndian.Uint32(l[:]))
+	if size < 0 {
+		return unix.EINVAL
+	}
+	value = value[:min(len(value), int(size))]
+	if len(value) > 0 {
+		if _, err := f.WriteAt(value, int64(n.Args[3])); err != nil {
+			return unix.EFAULT
+		}
+	}
+	binary.NativeEndian.PutUint32(l[:], uint32(len(value)))
+	if _, err := f.WriteAt(l[:], int64(n.Args[4])); err != nil {
+		return unix.EFAULT
+	}
+	return nil
+}
+
+func toAddrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		ip := netip.AddrFrom16(a.Addr)
+		if a.ZoneId != 0 && !ip.Is4In6() {
+			ip = ip.WithZone(strconv.FormatUint(uint64(a.ZoneId), 10))
+		}
+		return netip.AddrPortFrom(ip, uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}
+
+func errnoOr(err error, or syscall.Errno) syscall.Errno {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return or
+}
+
+// siginfoPID reads si_pid of a siginfo that waitid filled in. The union begins
+// at the first offset after three ints that suits a pointer.
+func siginfoPID(i *unix.Siginfo) int {
+	const union = (3*4 + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(i), union)))
+}
