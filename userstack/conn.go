@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/stats"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -64,6 +65,7 @@ const inlineCopy = 4 << 10
 // newConn allocates the local part of a connection. g.mu is held.
 func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	s, tcp := g.s, h.tcp
+	rmb, snd := g.rmbBytes, g.sendBytes
 	core, err := g.core.NewConn(now, uint8(wire.BufSizeFor(s.cfg.RecvBuf)), s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
@@ -74,6 +76,15 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1),
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
 	}
+	count := func(dir stats.Direction, size int, reused bool) {
+		if reused {
+			s.stats.BufferReuse(dir, size)
+		} else {
+			s.stats.BufferAlloc(dir, size)
+		}
+	}
+	count(stats.RX, wire.BufSizeFor(s.cfg.RecvBuf).Bytes(), g.rmbBytes == rmb)
+	count(stats.TX, s.cfg.SendBuf, g.sendBytes == snd)
 	core.Data = c
 	g.conns[c] = struct{}{}
 	if !g.peerAddr.IsValid() {
@@ -230,7 +241,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 			n += copy(p[n:], b)
 			c.core.Consumed(time.Now(), n)
 			c.rxBytes += uint64(n)
-			c.s.stats.Received(n)
+			c.s.stats.RX(n)
 			c.g.unlock()
 			return n, nil
 		}
@@ -279,7 +290,7 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 			}
 			c.unhold()
 		})
-		c.s.stats.Received(n)
+		c.s.stats.RX(n)
 		if werr != nil {
 			return total, werr
 		}
@@ -306,6 +317,7 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 		}
 		if len(a) == 0 {
 			c.g.unlock()
+			c.s.stats.Buffer(stats.TX, stats.Full)
 			if err := c.wait(c.wwake, &c.wdl); err != nil {
 				return total, c.opError("write", err)
 			}
@@ -329,7 +341,7 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 				c.unhold()
 			})
 		}
-		c.s.stats.Sent(n)
+		c.s.stats.TX(n, n)
 		total += n
 		if p = p[n:]; len(p) == 0 {
 			return total, nil
@@ -351,6 +363,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		if len(a) == 0 {
 			c.g.unlock()
+			c.s.stats.Buffer(stats.TX, stats.Full)
 			if err := c.wait(c.wwake, &c.wdl); err != nil {
 				return total, c.opError("write", err)
 			}
@@ -367,7 +380,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 			}
 			c.unhold()
 		})
-		c.s.stats.Sent(n)
+		c.s.stats.TX(n, n)
 		total += int64(n)
 		if rerr == io.EOF {
 			return total, nil

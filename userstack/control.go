@@ -150,10 +150,12 @@ func (c *control) Devices(context.Context) ([]nl.Device, error) {
 // Stats implements nl.Control.
 func (c *control) Stats(context.Context) (nl.Stats, error) {
 	st := c.s.stats.Snapshot()
+	var tx, rx uint64
 	c.eachGroup(func(g *group) {
-		st.SMCR.TXUsage += g.sendBytes
-		st.SMCR.RXUsage += g.rmbBytes
+		tx += g.sendBytes
+		rx += g.rmbBytes
 	})
+	st.SMCR.TXUsage, st.SMCR.RXUsage = tx, rx
 	return st, nil
 }
 

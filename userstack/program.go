@@ -92,7 +92,7 @@ func (s *Stack) account(side stats.Side, c *Conn, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
-		s.stats.Connected(side)
+		s.stats.Connection(side, 1)
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {

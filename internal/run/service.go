@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/serve"
+	"smcr/userstack/broker"
+	"smcr/userstack/service"
+)
+
+// errStranger means that somebody other than root and this user answers at
+// the stack's address.
+var errStranger = errors.New("another user answers at the address of this network namespace's stack: not trusting it")
+
+// session opens a session with the stack of this network namespace and
+// starts the stack if there is none.
+func session(ctx context.Context, command string, serveArgs []string) (_ *broker.Client, started bool, err error) {
+	c, err := dial(ctx, command)
+	if err == nil || !absent(err) {
+		return c, false, err
+	}
+	err = serve.StartOnDemand(ctx, serveArgs...)
+	if err != nil && !strings.Contains(err.Error(), service.ErrRunning.Error()) {
+		return nil, false, err
+	}
+	// Started by this process, or by another one a moment ago.
+	c, derr := dial(ctx, command)
+	return c, err == nil, derr
+}
+
+func dial(ctx context.Context, command string) (*broker.Client, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unixpacket", service.RunSocket)
+	if err != nil {
+		return nil, err
+	}
+	uc := nc.(*net.UnixConn)
+	if err := trusted(uc); err != nil {
+		_ = uc.Close()
+		return nil, err
+	}
+	return broker.NewClient(ctx, uc, command)
+}
+
+// absent reports whether nobody serves at the address, as opposed to a
+// service that refuses.
+func absent(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func trusted(c *net.UnixConn) error {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if cerr != nil {
+		return os.NewSyscallError("getsockopt SO_PEERCRED", cerr)
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w (user %d)", errStranger, cred.Uid)
+	}
+	return nil
+}

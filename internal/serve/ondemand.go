@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// readyFD is the descriptor at which a service started on demand tells how
+// the start went: "ok", or the error.
+const readyFD = 3
+
+// startTimeout bounds the start of a service on demand.
+const startTimeout = 15 * time.Second
+
+// IdleTimeout is how long a service that was started on demand waits for the
+// next program before it ends.
+const IdleTimeout = time.Minute
+
+// ErrStart is wrapped by the error of a service that could not be started.
+var ErrStart = errors.New("cannot start the stack of this network namespace")
+
+// StartOnDemand starts "smcr serve" in the background, in the network
+// namespace of the caller, and returns when it serves, or with the reason why
+// it does not. args are further flags of smcr serve.
+func StartOnDemand(ctx context.Context, args ...string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	defer r.Close()
+	cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--idle-timeout", IdleTimeout.String()}, args...)...)
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if f := openLog(); f != nil {
+		defer f.Close()
+		cmd.Stderr = f
+	}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	// The service outlives this process; while this one lives it must not
+	// leave a zombie.
+	go func() { _ = cmd.Wait() }()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	switch line = strings.TrimSpace(line); {
+	case line == "ok":
+		return nil
+	case line != "":
+		return fmt.Errorf("%w: %s", ErrStart, line)
+	case ctx.Err() != nil:
+		_ = cmd.Process.Kill()
+		return fmt.Errorf("%w: it did not come up within %v", ErrStart, startTimeout)
+	default:
+		return fmt.Errorf("%w: it ended without a word (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
+	}
+}
+
+// openLog opens the log of the service of this network namespace, or returns
+// nil where there is no place for it.
+func openLog() *os.File {
+	dir := "/run/smcr"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return nil
+	}
+	name := filepath.Join(dir, fmt.Sprintf("serve-%d.log", st.Ino))
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o640)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// reportStart tells the process that started this one how the start went.
+func reportStart(err error) {
+	f := os.NewFile(readyFD, "ready")
+	if f == nil {
+		return
+	}
+	defer f.Close()
+	if err == nil {
+		fmt.Fprintln(f, "ok")
+		return
+	}
+	fmt.Fprintln(f, strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+// newLogger logs to standard error.
+func newLogger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce"
+	"smcr/userstack"
+	"smcr/userstack/service"
+)
+
+// Options are the flags of smcr serve.
+type Options struct {
+	Err         io.Writer
+	NetDevs     []string
+	AssumeSMC   []netip.Prefix
+	NoOption    bool
+	RoCE        string
+	RecvBuf     int
+	SendBuf     int
+	EyeCatcher  bool
+	IdleTimeout time.Duration
+	OnDemand    bool
+	LogLevel    slog.Level
+}
+
+// ErrPrivilege tells that software RoCE cannot be used by this user.
+var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW and CAP_NET_ADMIN: run it as root")
+
+// Run serves until a signal ends it.
+func Run(ctx context.Context, o *Options) error {
+	err := run(ctx, o)
+	if err != nil && o.OnDemand {
+		reportStart(err)
+	}
+	return err
+}
+
+func run(ctx context.Context, o *Options) error {
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	if err := permitted(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg)
+	if err != nil {
+		return err
+	}
+	cfg.Log.Info("serving", "pid", os.Getpid())
+	if o.OnDemand {
+		reportStart(nil)
+		o.OnDemand = false // said
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}
+
+func (o *Options) config() (service.Config, error) {
+	log := newLogger(o.Err, o.LogLevel)
+	for _, n := range o.NetDevs {
+		if _, err := net.InterfaceByName(n); err != nil {
+			return service.Config{}, fmt.Errorf("no netdev %q: see 'ip link': %w", n, os.ErrNotExist)
+		}
+	}
+	opts := []softroce.Option{softroce.WithLogger(log)}
+	switch o.RoCE {
+	case "", "v1":
+		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv1))
+	case "v2":
+		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv2))
+	default:
+		return service.Config{}, fmt.Errorf("no RoCE version %q: v1 or v2: %w", o.RoCE, os.ErrInvalid)
+	}
+	return service.Config{
+		Log: log, IdleTimeout: o.IdleTimeout,
+		Stack: userstack.Config{
+			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
+			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, EyeCatcher: o.EyeCatcher, Log: log,
+		},
+	}, nil
+}
+
+// permitted fails early, before anything is changed, where packet sockets
+// are not allowed.
+func permitted() error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			return fmt.Errorf("%w: %w", ErrPrivilege, os.ErrPermission)
+		}
+		return fmt.Errorf("packet sockets: %w", err)
+	}
+	return unix.Close(fd)
+}
