@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simfabric
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"smcr/rdmaverbs"
+)
+
+// ErrNoRoute means that an address is not on a network of the host.
+var ErrNoRoute = errors.New("simfabric: no route")
+
+// NetDev describes a netdev of a host.
+type NetDev struct {
+	Name string
+	// LAN is the switch it is plugged into; netdevs on one LAN reach each
+	// other. Empty means "lan".
+	LAN string
+	// Addrs are its addresses with their prefix lengths, unique in the world.
+	Addrs []netip.Prefix
+	// VLAN is its VLAN id, 0 for none.
+	VLAN uint16
+	// NoRDMA says that no RDMA device stands on it.
+	NoRDMA bool
+	// MTU is the path MTU, zero for 1024 bytes.
+	MTU rdmaverbs.MTU
+}
+
+// A NetDevState tells of a netdev as it is now.
+type NetDevState struct {
+	Name  string
+	Index int
+	Up    bool
+}
+
+// A Route says how a host reaches a neighbour.
+type Route struct {
+	NetDev  string
+	IfIndex int
+	VLAN    uint16
+	Local   []netip.Prefix // addresses of the netdev
+	Peers   []string       // other netdevs in the same subnet
+}
+
+// A Host has netdevs, the RDMA devices on them, and TCP.
+type Host struct {
+	w      *World
+	name   string
+	devs   []*netdev
+	silent bool // vanished
+}
+
+// netdev is a netdev and what is on it.
+type netdev struct {
+	NetDev
+	host   *Host
+	index  int
+	mac    net.HardwareAddr
+	gid    rdmaverbs.GID // RoCE version 1
+	lan    *lan
+	up     bool
+	gone   bool
+	opened map[*Device]struct{}
+}
+
+// Host adds a host to the world. It panics if an address is taken.
+func (w *World) Host(name string, devs ...NetDev) *Host {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := &Host{w: w, name: name}
+	for _, d := range devs {
+		w.lastID++
+		if d.LAN == "" {
+			d.LAN = "lan"
+		}
+		if d.MTU == 0 {
+			d.MTU = rdmaverbs.MTU1024
+		}
+		n := &netdev{
+			NetDev: d, host: h, index: len(h.devs) + 2, lan: w.lan(d.LAN), up: true,
+			mac:    net.HardwareAddr{2, 0, 0, 0, byte(w.lastID >> 8), byte(w.lastID)},
+			opened: map[*Device]struct{}{},
+		}
+		n.gid = linkLocal(n.mac)
+		for _, p := range d.Addrs {
+			if w.addrs[p.Addr()] != nil {
+				panic(fmt.Sprintf("simfabric: address %s exists", p.Addr()))
+			}
+			w.addrs[p.Addr()] = n
+		}
+		h.devs = append(h.devs, n)
+	}
+	w.hosts = append(w.hosts, h)
+	return h
+}
+
+// linkLocal is the link-local address of an EUI-48 (RFC 4291, appendix A).
+func linkLocal(mac net.HardwareAddr) (g rdmaverbs.GID) {
+	g[0], g[1] = 0xfe, 0x80
+	copy(g[8:11], mac[:3])
+	g[8] ^= 2
+	g[11], g[12] = 0xff, 0xfe
+	copy(g[13:], mac[3:])
+	return g
+}
+
+// Name returns the host's name.
+func (h *Host) Name() string { return h.name }
+
+// Vanish makes the host silent and deaf, as if its power had failed, or ends
+// that. Nobody is told.
+func (h *Host) Vanish(silent bool) {
+	h.w.mu.Lock()
+	defer h.w.unlock()
+	h.silent = silent
+}
+
+// Route finds the way to a neighbour.
+func (h *Host) Route(_, remote netip.Addr) (Route, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	remote = remote.Unmap().WithZone("")
+	for _, n := range h.devs {
+		if n.gone {
+			continue
+		}
+		for _, p := range n.Addrs {
+			if p.Contains(remote) {
+				return h.route(n, p), nil
+			}
+		}
+	}
+	return Route{}, fmt.Errorf("%w from %s to %s", ErrNoRoute, h.name, remote)
+}
+
+func (h *Host) route(n *netdev, via netip.Prefix) Route {
+	rt := Route{NetDev: n.Name, IfIndex: n.index, VLAN: n.VLAN, Local: n.Addrs}
+	for _, o := range h.devs {
+		if o == n || o.gone {
+			continue
+		}
+		for _, p := range o.Addrs {
+			if p.Bits() == via.Bits() && p.Masked() == via.Masked() {
+				rt.Peers = append(rt.Peers, o.Name)
+				break
+			}
+		}
+	}
+	return rt
+}
+
+// NetDevs lists the netdevs that exist.
+func (h *Host) NetDevs() []NetDevState {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	var out []NetDevState
+	for _, n := range h.devs {
+		if !n.gone {
+			out = append(out, NetDevState{n.Name, n.index, n.up})
+		}
+	}
+	return out
+}
+
+// SetPort takes a netdev, and the RDMA port on it, up or down.
+func (h *Host) SetPort(name string, up bool) {
+	h.w.mu.Lock()
+	defer h.w.unlock()
+	n := h.find(name)
+	if n == nil || n.up == up {
+		return
+	}
+	n.up = up
+	t := rdmaverbs.EventPortErr
+	if up {
+		t = rdmaverbs.EventPortActive
+	}
+	for d := range n.opened {
+		d.event(rdmaverbs.AsyncEvent{Type: t, Port: 1})
+	}
+}
+
+// Remove takes a netdev away: its RDMA device is fatally lost and all its
+// queue pairs fail. Restore brings it back as new.
+func (h *Host) Remove(name string) {
+	h.w.mu.Lock()
+	defer h.w.unlock()
+	n := h.find(name)
+	if n == nil || n.gone {
+		return
+	}
+	n.gone = true
+	for d := range n.opened {
+		d.lost()
+	}
+}
+
+// Restore undoes Remove. Devices opened before stay lost.
+func (h *Host) Restore(name string) {
+	h.w.mu.Lock()
+	defer h.w.unlock()
+	if n := h.find(name); n != nil {
+		n.gone, n.up = false, true
+		n.opened = map[*Device]struct{}{}
+	}
+}
+
+func (h *Host) find(name string) *netdev {
+	for _, n := range h.devs {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// reaches reports whether messages of n arrive at o now.
+func (n *netdev) reaches(o *netdev) bool {
+	return n.up && o.up && !n.gone && !o.gone && !n.host.silent && !o.host.silent &&
+		n.lan == o.lan && !n.lan.down && n.VLAN == o.VLAN
+}
+
+// byGID finds the netdev on n's LAN that has a GID.
+func (w *World) byGID(n *netdev, g rdmaverbs.GID) *netdev {
+	for _, h := range w.hosts {
+		for _, o := range h.devs {
+			if o.gid == g && o.lan == n.lan {
+				return o
+			}
+		}
+	}
+	return nil
+}
+
+// seconds of a local ACK timeout code (InfiniBand specification, 9.7.6.1.3).
+func ackTimeout(code uint8) time.Duration { return 4096 * time.Nanosecond << (code & 31) }
+
+// rnrDelay is the RNR NAK timer of a code, 0 to 31 (InfiniBand specification,
+// table 45), in units of 10 us.
+func rnrDelay(code uint8) time.Duration {
+	units := [32]uint16{
+		0: 65535, 1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, 7: 12, 8: 16, 9: 24, 10: 32, 11: 48, 12: 64, 13: 96, 14: 128, 15: 192,
+		16: 256, 17: 384, 18: 512, 19: 768, 20: 1024, 21: 1536, 22: 2048, 23: 3072, 24: 4096, 25: 6144, 26: 8192, 27: 12288,
+		28: 16384, 29: 24576, 30: 32768, 31: 49152,
+	}
+	return time.Duration(units[code&31]) * 10 * time.Microsecond
+}
+
+// guid makes an EUI-64 of a MAC address.
+func guid(mac net.HardwareAddr) (id [8]byte) {
+	g := linkLocal(mac)
+	binary.BigEndian.PutUint64(id[:], binary.BigEndian.Uint64(g[8:]))
+	return id
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simfabric
+
+import (
+	"fmt"
+	"time"
+
+	"smcr/rdmaverbs"
+)
+
+// qp is a queue pair. Its state is guarded by World.mu.
+type qp struct {
+	w      *World
+	dev    *Device
+	pd     *pd
+	init   rdmaverbs.QPInit
+	scq    *cq
+	rcq    *cq
+	qpn    uint32
+	state  rdmaverbs.QPState
+	rtr    rdmaverbs.PathInfo // as given to ToRTR
+	rts    rdmaverbs.PathInfo // as given to ToRTS
+	closed bool
+
+	rq []recvWQE
+	sq []*sendWQE
+	// sent counts the requests at the head of sq that the peer has executed
+	// or refused; their answers are on the way.
+	sent       int
+	lastArrive time.Time
+	lastAck    time.Time
+	sendArmed  bool // an event for the first request not sent is scheduled
+	ackArmed   bool // an event for the first answer is scheduled
+}
+
+// sendWQE is a send work request on its way.
+type sendWQE struct {
+	wr     rdmaverbs.SendWR
+	inline []byte
+	length int
+	at     time.Time // when it reaches the peer
+	ackAt  time.Time // when the answer comes
+	status rdmaverbs.WCStatus
+	tries  int  // repeated so often for want of an answer
+	rnrs   int  // repeated so often for want of a receive request
+	again  bool // the answer was lost: it takes a live peer to repeat it
+}
+
+type recvWQE struct {
+	id  uint64
+	sg  rdmaverbs.SGE
+	bad bool
+}
+
+// CreateQP implements rdmaverbs.PD.
+func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
+	scq, ok1 := init.SendCQ.(*cq)
+	rcq, ok2 := init.RecvCQ.(*cq)
+	bad := func(what string) (rdmaverbs.QP, error) {
+		return nil, fmt.Errorf("simfabric: create queue pair: %s: %w", what, rdmaverbs.ErrInvalid)
+	}
+	switch {
+	case !ok1 || !ok2 || scq.dev != p.dev || rcq.dev != p.dev:
+		return bad("completion queue of another device")
+	case init.Port != 1:
+		return bad("no such port")
+	case init.SGIDIndex != 0:
+		return bad("no such GID index")
+	case init.MaxSend < 0 || init.MaxSend > maxQPWR || init.MaxRecv < 0 || init.MaxRecv > maxQPWR:
+		return bad("queue size")
+	}
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := p.dev.usable(); err != nil {
+		return nil, err
+	}
+	if p.closed || scq.closed || rcq.closed {
+		return nil, fmt.Errorf("simfabric: create queue pair: %w", rdmaverbs.ErrClosed)
+	}
+	q := &qp{w: w, dev: p.dev, pd: p, init: init, scq: scq, rcq: rcq, state: rdmaverbs.QPSInit}
+	for q.qpn < 16 || w.qps[q.qpn] != nil {
+		q.qpn = w.rng.Uint32N(1<<24 - 1)
+	}
+	w.qps[q.qpn] = q
+	w.count.QPs++
+	p.users++
+	scq.qps++
+	rcq.qps++
+	return q, nil
+}
+
+// QPN implements rdmaverbs.QP.
+func (q *qp) QPN() uint32 { return q.qpn }
+
+// State implements rdmaverbs.QP.
+func (q *qp) State() rdmaverbs.QPState {
+	q.w.mu.Lock()
+	defer q.w.mu.Unlock()
+	return q.state
+}
+
+func (q *qp) checkPath(p *rdmaverbs.PathInfo) error {
+	switch {
+	case p.DGID.IsZero(), p.DQPN < 2, p.DQPN >= 1<<24, p.RQPSN >= 1<<24, p.SQPSN >= 1<<24, p.PathMTU.Bytes() == 0,
+		p.RetryCnt > 7, p.RNRRetry > 7, p.MinRNR > 31, p.Timeout > 31, p.MaxDestRd > maxReads, len(p.DMAC) != 0 && len(p.DMAC) != 6:
+		return fmt.Errorf("simfabric: queue pair %d: path %+v: %w", q.qpn, *p, rdmaverbs.ErrInvalid)
+	case p.PathMTU > q.dev.n.MTU:
+		return fmt.Errorf("simfabric: queue pair %d: path MTU of %d bytes, at most %d: %w", q.qpn, p.PathMTU.Bytes(), q.dev.n.MTU.Bytes(), rdmaverbs.ErrInvalid)
+	}
+	return nil
+}
+
+func (q *qp) checkState(want rdmaverbs.QPState) error {
+	if q.closed {
+		return fmt.Errorf("simfabric: queue pair %d: %w", q.qpn, rdmaverbs.ErrClosed)
+	}
+	if q.state != want {
+		return fmt.Errorf("simfabric: queue pair %d is in state %d: %w", q.qpn, q.state, rdmaverbs.ErrBadState)
+	}
+	return nil
+}
+
+// ToRTR implements rdmaverbs.QP.
+func (q *qp) ToRTR(p rdmaverbs.PathInfo) error {
+	q.w.mu.Lock()
+	defer q.w.unlock()
+	if err := q.checkPath(&p); err != nil {
+		return err
+	}
+	if err := q.checkState(rdmaverbs.QPSInit); err != nil {
+		return err
+	}
+	q.rtr, q.state = p, rdmaverbs.QPSRTR
+	return nil
+}
+
+// ToRTS implements rdmaverbs.QP.
+func (q *qp) ToRTS(p rdmaverbs.PathInfo) error {
+	q.w.mu.Lock()
+	defer q.w.unlock()
+	if err := q.checkPath(&p); err != nil {
+		return err
+	}
+	if err := q.checkState(rdmaverbs.QPSRTR); err != nil {
+		return err
+	}
+	q.rts, q.state = p, rdmaverbs.QPSRTS
+	return nil
+}
+
+// ToError implements rdmaverbs.QP.
+func (q *qp) ToError() error {
+	q.w.mu.Lock()
+	defer q.w.unlock()
+	if q.closed {
+		return fmt.Errorf("simfabric: queue pair %d: %w", q.qpn, rdmaverbs.ErrClosed)
+	}
+	q.toError()
+	return nil
+}
+
+// toError flushes all requests. mu is held.
+func (q *qp) toError() {
+	q.state = rdmaverbs.QPSErr
+	for _, w := range q.sq {
+		q.scq.push(rdmaverbs.WC{ID: w.wr.ID, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
+	}
+	for _, r := range q.rq {
+		q.rcq.push(rdmaverbs.WC{ID: r.id, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
+	}
+	q.sq, q.rq, q.sent = nil, nil, 0
+}
+
+// fail is toError for a reason other than the user's wish. mu is held.
+func (q *qp) fail() {
+	if q.state == rdmaverbs.QPSErr {
+		return
+	}
+	q.toError()
+	q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: q.qpn})
+}
+
+// Close implements rdmaverbs.QP. Notify functions for what it flushes are
+// called before it returns.
+func (q *qp) Close() error {
+	q.w.mu.Lock()
+	defer q.w.unlock()
+	if q.closed {
+		return fmt.Errorf("simfabric: queue pair %d: %w", q.qpn, rdmaverbs.ErrClosed)
+	}
+	q.toError()
+	q.closed = true
+	delete(q.w.qps, q.qpn)
+	q.w.count.QPs--
+	q.pd.users--
+	q.scq.qps--
+	q.rcq.qps--
+	return nil
+}
+
+// PostRecv implements rdmaverbs.QP.
+func (q *qp) PostRecv(wrs ...rdmaverbs.RecvWR) (int, error) {
+	q.w.mu.Lock()
+	defer q.w.unlock()
+	if q.closed {
+		return 0, fmt.Errorf("simfabric: queue pair %d: %w", q.qpn, rdmaverbs.ErrClosed)
+	}
+	for i := range wrs {
+		wr := &wrs[i]
+		if q.state == rdmaverbs.QPSErr {
+			q.rcq.push(rdmaverbs.WC{ID: wr.ID, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
+			continue
+		}
+		if len(q.rq) >= q.init.MaxRecv {
+			return i, fmt.Errorf("simfabric: queue pair %d: receive queue: %w", q.qpn, rdmaverbs.ErrQueueFull)
+		}
+		ok, err := q.checkSGE(&wr.SG, rdmaverbs.AccessLocalWrite)
+		if err != nil {
+			return i, err
+		}
+		q.rq = append(q.rq, recvWQE{id: wr.ID, sg: wr.SG, bad: !ok})
+	}
+	return len(wrs), nil
+}
+
+// PostSend implements rdmaverbs.QP.
+func (q *qp) PostSend(wrs ...rdmaverbs.SendWR) (int, error) {
+	q.w.mu.Lock()
+	defer q.w.unlock()
+	if q.closed {
+		return 0, fmt.Errorf("simfabric: queue pair %d: %w", q.qpn, rdmaverbs.ErrClosed)
+	}
+	if q.state != rdmaverbs.QPSRTS && q.state != rdmaverbs.QPSErr {
+		return 0, fmt.Errorf("simfabric: queue pair %d is not ready to send (state %d): %w", q.qpn, q.state, rdmaverbs.ErrBadState)
+	}
+	now := time.Now()
+	for i := range wrs {
+		if q.state == rdmaverbs.QPSErr {
+			q.scq.push(rdmaverbs.WC{ID: wrs[i].ID, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
+			continue
+		}
+		if err := q.postSend(now, &wrs[i]); err != nil {
+			return i, err
+		}
+	}
+	return len(wrs), nil
+}
+
+func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
+	if len(q.sq) >= q.init.MaxSend {
+		return fmt.Errorf("simfabric: queue pair %d: send queue: %w", q.qpn, rdmaverbs.ErrQueueFull)
+	}
+	inline := wr.Flags&rdmaverbs.Inline != 0
+	if wr.Op < rdmaverbs.OpSend || wr.Op > rdmaverbs.OpRead || inline && (wr.Op == rdmaverbs.OpRead || len(wr.InlineData) > maxInline) {
+		return fmt.Errorf("simfabric: queue pair %d: operation %d with %d bytes inline: %w", q.qpn, wr.Op, len(wr.InlineData), rdmaverbs.ErrInvalid)
+	}
+	w := &sendWQE{wr: *wr}
+	w.wr.InlineData = nil
+	if inline {
+		w.inline = append([]byte(nil), wr.InlineData...)
+		w.length = len(w.inline)
+	} else {
+		need := rdmaverbs.Access(0)
+		if wr.Op == rdmaverbs.OpRead {
+			need = rdmaverbs.AccessLocalWrite
+		}
+		for i := range w.wr.SG {
+			ok, err := q.checkSGE(&w.wr.SG[i], need)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				w.status = rdmaverbs.StatusLocProtErr
+			}
+			w.length += w.wr.SG[i].Len
+		}
+	}
+	switch {
+	case w.length > maxMsg:
+		w.status = rdmaverbs.StatusLocLenErr
+	case wr.Op == rdmaverbs.OpRead && q.rts.MaxRdAtom == 0:
+		w.status = rdmaverbs.StatusLocQPOpErr
+	}
+	q.lastArrive = q.w.arrival(now, q.lastArrive)
+	w.at = q.lastArrive
+	q.sq = append(q.sq, w)
+	q.arm()
+	return nil
+}
+
+// checkSGE checks local memory. An error means that the request makes no
+// sense, false that it fails when its turn comes.
+func (q *qp) checkSGE(g *rdmaverbs.SGE, need rdmaverbs.Access) (bool, error) {
+	if g.Len == 0 {
+		return true, nil
+	}
+	m, ok := g.MR.(*mr)
+	if !ok || g.Len < 0 || g.Off < 0 {
+		return false, fmt.Errorf("simfabric: queue pair %d: %d bytes at offset %d of memory region %v: %w", q.qpn, g.Len, g.Off, g.MR, rdmaverbs.ErrInvalid)
+	}
+	return m.pd == q.pd && m.access&need == need && g.Off <= len(m.buf) && g.Len <= len(m.buf)-g.Off, nil
+}

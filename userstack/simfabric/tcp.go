@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simfabric
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Retransmission of TCP segments: the first wait, the longest one, and how
+// often until the connection is given up (as net.ipv4.tcp_retries2).
+const (
+	tcpRTO     = 200 * time.Millisecond
+	tcpMaxRTO  = 120 * time.Second
+	tcpRetries = 15
+)
+
+// TCPConn is one end of a TCP connection. It implements net.Conn, and SetLinger
+// and CloseWrite as *net.TCPConn does.
+type TCPConn struct {
+	w             *World
+	n             *netdev
+	local, remote *net.TCPAddr
+	peer          *TCPConn
+
+	// Guarded by w.mu; cond is on it.
+	cond       *sync.Cond
+	buf        []byte // received, not read
+	eof        bool   // FIN came
+	err        error  // the connection is dead: ECONNRESET, ETIMEDOUT
+	flight     int    // bytes written that the peer has not read
+	wrote      bool   // FIN was sent: no more writes
+	closed     bool
+	linger0    bool
+	segs       []segment // on the way to the peer
+	armed      bool
+	tries      int
+	lastArrive time.Time
+	rdl, wdl   deadline
+}
+
+// segment is data, or the end of it.
+type segment struct {
+	at   time.Time
+	data []byte
+	fin  bool
+	rst  bool
+}
+
+type deadline struct {
+	t     time.Time
+	timer *time.Timer
+}
+
+func (d *deadline) passed(now time.Time) bool { return !d.t.IsZero() && !now.Before(d.t) }
+
+// Connect makes an established TCP connection from an address of one host to
+// one of another and returns its ends. Port 0 means any port.
+func (w *World) Connect(from, to netip.AddrPort) (client, server *TCPConn, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, b := w.addrs[from.Addr()], w.addrs[to.Addr()]
+	if a == nil || b == nil || !a.reaches(b) {
+		return nil, nil, fmt.Errorf("simfabric: connect %s to %s: %w", from, to, syscall.EHOSTUNREACH)
+	}
+	end := func(n *netdev, ap netip.AddrPort) *TCPConn {
+		if ap.Port() == 0 {
+			w.port++
+			ap = netip.AddrPortFrom(ap.Addr(), w.port)
+		}
+		return &TCPConn{w: w, n: n, local: net.TCPAddrFromAddrPort(ap), cond: sync.NewCond(&w.mu)}
+	}
+	client, server = end(a, from), end(b, to)
+	client.peer, server.peer = server, client
+	client.remote, server.remote = server.local, client.local
+	return client, server, nil
+}
+
+// LocalAddr implements net.Conn; the address is a *net.TCPAddr.
+func (c *TCPConn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
+func (c *TCPConn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *TCPConn) opError(op string, err error) error {
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+}
+
+// Read implements net.Conn.
+func (c *TCPConn) Read(p []byte) (int, error) {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	for {
+		switch {
+		case c.closed:
+			return 0, c.opError("read", net.ErrClosed)
+		case c.rdl.passed(time.Now()):
+			return 0, c.opError("read", os.ErrDeadlineExceeded)
+		case len(p) == 0:
+			return 0, nil
+		case len(c.buf) > 0:
+			n := copy(p, c.buf)
+			c.buf = c.buf[n:]
+			c.peer.flight -= n
+			c.peer.cond.Broadcast()
+			return n, nil
+		case c.err != nil:
+			return 0, c.opError("read", c.err)
+		case c.eof:
+			return 0, io.EOF
+		}
+		c.cond.Wait()
+	}
+}
+
+// Write implements net.Conn.
+func (c *TCPConn) Write(p []byte) (total int, err error) {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	for {
+		now := time.Now()
+		switch {
+		case c.closed:
+			return total, c.opError("write", net.ErrClosed)
+		case c.wdl.passed(now):
+			return total, c.opError("write", os.ErrDeadlineExceeded)
+		case c.err != nil:
+			return total, c.opError("write", c.err)
+		case c.wrote:
+			return total, c.opError("write", syscall.EPIPE)
+		case len(p) == 0:
+			return total, nil
+		}
+		if n := min(len(p), c.w.cfg.TCPWindow-c.flight); n > 0 {
+			// Cut anywhere: nobody may rely on boundaries.
+			n = 1 + c.w.rng.IntN(n)
+			c.send(now, segment{data: append([]byte(nil), p[:n]...)})
+			c.flight += n
+			total += n
+			p = p[n:]
+			continue
+		}
+		c.cond.Wait()
+	}
+}
+
+// send puts s on the way. mu is held.
+func (c *TCPConn) send(now time.Time, s segment) {
+	c.lastArrive = c.w.arrival(now, c.lastArrive)
+	s.at = c.lastArrive
+	c.segs = append(c.segs, s)
+	c.arm()
+}
+
+func (c *TCPConn) arm() {
+	if c.armed || len(c.segs) == 0 {
+		return
+	}
+	c.armed = true
+	c.w.at(c.segs[0].at, func(now time.Time) {
+		c.armed = false
+		c.arrive(now)
+		c.arm()
+	})
+}
+
+// arrive delivers the first segment on the way.
+func (c *TCPConn) arrive(now time.Time) {
+	if len(c.segs) == 0 || c.segs[0].at.After(now) {
+		return
+	}
+	s := &c.segs[0]
+	if !c.n.reaches(c.peer.n) {
+		if c.tries >= tcpRetries || s.rst { // RST is not sent again
+			c.segs = nil
+			c.die(syscall.ETIMEDOUT)
+			return
+		}
+		s.at = now.Add(min(tcpRTO<<c.tries, tcpMaxRTO))
+		c.tries++
+		return
+	}
+	c.tries = 0
+	p := c.peer
+	switch {
+	case s.rst:
+		c.segs = nil
+		p.segs = nil
+		p.buf = nil
+		p.die(syscall.ECONNRESET)
+		return
+	case p.closed && len(s.data) > 0:
+		p.send(now, segment{rst: true})
+	case p.err != nil || p.closed:
+	default:
+		p.buf = append(p.buf, s.data...)
+		p.eof = p.eof || s.fin
+		p.cond.Broadcast()
+	}
+	c.segs = c.segs[1:]
+}
+
+// die ends the connection at this side.
+func (c *TCPConn) die(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+	c.cond.Broadcast()
+}
+
+// Close implements net.Conn: FIN, or RST if data is unread or the linger time
+// is 0.
+func (c *TCPConn) Close() error {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.closed = true
+	for _, d := range []*deadline{&c.rdl, &c.wdl} {
+		if d.timer != nil {
+			d.timer.Stop()
+		}
+	}
+	c.cond.Broadcast()
+	now := time.Now()
+	switch {
+	case c.err != nil:
+	case c.linger0 || len(c.buf) > 0:
+		if c.linger0 {
+			c.segs = nil
+		}
+		c.send(now, segment{rst: true})
+	case !c.wrote:
+		c.send(now, segment{fin: true})
+	}
+	c.buf = nil
+	return nil
+}
+
+// CloseWrite sends FIN.
+func (c *TCPConn) CloseWrite() error {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	switch {
+	case c.closed:
+		return c.opError("close", net.ErrClosed)
+	case c.err != nil:
+		return c.opError("shutdown", syscall.ENOTCONN)
+	case !c.wrote:
+		c.wrote = true
+		c.send(time.Now(), segment{fin: true})
+		c.cond.Broadcast()
+	}
+	return nil
+}
+
+// SetLinger with 0 makes Close reset the connection.
+func (c *TCPConn) SetLinger(sec int) error {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.linger0 = sec == 0
+	return nil
+}
+
+// SetDeadline implements net.Conn.
+func (c *TCPConn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.rdl, &c.wdl) }
+
+// SetReadDeadline implements net.Conn.
+func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.rdl) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *TCPConn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.wdl) }
+
+func (c *TCPConn) setDeadlines(t time.Time, ds ...*deadline) error {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	for _, d := range ds {
+		if d.timer != nil {
+			d.timer.Stop()
+			d.timer = nil
+		}
+		d.t = t
+		if dur := time.Until(t); !t.IsZero() && dur > 0 {
+			d.timer = time.AfterFunc(dur, func() {
+				c.w.mu.Lock()
+				defer c.w.unlock()
+				c.cond.Broadcast()
+			})
+		}
+	}
+	c.cond.Broadcast()
+	return nil
+}
