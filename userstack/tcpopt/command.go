@@ -23,10 +23,9 @@ const (
 	commandUnlisten = 2
 )
 
-// command runs the command program on a socket whose mark is of flagListen.
+// command runs the command program on a socket whose mark has flagListen. The
+// caller holds listenMu.
 func (p *Program) command(fd, command int) error {
-	p.cmdMu.Lock()
-	defer p.cmdMu.Unlock()
 	if p.cmd == nil {
 		prog, err := p.objs.loadCommand()
 		if errors.Is(err, ErrUnsupportedKernel) {
@@ -115,7 +114,7 @@ func commandProgram() asm.Instructions {
 	a.unlessBits(regMark, markFlags, flagRegistered, "done")
 	a.sockListenerKey()
 	a.unregister()
-	a.flags(flagListen, 0)
+	a.flags(flagListen, flagRetired)
 	// SYNs stay saved, for the connections under way. What cannot be taken
 	// back has no effect any more.
 	a.readCallbacks("done")

@@ -38,6 +38,7 @@ const (
 	flagOwnState               // we asked for the listener's state callbacks
 	flagAccepted               // the socket was accepted from a marked listener
 	flagSavesSYN               // the application asked for saved SYNs itself
+	flagRetired                // the listener lost its mark, handshakes may be under way
 )
 
 const (

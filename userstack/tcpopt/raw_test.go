@@ -4,6 +4,7 @@ package tcpopt
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -339,33 +340,51 @@ func TestSavedSYN(t *testing.T) {
 	}
 }
 
-// TestOblivion floods the memory of handshakes while one is half-open: the
-// saved SYN then decides.
-func TestOblivion(t *testing.T) {
-	b := newBed(t)
-	b.addPhantom()
-	opt := option()
-	l := b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
-	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
-	b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt[:6]), nil)
-	var key, value uint64
-	b.must(netnstest.Until(ioTimeout, func() error {
-		return b.prog.objs.handshakes.NextKey(nil, &key)
-	}))
-	b.must(b.prog.objs.handshakes.Lookup(key, &value))
-	if value != synAckSMC {
-		t.Errorf("handshake noted as %d", value)
-	}
-	b.must(b.prog.objs.handshakes.Delete(key))
+// TestHalfOpen changes the world while a connection is half-open, whose SYN-ACK
+// had the option: the server has to stand by it.
+func TestHalfOpen(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(b *bed, listener int)
+	}{
+		{"nothing", func(*bed, int) {}},
+		{"unmarked", func(b *bed, l int) { b.must(b.prog.Unmark(l)) }},
+		{"forgotten", func(b *bed, _ int) { // in a flood of handshakes
+			var key uint64
+			b.must(b.prog.objs.handshakes.NextKey(nil, &key))
+			b.must(b.prog.objs.handshakes.Delete(key))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBed(t)
+			b.addPhantom()
+			opt := option()
+			l := b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
+			capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
+			b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt[:6]), nil)
+			var key, fact uint64
+			b.must(netnstest.Until(ioTimeout, func() error {
+				return b.prog.objs.handshakes.NextKey(nil, &key)
+			}))
+			b.must(b.prog.objs.handshakes.Lookup(key, &fact))
+			if fact != synAckSMC {
+				t.Errorf("handshake noted as %d", fact)
+			}
+			test.change(b, l)
 
-	var isn uint32
-	for _, s := range b.segments(capture) {
-		if s.syn && s.ack && s.dst == 5000 {
-			isn = s.seq
-		}
+			var isn uint32
+			for _, s := range b.segments(capture) {
+				if s.syn && s.ack && s.dst == 5000 {
+					isn = s.seq
+				}
+			}
+			b.sendTCP(5000, 4001, tcpFlagACK, 1001, isn+1, nil, nil)
+			b.wantPeer("server", b.accept(l), PeerSMC)
+			if err := b.prog.objs.handshakes.NextKey(nil, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+				t.Errorf("the handshake is still remembered: %v", err)
+			}
+		})
 	}
-	b.sendTCP(5000, 4001, tcpFlagACK, 1001, isn+1, nil, nil)
-	b.wantPeer("server", b.accept(l), PeerSMC)
 }
 
 // TestForeignCallbacks: another program asked for the header option callbacks of

@@ -60,9 +60,10 @@ type Program struct {
 	objs   *objects
 	link   *link.RawLink
 
-	// cmdMu serializes what runs in the context of listening sockets.
-	cmdMu sync.Mutex
-	cmd   *ebpf.Program // nil until first needed
+	// listenMu serializes the calls that change the marks of listeners, each
+	// of which reads, decides and writes.
+	listenMu sync.Mutex
+	cmd      *ebpf.Program // nil until first needed
 }
 
 // Attach loads the program and attaches it to the cgroup v2 tree.
@@ -178,6 +179,8 @@ func (p *Program) MarkListen(fd int) error {
 		return err
 	}
 	defer p.release()
+	p.listenMu.Lock()
+	defer p.listenMu.Unlock()
 	state, err := tcpState(fd)
 	if err != nil {
 		return err
@@ -222,14 +225,16 @@ func (p *Program) MarkListen(fd int) error {
 	return nil
 }
 
-// Unmark takes the marks of MarkConnect and MarkListen back. A connection whose
-// SYN was sent keeps what was announced. Unmarking a socket without a mark is
-// no error.
+// Unmark takes the marks of MarkConnect and MarkListen back. It has no effect
+// on a socket that is connecting, and connections whose handshake was begun with
+// the option end it as announced. Unmarking a socket without a mark is no error.
 func (p *Program) Unmark(fd int) error {
 	if err := p.acquire(); err != nil {
 		return err
 	}
 	defer p.release()
+	p.listenMu.Lock()
+	defer p.listenMu.Unlock()
 	m, err := p.objs.lookup(fd)
 	if errors.Is(err, ErrNotMarked) {
 		return nil
@@ -237,14 +242,17 @@ func (p *Program) Unmark(fd int) error {
 	if err != nil {
 		return err
 	}
-	if m.Flags&flagRegistered != 0 {
-		if err := p.command(fd, commandUnlisten); err != nil {
+	switch {
+	case m.Flags&flagRegistered != 0:
+		// Leaves a mark for the sockets to be accepted from handshakes under way.
+		return p.command(fd, commandUnlisten)
+	case m.Flags&(flagListen|flagConnect) == 0:
+		return nil // what is there is the finding about the peer
+	case m.Flags&flagArmed != 0:
+		state, err := tcpState(fd)
+		if err != nil || state != unix.BPF_TCP_CLOSE {
 			return err
 		}
-	}
-	if m.Flags&(flagListen|flagConnect) == 0 || m.Flags&flagArmed != 0 {
-		// Keep what the handshake found or is about to find.
-		return nil
 	}
 	return p.objs.delete(fd)
 }

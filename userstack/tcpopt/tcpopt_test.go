@@ -430,6 +430,16 @@ func TestFailedConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantPeer("refused client", fd, Unknown)
+
+	other := b.socket(b.A, unix.AF_INET)
+	b.must(b.prog.MarkConnect(other))
+	err = unix.Connect(other, &unix.SockaddrInet4{Port: 4001, Addr: b.B.Links[0].IPv4.As4()})
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		t.Fatal(err)
+	}
+	b.must(b.prog.Unmark(other))
+	b.wantPeer("refused and unmarked client", other, unmarked)
+
 	c := b.connect(fd, b.listener(unix.AF_INET, "0.0.0.0", 4001, true), unix.AF_INET, b.B.Addr())
 	b.wantPeer("client", c.client, PeerSMC)
 	b.wantPeer("server", c.server, PeerSMC)
