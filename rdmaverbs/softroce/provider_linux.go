@@ -50,7 +50,12 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDevice(name, w, *info, p.c)
+	c := p.c
+	if nw, ok := w.(*netWire); ok && nw.v2 == nil {
+		// UDP port 4791 is taken: addresses that come later change nothing.
+		c.types = []rdmaverbs.GIDType{rdmaverbs.RoCEv1}
+	}
+	d, err := newDevice(name, w, *info, c)
 	if err != nil {
 		w.close()
 		return nil, err

@@ -24,20 +24,21 @@ func BenchWrite(b *testing.B, open Open, n int) {
 	x, y := Connect(b, open(b), Config{})
 	src, _ := x.MR(n, 0)
 	dst, _ := y.MR(n, All)
-	wr := rdmaverbs.SendWR{Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, SG: [2]rdmaverbs.SGE{sge(src)}, RemoteAddr: dst.Addr(), RKey: dst.RKey()}
+	// Slices that outlive the loop: arguments of interface methods escape.
+	wr := []rdmaverbs.SendWR{{Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, SG: [2]rdmaverbs.SGE{sge(src)}, RemoteAddr: dst.Addr(), RKey: dst.RKey()}}
+	wcs := make([]rdmaverbs.WC, depth)
 	b.SetBytes(int64(n))
 	b.ReportAllocs()
 	b.ResetTimer()
-	var wcs [depth]rdmaverbs.WC
 	posted, done := 0, 0
 	for done < b.N {
 		for posted < b.N && posted-done < depth {
-			if _, err := x.QP.PostSend(wr); err != nil {
+			if _, err := x.QP.PostSend(wr...); err != nil {
 				b.Fatal(err)
 			}
 			posted++
 		}
-		done += benchWait(b, x, x.SendCQ, wcs[:])
+		done += benchWait(b, x, x.SendCQ, wcs)
 	}
 }
 
@@ -63,17 +64,17 @@ func BenchPingPong(b *testing.B, open Open, n int) {
 	var y *Conn
 	data := make([]byte, n)
 	var dst rdmaverbs.MR
-	var recvs [1]rdmaverbs.RecvWR
-	var sends [1]rdmaverbs.SendWR
-	x, y := Connect(b, open(b), Config{Notify: func() {
-		var wcs [4]rdmaverbs.WC
+	recvs := make([]rdmaverbs.RecvWR, 1)
+	sends := make([]rdmaverbs.SendWR, 1)
+	var wcs [4]rdmaverbs.WC
+	x, y := Connect(b, open(b), Config{Notify: func() { // by the receive goroutine only
 		for n := y.RecvCQ.Poll(wcs[:]); n > 0; n = y.RecvCQ.Poll(wcs[:]) {
 			for _, wc := range wcs[:n] {
 				if wc.Status != rdmaverbs.StatusSuccess {
 					return
 				}
-				y.QP.PostRecv(recvs[:]...)
-				y.QP.PostSend(sends[:]...)
+				y.QP.PostRecv(recvs...)
+				y.QP.PostSend(sends...)
 			}
 		}
 	}})
@@ -82,15 +83,15 @@ func BenchPingPong(b *testing.B, open Open, n int) {
 	sends[0] = rdmaverbs.SendWR{Op: rdmaverbs.OpSend, Flags: rdmaverbs.Inline, InlineData: data}
 	y.Recv(recvs[0], recvs[0], recvs[0], recvs[0])
 	back, _ := x.MR(4096, rdmaverbs.AccessLocalWrite)
-	mine := [1]rdmaverbs.RecvWR{{SG: sge(back)}}
+	mine := []rdmaverbs.RecvWR{{SG: sge(back)}}
 	b.ReportAllocs()
 	b.ResetTimer()
-	var wcs [4]rdmaverbs.WC
+	var got [4]rdmaverbs.WC
 	for range b.N {
-		x.QP.PostRecv(mine[:]...)
-		if _, err := x.QP.PostSend(sends[:]...); err != nil {
+		x.QP.PostRecv(mine...)
+		if _, err := x.QP.PostSend(sends...); err != nil {
 			b.Fatal(err)
 		}
-		benchWait(b, x, x.RecvCQ, wcs[:])
+		benchWait(b, x, x.RecvCQ, got[:])
 	}
 }
