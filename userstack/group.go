@@ -66,6 +66,7 @@ type link struct {
 	rmr  rdmaverbs.MR
 	init linkgroup.Endpoint
 	peer linkgroup.Endpoint
+	mtu  uint8 // path MTU code
 	gone atomic.Bool
 }
 
@@ -168,6 +169,7 @@ func (g *group) settle() {
 		for _, f := range later {
 			f()
 		}
+		g.closeDomains()
 		g.mu.Lock()
 		if g.pollWanted.Swap(false) {
 			g.poll()
@@ -366,8 +368,8 @@ func (g *group) onDead(err error) {
 	g.mu.Lock()
 	g.dead = true
 	g.timer.Stop()
-	links, pds, pool := g.links, g.pds, g.sendPool
-	g.links, g.pds, g.sendPool = nil, map[int]rdmaverbs.PD{}, map[int][]*region{}
+	links, pool := g.links, g.sendPool
+	g.links, g.sendPool = nil, map[int][]*region{}
 	g.mu.Unlock()
 	for _, l := range links {
 		l.destroy()
@@ -377,9 +379,19 @@ func (g *group) onDead(err error) {
 			r.free(g.s.mem)
 		}
 	}
-	for id, pd := range pds {
-		if err := pd.Close(); err != nil {
-			g.log.Warn("protection domain is still in use", "dev", id, "err", err)
+}
+
+// closeDomains closes the protection domains of a dead group. One that is
+// still in use, because a connection's buffer is, is left for the next time.
+func (g *group) closeDomains() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.dead {
+		return
+	}
+	for id, pd := range g.pds {
+		if err := pd.Close(); err == nil || !errors.Is(err, rdmaverbs.ErrBusy) {
+			delete(g.pds, id)
 		}
 	}
 }
@@ -466,11 +478,11 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 
 // path describes the way to the peer. Timeout 15 (134 ms), 7 retries and
 // RNR retries without end are what Linux uses.
-func (l *link) path(mtu uint8) rdmaverbs.PathInfo {
+func (l *link) path() rdmaverbs.PathInfo {
 	return rdmaverbs.PathInfo{
 		DGID: rdmaverbs.GID(l.peer.GID), DMAC: append([]byte(nil), l.peer.MAC[:]...),
 		DQPN: l.peer.QPN, RQPSN: l.peer.PSN, SQPSN: l.init.PSN,
-		PathMTU: rdmaverbs.MTU(mtu), HopLimit: 1,
+		PathMTU: rdmaverbs.MTU(l.mtu), HopLimit: 1,
 		Timeout: 15, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
 }
@@ -479,13 +491,14 @@ func (l *link) path(mtu uint8) rdmaverbs.PathInfo {
 func (e *groupEnv) ConnectQP(cl *linkgroup.Link, peer linkgroup.Endpoint, mtu uint8) error {
 	l := cl.Data.(*link)
 	l.peer = peer
-	return l.qp.ToRTR(l.path(mtu))
+	l.mtu = mtu
+	return l.qp.ToRTR(l.path())
 }
 
 // ReadyQP implements linkgroup.Env.
 func (e *groupEnv) ReadyQP(cl *linkgroup.Link) error {
 	l := cl.Data.(*link)
-	return l.qp.ToRTS(l.path(0))
+	return l.qp.ToRTS(l.path())
 }
 
 // CloseQP implements linkgroup.Env.

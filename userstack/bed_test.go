@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/simfabric"
+)
+
+// simNetwork makes a simulated host a Network.
+type simNetwork struct{ h *simfabric.Host }
+
+func (n simNetwork) Route(local, remote netip.Addr) (Route, error) {
+	rt, err := n.h.Route(local, remote)
+	if err != nil {
+		return Route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
+	}
+	return Route(rt), nil
+}
+
+func (n simNetwork) NetDevs() ([]NetDev, error) {
+	var out []NetDev
+	for _, d := range n.h.NetDevs() {
+		out = append(out, NetDev(d))
+	}
+	return out, nil
+}
+
+// bed is two stacks on two hosts of one world.
+type bed struct {
+	t              testing.TB
+	w              *simfabric.World
+	ch, sh         *simfabric.Host // of the client and the server
+	client, server *Stack
+}
+
+// bedConfig says how a bed differs from the simplest one.
+type bedConfig struct {
+	fabric         simfabric.Config
+	devices        int // netdevs of each host: eth0, eth1; 0 means 1
+	serverDevices  int // of the server, if it has another number
+	client, server func(*Config)
+}
+
+func addr(host, dev int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(dev), byte(host)}) }
+
+// prefix is an address of a netdev: all netdevs share one subnet, as the
+// netdevs of RoCE devices of one LAN do.
+func prefix(host, dev int) netip.Prefix { return netip.PrefixFrom(addr(host, dev), 16) }
+
+func netdevs(host, n int) (out []simfabric.NetDev) {
+	for i := range n {
+		out = append(out, simfabric.NetDev{Name: fmt.Sprintf("eth%d", i), Addrs: []netip.Prefix{prefix(host, i)}})
+	}
+	return out
+}
+
+// newBed makes the hosts and stacks. When the test ends it closes the stacks
+// and checks that nothing is left of them.
+func newBed(t testing.TB, c bedConfig) *bed {
+	t.Helper()
+	c.devices = max(c.devices, 1)
+	if c.serverDevices == 0 {
+		c.serverDevices = c.devices
+	}
+	if c.fabric.Delay == 0 {
+		c.fabric.Delay, c.fabric.Jitter = 10*time.Microsecond, 10*time.Microsecond
+	}
+	b := &bed{t: t, w: simfabric.New(c.fabric)}
+	t.Cleanup(b.w.Close)
+	b.ch = b.w.Host("client", netdevs(1, c.devices)...)
+	b.sh = b.w.Host("server", netdevs(2, c.serverDevices)...)
+	b.client = b.stack(b.ch, c.client)
+	b.server = b.stack(b.sh, c.server)
+	return b
+}
+
+// stack starts a stack on h.
+func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
+	b.t.Helper()
+	conf := Config{
+		Provider: h.Provider(), Network: simNetwork{h}, NoOption: true, Hostname: h.Name(),
+		RecvBuf: 64 << 10, SendBuf: 64 << 10,
+	}
+	if os.Getenv("SMCR_TEST_LOG") != "" {
+		conf.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("host", h.Name())
+	}
+	if tune != nil {
+		tune(&conf)
+	}
+	s, err := New(conf)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { b.closeStack(s) })
+	return s
+}
+
+// closeStack closes s unless the test did, and checks what is left.
+func (b *bed) closeStack(s *Stack) {
+	b.t.Helper()
+	if err := s.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
+		b.t.Errorf("close %s: %v", s.cfg.Hostname, err)
+	}
+	if n := s.mem.inUse(); n != 0 {
+		b.t.Errorf("%s: %d bytes of memory are still handed out", s.cfg.Hostname, n)
+	}
+	if s == b.client { // cleanup runs backwards: the last one
+		if got := b.w.Objects(); got != (simfabric.Objects{}) {
+			b.t.Errorf("verbs objects left: %+v", got)
+		}
+	}
+}
+
+// tcp makes a TCP connection from the client's first address to the server's.
+func (b *bed) tcp() (c, s *simfabric.TCPConn) {
+	b.t.Helper()
+	c, s, err := b.w.Connect(netip.AddrPortFrom(addr(1, 0), 0), netip.AddrPortFrom(addr(2, 0), 80))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c, s
+}
+
+// rendezvous runs both sides of the rendezvous on a TCP connection.
+func (b *bed) rendezvous(ct, st TCPConn) (c, s *Conn, cerr, serr error) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s, serr = b.server.Server(context.Background(), st) })
+	c, cerr = b.client.Client(context.Background(), ct)
+	wg.Wait()
+	return c, s, cerr, serr
+}
+
+// connect makes an SMC-R connection.
+func (b *bed) connect() (c, s *Conn) {
+	b.t.Helper()
+	ct, st := b.tcp()
+	c, s, cerr, serr := b.rendezvous(ct, st)
+	if cerr != nil || serr != nil {
+		b.t.Fatalf("rendezvous: client %v, server %v", cerr, serr)
+	}
+	return c, s
+}
+
+// finish closes both ends and waits until both have ended in order.
+func (b *bed) finish(c, s *Conn) {
+	b.t.Helper()
+	c.Close()
+	s.Close()
+	for _, x := range []*Conn{c, s} {
+		if err := b.ended(x); err != nil {
+			b.t.Errorf("connection ended with %v", err)
+		}
+	}
+}
+
+// ended waits for the end of c and returns how it was.
+func (b *bed) ended(c *Conn) error {
+	b.t.Helper()
+	select {
+	case <-c.Done():
+		return c.Err()
+	case <-time.After(5 * time.Minute):
+		b.t.Fatalf("connection did not end: state %v", c.state())
+		return nil
+	}
+}
+
+func (c *Conn) state() (st linkgroup.State) {
+	c.g.do(func(time.Time) { st = c.core.State() })
+	return st
+}
+
+// groups returns the link groups of a stack.
+func groups(s *Stack) []*group { return s.groupList() }
+
+// links returns the number of active links of the only link group.
+func (b *bed) links(s *Stack) (n int) {
+	b.t.Helper()
+	gs := groups(s)
+	if len(gs) != 1 {
+		b.t.Fatalf("%s has %d link groups, want 1", s.cfg.Hostname, len(gs))
+	}
+	gs[0].do(func(time.Time) {
+		for _, l := range gs[0].core.Links() {
+			if l.State() == linkgroup.LinkActive {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// bubble runs f in a synctest bubble as a subtest for each seed.
+func bubble(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
+
+// pattern returns n bytes that depend on seed.
+func pattern(seed uint64, n int) []byte {
+	r := rand.New(rand.NewPCG(seed, 99))
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}
+
+// exchange sends data from one end to the other and checks what comes.
+func (b *bed) exchange(from io.Writer, to io.Reader, data []byte) {
+	b.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := from.Write(data)
+		done <- err
+	}()
+	got := make([]byte, len(data))
+	if _, err := io.ReadFull(to, got); err != nil {
+		b.t.Fatalf("read: %v", err)
+	}
+	if err := <-done; err != nil {
+		b.t.Fatalf("write: %v", err)
+	}
+	if !bytes.Equal(got, data) {
+		b.t.Fatalf("%d bytes differ", len(data))
+	}
+}
