@@ -1,0 +1,803 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"bytes"
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// This file joins two groups in memory: fake adapters with queue pairs that
+// deliver in order after random delays, registered memory that is checked on
+// every write, fake time, and a CLC exchange. Everything follows from one
+// seed.
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+type event struct {
+	at  time.Time
+	seq int
+	run func()
+}
+
+type events []*event
+
+func (h events) Len() int { return len(h) }
+func (h events) Less(i, j int) bool {
+	if h[i].at.Equal(h[j].at) {
+		return h[i].seq < h[j].seq
+	}
+	return h[i].at.Before(h[j].at)
+}
+func (h events) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *events) Push(x any)   { *h = append(*h, x.(*event)) }
+func (h *events) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return e
+}
+
+type sim struct {
+	t     testing.TB
+	rng   *rand.Rand
+	now   time.Time
+	queue events
+	seq   int
+	hosts [2]*host // by Role
+	qps   map[uint32]*qp
+	qpn   uint32
+	// maxDelay bounds each delay; zero makes everything take 1 µs.
+	maxDelay time.Duration
+	// skew lets the messages of different links overtake each other in the
+	// receiving host.
+	skew bool
+	// dead devices by GID
+	dead map[wire.GID]bool
+	// tap sees each message that is delivered.
+	tap func(from *host, l *Link, msg []byte)
+	// block drops messages for which it is true.
+	block func(from *host, l *Link, msg []byte) bool
+	trace []string
+	conns int
+}
+
+type host struct {
+	s      *sim
+	role   Role
+	g      *Group
+	acts   []Action
+	busyTo time.Time // received messages are processed in order
+	first  error
+	firstN int
+	deadN  int
+	deadE  error
+	gone   bool
+	apps   map[*Conn]*app
+	rmbs   map[*region]bool
+	sbufs  map[*region]bool
+	failQP int // NewQP calls that fail
+}
+
+type region struct {
+	mem  []byte
+	base uint64
+	regs map[*Link]uint32
+}
+
+type qp struct {
+	h       *host
+	l       *Link
+	n       uint32
+	peer    uint32
+	state   int // 0 INIT 1 RTR 2 RTS 3 closed
+	lastOut time.Time
+	lastAck time.Time
+	broken  bool
+	mr      map[uint32]*region
+}
+
+func newSim(t testing.TB, seed uint64) *sim {
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, qps: map[uint32]*qp{}, dead: map[wire.GID]bool{}}
+	return s
+}
+
+func device(role Role, i int) Device {
+	gid := wire.GID{0: 0xfe, 1: 0x80, 14: byte(role) + 1, 15: byte(i) + 1}
+	return Device{ID: i, Name: fmt.Sprintf("rxe%d", i), GID: gid, MAC: wire.MAC{2, 0, 0, 0, byte(role), byte(i)}, MTU: 3, Up: true}
+}
+
+func (s *sim) addHost(role Role, devices int, edit func(*Config)) *host {
+	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, sbufs: map[*region]bool{}}
+	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4}
+	for i := range devices {
+		cfg.Devices = append(cfg.Devices, device(role, i))
+	}
+	cfg.Timers = DefaultTimers(role)
+	if edit != nil {
+		edit(&cfg)
+	}
+	h.g = New(cfg, h, s.now)
+	s.hosts[role] = h
+	return h
+}
+
+func (s *sim) delay() time.Duration {
+	if s.maxDelay == 0 {
+		return time.Microsecond
+	}
+	return time.Microsecond + time.Duration(s.rng.Int64N(int64(s.maxDelay)))
+}
+
+func (s *sim) after(d time.Duration, f func()) {
+	s.seq++
+	heap.Push(&s.queue, &event{at: s.now.Add(d), seq: s.seq, run: f})
+}
+
+func (s *sim) at(t time.Time, f func()) {
+	s.seq++
+	heap.Push(&s.queue, &event{at: t, seq: s.seq, run: f})
+}
+
+// run processes events, and timers when there is no event before them,
+// until cond holds or limit of fake time has passed.
+func (s *sim) run(limit time.Duration, cond func() bool) bool {
+	end := s.now.Add(limit)
+	for !cond() {
+		next := end
+		var tick *host
+		for _, h := range s.hosts {
+			if h == nil {
+				continue
+			}
+			if at, ok := h.g.Deadline(); ok && !at.After(next) {
+				next, tick = at, h
+			}
+		}
+		if len(s.queue) > 0 && !s.queue[0].at.After(next) {
+			e := heap.Pop(&s.queue).(*event)
+			if e.at.After(s.now) {
+				s.now = e.at
+			}
+			e.run()
+			continue
+		}
+		if tick == nil {
+			if next.After(s.now) {
+				s.now = next
+			}
+			return cond()
+		}
+		if next.After(s.now) {
+			s.now = next
+		}
+		tick.g.Tick(s.now)
+		tick.drain()
+		if at, ok := tick.g.Deadline(); ok && !at.After(s.now) {
+			s.t.Fatalf("%s: deadline %v still due after Tick at %v", tick.role, at.Sub(epoch), s.now.Sub(epoch))
+		}
+	}
+	return true
+}
+
+// settle runs until nothing is under way.
+func (s *sim) settle() {
+	for len(s.queue) > 0 {
+		s.run(time.Second, func() bool { return len(s.queue) == 0 })
+	}
+}
+
+// Env.
+
+func (h *host) NewQP(l *Link, d Device) (Endpoint, error) {
+	if h.failQP > 0 {
+		h.failQP--
+		return Endpoint{}, errors.New("no queue pair")
+	}
+	s := h.s
+	s.qpn++
+	q := &qp{h: h, l: l, n: 0x100 + s.qpn, mr: map[uint32]*region{}}
+	s.qps[q.n] = q
+	l.Data = q
+	return Endpoint{GID: d.GID, MAC: d.MAC, QPN: q.n, PSN: s.rng.Uint32N(1 << 24), MTU: d.MTU}, nil
+}
+
+func (h *host) ConnectQP(l *Link, peer Endpoint, mtu uint8) error {
+	q := l.Data.(*qp)
+	if q.state != 0 || mtu == 0 || mtu > 5 {
+		h.s.t.Fatalf("ConnectQP in state %d, mtu %d", q.state, mtu)
+	}
+	q.state, q.peer = 1, peer.QPN
+	return nil
+}
+
+func (h *host) ReadyQP(l *Link) error {
+	q := l.Data.(*qp)
+	if q.state != 1 {
+		h.s.t.Fatalf("ReadyQP in state %d", q.state)
+	}
+	q.state = 2
+	return nil
+}
+
+func (h *host) CloseQP(l *Link) {
+	q := l.Data.(*qp)
+	q.state = 3
+	delete(h.s.qps, q.n)
+}
+
+func (h *host) NewRMB(size int) ([]byte, any, error) {
+	r := &region{mem: make([]byte, size), base: uint64(h.s.rng.Uint32())<<20 + 0x1000, regs: map[*Link]uint32{}}
+	h.rmbs[r] = true
+	return r.mem, r, nil
+}
+
+func (h *host) RegisterRMB(handle any, l *Link) (uint32, uint64, error) {
+	r := handle.(*region)
+	q := l.Data.(*qp)
+	if r.regs[l] != 0 {
+		h.s.t.Fatalf("RMB registered twice on link %d", l.id)
+	}
+	key := h.s.rng.Uint32() | 1
+	r.regs[l] = key
+	q.mr[key] = r
+	return key, r.base + uint64(q.n), nil
+}
+
+func (h *host) DeregisterRMB(handle any, l *Link) {
+	r := handle.(*region)
+	q := l.Data.(*qp)
+	delete(q.mr, r.regs[l])
+	delete(r.regs, l)
+}
+
+func (h *host) FreeRMB(handle any) {
+	r := handle.(*region)
+	if !h.rmbs[r] {
+		h.s.t.Fatal("RMB freed twice")
+	}
+	for l, k := range r.regs {
+		delete(l.Data.(*qp).mr, k)
+	}
+	delete(h.rmbs, r)
+}
+
+func (h *host) NewSendBuf(size int) ([]byte, any, error) {
+	r := &region{mem: make([]byte, size)}
+	h.sbufs[r] = true
+	return r.mem, r, nil
+}
+
+func (h *host) FreeSendBuf(handle any) {
+	r := handle.(*region)
+	if !h.sbufs[r] {
+		h.s.t.Fatal("send buffer freed twice")
+	}
+	delete(h.sbufs, r)
+}
+
+func (h *host) Random() uint32 { return h.s.rng.Uint32() }
+
+// drain carries out actions, as a driver does.
+func (h *host) drain() {
+	h.acts = h.g.TakeActions(h.acts)
+	for _, a := range h.acts {
+		if h.gone {
+			h.s.t.Fatalf("%s: action %s after group-dead", h.role, a.Kind)
+		}
+		switch a.Kind {
+		case ActSend, ActWrite:
+			h.s.post(a)
+		case ActWakeRead, ActWakeWrite:
+			if p := h.apps[a.Conn]; p != nil {
+				p.wake()
+			}
+		case ActConnReady:
+			if p := h.apps[a.Conn]; p != nil {
+				p.ready, p.readyErr = true, a.Err
+			}
+		case ActFirstLink:
+			h.first = a.Err
+			h.firstN++
+		case ActConnClosed:
+			p := h.apps[a.Conn]
+			if p == nil || p.closed {
+				h.s.t.Fatalf("%s: conn-closed for an unknown connection or again", h.role)
+			}
+			p.closed, p.closeErr = true, a.Err
+			a.Conn.Release()
+		case ActGroupDead:
+			h.gone = true
+			h.deadN++
+			h.deadE = a.Err
+		}
+	}
+}
+
+// post hands a work request to the fabric.
+func (s *sim) post(a Action) {
+	q := a.Link.Data.(*qp)
+	if q.state == 3 {
+		return
+	}
+	if q.state != 2 {
+		s.t.Fatalf("post on a queue pair in state %d", q.state)
+	}
+	at := s.now.Add(s.delay())
+	if at.Before(q.lastOut) {
+		at = q.lastOut
+	}
+	q.lastOut = at
+	var src []byte
+	if a.Kind == ActWrite {
+		src = a.Conn.shandle.(*region).mem[a.Off : a.Off+a.Len]
+	}
+	s.at(at, func() { s.deliver(q, a, src) })
+}
+
+func (s *sim) deliver(q *qp, a Action, src []byte) {
+	if q.state == 3 || q.broken {
+		return
+	}
+	p := s.qps[q.peer]
+	down := s.dead[q.l.local.GID] || s.dead[q.l.peer.GID]
+	drop := a.Kind == ActSend && s.block != nil && s.block(q.h, q.l, a.Msg[:])
+	if p == nil || p.state < 1 || down || drop && s.tap == nil {
+		q.broken = true
+		s.after(10*time.Millisecond, func() { s.breakQP(q) })
+		return
+	}
+	if a.Kind == ActWrite {
+		s.write(p, a, src)
+	} else {
+		msg := append([]byte(nil), a.Msg[:]...)
+		if s.tap != nil {
+			s.tap(q.h, q.l, msg)
+		}
+		// A blocked message is acknowledged by the adapter but never
+		// processed.
+		if !drop {
+			at := s.now.Add(s.delay())
+			if at.Before(p.h.busyTo) && !s.skew {
+				at = p.h.busyTo
+			}
+			if s.skew && at.Before(p.lastAck) {
+				at = p.lastAck
+			}
+			p.lastAck = at
+			p.h.busyTo = at
+			s.at(at, func() {
+				if p.state != 3 && !p.h.gone {
+					p.h.g.Received(s.now, p.l, msg)
+					p.h.drain()
+				}
+			})
+		}
+	}
+	if a.Token == 0 {
+		return
+	}
+	s.after(s.delay(), func() {
+		if q.state != 3 && !q.broken && !q.h.gone {
+			q.h.g.Sent(s.now, q.l, a.Token)
+			q.h.drain()
+		}
+	})
+}
+
+func (s *sim) breakQP(q *qp) {
+	q.broken = true
+	if q.state != 3 && !q.h.gone {
+		q.h.g.LinkFailed(s.now, q.l, errors.New("retries exceeded"))
+		q.h.drain()
+	}
+}
+
+// write checks and does an RDMA WRITE: inside one element that is in use,
+// not into its eye catcher, and not over unread bytes unless with the same.
+func (s *sim) write(p *qp, a Action, src []byte) {
+	r := p.mr[a.RKey]
+	if r == nil {
+		s.t.Fatalf("write with RKey %#x that is not registered", a.RKey)
+	}
+	off := int(a.RemoteAddr - (r.base + uint64(p.n)))
+	if off < 0 || off+a.Len > len(r.mem) || a.Len != len(src) || a.Len == 0 {
+		s.t.Fatalf("write of %d bytes at %d outside of the RMB", a.Len, off)
+	}
+	var c *Conn
+	for o := range p.h.apps {
+		if o.rmb != nil && o.rmb.handle == any(r) && !o.freed {
+			if lo := o.elem * o.rmb.size; off >= lo && off+a.Len <= lo+o.rmb.size {
+				c = o
+			}
+		}
+	}
+	if c == nil {
+		s.t.Fatalf("write to an RMB element that is not in use")
+	}
+	in := off - c.elem*c.rmb.size
+	if in < c.rx.start {
+		s.t.Fatalf("write over the eye catcher")
+	}
+	if c.state != StateClosed && c.err == nil {
+		for i, b := range src {
+			pos := in - c.rx.start + i
+			d := (uint64(pos) + uint64(c.rx.size) - c.rcons%uint64(c.rx.size)) % uint64(c.rx.size)
+			if d < c.rprod-c.rcons && c.mem[in+i] != b {
+				s.t.Fatalf("write over unread byte %d of connection %#x", c.rcons+d, c.token)
+			}
+		}
+	}
+	copy(r.mem[off:], src)
+}
+
+// app is a program at one end of a connection. It writes a stream that only
+// its position determines, and checks what it reads.
+type app struct {
+	h        *host
+	c        *Conn
+	other    *app
+	id       int
+	ready    bool
+	readyErr error
+	open     bool
+	closed   bool
+	closeErr error
+
+	total   uint64 // to write
+	wrote   uint64
+	read    uint64
+	done    bool // CloseWrite or Close called
+	eof     bool
+	chunk   int
+	abortAt uint64 // abort after that many bytes were written or read
+	aborted bool
+	slow    time.Duration // between reads
+	// closeEarly closes without waiting for the peer's end.
+	closeEarly bool
+	manual     bool
+	queued     bool
+}
+
+func streamByte(id int, role Role, pos uint64) byte {
+	x := pos*0x9E3779B97F4A7C15 + uint64(id)*31 + uint64(role)*7
+	return byte(x >> 56)
+}
+
+func (p *app) wake() {
+	if p.queued || p.manual {
+		return
+	}
+	p.queued = true
+	p.h.s.after(p.h.s.delay(), func() {
+		p.queued = false
+		if p.open && !p.closed {
+			p.step()
+			p.h.drain()
+		}
+	})
+}
+
+// step does some reading and some writing.
+func (p *app) step() {
+	s := p.h.s
+	again := false
+	if p.abortAt > 0 && p.wrote+p.read >= p.abortAt && !p.aborted {
+		p.aborted = true
+		p.c.Abort(s.now)
+		return
+	}
+	if !p.eof && !(p.done && p.c.appClosed) {
+		n := p.readSome(1 + s.rng.IntN(p.chunk))
+		if n > 0 {
+			again = true
+		} else if p.c.ReadErr() != nil {
+			p.eof = true
+		}
+	}
+	if !p.done {
+		n := p.writeSome(1 + s.rng.IntN(p.chunk))
+		if n > 0 && p.wrote < p.total {
+			again = true
+		}
+		if p.wrote == p.total && !p.c.appClosed {
+			if p.closeEarly {
+				p.c.Close(s.now)
+			} else {
+				p.c.CloseWrite(s.now)
+			}
+			p.done = true
+		}
+		if p.c.WriteErr() != nil {
+			p.done = true
+		}
+	}
+	if p.done && p.eof && !p.c.appClosed {
+		p.c.Close(s.now)
+	}
+	if again {
+		if p.slow > 0 {
+			p.queued = true
+			s.after(p.slow, func() { p.queued = false; p.wake() })
+		} else {
+			p.wake()
+		}
+	}
+}
+
+func (p *app) readSome(limit int) int {
+	a, b := p.c.RecvData()
+	n := 0
+	for _, part := range [][]byte{a, b} {
+		for _, got := range part {
+			if n == limit {
+				break
+			}
+			if want := streamByte(p.id, 1-p.h.role, p.read); got != want {
+				p.h.s.t.Fatalf("conn %d %s: byte %d is %#x, want %#x", p.id, p.h.role, p.read, got, want)
+			}
+			p.read++
+			n++
+		}
+	}
+	if n > 0 {
+		p.c.Consumed(p.h.s.now, n)
+	}
+	return n
+}
+
+func (p *app) writeSome(limit int) int {
+	a, b := p.c.SendSpace()
+	n := 0
+	for _, part := range [][]byte{a, b} {
+		for i := range part {
+			if n == limit || p.wrote == p.total {
+				break
+			}
+			part[i] = streamByte(p.id, p.h.role, p.wrote)
+			p.wrote++
+			n++
+		}
+	}
+	if n > 0 {
+		p.c.Produced(p.h.s.now, n)
+	}
+	return n
+}
+
+func (h *host) newApp(id int, code uint8, sbuf int) (*app, error) {
+	c, err := h.g.NewConn(h.s.now, code, sbuf)
+	if err != nil {
+		return nil, err
+	}
+	p := &app{h: h, c: c, id: id, chunk: 8000}
+	h.apps[c] = p
+	c.Data = p
+	h.drain()
+	return p, nil
+}
+
+// connectFirst runs the first contact with one connection.
+func (s *sim) connectFirst(code uint8, sbuf int) (srv, cli *app) {
+	s.t.Helper()
+	sh, ch := s.hosts[Server], s.hosts[Client]
+	if _, err := sh.g.FirstLink(s.now); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := ch.g.FirstLink(s.now); err != nil {
+		s.t.Fatal(err)
+	}
+	s.conns++
+	var err error
+	if srv, err = sh.newApp(s.conns, code, sbuf); err != nil {
+		s.t.Fatal(err)
+	}
+	if cli, err = ch.newApp(s.conns, code, sbuf); err != nil {
+		s.t.Fatal(err)
+	}
+	accept, confirm := srv.c.Local(), cli.c.Local()
+	s.after(s.delay(), func() {
+		if err := ch.g.ConnectFirst(s.now, accept.Link); err != nil {
+			s.t.Error(err)
+		}
+		ch.drain()
+		s.after(s.delay(), func() {
+			if sh.gone {
+				return
+			}
+			if err := sh.g.ConnectFirst(s.now, confirm.Link); err != nil {
+				s.t.Error(err)
+			}
+			sh.drain()
+		})
+	})
+	s.run(30*time.Second, func() bool {
+		for _, h := range s.hosts {
+			if h.firstN == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, h := range s.hosts {
+		if h.firstN != 1 {
+			s.t.Fatalf("%s: %d outcomes of the first contact", h.role, h.firstN)
+		}
+	}
+	if sh.first != nil || ch.first != nil {
+		return srv, cli
+	}
+	srv.other, cli.other = cli, srv
+	srv.attach(confirm)
+	cli.attach(accept)
+	return srv, cli
+}
+
+func (p *app) attach(peer ConnParams) {
+	if err := p.c.Attach(p.h.s.now, peer); err != nil {
+		p.h.s.t.Logf("attach: %v", err)
+		p.c.Cancel(p.h.s.now)
+		p.closed = true
+	}
+	p.open = true
+	p.h.drain()
+	p.wake()
+}
+
+// connect runs a subsequent contact in the background.
+func (s *sim) connect(code uint8, sbuf int, edit func(srv, cli *app)) {
+	sh, ch := s.hosts[Server], s.hosts[Client]
+	s.conns++
+	id := s.conns
+	if !sh.g.CanAccept() {
+		return
+	}
+	srv, err := sh.newApp(id, code, sbuf)
+	if err != nil {
+		return
+	}
+	fail := func(ps ...*app) {
+		for _, p := range ps {
+			p.c.Cancel(s.now)
+			p.closed = true
+			p.h.drain()
+		}
+	}
+	var wait func(p *app, then func())
+	wait = func(p *app, then func()) {
+		if !p.ready {
+			s.after(100*time.Microsecond, func() { wait(p, then) })
+			return
+		}
+		then()
+	}
+	wait(srv, func() {
+		if srv.readyErr != nil {
+			fail(srv)
+			return
+		}
+		accept := srv.c.Local()
+		s.after(s.delay(), func() {
+			if ch.gone || !ch.g.HasLink(accept.Link.GID, accept.Link.MAC, accept.Link.QPN) {
+				s.after(s.delay(), func() { fail(srv) }) // DECLINE
+				return
+			}
+			cli, err := ch.newApp(id, code, sbuf)
+			if err != nil {
+				s.after(s.delay(), func() { fail(srv) })
+				return
+			}
+			wait(cli, func() {
+				if cli.readyErr != nil || cli.c.Attach(s.now, accept) != nil {
+					fail(cli)
+					s.after(s.delay(), func() { fail(srv) })
+					return
+				}
+				if edit != nil {
+					edit(srv, cli)
+				}
+				srv.other, cli.other = cli, srv
+				confirm := cli.c.Local()
+				cli.open = true
+				ch.drain()
+				cli.wake()
+				s.after(s.delay(), func() {
+					if sh.gone || srv.closed {
+						fail(srv)
+					} else if srv.c.Attach(s.now, confirm) != nil {
+						fail(srv)
+					} else {
+						srv.open = true
+						sh.drain()
+						srv.wake()
+						return
+					}
+					// The TCP connection breaks.
+					cli.c.TCPClosed(s.now, true)
+					ch.drain()
+				})
+			})
+		})
+	})
+}
+
+// pair makes two hosts with an open group and one open connection.
+func pair(t testing.TB, seed uint64, srvDevs, cliDevs int, edit func(*Config)) (s *sim, srv, cli *app) {
+	t.Helper()
+	s = newSim(t, seed)
+	s.addHost(Server, srvDevs, edit)
+	s.addHost(Client, cliDevs, edit)
+	srv, cli = s.connectFirst(0, 16<<10)
+	if err := errors.Join(s.hosts[0].first, s.hosts[1].first); err != nil {
+		t.Fatal(err)
+	}
+	srv.manual, cli.manual = true, true
+	s.settle()
+	return s, srv, cli
+}
+
+// finish ends both groups and checks that nothing is left.
+func (s *sim) finish() {
+	s.t.Helper()
+	for _, h := range s.hosts {
+		if !h.gone {
+			h.g.Terminate(s.now, wire.DeleteLinkProgram)
+			h.drain()
+		}
+	}
+	s.run(time.Minute, func() bool { return s.hosts[0].gone && s.hosts[1].gone })
+	s.settle()
+	for _, h := range s.hosts {
+		if h.deadN != 1 {
+			s.t.Errorf("%s: group died %d times", h.role, h.deadN)
+		}
+		if at, ok := h.g.Deadline(); ok {
+			s.t.Errorf("%s: timer %v left", h.role, at.Sub(epoch))
+		}
+		if len(h.rmbs) > 0 || len(h.sbufs) > 0 {
+			s.t.Errorf("%s: %d RMBs and %d send buffers left", h.role, len(h.rmbs), len(h.sbufs))
+		}
+		for _, p := range h.apps {
+			if !p.closed {
+				s.t.Errorf("%s: connection %d did not end, state %s", h.role, p.id, p.c.State())
+			}
+		}
+		if h.g.Conns() != 0 {
+			s.t.Errorf("%s: %d connections left", h.role, h.g.Conns())
+		}
+	}
+	if len(s.qps) > 0 {
+		s.t.Errorf("%d queue pairs left", len(s.qps))
+	}
+}
+
+// checkRMBEs says whether two live connections share an element.
+func (s *sim) checkRMBEs() {
+	for _, h := range s.hosts {
+		var list []*Conn
+		for c := range h.apps {
+			if !c.freed {
+				list = append(list, c)
+			}
+		}
+		for i, a := range list {
+			for _, b := range list[:i] {
+				if a.rmb == b.rmb && a.elem == b.elem {
+					s.t.Fatalf("%s: two connections share an RMB element", h.role)
+				}
+			}
+		}
+	}
+}
+
+// pattern returns n bytes of a stream.
+func pattern(n int) []byte {
+	return bytes.Repeat([]byte("0123456789abcdef"), n/16+1)[:n]
+}
