@@ -127,13 +127,13 @@ func (f *facts) info(l netlink.Link) (*netdevInfo, error) {
 	return i, nil
 }
 
-// watchNetdev calls report, from one goroutine, after each change to the
-// netdev of that index: up or down, MTU, name, addresses, deletion. A report
-// may be spurious. It is never called before watchNetdev returns the first
-// time the caller could miss a change: facts read afterwards are as new as
-// the watch. Close stops the watch and waits for a report under way, so a
-// report must not call it. The watch belongs to the calling thread's network
-// namespace.
+// watchNetdev calls report, from one goroutine, with the facts about the
+// netdev of that index at the begin and after each change: up or down, MTU,
+// name, MAC, addresses, deletion. No change after the call is missed; changes
+// in quick succession may be reported as one. After the report that the
+// netdev is gone there is no other. Close stops the watch and waits for a
+// report under way, so a report must not call it. The watch belongs to the
+// calling thread's network namespace.
 func watchNetdev(index int, report func(netdevChange)) (io.Closer, error) {
 	f, err := newFacts()
 	if err != nil {
@@ -147,11 +147,7 @@ func watchNetdev(index int, report func(netdevChange)) (io.Closer, error) {
 		return nil, fmt.Errorf("softroce: subscribe to netdev changes: %w", err)
 	}
 	w := &netdevWatch{index: index, report: report, facts: f, conn: conn, quit: make(chan struct{})}
-	if i, err := f.byIndex(index); err == nil {
-		w.last = *i
-	}
-	w.done.Add(1)
-	go w.run()
+	w.done.Go(w.run)
 	return w, nil
 }
 
@@ -178,9 +174,8 @@ func (w *netdevWatch) Close() error {
 }
 
 func (w *netdevWatch) run() {
-	defer w.done.Done()
 	defer w.facts.close()
-	for {
+	for gone := w.look(); !gone; {
 		msgs, err := w.conn.Receive()
 		select {
 		case <-w.quit:
@@ -200,9 +195,7 @@ func (w *netdevWatch) run() {
 		case !slices.ContainsFunc(msgs, w.concerns):
 			continue
 		}
-		if gone := w.look(); gone {
-			return
-		}
+		gone = w.look()
 	}
 }
 

@@ -3,6 +3,7 @@
 package softroce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -275,6 +276,38 @@ func TestWireDown(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestWireBusyNetdev fills the queue of a netdev that does not take packets
+// for a while: send must come back soon, and count what is lost.
+func TestWireBusyNetdev(t *testing.T) {
+	netnstest.Require(t, "tc")
+	pair := netnstest.New(t, netnstest.Options{})
+	a, b := openQuiet(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := pair.A.Output(ctx, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "300ms", "limit", "10000"); err != nil {
+		t.Skipf("needs the netem qdisc: run `modprobe sch_netem` (%v)", err)
+	}
+	if err := unix.SetsockoptInt(a.v1.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
+		t.Fatal(err)
+	}
+	pkts := make([]packet, ioBatch)
+	for i := range pkts {
+		pkts[i] = testPacket(header.WriteMiddle, uint32(i), 1024)
+	}
+	start := time.Now()
+	if err := a.send(a.pathV1(b), pkts); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > 200*time.Millisecond {
+		t.Errorf("send took %v", d)
+	}
+	s := a.counters()
+	if s.TxLost == 0 || s.TxPackets == 0 || s.TxLost+s.TxPackets != ioBatch {
+		t.Errorf("counters %+v, want some packets sent and some lost", s)
+	}
+	b.wait(t, int(s.TxPackets))
 }
 
 func deleteLink(t *testing.T, h *netnstest.Host, name string) {

@@ -97,11 +97,6 @@ func openWire(netdev string) (_ wire, info *netdevInfo, err error) {
 	if w.watch, err = watchNetdev(info.Index, w.changed); err != nil {
 		return nil, nil, err
 	}
-	// What changed before the watch began is seen now.
-	if info, err = f.byName(netdev); err != nil {
-		return nil, nil, err
-	}
-	w.changed(netdevChange{Info: *info})
 	if w.v2 == nil {
 		info.GIDs = slices.DeleteFunc(info.GIDs, func(e rdmaverbs.GIDEntry) bool { return e.Type == rdmaverbs.RoCEv2 })
 	}

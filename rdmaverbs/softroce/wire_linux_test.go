@@ -14,6 +14,8 @@ import (
 	"smcr/internal/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // wireEnd is a wire under test with what it received.
@@ -176,6 +178,10 @@ func TestWireCross(t *testing.T) {
 					checkCross(t, b, a, c.rev)
 				})
 			}
+			t.Run("v2 without UDP_SEGMENT", func(t *testing.T) {
+				a.v2.noGSO.Store(true)
+				checkCross(t, a, b, pathV2(la.IPv4, lb.IPv4))
+			})
 			for _, e := range []*wireEnd{a, b} {
 				if s := e.counters(); s.dropped() != 0 || s.TxLost != 0 || s.Overruns != 0 {
 					t.Errorf("counters %+v, want no loss", s)
@@ -188,6 +194,40 @@ func TestWireCross(t *testing.T) {
 // dropped adds up what reception dropped.
 func (s wireStats) dropped() uint64 {
 	return s.DropMAC + s.DropShort + s.DropFormat + s.DropGID + s.DropLoopback + s.DropICRC + s.DropVersion + s.DropQP + s.DropPKey
+}
+
+// TestSegments checks what goes into one UDP_SEGMENT message.
+func TestSegments(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		lengths []int
+		want    []int
+	}{
+		{"one", []int{8}, []int{1}},
+		{"equal", []int{8, 8, 8}, []int{3}},
+		{"shorter end", []int{8, 8, 4}, []int{3}},
+		{"longer end", []int{8, 8, 12}, []int{2, 1}},
+		{"first is longer than the middle ones", []int{24, 8, 8, 8, 4}, []int{1, 4}},
+		{"two messages", []int{8, 8, 4, 8, 8, 4}, []int{3, 3}},
+		{"falling", []int{12, 8, 4}, []int{2, 1}},
+		{"bytes", []int{16000, 16000, 16000, 16000, 16000}, []int{4, 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var pkts []packet
+			for _, n := range c.lengths {
+				pkts = append(pkts, testPacket(header.WriteMiddle, 0, n))
+			}
+			var got []int
+			for len(pkts) > 0 {
+				n := segments(pkts)
+				got = append(got, n)
+				pkts = pkts[n:]
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+		})
+	}
 }
 
 // checkCross sends one packet of each opcode, with various lengths, from a
