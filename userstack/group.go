@@ -92,6 +92,8 @@ func newGroup(s *Stack, role linkgroup.Role, peer wire.PeerID, vlan uint16, devs
 	id := s.nextGroupID()
 	g.log = s.log.With("lgr", fmt.Sprintf("%x", id), "role", role.String())
 	timers := linkgroup.DefaultTimers(role)
+	// Programs are to see the end of a peer whose stack died within a second.
+	timers.TCPGrace = 500 * time.Millisecond
 	if s.cfg.tuneTimers != nil {
 		s.cfg.tuneTimers(role, &timers)
 	}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+
+	"smcr/internal/cmdutil"
+	"smcr/userstack"
+
+	"github.com/spf13/cobra"
+)
+
+// NewCmd returns the command smcr serve.
+func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
+
+func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
+	o := &Options{Err: f.IO.ErrOut}
+	var assume []string
+	var level string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the user-space stack of this network namespace",
+		Long: "Serve SMC-R in user space, over software RoCE, to the programs that 'smcr run'\n" +
+			"starts in this network namespace, and answer the other smcr commands. There is\n" +
+			"one stack in a network namespace: its programs share their link groups.\n\n" +
+			"'smcr run' starts it when there is none; such a stack ends when it was idle for\n" +
+			"a minute, and logs to /run/smcr. Started by hand it serves until SIGINT or\n" +
+			"SIGTERM, which end its link groups in order and reset the connections left.\n\n" +
+			"Where eBPF is not permitted, SMC cannot be announced in the TCP handshake. The\n" +
+			"stack says so once and then uses SMC-R only toward the peers of --assume-smc;\n" +
+			"these must have it configured likewise.\n\n" +
+			"It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or root.",
+		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
+		Args:    cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, s := range assume {
+				p, err := parsePrefix(s)
+				if err != nil {
+					return cmdutil.UsageError("--assume-smc %q is not an address or a prefix such as 10.1.0.0/16", s)
+				}
+				o.AssumeSMC = append(o.AssumeSMC, p)
+			}
+			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
+				return cmdutil.UsageError("--log-level %q: debug, info, warn or error", level)
+			}
+			if runF != nil {
+				return runF(o)
+			}
+			err := Run(cmd.Context(), o)
+			if errors.Is(err, os.ErrPermission) && errors.Is(err, ErrPrivilege) {
+				return cmdutil.Say(err, "%s", ErrPrivilege)
+			}
+			return err
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringArrayVar(&o.NetDevs, "netdev", nil, "let only this `netdev` carry RoCE; may be repeated (default: all)")
+	fl.StringArrayVar(&assume, "assume-smc", nil, "take the peers of this `prefix` to speak SMC where the TCP handshake cannot tell; may be repeated")
+	fl.BoolVar(&o.NoOption, "no-tcp-option", false, "do not load the eBPF program that announces SMC in the TCP handshake")
+	fl.StringVar(&o.RoCE, "roce", "v1", "RoCE `version` on the wire: v1")
+	fl.IntVar(&o.RecvBuf, "rcvbuf", userstack.DefaultBuf, "size of receive buffers (RMB elements) in `bytes`, at most 524288")
+	fl.IntVar(&o.SendBuf, "sndbuf", userstack.DefaultBuf, "size of send buffers in `bytes`")
+	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "begin RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
+	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 is never")
+	fl.StringVar(&level, "log-level", "info", "log from this `level` on: debug, info, warn, error")
+	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
+	if err := fl.MarkHidden("on-demand"); err != nil {
+		panic(err) // the flag was defined a line ago
+	}
+	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// parsePrefix takes a prefix, or an address for the prefix of itself alone.
+func parsePrefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	return p.Masked(), err
+}
+
