@@ -27,6 +27,19 @@ type held struct {
 	linger0 atomic.Bool
 }
 
+// hold lets the program's options act on sock from now on.
+func hold(c *broker.Conn, sock *broker.Descriptor) *held {
+	if h, ok := c.Data().(*held); ok {
+		return h
+	}
+	h := &held{sock: sock}
+	if sec, err := lingerOf(sock); err == nil && sec == 0 {
+		h.linger0.Store(true)
+	}
+	c.SetData(h)
+	return h
+}
+
 // Listen implements broker.Handler.
 func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
 	return sock.Control(func(fd int) error { return s.stack.MarkListen(fd) })
@@ -64,6 +77,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Established(ctx, false)
 		return
 	}
+	hold(c, sock)
 	if err := c.Established(ctx, true); err != nil {
 		return
 	}
@@ -134,6 +148,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return
 	}
 	log := s.log.With("remote", remote, "launcher", c.Launcher().PID)
+	hold(c, sock)
 	end, err := c.TakeOver(ctx)
 	if err != nil {
 		return
@@ -172,11 +187,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 
 // relay runs a relay until the program is through with the connection.
 func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) {
-	h := &held{sock: sock}
-	if sec, err := lingerOf(sock); err == nil && sec == 0 {
-		h.linger0.Store(true)
-	}
-	c.SetData(h)
+	h := hold(c, sock)
 	app, err := takeUnix(end)
 	if err != nil {
 		s.log.Error("take the program's connection", "err", err)
