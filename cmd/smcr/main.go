@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command smcr runs programs over SMC-R and manages SMC stacks: see smcr(8).
+// What it may do depends on the command; listing needs no privileges.
+package main
+
+import (
+	"context"
+	"os"
+
+	"smcr/internal/cli"
+	"smcr/internal/cmdutil"
+)
+
+// version is set by the build.
+var version = "unknown"
+
+func main() {
+	os.Exit(cli.Main(context.Background(), cmdutil.NewFactory(version), os.Args[1:]))
+}

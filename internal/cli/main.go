@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"smcr/internal/cmdutil"
+)
+
+// Main runs the program with its arguments, without the name of the program, and
+// returns its exit status.
+func Main(ctx context.Context, f *cmdutil.Factory, args []string) int {
+	root := NewRoot(f)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if text := message(err); text != "" {
+		fmt.Fprintf(f.IO.ErrOut, "smcr: %s\n", text)
+	}
+	return cmdutil.ExitCode(err)
+}
+
+// message returns what the user reads about an error, or "".
+func message(err error) string {
+	var status *cmdutil.StatusError
+	var said *cmdutil.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &status):
+		return message(status.Err)
+	case errors.As(err, &said):
+		return said.Text
+	}
+	// Packages put their name before their errors, which only developers want
+	// to know.
+	return strings.TrimPrefix(err.Error(), "nl: ")
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"smcr/internal/cmdutil"
+	"smcr/internal/connection"
+	"smcr/internal/device"
+	"smcr/internal/info"
+	"smcr/internal/link"
+	"smcr/internal/linkgroup"
+	"smcr/internal/pnetcmd"
+	"smcr/internal/statscmd"
+	"smcr/internal/ueid"
+
+	"github.com/spf13/cobra"
+)
+
+// commands returns the commands of the program. Those added here are found by
+// the manual pages and completions too.
+func commands(f *cmdutil.Factory) []*cobra.Command {
+	return []*cobra.Command{
+		connection.NewCmd(f),
+		device.NewCmd(f),
+		info.NewCmd(f),
+		link.NewCmd(f),
+		linkgroup.NewCmd(f),
+		pnetcmd.NewCmd(f),
+		statscmd.NewCmd(f),
+		ueid.NewCmd(f),
+	}
+}
+
+// NewRoot returns the command smcr.
+func NewRoot(f *cmdutil.Factory) *cobra.Command {
+	root := cmdutil.Group(&cobra.Command{
+		Use:   "smcr",
+		Short: "Shared Memory Communications over RDMA (SMC-R)",
+		Long: "smcr moves TCP connections of unmodified programs onto RDMA (RFC 7609), in user\n" +
+			"space, and shows and manages the SMC stacks of the kernel and in user space.\n\n" +
+			"Exit status: 0 done, 1 error, 2 usage, 3 something named does not exist,\n" +
+			"4 permission denied, 5 no such SMC stack.",
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Version:           f.Version,
+		DisableAutoGenTag: true,
+	})
+	root.SetVersionTemplate("smcr {{.Version}}\n")
+	root.SetIn(f.IO.In)
+	root.SetOut(f.IO.Out)
+	root.SetErr(f.IO.ErrOut)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return cmdutil.UsageError("%v", err)
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().StringVar(&f.Backend, "backend", f.Backend,
+		"the `stack` to ask: auto, kernel, user or unix:PATH (environment: "+cmdutil.BackendEnv+")")
+	_ = root.RegisterFlagCompletionFunc("backend",
+		cobra.FixedCompletions([]string{"auto", "kernel", "user", "unix:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	root.AddCommand(commands(f)...)
+	return root
+}

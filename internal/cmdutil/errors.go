@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmdutil
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses of smcr.
+const (
+	ExitOK         = 0 // done; also: nothing found in a list
+	ExitError      = 1
+	ExitUsage      = 2
+	ExitNotFound   = 3 // what was named does not exist
+	ExitPermission = 4
+	ExitNoBackend  = 5 // there is no such stack
+)
+
+// ErrUsage is matched by errors of the command line.
+var ErrUsage = errors.New("usage")
+
+// An Error is an error with the text that the user reads. The error it wraps
+// decides the exit status.
+type Error struct {
+	Text string
+	Err  error
+}
+
+// Error returns the text.
+func (e *Error) Error() string { return e.Text }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Say wraps err into an [Error] with a text.
+func Say(err error, format string, args ...any) error {
+	return &Error{Text: fmt.Sprintf(format, args...), Err: err}
+}
+
+// UsageError returns an error of the command line.
+func UsageError(format string, args ...any) error { return Say(ErrUsage, format, args...) }
+
+// A StatusError ends the program with a status of its own: that of a program
+// which was started. Err is printed unless it is nil.
+type StatusError struct {
+	Code int
+	Err  error
+}
+
+// Error returns the text of the error, or the status.
+func (e *StatusError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit status %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *StatusError) Unwrap() error { return e.Err }
+
+// ExitCode returns the exit status that an error stands for.
+func ExitCode(err error) int {
+	var exit *StatusError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &exit):
+		return exit.Code
+	case errors.Is(err, ErrUsage), errors.Is(err, os.ErrInvalid):
+		return ExitUsage
+	case errors.Is(err, nl.ErrNoBackend):
+		return ExitNoBackend
+	case errors.Is(err, os.ErrPermission):
+		return ExitPermission
+	case errors.Is(err, os.ErrNotExist):
+		return ExitNotFound
+	}
+	return ExitError
+}
+
+// NoArgs refuses arguments, and names the first.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return UsageError("%s takes no arguments: %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// OneArg wants exactly one argument, of which what is the name.
+func OneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return UsageError("%s: %s is missing", cmd.CommandPath(), what)
+		case 1:
+			return nil
+		}
+		return UsageError("%s: one %s, please: %q is too much", cmd.CommandPath(), what, args[1])
+	}
+}
+
+// Group makes a command that has subcommands only: without one it prints its
+// help, with an unknown one it fails.
+func Group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return UsageError("unknown command %q: see '%s --help'", args[0], cmd.CommandPath())
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	return cmd
+}

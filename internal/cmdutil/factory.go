@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmdutil
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"smcr/internal/iostreams"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+// BackendEnv is the environment variable that stands for --backend.
+const BackendEnv = "SMCR_BACKEND"
+
+// A Factory gives a command what it works with.
+type Factory struct {
+	IO      *iostreams.IOStreams
+	Version string
+
+	// Backend is the value of --backend.
+	Backend string
+
+	// Dial connects to the stacks that a valid value of --backend names.
+	Dial func(ctx context.Context, backend string) (nl.Multi, error)
+
+	// NetDev returns the name of a network device by its index.
+	NetDev func(index uint32) string
+}
+
+// NewFactory returns the Factory of the program.
+func NewFactory(version string) *Factory {
+	return &Factory{
+		IO:      iostreams.System(),
+		Version: version,
+		Backend: DefaultBackend(os.Getenv),
+		Dial:    Dial,
+		NetDev:  NetDev,
+	}
+}
+
+// DefaultBackend returns the value of --backend where it is not given.
+func DefaultBackend(getenv func(string) string) string {
+	if v := getenv(BackendEnv); v != "" {
+		return v
+	}
+	return "auto"
+}
+
+// Dial connects to the kernel's stack ("kernel"), the one in user space in this
+// network namespace ("user"), the one behind a socket ("unix:ADDRESS"), or
+// whichever of the first two there are ("auto"). The error says what to do.
+func Dial(ctx context.Context, backend string) (nl.Multi, error) {
+	one := func(c *nl.Client, err error) (nl.Multi, error) {
+		if err != nil {
+			return nil, err
+		}
+		return nl.Multi{{Name: c.Backend(), Control: c}}, nil
+	}
+	var m nl.Multi
+	var err error
+	none := ""
+	switch address, isUnix := strings.CutPrefix(backend, "unix:"); {
+	case isUnix && address != "":
+		none = fmt.Sprintf("no smcr stack listens at %s", address)
+		m, err = one(nl.DialUnix(ctx, address))
+	case backend == "kernel":
+		none = "the kernel has no SMC: try 'modprobe smc', or the stack of 'smcr serve'"
+		m, err = one(nl.DialKernel(ctx))
+	case backend == "user":
+		none = "no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run'"
+		m, err = one(nl.DialUser(ctx))
+	case backend == "auto":
+		none = "no kernel SMC and no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run'"
+		m, err = nl.DialAll(ctx)
+	default:
+		return nil, UsageError("unknown backend %q: auto, kernel, user or unix:PATH", backend)
+	}
+	if errors.Is(err, nl.ErrNoBackend) {
+		return nil, Say(err, "%s", none)
+	}
+	return m, err
+}
+
+// NetDev returns the name of a network device of the current network namespace,
+// "if" and the index for one that is not there, and "" for index 0.
+func NetDev(index uint32) string {
+	if index == 0 {
+		return ""
+	}
+	dev, err := net.InterfaceByIndex(int(index))
+	if err != nil {
+		return fmt.Sprintf("if%d", index)
+	}
+	return dev.Name
+}
+
+// With calls fn with the stacks to ask and closes them.
+func (f *Factory) With(ctx context.Context, fn func(context.Context, nl.Multi) error) error {
+	m, err := f.Dial(ctx, f.Backend)
+	if err != nil {
+		return explain(err)
+	}
+	defer m.Close()
+	return explain(fn(ctx, m))
+}
+
+// WithOne calls fn with the one stack to change. Where there are several, the
+// user must say which.
+func (f *Factory) WithOne(ctx context.Context, fn func(context.Context, nl.Control) error) error {
+	return f.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		if len(m) > 1 {
+			var names []string
+			for _, b := range m {
+				names = append(names, b.Name)
+			}
+			return UsageError("several SMC stacks are here (%s): say which one to change with --backend", strings.Join(names, ", "))
+		}
+		return fn(ctx, m[0])
+	})
+}
+
+// explain gives errors that a user can do something about a text of their own.
+func explain(err error) error {
+	var said *Error
+	var op *nl.OpError
+	if err == nil || errors.As(err, &said) || !errors.As(err, &op) {
+		return err
+	}
+	switch {
+	case errors.Is(err, os.ErrPermission) && op.Op == "connect":
+		return err // its text says who and why
+	case errors.Is(err, os.ErrPermission) && op.Backend == "kernel":
+		return Say(err, "operation not permitted: changing the kernel's SMC needs root (CAP_NET_ADMIN)")
+	case errors.Is(err, os.ErrPermission):
+		return Say(err, "operation not permitted: only root and the user who runs the smcr stack may change it")
+	case errors.Is(err, nl.ErrNotSupported):
+		return Say(err, "%s: not supported by the %s SMC stack", op.Op, op.Backend)
+	}
+	return err
+}
+
+// Output formats.
+const (
+	FormatTable = "table"
+	FormatWide  = "wide"
+	FormatJSON  = "json"
+)
+
+// AddFormatFlag adds the flag --output to a command.
+func AddFormatFlag(cmd *cobra.Command, format *string, formats ...string) {
+	values := strings.Join(formats, "|")
+	*format = formats[0]
+	cmd.Flags().VarP(&choice{format, formats}, "output", "o", "output `format`: "+values)
+	// The error of an unknown name is one of the program, not of the user.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// A choice is a flag value out of a few.
+type choice struct {
+	value   *string
+	choices []string
+}
+
+func (c *choice) String() string { return *c.value }
+func (c *choice) Type() string   { return "format" }
+
+func (c *choice) Set(s string) error {
+	for _, v := range c.choices {
+		if v == s {
+			*c.value = s
+			return nil
+		}
+	}
+	return fmt.Errorf("choose one of %s", strings.Join(c.choices, ", "))
+}

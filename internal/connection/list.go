@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connection
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/output"
+	"smcr/nl"
+	"smcr/userstack/wire"
+
+	"github.com/spf13/cobra"
+)
+
+// NewCmd returns the command smcr connection.
+func NewCmd(f *cmdutil.Factory) *cobra.Command {
+	cmd := cmdutil.Group(&cobra.Command{
+		Use:     "connection",
+		Aliases: []string{"conn"},
+		Short:   "SMC sockets",
+	})
+	cmd.AddCommand(newCmdList(f, nil))
+	return cmd
+}
+
+type listOptions struct {
+	*cmdutil.Factory
+	format string
+	all    bool
+}
+
+func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
+	opts := &listOptions{Factory: f}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"show"},
+		Short:   "List connections",
+		Long: "List the connections of SMC sockets in this network namespace.\n\n" +
+			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
+			"the code found here, and after a slash the one that the peer sent.\n" +
+			"Sockets that listen, or have no connection yet, are listed with --all.",
+		Example: "  smcr connection list\n  smcr connection list --all -o json",
+		Args:    cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if runF != nil {
+				return runF(opts)
+			}
+			return listRun(cmd.Context(), opts)
+		},
+	}
+	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also sockets that listen or have no connection yet")
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	return cmd
+}
+
+// A connJSON is a connection in JSON.
+type connJSON struct {
+	Stack     string        `json:"stack"`
+	State     string        `json:"state"`
+	Mode      string        `json:"mode"`
+	Local     string        `json:"local"`
+	Remote    string        `json:"remote"`
+	NetDev    string        `json:"netdev,omitempty"`
+	UID       uint32        `json:"uid"`
+	Inode     uint64        `json:"inode"`
+	Cookie    uint64        `json:"cookie,omitempty"`
+	PID       uint32        `json:"pid,omitempty"`
+	Command   string        `json:"command,omitempty"`
+	LinkGroup string        `json:"linkgroup,omitempty"`
+	TXBytes   uint64        `json:"tx_bytes"`
+	RXBytes   uint64        `json:"rx_bytes"`
+	ShutRecv  bool          `json:"shutdown_recv"`
+	ShutSend  bool          `json:"shutdown_send"`
+	Fallback  *fallbackJSON `json:"fallback,omitempty"`
+	Info      *infoJSON     `json:"info,omitempty"`
+	Link      *linkJSON     `json:"link,omitempty"`
+}
+
+type fallbackJSON struct {
+	Reason string `json:"reason"`
+	Text   string `json:"text,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+}
+
+type infoJSON struct {
+	Token    uint32 `json:"token"`
+	Sndbuf   uint32 `json:"sndbuf_bytes"`
+	RMBE     uint32 `json:"rmbe_bytes"`
+	PeerRMBE uint32 `json:"peer_rmbe_bytes"`
+	RXProd   string `json:"rx_prod"`
+	RXCons   string `json:"rx_cons"`
+	TXProd   string `json:"tx_prod"`
+	TXCons   string `json:"tx_cons"`
+	TXPrep   string `json:"tx_prep"`
+	TXSent   string `json:"tx_sent"`
+	TXFin    string `json:"tx_fin"`
+}
+
+type linkJSON struct {
+	ID      uint8  `json:"id"`
+	IBDev   string `json:"ibdev"`
+	IBPort  uint8  `json:"ibport"`
+	GID     string `json:"gid"`
+	PeerGID string `json:"peer_gid"`
+	Role    string `json:"role"`
+}
+
+func code(c uint32) string { return fmt.Sprintf("0x%08x", c) }
+
+func address(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
+	c := &r.Value
+	j := connJSON{
+		Stack: r.Stack, State: c.State.String(), Mode: c.Mode.String(), Local: address(c.Local), Remote: address(c.Remote),
+		NetDev: netdev(c.NetDev), UID: c.UID, Inode: c.Inode, Cookie: c.Cookie, PID: c.PID, Command: c.Command,
+		TXBytes: c.TXBytes, RXBytes: c.RXBytes,
+		ShutRecv: c.Shutdown&nl.ShutdownRecv != 0, ShutSend: c.Shutdown&nl.ShutdownSend != 0,
+	}
+	if c.LinkGroup != 0 {
+		j.LinkGroup = c.LinkGroup.String()
+	}
+	if c.Mode == nl.ModeTCP && c.Fallback != (nl.ConnFallback{}) {
+		j.Fallback = &fallbackJSON{Reason: code(c.Fallback.Reason), Text: wire.Diagnosis(c.Fallback.Reason).Text()}
+		if c.Fallback.Peer != 0 {
+			j.Fallback.Peer = code(c.Fallback.Peer)
+		}
+	}
+	if i := c.Info; i != nil {
+		j.Info = &infoJSON{
+			i.Token, i.Sndbuf, i.RMBE, i.PeerRMBE, i.RXProd.String(), i.RXCons.String(),
+			i.TXProd.String(), i.TXCons.String(), i.TXPrep.String(), i.TXSent.String(), i.TXFin.String(),
+		}
+	}
+	if l := c.Link; l != nil {
+		j.Link = &linkJSON{l.LinkID, l.IBDev, l.IBPort, l.GID.String(), l.PeerGID.String(), l.Role.String()}
+	}
+	return j
+}
+
+func listRun(ctx context.Context, opts *listOptions) error {
+	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		rows, err := nl.All(ctx, m, nl.Control.Connections)
+		if err != nil {
+			return err
+		}
+		if !opts.all {
+			rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Connection]) bool {
+				return r.Value.State == nl.StateListen || r.Value.State == nl.StateInit
+			})
+		}
+		if opts.format == cmdutil.FormatJSON {
+			list := make([]connJSON, len(rows))
+			for i, r := range rows {
+				list[i] = toJSON(r, opts.NetDev)
+			}
+			return output.JSON(opts.IO.Out, list)
+		}
+		return table(rows, opts.format == cmdutil.FormatWide).Print(opts.IO.Out)
+	})
+}
+
+// mode returns the mode with the reasons of a fallback.
+func mode(c *nl.Connection) string {
+	s := c.Mode.String()
+	if c.Mode == nl.ModeTCP && c.Fallback != (nl.ConnFallback{}) {
+		s += " " + code(c.Fallback.Reason)
+		if c.Fallback.Peer != 0 {
+			s += "/" + code(c.Fallback.Peer)
+		}
+	}
+	return s
+}
+
+func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
+	names := []string{"State", "Local-Address", "Peer-Address", "Mode", "LG-ID", "Process"}
+	if wide {
+		names = append(names, "#UID", "#Inode", "Token", "#Sndbuf", "#RMBE", "#Peer-RMBE", "#TX-Bytes", "#RX-Bytes", "IB-Dev", "#Link")
+	}
+	t := output.NewTable(append(names, "Stack")...)
+	for _, r := range rows {
+		c := &r.Value
+		lg, process := "-", "-"
+		if c.LinkGroup != 0 {
+			lg = c.LinkGroup.String()
+		}
+		if c.PID != 0 {
+			process = fmt.Sprintf("%s/%d", c.Command, c.PID)
+		}
+		cells := []any{c.State, output.Or(address(c.Local)), output.Or(address(c.Remote)), mode(c), lg, process}
+		if wide {
+			info, link := nl.ConnInfo{}, nl.ConnLink{}
+			token := "-"
+			if c.Info != nil {
+				info = *c.Info
+				token = fmt.Sprintf("%08x", info.Token)
+			}
+			if c.Link != nil {
+				link = *c.Link
+			}
+			cells = append(cells, c.UID, c.Inode, token, info.Sndbuf, info.RMBE, info.PeerRMBE,
+				c.TXBytes, c.RXBytes, output.Or(link.IBDev), link.LinkID)
+		}
+		t.Add(append(cells, r.Stack)...)
+	}
+	return t
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package info
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/output"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+type options struct {
+	*cmdutil.Factory
+	format string
+}
+
+// NewCmd returns the command smcr info.
+func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmdInfo(f, nil) }
+
+func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
+	opts := &options{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "Show the SMC stacks of this network namespace",
+		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
+			"user space: versions, features, and how many devices each has.",
+		Args: cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if runF != nil {
+				return runF(opts)
+			}
+			return run(cmd.Context(), opts)
+		},
+	}
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	return cmd
+}
+
+// An infoJSON is a stack in JSON.
+type infoJSON struct {
+	Stack        string `json:"stack"`
+	Name         string `json:"name,omitempty"`
+	StackVersion string `json:"stack_version,omitempty"`
+	PID          uint32 `json:"pid,omitempty"`
+	UID          uint32 `json:"uid"`
+	Version      uint8  `json:"smc_version"`
+	Release      uint8  `json:"smc_release"`
+	LocalHost    string `json:"hostname"`
+	SEID         string `json:"seid,omitempty"`
+	ISMv2        bool   `json:"smcd_v2"`
+	SMCRv2       bool   `json:"smcr_v2"`
+	RoCEDevices  int    `json:"roce_devices"`
+}
+
+func run(ctx context.Context, opts *options) error {
+	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		infos, err := nl.Each(ctx, m, nl.Control.SysInfo)
+		if err != nil {
+			return err
+		}
+		devices, err := nl.All(ctx, m, nl.Control.Devices)
+		if err != nil {
+			return err
+		}
+		count := map[string]int{}
+		for _, d := range devices {
+			count[d.Stack]++
+		}
+		if opts.format == cmdutil.FormatJSON {
+			list := make([]infoJSON, len(infos))
+			for i, r := range infos {
+				s := r.Value
+				list[i] = infoJSON{
+					r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
+					s.ISMv2, s.SMCRv2, count[r.Stack],
+				}
+			}
+			return output.JSON(opts.IO.Out, list)
+		}
+		var b strings.Builder
+		for i, r := range infos {
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			describe(&b, r, count[r.Stack])
+		}
+		_, err = fmt.Fprint(opts.IO.Out, b.String())
+		return err
+	})
+}
+
+func describe(b *strings.Builder, r nl.Row[nl.SysInfo], devices int) {
+	s := r.Value
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
+	}
+	line("Stack", "%s", r.Stack)
+	if s.Stack != "" {
+		line("Service", "%s %s, process %d, user %d", s.Stack, s.StackVersion, s.PID, s.UID)
+	}
+	line("SMC Version", "%d.%d", s.Version, s.Release)
+	line("SMC Hostname", "%s", output.Or(s.LocalHost))
+	line("SMC-R Features", "%s", features(s.SMCRv2))
+	if s.Stack == "" {
+		line("SMC-D Features", "%s", features(s.Version >= 2))
+	}
+	line("SEID", "%s", output.Or(s.SEID))
+	line("RoCE Devices", "%d", devices)
+}
+
+func features(v2 bool) string {
+	if v2 {
+		return "v1 v2"
+	}
+	return "v1"
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"context"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/output"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+// NewCmd returns the command smcr link.
+func NewCmd(f *cmdutil.Factory) *cobra.Command {
+	cmd := cmdutil.Group(&cobra.Command{
+		Use:   "link",
+		Short: "Links of SMC-R link groups",
+		Long: "A link is one pair of queue pairs between two RNICs. A link group has one or\n" +
+			"two, and moves its connections when one fails (RFC 7609, section 2.2).",
+	})
+	cmd.AddCommand(newCmdList(f, nil))
+	return cmd
+}
+
+type listOptions struct {
+	*cmdutil.Factory
+	format string
+}
+
+func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
+	opts := &listOptions{Factory: f}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"show"},
+		Short:   "List links",
+		Long:    "List the links of all SMC-R link groups of this network namespace.",
+		Example: "  smcr link list -o wide",
+		Args:    cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if runF != nil {
+				return runF(opts)
+			}
+			return listRun(cmd.Context(), opts)
+		},
+	}
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	return cmd
+}
+
+// A linkJSON is a link in JSON.
+type linkJSON struct {
+	Stack     string `json:"stack"`
+	LinkGroup string `json:"linkgroup"`
+	Role      string `json:"role"`
+	Type      string `json:"type"`
+	ID        uint8  `json:"id"`
+	NetDev    string `json:"netdev"`
+	IfIndex   uint32 `json:"ifindex"`
+	IBDev     string `json:"ibdev"`
+	IBPort    uint8  `json:"ibport"`
+	State     string `json:"state"`
+	Conns     uint32 `json:"conns"`
+	UID       string `json:"uid"`
+	PeerUID   string `json:"peer_uid"`
+	GID       string `json:"gid"`
+	PeerGID   string `json:"peer_gid"`
+	QPN       uint32 `json:"qpn,omitempty"`
+	PeerQPN   uint32 `json:"peer_qpn,omitempty"`
+	MTU       uint32 `json:"mtu,omitempty"`
+}
+
+func listRun(ctx context.Context, opts *listOptions) error {
+	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		rows, err := nl.All(ctx, m, nl.Control.Links)
+		if err != nil {
+			return err
+		}
+		if opts.format == cmdutil.FormatJSON {
+			list := make([]linkJSON, len(rows))
+			for i, r := range rows {
+				l := &r.Value
+				list[i] = linkJSON{
+					Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.String(), Type: l.Type.String(),
+					ID: l.ID, NetDev: opts.NetDev(l.NetDev), IfIndex: l.NetDev, IBDev: l.IBDev, IBPort: l.IBPort,
+					State: l.State.String(), Conns: l.Conns, UID: l.UID.String(), PeerUID: l.PeerUID.String(),
+					GID: l.GID.String(), PeerGID: l.PeerGID.String(), QPN: l.QPN, PeerQPN: l.PeerQPN, MTU: l.MTU,
+				}
+			}
+			return output.JSON(opts.IO.Out, list)
+		}
+		return table(rows, opts.format == cmdutil.FormatWide, opts.NetDev).Print(opts.IO.Out)
+	})
+}
+
+func table(rows []nl.Row[nl.Link], wide bool, netdev func(uint32) string) *output.Table {
+	names := []string{"LG-ID", "LG-Role", "LG-Type", "#Link", "Net-Dev", "IB-Dev", "#IB-P", "Link-State", "#Conns"}
+	if wide {
+		names = append(names, "Link-UID", "Peer-UID", "#QPN", "#Peer-QPN", "#MTU", "Local-GID", "Peer-GID")
+	}
+	t := output.NewTable(append(names, "Stack")...)
+	for _, r := range rows {
+		l := &r.Value
+		cells := []any{
+			l.LinkGroup, l.Role, l.Type, l.ID, output.Or(netdev(l.NetDev)), output.Or(l.IBDev), l.IBPort,
+			"LINK_" + l.State.String(), l.Conns,
+		}
+		if wide {
+			cells = append(cells, l.UID, l.PeerUID, l.QPN, l.PeerQPN, l.MTU, l.GID, l.PeerGID)
+		}
+		t.Add(append(cells, r.Stack)...)
+	}
+	return t
+}

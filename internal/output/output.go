@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package output prints tables for people and JSON for programs. Tables have one
+// header line and columns aligned by blanks; an empty table prints nothing at
+// all, as with smc-tools. JSON is indented and keeps the order of its fields;
+// field names are in snake_case and stay as they are. Values are used by one
+// goroutine. No privileges are needed.
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// A Table is rows of cells under column headers.
+type Table struct {
+	columns []Column
+	rows    [][]string
+}
+
+// A Column is a column of a table.
+type Column struct {
+	Name  string
+	Right bool // numbers: aligned at the right
+}
+
+// NewTable returns an empty table. A column whose name begins with "#" holds
+// numbers and is aligned at the right.
+func NewTable(names ...string) *Table {
+	t := &Table{}
+	for _, n := range names {
+		t.columns = append(t.columns, Column{Name: n, Right: strings.HasPrefix(n, "#")})
+	}
+	return t
+}
+
+// Add adds a row with one cell a column, formatted as [fmt.Sprint] does.
+func (t *Table) Add(cells ...any) {
+	if len(cells) != len(t.columns) {
+		panic(fmt.Sprintf("output: row of %d cells in a table of %d columns", len(cells), len(t.columns)))
+	}
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		row[i] = clean(fmt.Sprint(c))
+	}
+	t.rows = append(t.rows, row)
+}
+
+// clean keeps a cell from breaking the table or the terminal: names come from
+// other hosts.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+}
+
+// Len returns the number of rows.
+func (t *Table) Len() int { return len(t.rows) }
+
+// Print writes the table.
+func (t *Table) Print(w io.Writer) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
+	header := make([]string, len(t.columns))
+	width := make([]int, len(t.columns))
+	for i, c := range t.columns {
+		header[i] = c.Name
+		width[i] = utf8.RuneCountInString(c.Name)
+	}
+	for _, row := range t.rows {
+		for i, cell := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range append([][]string{header}, t.rows...) {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			if t.columns[i].Right {
+				line.WriteString(pad + cell)
+			} else {
+				line.WriteString(cell + pad)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// JSON writes v indented, with a newline at the end. A nil slice is an empty
+// array.
+func JSON[T any](w io.Writer, v []T) error {
+	if v == nil {
+		v = []T{}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// Or returns s, or "-" for nothing.
+func Or(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

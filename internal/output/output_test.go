@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package output
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestTable(t *testing.T) {
+	tb := NewTable("NAME", "#N", "LAST")
+	var b strings.Builder
+	if err := tb.Print(&b); err != nil || b.String() != "" {
+		t.Errorf("empty table: %q, %v", b.String(), err)
+	}
+	tb.Add("a", 5, "x")
+	tb.Add("größer", 12345, "")
+	tb.Add("e\x1b[31m\n", -1, "\xff")
+	want := "" +
+		"NAME        #N  LAST\n" +
+		"a            5  x\n" +
+		"größer   12345\n" +
+		"e?[31m?     -1  ?\n"
+	if err := tb.Print(&b); err != nil || b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	var b strings.Builder
+	if err := JSON[int](&b, nil); err != nil || b.String() != "[]\n" {
+		t.Errorf("nil: %q, %v", b.String(), err)
+	}
+	b.Reset()
+	if err := JSON(&b, []map[string]string{{"a": "<&>"}}); err != nil || !strings.Contains(b.String(), `"a": "<&>"`) {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ueid
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/output"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+// NewCmd returns the command smcr ueid.
+func NewCmd(f *cmdutil.Factory) *cobra.Command {
+	cmd := cmdutil.Group(&cobra.Command{
+		Use:   "ueid",
+		Short: "User-defined enterprise IDs of SMC version 2",
+		Long: "Two hosts use version 2 of SMC where they have an enterprise ID in common: 1 to\n" +
+			"32 characters out of A-Z, 0-9, '.' and '-'. A stack holds four at most.",
+	})
+	cmd.AddCommand(
+		newCmdList(f, nil),
+		newCmdChange(f, nil, "add EID", "Define an enterprise ID", addRun),
+		newCmdChange(f, nil, "del EID", "Remove an enterprise ID", delRun),
+		newCmdFlush(f),
+	)
+	return cmd
+}
+
+type listOptions struct {
+	*cmdutil.Factory
+	format string
+}
+
+func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
+	opts := &listOptions{Factory: f}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"show"},
+		Short:   "List the user-defined enterprise IDs",
+		Args:    cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if runF != nil {
+				return runF(opts)
+			}
+			return listRun(cmd.Context(), opts)
+		},
+	}
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	return cmd
+}
+
+// An eidJSON is an enterprise ID in JSON.
+type eidJSON struct {
+	Stack string `json:"stack"`
+	UEID  string `json:"ueid"`
+}
+
+func listRun(ctx context.Context, opts *listOptions) error {
+	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		rows, err := nl.All(ctx, m, nl.Control.UEIDs)
+		if err != nil {
+			return err
+		}
+		if opts.format == cmdutil.FormatJSON {
+			list := make([]eidJSON, len(rows))
+			for i, r := range rows {
+				list[i] = eidJSON{r.Stack, r.Value}
+			}
+			return output.JSON(opts.IO.Out, list)
+		}
+		t := output.NewTable("UEID", "Stack")
+		for _, r := range rows {
+			t.Add(r.Value, r.Stack)
+		}
+		return t.Print(opts.IO.Out)
+	})
+}
+
+type changeOptions struct {
+	*cmdutil.Factory
+	eid string
+}
+
+func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, short string, run func(context.Context, *changeOptions) error) *cobra.Command {
+	opts := &changeOptions{Factory: f}
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cmdutil.OneArg("enterprise ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var invalid *nl.EIDError
+			if err := nl.CheckEID(args[0]); errors.As(err, &invalid) {
+				return cmdutil.UsageError("invalid enterprise ID %q: %s", args[0], invalid.Reason)
+			}
+			opts.eid = args[0]
+			if runF != nil {
+				return runF(opts)
+			}
+			return run(cmd.Context(), opts)
+		},
+	}
+}
+
+func addRun(ctx context.Context, opts *changeOptions) error {
+	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+		err := c.AddUEID(ctx, opts.eid)
+		switch {
+		case errors.Is(err, os.ErrExist):
+			return cmdutil.Say(err, "enterprise ID %q is defined already", opts.eid)
+		case errors.Is(err, syscall.ERANGE):
+			return cmdutil.Say(err, "%d enterprise IDs are defined, which is the maximum: remove one with 'smcr ueid del'", nl.MaxUEIDs)
+		}
+		return err
+	})
+}
+
+func delRun(ctx context.Context, opts *changeOptions) error {
+	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+		err := c.RemoveUEID(ctx, opts.eid)
+		if errors.Is(err, os.ErrNotExist) {
+			return cmdutil.Say(err, "no enterprise ID %q: see 'smcr ueid list'", opts.eid)
+		}
+		return err
+	})
+}
+
+func newCmdFlush(f *cmdutil.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:   "flush",
+		Short: "Remove all user-defined enterprise IDs",
+		Args:  cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error {
+				return c.FlushUEID(ctx)
+			})
+		},
+	}
+}
