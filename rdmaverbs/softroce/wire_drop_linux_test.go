@@ -289,7 +289,7 @@ func TestWireBusyNetdev(t *testing.T) {
 	if _, err := pair.A.Output(ctx, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200kbit", "burst", "3000", "limit", "1000000"); err != nil {
 		t.Skipf("needs the tbf qdisc: run `modprobe sch_tbf` (%v)", err)
 	}
-	if err := unix.SetsockoptInt(a.v1.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
+	if err := unix.SetsockoptInt(a.v1.tx, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
 		t.Fatal(err)
 	}
 	pkts := make([]packet, ioBatch)

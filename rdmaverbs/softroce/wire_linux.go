@@ -238,7 +238,7 @@ func (w *netWire) release() {
 		w.v2.close()
 	}
 	if w.v1 != nil {
-		w.v1.sock.close()
+		w.v1.close()
 	}
 	w.receivers.Wait()
 	if w.v1 != nil {

@@ -37,9 +37,12 @@ const (
 	llPktType   = slotLL + 10
 )
 
-// packetPort is a packet socket for RoCE version 1 frames of one netdev.
+// packetPort is a pair of packet sockets for RoCE version 1 frames of one
+// netdev. What is sent goes by a socket of its own: the poller would wake the
+// reader of sock for each packet that leaves the send buffer.
 type packetPort struct {
 	sock  *socket
+	tx    int // descriptor
 	index int
 	lo    bool // see loopbackMAC
 	ring  []byte
@@ -48,21 +51,28 @@ type packetPort struct {
 
 // openPacketPort opens the socket in the calling thread's network namespace.
 func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
-	// Protocol 0 takes nothing until bind names netdev and ethertype.
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
-	}
-	p := &packetPort{index: i.Index, lo: i.loopback}
-	if p.sock, err = newSocket(fd, "packet socket"); err != nil {
-		return nil, err
-	}
+	p := &packetPort{index: i.Index, lo: i.loopback, tx: -1}
 	defer func() {
 		if err != nil {
-			p.sock.close()
+			p.close()
 			p.unmap()
 		}
 	}()
+	// Protocol 0 takes nothing until bind names netdev and ethertype.
+	if p.tx, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
+	}
+	setSendBuffer(p.tx)
+	if err := unix.Bind(p.tx, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+		return nil, fmt.Errorf("softroce: bind packet socket: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("softroce: packet socket: %w", err)
+	}
+	if p.sock, err = newSocket(fd, "packet socket"); err != nil {
+		return nil, err
+	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
 		return nil, fmt.Errorf("softroce: select TPACKET_V2: %w", err)
 	}
@@ -78,7 +88,6 @@ func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("softroce: map receive ring: %w", err)
 	}
-	setSendBuffer(fd)
 	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeRoCE), Ifindex: i.Index}
 	if err := unix.Bind(fd, &ll); err != nil {
 		return nil, fmt.Errorf("softroce: bind packet socket: %w", err)
@@ -97,6 +106,16 @@ func htons(v uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], v)
 	return binary.NativeEndian.Uint16(b[:])
+}
+
+// close closes the sockets, once nobody sends; the reception ends.
+func (p *packetPort) close() {
+	if p.sock != nil {
+		p.sock.close()
+	}
+	if p.tx >= 0 {
+		unix.Close(p.tx)
+	}
 }
 
 // unmap frees the ring, after the socket was closed and no reception is under
@@ -232,7 +251,7 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 		crc.Put(tail[pad:])
 		tx.fill(i, head[:end], p, tail)
 	}
-	err := tx.flush(w.v1.sock.fd, len(pkts), &w.stats)
+	err := tx.flush(w.v1.tx, len(pkts), &w.stats)
 	tx.clear(len(pkts))
 	w.stats.txBytes.Add(uint64(bytes))
 	return err
