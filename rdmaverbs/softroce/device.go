@@ -43,7 +43,8 @@ type Device struct {
 	info   netdevInfo
 	gids   []rdmaverbs.GIDEntry
 	qps    map[uint32]*qp
-	gone   bool // the netdev or the wire is lost
+	past   endpointStats // of closed queue pairs
+	gone   bool          // the netdev or the wire is lost
 	closed bool
 
 	eventMu     sync.Mutex
@@ -250,9 +251,11 @@ func (d *Device) addQP(q *qp) error {
 	}
 }
 
+// removeQP forgets q, which is closed.
 func (d *Device) removeQP(q *qp) {
 	d.mu.Lock()
 	delete(d.qps, q.ep.qpn)
+	d.past.add(&q.ep.stats)
 	d.mu.Unlock()
 	d.timers.remove(q)
 }

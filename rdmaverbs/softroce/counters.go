@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+// Counters tells what a device did since it was opened, all its queue pairs
+// together, those closed included.
+type Counters struct {
+	TxPackets, TxBytes uint64 // transport packets and their bytes, without ICRC
+	TxLost             uint64 // not taken by the netdev or its queue
+	RxPackets, RxBytes uint64 // with a valid ICRC, for this port
+	Overruns           uint64 // lost before we could read them
+
+	// Received and dropped.
+	WrongICRC  uint64
+	WrongPort  uint64 // MAC address, GID or partition is not ours
+	Malformed  uint64 // lengths or header fields are wrong
+	UnknownQP  uint64 // no such queue pair, or a special one
+	WrongPeer  uint64 // not from the peer that the queue pair is connected to
+	Ghosts     uint64 // answers to nothing outstanding
+	Duplicates uint64 // requests already executed, answered again
+	OutOfOrder uint64 // requests beyond the expected PSN
+
+	Retransmits uint64 // request packets sent again
+	Timeouts    uint64 // local ACK timeouts
+	Probes      uint64 // early retransmissions, before the timeout
+	NAKSent     uint64
+	NAKReceived uint64
+	RNRSent     uint64 // receiver-not-ready NAKs
+	RNRReceived uint64
+}
+
+// Counters returns the counters as they are now.
+func (d *Device) Counters() Counters {
+	sum := endpointStats{}
+	d.mu.RLock()
+	sum.add(&d.past)
+	d.mu.RUnlock()
+	for _, q := range d.allQPs() {
+		q.mu.Lock()
+		sum.add(&q.ep.stats)
+		q.mu.Unlock()
+	}
+	c := Counters{
+		Malformed:   d.drops.malformed.Load(),
+		UnknownQP:   d.drops.unknownQP.Load(),
+		WrongPeer:   d.drops.wrongPeer.Load(),
+		Ghosts:      sum.ghosts,
+		Duplicates:  sum.duplicates,
+		OutOfOrder:  sum.outOfOrder,
+		Retransmits: sum.retransmits,
+		Timeouts:    sum.timeouts,
+		Probes:      sum.probes,
+		NAKSent:     sum.nakSent,
+		NAKReceived: sum.nakReceived,
+		RNRSent:     sum.rnrSent,
+		RNRReceived: sum.rnrReceived,
+	}
+	if w, ok := d.wire.(interface{ counters() wireStats }); ok {
+		s := w.counters()
+		c.TxPackets, c.TxBytes, c.TxLost = s.TxPackets, s.TxBytes, s.TxLost
+		c.RxPackets, c.RxBytes, c.Overruns = s.RxPackets, s.RxBytes, s.Overruns
+		c.WrongICRC = s.DropICRC
+		c.WrongPort = s.DropMAC + s.DropGID + s.DropLoopback + s.DropPKey
+		c.Malformed += s.DropShort + s.DropFormat + s.DropVersion
+		c.UnknownQP += s.DropQP
+	}
+	return c
+}
+
+func (s *endpointStats) add(o *endpointStats) {
+	s.retransmits += o.retransmits
+	s.timeouts += o.timeouts
+	s.probes += o.probes
+	s.nakSent += o.nakSent
+	s.nakReceived += o.nakReceived
+	s.rnrSent += o.rnrSent
+	s.rnrReceived += o.rnrReceived
+	s.duplicates += o.duplicates
+	s.ghosts += o.ghosts
+	s.outOfOrder += o.outOfOrder
+}
