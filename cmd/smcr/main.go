@@ -10,11 +10,13 @@ import (
 
 	"smcr/internal/cli"
 	"smcr/internal/cmdutil"
+	"smcr/userstack/launch"
 )
 
 // version is set by the build.
 var version = "unknown"
 
 func main() {
+	launch.MaybeChild()
 	os.Exit(cli.Main(context.Background(), cmdutil.NewFactory(version), os.Args[1:]))
 }

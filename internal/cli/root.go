@@ -10,6 +10,8 @@ import (
 	"smcr/internal/link"
 	"smcr/internal/linkgroup"
 	"smcr/internal/pnetcmd"
+	"smcr/internal/run"
+	"smcr/internal/serve"
 	"smcr/internal/statscmd"
 	"smcr/internal/ueid"
 
@@ -26,6 +28,8 @@ func commands(f *cmdutil.Factory) []*cobra.Command {
 		link.NewCmd(f),
 		linkgroup.NewCmd(f),
 		pnetcmd.NewCmd(f),
+		run.NewCmd(f),
+		serve.NewCmd(f),
 		statscmd.NewCmd(f),
 		ueid.NewCmd(f),
 	}

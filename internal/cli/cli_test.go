@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/iostreams"
+	"smcr/nl"
+	"smcr/nl/nltestsmc"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write what the commands print to testdata")
+
+// A world is the stacks that a test's commands find.
+type world struct {
+	t       *testing.T
+	stacks  nl.Multi
+	dialErr error
+}
+
+// newWorld returns a world with one user-space stack, behind a real server and
+// client, in the sample state.
+func newWorld(t *testing.T) (*world, *nltestsmc.Fake) {
+	t.Helper()
+	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	fake.SetNetDevs("lo", "eth0", "eth1", "eth2")
+	return &world{t: t, stacks: nl.Multi{stack(t, "user", fake)}}, fake
+}
+
+// stack serves ctl and returns a client of the server.
+func stack(t *testing.T, name string, ctl nl.Control) nl.Backend {
+	t.Helper()
+	address := fmt.Sprintf("@smcr-test-%d/%s/%s", os.Getpid(), t.Name(), name)
+	l, err := nl.ListenUnix(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := nl.NewServer(ctl, nl.ServerConfig{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Serve(l)
+	}()
+	c, err := nl.DialUnix(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		s.Close()
+		<-done
+	})
+	return nl.Backend{Name: name, Control: keepOpen{c}}
+}
+
+// keepOpen survives the end of a command.
+type keepOpen struct{ nl.Control }
+
+func (keepOpen) Close() error { return nil }
+
+// run runs a command line and returns its exit status and what it printed.
+func (w *world) run(args ...string) (status int, stdout, stderr string) {
+	w.t.Helper()
+	streams, _, out, errOut := iostreams.Test()
+	f := &cmdutil.Factory{
+		IO: streams, Version: "1.2.3", Backend: "auto",
+		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] },
+		Dial: func(ctx context.Context, backend string) (nl.Multi, error) {
+			if backend != "auto" {
+				return cmdutil.Dial(ctx, backend)
+			}
+			return w.stacks, w.dialErr
+		},
+	}
+	status = Main(w.t.Context(), f, args)
+	return status, out.String(), errOut.String()
+}
+
+// TestGolden compares what commands print with the files in testdata.
+func TestGolden(t *testing.T) {
+	w, fake := newWorld(t)
+	for _, p := range []nl.PNET{{ID: "NET1", NetDev: "eth0"}, {ID: "NET1", IBDev: "srx_eth0", IBPort: 1}} {
+		if err := fake.AddPNET(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var lines []string
+	for _, noun := range []string{"linkgroup list", "link list", "device list", "connection list", "connection list --all"} {
+		lines = append(lines, noun, noun+" -o wide", noun+" --output json")
+	}
+	lines = append(lines,
+		"linkgroup show", "info", "info -o json", "stats show", "stats show -d", "stats show -o json",
+		"pnet list", "pnet list -o json", "ueid list", "ueid list -o json", "--version", "--help", "pnet --help", "linkgroup list --help",
+	)
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) {
+			w := &world{t: t, stacks: w.stacks}
+			status, out, errOut := w.run(strings.Fields(line)...)
+			if status != 0 || errOut != "" {
+				t.Fatalf("exit status %d, %s", status, errOut)
+			}
+			golden(t, strings.NewReplacer(" ", "_", "-", "").Replace(line), out)
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+// TestEmpty checks that nothing found is no error, and prints no header.
+func TestEmpty(t *testing.T) {
+	w := &world{t: t, stacks: nl.Multi{stack(t, "user", nltestsmc.NewFake(nltestsmc.State{}))}}
+	for _, noun := range []string{"linkgroup", "link", "device", "connection", "pnet", "ueid"} {
+		if status, out, errOut := w.run(noun, "list"); status != 0 || out != "" || errOut != "" {
+			t.Errorf("%s list: %d, %q, %q", noun, status, out, errOut)
+		}
+		if status, out, errOut := w.run(noun, "list", "-o", "json"); status != 0 || out != "[]\n" || errOut != "" {
+			t.Errorf("%s list -o json: %d, %q, %q", noun, status, out, errOut)
+		}
+	}
+}
+
+// TestErrors checks messages and exit statuses, and that nothing changes.
+func TestErrors(t *testing.T) {
+	w, fake := newWorld(t)
+	if err := fake.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		line   string
+		status int
+		text   string
+	}{
+		{"frobnicate", 2, `unknown command "frobnicate": see 'smcr --help'`},
+		{"linkgroup frobnicate", 2, `unknown command "frobnicate": see 'smcr linkgroup --help'`},
+		{"linkgroup list --no-such-flag", 2, `unknown flag: --no-such-flag`},
+		{"linkgroup list extra", 2, `smcr linkgroup list takes no arguments: "extra"`},
+		{"linkgroup list -o xml", 2, `invalid argument "xml" for "-o, --output" flag: choose one of table, wide, json`},
+		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
+		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
+		{"--backend unix:/no/such.sock info", 5, `no smcr stack listens at /no/such.sock`},
+		{"pnet add", 2, `smcr pnet add: pnetid is missing`},
+		{"pnet add NET2", 2, `name a network device with -I or a RoCE device with -D`},
+		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: one pnetid, please: "NET3" is too much`},
+		{"pnet add NET2 -I eth1 -P 1", 2, `-P goes with -D: the port of which RoCE device?`},
+		{"pnet add NET2 -D rxe0 -P 3", 2, `no port 3: a RoCE device has ports 1 and 2`},
+		{"pnet add ABCDEFGHIJKLMNOPQ -I eth1", 2, `invalid pnetid "ABCDEFGHIJKLMNOPQ": a pnetid has at most 16 characters, not 17`},
+		{"pnet add A-B -I eth1", 2, `invalid pnetid "A-B": a pnetid has letters and digits only, no '-'`},
+		{"pnet add NET2 -I foo", 3, `no netdev "foo": see 'ip link'`},
+		{"pnet add NET2 -I eth0", 1, `eth0 has a pnetid already: see 'smcr pnet list'`},
+		{"pnet del NOSUCH", 3, `no pnetid "NOSUCH": see 'smcr pnet list'`},
+		{"ueid add lower", 2, `invalid enterprise ID "lower": unsupported character 'l': supported are A-Z, 0-9, '.' and '-'`},
+		{"ueid add SMCV2-EXAMPLE-UEID", 1, `enterprise ID "SMCV2-EXAMPLE-UEID" is defined already`},
+		{"ueid del NOSUCH", 3, `no enterprise ID "NOSUCH": see 'smcr ueid list'`},
+	} {
+		t.Run(test.line, func(t *testing.T) {
+			w := &world{t: t, stacks: w.stacks}
+			status, out, errOut := w.run(strings.Fields(test.line)...)
+			if status != test.status || out != "" || errOut != "smcr: "+test.text+"\n" {
+				t.Errorf("exit status %d, want %d; printed %q and %q, want %q", status, test.status, out, errOut, test.text)
+			}
+		})
+	}
+	if s, err := fake.PNETs(t.Context()); err != nil || len(s) != 1 {
+		t.Errorf("the table changed: %v, %v", s, err)
+	}
+	if s, err := fake.UEIDs(t.Context()); err != nil || len(s) != 1 {
+		t.Errorf("the enterprise IDs changed: %v, %v", s, err)
+	}
+}
+
+// TestStackErrors checks what is said of errors that a stack returns.
+func TestStackErrors(t *testing.T) {
+	w, fake := newWorld(t)
+	for _, test := range []struct {
+		err    error
+		line   string
+		status int
+		text   string
+	}{
+		{os.ErrPermission, "pnet flush", 4, "operation not permitted: only root and the user who runs the smcr stack may change it"},
+		{nl.ErrNotSupported, "linkgroup list", 1, "list link groups: not supported by the "},
+		{errors.New("the roof is on fire"), "stats show", 1, "the roof is on fire: input/output error"},
+	} {
+		fake.SetError(test.err)
+		status, out, errOut := w.run(strings.Fields(test.line)...)
+		if status != test.status || out != "" || !strings.HasPrefix(errOut, "smcr: ") || !strings.Contains(errOut, test.text) {
+			t.Errorf("%v: exit status %d, want %d; printed %q and %q", test.err, status, test.status, out, errOut)
+		}
+	}
+	w.dialErr = fmt.Errorf("%w: nobody", nl.ErrNoBackend)
+	if status, _, errOut := w.run("info"); status != 5 || errOut == "" {
+		t.Errorf("no stack: %d, %q", status, errOut)
+	}
+}
+
+// TestChange changes tables and reads them back.
+func TestChange(t *testing.T) {
+	w, fake := newWorld(t)
+	for _, line := range []string{
+		"pnet add net1 -I eth0", "pnet add NET1 -D srx_eth0", "pnet add NET2 --netdev eth1 --ibdev mlx5_0 --ibport 2",
+		"pnet del net1", "ueid add A.B", "ueid del SMCV2-EXAMPLE-UEID",
+	} {
+		if status, out, errOut := w.run(strings.Fields(line)...); status != 0 || out != "" || errOut != "" {
+			t.Errorf("%s: %d, %q, %q", line, status, out, errOut)
+		}
+	}
+	pnets, _ := fake.PNETs(t.Context())
+	want := []nl.PNET{{ID: "NET2", NetDev: "eth1"}, {ID: "NET2", IBDev: "mlx5_0", IBPort: 2}}
+	if diff := cmp.Diff(want, pnets); diff != "" {
+		t.Errorf("pnetids (-want +got):\n%s", diff)
+	}
+	eids, _ := fake.UEIDs(t.Context())
+	if diff := cmp.Diff([]string{"A.B"}, eids); diff != "" {
+		t.Errorf("enterprise IDs (-want +got):\n%s", diff)
+	}
+	w.run("pnet", "flush")
+	w.run("ueid", "flush")
+	pnets, _ = fake.PNETs(t.Context())
+	eids, _ = fake.UEIDs(t.Context())
+	if len(pnets) != 0 || len(eids) != 0 {
+		t.Errorf("after flush: %v, %v", pnets, eids)
+	}
+}
+
+// TestTwoStacks checks that rows are marked, and that a change must say where.
+func TestTwoStacks(t *testing.T) {
+	w, _ := newWorld(t)
+	w.stacks = append(nl.Multi{stack(t, "kernel", nltestsmc.NewFake(nltestsmc.SampleState()))}, w.stacks...)
+	_, out, _ := w.run("linkgroup", "list")
+	golden(t, "two_stacks", out)
+	status, _, errOut := w.run("pnet", "flush")
+	if want := "smcr: several SMC stacks are here (kernel, user): say which one to change with --backend\n"; status != 2 || errOut != want {
+		t.Errorf("pnet flush: %d, %q", status, errOut)
+	}
+}
+
+// TestTree checks the form of all commands.
+func TestTree(t *testing.T) {
+	streams, _, _, _ := iostreams.Test()
+	root := NewRoot(&cmdutil.Factory{IO: streams, Backend: "auto"})
+	for _, c := range root.Commands() {
+		for _, sub := range append(c.Commands(), c) {
+			if sub.Short == "" || strings.HasSuffix(sub.Short, ".") {
+				t.Errorf("%s: short text %q", sub.CommandPath(), sub.Short)
+			}
+			if sub.RunE == nil || sub.Args == nil {
+				t.Errorf("%s does not say which arguments it takes", sub.CommandPath())
+			}
+		}
+	}
+}
