@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -236,4 +237,15 @@ func (b *bed) exchange(from io.Writer, to io.Reader, data []byte) {
 	if !bytes.Equal(got, data) {
 		b.t.Fatalf("%d bytes differ", len(data))
 	}
+}
+
+// noProvider has no devices.
+type noProvider struct{}
+
+func (noProvider) Name() string { return "none" }
+
+func (noProvider) Devices(context.Context) ([]string, error) { return nil, nil }
+
+func (noProvider) Open(_ context.Context, name string) (rdmaverbs.Device, error) {
+	return nil, fmt.Errorf("open %s: %w", name, rdmaverbs.ErrNoDevice)
 }

@@ -19,6 +19,10 @@ import (
 // on and carries the connection's data. After any other error tcp must be
 // closed.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.wg.Done()
 	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
 	release := h.bind(ctx)
 	defer release()
@@ -184,9 +188,7 @@ func (g *group) cancel(c *Conn) {
 		return
 	}
 	g.do(func(now time.Time) {
-		if !g.dead {
-			c.core.Cancel(now)
-		}
+		c.core.Cancel(now) // also when the group is dead: the memory is given back now
 		delete(g.conns, c)
 	})
 }

@@ -100,8 +100,19 @@ func (c *Conn) start() {
 	c.s.mu.Lock()
 	c.s.conns[c] = struct{}{}
 	c.s.mu.Unlock()
+	c.g.do(func(time.Time) {
+		if c.over { // it ended before it was counted
+			c.forget()
+		}
+	})
 	c.s.wg.Add(1)
 	go c.watchTCP()
+}
+
+func (c *Conn) forget() {
+	c.s.mu.Lock()
+	delete(c.s.conns, c)
+	c.s.mu.Unlock()
 }
 
 func (c *Conn) watchTCP() {
@@ -134,9 +145,6 @@ func (c *Conn) watchTCP() {
 func (c *Conn) ended(err error) {
 	c.endOnce.Do(func() {
 		c.err = err
-		c.s.mu.Lock()
-		delete(c.s.conns, c)
-		c.s.mu.Unlock()
 		c.g.do(func(time.Time) {
 			delete(c.g.conns, c)
 			c.over = true
@@ -144,6 +152,7 @@ func (c *Conn) ended(err error) {
 				c.core.Release()
 			}
 		})
+		c.forget()
 		if err != nil {
 			_ = c.tcp.SetLinger(0)
 		}

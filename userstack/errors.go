@@ -10,6 +10,7 @@ import (
 	"os"
 	"syscall"
 
+	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -51,7 +52,12 @@ func declineFor(err error) *DeclineError {
 		return d
 	}
 	code := wire.DiagInternal
+	var failed *rdmaverbs.CompletionError
 	switch {
+	case errors.As(err, &failed):
+		// The link broke before it was confirmed, which the kernel reports
+		// as no answer to CONFIRM LINK.
+		code = wire.DiagTimeoutConfLink
 	case errors.Is(err, ErrNoDevice), errors.Is(err, linkgroup.ErrNoDevice):
 		code = wire.DiagNoSMCRDev
 	case errors.Is(err, linkgroup.ErrTimeout):

@@ -174,6 +174,18 @@ func (s *Stack) enterFirst(ctx context.Context, peer wire.PeerID) (leave func(),
 	}
 }
 
+// enter counts a rendezvous, which Close waits for; the caller ends it with
+// wg.Done. Once the stack is closed none begins.
+func (s *Stack) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrStackClosed
+	}
+	s.wg.Add(1)
+	return nil
+}
+
 // PNETs returns the stack's pnetid table.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
