@@ -184,7 +184,7 @@ func mode(c *nl.Connection) string {
 func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
 	names := []string{"State", "Local-Address", "Peer-Address", "Mode", "LG-ID", "Process"}
 	if wide {
-		names = append(names, "#UID", "#Inode", "Token", "#Sndbuf", "#RMBE", "#Peer-RMBE", "#TX-Bytes", "#RX-Bytes", "IB-Dev", "#Link")
+		names = append(names, ">UID", ">Inode", "Token", ">Sndbuf", ">RMBE", ">Peer-RMBE", ">TX-Bytes", ">RX-Bytes", "IB-Dev", ">Link")
 	}
 	t := output.NewTable(append(names, "Stack")...)
 	for _, r := range rows {
@@ -198,17 +198,18 @@ func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
 		}
 		cells := []any{c.State, output.Or(address(c.Local)), output.Or(address(c.Remote)), mode(c), lg, process}
 		if wide {
-			info, link := nl.ConnInfo{}, nl.ConnLink{}
-			token := "-"
-			if c.Info != nil {
-				info = *c.Info
-				token = fmt.Sprintf("%08x", info.Token)
+			cells = append(cells, c.UID, c.Inode)
+			if i := c.Info; i != nil {
+				cells = append(cells, fmt.Sprintf("%08x", i.Token), i.Sndbuf, i.RMBE, i.PeerRMBE)
+			} else {
+				cells = append(cells, "-", "-", "-", "-")
 			}
-			if c.Link != nil {
-				link = *c.Link
+			cells = append(cells, c.TXBytes, c.RXBytes)
+			if l := c.Link; l != nil {
+				cells = append(cells, output.Or(l.IBDev), l.LinkID)
+			} else {
+				cells = append(cells, "-", "-")
 			}
-			cells = append(cells, c.UID, c.Inode, token, info.Sndbuf, info.RMBE, info.PeerRMBE,
-				c.TXBytes, c.RXBytes, output.Or(link.IBDev), link.LinkID)
 		}
 		t.Add(append(cells, r.Stack)...)
 	}

@@ -153,9 +153,9 @@ func listRun(ctx context.Context, opts *listOptions) error {
 }
 
 func table(rows []nl.Row[nl.Device], wide bool, netdev func(uint32) string) *output.Table {
-	names := []string{"Net-Dev", "IB-Dev", "#IB-P", "IB-State", "Type", "Crit", "#Links", "PNET-ID"}
+	names := []string{"Net-Dev", "IB-Dev", ">IB-P", "IB-State", "Type", "Crit", ">#Links", "PNET-ID"}
 	if wide {
-		names = append(names, "FID", "PCI-ID", "PCHID", "#MTU", "GID")
+		names = append(names, "FID", "PCI-ID", "PCHID", ">MTU", "GID")
 	}
 	t := output.NewTable(append(names, "Stack")...)
 	for _, r := range rows {

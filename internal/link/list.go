@@ -95,9 +95,9 @@ func listRun(ctx context.Context, opts *listOptions) error {
 }
 
 func table(rows []nl.Row[nl.Link], wide bool, netdev func(uint32) string) *output.Table {
-	names := []string{"LG-ID", "LG-Role", "LG-Type", "#Link", "Net-Dev", "IB-Dev", "#IB-P", "Link-State", "#Conns"}
+	names := []string{"LG-ID", "LG-Role", "LG-Type", ">Link", "Net-Dev", "IB-Dev", ">IB-P", "Link-State", ">#Conns"}
 	if wide {
-		names = append(names, "Link-UID", "Peer-UID", "#QPN", "#Peer-QPN", "#MTU", "Local-GID", "Peer-GID")
+		names = append(names, "Link-UID", "Peer-UID", ">QPN", ">Peer-QPN", ">MTU", "Local-GID", "Peer-GID")
 	}
 	t := output.NewTable(append(names, "Stack")...)
 	for _, r := range rows {

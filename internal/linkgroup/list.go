@@ -127,9 +127,9 @@ func listRun(ctx context.Context, opts *listOptions) error {
 }
 
 func table(rows []nl.Row[nl.LinkGroup], wide bool) *output.Table {
-	names := []string{"LG-ID", "LG-Role", "LG-Type", "VLAN", "#Conns", "PNET-ID"}
+	names := []string{"LG-ID", "LG-Role", "LG-Type", "VLAN", ">#Conns", "PNET-ID"}
 	if wide {
-		names = append(names, "Version", "#Links", "#Sndbuf", "#RMB", "Peer", "Peer-Host")
+		names = append(names, "Version", ">#Links", ">Sndbuf", ">RMB", "Peer", "Peer-Host")
 	}
 	t := output.NewTable(append(names, "Stack")...)
 	for _, r := range rows {

@@ -27,12 +27,13 @@ type Column struct {
 	Right bool // numbers: aligned at the right
 }
 
-// NewTable returns an empty table. A column whose name begins with "#" holds
-// numbers and is aligned at the right.
+// NewTable returns an empty table. A column whose name begins with ">" is aligned
+// at the right, as numbers are; the character is not part of the name.
 func NewTable(names ...string) *Table {
 	t := &Table{}
 	for _, n := range names {
-		t.columns = append(t.columns, Column{Name: n, Right: strings.HasPrefix(n, "#")})
+		n, right := strings.CutPrefix(n, ">")
+		t.columns = append(t.columns, Column{Name: n, Right: right})
 	}
 	return t
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestTable(t *testing.T) {
-	tb := NewTable("NAME", "#N", "LAST")
+	tb := NewTable("NAME", ">#N", "LAST")
 	var b strings.Builder
 	if err := tb.Print(&b); err != nil || b.String() != "" {
 		t.Errorf("empty table: %q, %v", b.String(), err)
