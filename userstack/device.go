@@ -46,18 +46,21 @@ func (d *device) core() (linkgroup.Device, error) {
 }
 
 // sourceGID picks the GID that SMC-R version 1 names in CLC messages: the
-// first RoCE version 1 entry, which is the link-local one.
+// first RoCE version 1 entry, which is the link-local one, or where the
+// device offers version 2 only, its link-local entry.
 func (d *device) sourceGID() (int, rdmaverbs.GID, error) {
 	gids, err := d.rdma.GIDs(1)
 	if err != nil {
 		return 0, rdmaverbs.GID{}, err
 	}
-	for i, e := range gids {
-		if e.Type == rdmaverbs.RoCEv1 && !e.GID.IsZero() {
-			return i, e.GID, nil
+	for _, want := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
+		for i, e := range gids {
+			if e.Type == want && e.GID.Addr().IsLinkLocalUnicast() && e.GID.Addr().Is6() {
+				return i, e.GID, nil
+			}
 		}
 	}
-	return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no RoCE version 1 GID", ErrNoDevice, d.name)
+	return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, d.name)
 }
 
 // deviceByID returns an open device, or nil.
