@@ -33,7 +33,7 @@ func TestStressLossy(t *testing.T) {
 		"reorder": {delay: 10 * time.Microsecond, reorder: 0.05, jitter: 100 * time.Microsecond},
 		"all":     {delay: 50 * time.Microsecond, loss: 0.03, dup: 0.03, reorder: 0.03, jitter: time.Millisecond},
 	}
-	ops, seeds := 300, uint64(3)
+	ops, seeds := 250, uint64(2)
 	if testing.Short() {
 		ops, seeds = 60, 1
 	}

@@ -11,12 +11,24 @@ type Case struct {
 	// Once says that the case depends on an answer that is sent only once,
 	// a NAK that ends the connection: not for fabrics that lose packets.
 	Once bool
+	// Closes says that the case closes a device of its pair.
+	Closes bool
 }
 
-// Run runs all cases as subtests.
+// Run runs all cases as subtests. They share one pair of devices, but for
+// those that close it, which come first.
 func Run(t *testing.T, open Open) {
-	for _, c := range Cases() {
-		t.Run(c.Name, func(t *testing.T) { c.Run(t, open) })
+	cases := Cases()
+	for _, c := range cases {
+		if c.Closes {
+			t.Run(c.Name, func(t *testing.T) { c.Run(t, open) })
+		}
+	}
+	shared := open(t)
+	for _, c := range cases {
+		if !c.Closes {
+			t.Run(c.Name, func(t *testing.T) { c.Run(t, func(testing.TB) Pair { return shared }) })
+		}
 	}
 }
 
@@ -48,6 +60,6 @@ func Cases() []Case {
 		{Name: "ToErrorFlushes", Run: toErrorFlushes},
 		{Name: "CloseOrder", Run: closeOrder},
 		{Name: "InvalidArguments", Run: invalidArguments},
-		{Name: "DeviceCloseFlushes", Run: deviceCloseFlushes},
+		{Name: "DeviceCloseFlushes", Run: deviceCloseFlushes, Closes: true},
 	}
 }
