@@ -35,7 +35,7 @@ type path struct {
 	dgid     rdmaverbs.GID
 	dmac     net.HardwareAddr // 6 bytes; version 2: as resolved
 	hopLimit uint8
-	srcPort  uint16 // UDP source port, version 2: a wish that the wire may ignore
+	srcPort  uint16 // version 2: paths with different ones use different UDP source ports, as far as there are
 }
 
 // packet is an outgoing transport packet: hdr (BTH and extended headers),

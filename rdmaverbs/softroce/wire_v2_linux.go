@@ -13,21 +13,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpPorts are the UDP sockets for RoCE version 2 on one netdev, one for
-// each version of IP, on port 4791. They are bound to the netdev, so that
-// several netdevs can each have theirs, and do not share the port: with
-// SO_REUSEPORT the kernel would deal packets out among the sockets, and with
-// SO_REUSEADDR give all to the last one.
+// udpPorts are the UDP sockets for RoCE version 2 on one netdev: for each
+// version of IP one on port 4791 that receives, and some on ports of the
+// kernel's choice that send.
 //
-// All packets leave from port 4791, whatever the path's source port says: it
-// only spreads flows over parallel links, and a socket for each would have
-// to be made in the right network namespace, where only openWire surely is.
+// All are bound to the netdev, so that several netdevs can each have port
+// 4791, and do not share it: with SO_REUSEPORT the kernel would deal packets
+// out among the sockets, and with SO_REUSEADDR give all to the last one.
+//
+// Several source ports make several flows for paths with parallel links
+// (annex A17). They are opened beforehand, as only openWire surely runs in
+// the right network namespace. That they are not the receiving socket spares
+// its reader a wake-up by the poller for each packet that leaves the send
+// buffer.
 type udpPorts struct {
 	netdev string
 	index  int
 	sock   [2]*socket // IPv4, IPv6; nil if the host has no IPv6
+	tx     [2][srcPorts]udpSource
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
+}
+
+// srcPorts is how many source ports there are for each version of IP.
+const srcPorts = 4
+
+// udpSource is a socket to send from.
+type udpSource struct {
+	fd   int // 0 if there is none
+	port uint16
 }
 
 const (
@@ -42,13 +56,9 @@ const (
 func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
 	u := &udpPorts{netdev: i.Name, index: i.Index, ids: header.NewIDSolver()}
 	for family := range u.sock {
-		sock, err := u.open(family)
+		err := u.openFamily(family)
 		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
 			continue
-		}
-		if err == nil {
-			u.sock[family] = sock
-			err = setReceive(family, sock.fd)
 		}
 		if err != nil {
 			u.close()
@@ -58,41 +68,78 @@ func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
 	return u, nil
 }
 
-func (u *udpPorts) open(family int) (_ *socket, err error) {
-	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: header.UDPPortRoCE})
+func (u *udpPorts) openFamily(family int) error {
+	fd, err := u.open(family, header.UDPPortRoCE)
+	if err != nil {
+		return err
+	}
+	if u.sock[family], err = newSocket(fd, "UDP socket"); err != nil {
+		return err
+	}
+	if err := setReceive(family, fd); err != nil {
+		return err
+	}
+	for i := range u.tx[family] {
+		fd, err := u.open(family, 0)
+		if err != nil {
+			return err
+		}
+		s := &u.tx[family][i]
+		s.fd = fd
+		setSendBuffer(fd)
+		// Nothing is to be received on it; the kernel keeps a minimum.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
+		name, err := unix.Getsockname(fd)
+		if err != nil {
+			return fmt.Errorf("softroce: read UDP port: %w", err)
+		}
+		switch sa := name.(type) {
+		case *unix.SockaddrInet4:
+			s.port = uint16(sa.Port)
+		case *unix.SockaddrInet6:
+			s.port = uint16(sa.Port)
+		}
+	}
+	return nil
+}
+
+// source returns the socket to send from for a path with that source port;
+// the port itself is the socket's.
+func (u *udpPorts) source(family int, port uint16) *udpSource {
+	return &u.tx[family][port%srcPorts]
+}
+
+// open opens a socket bound to the netdev and to port; 0 lets the kernel
+// choose one.
+func (u *udpPorts) open(family int, port int) (fd int, err error) {
+	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: port})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
 	if family == udp6 {
-		af, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: header.UDPPortRoCE}
+		af, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: port}
 		opts = []sockopt{
 			{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1},
 			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
 			{unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1},
 		}
 	}
-	fd, err := unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("softroce: UDP socket: %w", err)
-	}
-	s, err := newSocket(fd, "UDP socket")
-	if err != nil {
-		return nil, err
+	if fd, err = unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("softroce: UDP socket: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			s.close()
+			unix.Close(fd)
 		}
 	}()
 	if err := setsockopts(fd, opts); err != nil {
-		return nil, err
+		return -1, err
 	}
 	if err := unix.BindToDevice(fd, u.netdev); err != nil {
-		return nil, fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", u.netdev, err)
+		return -1, fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", u.netdev, err)
 	}
-	setSendBuffer(fd)
 	if err := unix.Bind(fd, sa); err != nil {
-		return nil, fmt.Errorf("softroce: bind UDP port %d: %w", header.UDPPortRoCE, err)
+		return -1, fmt.Errorf("softroce: bind UDP port %d: %w", port, err)
 	}
-	return s, nil
+	return fd, nil
 }
 
 type sockopt struct{ level, name, value int }
@@ -122,6 +169,13 @@ func (u *udpPorts) close() {
 	for _, s := range u.sock {
 		if s != nil {
 			s.close()
+		}
+	}
+	for _, family := range u.tx {
+		for _, s := range family {
+			if s.fd > 0 {
+				unix.Close(s.fd)
+			}
 		}
 	}
 }

@@ -82,7 +82,6 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 	if t.hops == 0 {
 		t.hops = defaultHopLimit
 	}
-	t.udp = header.UDPFields{SrcPort: header.UDPPortRoCE, DstPort: header.UDPPortRoCE}
 	if to.Is4() {
 		t.family = udp4
 		t.ip4 = header.IPv4Fields{Src: src.As4(), Dst: to.As4()}
@@ -103,12 +102,10 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 		copy(t.pktinfo[:16], dst.sgid[:])
 		binary.NativeEndian.PutUint32(t.pktinfo[16:], uint32(w.index))
 	}
-	sock := w.v2.sock[t.family]
-	if sock == nil {
-		return false
-	}
-	t.fd = sock.fd
-	return true
+	s := w.v2.source(t.family, dst.srcPort)
+	t.fd = s.fd
+	t.udp = header.UDPFields{SrcPort: s.port, DstPort: header.UDPPortRoCE}
+	return s.fd > 0
 }
 
 // datagramLen returns the bytes of UDP payload of p.
