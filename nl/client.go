@@ -57,11 +57,11 @@ func newClient(backend string, dial func(context.Context, int) (*netlink.Conn, e
 	}
 }
 
-// NewClient returns a client over any netlink transport that carries generic
-// netlink and sock_diag alike. The backend is the name used in errors. The
-// client closes sock; it cannot make a new one, so that an operation which fails
-// on the transport ends its usefulness.
-func NewClient(sock netlink.Socket, backend string) *Client {
+// NewClient returns a client over a transport that carries generic netlink and
+// sock_diag alike and has deadlines. The backend is the name used in errors. The
+// client closes the transport; it cannot make a new one, so that an operation
+// which fails on it ends its usefulness.
+func NewClient(sock Transport, backend string) *Client {
 	c := newClient(backend, func(context.Context, int) (*netlink.Conn, error) {
 		return nil, fmt.Errorf("nl: connection lost: %w", os.ErrClosed)
 	})

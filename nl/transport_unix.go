@@ -35,13 +35,24 @@ type Peer struct {
 	GID uint32
 }
 
+// A Transport carries netlink messages. Send and SendMessages send one datagram,
+// Receive and ReceiveIter read one. A Transport that can be interrupted also has
+// the methods SetDeadline, SetReadDeadline and SetWriteDeadline of a [net.Conn].
+type Transport interface {
+	Close() error
+	Send(netlink.Message) error
+	SendMessages([]netlink.Message) error
+	Receive() ([]netlink.Message, error)
+	ReceiveIter() iter.Seq2[netlink.Message, error]
+}
+
 // unixSocket is netlink over a unix sequenced-packet socket. Each packet holds
-// what a netlink datagram would. It implements the transport of a netlink.Conn.
+// what a netlink datagram would.
 type unixSocket struct {
 	conn *net.UnixConn
 }
 
-var _ netlink.Socket = (*unixSocket)(nil)
+var _ Transport = (*unixSocket)(nil)
 
 func (s *unixSocket) Close() error { return s.conn.Close() }
 
