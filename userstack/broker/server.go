@@ -75,7 +75,8 @@ type Handler interface {
 	// SetOption and GetOption act on the TCP socket of a connection that the
 	// service holds (see SetSockopt and GetSockopt); value and size are at most
 	// MaxValue bytes. Errors that are a syscall.Errno reach the program, others
-	// become EINVAL.
+	// become EINVAL. They may come as soon as TakeOver or Ready was called, even
+	// before those return.
 	SetOption(ctx context.Context, c *Conn, level, name int, value []byte) error
 	GetOption(ctx context.Context, c *Conn, level, name, size int) ([]byte, error)
 }

@@ -59,9 +59,9 @@ func GetSockopt(d *Descriptor, level, name, size int) ([]byte, error) {
 
 // ConnectSocket connects a program's TCP socket without changing what the
 // program sees of it: O_NONBLOCK is as before when it returns. It returns the
-// errno of a refused or failed connection as a syscall.Errno. When ctx ends
-// first, the attempt is taken back (connect to AF_UNSPEC), so that the
-// program may use the socket for another, and the context's cause returned.
+// errno of a refused or failed connection as a syscall.Errno; when ctx ends
+// first, its cause. In both cases the attempt is taken back (connect to
+// AF_UNSPEC), so that the program may use the socket for another.
 func ConnectSocket(ctx context.Context, d *Descriptor, remote netip.AddrPort) error {
 	var poll int // a duplicate to wait on, outside the Descriptor's lock
 	err := d.Control(func(fd int) error {
@@ -94,10 +94,10 @@ func ConnectSocket(ctx context.Context, d *Descriptor, remote netip.AddrPort) er
 	}
 	defer unix.Close(poll)
 	if err := awaitConnect(ctx, poll); err != nil {
-		if ctx.Err() != nil {
-			unspec := unix.RawSockaddrAny{}
-			_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(poll), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec.Addr))
-		}
+		// Take back what is under way, and what the kernel remembers: it would
+		// answer the next connect() with ECONNABORTED.
+		var unspec unix.RawSockaddr // AF_UNSPEC is 0
+		_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(poll), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
 		return err
 	}
 	// The kernel moves the socket to "connected" only in a further connect(),

@@ -158,7 +158,8 @@ func (a *attempt) cleanup() {
 }
 
 // answer ends the waiting call, if there is one, and tells whether it got the
-// answer.
+// answer. Where the answer is the last word, a.mu is held, so that a call that
+// was interrupted and restarted sees the outcome.
 func (a *attempt) answer(e syscall.Errno) bool {
 	if a.n == nil {
 		return false
@@ -330,15 +331,10 @@ func (a *attempt) attach() bool {
 // waiting call.
 func (a *attempt) succeed() {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.phase = phaseCarried
 	a.local = localAddr(a.tcp)
-	a.reported = a.n != nil
-	a.mu.Unlock()
-	if a.n != nil && !a.answer(0) {
-		a.mu.Lock()
-		a.reported = false
-		a.mu.Unlock()
-	}
+	a.reported = a.answer(0)
 }
 
 // native gives the program its TCP socket, which is connected. If the pair is
@@ -388,55 +384,41 @@ func (a *attempt) nativeDone() bool {
 	}
 	a.mu.Lock()
 	a.phase = phaseNative
-	waits := a.n != nil
+	a.reported = a.answer(e) || a.nonblock
+	reported := a.reported
 	a.mu.Unlock()
-	got := a.answer(e)
-	switch {
-	case got, !waits && a.nonblock:
+	if reported {
 		a.s.unregister(a.tcpInode, a.conn)
-	default:
+	} else {
 		// connect() was interrupted; if it is restarted it has to return 0.
-		c := a.conn
-		a.s.wg.Go(func() {
-			c.s.sleep(errorMemory)
-			c.s.unregister(c.tcpInode, c)
-		})
+		a.forgetLater()
 	}
 	return true
 }
 
 // failed reports e.
 func (a *attempt) failed(e syscall.Errno) bool {
-	a.mu.Lock()
-	a.phase = phaseFailed
-	a.err = e
-	a.mu.Unlock()
+	disconnect(a.tcp)
 	if a.swapped && a.n != nil {
 		if err := a.swapBack(a.n); err != nil {
 			a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
 		}
 	}
-	if a.n != nil {
-		a.mu.Lock()
-		a.err = 0
-		a.mu.Unlock()
-		if a.answer(e) {
-			if a.swapped {
-				a.pair.closeEnd()
-			} else {
-				a.s.unregister(a.tcpInode, a.conn)
-			}
-			a.forgetLater()
-			return true
-		}
-		a.mu.Lock()
+	a.mu.Lock()
+	a.phase = phaseFailed
+	if !a.answer(e) {
 		a.err = e
-		a.mu.Unlock()
+	}
+	told := a.err == 0
+	a.mu.Unlock()
+	if told && !a.swapped {
+		a.s.unregister(a.tcpInode, a.conn)
+		return true
 	}
 	a.sub.stop()
 	a.sub = nil
 	if a.pair != nil {
-		a.pair.closeEnd()
+		a.pair.closeEnd() // with the junk unread: HUP
 	}
 	a.await(needFailed, failedTime)
 	return false
@@ -530,7 +512,6 @@ func (a *attempt) timedOut() bool {
 	case needSwapIn:
 		// The peer expects a CLC proposal on a socket that the program holds.
 		a.s.stats.failed(ReasonInterrupted)
-		_ = unix.Shutdown(a.tcp, unix.SHUT_RDWR)
 		if err := a.cc.Cancel(); err != nil {
 			a.s.log.Debug("cannot cancel", "err", err)
 		}
@@ -564,7 +545,6 @@ func (a *attempt) lostService() bool {
 			return true
 		}
 	}
-	_ = unix.Shutdown(a.tcp, unix.SHUT_RDWR)
 	a.s.stats.failed(ReasonNoService)
 	return a.failed(unix.ECONNABORTED)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -43,11 +44,6 @@ func (s *supervisor) connect(n *notif) {
 		s.wg.Go(func() { s.rejoin(n, c) })
 		return
 	}
-	if s.serviceGone() {
-		s.stats.tcp(ReasonNoService)
-		s.cont(n)
-		return
-	}
 	s.wg.Go(func() {
 		if reason := s.newConnect(n, inode, broker.ConnectRequest{Remote: remote}, flowinfo); reason != "" {
 			if reason != notTCP {
@@ -58,8 +54,9 @@ func (s *supervisor) connect(n *notif) {
 	})
 }
 
-// notTCP stands for sockets that do not count.
-const notTCP = "not TCP"
+// notTCP stands for sockets that do not count: not TCP, or not fresh, so that
+// the call is bound to fail.
+const notTCP = "not a fresh TCP socket"
 
 // newConnect hands a fresh socket to the service and follows the attempt. It
 // returns the reason why the call is to be continued natively, or "" when it
@@ -76,6 +73,8 @@ func (s *supervisor) newConnect(n *notif, inode uint64, req broker.ConnectReques
 	case reason != "":
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
+	case s.serviceGone():
+		reason = ReasonNoService
 	case unix.Fstat(tcp, &st) != nil || st.Ino != inode || !n.valid():
 		reason = ReasonSocketState
 	}
@@ -131,7 +130,10 @@ func freshTCP(fd int) (domain int, reason string) {
 		return domain, notTCP
 	}
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil || info.State != tcpClose || get(soZeroCopy) > 0 {
+	if err != nil || info.State != tcpClose {
+		return domain, notTCP
+	}
+	if get(soZeroCopy) > 0 {
 		return domain, ReasonSocketState
 	}
 	return domain, ""
@@ -165,35 +167,30 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	c.mu.Lock()
-	phase, pending, reported := c.phase, c.err, c.reported
-	c.reported = c.reported || phase == phaseCarried || phase == phaseNative
-	if phase == phaseFailed {
-		c.err = 0
-	}
-	c.mu.Unlock()
 	if s.lookup(inode) != c {
-		s.cont(n) // the TCP socket again: the kernel knows its state
+		s.connect(n) // the TCP socket again, and nothing to do with c
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case phase == phaseConnecting:
+	case c.phase == phaseConnecting:
 		s.fail(n, unix.EALREADY)
-	case phase == phaseFailed && pending != 0:
-		s.unregister(c.tcpInode, c)
-		s.fail(n, pending)
-	case phase == phaseFailed:
-		s.fail(n, unix.ECONNABORTED)
-	case reported:
+	case c.phase == phaseCarried && c.reported:
 		s.fail(n, unix.EISCONN)
-	default:
-		if err := n.reply(0); isGone(err) {
-			c.mu.Lock()
-			c.reported = false
-			c.mu.Unlock()
-		} else if phase == phaseNative {
-			s.unregister(c.tcpInode, c)
+	case c.phase == phaseCarried:
+		c.reported = !isGone(n.reply(0))
+	case c.phase == phaseNative && !c.reported:
+		c.reported = !isGone(n.reply(0))
+	case c.phase == phaseFailed && c.err != 0:
+		if !isGone(n.fail(c.err)) {
+			c.err = 0
 		}
+	case c.swapped: // a failed one whose TCP socket is no more
+		s.fail(n, unix.ECONNABORTED)
+	default:
+		s.unregister(c.tcpInode, c)
+		s.connect(n)
 	}
 }
 
@@ -310,4 +307,11 @@ func shared(tid, fd int, inode uint64) bool {
 		}
 	}
 	return false
+}
+
+// disconnect makes a TCP socket unconnected again, whatever its state; a
+// connection is reset.
+func disconnect(fd int) {
+	var unspec unix.RawSockaddr // AF_UNSPEC is 0
+	_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
 }

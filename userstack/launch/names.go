@@ -109,15 +109,19 @@ func (s *supervisor) sockopt(n *notif, c *conn) {
 // soError answers SO_ERROR, which clears the error.
 func (s *supervisor) soError(n *notif, c *conn) {
 	c.lend(n, false)
-	c.mu.Lock()
-	e := c.err
-	c.mu.Unlock()
 	inode, err := socketInode(n.tid(), n.fdArg())
-	if err != nil || s.lookup(inode) != c || e == 0 {
+	if err != nil || s.lookup(inode) != c {
 		s.cont(n)
 		return
 	}
-	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(e))); err != nil {
+	// Until the call has its answer, so that no other gets the same.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == 0 {
+		s.cont(n)
+		return
+	}
+	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(c.err))); err != nil {
 		s.fail(n, errnoOf(err))
 		return
 	}
@@ -130,12 +134,9 @@ func (s *supervisor) soError(n *notif, c *conn) {
 		s.answered(err)
 		return
 	}
-	c.mu.Lock()
 	c.err = 0
 	c.reported = true
-	swapped := c.swapped
-	c.mu.Unlock()
-	if !swapped {
+	if !c.swapped {
 		s.unregister(inode, c)
 	}
 }

@@ -7,7 +7,6 @@ package launch
 import (
 	"context"
 	"io"
-	"net"
 	"os"
 	"sync"
 
@@ -36,13 +35,13 @@ func (c *conn) relayed() {
 		c.s.unregister(c.pair.inode, c)
 		c.s.unregister(c.tcpInode, c)
 	}()
-	inner, err := fileConn(c.pair.end)
+	inner, err := newStream(c.pair.end)
 	if err != nil {
 		c.s.log.Warn("cannot relay", "err", err)
 		return
 	}
 	defer inner.Close()
-	outer, err := fileConn(c.tcp)
+	outer, err := newStream(c.tcp)
 	if err != nil {
 		c.s.log.Warn("cannot relay", "err", err)
 		return
@@ -59,14 +58,26 @@ func (c *conn) relayed() {
 	wg.Wait()
 }
 
-type halfConn interface {
-	net.Conn
-	CloseWrite() error
+// stream is a stream socket in Go's poller. Unlike a net.Conn it changes no
+// option of the socket but O_NONBLOCK.
+type stream struct{ *os.File }
+
+// CloseWrite sends the end of file.
+func (s stream) CloseWrite() error {
+	rc, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var e error
+	if err := rc.Control(func(fd uintptr) { e = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
+		return err
+	}
+	return e
 }
 
 // carryBytes copies until the end of file and passes that on; an error ends
 // both directions.
-func carryBytes(to, from halfConn) {
+func carryBytes(to, from stream) {
 	if _, err := io.Copy(to, from); err != nil {
 		_ = to.Close()
 		_ = from.Close()
@@ -75,17 +86,14 @@ func carryBytes(to, from halfConn) {
 	_ = to.CloseWrite()
 }
 
-// fileConn wraps a duplicate of the stream socket fd.
-func fileConn(fd int) (halfConn, error) {
+// newStream wraps a duplicate of the stream socket fd.
+func newStream(fd int) (stream, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return stream{}, os.NewSyscallError("fcntl", err)
+	}
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
+		return stream{}, os.NewSyscallError("fcntl", err)
 	}
-	f := os.NewFile(uintptr(dup), "socket")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	return c.(halfConn), nil
+	return stream{os.NewFile(uintptr(dup), "socket")}, nil
 }

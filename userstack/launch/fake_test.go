@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// fakeStack is a service that carries "SMC" connections over the TCP socket
+// itself, byte by byte, so that any peer will do. What it answers is chosen by
+// the test.
+type fakeStack struct {
+	t testing.TB
+
+	notCandidate bool          // everything stays native
+	noPeer       bool          // peers have no SMC
+	decline      string        // CLC handshakes end in TCP, for this reason
+	estDelay     time.Duration // before Established
+	clcDelay     time.Duration // before Ready
+	failCLC      syscall.Errno // CLC handshakes break the connection
+	breakAfter   int64         // bytes from the peer after which connections break
+
+	connects, accepts, listens, options atomic.Int64
+	released, attached                  atomic.Int64
+
+	mu     sync.Mutex
+	socks  map[*broker.Conn]*broker.Descriptor
+	conns  sync.WaitGroup
+	active atomic.Int64
+}
+
+// fresh returns a fake that answers the same and has counted nothing.
+func (f *fakeStack) fresh() *fakeStack {
+	return &fakeStack{
+		notCandidate: f.notCandidate, noPeer: f.noPeer, decline: f.decline,
+		estDelay: f.estDelay, clcDelay: f.clcDelay, failCLC: f.failCLC, breakAfter: f.breakAfter,
+	}
+}
+
+func (f *fakeStack) set(c *broker.Conn, d *broker.Descriptor) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.socks == nil {
+		f.socks = make(map[*broker.Conn]*broker.Descriptor)
+	}
+	if d == nil {
+		delete(f.socks, c)
+		return
+	}
+	f.socks[c] = d
+}
+
+func (f *fakeStack) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
+	f.listens.Add(1)
+	if f.notCandidate {
+		return syscall.EOPNOTSUPP
+	}
+	return sock.Control(func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, 1)
+	})
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, req broker.ConnectRequest) {
+	f.connects.Add(1)
+	f.active.Add(1)
+	defer f.active.Add(-1)
+	f.set(c, sock)
+	defer f.set(c, nil)
+	defer sock.Close()
+	if f.notCandidate {
+		_ = c.NotCandidate("not on a link with SMC")
+		return
+	}
+	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
+		errno, ok := err.(syscall.Errno)
+		if !ok {
+			errno = syscall.ECONNABORTED
+		}
+		_ = c.Failed(errno, err.Error())
+		return
+	}
+	pause(ctx, f.estDelay)
+	if f.noPeer {
+		_ = c.Established(ctx, false)
+		return
+	}
+	if err := c.Established(ctx, true); err != nil {
+		return
+	}
+	pause(ctx, f.clcDelay)
+	if f.failCLC != 0 {
+		_ = c.Failed(f.failCLC, "the peer broke the handshake")
+		return
+	}
+	mode := broker.ModeSMCR
+	if f.decline != "" {
+		mode = broker.ModeTCP
+	}
+	end, err := c.Ready(ctx, mode, f.decline)
+	if err != nil {
+		return
+	}
+	if end == nil {
+		f.released.Add(1)
+		return
+	}
+	f.carry(ctx, c, end, sock)
+}
+
+func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {
+	f.accepts.Add(1)
+	f.active.Add(1)
+	defer f.active.Add(-1)
+	f.set(c, sock)
+	defer f.set(c, nil)
+	defer sock.Close()
+	if f.noPeer {
+		_ = c.NotCandidate("the SYN had no option")
+		return
+	}
+	end, err := c.TakeOver(ctx)
+	if err != nil {
+		return
+	}
+	pause(ctx, f.clcDelay)
+	mode := broker.ModeSMCR
+	if f.decline != "" {
+		mode = broker.ModeTCP
+	}
+	if _, err := c.Ready(ctx, mode, f.decline); err != nil {
+		return
+	}
+	f.carry(ctx, c, end, sock)
+}
+
+func descConn(d *broker.Descriptor) (stream, error) {
+	var c stream
+	err := d.Control(func(fd int) (err error) {
+		c, err = newStream(fd)
+		return err
+	})
+	return c, err
+}
+
+// carry relays between the program's pair and the TCP socket.
+func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker.Descriptor) {
+	f.attached.Add(1)
+	defer end.Close()
+	inner, err := descConn(end)
+	if err != nil {
+		f.t.Errorf("pair: %v", err)
+		return
+	}
+	defer inner.Close()
+	end.Close()
+	outer, err := descConn(sock)
+	if err != nil {
+		f.t.Errorf("socket: %v", err)
+		return
+	}
+	defer outer.Close()
+	stop := context.AfterFunc(ctx, func() { _ = inner.Close(); _ = outer.Close() })
+	defer stop()
+	if f.breakAfter > 0 {
+		_, _ = io.CopyN(inner, outer, f.breakAfter)
+		_ = c.Broken(ctx, syscall.ECONNRESET)
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { carryBytes(outer, inner) })
+	wg.Go(func() { carryBytes(inner, outer) })
+	wg.Wait()
+}
+
+func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, level, name int, value []byte) error {
+	f.options.Add(1)
+	f.mu.Lock()
+	d := f.socks[c]
+	f.mu.Unlock()
+	if d == nil {
+		return syscall.ENOTCONN
+	}
+	return broker.SetSockopt(d, level, name, value)
+}
+
+func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, level, name, size int) ([]byte, error) {
+	f.options.Add(1)
+	f.mu.Lock()
+	d := f.socks[c]
+	f.mu.Unlock()
+	if d == nil {
+		return nil, syscall.ENOTCONN
+	}
+	return broker.GetSockopt(d, level, name, size)
+}
+
+// client starts the fake's server on a socketpair and returns a session.
+func (f *fakeStack) client() *broker.Client {
+	f.t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	conn := func(fd int) *net.UnixConn {
+		file := os.NewFile(uintptr(fd), "broker")
+		defer file.Close()
+		c, err := net.FileConn(file)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return c.(*net.UnixConn)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	srv := &broker.Server{Handler: f}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := srv.ServeConn(ctx, conn(fds[0])); err != nil && ctx.Err() == nil {
+			f.t.Errorf("server: %v", err)
+		}
+	})
+	cl, err := broker.NewClient(ctx, conn(fds[1]), f.t.Name())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		_ = cl.Close()
+		cancel()
+		wg.Wait()
+	})
+	return cl
+}
