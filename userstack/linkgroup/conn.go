@@ -189,7 +189,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	}
 	on := g.links[0]
 	if g.phase == phaseOpen {
-		if on = g.activeLink(peer.Link); on == nil {
+		if on = g.linkTo(peer.Link); on == nil {
 			return fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
 		}
 	}
@@ -218,7 +218,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	t.conns++
 	c.state = StateActive
 	c.tx = newRing(wire.BufSize(peer.SizeCode).Bytes(), g.peerEye)
-	if g.cfg.Role == Client && g.phase == phaseOpen && on != c.link {
+	if g.cfg.Role == Client && g.phase == phaseOpen && on != c.link && on.state == LinkActive {
 		c.setLink(on)
 	}
 	if c.stashed {

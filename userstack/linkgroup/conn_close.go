@@ -44,7 +44,8 @@ import (
 //	PEERABORTWAIT,  | AbortWait over            | CLOSED          | ActConnClosed err, RMBE is  | 4.8.2 1B
 //	PROCESSABORT    |                           |                 | not used again              |
 //	any             | last link lost            | CLOSED          | ActConnClosed ErrReset      | 4.8.3
-//	any             | peer reuses its RMBE      | CLOSED          | ActConnClosed ErrReset      | 4.4.2
+//	any             | peer gave up its RMBE     | CLOSED          | ActConnClosed ErrReset, nil | 4.4.2
+//	                |                           |                 | if C was sent               |
 //
 // CLOSED is entered when the last message of this side has been delivered.
 // That an abort timer leaves the RMBE unused for good is stricter than the
@@ -189,9 +190,14 @@ func (c *Conn) peerAborted() {
 	c.finish()
 }
 
-// evict ends a connection whose RMBE the peer has given to another one: no
-// message may be sent and nothing be written.
+// evict ends a connection whose RMBE the peer has given up: no message may be
+// sent and nothing be written. After our own close that is the orderly end;
+// the peer's last message is just not processed yet.
 func (c *Conn) evict() {
+	if c.err == nil && c.tstate&wire.ConnClosed != 0 {
+		c.closed(nil, false)
+		return
+	}
 	if c.err == nil {
 		c.err = ErrReset
 	}

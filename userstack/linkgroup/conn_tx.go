@@ -54,6 +54,9 @@ func (c *Conn) sendable() int {
 	if c.aborting || c.prep == c.sent {
 		return 0
 	}
+	if c.blocked() {
+		return 0
+	}
 	n := min(int(c.prep-c.sent), c.window())
 	if n > maxChunk {
 		n = maxChunk
@@ -69,10 +72,19 @@ func (c *Conn) sendable() int {
 // window returns how many bytes the peer's element has room for.
 func (c *Conn) window() int { return c.tx.size - int(c.sent-c.pcons) }
 
-// newlyBlocked says that the peer is to be told that we wait for room
-// (RFC 7609, section 4.5.1).
+// blocked says that data waits for the peer to read. A sliver of a window is
+// not used, since a blocked writer learns of each byte read: a slow reader
+// would have the rest sent byte by byte. Data to be repeated after failover
+// always has its room.
+func (c *Conn) blocked() bool {
+	w := c.window()
+	return uint64(w) < c.prep-c.sent && w < c.tx.size/10 && c.replay <= c.sent && !c.aborting
+}
+
+// newlyBlocked says that the peer is to be told so (RFC 7609, section
+// 4.5.1).
 func (c *Conn) newlyBlocked() bool {
-	return !c.aborting && c.prep > c.sent && c.window() == 0 && c.tflags&wire.ProdWriterBlocked == 0
+	return c.blocked() && c.tflags&wire.ProdWriterBlocked == 0
 }
 
 // endDue returns the state flag that is due now that all data has been
@@ -125,7 +137,7 @@ func (c *Conn) post() bool {
 		c.replay = 0
 	}
 	c.tflags = 0
-	if c.prep > c.sent && c.window() == 0 && !c.aborting {
+	if c.blocked() {
 		c.tflags = wire.ProdWriterBlocked
 	}
 	if c.aborting {

@@ -226,16 +226,17 @@ func (g *Group) CanAccept() bool {
 // abort: the group is to be replaced by another.
 func (g *Group) worn() bool { return g.lost > 32 }
 
-// HasLink says whether an active link ends at the given port and queue pair
-// of the peer; qpn 0 matches any. This is the check of a subsequent contact
-// (RFC 7609, sections 3.5.2.2 and 3.5.2.3).
+// HasLink says whether a link ends at the given port and queue pair of the
+// peer; qpn 0 matches any. This is the check of a subsequent contact (RFC
+// 7609, sections 3.5.2.2 and 3.5.2.3). A link that has just failed counts
+// while another carries on, because the peer may not know yet.
 func (g *Group) HasLink(peer wire.GID, mac wire.MAC, qpn uint32) bool {
-	return g.phase == phaseOpen && g.activeLink(Endpoint{GID: peer, MAC: mac, QPN: qpn}) != nil
+	return g.phase == phaseOpen && g.bestLink(nil) != nil && g.linkTo(Endpoint{GID: peer, MAC: mac, QPN: qpn}) != nil
 }
 
-func (g *Group) activeLink(peer Endpoint) *Link {
+func (g *Group) linkTo(peer Endpoint) *Link {
 	for _, l := range g.links {
-		if l.state == LinkActive && samePeerPort(l.peer, peer) && (peer.QPN == 0 || l.peer.QPN == peer.QPN) {
+		if l.state != LinkActivating && samePeerPort(l.peer, peer) && (peer.QPN == 0 || l.peer.QPN == peer.QPN) {
 			return l
 		}
 	}
@@ -287,8 +288,13 @@ func (g *Group) dropActions(l *Link) {
 }
 
 // Received takes a message that the peer sent on l. msg is not kept.
+//
+// What the adapter has acknowledged must get here even if the queue pair is
+// closed meanwhile: a connection that moves to another link is reset if the
+// peer has proof of delivery for a message that never came. So a driver looks
+// for received messages after [Env.CloseQP] once more.
 func (g *Group) Received(now time.Time, l *Link, msg []byte) {
-	if g.dead || !l.qpOpen {
+	if g.dead {
 		return
 	}
 	g.now = now
@@ -313,6 +319,9 @@ func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 			g.die(g.deadErr) // the server's answer, or both want it
 		}
 		return
+	}
+	if !l.qpOpen {
+		return // its exchanges are over
 	}
 	g.recvLLC(l, msg)
 	g.settle(now)

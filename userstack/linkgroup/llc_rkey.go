@@ -311,13 +311,8 @@ func (g *Group) recvDeleteRKey(l *Link, m wire.DeleteRKey) {
 // are over.
 func (g *Group) rkeyLost(t *rtoken) {
 	for _, c := range g.connsSorted() {
-		if c.rtoken != t {
-			continue
+		if c.rtoken == t {
+			c.evict()
 		}
-		if c.err == nil && c.tstate&c.rstate&wire.ConnClosed != 0 {
-			c.closed(nil, false) // the completion of our last message is late
-			continue
-		}
-		c.evict()
 	}
 }

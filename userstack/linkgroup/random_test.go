@@ -3,10 +3,13 @@
 package linkgroup
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"testing"
 	"time"
+
+	"smcr/userstack/wire"
 )
 
 var (
@@ -14,10 +17,20 @@ var (
 	fromSeed = flag.Uint64("seed", 1, "first seed")
 )
 
+// mode is what happens to the links of a history.
+type mode int
+
+const (
+	plain    mode = iota // nothing
+	failover             // one of two is lost
+	deaths               // anything
+)
+
 // randomRun is one history: two groups with some devices, some connections
 // with programs of all habits, perhaps devices that die and come back.
-func randomRun(t *testing.T, seed uint64, deaths bool) {
+func randomRun(t *testing.T, seed uint64, mode mode) {
 	s := newSim(t, seed)
+	deaths := mode == deaths
 	r := s.rng
 	s.maxDelay = []time.Duration{0, 20 * time.Microsecond, time.Millisecond, 10 * time.Millisecond}[r.IntN(4)]
 	s.skew = deaths && r.IntN(4) == 0
@@ -28,8 +41,12 @@ func randomRun(t *testing.T, seed uint64, deaths bool) {
 		c.RMBEsPerRMB = 1 + r.IntN(5)
 		c.Timers.RMBIdle = time.Duration(1+r.IntN(50)) * time.Millisecond
 	}
-	s.addHost(Server, 1+r.IntN(2), edit)
-	s.addHost(Client, 1+r.IntN(2), edit)
+	devs := [2]int{1 + r.IntN(2), 1 + r.IntN(2)}
+	if mode == failover {
+		devs = [2]int{2, 2}
+	}
+	s.addHost(Server, devs[0], edit)
+	s.addHost(Client, devs[1], edit)
 	habits := func(p *app) {
 		p.total = uint64(r.IntN(120 << 10))
 		p.chunk = 1 + r.IntN(20000)
@@ -42,6 +59,12 @@ func randomRun(t *testing.T, seed uint64, deaths bool) {
 		}
 		if r.IntN(8) == 0 {
 			p.abortAt = 1 + uint64(r.IntN(100<<10))
+		}
+		if s.maxDelay >= time.Millisecond {
+			p.chunk = max(p.chunk, 200)
+		}
+		if len(p.c.sbuf) < 100 {
+			p.total = min(p.total, 1000)
 		}
 		p.closeEarly = r.IntN(5) == 0
 		if r.IntN(4) == 0 {
@@ -63,7 +86,30 @@ func randomRun(t *testing.T, seed uint64, deaths bool) {
 			s.checkRMBEs()
 		})
 	}
-	lossless := true
+	if mode == failover {
+		// One of two links is lost, in one way or another: nobody notices.
+		s.after(time.Duration(r.Int64N(int64(20*time.Millisecond))), func() {
+			d, h := device(Role(r.IntN(2)), r.IntN(2)), s.hosts[r.IntN(2)]
+			switch r.IntN(4) {
+			case 0:
+				s.dead[d.GID] = true
+			case 1:
+				s.dead[d.GID] = true
+				s.hosts[d.GID[14]-1].g.DeviceDown(s.now, d.ID)
+				s.hosts[d.GID[14]-1].drain()
+			case 2:
+				h.g.LinkFailed(s.now, h.g.links[r.IntN(len(h.g.links))], errors.New("broken"))
+				h.drain()
+			case 3:
+				if h.role == Server {
+					l := h.g.links[0]
+					l.delWanted, l.delOrderly, l.delReason = true, true, wire.DeleteLinkOperator
+					h.g.Tick(s.now)
+					h.drain()
+				}
+			}
+		})
+	}
 	if deaths {
 		for range 1 + r.IntN(3) {
 			d := device(Role(r.IntN(2)), r.IntN(2))
@@ -126,6 +172,11 @@ func randomRun(t *testing.T, seed uint64, deaths bool) {
 				}
 			}
 		}
+		for _, h := range s.hosts {
+			for _, l := range h.g.links {
+				t.Logf("%s link %d %s sqLen %d used %d llcq %d lastTok %d test %v testing %v broken %v state %d", h.role, l.id, l.state, l.sqLen, l.used, len(l.llcq), l.lastToken, l.testAt.Sub(epoch), l.testing, l.Data.(*qp).broken, l.Data.(*qp).state)
+			}
+		}
 		t.Fatalf("connections hang after %v", s.now.Sub(epoch))
 	}
 	if !deaths {
@@ -136,28 +187,24 @@ func randomRun(t *testing.T, seed uint64, deaths bool) {
 					continue
 				}
 				if p.closeErr != nil || p.read != o.total {
+					t.Logf("%+v %+v", p, o)
+					t.Logf("%+v", *p.c)
 					t.Errorf("%s conn %d: ended with %v after %d of %d bytes", h.role, p.id, p.closeErr, p.read, o.total)
 				}
 			}
 		}
 	}
-	_ = lossless
 	s.finish()
 }
 
-func TestRandom(t *testing.T) {
-	for i := range *seeds {
-		seed := *fromSeed + uint64(i)
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, seed, false) }) {
-			break
-		}
-	}
-}
+func TestRandom(t *testing.T)         { manySeeds(t, plain) }
+func TestRandomFailover(t *testing.T) { manySeeds(t, failover) }
+func TestRandomDeaths(t *testing.T)   { manySeeds(t, deaths) }
 
-func TestRandomDeaths(t *testing.T) {
+func manySeeds(t *testing.T, m mode) {
 	for i := range *seeds {
 		seed := *fromSeed + uint64(i)
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, seed, true) }) {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, seed, m) }) {
 			break
 		}
 	}
