@@ -19,16 +19,16 @@ const (
 // Stack slots of both programs, as offsets in bytes from the frame pointer.
 // The key of the listeners map is made up of the cookie of the network
 // namespace (8), the local address as IPv6 (16; zero for a wildcard, IPv4
-// mapped), the port in host byte order (4) and four bytes of zeros.
+// mapped) and the port (8), all but the address in host byte order.
 const (
-	slotKey       = -listenerKeySize
-	slotKeyAddr   = slotKey + 8
-	slotKeyPort   = slotKey + 24
-	slotOption    = slotKey - 8
-	slotCookie    = slotOption - 8
-	slotValue     = slotCookie - 8
-	mappedPrefix  = 8  // offset in the address of 0000:ffff
-	mappedAddress = 12 // offset in the address of the IPv4 address
+	slotKey     = -listenerKeySize
+	slotKeyAddr = slotKey + 8
+	slotKeyPort = slotKey + 24
+	slotOption  = slotKey - 8
+	slotCookie  = slotOption - 8
+	slotValue   = slotCookie - 8
+	// A slot of its own, for storePair's reason.
+	slotInt = slotValue - 8
 )
 
 // optionSize is the size in bytes of the option on the wire, without padding.
@@ -161,11 +161,12 @@ func (a *assembler) listenerKey(f addressFields) {
 		asm.LoadMem(asm.R1, f.base, f.family, asm.Word),
 		asm.JEq.Imm(asm.R1, unix.AF_INET, v4),
 	)
-	for i := int16(0); i < 16; i += 4 {
+	for i := int16(0); i < 16; i += 8 {
 		a.emit(
 			asm.LoadMem(asm.R1, f.base, f.ip6+i, asm.Word),
-			asm.StoreMem(asm.RFP, slotKeyAddr+i, asm.R1, asm.Word),
+			asm.LoadMem(asm.R2, f.base, f.ip6+i+4, asm.Word),
 		)
+		a.storePair(slotKeyAddr + i)
 	}
 	a.emit(asm.Ja.Label(port))
 
@@ -173,22 +174,32 @@ func (a *assembler) listenerKey(f addressFields) {
 	wildcard := a.unique("wildcard")
 	a.setSlot(slotKeyAddr, 0)
 	a.emit(
-		asm.LoadMem(asm.R1, f.base, f.ip4, asm.Word),
-		asm.Mov.Imm(asm.R2, 0),
-		asm.JEq.Imm(asm.R1, 0, wildcard),
-		asm.Mov.Imm32(asm.R2, mapped),
+		asm.LoadMem(asm.R2, f.base, f.ip4, asm.Word),
+		asm.JEq.Imm(asm.R2, 0, wildcard), // with R1 zero
+		asm.Mov.Imm32(asm.R1, mapped),
 	)
 	a.here(wildcard)
-	a.emit(
-		asm.StoreMem(asm.RFP, slotKeyAddr+mappedPrefix, asm.R2, asm.Word),
-		asm.StoreMem(asm.RFP, slotKeyAddr+mappedAddress, asm.R1, asm.Word),
-	)
+	a.storePair(slotKeyAddr + 8)
 
 	a.here(port)
 	a.emit(
 		asm.LoadMem(asm.R1, f.base, f.port, asm.Word),
-		asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.Word),
-		asm.StoreImm(asm.RFP, slotKeyPort+4, 0, asm.Word),
+		asm.StoreMem(asm.RFP, slotKeyPort, asm.R1, asm.DWord),
+	)
+}
+
+// storePair writes two 32-bit values to a stack slot, R1 to the lower address. It
+// clobbers both. Older verifiers want a slot written whole by those who lack
+// CAP_PERFMON.
+func (a *assembler) storePair(slot int16) {
+	low, high := asm.R1, asm.R2
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 { // big-endian
+		low, high = high, low
+	}
+	a.emit(
+		asm.LSh.Imm(high, 32),
+		asm.Or.Reg(high, low),
+		asm.StoreMem(asm.RFP, slot, high, asm.DWord),
 	)
 }
 

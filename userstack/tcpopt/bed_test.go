@@ -135,7 +135,7 @@ type conn struct {
 func (b *bed) connect(client, listener int, family int, addr string) conn {
 	b.Helper()
 	c := conn{client: client, serverPort: localPort(b, listener)}
-	b.must(unix.Connect(client, sockaddr(family, netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(c.serverPort)))))
+	b.must(connectTo(client, sockaddr(family, netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(c.serverPort)))))
 	c.clientPort = localPort(b, client)
 	c.server = b.accept(listener)
 	return c
@@ -143,10 +143,45 @@ func (b *bed) connect(client, listener int, family int, addr string) conn {
 
 func (b *bed) accept(listener int) int {
 	b.Helper()
-	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
-	b.must(err)
-	b.own(fd)
+	fd, _ := b.acceptFrom(listener)
 	return fd
+}
+
+// acceptFrom is accept that also returns the client's address.
+func (b *bed) acceptFrom(listener int) (fd int, from unix.Sockaddr) {
+	b.Helper()
+	b.must(restart(func() (err error) {
+		fd, from, err = unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		return err
+	}))
+	b.own(fd)
+	return fd, from
+}
+
+// restart repeats what a signal of the Go run-time interrupted: system calls
+// with a time limit are not restarted by the kernel.
+func restart(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func connectTo(fd int, to unix.Sockaddr) error {
+	return restart(func() error { return unix.Connect(fd, to) })
+}
+
+// read reads once, 100 bytes at most.
+func (b *bed) read(fd int) string {
+	b.Helper()
+	var n int
+	buf := make([]byte, 100)
+	b.must(restart(func() (err error) {
+		n, err = unix.Read(fd, buf)
+		return err
+	}))
+	return string(buf[:n])
 }
 
 // dial connects a new IPv4 socket to the listener on host B, marked if wanted.
@@ -163,15 +198,12 @@ func (b *bed) dial(listener int, marked bool) conn {
 func (b *bed) exchange(c conn) {
 	b.Helper()
 	for _, way := range [][2]int{{c.client, c.server}, {c.server, c.client}} {
-		msg := []byte("hello from " + strconv.Itoa(way[0]))
-		if _, err := unix.Write(way[0], msg); err != nil {
+		msg := "hello from " + strconv.Itoa(way[0])
+		if _, err := unix.Write(way[0], []byte(msg)); err != nil {
 			b.Fatal(err)
 		}
-		buf := make([]byte, 100)
-		n, err := unix.Read(way[1], buf)
-		b.must(err)
-		if !bytes.Equal(buf[:n], msg) {
-			b.Fatalf("got %q, want %q", buf[:n], msg)
+		if got := b.read(way[1]); got != msg {
+			b.Fatalf("got %q, want %q", got, msg)
 		}
 	}
 }
@@ -380,4 +412,21 @@ func (b *bed) close(fd int) {
 	b.must(err)
 	defer null.Close()
 	b.must(unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC))
+}
+
+// markListening marks a socket that listens already, or skips the test where the
+// kernel cannot do that.
+func (b *bed) markListening(fd int) {
+	b.Helper()
+	err := b.prog.MarkListen(fd)
+	if errors.Is(err, ErrListening) {
+		if _, perr := b.prog.Peer(fd); !errors.Is(perr, ErrNotMarked) {
+			b.Errorf("a failed MarkListen leaves a mark: %v", perr)
+		}
+		if n := b.listeners(); n != 0 {
+			b.Errorf("a failed MarkListen leaves %d listeners", n)
+		}
+		b.Skipf("%v: boot Linux 6.12", err)
+	}
+	b.must(err)
 }

@@ -92,7 +92,7 @@ func commandProgram() asm.Instructions {
 	a.flags(0, flagRegistered)
 	// SYNs are to be kept before the first one is answered with the option.
 	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
-	a.emit(asm.StoreImm(asm.RFP, slotValue, 1, asm.Word), asm.Mov.Reg(asm.R1, regSock))
+	a.emit(asm.StoreImm(asm.RFP, slotInt, 1, asm.Word), asm.Mov.Reg(asm.R1, regSock))
 	a.setSaveSYN()
 	a.here("listen_saves")
 	a.emit(
@@ -124,14 +124,14 @@ func commandProgram() asm.Instructions {
 	a.here("unlisten_flags")
 	a.writeCallbacks()
 
+	// Older verifiers want the context written from a register.
 	a.here("done")
-	a.emit(
-		asm.StoreImm(regCtx, soOptlen, -1, asm.Word), // do not ask the protocol
-		asm.Ja.Label(labelOut),
-	)
+	a.emit(asm.Mov.Imm(asm.R1, -1), asm.Ja.Label("answer")) // do not ask the protocol
 	a.here("pass")
+	a.emit(asm.Mov.Imm(asm.R1, 0)) // use the caller's value
+	a.here("answer")
 	a.emit(
-		asm.StoreImm(regCtx, soOptlen, 0, asm.Word), // use the caller's value
+		asm.StoreMem(regCtx, soOptlen, asm.R1, asm.Word),
 		asm.Ja.Label(labelOut),
 	)
 	a.here("refuse")
@@ -146,18 +146,18 @@ func (a *assembler) sockListenerKey() {
 // readCallbacks loads the callback flags of the socket into regResult, or jumps
 // to label.
 func (a *assembler) readCallbacks(label string) {
-	a.setSlot(slotValue, 0)
 	a.emit(
+		asm.StoreImm(asm.RFP, slotInt, 0, asm.Word),
 		asm.Mov.Reg(asm.R1, regSock),
 		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
 		asm.Mov.Imm(asm.R3, tcpBPFSockOpsCBFlags),
 	)
-	a.stackPtr(asm.R4, slotValue)
+	a.stackPtr(asm.R4, slotInt)
 	a.emit(
 		asm.Mov.Imm(asm.R5, 4),
 		asm.FnGetsockopt.Call(),
 		asm.JNE.Imm(asm.R0, 0, label),
-		asm.LoadMem(regResult, asm.RFP, slotValue, asm.Word),
+		asm.LoadMem(regResult, asm.RFP, slotInt, asm.Word),
 	)
 }
 
@@ -165,12 +165,12 @@ func (a *assembler) readCallbacks(label string) {
 // success.
 func (a *assembler) writeCallbacks() {
 	a.emit(
-		asm.StoreMem(asm.RFP, slotValue, regResult, asm.Word),
+		asm.StoreMem(asm.RFP, slotInt, regResult, asm.Word),
 		asm.Mov.Reg(asm.R1, regSock),
 		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
 		asm.Mov.Imm(asm.R3, tcpBPFSockOpsCBFlags),
 	)
-	a.stackPtr(asm.R4, slotValue)
+	a.stackPtr(asm.R4, slotInt)
 	a.emit(
 		asm.Mov.Imm(asm.R5, 4),
 		asm.FnSetsockopt.Call(),

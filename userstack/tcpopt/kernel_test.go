@@ -48,9 +48,7 @@ func TestKernelPeer(t *testing.T) {
 		if err := unix.Connect(client, to(port)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			t.Fatal(err)
 		}
-		server, sa, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
-		b.must(err)
-		b.own(server)
+		server, sa := b.acceptFrom(l)
 		b.wantPeer("server", server, map[bool]State{true: PeerSMC, false: unmarked}[marked])
 		c := conn{clientPort: sa.(*unix.SockaddrInet4).Port, serverPort: port}
 		conns[c] = marked
@@ -64,7 +62,7 @@ func TestKernelPeer(t *testing.T) {
 		if marked {
 			b.must(b.prog.MarkConnect(fd))
 		}
-		b.must(unix.Connect(fd, to(4003)))
+		b.must(connectTo(fd, to(4003)))
 		b.wantPeer("client", fd, map[bool]State{true: PeerSMC, false: unmarked}[marked])
 		conns[conn{clientPort: localPort(t, fd), serverPort: 4003}] = marked
 	}

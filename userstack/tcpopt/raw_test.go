@@ -161,9 +161,8 @@ func TestFastOpenServer(t *testing.T) {
 	b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt[:6]), []byte("early data"))
 	fd := b.accept(l)
 	b.wantPeer("server", fd, PeerNoSMC)
-	buf := make([]byte, 100)
-	if n, err := unix.Read(fd, buf); err != nil || string(buf[:n]) != "early data" {
-		t.Errorf("read %q, %v", buf[:max(n, 0)], err)
+	if got := b.read(fd); got != "early data" {
+		t.Errorf("read %q", got)
 	}
 	time.Sleep(1500 * time.Millisecond) // for a repeated SYN-ACK
 	answers := 0
@@ -199,9 +198,8 @@ func TestFastOpenClient(t *testing.T) {
 		}
 		b.must(unix.Sendto(fd, []byte("early data"), unix.MSG_FASTOPEN, to))
 		c := conn{client: fd, clientPort: localPort(t, fd), serverPort: 4001, server: b.accept(l)}
-		buf := make([]byte, 100)
-		if n, err := unix.Read(c.server, buf); err != nil || string(buf[:n]) != "early data" {
-			t.Errorf("read %q, %v", buf[:max(n, 0)], err)
+		if got := b.read(c.server); got != "early data" {
+			t.Errorf("read %q", got)
 		}
 		return c
 	}
@@ -443,7 +441,7 @@ func TestReusePort(t *testing.T) {
 	for range 40 {
 		fd := b.socket(b.A, unix.AF_INET)
 		b.must(b.prog.MarkConnect(fd))
-		b.must(unix.Connect(fd, &unix.SockaddrInet4{Port: 4001, Addr: b.B.Links[0].IPv4.As4()}))
+		b.must(connectTo(fd, &unix.SockaddrInet4{Port: 4001, Addr: b.B.Links[0].IPv4.As4()}))
 		c := conn{client: fd, clientPort: localPort(t, fd), serverPort: 4001}
 		b.must(netnstest.Until(ioTimeout, func() error {
 			for i, l := range listeners {

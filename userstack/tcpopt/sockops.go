@@ -147,7 +147,7 @@ func (a *assembler) listen() {
 	a.register(labelOut)
 	a.flags(0, flagRegistered)
 	a.ifBits(regMark, markFlags, flagSavesSYN, "listen_saves")
-	a.emit(asm.StoreImm(asm.RFP, slotValue, 1, asm.Word), asm.Mov.Reg(asm.R1, regCtx))
+	a.emit(asm.StoreImm(asm.RFP, slotInt, 1, asm.Word), asm.Mov.Reg(asm.R1, regCtx))
 	a.setSaveSYN()
 	a.here("listen_saves")
 	a.ifBits(regCtx, opsCBFlags, cbFlagState, "listen_flags")
@@ -164,7 +164,7 @@ func (a *assembler) setSaveSYN() {
 		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
 		asm.Mov.Imm(asm.R3, unix.TCP_SAVE_SYN),
 	)
-	a.stackPtr(asm.R4, slotValue)
+	a.stackPtr(asm.R4, slotInt)
 	a.emit(
 		asm.Mov.Imm(asm.R5, 4),
 		asm.FnSetsockopt.Call(),
