@@ -126,6 +126,9 @@ func (c *Client) Close() error {
 
 // locked runs fn when it is this operation's turn, in bounded time.
 func (c *Client) locked(ctx context.Context, fn func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultTimeout)

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
@@ -175,12 +176,8 @@ func (s *Server) answerDiag(ctx context.Context, req *request, out *replies) err
 func errnoOf(err error) (syscall.Errno, string) {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		if err == error(errno) {
-			return errno, ""
-		}
-		return errno, err.Error()
+		return errno, without(err, errno)
 	}
-	errno = syscall.EIO
 	for _, m := range []struct {
 		target error
 		errno  syscall.Errno
@@ -195,9 +192,18 @@ func errnoOf(err error) (syscall.Errno, string) {
 		{os.ErrClosed, syscall.ESHUTDOWN},
 	} {
 		if errors.Is(err, m.target) {
-			errno = m.errno
-			break
+			return m.errno, without(err, m.target)
 		}
 	}
-	return errno, err.Error()
+	return syscall.EIO, err.Error()
+}
+
+// without returns the text of err without that of its cause at the end, which
+// the other side knows from the error number.
+func without(err, cause error) string {
+	text := err.Error()
+	if text == cause.Error() {
+		return ""
+	}
+	return strings.TrimSuffix(text, ": "+cause.Error())
 }

@@ -166,7 +166,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("unknown device: %v", err)
 	}
 	var op *nl.OpError
-	if !errors.As(err, &op) || op.Object != "NET1" || op.ExtAck == "" {
+	if !errors.As(err, &op) || op.Object != "NET1" || op.ExtAck != "no network device foo" {
 		t.Errorf("unknown device: %#v", op)
 	}
 	for _, want := range []error{os.ErrPermission, os.ErrNotExist, os.ErrExist, os.ErrInvalid, nl.ErrNotSupported, syscall.ENOMEM} {
@@ -464,21 +464,33 @@ func TestMulti(t *testing.T) {
 	}
 }
 
-// TestKernel runs the suite on the kernel's stack where there is one.
-func TestKernel(t *testing.T) {
-	c, err := nl.DialKernel(t.Context())
-	if errors.Is(err, nl.ErrNoBackend) {
-		t.Skip("the kernel has no SMC: modprobe smc smc_diag")
+// TestLiveStacks runs the suite on the stacks of this network namespace, where
+// there are any. Only with SMCR_INTEGRATION=1 does it change them.
+func TestLiveStacks(t *testing.T) {
+	for name, dial := range map[string]func(context.Context) (*nl.Client, error){"kernel": nl.DialKernel, "user": nl.DialUser} {
+		t.Run(name, func(t *testing.T) {
+			open := func(t *testing.T) nl.Control {
+				c, err := dial(t.Context())
+				if errors.Is(err, nl.ErrNoBackend) {
+					t.Skip("no such stack here: modprobe smc smc_diag, or smcr serve")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c
+			}
+			open(t).Close()
+			opts := nltestsmc.Options{ReadOnly: os.Getenv("SMCR_INTEGRATION") != "1"}
+			devs, err := net.Interfaces()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range devs {
+				if d.Flags&net.FlagLoopback == 0 {
+					opts.NetDev = d.Name
+				}
+			}
+			nltestsmc.RunControlSuite(t, open, opts)
+		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Close()
-	nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
-		c, err := nl.DialKernel(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}, nltestsmc.Options{ReadOnly: os.Getenv("SMCR_INTEGRATION") != "1"})
 }

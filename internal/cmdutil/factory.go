@@ -141,7 +141,11 @@ func explain(err error) error {
 	case errors.Is(err, os.ErrPermission):
 		return Say(err, "operation not permitted: only root and the user who runs the smcr stack may change it")
 	case errors.Is(err, nl.ErrNotSupported):
-		return Say(err, "%s: not supported by the %s SMC stack", op.Op, op.Backend)
+		why := ""
+		if op.ExtAck != "" {
+			why = " (" + op.ExtAck + ")"
+		}
+		return Say(err, "%s: not supported by the %s SMC stack%s", op.Op, op.Backend, why)
 	}
 	return err
 }

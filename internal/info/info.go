@@ -101,7 +101,7 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], devices int) {
 	}
 	line("Stack", "%s", r.Stack)
 	if s.Stack != "" {
-		line("Service", "%s %s, process %d, user %d", s.Stack, s.StackVersion, s.PID, s.UID)
+		line("Service", "%s, process %d, user %d", strings.TrimSpace(s.Stack+" "+s.StackVersion), s.PID, s.UID)
 	}
 	line("SMC Version", "%d.%d", s.Version, s.Release)
 	line("SMC Hostname", "%s", output.Or(s.LocalHost))

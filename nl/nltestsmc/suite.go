@@ -158,8 +158,17 @@ func testContext(t *testing.T, ctx context.Context, c nl.Control) {
 	check(t, "LinkGroups", err)
 }
 
+// supported skips a test when the stack says that it does not know an operation.
+func supported(t *testing.T, what string, err error) {
+	t.Helper()
+	if errors.Is(err, nl.ErrNotSupported) {
+		t.Skipf("the stack does not support it: %s: %v", what, err)
+	}
+}
+
 func testUEID(t *testing.T, ctx context.Context, c nl.Control) {
 	before := must(t, "UEIDs", func() ([]string, error) { return c.UEIDs(ctx) })
+	supported(t, "AddUEID", c.AddUEID(ctx, "PROBE"))
 	defer func() {
 		check(t, "FlushUEID", c.FlushUEID(ctx))
 		for _, e := range before {
@@ -190,6 +199,7 @@ func testUEID(t *testing.T, ctx context.Context, c nl.Control) {
 
 func testHSLimitation(t *testing.T, ctx context.Context, c nl.Control) {
 	before := must(t, "HSLimitation", func() (bool, error) { return c.HSLimitation(ctx) })
+	supported(t, "SetHSLimitation", c.SetHSLimitation(ctx, before))
 	for _, want := range []bool{!before, before} {
 		check(t, "SetHSLimitation", c.SetHSLimitation(ctx, want))
 		if got := must(t, "HSLimitation", func() (bool, error) { return c.HSLimitation(ctx) }); got != want {
