@@ -408,6 +408,9 @@ func TestResponderSequence(t *testing.T) {
 			t.Errorf("completion %d: %+v", i, wc)
 		}
 	}
+	// Other services: a congestion notification, a datagram.
+	c.gets(pkt{op: 0x81, psn: 5, payload: make([]byte, 16)}, pkt{op: 0x64, psn: 5, payload: make([]byte, 8)})
+	c.wantSent()
 	// Not asked for, not acknowledged.
 	p := send(5, "g")
 	p.ask = false

@@ -154,9 +154,12 @@ func (e *endpoint) receive(now instant, t *header.Transport) {
 
 // receiveBad handles a packet from the peer that is whole but no valid
 // transport packet: an unknown opcode, or a length that the opcode does not
-// allow.
+// allow. Packets of other transport services, such as the congestion
+// notifications of RoCE version 2, are none of ours.
 func (e *endpoint) receiveBad(bth header.BTH) {
-	if e.state != rdmaverbs.QPSRTR && e.state != rdmaverbs.QPSRTS || bth.Opcode().IsResponse() {
+	const serviceBits = 0xe0
+	if e.state != rdmaverbs.QPSRTR && e.state != rdmaverbs.QPSRTS ||
+		bth.Opcode()&serviceBits != 0 || bth.Opcode().IsResponse() {
 		return
 	}
 	if psn(bth.PSN()) == e.rsp.expect {
