@@ -179,12 +179,13 @@ func pollHup(fd int) bool {
 }
 
 // awaitHangup waits until the program closes its end entirely, and reports
-// false if this side closed it first. The runtime's poller wakes a writer
-// also for a hang-up, which is all that is waited for here.
+// false if this side closed it first. The runtime's poller wakes a reader also
+// for a hang-up, which is all that is waited for here; a waiting writer would
+// hold the lock that down needs for what the peer still sends.
 func (r *relay) awaitHangup() bool {
 	rc, err := r.app.SyscallConn()
 	if err != nil {
 		return false
 	}
-	return rc.Write(func(fd uintptr) bool { return pollHup(int(fd)) }) == nil
+	return rc.Read(func(fd uintptr) bool { return pollHup(int(fd)) }) == nil
 }
