@@ -441,30 +441,4 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// config is what the options of a Provider set.
-type config struct {
-	netdevs []string // nil for all
-	types   []rdmaverbs.GIDType
-	maxQP   int
-	window  windowLimit
-	log     *slog.Logger
-}
-
-// DefaultWindow is how much a queue pair keeps outstanding unless the
-// provider was told otherwise.
-const (
-	DefaultWindowPackets = 512
-	DefaultWindowBytes   = 1 << 20
-)
-
-const defaultMaxQP = 1 << 14
-
-func defaultConfig() config {
-	return config{
-		maxQP:  defaultMaxQP,
-		window: windowLimit{packets: DefaultWindowPackets, bytes: DefaultWindowBytes},
-		log:    slog.New(slog.DiscardHandler),
-	}
-}
-
 var _ rdmaverbs.Device = (*Device)(nil)

@@ -20,6 +20,31 @@ const (
 // namespace of the calling thread.
 type Provider struct{ c config }
 
+// config is what the options of a Provider set.
+type config struct {
+	netdevs []string // nil for all
+	types   []rdmaverbs.GIDType
+	maxQP   int
+	window  windowLimit
+	log     *slog.Logger
+}
+
+// How much a queue pair keeps outstanding unless WithWindow says otherwise.
+const (
+	DefaultWindowPackets = 512
+	DefaultWindowBytes   = 1 << 20
+)
+
+const defaultMaxQP = 1 << 14
+
+func defaultConfig() config {
+	return config{
+		maxQP:  defaultMaxQP,
+		window: windowLimit{packets: DefaultWindowPackets, bytes: DefaultWindowBytes},
+		log:    slog.New(slog.DiscardHandler),
+	}
+}
+
 // An Option configures a Provider.
 type Option func(*config)
 

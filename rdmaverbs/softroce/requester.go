@@ -22,7 +22,6 @@ type wqe struct {
 	length int    // bytes of the message
 	first  psn    // PSN of the first packet
 	npkts  int    // PSNs it takes; for a READ those of its responses
-	got    int    // responses that arrived in order, of a READ
 	// bad is why the request fails once all before it are complete.
 	bad rdmaverbs.WCStatus
 }

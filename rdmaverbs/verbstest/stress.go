@@ -68,12 +68,12 @@ type stresser struct {
 	sourceMR, targetMR, recvMR, readMR rdmaverbs.MR
 	source, target, image, recv, read  []byte
 
-	posted, reaped int
-	ops            []stressOp // outstanding, in order
-	recvNext       uint64     // ID of the next receive request to post
-	recvDone       uint64     // ID of the next to complete
-	incoming       []stressMsg
-	budget         int // receive requests the peer posted and we have not used
+	posted   int
+	ops      []stressOp // outstanding, in order
+	recvNext uint64     // ID of the next receive request to post
+	recvDone uint64     // ID of the next to complete
+	incoming []stressMsg
+	budget   int // receive requests the peer posted and we have not used
 }
 
 type stressOp struct {
