@@ -147,8 +147,8 @@ func TestWireDropsV2(t *testing.T) {
 	}
 	defer conn.Close()
 	port := uint16(conn.LocalAddr().(*net.UDPAddr).Port)
-	// Sent from a connected-like socket, the identification is the kernel's
-	// choice; the receiver finds it out.
+	// The kernel sends identification 0; an ICRC made for another one is what
+	// a peer that numbers its packets would send.
 	datagram := func(id uint16, edit func(data []byte)) []byte {
 		data := flat(testPacket(header.WriteOnly, 9, 30))
 		if edit != nil {
@@ -427,7 +427,7 @@ func TestWireNoAllocs(t *testing.T) {
 	got := make(chan int, 1024)
 	a := openQuiet(t, pair.A, "eth0")
 	b := openRaw(t, pair.B, "eth0", func(batch []inbound) { got <- len(batch) })
-	_ = b
+	timeout := time.After(20 * time.Second)
 	pkts := make([]packet, ioBatch)
 	for i := range pkts {
 		pkts[i] = testPacket(header.WriteMiddle, uint32(i), 1024)
@@ -442,13 +442,14 @@ func TestWireNoAllocs(t *testing.T) {
 				select {
 				case k := <-got:
 					left -= k
-				case <-time.After(5 * time.Second):
+				case <-timeout:
 					t.Fatalf("%s: lost packets: %+v", kind, b.counters())
 				}
 			}
 		})
-		// The timers of this test, one a batch, are among the allocations.
-		if n > float64(len(pkts))/2 {
+		// The pool of batches is emptied now and then; the average is cut
+		// to a whole number.
+		if n > 0 {
 			t.Errorf("%s: %v allocations for %d packets", kind, n, len(pkts))
 		}
 	}

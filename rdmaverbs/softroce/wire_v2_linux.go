@@ -28,7 +28,6 @@ import (
 // buffer.
 type udpPorts struct {
 	netdev string
-	index  int
 	sock   [2]*socket // IPv4, IPv6; nil if the host has no IPv6
 	tx     [2][srcPorts]udpSource
 	noGSO  atomic.Bool
@@ -54,7 +53,7 @@ const (
 // openUDPPorts opens the sockets in the calling thread's network namespace.
 // The error wraps EADDRINUSE if another program has the port.
 func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
-	u := &udpPorts{netdev: i.Name, index: i.Index, ids: header.NewIDSolver()}
+	u := &udpPorts{netdev: i.Name, ids: header.NewIDSolver()}
 	for family := range u.sock {
 		err := u.openFamily(family)
 		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
