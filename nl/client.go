@@ -147,11 +147,22 @@ func (c *Client) locked(ctx context.Context, fn func(context.Context) error) err
 }
 
 // transact runs fn on the connection of a protocol with the deadline of ctx. A
-// failure that may leave an answer unread costs the connection.
+// failure that may leave an answer unread costs the connection. When the other
+// side has closed a connection that was idle, nothing was sent yet: fn runs again
+// on a new one.
 func (c *Client) transact(ctx context.Context, protocol int, fn func(*netlink.Conn) error) error {
 	if c.shared {
 		protocol = 0
 	}
+	_, reused := c.conns[protocol]
+	err := c.transactOnce(ctx, protocol, fn)
+	if reused && errors.Is(err, syscall.EPIPE) && ctx.Err() == nil {
+		err = c.transactOnce(ctx, protocol, fn)
+	}
+	return err
+}
+
+func (c *Client) transactOnce(ctx context.Context, protocol int, fn func(*netlink.Conn) error) error {
 	conn := c.conns[protocol]
 	if conn == nil {
 		var err error

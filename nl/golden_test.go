@@ -325,3 +325,32 @@ func (s *replaySocket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 func (s *replaySocket) SetDeadline(time.Time) error      { return nil }
 func (s *replaySocket) SetReadDeadline(time.Time) error  { return nil }
 func (s *replaySocket) SetWriteDeadline(time.Time) error { return nil }
+
+// An interruptedSocket marks the answers to the first dumps of a table as
+// inconsistent.
+type interruptedSocket struct {
+	replaySocket
+	times int
+}
+
+func (s *interruptedSocket) Send(m netlink.Message) error {
+	if err := s.replaySocket.Send(m); err != nil {
+		return err
+	}
+	if m.Header.Type != 16 && s.times > 0 {
+		s.times--
+		s.pending[0].Header.Flags |= netlink.DumpInterrupted
+	}
+	return nil
+}
+
+func TestInterruptedDump(t *testing.T) {
+	xs := readExchanges(t, "testdata/p3live-026-smcr_linkgroup.hex")
+	for times, want := range []error{nil, nil, nil, nl.ErrInterrupted} {
+		c := nl.NewClient(&interruptedSocket{replaySocket{exchanges: xs}, times}, "recording")
+		groups, err := c.LinkGroups(t.Context())
+		if !errors.Is(err, want) || (want == nil) != (len(groups) == 1) {
+			t.Errorf("%d interruptions: %d link groups, %v", times, len(groups), err)
+		}
+	}
+}

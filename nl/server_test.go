@@ -438,6 +438,34 @@ func TestServerClose(t *testing.T) {
 	}
 }
 
+// TestReconnect restarts the server under a client.
+func TestReconnect(t *testing.T) {
+	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
+	var c *nl.Client
+	for range 3 {
+		l, err := nl.ListenUnix(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := nl.NewServer(nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{})
+		done := make(chan error, 1)
+		go func() { done <- s.Serve(l) }()
+		if c == nil {
+			c = dial(t, address)
+		}
+		if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
+			t.Errorf("UEIDs: %v, %v", eids, err)
+		}
+		s.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := c.UEIDs(t.Context()); !errors.Is(err, nl.ErrNoBackend) {
+		t.Errorf("without server: %v", err)
+	}
+}
+
 // TestMulti asks two stacks and tells their rows apart.
 func TestMulti(t *testing.T) {
 	none := nltestsmc.NewFake(nltestsmc.State{})
