@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -101,6 +102,9 @@ func (r *relay) cut(errno syscall.Errno) {
 	r.once.Do(func() {
 		_ = r.net.Abort()
 		if !r.appUp.Load() {
+			// What the launcher puts into the pair makes the end a reset, but
+			// only as long as up does not read it.
+			_ = r.app.SetReadDeadline(time.Unix(1, 0))
 			r.broken(errno)
 		}
 		_ = r.app.Close()
