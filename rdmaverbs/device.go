@@ -154,12 +154,12 @@ type AsyncEventType uint8
 
 // Asynchronous event types.
 const (
-	EventPortActive   AsyncEventType = iota + 1 // port went up
-	EventPortErr                                // port went down
-	EventGIDChange                              // GID table changed
-	EventMTUChange                              // active MTU changed
-	EventDeviceFatal                            // device is gone: netdev removed or device closed
-	EventQPFatal                                // a queue pair entered the error state
+	EventPortActive  AsyncEventType = iota + 1 // port went up
+	EventPortErr                               // port went down
+	EventGIDChange                             // GID table changed
+	EventMTUChange                             // active MTU changed
+	EventDeviceFatal                           // device is gone: netdev removed or device closed
+	EventQPFatal                               // a queue pair entered the error state
 )
 
 // An AsyncEvent is something that happened to a device unasked.
