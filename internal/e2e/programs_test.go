@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -310,4 +311,41 @@ func TestOnDemandStack(t *testing.T) {
 	}
 	terminate(t, server)
 	terminate(t, other)
+}
+
+// TestIdleStack: a stack that has nobody to serve ends, if told to.
+func TestIdleStack(t *testing.T) {
+	l := newLab(t)
+	stack := l.serve(l.A, "--idle-timeout", "1s")
+	server := l.probeServer()
+	// Not while a program is there.
+	if err := stack.Wait(2 * time.Second); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the stack ended under a program: %v\n%s", err, stack.Log())
+	}
+	terminate(t, server)
+	wantEnd(t, stack)
+}
+
+// TestEndings: half close and reset have the meaning that they have in TCP.
+func TestEndings(t *testing.T) {
+	l := newLab(t)
+	server := l.probeServer()
+	w := l.watch()
+	const size = 3<<20 + 1
+	for _, n := range []int64{0, 1, size} {
+		c := l.under(l.B, bin("probe"), "halfclose", l.A.Addr()+":7", strconv.FormatInt(n, 10))
+		if err := c.Wait(time.Minute); err != nil || !strings.Contains(c.Log(), "all came back") {
+			t.Errorf("half close after %d bytes: %v\n%s", n, err, c.Log())
+		}
+	}
+	if n := strings.Count(server.Log(), "ended: EOF"); n != 3 {
+		t.Errorf("the server saw %d of 3 connections end in good order:\n%s", n, server.Log())
+	}
+	wantEnd(t, l.under(l.B, bin("probe"), "abort", l.A.Addr()+":7"))
+	if err := server.WaitOutput("ended: reset", deathTime); err != nil {
+		t.Error(err)
+	}
+	w.stop(t).wantSMC(t, 4, 2*size)
+	terminate(t, server)
+	l.wantNoConnections(l.A, l.B)
 }

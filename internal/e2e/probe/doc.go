@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Probe is the test program of package e2e: an echo server, and a client that
-// opens many connections at once, holds them, and says how each one ended.
-// It uses package net alone, is linked statically, and knows nothing of SMC.
+// opens many connections at once, holds them, and says how each one ended;
+// and clients that close by halves or with a reset. It uses package net alone, is linked statically, and knows nothing of SMC.
 //
 //	probe server ADDRESS
 //	probe client ADDRESS CONNECTIONS [-busy]
+//	probe halfclose ADDRESS BYTES
+//	probe abort ADDRESS
 //
-// Both print one line for each event; SIGTERM closes all connections in good
+// They print one line for each event; SIGTERM closes all connections in good
 // order. Needs no privileges.
 package main

@@ -4,9 +4,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/signal"
@@ -33,8 +35,16 @@ func main() {
 			fatal(err)
 		}
 		fatal(client(args[1], n, len(args) == 4))
+	case len(args) == 3 && args[0] == "halfclose":
+		n, err := strconv.ParseInt(args[2], 10, 64)
+		if err != nil {
+			fatal(err)
+		}
+		fatal(halfClose(args[1], n))
+	case len(args) == 2 && args[0] == "abort":
+		fatal(abort(args[1]))
 	default:
-		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS | probe client ADDRESS CONNECTIONS [-busy]")
+		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS | probe client ADDRESS CONNECTIONS [-busy] | probe halfclose ADDRESS BYTES | probe abort ADDRESS")
 		os.Exit(2)
 	}
 }
@@ -196,4 +206,48 @@ func hold(c net.Conn, busy bool) error {
 	}
 	_, err := c.Read(make([]byte, 1))
 	return err
+}
+
+// halfClose sends n bytes, ends its direction, and wants all of them back and
+// then the end of the other direction.
+func halfClose(addr string, n int64) error {
+	d, err := net.DialTimeout("tcp", addr, 30*time.Second)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	c := d.(*net.TCPConn)
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	sent, got := sha256.New(), sha256.New()
+	errc := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(c, io.TeeReader(rand.NewChaCha8([32]byte{2}), sent), n)
+		errc <- errors.Join(err, c.CloseWrite())
+	}()
+	back, err := io.Copy(got, c)
+	if err := errors.Join(<-errc, err); err != nil {
+		return err
+	}
+	if back != n || !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
+		return fmt.Errorf("%d bytes came back of %d, or others", back, n)
+	}
+	fmt.Println("all came back")
+	return nil
+}
+
+// abort exchanges a message and closes with a reset.
+func abort(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, 30*time.Second)
+	if err != nil {
+		return err
+	}
+	if err := exchange(c, 'a'); err != nil {
+		return err
+	}
+	if err := c.(*net.TCPConn).SetLinger(0); err != nil {
+		return err
+	}
+	return c.Close()
 }
