@@ -82,4 +82,3 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	return p.Masked(), err
 }
-
