@@ -31,7 +31,6 @@
 //
 // # Privileges
 //
-// Opening a device needs CAP_NET_RAW for RoCE version 1 (packet sockets);
-// version 2 uses UDP port 4791 and needs none. The protocol core and its tests
-// need none.
+// Opening a device needs CAP_NET_RAW, for its packet socket. The protocol core
+// and its tests need nothing.
 package softroce

@@ -4,6 +4,9 @@ package softroce
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,11 +50,39 @@ func TestStressLossy(t *testing.T) {
 							MTU: mtu, PSN: 0xffffff - uint32(seed)*50, Reads: 1 + uint8(seed)*3, RNRRetry: 7, Timeout: 12,
 						})
 						verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: seed, Ops: ops, MaxSize: 20000})
-						st := a.QP.(*qp).ep.stats
-						t.Logf("%+v %+v", f.count, st)
+						if f.count.lost > 20 && a.Dev.(*Device).Counters().Retransmits == 0 {
+							t.Errorf("packets were lost (%+v) and none sent again", f.count)
+						}
 					})
 				})
 			}
 		}
+	}
+}
+
+// TestStressRandom draws the faults, the path and the sizes as well.
+// SMCR_SOAK_SEEDS sets how many fabrics it tries.
+func TestStressRandom(t *testing.T) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 5
+	}
+	if n, err := strconv.ParseUint(os.Getenv("SMCR_SOAK_SEEDS"), 10, 32); err == nil {
+		seeds = n
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 99))
+				f := newSimFabric(seed, simFaults{
+					delay: time.Duration(r.IntN(200_000)), jitter: time.Duration(1 + r.IntN(3_000_000)),
+					loss: r.Float64() * 0.1, dup: r.Float64() * 0.1, reorder: r.Float64() * 0.2,
+				})
+				a, b := verbstest.Connect(t, f.pair(t, WithWindow(windowMin+r.IntN(300), 0)), verbstest.Config{
+					MTU: rdmaverbs.MTU(1 + r.IntN(5)), PSN: r.Uint32() & psnMask, Reads: uint8(1 + r.IntN(8)), Timeout: uint8(10 + r.IntN(6)),
+				})
+				verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: seed, Ops: 200, MaxSize: 1 + r.IntN(40_000)})
+			})
+		})
 	}
 }

@@ -129,7 +129,7 @@ func (s *stresser) size() int {
 	case 0:
 		return 0
 	case 1, 2, 3:
-		return s.rng.IntN(64)
+		return s.rng.IntN(min(64, s.cfg.MaxSize))
 	}
 	return s.rng.IntN(s.cfg.MaxSize)
 }
