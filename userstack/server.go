@@ -4,6 +4,7 @@ package userstack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -173,6 +174,11 @@ func (h *clc) serverNext(ctx context.Context, g *group) (*Conn, error) {
 	conf, err := h.readConfirm(ctx)
 	if err != nil {
 		g.cancel(c)
+		var d *DeclineError
+		if errors.As(err, &d) && d.Code == wire.DiagSync {
+			// The client no longer has this link group: neither have we.
+			g.lost(d)
+		}
 		return nil, err
 	}
 	peer := params(conf.Endpoint)
@@ -190,6 +196,17 @@ func (h *clc) serverNext(ctx context.Context, g *group) (*Conn, error) {
 	return c, nil
 }
 
+// lost ends a link group that the peer has ended without our knowing: nobody
+// is left to exchange messages with.
+func (g *group) lost(cause error) {
+	g.log.Warn("peer has lost this link group", "err", cause)
+	g.do(func(now time.Time) {
+		for _, l := range g.core.Links() {
+			g.core.LinkFailed(now, l, cause)
+		}
+	})
+}
+
 func (h *clc) readConfirm(ctx context.Context) (wire.Confirm, error) {
 	m, err := h.read(ctx)
 	if err != nil {
@@ -200,7 +217,7 @@ func (h *clc) readConfirm(ctx context.Context) (wire.Confirm, error) {
 		return m, nil
 	case wire.Decline:
 		if m.OutOfSync {
-			return wire.Confirm{}, &DeclineError{Remote: true, Code: m.Diagnosis, Err: fmt.Errorf("out of sync")}
+			m.Diagnosis = wire.DiagSync
 		}
 		return wire.Confirm{}, &DeclineError{Remote: true, Code: m.Diagnosis}
 	default:
