@@ -206,8 +206,17 @@ func (b *bed) links(s *Stack) (n int) {
 	return n
 }
 
-// bubble runs f in a synctest bubble as a subtest for each seed.
-func bubble(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
+// bubble runs f in a synctest bubble. Timers keep fake time going, so a test
+// that waits for what never comes would not be found to be deadlocked: after
+// some hours of fake time it panics, which shows who waits for what.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := time.AfterFunc(6*time.Hour, func() { panic("the test hangs") })
+		t.Cleanup(func() { hangs.Stop() })
+		f(t)
+	})
+}
 
 // pattern returns n bytes that depend on seed.
 func pattern(seed uint64, n int) []byte {

@@ -186,6 +186,15 @@ func (c *Conn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
 }
 
+// overErr is the error of a connection that has ended although the
+// application did not close it: what the core has, or a reset.
+func overErr(err error) error {
+	if err == nil || err == io.EOF {
+		return linkgroup.ErrReset
+	}
+	return err
+}
+
 // readable returns what can be read now: data, or an error once there is
 // none. With neither the caller waits. g.mu is held.
 func (c *Conn) readable() (a, b []byte, err error) {
@@ -193,7 +202,7 @@ func (c *Conn) readable() (a, b []byte, err error) {
 		return nil, nil, net.ErrClosed
 	}
 	if c.over {
-		return nil, nil, sysError("read", linkgroup.ErrReset)
+		return nil, nil, sysError("read", overErr(c.core.ReadErr()))
 	}
 	if a, b = c.core.RecvData(); len(a) > 0 {
 		return a, b, nil
@@ -207,7 +216,7 @@ func (c *Conn) writable() (a, b []byte, err error) {
 		return nil, nil, net.ErrClosed
 	}
 	if c.over {
-		return nil, nil, sysError("write", linkgroup.ErrReset)
+		return nil, nil, sysError("write", overErr(c.core.WriteErr()))
 	}
 	if err := c.core.WriteErr(); err != nil {
 		return nil, nil, sysError("write", err)
