@@ -99,9 +99,11 @@ func (r *requester) acknowledge(now instant, upto psn) (lostResponse bool) {
 
 // progress notes that una advanced by n: retries start anew, timers too.
 func (r *requester) progress(now instant, n int) {
-	if r.nxt.before(r.una) {
+	late := r.nxt.before(r.una)
+	if late {
 		r.nxt = r.una
 	}
+	r.win.answered(late)
 	r.cur = max(r.cur, r.done)
 	r.retries, r.rnrs = r.retryCnt, r.rnrRetry
 	r.gap = false

@@ -82,6 +82,16 @@ func TestWindow(t *testing.T) {
 	if w.size != 256 {
 		t.Errorf("window %d in the end, want the limit", w.size)
 	}
+	// A probe that was needless costs nothing, one that was not the window.
+	w.probe(1500)
+	w.probe(1500)
+	if w.answered(true); w.size != 256 {
+		t.Errorf("window %d after a needless probe", w.size)
+	}
+	w.probe(1500)
+	if w.answered(false); w.size != windowMin {
+		t.Errorf("window %d after a probe that repaired a loss", w.size)
+	}
 	for range 50 {
 		w.sample(time.Millisecond)
 	}

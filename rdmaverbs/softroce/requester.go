@@ -350,7 +350,7 @@ func (r *requester) expire(e *endpoint, now instant) {
 		r.gap = false
 		r.backoff++
 		ackAt := r.ackAt
-		r.win.collapse(r.max)
+		r.win.probe(r.max)
 		r.rewind()
 		r.ackAt = ackAt
 		r.armProbe(now)

@@ -166,6 +166,24 @@ func TestRequesterProbe(t *testing.T) {
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess)
 }
 
+// TestRequesterLateAnswer has an answer come after the probe, for packets that
+// were not sent again: nothing was lost, and the window stays.
+func TestRequesterLateAnswer(t *testing.T) {
+	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.Timeout = 15 })
+	c.post(rdmaverbs.OpWrite, 64*coreMTU)
+	first := c.sends()
+	c.now = c.e.deadline()
+	c.e.expire(c.now)
+	if n := len(c.sends()); n != windowMin {
+		t.Fatalf("the probe sent %d packets, want %d", n, windowMin)
+	}
+	c.gets(ack(first[63].psn))
+	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess)
+	if c.e.req.win.size != 64 {
+		t.Errorf("window %d, want 64 as before", c.e.req.win.size)
+	}
+}
+
 // TestRequesterRNR checks the delay an RNR NAK asks for, and the retries.
 func TestRequesterRNR(t *testing.T) {
 	const delay = 640 * time.Microsecond // timer code 12

@@ -39,8 +39,12 @@ type window struct {
 	credit int // packets acknowledged since the last linear step
 	// recover is the first PSN that was not yet sent at the last
 	// reduction: losses before it belong to the same event.
-	recover   psn
-	reduced   bool
+	recover psn
+	reduced bool
+	// What a probe reduced, to be restored if it was needless.
+	probed            bool
+	oldSize, oldLimit int
+
 	smoothed  time.Duration // round-trip time, RFC 6298
 	variation time.Duration
 }
@@ -83,6 +87,24 @@ func (w *window) lost(next psn) {
 func (w *window) collapse(next psn) {
 	w.lost(next)
 	w.size = windowMin
+}
+
+// probe is collapse for a silence that may come from a peer that is merely
+// late.
+func (w *window) probe(next psn) {
+	if !w.probed {
+		w.probed, w.oldSize, w.oldLimit = true, w.size, w.thresh
+	}
+	w.collapse(next)
+}
+
+// answered tells that something came after a probe; needless that it
+// acknowledges packets which were not sent again, so that nothing was lost.
+func (w *window) answered(needless bool) {
+	if w.probed && needless {
+		w.size, w.thresh, w.reduced = w.oldSize, w.oldLimit, false
+	}
+	w.probed = false
 }
 
 // sample takes a round-trip time into account.
