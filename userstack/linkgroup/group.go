@@ -127,6 +127,8 @@ type Group struct {
 	rk        rkeyExchange
 	peerRK    peerRKey
 	addWanted bool // server: try to add a link
+	tried     bool // server: a second link was tried
+	addTries  int  // failed ones in a row
 }
 
 // New returns a group without links. Zero fields of cfg get their defaults.

@@ -435,13 +435,13 @@ func (g *Group) schedule() {
 				g.startDelete(g.links[i])
 				continue
 			}
+			if g.phase == phaseSecond && g.tried {
+				g.open()
+			}
 			if g.addWanted {
-				g.addWanted = false
+				g.addWanted, g.tried = false, true
 				g.startAdd()
 				continue
-			}
-			if g.phase == phaseSecond {
-				g.open()
 			}
 		}
 		if g.phase == phaseOpen {

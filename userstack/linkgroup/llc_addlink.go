@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"smcr/userstack/wire"
 )
@@ -152,9 +153,15 @@ func (g *Group) pairsFor(l *Link) ([]*rmb, error) {
 	return pairs, nil
 }
 
+// firstAddRetry is the first pause before another try to add a link. It
+// doubles up to Timers.AddLinkRetry.
+const firstAddRetry = 5 * time.Second
+
+// retryAdd sets the timer for another try (RFC 7609, appendix C.8).
 func (g *Group) retryAdd() {
-	if g.cfg.Timers.AddLinkRetry > 0 {
-		g.set(timerAdd, g.now.Add(g.cfg.Timers.AddLinkRetry))
+	if last := g.cfg.Timers.AddLinkRetry; last > 0 {
+		g.set(timerAdd, g.now.Add(min(last, firstAddRetry<<g.addTries)))
+		g.addTries = min(g.addTries+1, 16)
 	}
 }
 
@@ -164,15 +171,15 @@ func (g *Group) recvAddLinkWish(m wire.AddLink) {
 		return
 	}
 	g.log.Debug("client has another device", "gid", m.GID)
+	g.addTries = 0
 	g.addWanted = true
 }
 
 // newDevice tries what a device that came up is good for.
 func (g *Group) newDevice(d Device) {
 	if g.cfg.Role == Server {
-		if g.Type() != TypeSymmetric {
-			g.addWanted = true
-		}
+		g.addTries = 0
+		g.addWanted = true
 		return
 	}
 	if t := g.Type(); t != TypeSingle && t != TypeAsymmetricLocal {
@@ -262,6 +269,7 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		g.log.Info("client rejected a second link", "reason", m.Reason.String())
 		g.endExchange()
 		g.removeLink(l)
+		g.addTries = 16 // a new device will be announced
 		g.retryAdd()
 		return
 	}
@@ -347,6 +355,7 @@ func (g *Group) addDone() {
 	l := g.ex.link
 	g.endExchange()
 	g.clear(timerAdd)
+	g.addTries = 0
 	if g.cfg.Role == Client {
 		if g.phase == phaseSecond {
 			g.open()
@@ -354,6 +363,7 @@ func (g *Group) addDone() {
 		return
 	}
 	g.trim(l)
+	g.addWanted = g.Type() == TypeSymmetric // perhaps there is a third device
 }
 
 // trim deletes the asymmetric link when the others are symmetric.

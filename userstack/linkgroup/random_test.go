@@ -187,8 +187,6 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 					continue
 				}
 				if p.closeErr != nil || p.read != o.total {
-					t.Logf("%+v %+v", p, o)
-					t.Logf("%+v", *p.c)
 					t.Errorf("%s conn %d: ended with %v after %d of %d bytes", h.role, p.id, p.closeErr, p.read, o.total)
 				}
 			}

@@ -483,7 +483,7 @@ func (p *app) wake() {
 	p.queued = true
 	p.h.s.after(p.h.s.delay(), func() {
 		p.queued = false
-		if p.open && !p.closed {
+		if p.open && !p.closed && !p.manual {
 			p.step()
 			p.h.drain()
 		}

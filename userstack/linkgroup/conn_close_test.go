@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// TestStates walks through the table above the close operations, line by
+// line. A step is an event, the message sent, and the state after it:
+//
+//	shut close abort     the application
+//	data                 the application sends, nothing is completed
+//	D C A                the peer's message with that flag
+//	in                   the peer's message with a byte of data
+//	ok                   completion of all that was sent
+//	60s ...              time passes
+//	fin rst              the TCP connection ends
+//	reuse delrkey fail   the peer gives its RMB element or RMB to others; the link fails
+func TestStates(t *testing.T) {
+	tests := []struct {
+		name  string
+		steps string
+		end   error // of ActConnClosed; errNone: not closed
+	}{
+		{"3A shutdown", "shut>cdc+D:PEERCLOSEWAIT1", errNone},
+		{"3A shutdown with data", "data>cdc:ACTIVE shut>:ACTIVE ok>cdc+D:PEERCLOSEWAIT1", errNone},
+		{"3A close", "close>cdc+C:PEERCLOSEWAIT1", errNone},
+		{"3A close with data", "data>cdc:ACTIVE close>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1", errNone},
+		{"3A close with unread data", "in>:ACTIVE close>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"3B", "shut>cdc+D:PEERCLOSEWAIT1 D>:PEERCLOSEWAIT2 ok>:PEERCLOSEWAIT2 close>cdc+D+C:PEERCLOSEWAIT2 ok>:PEERCLOSEWAIT2 C>:CLOSED", nil},
+		{"3C close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
+		{"3C simultaneous close", "close>cdc+C:PEERCLOSEWAIT1 C>:PEERCLOSEWAIT1 ok>:CLOSED", nil},
+		{"3C after 3B", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 D>:PEERCLOSEWAIT2 C>:CLOSED", nil},
+		{"3C shutdown, then close", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 close>cdc+D+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
+		{"3D", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:APPFINCLOSEWAIT close>cdc+D+C:APPFINCLOSEWAIT ok>:CLOSED", nil},
+		{"3D after 3B", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 D>:PEERCLOSEWAIT2 C>:APPFINCLOSEWAIT close>cdc+D+C:APPFINCLOSEWAIT ok>:CLOSED", nil},
+		{"4A done", "D>:APPCLOSEWAIT1", errNone},
+		{"4A closed", "C>:APPCLOSEWAIT1", errNone},
+		{"4A closed with data pending", "full>cdc+B:ACTIVE C>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrReset},
+		{"4A data received, then done", "in>:ACTIVE D>:APPCLOSEWAIT1", errNone},
+		{"4B", "D>:APPCLOSEWAIT1 data>cdc:APPCLOSEWAIT1 ok>:APPCLOSEWAIT1 shut>cdc+D:APPCLOSEWAIT2 ok>:APPCLOSEWAIT2 C>:APPCLOSEWAIT2 close>cdc+D+C:APPCLOSEWAIT2 ok>:CLOSED", nil},
+		{"4C after C", "C>:APPCLOSEWAIT1 close>cdc+C:APPCLOSEWAIT1 ok>:CLOSED", nil},
+		{"4C after D", "D>:APPCLOSEWAIT1 close>cdc+C:PEERFINCLOSEWAIT ok>:PEERFINCLOSEWAIT C>:CLOSED", nil},
+		{"4C after 4B", "D>:APPCLOSEWAIT1 shut>cdc+D:APPCLOSEWAIT2 ok>:APPCLOSEWAIT2 close>cdc+D+C:PEERFINCLOSEWAIT ok>:PEERFINCLOSEWAIT C>:CLOSED", nil},
+		{"4D before completion", "D>:APPCLOSEWAIT1 close>cdc+C:PEERFINCLOSEWAIT C>:PEERFINCLOSEWAIT ok>:CLOSED", nil},
+		{"4.8.1 stranded", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 59s>:PEERCLOSEWAIT1 2s>cdc+C+A:PEERABORTWAIT ok>:PEERABORTWAIT 8s>:PEERABORTWAIT 2s>:CLOSED", ErrCloseTimeout},
+		{"4.8.1 stranded, peer answers abort", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 61s>cdc+C+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrCloseTimeout},
+		{"4.8.1 data is never taken", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE 61s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrCloseTimeout},
+		{"shutdown waits for ever", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 20s>:PEERCLOSEWAIT1", errNone},
+		{"1A, 1B", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"1A with data outstanding", "data>cdc:ACTIVE data>cdc:ACTIVE abort>:PEERABORTWAIT ok>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"1B closed instead", "abort>cdc+A:PEERABORTWAIT C>:PEERABORTWAIT ok>:CLOSED", ErrAborted},
+		{"1B other messages are ignored", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT in>:PEERABORTWAIT D>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"1B timer", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrAborted},
+		{"1 both abort", "abort>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", ErrAborted},
+		{"2A, 2B", "A>cdc+A:PROCESSABORT ok>:CLOSED", ErrReset},
+		{"2 with data both ways", "in>:ACTIVE data>cdc:ACTIVE A>cdc+A:PROCESSABORT ok>:CLOSED", ErrReset},
+		{"2 never delivered", "A>cdc+A:PROCESSABORT 11s>:CLOSED", ErrReset},
+		{"2 after our shutdown", "shut>cdc+D:PEERCLOSEWAIT1 A>cdc+D+A:PROCESSABORT ok>:CLOSED", ErrReset},
+		{"2 after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 A>cdc+C+A:PROCESSABORT ok>:CLOSED", ErrReset},
+		{"abort after the peer's close", "C>:APPCLOSEWAIT1 abort>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrAborted},
+		{"bad message", "bad>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
+		{"overlay", "smash>:ACTIVE in>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
+		{"TCP FIN, never explained", "fin>:ACTIVE 1s>:ACTIVE 2s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrReset},
+		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
+		{"TCP RST with D", "D>:APPCLOSEWAIT1 rst>:APPCLOSEWAIT1 3s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
+		{"TCP RST with C", "rst>:ACTIVE C>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
+		{"4.8.3 link lost", "fail>:CLOSED", ErrReset},
+		{"4.8.3 link lost while closing", "close>cdc+C:PEERCLOSEWAIT1 fail>:CLOSED", ErrReset},
+		{"4.8.3 link lost while aborting", "abort>cdc+A:PEERABORTWAIT fail>:CLOSED", ErrAborted},
+		{"4.4.2 element reused", "reuse>:CLOSED", ErrReset},
+		{"4.4.2 element reused after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 reuse>:CLOSED", nil},
+		{"RKey deleted", "delrkey>re:delete-rkey(1):CLOSED", ErrReset},
+		{"RKey deleted after our close", "close>cdc+C:PEERCLOSEWAIT1 delrkey>re:delete-rkey(1):CLOSED", nil},
+	}
+	for _, role := range []Role{Server, Client} {
+		for _, tt := range tests {
+			t.Run(fmt.Sprintf("%s/%s", role, tt.name), func(t *testing.T) {
+				r := newRig(t, role, func(c *Config) { c.EyeCatcher, c.Timers.TestLink = tt.name == "overlay", 0 })
+				if tt.name == "overlay" {
+					r.openEye()
+				} else {
+					r.open()
+				}
+				for _, step := range strings.Fields(tt.steps) {
+					ev, rest, _ := strings.Cut(step, ">")
+					i := strings.LastIndexByte(rest, ':')
+					msg, state := rest[:i], rest[i+1:]
+					r.do(ev)
+					if got := r.sent(); got != msg {
+						t.Fatalf("%s: sent %q, want %q", step, got, msg)
+					}
+					if got := r.c.State().String(); got != state {
+						t.Fatalf("%s: state %s", step, got)
+					}
+				}
+				if tt.end == errNone {
+					if len(r.close) != 0 {
+						t.Fatalf("closed: %v", r.close)
+					}
+					return
+				}
+				if len(r.close) != 1 || !errors.Is(r.close[0], tt.end) || tt.end == nil && r.close[0] != nil {
+					t.Fatalf("closed with %v, want %v", r.close, tt.end)
+				}
+				if tt.end != nil && (r.c.ReadErr() == nil || r.c.WriteErr() == nil) {
+					t.Errorf("no error for the application: %v, %v", r.c.ReadErr(), r.c.WriteErr())
+				}
+				r.c.Release()
+				r.do("ok")
+				if len(r.h.sbufs) != len(r.g.conns) {
+					t.Error("send buffer is not released")
+				}
+			})
+		}
+	}
+}
+
+var errNone = errors.New("not closed")
+
+func (r *rig) openEye() {
+	r.begin()
+	m := r.confirmLink(r.g.cfg.Role == Server, r.link)
+	m.NoEyecatcher = false
+	r.recv(r.link, m)
+	if r.g.cfg.Role == Server {
+		r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
+	} else {
+		r.recv(r.link, wire.AddLink{LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3})
+	}
+	r.done()
+	if err := r.c.Attach(r.s.now, peerRMB); err != nil {
+		r.t.Fatal(err)
+	}
+	r.acts = nil
+}
+
+func (r *rig) do(ev string) {
+	now := r.s.now
+	switch ev {
+	case "shut":
+		r.c.CloseWrite(now)
+	case "close":
+		r.c.Close(now)
+	case "abort":
+		r.c.Abort(now)
+	case "data":
+		r.send(10)
+	case "full":
+		// The peer's element is full and there is more.
+		r.c.pcons, r.c.sent, r.c.fin, r.c.prep = 0, 16384-10, 16384-10, 16384-10
+		r.send(20)
+	case "D", "C", "A":
+		m := r.cdc()
+		m.State = map[string]wire.ConnState{"D": wire.ConnSendingDone, "C": wire.ConnClosed, "A": wire.ConnAbnormalClose}[ev]
+		r.recv(r.link, m)
+	case "in":
+		r.give(1, 0)
+	case "bad":
+		m := r.cdc()
+		m.Prod.Count = 1 << 20
+		r.recv(r.link, m)
+	case "smash":
+		r.c.mem[2]++
+	case "ok":
+		r.take()
+		if t := r.tok[r.link]; t != 0 {
+			delete(r.tok, r.link)
+			r.g.Sent(now, r.link, t)
+		}
+	case "fin", "rst":
+		r.c.TCPClosed(now, ev == "rst")
+	case "fail":
+		r.g.LinkFailed(now, r.link, errors.New("cable"))
+	case "reuse":
+		o, err := r.g.NewConn(now, 0, 100)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		p := peerRMB
+		p.Token++
+		if err := o.Attach(now, p); err != nil {
+			r.t.Fatal(err)
+		}
+	case "delrkey":
+		m := wire.DeleteRKey{Count: 1}
+		m.RKeys[0] = peerRMB.RKey
+		r.recv(r.link, m)
+	default:
+		d, err := time.ParseDuration(ev)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.wait(d)
+	}
+	r.take()
+}
+
+// TestErrors checks what the application sees.
+func TestErrors(t *testing.T) {
+	tests := []struct {
+		name, steps string
+		read, write error
+	}{
+		{"open", "", nil, nil},
+		{"peer done", "D", io.EOF, nil},
+		{"peer done, data left", "in D", nil, nil},
+		{"peer closed", "C", io.EOF, ErrPeerClosed},
+		{"peer closed, data left", "in C", nil, ErrPeerClosed},
+		{"shut", "shut", nil, ErrWriteClosed},
+		{"shut, peer done", "shut D", io.EOF, ErrWriteClosed},
+		{"closed", "close", ErrClosed, ErrClosed},
+		{"aborted", "abort", ErrAborted, ErrAborted},
+		{"reset", "A", ErrReset, ErrReset},
+		{"reset, data left", "in A", ErrReset, ErrReset},
+		{"link lost", "fail", ErrReset, ErrReset},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Server, nil)
+			r.open()
+			for _, ev := range strings.Fields(tt.steps) {
+				r.do(ev)
+			}
+			if err := r.c.ReadErr(); !errors.Is(err, tt.read) || tt.read == nil && err != nil {
+				t.Errorf("read: %v, want %v", err, tt.read)
+			}
+			if err := r.c.WriteErr(); !errors.Is(err, tt.write) || tt.write == nil && err != nil {
+				t.Errorf("write: %v, want %v", err, tt.write)
+			}
+			if a, _ := r.c.RecvData(); (len(a) > 0) != strings.Contains(tt.name, "data left") && !strings.HasPrefix(tt.name, "reset") {
+				t.Errorf("%d bytes to read", len(a))
+			}
+			if a, _ := r.c.SendSpace(); (len(a) > 0) != (tt.write == nil) {
+				t.Errorf("%d bytes of room", len(a))
+			}
+		})
+	}
+}
+
+// TestLostElement: an element whose peer never answered the abort is not
+// used again, and a group with many of them takes no more connections.
+func TestLostElement(t *testing.T) {
+	r := newRig(t, Server, nil)
+	r.open()
+	m, i := r.c.rmb, r.c.elem
+	r.do("abort")
+	r.do("ok")
+	r.do("11s")
+	r.c.Release()
+	for range len(m.elems) - 1 {
+		c, err := r.g.NewConn(r.s.now, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.rmb == m && c.elem == i {
+			t.Fatal("element is used again")
+		}
+	}
+	r.g.lost = 33
+	if r.g.CanAccept() {
+		t.Error("worn group takes connections")
+	}
+	if _, err := r.g.NewConn(r.s.now, 0, 100); !errors.Is(err, ErrFull) {
+		t.Errorf("NewConn: %v", err)
+	}
+}
+
+// TestCancel: the element of a canceled connection rests, then is used
+// again, and nothing is said about it.
+func TestCancel(t *testing.T) {
+	r := newRig(t, Server, func(c *Config) { c.RMBEsPerRMB = 2 })
+	r.open()
+	c, err := r.g.NewConn(r.s.now, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.rmb != r.c.rmb {
+		t.Fatal("not in the shared RMB")
+	}
+	c.Cancel(r.s.now)
+	c.Cancel(r.s.now)
+	if got := strings.Join(r.kinds(), " "); got != "conn-ready" {
+		t.Errorf("actions: %s", got)
+	}
+	d, err := r.g.NewConn(r.s.now, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.rmb == c.rmb {
+		t.Error("element is used at once")
+	}
+	r.recv(r.link, wire.ConfirmRKey{Reply: true, This: d.rmb.at[0].RToken})
+	d.Cancel(r.s.now)
+	r.wait(11 * time.Second)
+	if d, _ = r.g.NewConn(r.s.now, 0, 100); d.rmb != r.c.rmb {
+		t.Error("element is not used again")
+	}
+	if len(r.h.sbufs) != 2 {
+		t.Errorf("%d send buffers, want 2", len(r.h.sbufs))
+	}
+}
