@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
@@ -257,4 +259,32 @@ func (noProvider) Devices(context.Context) ([]string, error) { return nil, nil }
 
 func (noProvider) Open(_ context.Context, name string) (rdmaverbs.Device, error) {
 	return nil, fmt.Errorf("open %s: %w", name, rdmaverbs.ErrNoDevice)
+}
+
+// list returns the answer to a question of a Control.
+func list[T any](t testing.TB, ask func(context.Context) (T, error)) T {
+	t.Helper()
+	v, err := ask(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// one returns the only row of an answer.
+func one[T any](t testing.TB, ask func(context.Context) ([]T, error)) (row T) {
+	t.Helper()
+	rows := list(t, ask)
+	if len(rows) != 1 {
+		t.Fatalf("%d rows, want 1: %+v", len(rows), rows)
+	}
+	return rows[0]
+}
+
+// same checks that two Controls give one answer.
+func same[T any](t *testing.T, what string, a, b func(context.Context) (T, error)) {
+	t.Helper()
+	if diff := cmp.Diff(list(t, a), list(t, b), cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); diff != "" {
+		t.Errorf("%s (-stack +client of its server):\n%s", what, diff)
+	}
 }

@@ -11,9 +11,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"smcr/nl"
+	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
@@ -23,14 +25,28 @@ var _ nl.Control = (*control)(nil)
 
 // control shows a Stack through the seam of package nl, with the kernel's
 // meanings and errors.
-type control struct{ s *Stack }
+type control struct {
+	s      *Stack
+	closed atomic.Bool
+}
 
 // Control returns the control interface of the stack. Closing it leaves the
 // stack alone.
-func (s *Stack) Control() nl.Control { return &control{s} }
+func (s *Stack) Control() nl.Control { return &control{s: s} }
+
+// usable returns an error if an operation cannot begin.
+func (c *control) usable(ctx context.Context) error {
+	if c.closed.Load() {
+		return os.ErrClosed
+	}
+	return ctx.Err()
+}
 
 // SysInfo implements nl.Control.
-func (c *control) SysInfo(context.Context) (nl.SysInfo, error) {
+func (c *control) SysInfo(ctx context.Context) (nl.SysInfo, error) {
+	if err := c.usable(ctx); err != nil {
+		return nl.SysInfo{}, err
+	}
 	return nl.SysInfo{
 		Version: 1, LocalHost: c.s.cfg.Hostname,
 		Stack: "smcr", PID: uint32(os.Getpid()), UID: uint32(os.Geteuid()),
@@ -59,7 +75,10 @@ func (c *control) eachGroup(f func(g *group)) {
 }
 
 // LinkGroups implements nl.Control.
-func (c *control) LinkGroups(context.Context) ([]nl.LinkGroup, error) {
+func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
 	var out []nl.LinkGroup
 	c.eachGroup(func(g *group) {
 		out = append(out, nl.LinkGroup{
@@ -73,7 +92,10 @@ func (c *control) LinkGroups(context.Context) ([]nl.LinkGroup, error) {
 }
 
 // Links implements nl.Control.
-func (c *control) Links(context.Context) ([]nl.Link, error) {
+func (c *control) Links(ctx context.Context) ([]nl.Link, error) {
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
 	var out []nl.Link
 	c.eachGroup(func(g *group) {
 		for _, cl := range g.core.Links() {
@@ -102,7 +124,10 @@ func (g *group) describeLink(cl *linkgroup.Link) nl.Link {
 
 // Devices implements nl.Control: a device for each netdev that can carry
 // RoCE, whether or not a connection has needed it yet.
-func (c *control) Devices(context.Context) ([]nl.Device, error) {
+func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
 	s := c.s
 	netdevs, err := s.net.NetDevs()
 	if err != nil {
@@ -148,7 +173,10 @@ func (c *control) Devices(context.Context) ([]nl.Device, error) {
 }
 
 // Stats implements nl.Control.
-func (c *control) Stats(context.Context) (nl.Stats, error) {
+func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
+	if err := c.usable(ctx); err != nil {
+		return nl.Stats{}, err
+	}
 	st := c.s.stats.Snapshot()
 	var tx, rx uint64
 	c.eachGroup(func(g *group) {
@@ -160,12 +188,18 @@ func (c *control) Stats(context.Context) (nl.Stats, error) {
 }
 
 // Fallbacks implements nl.Control.
-func (c *control) Fallbacks(context.Context) (nl.Fallbacks, error) {
+func (c *control) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
+	if err := c.usable(ctx); err != nil {
+		return nl.Fallbacks{}, err
+	}
 	return c.s.stats.Fallbacks(), nil
 }
 
 // Connections implements nl.Control.
-func (c *control) Connections(context.Context) ([]nl.Connection, error) {
+func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
 	var out []nl.Connection
 	c.eachGroup(func(g *group) {
 		for conn := range g.conns {
@@ -211,12 +245,20 @@ func (c *Conn) describe() nl.Connection {
 }
 
 // PNETs implements nl.Control.
-func (c *control) PNETs(context.Context) ([]nl.PNET, error) { return c.s.pnets.Entries(), nil }
+func (c *control) PNETs(ctx context.Context) ([]nl.PNET, error) {
+	return c.s.pnets.Entries(), c.usable(ctx)
+}
 
 // AddPNET implements nl.Control. Unlike the kernel, which stores entries of
 // devices that do not exist yet, it refuses an unknown device: the stack
 // knows them all.
-func (c *control) AddPNET(_ context.Context, p nl.PNET) error {
+func (c *control) AddPNET(ctx context.Context, p nl.PNET) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	if err := new(pnet.Table).Add(p); err != nil {
+		return err // malformed, whether or not the device exists
+	}
 	netdevs, err := c.s.net.NetDevs()
 	if err != nil {
 		return err
@@ -237,10 +279,18 @@ func (c *control) AddPNET(_ context.Context, p nl.PNET) error {
 }
 
 // RemovePNET implements nl.Control.
-func (c *control) RemovePNET(_ context.Context, id string) error { return c.s.pnets.Remove(id) }
+func (c *control) RemovePNET(ctx context.Context, id string) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	return c.s.pnets.Remove(id)
+}
 
 // FlushPNET implements nl.Control.
-func (c *control) FlushPNET(context.Context) error {
+func (c *control) FlushPNET(ctx context.Context) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
 	c.s.pnets.Flush()
 	return nil
 }
@@ -273,17 +323,25 @@ func (c *control) SetSEID(context.Context, bool) error {
 }
 
 // HSLimitation implements nl.Control.
-func (c *control) HSLimitation(context.Context) (bool, error) { return c.s.limitHS.Load(), nil }
+func (c *control) HSLimitation(ctx context.Context) (bool, error) {
+	return c.s.limitHS.Load(), c.usable(ctx)
+}
 
 // SetHSLimitation implements nl.Control: while it is set, new listeners and
 // accepted connections get plain TCP when many handshakes are under way.
-func (c *control) SetHSLimitation(_ context.Context, on bool) error {
+func (c *control) SetHSLimitation(ctx context.Context, on bool) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
 	c.s.limitHS.Store(on)
 	return nil
 }
 
 // Close implements nl.Control.
-func (c *control) Close() error { return nil }
+func (c *control) Close() error {
+	c.closed.Store(true)
+	return nil
+}
 
 // peerOf returns the address part of a connection's peer.
 func peerOf(tcp TCPConn) netip.Addr { return addrPort(tcp.RemoteAddr()).Addr() }
