@@ -634,6 +634,13 @@ func (g *Group) settle(now time.Time) {
 	}
 	g.settling = true
 	g.now = now
+	for _, l := range g.links {
+		if l.flooded {
+			l.flooded = false
+			g.violation(l, errors.New("linkgroup: peer asks and takes no answers"))
+			break
+		}
+	}
 	g.deleteDrained()
 	g.schedule()
 	if g.phase == phaseOpen && len(g.conns) == 0 {

@@ -73,6 +73,7 @@ type Link struct {
 	used      int // work requests that they take
 	lastToken uint64
 	llcq      []llcItem
+	flooded   bool // llcq ran over
 
 	// Connections that wait for room in the send queue, in order.
 	waitHead, waitTail *Conn
@@ -186,6 +187,10 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 		panic("linkgroup: cannot encode " + m.LLCType().String())
 	}
 	it.then, it.on = then, on
+	if len(l.llcq) >= maxLLCQueue {
+		l.flooded = true // settle sees to it
+		return
+	}
 	if len(l.llcq) > 0 || l.used >= len(l.sq) {
 		l.llcq = append(l.llcq, it)
 		return

@@ -29,6 +29,7 @@ type rig struct {
 	close []error // of ActConnClosed
 	dead  []error
 	first []error
+	last  []byte // message
 }
 
 // peerEnd is the peer's end of the first link, peerRMB what CLC says of it.
@@ -52,6 +53,9 @@ func (r *rig) take() []Action {
 		case ActSend, ActWrite:
 			if a.Token != 0 {
 				r.tok[a.Link] = a.Token
+			}
+			if a.Kind == ActSend {
+				r.last = a.Msg[:]
 			}
 		case ActConnClosed:
 			r.close = append(r.close, a.Err)
