@@ -44,6 +44,8 @@ type Conn struct {
 	// Guarded by g.mu: the core takes back the buffers once the connection
 	// has ended and no goroutine copies to or from them.
 	holds            int
+	delivering       bool // WriteTo is handing out data that is not consumed yet
+	closeAfter       bool // Close came meanwhile
 	over             bool
 	rxBytes, txBytes uint64
 }
@@ -293,6 +295,7 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 			continue
 		}
 		c.hold()
+		c.delivering = true
 		c.g.unlock()
 		n, werr := w.Write(a)
 		if werr == nil && len(b) > 0 {
@@ -302,9 +305,13 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		}
 		total += int64(n)
 		c.g.do(func(now time.Time) {
+			c.delivering = false
 			if !c.over {
 				c.core.Consumed(now, n)
 				c.rxBytes += uint64(n)
+				if c.closeAfter {
+					c.core.Close(now)
+				}
 			}
 			c.unhold()
 		})
@@ -424,11 +431,17 @@ func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
 	}
-	if c.lingerZero.Load() {
-		c.shut(c.core.Abort)
-	} else {
-		c.shut(c.core.Close)
-	}
+	c.shut(func(now time.Time) {
+		switch {
+		case c.lingerZero.Load():
+			c.core.Abort(now)
+		case c.delivering:
+			// What the reader has been given already is not unread data.
+			c.closeAfter = true
+		default:
+			c.core.Close(now)
+		}
+	})
 	wake(c.rwake)
 	wake(c.wwake)
 	return nil

@@ -114,6 +114,11 @@ func (r *relay) cut(errno syscall.Errno) {
 // up carries what the program writes.
 func (r *relay) up() (reset bool) {
 	_, err := r.net.ReadFrom(r.app)
+	if errors.Is(err, syscall.EPIPE) {
+		// The peer has closed. That is no error before the program writes:
+		// it may be reading what came before the close.
+		err = r.awaitWrite()
+	}
 	if err != nil {
 		// Either the program closed with data unread (ECONNRESET), or the
 		// network side takes no more: the program's next write must fail.
@@ -139,6 +144,30 @@ func (r *relay) up() (reset bool) {
 	}
 	_ = r.net.Close()
 	return false
+}
+
+// awaitWrite waits until the program writes, which is an error then, or ends
+// its side, which is none.
+func (r *relay) awaitWrite() error {
+	rc, err := r.app.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var b [1]byte
+	var rerr error
+	err = rc.Read(func(fd uintptr) bool {
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			return false
+		case err != nil:
+			rerr = err
+		case n > 0:
+			rerr = syscall.EPIPE
+		}
+		return true
+	})
+	return errors.Join(err, rerr)
 }
 
 // down carries what the peer sends.
