@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("seeds", 400, "random histories to run")
+	seeds    = flag.Int("seeds", 120, "random histories to run")
 	fromSeed = flag.Uint64("seed", 1, "first seed")
 )
 

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"testing"
+	"time"
+)
+
+// loop joins two open connections as directly as can be: what one posts is
+// copied and handed to the other at once.
+type loop struct {
+	now  time.Time
+	ends [2]*app // sender, receiver
+	acts []Action
+}
+
+func newLoop(t testing.TB) *loop {
+	_, srv, cli := pair(t, 1, 1, 1, func(c *Config) { c.Timers.TestLink = 0 })
+	return &loop{now: epoch.Add(time.Hour), ends: [2]*app{srv, cli}}
+}
+
+// exchange carries out the actions of both ends until there are none.
+func (l *loop) exchange() {
+	for busy := true; busy; {
+		busy = false
+		for i, p := range l.ends {
+			g, to := p.h.g, l.ends[1-i]
+			l.acts = g.TakeActions(l.acts)
+			for j := range l.acts {
+				a := &l.acts[j]
+				busy = true
+				switch a.Kind {
+				case ActWrite:
+					off := int(a.RemoteAddr - to.c.rmb.at[0].Addr)
+					copy(to.c.rmb.mem[off:off+a.Len], p.c.sbuf[a.Off:a.Off+a.Len])
+				case ActSend:
+					to.h.g.Received(l.now, to.h.g.links[0], a.Msg[:])
+					g.Sent(l.now, a.Link, a.Token)
+				}
+			}
+		}
+	}
+}
+
+// move sends n bytes and has them read.
+func (l *loop) move(n int) {
+	s, r := l.ends[0].c, l.ends[1].c
+	for n > 0 {
+		a, b := s.SendSpace()
+		m := min(n, len(a)+len(b))
+		s.Produced(l.now, m)
+		n -= m
+		l.exchange()
+		for {
+			a, b := r.RecvData()
+			if len(a) == 0 {
+				break
+			}
+			r.Consumed(l.now, len(a)+len(b))
+			l.exchange()
+		}
+	}
+}
+
+// TestDataPathAllocs: data costs no allocation, on either side.
+func TestDataPathAllocs(t *testing.T) {
+	l := newLoop(t)
+	for range 100 {
+		l.move(5000)
+	}
+	before := l.ends[1].c.rcons
+	if n := testing.AllocsPerRun(1000, func() { l.move(7777) }); n != 0 {
+		t.Errorf("%v allocations for 7777 bytes", n)
+	}
+	if got := l.ends[1].c.rcons - before; got != 1001*7777 {
+		t.Errorf("%d bytes went through", got)
+	}
+}
+
+func BenchmarkMessage(b *testing.B) {
+	l := newLoop(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		l.move(64)
+	}
+}
+
+func BenchmarkBulk(b *testing.B) {
+	l := newLoop(b)
+	b.ReportAllocs()
+	b.SetBytes(16 << 10)
+	for b.Loop() {
+		l.move(16 << 10)
+	}
+}
+
+func BenchmarkDeadline(b *testing.B) {
+	l := newLoop(b)
+	g := l.ends[0].h.g
+	b.ReportAllocs()
+	for b.Loop() {
+		g.Deadline()
+	}
+}
