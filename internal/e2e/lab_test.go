@@ -28,6 +28,10 @@ var binDir string
 // bin returns the path of a built program: smcr, webserver, webclient, probe.
 func bin(name string) string { return filepath.Join(binDir, name) }
 
+// raceDetector builds the programs with it, for whoever hunts races; too slow
+// for every day.
+var raceDetector = os.Getenv("SMCR_E2E_RACE") != ""
+
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
@@ -46,10 +50,14 @@ func testMain(m *testing.M) int {
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binDir,
 			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/e2e/probe")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		// The race detector in the product, for whoever hunts races.
-		if os.Getenv("SMCR_E2E_RACE") != "" {
+		if raceDetector {
 			cmd.Args = slices.Insert(cmd.Args, 2, "-race")
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+			// A race ends the process, which no test overlooks.
+			if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
 		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "e2e: build the programs: %v\n%s", err, out)

@@ -135,7 +135,7 @@ func TestManyConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("stack of %s: %d MiB resident, %d MiB after 600 more connections", h.Name, before>>20, after>>20)
-		if after > before+50<<20 {
+		if after > before+50<<20 && !raceDetector { // whose shadow grows by itself
 			t.Errorf("the stack of %s grew from %d to %d MiB over 600 connections", h.Name, before>>20, after>>20)
 		}
 	}
