@@ -6,13 +6,24 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // hostNetwork is the network namespace of the calling thread at creation.
-type hostNetwork struct{ h *netlink.Handle }
+// It keeps the netdevs and addresses until rtnetlink tells of a change: every
+// rendezvous asks for them.
+type hostNetwork struct {
+	h    *netlink.Handle
+	done chan struct{}
+
+	mu    sync.Mutex
+	links []netlink.Link // nil: to be read anew
+	addrs []netlink.Addr
+	blind bool // a subscription ended: keep nothing
+}
 
 // newHostNetwork opens the rtnetlink socket that all later questions use.
 func newHostNetwork() (*hostNetwork, error) {
@@ -20,10 +31,62 @@ func newHostNetwork() (*hostNetwork, error) {
 	if err != nil {
 		return nil, fmt.Errorf("userstack: open rtnetlink: %w", err)
 	}
-	return &hostNetwork{h: h}, nil
+	n := &hostNetwork{h: h, done: make(chan struct{})}
+	forget := func(blind bool) {
+		n.mu.Lock()
+		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
+		n.mu.Unlock()
+	}
+	// Both channels are closed when done is.
+	lc, ac := make(chan netlink.LinkUpdate, 16), make(chan netlink.AddrUpdate, 16)
+	if err := netlink.LinkSubscribe(lc, n.done); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("userstack: watch netdevs: %w", err)
+	}
+	go func() {
+		for range lc {
+			forget(false)
+		}
+		forget(true)
+	}()
+	if err := netlink.AddrSubscribe(ac, n.done); err != nil {
+		n.close()
+		return nil, fmt.Errorf("userstack: watch addresses: %w", err)
+	}
+	go func() {
+		for range ac {
+			forget(false)
+		}
+		forget(true)
+	}()
+	return n, nil
 }
 
-func (n *hostNetwork) close() { n.h.Close() }
+func (n *hostNetwork) close() {
+	close(n.done)
+	n.h.Close()
+}
+
+// state returns the netdevs and addresses.
+func (n *hostNetwork) state() ([]netlink.Link, []netlink.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.links != nil {
+		return n.links, n.addrs, nil
+	}
+	links, err := n.h.LinkList()
+	if err != nil {
+		return nil, nil, fmt.Errorf("userstack: list netdevs: %w", err)
+	}
+	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("userstack: list addresses: %w", err)
+	}
+	if !n.blind {
+		n.links, n.addrs = links, addrs
+	}
+	return links, addrs, nil
+}
 
 // Route implements Network.
 func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
@@ -52,13 +115,9 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
 		return Route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
 	}
-	links, err := n.h.LinkList()
+	links, addrs, err := n.state()
 	if err != nil {
-		return Route{}, fmt.Errorf("userstack: list netdevs: %w", err)
-	}
-	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
-	if err != nil {
-		return Route{}, fmt.Errorf("userstack: list addresses: %w", err)
+		return Route{}, err
 	}
 	rt := Route{IfIndex: r.LinkIndex}
 	byIndex := make(map[int]netlink.Link, len(links))
@@ -97,9 +156,9 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 
 // NetDevs implements Network.
 func (n *hostNetwork) NetDevs() ([]NetDev, error) {
-	links, err := n.h.LinkList()
+	links, _, err := n.state()
 	if err != nil {
-		return nil, fmt.Errorf("userstack: list netdevs: %w", err)
+		return nil, err
 	}
 	var out []NetDev
 	for _, l := range links {
