@@ -85,6 +85,7 @@ func newBed(t testing.TB, c bedConfig) *bed {
 	}
 	b := &bed{t: t, w: simfabric.New(c.fabric)}
 	t.Cleanup(b.w.Close)
+	t.Cleanup(b.noObjects) // after the stacks are closed
 	b.ch = b.w.Host("client", netdevs(1, c.devices)...)
 	b.sh = b.w.Host("server", netdevs(2, c.serverDevices)...)
 	b.client = b.stack(b.ch, c.client)
@@ -122,10 +123,13 @@ func (b *bed) closeStack(s *Stack) {
 	if n := s.mem.inUse(); n != 0 {
 		b.t.Errorf("%s: %d bytes of memory are still handed out", s.cfg.Hostname, n)
 	}
-	if s == b.client { // cleanup runs backwards: the last one
-		if got := b.w.Objects(); got != (simfabric.Objects{}) {
-			b.t.Errorf("verbs objects left: %+v", got)
-		}
+}
+
+// noObjects checks that nothing is left on the devices.
+func (b *bed) noObjects() {
+	b.t.Helper()
+	if got := b.w.Objects(); got != (simfabric.Objects{}) {
+		b.t.Errorf("verbs objects left: %+v", got)
 	}
 }
 

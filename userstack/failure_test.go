@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"smcr/nl"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/simfabric"
+)
+
+// traffic sends data back and forth on a connection until it is told to end
+// or the connection breaks.
+type traffic struct {
+	c, s *Conn
+	stop chan struct{}
+	wg   sync.WaitGroup
+	errs [4]error // writers and readers
+	n    [2]int   // bytes that came
+}
+
+// startTraffic checks on the way that the bytes are those that were sent, in
+// order and none twice.
+func startTraffic(t *testing.T, c, s *Conn, seed uint64) *traffic {
+	x := &traffic{c: c, s: s, stop: make(chan struct{})}
+	for i, e := range [][2]*Conn{{c, s}, {s, c}} {
+		from, to := e[0], e[1]
+		streamSeed := seed*2 + uint64(i)
+		x.wg.Go(func() {
+			r := rand.New(rand.NewPCG(streamSeed, 7))
+			src := newStream(streamSeed)
+			buf := make([]byte, 40<<10)
+			for {
+				select {
+				case <-x.stop:
+					x.errs[i] = from.CloseWrite()
+					return
+				default:
+				}
+				p := buf[:1+r.IntN(2000)]
+				if r.IntN(8) == 0 {
+					p = buf[:1+r.IntN(len(buf))]
+				}
+				src.fill(p)
+				if _, err := from.Write(p); err != nil {
+					x.errs[i] = err
+					return
+				}
+				time.Sleep(time.Duration(r.IntN(20000)) * time.Microsecond)
+			}
+		})
+		x.wg.Go(func() {
+			want := newStream(streamSeed)
+			got, exp := make([]byte, 20<<10), make([]byte, 20<<10)
+			for {
+				n, err := to.Read(got)
+				want.fill(exp[:n])
+				if !bytes.Equal(got[:n], exp[:n]) {
+					t.Errorf("stream %d differs after %d bytes", streamSeed, x.n[i])
+					return
+				}
+				x.n[i] += n
+				if err != nil {
+					if err != io.EOF {
+						x.errs[2+i] = err
+					}
+					return
+				}
+			}
+		})
+	}
+	return x
+}
+
+// end lets both sides finish and returns the errors.
+func (x *traffic) end() error {
+	close(x.stop)
+	x.wg.Wait()
+	return errors.Join(x.errs[:]...)
+}
+
+// stream is a reproducible sequence of bytes.
+type stream struct {
+	r *rand.PCG
+	w uint64
+	n int // bytes left in w
+}
+
+func newStream(seed uint64) *stream { return &stream{r: rand.NewPCG(seed, 0x57)} }
+
+func (s *stream) fill(p []byte) {
+	for i := range p {
+		if s.n == 0 {
+			s.w, s.n = s.r.Uint64(), 8
+		}
+		p[i] = byte(s.w)
+		s.w >>= 8
+		s.n--
+	}
+}
+
+// TestLastLinkLost takes away the only link under connections that are
+// writing, reading and idle: all are reset.
+func TestLastLinkLost(t *testing.T) {
+	tests := []struct {
+		name string
+		do   func(b *bed)
+		in   time.Duration // at most
+	}{
+		{"ClientDeviceGone", func(b *bed) { b.ch.Remove("eth0") }, 4 * time.Second},
+		{"ServerDeviceGone", func(b *bed) { b.sh.Remove("eth0") }, 4 * time.Second},
+		{"ClientPortDown", func(b *bed) { b.ch.SetPort("eth0", false) }, 4 * time.Second},
+		{"ServerPortDown", func(b *bed) { b.sh.SetPort("eth0", false) }, 4 * time.Second},
+		{"SwitchDown", func(b *bed) { b.w.SetLAN("lan", false) }, 4 * time.Second},
+		{"ServerVanished", func(b *bed) { b.sh.Vanish(true) }, 4 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				busyC, busyS := b.connect()
+				idleC, idleS := b.connect()
+				x := startTraffic(t, busyC, busyS, 1)
+				errs := make(chan error, 2)
+				go func() { errs <- readByte(idleC) }()
+				go func() { errs <- readByte(idleS) }()
+				time.Sleep(100 * time.Millisecond)
+				start := time.Now()
+				tt.do(b)
+				x.wg.Wait()
+				if d := time.Since(start); d > tt.in {
+					t.Errorf("busy connection ended after %v", d)
+				}
+				for i, err := range x.errs {
+					if !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("goroutine %d of the busy connection: %v, want ECONNRESET", i, err)
+					}
+				}
+				for range 2 {
+					if err := <-errs; !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("idle connection: %v, want ECONNRESET", err)
+					}
+				}
+				if d := time.Since(start); d > 35*time.Second {
+					t.Errorf("idle connection ended after %v", d)
+				}
+				for _, c := range []*Conn{busyC, busyS, idleC, idleS} {
+					if err := b.ended(c); err == nil {
+						t.Error("connection ended in order")
+					}
+					c.Close()
+				}
+			})
+		})
+	}
+}
+
+// TestPeerVanishesUnderIdleConnection checks that TEST LINK finds a peer that
+// is gone although nobody sends anything.
+func TestPeerVanishesUnderIdleConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		b.exchange(c, s, []byte("hello"))
+		time.Sleep(settled)
+		b.sh.Vanish(true)
+		start := time.Now()
+		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v", err)
+		}
+		timers := linkgroup.DefaultTimers(linkgroup.Client)
+		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+timers.TestLinkAnswer+time.Second {
+			t.Errorf("noticed after %v", d)
+		}
+	})
+}
+
+// TestStackReplaced has the server's stack die without a word and another one
+// take its place: the client must not put connections on the old link group.
+func TestStackReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		// The old stack ends without its messages getting through.
+		b.w.SetLAN("lan", false)
+		if err := b.server.Close(); err != nil {
+			t.Error(err)
+		}
+		b.w.SetLAN("lan", true)
+		b.server = b.stack(b.sh, nil)
+		c2, s2 := b.connect()
+		if c2.g == c.g {
+			t.Error("new connection is on the dead link group")
+		}
+		b.exchange(c2, s2, pattern(1, 1000))
+		if err := b.ended(c); err == nil {
+			t.Error("connection to the dead stack ended in order")
+		}
+		b.ended(s)
+		b.finish(c2, s2)
+	})
+}
+
+// TestClientReplaced is the same for the client's stack. The server finds the
+// old link group by peer ID only if the new stack has the same, which it has
+// not.
+func TestClientReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		b.w.SetLAN("lan", false)
+		if err := b.client.Close(); err != nil {
+			t.Error(err)
+		}
+		b.w.SetLAN("lan", true)
+		b.client = b.stack(b.ch, nil)
+		c2, s2 := b.connect()
+		if s2.g == s.g {
+			t.Error("new connection is on the dead link group")
+		}
+		b.exchange(c2, s2, pattern(1, 1000))
+		b.ended(c)
+		if err := b.ended(s); err == nil {
+			t.Error("connection to the dead stack ended in order")
+		}
+		b.finish(c2, s2)
+	})
+}
+
+// TestClientLostGroup has only the client lose its link group: it answers the
+// server's ACCEPT with DECLINE "out of sync", and the server then ends its
+// own, so that the next connection makes a new one.
+func TestClientLostGroup(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		b.w.SetLAN("lan", false)
+		g := groups(b.client)[0]
+		g.lost(errors.New("test"))
+		synctest.Wait()
+		b.w.SetLAN("lan", true)
+		ct, st := b.tcp()
+		_, _, cerr, serr := b.rendezvous(ct, st)
+		var d *DeclineError
+		if !errors.As(cerr, &d) || !errors.As(serr, &d) {
+			t.Fatalf("client %v, server %v, want declined", cerr, serr)
+		}
+		b.stillTCP(ct, st)
+		if err := b.ended(c); err == nil {
+			t.Error("client's connection ended in order")
+		}
+		if err := b.ended(s); err == nil {
+			t.Error("server's connection ended in order")
+		}
+		c2, s2 := b.connect()
+		b.exchange(c2, s2, pattern(1, 1000))
+		b.finish(c2, s2)
+	})
+}
+
+// TestFailover loses one of two links, in each way and on each side, under
+// load: nothing is lost, and new connections go on.
+func TestFailover(t *testing.T) {
+	tests := []struct {
+		name string
+		do   func(b *bed, dev string)
+	}{
+		{"ClientDeviceGone", func(b *bed, dev string) { b.ch.Remove(dev) }},
+		{"ServerDeviceGone", func(b *bed, dev string) { b.sh.Remove(dev) }},
+		{"ClientPortDown", func(b *bed, dev string) { b.ch.SetPort(dev, false) }},
+		{"ServerPortDown", func(b *bed, dev string) { b.sh.SetPort(dev, false) }},
+	}
+	for _, tt := range tests {
+		for _, dev := range []string{"eth0", "eth1"} {
+			t.Run(tt.name+dev, func(t *testing.T) {
+				for seed := range uint64(2) {
+					bubble(t, func(t *testing.T) {
+						b := newBed(t, bedConfig{devices: 2, fabric: simfabric.Config{
+							Seed: seed, Delay: 10 * time.Microsecond, Jitter: 100 * time.Microsecond,
+						}})
+						var load []*traffic
+						for i := range uint64(6) {
+							c, s := b.connect()
+							load = append(load, startTraffic(t, c, s, seed*100+i))
+						}
+						time.Sleep(time.Duration(30+7*seed) * time.Millisecond)
+						tt.do(b, dev)
+						time.Sleep(1500 * time.Millisecond)
+						if c, s := b.links(b.client), b.links(b.server); c != 1 || s != 1 {
+							t.Errorf("%d and %d links", c, s)
+						}
+						for i, x := range load {
+							if err := x.end(); err != nil {
+								t.Errorf("connection %d: %v", i, err)
+							}
+							if x.n[0] == 0 || x.n[1] == 0 {
+								t.Errorf("connection %d carried %v bytes", i, x.n)
+							}
+							b.finish(x.c, x.s)
+						}
+					})
+				}
+			})
+		}
+	}
+}
+
+// TestLinkComesBack checks that a device that comes back is used again.
+func TestLinkComesBack(t *testing.T) {
+	for _, who := range []string{"client", "server"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{devices: 2})
+				c, s := b.connect()
+				h := b.ch
+				if who == "server" {
+					h = b.sh
+				}
+				x := startTraffic(t, c, s, 3)
+				for range 3 {
+					h.SetPort("eth1", false)
+					time.Sleep(3 * time.Second)
+					if n := b.links(b.server); n != 1 {
+						t.Errorf("%d links with a port down", n)
+					}
+					h.SetPort("eth1", true)
+					time.Sleep(10 * time.Second)
+					if n := b.links(b.server); n != 2 {
+						t.Errorf("%d links after the port came back", n)
+					}
+				}
+				if err := x.end(); err != nil {
+					t.Error(err)
+				}
+				b.finish(c, s)
+			})
+		})
+	}
+}
+
+// TestDeviceReplaced removes a netdev and puts it back: the stack opens the
+// device anew for the next first contact.
+func TestDeviceReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		b.sh.Remove("eth0")
+		b.ended(s)
+		b.sh.Restore("eth0")
+		b.ended(c)
+		c, s = b.connect()
+		b.exchange(c, s, pattern(1, 1000))
+		b.finish(c, s)
+		if g := one(t, b.server.Control().LinkGroups); g.Type != nl.TypeSingle {
+			t.Errorf("link group %+v", g)
+		}
+	})
+}
+
+// TestSilentPeerAtClose closes a connection whose peer has gone silent: Close
+// does not wait, and the connection ends within bounds.
+func TestSilentPeerAtClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		b.sh.Vanish(true)
+		start := time.Now()
+		c.Close()
+		if d := time.Since(start); d > 0 {
+			t.Errorf("Close took %v", d)
+		}
+		if err := b.ended(c); err == nil {
+			t.Error("connection ended in order")
+		}
+		if d := time.Since(start); d > time.Minute {
+			t.Errorf("ended after %v", d)
+		}
+		b.ended(s)
+	})
+}
+
+// TestPeerNeverCloses half-closes by Close while the peer's application
+// never does: the connection is reset after the close wait.
+func TestPeerNeverCloses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		start := time.Now()
+		c.Close()
+		if err := readByte(s); err != io.EOF {
+			t.Errorf("read: %v", err)
+		}
+		b.ended(c)
+		if d, want := time.Since(start), linkgroup.DefaultTimers(linkgroup.Client).CloseWait; d < want || d > want+15*time.Second {
+			t.Errorf("ended after %v, want about %v", d, want)
+		}
+		s.Close()
+		b.ended(s)
+	})
+}
