@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package applycmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/config"
+	"smcr/internal/output"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+type options struct {
+	*cmdutil.Factory
+	path   string
+	dryRun bool
+	format string
+}
+
+// NewCmd returns the command smcr apply.
+func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
+
+func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
+	opts := &options{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Bring a stack to the state that a file describes",
+		Long: "Bring an SMC stack to the state that a file describes, and print what changed:\n" +
+			"\"+\" was added, \"-\" removed, \"=\" set. FILE is YAML as 'smcr export' prints it,\n" +
+			"or - for standard input:\n\n" +
+			"  pnetids:\n" +
+			"    - pnetid: NET1\n" +
+			"      netdev: eth0\n" +
+			"    - pnetid: NET1\n" +
+			"      ibdev: mlx5_0\n" +
+			"      ibport: 2\n" +
+			"  ueids:\n" +
+			"    - EXAMPLE.COM-1\n" +
+			"  seid: true\n" +
+			"  handshake_limitation: false\n\n" +
+			"A section stands for the whole of its table: pnetids that it does not list are\n" +
+			"removed, and \"pnetids: []\" removes all. What has no section is left alone.\n\n" +
+			"Everything is checked first. When the stack refuses a change nevertheless, those\n" +
+			"before it are undone. Entries of a pnetid that loses one of its devices are\n" +
+			"taken out and put back, so for a moment new connections may not find them.",
+		Example: "  smcr apply --dry-run " + config.DefaultPath + "\n  smcr --backend kernel export | ssh host smcr --backend kernel apply -",
+		Args:    cmdutil.OneArg("file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.path = args[0]
+			if runF != nil {
+				return runF(opts)
+			}
+			return run(cmd.Context(), opts)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+	}
+	cmd.Flags().BoolVarP(&opts.dryRun, "dry-run", "n", false, "print what would change and change nothing")
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	return cmd
+}
+
+func run(ctx context.Context, opts *options) error {
+	c, err := load(opts)
+	if err != nil {
+		return err
+	}
+	return opts.WithOne(ctx, func(ctx context.Context, ctl nl.Control) error {
+		plan, err := c.Plan(ctx, ctl)
+		if err != nil {
+			return err
+		}
+		if !opts.dryRun {
+			if err := plan.Apply(ctx, ctl); err != nil {
+				return failure(err)
+			}
+		}
+		return report(opts, plan.Changes)
+	})
+}
+
+// load reads the file before any stack is asked.
+func load(opts *options) (*config.Config, error) {
+	name, read := opts.path, func() (*config.Config, error) { return config.Load(opts.path) }
+	if opts.path == "-" {
+		name, read = "standard input", func() (*config.Config, error) { return config.Read(opts.IO.In) }
+	}
+	c, err := read()
+	var wrong config.Errors
+	var perr *os.PathError
+	switch {
+	case errors.As(err, &wrong):
+		lines := make([]string, len(wrong))
+		for i, e := range wrong {
+			lines[i] = e.Where()
+		}
+		return nil, cmdutil.Say(err, "%s: %s", name, strings.Join(lines, "\n      "))
+	case errors.As(err, &perr):
+		return nil, cmdutil.Say(err, "%s: %v", name, perr.Err)
+	}
+	return c, err
+}
+
+// failure says which change a stack refused and in what state it is.
+func failure(err error) error {
+	var failed *config.ApplyError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	why := failed.Err.Error()
+	var op *nl.OpError
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		if failed.Undo == nil {
+			return failed.Err // the text for it is everywhere the same
+		}
+		why = "operation not permitted"
+	case errors.Is(err, nl.ErrNotSupported):
+		why = "this stack does not support it"
+		if errors.As(err, &op) && op.ExtAck != "" {
+			why = op.ExtAck
+		}
+	case errors.As(err, &op):
+		why = op.Err.Error()
+		if op.ExtAck != "" {
+			why = op.ExtAck
+		}
+	}
+	if failed.Undo != nil {
+		return cmdutil.Say(err, "cannot %s: %s; going back failed too (%v): compare with 'smcr export'", failed.Step, why, failed.Undo)
+	}
+	return cmdutil.Say(err, "cannot %s: %s; nothing is changed", failed.Step, why)
+}
+
+// A changeJSON is a change in JSON.
+type changeJSON struct {
+	config.Change
+	PNETID string `json:"pnetid,omitempty"`
+	NetDev string `json:"netdev,omitempty"`
+	IBDev  string `json:"ibdev,omitempty"`
+	IBPort uint8  `json:"ibport,omitempty"`
+}
+
+func report(opts *options, changes []config.Change) error {
+	if opts.format == cmdutil.FormatJSON {
+		list := make([]changeJSON, len(changes))
+		for i, c := range changes {
+			list[i] = changeJSON{c, c.PNET.ID, c.PNET.NetDev, c.PNET.IBDev, c.PNET.IBPort}
+		}
+		return output.JSON(opts.IO.Out, list)
+	}
+	var b strings.Builder
+	for _, c := range changes {
+		b.WriteString(c.String() + "\n")
+	}
+	if len(changes) == 0 {
+		b.WriteString("nothing to change\n")
+	}
+	_, err := fmt.Fprint(opts.IO.Out, b.String())
+	return err
+}

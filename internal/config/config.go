@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"smcr/nl"
+	"smcr/pnet"
+
+	"gopkg.in/yaml.v3"
+)
+
+// DefaultPath is the file that services read at their start.
+const DefaultPath = "/etc/smcr/smcr.yaml"
+
+// MaxSize is the largest file that Parse takes, in bytes.
+const MaxSize = 1 << 20
+
+// ErrInvalid is matched by the errors of files that say something wrong. They
+// also match [os.ErrInvalid].
+var ErrInvalid = fmt.Errorf("config: %w", os.ErrInvalid)
+
+// A Config is a configuration file. A nil field is a section that is not there.
+type Config struct {
+	// PNETs is the pnetid table: entries with a network device or a RoCE
+	// port, in the order of the file, pnetids in upper case.
+	PNETs []nl.PNET
+	// UEIDs are the user-defined enterprise IDs, without padding.
+	UEIDs []string
+	// SEID says whether the system enterprise ID is proposed to peers.
+	SEID *bool
+	// HSLimitation is the handshake limitation.
+	HSLimitation *bool
+}
+
+// file is the YAML form.
+type file struct {
+	PNETs        *[]entry  `yaml:"pnetids,omitempty"`
+	UEIDs        *[]string `yaml:"ueids,omitempty"`
+	SEID         *bool     `yaml:"seid,omitempty"`
+	HSLimitation *bool     `yaml:"handshake_limitation,omitempty"`
+}
+
+type entry struct {
+	ID     string `yaml:"pnetid"`
+	NetDev string `yaml:"netdev,omitempty"`
+	IBDev  string `yaml:"ibdev,omitempty"`
+	IBPort *uint8 `yaml:"ibport,omitempty"`
+}
+
+// An Error says what is wrong in a file, and in which line. It matches
+// [ErrInvalid].
+type Error struct {
+	Line int    // counted from 1; 0 where it concerns the whole
+	Text string // what is wrong
+}
+
+// Error returns "config: line N: TEXT".
+func (e *Error) Error() string { return "config: " + e.Where() }
+
+// Where returns "line N: TEXT", for a message that names the file.
+func (e *Error) Where() string {
+	if e.Line == 0 {
+		return e.Text
+	}
+	return fmt.Sprintf("line %d: %s", e.Line, e.Text)
+}
+
+// Is reports whether target is ErrInvalid or os.ErrInvalid.
+func (e *Error) Is(target error) bool { return target == ErrInvalid || target == os.ErrInvalid }
+
+// Errors are all that is wrong in a file. It matches [ErrInvalid].
+type Errors []*Error
+
+// Error returns one line an error.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i, x := range e {
+		lines[i] = x.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the errors.
+func (e Errors) Unwrap() []error {
+	errs := make([]error, len(e))
+	for i, x := range e {
+		errs[i] = x
+	}
+	return errs
+}
+
+// Load parses the file at path.
+func Load(path string) (*Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	return Read(f)
+}
+
+// Read parses a file of at most [MaxSize] bytes.
+func Read(r io.Reader) (*Config, error) {
+	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return Parse(b)
+}
+
+// Parse parses a file. The error is an [Errors] with everything that is wrong.
+// An empty file is a Config without sections.
+func Parse(b []byte) (*Config, error) {
+	if len(b) > MaxSize {
+		return nil, Errors{{Text: fmt.Sprintf("the file is larger than %d KiB", MaxSize>>10)}}
+	}
+	var f file
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	dec.KnownFields(true)
+	switch err := dec.Decode(&f); {
+	case errors.Is(err, io.EOF):
+		return &Config{}, nil
+	case err != nil:
+		return nil, syntax(err)
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, Errors{{Text: "more than one document in the file"}}
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(b, &root); err != nil {
+		return nil, syntax(err)
+	}
+	p := parser{root: &root}
+	c := p.config(&f)
+	if len(p.errs) > 0 {
+		return nil, p.errs
+	}
+	return c, nil
+}
+
+// syntax gives the errors of the YAML decoder our form.
+func syntax(err error) Errors {
+	texts := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
+	var te *yaml.TypeError
+	if errors.As(err, &te) {
+		texts = te.Errors
+	}
+	var out Errors
+	for _, t := range texts {
+		e := &Error{Text: t}
+		var rest string
+		if n, _ := fmt.Sscanf(t, "line %d:", &e.Line); n == 1 {
+			if _, rest, _ = strings.Cut(t, ": "); rest != "" {
+				e.Text = rest
+			}
+		}
+		e.Text = plain(e.Text)
+		out = append(out, e)
+	}
+	return out
+}
+
+// plain takes the decoder's Go types out of a message.
+func plain(s string) string {
+	if field, ok := strings.CutPrefix(s, "field "); ok {
+		if name, _, ok := strings.Cut(field, " not found in type"); ok {
+			return fmt.Sprintf("unknown key %q", name)
+		}
+	}
+	return strings.NewReplacer(
+		"into []config.entry", "as a list of pnetids", "into config.entry", "as an entry of a pnetid",
+		"into config.file", "as a configuration", "into []string", "as a list", "into string", "as text",
+		"into bool", "as true or false", "into uint8", "as a port number", "!!", "",
+	).Replace(s)
+}
+
+// A parser checks what the file says and collects what is wrong.
+type parser struct {
+	root *yaml.Node
+	errs Errors
+}
+
+func (p *parser) fail(line int, format string, args ...any) {
+	p.errs = append(p.errs, &Error{Line: line, Text: fmt.Sprintf(format, args...)})
+}
+
+// find returns the value of a key of the file, or nil.
+func (p *parser) find(key string) *yaml.Node {
+	if len(p.root.Content) == 0 || p.root.Content[0].Kind != yaml.MappingNode {
+		return nil
+	}
+	m := p.root.Content[0].Content
+	for i := 0; i+1 < len(m); i += 2 {
+		if m[i].Value == key {
+			return m[i+1]
+		}
+	}
+	return nil
+}
+
+// line returns the line of the i-th element of a key's list, or that of the key.
+func (p *parser) line(key string, i int) int {
+	n := p.find(key)
+	switch {
+	case n == nil:
+		return 0
+	case n.Kind == yaml.AliasNode:
+		n = n.Alias
+	}
+	if i >= 0 && i < len(n.Content) {
+		n = n.Content[i]
+	}
+	return n.Line
+}
+
+func (p *parser) config(f *file) *Config {
+	// A key without value is neither the empty list nor absent: which of
+	// both was meant decides whether a table is emptied.
+	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation"} {
+		if n := p.find(key); n != nil && n.Tag == "!!null" {
+			p.fail(n.Line, "%s has no value: leave the key out, or say [] for an empty list", key)
+		}
+	}
+	c := &Config{SEID: f.SEID, HSLimitation: f.HSLimitation}
+	if f.PNETs != nil {
+		c.PNETs = p.pnets(*f.PNETs)
+	}
+	if f.UEIDs != nil {
+		c.UEIDs = p.ueids(*f.UEIDs)
+	}
+	if f.SEID != nil && !*f.SEID && f.UEIDs != nil && len(*f.UEIDs) == 0 {
+		p.fail(p.line("seid", -1), "the system enterprise ID can be disabled only where there is a user-defined one")
+	}
+	return c
+}
+
+func (p *parser) pnets(entries []entry) []nl.PNET {
+	table := new(pnet.Table)
+	for i, e := range entries {
+		line := p.line("pnetids", i)
+		n := nl.PNET{ID: e.ID, NetDev: e.NetDev, IBDev: e.IBDev}
+		switch {
+		case e.ID == "":
+			p.fail(line, "the entry has no pnetid")
+			continue
+		case e.NetDev == "" && e.IBDev == "":
+			p.fail(line, "pnetid %s: name a netdev or an ibdev", e.ID)
+			continue
+		case e.IBPort != nil && e.IBDev == "":
+			p.fail(line, "pnetid %s: an ibport goes with an ibdev", e.ID)
+			continue
+		case e.IBPort != nil && (*e.IBPort < 1 || *e.IBPort > pnet.MaxIBPort):
+			p.fail(line, "pnetid %s: no port %d: a RoCE device has ports 1 and 2", e.ID, *e.IBPort)
+			continue
+		case e.IBPort != nil:
+			n.IBPort = *e.IBPort
+		}
+		// A device that is named twice would silently keep one of both.
+		for _, half := range halves(n) {
+			if err := table.Add(half); err != nil {
+				p.fail(line, "pnetid %s: %s", e.ID, reason(err))
+				break
+			}
+		}
+	}
+	return append([]nl.PNET{}, table.Entries()...)
+}
+
+// halves splits an entry into one for each device.
+func halves(n nl.PNET) []nl.PNET {
+	if n.NetDev == "" || n.IBDev == "" {
+		return []nl.PNET{n}
+	}
+	return []nl.PNET{{ID: n.ID, NetDev: n.NetDev}, {ID: n.ID, IBDev: n.IBDev, IBPort: n.IBPort}}
+}
+
+// reason returns the text of a table's error, for a user.
+func reason(err error) string {
+	var invalid *pnet.InvalidError
+	switch {
+	case errors.As(err, &invalid):
+		return invalid.Reason
+	case errors.Is(err, os.ErrExist):
+		return "the device has an entry above"
+	}
+	return err.Error()
+}
+
+func (p *parser) ueids(list []string) []string {
+	out := []string{}
+	for i, s := range list {
+		line := p.line("ueids", i)
+		eid := strings.TrimRight(s, " ")
+		var invalid *nl.EIDError
+		switch err := nl.CheckEID(eid); {
+		case errors.As(err, &invalid):
+			p.fail(line, "enterprise ID %q: %s", s, invalid.Reason)
+		case slices.Contains(out, eid):
+			p.fail(line, "enterprise ID %q is listed above", s)
+		default:
+			out = append(out, eid)
+		}
+	}
+	if len(list) > nl.MaxUEIDs {
+		p.fail(p.line("ueids", nl.MaxUEIDs), "%d enterprise IDs: a stack holds %d at most", len(list), nl.MaxUEIDs)
+	}
+	return out
+}
+
+// Complete returns a copy of c in which each section that c leaves out has the
+// value of a stack that was just started, except SEID, whose value depends on
+// the host.
+func (c *Config) Complete() *Config {
+	d := *c
+	if d.PNETs == nil {
+		d.PNETs = []nl.PNET{}
+	}
+	if d.UEIDs == nil {
+		d.UEIDs = []string{}
+	}
+	if d.HSLimitation == nil {
+		d.HSLimitation = new(bool)
+	}
+	return &d
+}
+
+// AppendYAML appends the YAML form of c. Parsing it gives c again.
+func (c *Config) AppendYAML(b []byte) ([]byte, error) {
+	f := file{SEID: c.SEID, HSLimitation: c.HSLimitation}
+	if c.PNETs != nil {
+		f.PNETs = new([]entry)
+		for _, n := range c.PNETs {
+			e := entry{ID: n.ID, NetDev: n.NetDev, IBDev: n.IBDev}
+			if n.IBDev != "" {
+				port := max(1, n.IBPort)
+				e.IBPort = &port
+			}
+			*f.PNETs = append(*f.PNETs, e)
+		}
+	}
+	if c.UEIDs != nil {
+		f.UEIDs = &c.UEIDs
+	}
+	if f == (file{}) {
+		return b, nil
+	}
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if err := enc.Encode(f); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	if err := enc.Close(); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return append(b, out.Bytes()...), nil
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"smcr/nl"
+)
+
+// undoTimeout bounds the undoing of a plan that failed, which also happens
+// after the caller's context has ended.
+const undoTimeout = 10 * time.Second
+
+// Export returns the configuration that a stack has now. Sections that the
+// stack does not know are left out, and the system enterprise ID where there is
+// none.
+func Export(ctx context.Context, ctl nl.Control) (*Config, error) {
+	c := &Config{}
+	pnets, err := ctl.PNETs(ctx)
+	if err = known(err); err != nil {
+		return nil, err
+	}
+	c.PNETs = append([]nl.PNET{}, pnets...)
+	eids, err := ctl.UEIDs(ctx)
+	switch {
+	case err == nil:
+		c.UEIDs = append([]string{}, eids...)
+	case known(err) != nil:
+		return nil, err
+	}
+	seid, err := ctl.SEID(ctx)
+	switch {
+	case err == nil && seid.Value != "":
+		c.SEID = &seid.Enabled
+	case known(err) != nil:
+		return nil, err
+	}
+	hs, err := ctl.HSLimitation(ctx)
+	switch {
+	case err == nil:
+		c.HSLimitation = &hs
+	case known(err) != nil:
+		return nil, err
+	}
+	return c, nil
+}
+
+// known drops the error of a stack that does not know what was asked.
+func known(err error) error {
+	if errors.Is(err, nl.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+// An Action says what happens to an object of the configuration.
+type Action string
+
+// Actions.
+const (
+	Add    Action = "add"
+	Remove Action = "remove"
+	Set    Action = "set"
+)
+
+// A Change is one difference between a stack and a configuration, as a user
+// sees it.
+type Change struct {
+	Action Action  `json:"action"`
+	Object string  `json:"object"`          // "pnetid", "ueid", "seid" or "handshake_limitation"
+	PNET   nl.PNET `json:"-"`               // of a pnetid
+	Value  string  `json:"value,omitempty"` // the enterprise ID; true or false where set
+}
+
+// String returns the change in one line: "+" adds, "-" removes, "=" sets.
+func (c Change) String() string {
+	sign := map[Action]string{Add: "+", Remove: "-", Set: "="}[c.Action]
+	switch {
+	case c.Object == "pnetid" && c.PNET.NetDev != "":
+		return fmt.Sprintf("%s pnetid %s netdev %s", sign, c.PNET.ID, c.PNET.NetDev)
+	case c.Object == "pnetid":
+		return fmt.Sprintf("%s pnetid %s ibdev %s ibport %d", sign, c.PNET.ID, c.PNET.IBDev, c.PNET.IBPort)
+	}
+	return fmt.Sprintf("%s %s %s", sign, c.Object, c.Value)
+}
+
+// A step is one call of a [nl.Control].
+type step struct {
+	what string // for the error
+	do   func(context.Context, nl.Control) error
+}
+
+// A Plan is how to bring one stack to a configuration.
+type Plan struct {
+	// Changes is what differs, removals first. Empty means that the stack
+	// has the configuration already.
+	Changes []Change
+
+	before *Config
+	steps  []step
+}
+
+// Plan compares the stack with c. It changes nothing.
+func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
+	now, err := Export(ctx, ctl)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{before: now}
+	if c.PNETs != nil {
+		p.pnets(now.PNETs, c.PNETs)
+	}
+	// Enabling goes first and disabling last: where no user-defined
+	// enterprise ID is left, a stack does not disable the one of the system.
+	seid := c.SEID
+	if seid != nil && *seid && (now.SEID == nil || !*now.SEID) {
+		p.set("seid", true, nl.Control.SetSEID)
+	}
+	emptied := false
+	if c.UEIDs != nil {
+		emptied = p.ueids(now.UEIDs, c.UEIDs)
+	}
+	switch {
+	case seid != nil && !*seid && (now.SEID == nil || *now.SEID):
+		p.set("seid", false, nl.Control.SetSEID)
+	case emptied && now.SEID != nil && !*now.SEID && len(c.UEIDs) > 0 && (seid == nil || !*seid):
+		// The table was empty for a moment, which enables it: not a change.
+		p.steps = append(p.steps, setStep("seid", false, nl.Control.SetSEID))
+	}
+	if hs := c.HSLimitation; hs != nil && (now.HSLimitation == nil || *now.HSLimitation != *hs) {
+		p.set("handshake_limitation", *hs, nl.Control.SetHSLimitation)
+	}
+	return p, nil
+}
+
+// pnets plans the way from one table to another. A stack removes all entries of
+// a pnetid together, so those that are to stay are put back at once.
+func (p *Plan) pnets(now, want []nl.PNET) {
+	cleared := map[string]bool{}
+	for _, n := range now {
+		if slices.Contains(want, n) {
+			continue
+		}
+		p.Changes = append(p.Changes, Change{Action: Remove, Object: "pnetid", PNET: n})
+		if !cleared[n.ID] {
+			cleared[n.ID] = true
+			p.steps = append(p.steps, step{"remove pnetid " + n.ID, func(ctx context.Context, ctl nl.Control) error {
+				return ctl.RemovePNET(ctx, n.ID)
+			}})
+		}
+	}
+	for _, n := range want {
+		had := slices.Contains(now, n)
+		if !had {
+			p.Changes = append(p.Changes, Change{Action: Add, Object: "pnetid", PNET: n})
+		}
+		if !had || cleared[n.ID] {
+			p.steps = append(p.steps, step{fmt.Sprintf("give pnetid %s to %s", n.ID, n.NetDev+n.IBDev), func(ctx context.Context, ctl nl.Control) error {
+				return ctl.AddPNET(ctx, n)
+			}})
+		}
+	}
+}
+
+// ueids plans the way from one list to another and reports whether the stack's
+// is empty for a moment. A stack holds few: removals go first.
+func (p *Plan) ueids(now, want []string) (emptied bool) {
+	left := len(now)
+	for _, eid := range now {
+		if slices.Contains(want, eid) {
+			continue
+		}
+		left--
+		p.Changes = append(p.Changes, Change{Action: Remove, Object: "ueid", Value: eid})
+		p.steps = append(p.steps, step{"remove enterprise ID " + eid, func(ctx context.Context, ctl nl.Control) error {
+			err := ctl.RemoveUEID(ctx, eid)
+			if errors.Is(err, syscall.EAGAIN) {
+				return nil // done; says that the system's is enabled again
+			}
+			return err
+		}})
+	}
+	for _, eid := range want {
+		if !slices.Contains(now, eid) {
+			p.Changes = append(p.Changes, Change{Action: Add, Object: "ueid", Value: eid})
+			p.steps = append(p.steps, step{"define enterprise ID " + eid, func(ctx context.Context, ctl nl.Control) error {
+				return ctl.AddUEID(ctx, eid)
+			}})
+		}
+	}
+	return len(now) > 0 && left == 0
+}
+
+func (p *Plan) set(object string, on bool, f func(nl.Control, context.Context, bool) error) {
+	p.Changes = append(p.Changes, Change{Action: Set, Object: object, Value: fmt.Sprint(on)})
+	p.steps = append(p.steps, setStep(object, on, f))
+}
+
+func setStep(object string, on bool, f func(nl.Control, context.Context, bool) error) step {
+	return step{fmt.Sprintf("set %s to %t", object, on), func(ctx context.Context, ctl nl.Control) error {
+		return f(ctl, ctx, on)
+	}}
+}
+
+// An ApplyError says which step of a plan failed, and whether the stack is as
+// it was before.
+type ApplyError struct {
+	Step string // such as "give pnetid NET1 to eth0"
+	Err  error  // why it failed
+	Undo error  // nil: the stack is as before; else why it is not
+}
+
+// Error returns what failed, why, and what state the stack is in.
+func (e *ApplyError) Error() string {
+	s := fmt.Sprintf("config: %s: %v", e.Step, e.Err)
+	if e.Undo != nil {
+		return fmt.Sprintf("%s; going back failed too: %v", s, e.Undo)
+	}
+	return s + "; nothing is changed"
+}
+
+// Unwrap returns the cause.
+func (e *ApplyError) Unwrap() error { return e.Err }
+
+// Apply carries the plan out on the stack for which it was made. If a step
+// fails, what was done is undone, and the error is an [ApplyError].
+func (p *Plan) Apply(ctx context.Context, ctl nl.Control) error {
+	for i, s := range p.steps {
+		err := s.do(ctx, ctl)
+		if err == nil {
+			continue
+		}
+		failed := &ApplyError{Step: s.what, Err: err}
+		if i > 0 || ctx.Err() != nil {
+			failed.Undo = restore(ctx, ctl, p.before)
+		}
+		return failed
+	}
+	return nil
+}
+
+// restore brings the stack back to an earlier state, whatever was done since.
+func restore(ctx context.Context, ctl nl.Control, before *Config) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	p, err := before.Plan(ctx, ctl)
+	if err != nil {
+		return err
+	}
+	for _, s := range p.steps {
+		if err := s.do(ctx, ctl); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	return nil
+}
+
+// Apply plans and applies c, and returns what it changed.
+func (c *Config) Apply(ctx context.Context, ctl nl.Control) ([]Change, error) {
+	p, err := c.Plan(ctx, ctl)
+	if err != nil {
+		return nil, err
+	}
+	return p.Changes, p.Apply(ctx, ctl)
+}

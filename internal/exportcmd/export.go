@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exportcmd
+
+import (
+	"context"
+	"fmt"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/config"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+type options struct {
+	*cmdutil.Factory
+}
+
+// NewCmd returns the command smcr export.
+func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
+
+func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
+	opts := &options{Factory: f}
+	return &cobra.Command{
+		Use:   "export",
+		Short: "Print the configuration of a stack as a file for 'smcr apply'",
+		Long: "Print what users have set in an SMC stack, as YAML: pnetids, enterprise IDs,\n" +
+			"whether the system enterprise ID is proposed, and the handshake limitation.\n" +
+			"'smcr apply' brings a stack to that state again, here or on another host; in\n" +
+			config.DefaultPath + " it is read at boot.\n\n" +
+			"What the stack does not know is left out.",
+		Example: "  smcr export\n  smcr --backend kernel export > " + config.DefaultPath,
+		Args:    cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if runF != nil {
+				return runF(opts)
+			}
+			return run(cmd.Context(), opts)
+		},
+	}
+}
+
+func run(ctx context.Context, opts *options) error {
+	return opts.WithOne(ctx, func(ctx context.Context, ctl nl.Control) error {
+		c, err := config.Export(ctx, ctl)
+		if err != nil {
+			return err
+		}
+		b, err := c.AppendYAML(nil)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(opts.IO.Out, "%s", b)
+		return err
+	})
+}
