@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"io"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// SendSpace returns the free part of the send ring, in order, for one
+// producer. It is empty when the ring is full, which makes ActWakeWrite
+// follow, and when [Conn.WriteErr] is not nil.
+func (c *Conn) SendSpace() (a, b []byte) {
+	if c.WriteErr() != nil || c.freed {
+		return nil, nil
+	}
+	n := len(c.sbuf) - int(c.prep-c.fin)
+	if n == 0 {
+		c.full = true
+		return nil, nil
+	}
+	return span(c.sbuf, c.prep, n)
+}
+
+// span returns n bytes of the ring buf from position pos.
+func span(buf []byte, pos uint64, n int) (a, b []byte) {
+	off := int(pos % uint64(len(buf)))
+	if m := len(buf) - off; n > m {
+		return buf[off:], buf[:n-m]
+	}
+	return buf[off : off+n], nil
+}
+
+// Produced says that n bytes were placed into what [Conn.SendSpace] returned.
+func (c *Conn) Produced(now time.Time, n int) {
+	if n <= 0 || c.WriteErr() != nil || c.freed {
+		return
+	}
+	if n > len(c.sbuf)-int(c.prep-c.fin) {
+		panic("linkgroup: more produced than there was space")
+	}
+	c.g.now = now
+	c.prep += uint64(n)
+	if int(c.prep-c.fin) == len(c.sbuf) {
+		c.full = true
+	}
+	c.transmit()
+}
+
+// RecvData returns the unread part of the RMBE, in order, for one consumer.
+// It is empty when there is none and after a reset.
+func (c *Conn) RecvData() (a, b []byte) {
+	c.woken = false
+	if c.err != nil || c.appClosed || c.freed || c.rprod == c.rcons {
+		return nil, nil
+	}
+	return span(c.mem[c.rx.start:], c.rcons, int(c.rprod-c.rcons))
+}
+
+// Consumed says that n bytes of what [Conn.RecvData] returned were read.
+func (c *Conn) Consumed(now time.Time, n int) {
+	if n <= 0 || c.err != nil || c.appClosed || c.freed {
+		return
+	}
+	if n > int(c.rprod-c.rcons) {
+		panic("linkgroup: more consumed than there was data")
+	}
+	c.g.now = now
+	c.rcons += uint64(n)
+	if c.wantUpdate() {
+		c.update = true
+	}
+	c.transmit()
+	if c.rprod > c.rcons {
+		c.wakeRead()
+	}
+}
+
+// ReadErr returns nil while there may be more to read, io.EOF when the peer
+// is done and all data was read, and why the connection ended otherwise.
+func (c *Conn) ReadErr() error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.appClosed:
+		return ErrClosed
+	case c.rprod > c.rcons:
+		return nil
+	case c.rstate&(wire.ConnSendingDone|wire.ConnClosed) != 0:
+		return io.EOF
+	}
+	return nil
+}
+
+// WriteErr returns nil while data may be sent, and why not otherwise.
+func (c *Conn) WriteErr() error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.appClosed:
+		return ErrClosed
+	case c.wrShut:
+		return ErrWriteClosed
+	case c.rstate&wire.ConnClosed != 0:
+		return ErrPeerClosed
+	}
+	return nil
+}
+
+func (c *Conn) wakeRead() {
+	if !c.woken {
+		c.woken = true
+		c.g.act(Action{Kind: ActWakeRead, Conn: c})
+	}
+}
+
+func (c *Conn) wakeWrite() {
+	c.full = false
+	c.g.act(Action{Kind: ActWakeWrite, Conn: c})
+}
+
+func (c *Conn) wakeAll() {
+	c.woken = false
+	c.wakeRead()
+	c.wakeWrite()
+}

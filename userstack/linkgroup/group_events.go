@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// Received takes a message that the peer sent on l. msg is not kept.
+//
+// What the adapter has acknowledged must get here even if the queue pair is
+// closed meanwhile: a connection that moves to another link is reset if the
+// peer has proof of delivery for a message that never came. So a driver looks
+// for received messages after [Env.CloseQP] once more.
+func (g *Group) Received(now time.Time, l *Link, msg []byte) {
+	if g.dead {
+		return
+	}
+	g.now = now
+	l.lastRx = now
+	if wire.IsCDC(msg) {
+		m, err := wire.ParseCDC(msg)
+		if err != nil {
+			g.violation(l, err)
+			return
+		}
+		if g.phase == phaseDying {
+			return
+		}
+		// Messages for connections that are gone are normal.
+		if c := g.conns[m.Token]; c != nil {
+			c.recvCDC(now, m)
+		}
+		return
+	}
+	if g.phase == phaseDying {
+		if m, err := wire.ParseDeleteLink(msg); err == nil && m.All && g.cfg.Role == Client {
+			g.die(g.deadErr) // the server's answer, or both want it
+		}
+		return
+	}
+	if !l.qpOpen {
+		return // its exchanges are over
+	}
+	g.recvLLC(l, msg)
+	g.settle(now)
+}
+
+// Sent takes note that the signaled request with this token, and all that
+// were posted on l before it, completed well.
+func (g *Group) Sent(now time.Time, l *Link, token uint64) {
+	if g.dead || !l.qpOpen || int64(token-l.lastToken) > 0 {
+		return
+	}
+	g.now = now
+	slow := false
+	for l.sqLen > 0 && int64(l.sq[l.sqHead].token-token) <= 0 {
+		r := l.pop()
+		if r.conn != nil {
+			r.conn.completed(&r)
+			continue
+		}
+		slow = true
+		switch r.then {
+		case removeIt:
+			g.removeLink(r.on)
+		case endOfGroup:
+			g.die(g.deadErr)
+		}
+		if g.dead || !l.qpOpen {
+			return
+		}
+	}
+	l.pump()
+	if slow || l.state != LinkActive {
+		g.settle(now)
+	}
+}
+
+// LinkFailed takes note that a work request on l failed or that its queue
+// pair is in error. The connections move to another link if there is one.
+func (g *Group) LinkFailed(now time.Time, l *Link, err error) {
+	if g.dead || !l.qpOpen {
+		return
+	}
+	g.now = now
+	g.log.Warn("link failed", "link", l.id, "dev", l.dev.Name, "err", err)
+	g.failLink(l, wire.DeleteLinkLostPath, fmt.Errorf("linkgroup: link %d failed: %w", l.id, err))
+	g.settle(now)
+}
+
+// DeviceUp adds a device, or updates one. A new path is tried if the group
+// lacks redundancy.
+func (g *Group) DeviceUp(now time.Time, d Device) {
+	if g.dead {
+		return
+	}
+	g.now = now
+	d.Up = true
+	known := false
+	for i := range g.devices {
+		if g.devices[i].ID == d.ID {
+			if g.devices[i].Up {
+				g.devices[i] = d
+				return
+			}
+			g.devices[i], known = d, true
+		}
+	}
+	if !known {
+		g.devices = append(g.devices, d)
+	}
+	if g.phase == phaseOpen {
+		g.newDevice(d)
+	}
+	g.settle(now)
+}
+
+// DeviceDown fails all links on a device and uses it no more until
+// [Group.DeviceUp].
+func (g *Group) DeviceDown(now time.Time, devID int) {
+	if g.dead {
+		return
+	}
+	g.now = now
+	for i := range g.devices {
+		if g.devices[i].ID == devID {
+			g.devices[i].Up = false
+		}
+	}
+	for _, l := range g.Links() {
+		if l.dev.ID == devID && l.qpOpen && !g.dead {
+			g.failLink(l, wire.DeleteLinkLostPath, fmt.Errorf("linkgroup: device %s is down", l.dev.Name))
+		}
+	}
+	g.settle(now)
+}
+
+// Terminate ends the group: the peer is told to delete all links, and all
+// connections are reset at once. ActGroupDead follows when the message is
+// delivered or after Timers.Terminate.
+func (g *Group) Terminate(now time.Time, reason wire.DeleteLinkReason) {
+	if g.phase >= phaseDying {
+		return
+	}
+	g.now = now
+	g.terminate(reason, fmt.Errorf("%w: %s", ErrTerminated, reason))
+	g.settle(now)
+}
+
+// terminate sends DELETE LINK for all links and ends the group when that is
+// delivered. The client only asks, but has no use for the server's answer
+// when it has nothing left to protect (RFC 7609, section 3.5.4).
+func (g *Group) terminate(reason wire.DeleteLinkReason, err error) {
+	if g.phase >= phaseDying {
+		return
+	}
+	first := g.phase == phaseConfirm || g.phase == phaseSecond
+	l := g.bestLink(nil)
+	g.phase = phaseDying
+	g.deadErr = err
+	g.timers = [numTimers]time.Time{}
+	g.ex, g.rk, g.peerRK = exchange{}, rkeyExchange{}, peerRKey{}
+	if first {
+		g.act(Action{Kind: ActFirstLink, Err: err})
+	}
+	g.endConns(errors.Join(ErrAborted, err))
+	if l == nil {
+		g.die(err)
+		return
+	}
+	g.log.Info("link group ends", "reason", reason.String())
+	orderly := reason != wire.DeleteLinkLostPath && reason != wire.DeleteLinkProtocolViolation
+	then := endOfGroup
+	if g.cfg.Role == Client {
+		then = nothing // the server's DELETE LINK is the end
+	}
+	l.sendLLC(wire.DeleteLink{All: true, Orderly: orderly, Reason: reason}, then, nil)
+	g.set(timerDie, g.now.Add(g.cfg.Timers.Terminate))
+}
+
+// violation ends the group because the peer does not keep to the protocol.
+func (g *Group) violation(l *Link, err error) {
+	g.log.Error("protocol violation, link group ends", "link", l.id, "err", err)
+	g.terminate(wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: %w", ErrProtocol, err))
+}
+
+// endConns resets all connections without a message.
+func (g *Group) endConns(err error) {
+	for _, c := range g.connsSorted() {
+		c.setReady(err)
+		if c.err == nil {
+			c.err = err
+		}
+		c.closed(c.err, false)
+	}
+}
+
+// connsSorted returns the connections in a fixed order.
+func (g *Group) connsSorted() []*Conn {
+	list := make([]*Conn, 0, len(g.conns))
+	for _, c := range g.conns {
+		list = append(list, c)
+	}
+	sortConns(list)
+	return list
+}
+
+// die releases everything and says so.
+func (g *Group) die(err error) {
+	if g.dead {
+		return
+	}
+	first := g.phase == phaseConfirm || g.phase == phaseSecond
+	g.phase, g.dead = phaseDead, true
+	g.timers = [numTimers]time.Time{}
+	if err == nil {
+		err = ErrTerminated
+	}
+	if first {
+		g.act(Action{Kind: ActFirstLink, Err: err})
+	}
+	for _, l := range g.links {
+		l.state = LinkInactive
+		l.closeQP()
+	}
+	cause := err
+	if !errors.Is(err, ErrReset) {
+		cause = errors.Join(ErrReset, err)
+	}
+	g.endConns(cause)
+	for _, l := range g.links {
+		g.deregister(l)
+	}
+	g.links = nil
+	for _, r := range append([]*rmb(nil), g.rmbs...) {
+		if r.inUse == 0 {
+			g.freeRMB(r)
+		}
+	}
+	g.rtokens = nil
+	g.act(Action{Kind: ActGroupDead, Err: err})
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// TestConfirmRKey: a new RMB is told for all links, before the connection
+// may go on (RFC 7609, section 3.5.5.2.1), and deleted when it is not used.
+func TestConfirmRKey(t *testing.T) {
+	s := started(t, 2, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 2 })
+	s.trace = nil
+	var apps []*app
+	for range 2 {
+		s.connect(0, 100, func(a, b *app) {
+			a.manual, b.manual = true, true
+			apps = append(apps, a, b)
+		})
+	}
+	s.settle()
+	// The first RMB has room for one more, the third connection needs
+	// another.
+	s.flow("s1:confirm-rkey(1) c1:re:confirm-rkey(1) c1:confirm-rkey(1) s1:re:confirm-rkey(1)")
+	for _, h := range s.hosts {
+		for _, rt := range h.g.rtokens {
+			for _, l := range h.g.Links() {
+				if at := rt.at[l.slot]; !at.ok || at.noAddr {
+					t.Errorf("%s: RToken is missing on link %d", h.role, l.id)
+				}
+			}
+		}
+	}
+	// The connections send nothing and end.
+	for _, p := range apps {
+		p.manual = false
+		p.wake()
+	}
+	s.run(time.Second, func() bool { return s.group(Server).Conns() == 1 && s.group(Client).Conns() == 1 })
+	s.trace = nil
+	s.pass(61 * time.Second)
+	if got := strings.Join(s.trace, " "); strings.Count(got, ":delete-rkey(1)") != 4 || strings.Count(got, "re:delete-rkey(1)") != 2 {
+		t.Errorf("flow %s", got)
+	}
+	for _, h := range s.hosts {
+		if len(h.rmbs) != 1 || len(h.g.rtokens) != 1 {
+			t.Errorf("%s: %d RMBs, knows %d", h.role, len(h.rmbs), len(h.g.rtokens))
+		}
+	}
+	s.finish()
+}
+
+// TestConfirmRKeyMany: with more than three links there are continuations.
+func TestConfirmRKeyMany(t *testing.T) {
+	s := started(t, 6, 6, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.MaxLinks = 6 })
+	s.settle()
+	if n := len(s.group(Server).Links()); n != 6 {
+		t.Fatalf("%d links", n)
+	}
+	s.trace = nil
+	s.connect(0, 100, nil)
+	s.settle()
+	var via byte
+	if len(s.trace) > 0 {
+		via = s.trace[0][1]
+	}
+	want := "sX:confirm-rkey(5) cX:re:confirm-rkey(5) sX:confirm-rkey-continuation(3) cX:re:confirm-rkey-continuation(3)"
+	got := strings.Join(s.trace[:min(4, len(s.trace))], " ")
+	if got != strings.ReplaceAll(want, "X", string(via)) {
+		t.Errorf("flow %s", got)
+	}
+	for _, rt := range s.group(Client).rtokens {
+		for _, l := range s.group(Client).Links() {
+			if !rt.at[l.slot].ok {
+				t.Errorf("RToken is missing on link %d", l.id)
+			}
+		}
+	}
+	s.finish()
+}
+
+// TestConfirmRKeyAnswers: the replies to our request.
+func TestConfirmRKeyAnswers(t *testing.T) {
+	setup := func() (*rig, *Conn, wire.ConfirmRKey) {
+		r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+		r.open()
+		c, err := r.g.NewConn(r.s.now, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.expect("confirm-rkey(0)")
+		return r, c, wire.ConfirmRKey{Reply: true, This: c.rmb.at[0].RToken}
+	}
+	ready := func(r *rig) (n int, err error) {
+		r.take()
+		for _, a := range r.acts {
+			if a.Kind == ActConnReady {
+				n, err = n+1, a.Err
+			}
+		}
+		return n, err
+	}
+
+	r, _, m := setup()
+	r.recv(r.link, m)
+	if n, err := ready(r); n != 1 || err != nil {
+		t.Errorf("positive: %d, %v", n, err)
+	}
+
+	r, _, m = setup()
+	m.Negative = true
+	r.recv(r.link, m)
+	if n, err := ready(r); n != 1 || !errors.Is(err, ErrRejected) {
+		t.Errorf("negative: %d, %v", n, err)
+	}
+
+	r, _, m = setup()
+	m.Negative, m.Retry = true, true
+	r.recv(r.link, m)
+	if n, _ := ready(r); n != 0 {
+		t.Error("negative with retry: not waiting")
+	}
+	r.wait(time.Second)
+	r.expect("confirm-rkey(0)")
+	m.Negative, m.Retry = false, false
+	r.recv(r.link, m)
+	if n, err := ready(r); n != 1 || err != nil {
+		t.Errorf("second try: %d, %v", n, err)
+	}
+
+	// For ever refused.
+	r, _, m = setup()
+	m.Negative, m.Retry = true, true
+	for range 600 {
+		r.recv(r.link, m)
+		r.wait(51 * time.Millisecond)
+		r.done()
+	}
+	if n, err := ready(r); n != 1 || !errors.Is(err, ErrTimeout) {
+		t.Errorf("for ever refused: %d, %v", n, err)
+	}
+
+	// No answer: the link is lost, and with it the group.
+	r, _, _ = setup()
+	r.wait(3 * time.Second)
+	if n, err := ready(r); n != 1 || err == nil || len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) {
+		t.Errorf("no answer: %d, %v, dead %v", n, err, r.dead)
+	}
+}
+
+// TestRKeyRequests: the peer's RMBs.
+func TestRKeyRequests(t *testing.T) {
+	r := newRig(t, Client, noTest)
+	r.open()
+	key := func(k uint32) wire.ConfirmRKey { return wire.ConfirmRKey{This: wire.RToken{RKey: k, Addr: 7}} }
+	r.recv(r.link, key(1))
+	r.expect("re:confirm-rkey(0)")
+	r.recv(r.link, key(1)) // again is fine
+	r.expect("re:confirm-rkey(0)")
+	if len(r.g.rtokens) != 2 {
+		t.Errorf("%d RMBs", len(r.g.rtokens))
+	}
+	m := wire.DeleteRKey{Count: 3}
+	m.RKeys = [8]uint32{5, 1, 6}
+	r.recv(r.link, m)
+	r.expect("re:delete-rkey(3)-negativea0")
+	if len(r.g.rtokens) != 1 {
+		t.Errorf("%d RMBs", len(r.g.rtokens))
+	}
+	for k := range uint32(300) {
+		r.recv(r.link, key(1000+k))
+		r.done()
+	}
+	if len(r.g.rtokens) != maxRMBs {
+		t.Errorf("%d RMBs", len(r.g.rtokens))
+	}
+	r.sent()
+	r.recv(r.link, key(1))
+	r.expect("re:confirm-rkey(0)-negative")
+	// Links that do not exist are skipped, and a continuation that nothing
+	// came before is refused.
+	m2 := key(1000)
+	m2.Others = 1
+	m2.Other[0].LinkNum = 77
+	r.recv(r.link, m2)
+	r.expect("re:confirm-rkey(1)")
+	r.recv(r.link, wire.ConfirmRKeyCont{Left: 1})
+	r.expect("re:confirm-rkey-continuation(1)")
+	if len(r.dead) != 0 {
+		t.Errorf("dead: %v", r.dead)
+	}
+}

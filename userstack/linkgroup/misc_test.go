@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"strings"
+	"testing"
+
+	"smcr/userstack/wire"
+)
+
+// TestCarrierLost: the link that carries an ADD LINK exchange fails in the
+// middle; the exchange is made up for over the other link.
+func TestCarrierLost(t *testing.T) {
+	for _, role := range []Role{Server, Client} {
+		for _, word := range []string{"add-link", "re:add-link", "add-link-continuation(1)", "confirm-link"} {
+			s := started(t, 3, 3, func(c *Config) { noTest(c); c.MaxLinks = 3 })
+			s.settle()
+			g := s.group(Server)
+			// Two of three links are left.
+			g.LinkFailed(s.now, g.links[2], errAny)
+			s.hosts[Server].drain()
+			s.settle()
+			if n := len(g.links); n != 2 {
+				t.Fatalf("%d links", n)
+			}
+			hit := false
+			tap := s.tap
+			s.tap = func(from *host, l *Link, msg []byte) {
+				tap(from, l, msg)
+				if describe(msg) != word || hit {
+					return
+				}
+				hit = true
+				h := s.hosts[role]
+				via := l
+				if word == "confirm-link" { // that one is on the new link
+					via = g.ex.link
+					if role == Client {
+						via = s.group(Client).ex.link
+					}
+				} else if l.g != h.g {
+					via = h.g.linkByID(l.id)
+				}
+				s.after(0, func() { h.g.LinkFailed(s.now, via, errAny); h.drain() })
+			}
+			s.trace = nil
+			g.addWanted = true
+			g.Tick(s.now)
+			s.hosts[Server].drain()
+			s.pass(30e9)
+			if !hit {
+				t.Fatalf("%s, %s: not seen: %v", role, word, s.trace)
+			}
+			for _, h := range s.hosts {
+				if h.gone || h.g.Conns() != 1 || h.g.Type() != TypeSymmetric {
+					t.Errorf("%s, %s: %s: gone %v, %s, flow %s", role, word, h.role, h.gone, h.g.Type(), strings.Join(s.trace, " "))
+				}
+				for _, l := range h.g.Links() {
+					if l.state != LinkActive {
+						t.Errorf("%s, %s: %s: link %d is %s", role, word, h.role, l.id, l.state)
+					}
+				}
+			}
+			s.finish()
+		}
+	}
+}
+
+// TestLargeWrites: one message announces at most maxChunk bytes.
+func TestLargeWrites(t *testing.T) {
+	r := newRig(t, Server, noTest)
+	r.open()
+	c, err := r.g.NewConn(r.s.now, 5, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := peerRMB
+	p.Index, p.Token, p.SizeCode = 1, 9, 5
+	p.RKey = 0xCCCC
+	if err := c.Attach(r.s.now, p); err != nil {
+		t.Fatal(err)
+	}
+	r.acts = nil
+	c.Produced(r.s.now, 1<<20)
+	total := 0
+	for range 10 {
+		r.done()
+	}
+	for _, a := range r.acts {
+		if a.Kind == ActWrite {
+			total += a.Len
+			if a.Len != maxChunk {
+				t.Errorf("write of %d bytes", a.Len)
+			}
+		}
+	}
+	if total != 512<<10 {
+		t.Errorf("%d bytes into an element of 512 KiB", total)
+	}
+	// After failover what was written is repeated in one piece.
+	c.fin, c.pcons = 0, 0
+	c.move(r.link)
+	r.acts = nil
+	r.done()
+	for _, a := range r.acts {
+		if a.Kind == ActWrite && (a.Off != 0 || a.Len != 512<<10) {
+			t.Errorf("repeated write(%d+%d)", a.Off, a.Len)
+		}
+	}
+}
+
+// TestListing checks what listings show.
+func TestListing(t *testing.T) {
+	s := newSim(t, 1)
+	s.addHost(Server, 2, func(c *Config) {
+		noTest(c)
+		c.LocalPeerID, c.PeerID, c.VLAN = wire.PeerID{1}, wire.PeerID{2}, 7
+	})
+	s.addHost(Client, 2, noTest)
+	srv, cli := s.connectFirst(0, 4096)
+	srv.manual, cli.manual = true, true
+	g := s.group(Server)
+	if g.ID() != [4]byte{0, 0, 2, 0} || g.Role() != Server || g.LocalPeerID() != (wire.PeerID{1}) || g.PeerID() != (wire.PeerID{2}) || g.VLAN() != 7 || g.MaxLinks() != 2 || g.MaxConns() != 255 {
+		t.Error("group")
+	}
+	l := g.Links()[0]
+	if l.UID() != 0x201 || l.PeerUID() != 0x101 || l.Dev().Name != "rxe0" || l.ConnCount() != 1 {
+		t.Errorf("link %#x %#x %s %d", l.UID(), l.PeerUID(), l.Dev().Name, l.ConnCount())
+	}
+	a, _ := srv.c.SendSpace()
+	copy(a, "hello")
+	srv.c.Produced(s.now, 5)
+	srv.h.drain()
+	s.settle()
+	want := ConnInfo{
+		Token: srv.c.Token(), SendBuf: 4096, RMBE: 16384, PeerRMBE: 16384, TxProd: wire.Cursor{Count: 5},
+		TxPrep: wire.Cursor{Count: 5}, TxSent: wire.Cursor{Count: 5}, TxFin: wire.Cursor{Count: 5},
+	}
+	if got := srv.c.Info(); got != want {
+		t.Errorf("info %+v\nwant %+v", got, want)
+	}
+	if got := cli.c.Info(); got.RxProd.Count != 5 || got.RxCons.Count != 0 {
+		t.Errorf("peer's info %+v", got)
+	}
+	if srv.c.Link() != l || srv.c.Group() != g || srv.c.SendHandle() == nil || srv.c.State() != StateActive {
+		t.Error("connection")
+	}
+	for v, want := range map[interface{ String() string }]string{
+		Server: "server", Client: "client", LinkActive: "active", LinkInactive: "inactive", LinkActivating: "activating",
+		LinkState(9): "LinkState(9)", TypeNone: "NONE", TypeAsymmetricLocal: "ASYMMETRIC_LOCAL", ActSend: "send",
+		ActGroupDead: "group-dead", ActionKind(99): "action(99)", StateAppFinCloseWait: "APPFINCLOSEWAIT", State(99): "State(99)",
+	} {
+		if got := v.String(); got != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	s.finish()
+}
