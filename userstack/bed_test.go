@@ -292,3 +292,7 @@ func same[T any](t *testing.T, what string, a, b func(context.Context) (T, error
 		t.Errorf("%s (-stack +client of its server):\n%s", what, diff)
 	}
 }
+
+func netAddr(host int) netip.AddrPort { return netip.AddrPortFrom(addr(host, 0), 0) }
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -120,15 +120,17 @@ func (h *clc) clientFirst(ctx context.Context, acc wire.Accept, devs []*device, 
 // clientNext puts the connection on the link group that ACCEPT names.
 func (h *clc) clientNext(ctx context.Context, acc wire.Accept) (*Conn, error) {
 	s := h.s
-	g := s.reuse(linkgroup.Client, acc.PeerID, acc.GID, acc.MAC, uint32(acc.QPN))
+	var c *Conn
+	var err error
+	g := s.reuse(linkgroup.Client, acc.PeerID, acc.GID, acc.MAC, uint32(acc.QPN), func(g *group, now time.Time) error {
+		// A failure is not that of the group: to decline as if there were
+		// none would make the server end it.
+		c, err = g.newConn(now, h, true)
+		return nil
+	})
 	if g == nil {
 		return nil, h.decline(&DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("no link group with peer %s, queue pair %s", acc.PeerID, acc.QPN)})
 	}
-	var c *Conn
-	err := g.event(func(now time.Time) (err error) {
-		c, err = g.newConn(now, h, true)
-		return err
-	})
 	if err == nil {
 		err = s.wait(ctx, c.ready)
 	}

@@ -39,7 +39,8 @@ type Config struct {
 	// PNETs is the pnetid table, shared with whoever changes it. Nil means
 	// a new one.
 	PNETs *pnet.Table
-	// MaxLinks and MaxConns bound a link group. Zero means 2 and 255.
+	// MaxLinks and MaxConns bound a link group. Zero means 2 and 255. What
+	// the server has decides how many connections a group takes.
 	MaxLinks, MaxConns int
 	// RecvBuf is the size of an RMB element, rounded up to 16 KiB times a
 	// power of two, at most 512 KiB; SendBuf that of the send buffer. Zero

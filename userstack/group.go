@@ -45,7 +45,6 @@ type group struct {
 	sendPool            map[int][]*region // free send buffers by size
 	first               chan error        // outcome of the first contact, buffered
 	dead                bool
-	refs                int // handshakes under way; an idle group with any is not ended
 	conns               map[*Conn]struct{}
 	peerAddr            netip.Addr // of the first connection
 	sendBytes, rmbBytes uint64     // memory allocated
@@ -101,6 +100,9 @@ func newGroup(s *Stack, role linkgroup.Role, peer wire.PeerID, vlan uint16, devs
 		Role: role, ID: id, LocalPeerID: s.peerID, PeerID: peer, VLAN: vlan,
 		MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 		SendQueue: sendDepth, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
+	}
+	if role == linkgroup.Client {
+		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	for _, d := range devs {
 		if cd, err := d.core(); err == nil {

@@ -77,9 +77,17 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 		return nil, err
 	}
 	defer leave()
-	if g := s.reuse(linkgroup.Server, prop.PeerID, prop.GID, prop.MAC, 0); g != nil {
+	var c *Conn
+	g := s.reuse(linkgroup.Server, prop.PeerID, prop.GID, prop.MAC, 0, func(g *group, now time.Time) (err error) {
+		if !g.core.CanAccept() {
+			return linkgroup.ErrFull
+		}
+		c, err = g.newConn(now, h, false)
+		return err
+	})
+	if g != nil {
 		leave()
-		return h.serverNext(ctx, g)
+		return h.serverNext(ctx, g, c)
 	}
 	return h.serverFirst(ctx, prop, devs, rt.VLAN, pnetID)
 }
@@ -148,18 +156,11 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, devs []*devic
 	return c, nil
 }
 
-// serverNext puts the connection on an existing link group.
-func (h *clc) serverNext(ctx context.Context, g *group) (*Conn, error) {
+// serverNext puts c, made on an existing link group, into use.
+func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) {
 	s := h.s
-	var c *Conn
 	var local linkgroup.ConnParams
-	err := g.event(func(now time.Time) (err error) {
-		c, err = g.newConn(now, h, false)
-		return err
-	})
-	if err == nil {
-		err = s.wait(ctx, c.ready)
-	}
+	err := s.wait(ctx, c.ready)
 	if err == nil {
 		err = g.event(func(time.Time) error { local = c.core.Local(); return nil })
 	}

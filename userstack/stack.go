@@ -130,17 +130,20 @@ func (s *Stack) forgetGroup(g *group) {
 }
 
 // reuse finds a group for a subsequent contact: same peer, same role, and a
-// link that the peer's address belongs to. The caller holds a reference that
-// g.release gives back.
-func (s *Stack) reuse(role linkgroup.Role, peer wire.PeerID, gid wire.GID, mac wire.MAC, qpn uint32) *group {
+// link that the peer's address belongs to. take puts the connection on it,
+// with its lock held, or says by an error that the group does not serve.
+func (s *Stack) reuse(role linkgroup.Role, peer wire.PeerID, gid wire.GID, mac wire.MAC, qpn uint32, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
 		if g.role != role || g.peer != peer {
 			continue
 		}
-		g.mu.Lock()
-		ok := !g.dead && g.core.CanAccept() && g.core.HasLink(gid, mac, qpn)
-		g.unlock()
-		if ok {
+		err := g.event(func(now time.Time) error {
+			if !g.core.HasLink(gid, mac, qpn) {
+				return linkgroup.ErrNoLink
+			}
+			return take(g, now)
+		})
+		if err == nil {
 			return g
 		}
 	}
