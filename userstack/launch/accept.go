@@ -388,9 +388,16 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		if c != nil {
 			l.s.register(a.pair.inode, c)
 		}
-		err = n.addAndReply(src, cloexec)
-		if err != nil && c != nil {
+		var fd int
+		fd, err = n.addAndReply(src, cloexec)
+		switch {
+		case c == nil:
+		case err != nil:
 			l.s.unregister(a.pair.inode, c)
+		default:
+			c.mu.Lock()
+			c.fd = fd
+			c.mu.Unlock()
 		}
 	}
 	switch {

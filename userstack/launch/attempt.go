@@ -391,7 +391,7 @@ func (a *attempt) nativeDone() bool {
 		a.s.unregister(a.tcpInode, a.conn)
 	} else {
 		// connect() was interrupted; if it is restarted it has to return 0.
-		a.forgetLater()
+		a.s.retire(a.conn)
 	}
 	return true
 }
@@ -424,19 +424,6 @@ func (a *attempt) failed(e syscall.Errno) bool {
 	return false
 }
 
-// forgetLater unregisters a failed connection when its error was read or is
-// old.
-func (a *attempt) forgetLater() {
-	c := a.conn
-	c.s.wg.Go(func() {
-		c.s.sleep(errorMemory)
-		c.s.unregister(c.tcpInode, c)
-		if c.pair != nil {
-			c.s.unregister(c.pair.inode, c)
-		}
-	})
-}
-
 // borrow uses a call of the program for what the attempt needs.
 func (a *attempt) borrow(l *loan) bool {
 	switch a.waitFor {
@@ -455,7 +442,7 @@ func (a *attempt) borrow(l *loan) bool {
 				a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
 			}
 		}
-		a.forgetLater()
+		a.s.retire(a.conn)
 		return true
 	}
 	if l.wait && a.phase == phaseConnecting && (a.n == nil || !a.n.valid()) {
@@ -517,7 +504,7 @@ func (a *attempt) timedOut() bool {
 		}
 		return a.failed(unix.ECONNABORTED)
 	case needFailed:
-		a.forgetLater()
+		a.s.retire(a.conn)
 		return true
 	}
 	return false

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,6 +55,7 @@ type conn struct {
 	local    netip.AddrPort
 	err      syscall.Errno // SO_ERROR, until it is read
 	reported bool          // connect() returned 0, or another call told so
+	over     bool          // the service holds no TCP socket any more
 	here     bool          // the launcher itself relays, and keeps tcp
 	tgid, fd int           // where the program's end was last seen
 }
@@ -134,7 +134,7 @@ func (c *conn) carried() {
 		select {
 		case ev, ok := <-c.cc.Events():
 			if !ok {
-				c.forget()
+				c.s.retire(c)
 				return
 			}
 			switch ev.Kind {
@@ -156,22 +156,6 @@ func (c *conn) carried() {
 		}
 	}
 }
-
-// forget unregisters a connection that is over. A failure that was not read
-// yet stays for a while.
-func (c *conn) forget() {
-	c.mu.Lock()
-	inode, e := c.pair.inode, c.err
-	c.mu.Unlock()
-	if e != 0 {
-		c.s.sleep(errorMemory)
-	}
-	c.s.unregister(inode, c)
-}
-
-// errorMemory is how long an errno waits to be read by SO_ERROR after the
-// connection is over.
-const errorMemory = 30 * time.Second
 
 // broken makes the end of the connection look like a reset: the kernel gives
 // ECONNRESET to a stream socket whose peer closes with something unread.
@@ -197,4 +181,39 @@ func (s *supervisor) countReady(ev broker.Event) {
 		return
 	}
 	s.stats.mode(ev.Mode)
+}
+
+// maxRetired is how many connections that are over are remembered, for as long
+// as programs may keep their descriptors: each still has its names, and perhaps
+// an error to report.
+const maxRetired = 4096
+
+// retire keeps c for a while after it is over.
+func (s *supervisor) retire(c *conn) {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	s.mu.Lock()
+	var oldest *conn
+	s.retired = append(s.retired, c)
+	if len(s.retired) > maxRetired {
+		oldest = s.retired[0]
+		s.retired[0] = nil
+		s.retired = s.retired[1:]
+	}
+	s.mu.Unlock()
+	if oldest != nil {
+		s.forget(oldest)
+	}
+}
+
+// forget unregisters c. What it stood for is a plain socketpair from then on.
+func (s *supervisor) forget(c *conn) {
+	c.mu.Lock()
+	tcpInode, pair := c.tcpInode, c.pair
+	c.mu.Unlock()
+	s.unregister(tcpInode, c)
+	if pair != nil {
+		s.unregister(pair.inode, c)
+	}
 }

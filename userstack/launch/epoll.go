@@ -225,8 +225,7 @@ func moveRegistrations(regs []registration, fd, from, to int) error {
 		return nil
 	}
 	errc := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends
+	go onPassingThread(func() {
 		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 			errc <- os.NewSyscallError("unshare", err)
 			return
@@ -236,7 +235,7 @@ func moveRegistrations(regs []registration, fd, from, to int) error {
 			all.Val[i] = ^all.Val[i]
 		}
 		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
-			errc <- err
+			errc <- os.NewSyscallError("rt_sigprocmask", err)
 			return
 		}
 		e := swapInEpolls(unsafe.Pointer(&regs[0]), len(regs), uintptr(fd), uintptr(from), uintptr(to))
@@ -246,8 +245,26 @@ func moveRegistrations(regs []registration, fd, from, to int) error {
 			return
 		}
 		errc <- nil
-	}()
+	})
 	return <-errc
+}
+
+// onPassingThread calls f on a thread that ends with the calling goroutine.
+// The main thread would not end: Go parks it for good, which would keep the
+// copies of all descriptors open.
+func onPassingThread(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		f() // never unlocked: the thread ends
+		return
+	}
+	done := make(chan struct{})
+	go func() { // elsewhere, as this thread is taken
+		defer close(done)
+		onPassingThread(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // swapInEpolls is the part of moveRegistrations during which number fd stands

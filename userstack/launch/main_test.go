@@ -7,6 +7,7 @@ package launch
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,6 +23,10 @@ const probeEnv = "SMCR_LAUNCH_PROBE"
 
 func TestMain(m *testing.M) {
 	MaybeChild()
+	// The race detector waits a second at the end of each process.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")); err != nil {
+		panic(err)
+	}
 	if name := os.Getenv(probeEnv); name != "" {
 		os.Exit(runProbe(name, os.Args[1:]))
 	}
@@ -161,9 +166,10 @@ func TestExitStatus(t *testing.T) {
 
 // running is a program that the test speaks with while it runs.
 type running struct {
-	r   *os.File
-	buf []byte
-	res chan result
+	r    *os.File
+	pidc chan int
+	buf  []byte
+	res  chan result
 }
 
 // startProbe starts a probe; its output is read by line and wait.
@@ -189,7 +195,8 @@ func start(t *testing.T, cfg Config) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &running{r: r, res: make(chan result, 1)}
+	p := &running{r: r, res: make(chan result, 1), pidc: make(chan int, 1)}
+	cfg.Started = func(pid int) { p.pidc <- pid }
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	cfg.Stdin, cfg.Stdout, cfg.Stderr = null, w, w
 	if cfg.Log == nil {
@@ -244,3 +251,17 @@ func (p *running) wait(t *testing.T) result {
 	res.out = string(p.buf) + string(rest)
 	return res
 }
+
+// pid returns the program's process id; it can be asked once.
+func (p *running) pid(t *testing.T) int {
+	t.Helper()
+	select {
+	case pid := <-p.pidc:
+		return pid
+	case <-time.After(5 * time.Second):
+		t.Fatal("the program did not start")
+		return 0
+	}
+}
+
+func sha(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }

@@ -161,14 +161,25 @@ func (c *conn) laterSndbuf(n *notif) bool {
 	return true
 }
 
-// direct tells whether the launcher has the TCP socket; f is called with it.
+// direct calls f with the TCP socket if the launcher has it, or with a fresh
+// one, in state CLOSE, when the connection is over and there is none. It
+// returns false if the service has it.
 func (c *conn) direct(f func(fd int) error) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.tcp < 0 {
+	switch {
+	case c.tcp >= 0:
+		return true, f(c.tcp)
+	case c.over:
+		fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return true, err
+		}
+		defer unix.Close(fd)
+		return true, f(fd)
+	default:
 		return false, nil
 	}
-	return true, f(c.tcp)
 }
 
 func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {

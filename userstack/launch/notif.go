@@ -121,12 +121,13 @@ func (n *notif) setFD(src, fd int, cloexec bool) error {
 	if cloexec {
 		a.NewFDFlags = unix.O_CLOEXEC
 	}
-	return n.addFD(&a)
+	_, err := n.addFD(&a)
+	return err
 }
 
 // addAndReply places src in the process under a free number, which the call
-// returns, in one step.
-func (n *notif) addAndReply(src int, cloexec bool) error {
+// returns, in one step. It returns that number, too.
+func (n *notif) addAndReply(src int, cloexec bool) (int, error) {
 	a := seccompAddFD{ID: n.ID, Flags: unix.SECCOMP_ADDFD_FLAG_SEND, SrcFD: uint32(src)}
 	if cloexec {
 		a.NewFDFlags = unix.O_CLOEXEC
@@ -137,7 +138,7 @@ func (n *notif) addAndReply(src int, cloexec bool) error {
 // addFD runs the request with all signals blocked: one that interrupted it
 // (such as the runtime's SIGURG) would lose the descriptor and let the call
 // return 0.
-func (n *notif) addFD(a *seccompAddFD) error {
+func (n *notif) addFD(a *seccompAddFD) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all, old unix.Sigset_t
@@ -145,13 +146,11 @@ func (n *notif) addFD(a *seccompAddFD) error {
 		all.Val[i] = ^all.Val[i]
 	}
 	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &old); err != nil {
-		return err
+		return -1, err
 	}
-	_, err := n.l.ioctl(iocNotifAddFD, unsafe.Pointer(a))
-	if e := unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil); e != nil {
-		return e
-	}
-	return err
+	fd, err := n.l.ioctl(iocNotifAddFD, unsafe.Pointer(a))
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // cannot fail where the first did not
+	return fd, err
 }
 
 // isGone tells whether an answer came too late because the call was

@@ -37,6 +37,7 @@ var probes = map[string]func(args []string) error{
 	"serverfirst": probeServerFirst,
 	"closeearly":  probeCloseEarly,
 	"latency":     probeLatency,
+	"nested":      probeNested,
 }
 
 func runProbe(name string, args []string) int {

@@ -32,8 +32,7 @@ func (c *conn) relayed() {
 		_ = unix.Close(c.tcp)
 		c.tcp = -1
 		c.mu.Unlock()
-		c.s.unregister(c.pair.inode, c)
-		c.s.unregister(c.tcpInode, c)
+		c.s.retire(c)
 	}()
 	inner, err := newStream(c.pair.end)
 	if err != nil {

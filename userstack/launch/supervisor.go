@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +33,7 @@ type supervisor struct {
 	mu        sync.Mutex
 	conns     map[uint64]*conn     // by inode, of the TCP socket and of the program's end
 	listeners map[uint64]*listener // by inode
+	retired   []*conn              // over, oldest first
 	nConns    atomic.Int64         // len(conns)
 	nLists    atomic.Int64         // len(listeners)
 }
@@ -207,14 +207,4 @@ func (s *supervisor) serviceGone() bool {
 		s.log.Warn("the stack service is gone; new connections use plain TCP")
 	}
 	return true
-}
-
-// sleep waits for d or the supervisor's end.
-func (s *supervisor) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.ctx.Done():
-	}
 }

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/userstack/broker"
+)
+
+// python writes handlers without SA_RESTART, and restarts calls itself unless
+// the handler raises: both ends of what an interrupted call can lead to.
+const pythonSignals = `
+import os, select, signal, socket, sys, threading, time
+host, port = sys.argv[2].rsplit(':', 1)
+addr = (host, int(port))
+hits = []
+def count(*a): hits.append(1)
+class Stop(Exception): pass
+def stop(*a): raise Stop
+def later(t, n=1, every=0.05):
+    def run():
+        time.sleep(t)
+        for _ in range(n):
+            os.kill(os.getpid(), signal.SIGUSR1); time.sleep(every)
+    threading.Thread(target=run).start()
+
+def echo(s):
+    s.settimeout(5); s.sendall(b'hi'); assert s.recv(2) == b'hi'
+
+def connect_restarted():
+    # The call is made again and again until it is done.
+    signal.signal(signal.SIGUSR1, count); later(0.01, 5, 0.04)
+    s = socket.socket(); s.connect(addr)
+    assert hits, 'the handler did not run'
+    assert s.getpeername() == addr
+    time.sleep(0.2)
+    echo(s)
+
+def connect_interrupted():
+    # EINTR; the connection goes on and is found ready by poll.
+    signal.signal(signal.SIGUSR1, stop); later(float(sys.argv[3]))
+    s = socket.socket()
+    try:
+        s.connect(addr); assert False, 'not interrupted'
+    except Stop: pass
+    s.setblocking(False)
+    r, w, x = select.select([], [s], [], 5)
+    assert w, 'never writable'
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    s.setblocking(True)
+    echo(s)
+
+def accept_interrupted():
+    l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
+    signal.signal(signal.SIGUSR1, stop)
+    for i in range(3):
+        later(0.05)
+        try:
+            l.accept(); assert False, 'not interrupted'
+        except Stop: pass
+    time.sleep(0.3)
+    # Nothing that comes now is lost.
+    signal.signal(signal.SIGUSR1, count)
+    cs = [socket.create_connection(l.getsockname()) for _ in range(3)]
+    later(0.0, 20, 0.002)
+    got = {l.accept()[1] for _ in cs}
+    assert got == {c.getsockname() for c in cs}, got
+
+def accept_storm():
+    # Signals while connections come in: each has to arrive once.
+    l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(200)
+    signal.signal(signal.SIGUSR1, count)
+    later(0, 150, 0.001)
+    n = 60
+    def dial():
+        for _ in range(n):
+            c = socket.create_connection(l.getsockname()); c.sendall(b'x'); c.close()
+    t = threading.Thread(target=dial); t.start()
+    for _ in range(n):
+        c, a = l.accept(); assert c.recv(1) == b'x'; c.close()
+    t.join()
+    assert hits
+
+def handler_while_blocked():
+    # A handler runs although accept blocks, and closes what it wants.
+    l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
+    signal.signal(signal.SIGUSR1, lambda *a: l.shutdown(socket.SHUT_RDWR)); later(0.1)
+    try:
+        l.accept(); assert False
+    except OSError as e:
+        assert e.errno == 22, e
+    port = l.getsockname()[1]
+    l.close()
+    # The port is free at once.
+    l = socket.socket(); l.bind(('127.0.0.1', port)); l.listen(5)
+
+globals()[sys.argv[1]]()
+print('done')
+`
+
+func TestSignals(t *testing.T) {
+	needProgram(t, "python3")
+	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	for _, tt := range []struct {
+		name  string
+		stack *fakeStack
+		args  []string
+	}{
+		{"connect_restarted", &fakeStack{estDelay: 150 * ms}, nil},
+		{"connect_restarted", &fakeStack{clcDelay: 150 * ms}, nil},
+		{"connect_restarted", &fakeStack{clcDelay: 150 * ms, decline: "no link"}, nil},
+		{"connect_restarted", &fakeStack{estDelay: 150 * ms, noPeer: true}, nil},
+		{"connect_interrupted", &fakeStack{estDelay: 150 * ms}, []string{"0.05"}},
+		{"connect_interrupted", &fakeStack{estDelay: 150 * ms, noPeer: true}, []string{"0.05"}},
+		{"connect_interrupted", &fakeStack{clcDelay: 150 * ms}, []string{"0.05"}},
+		{"connect_interrupted", &fakeStack{clcDelay: 150 * ms, decline: "no link"}, []string{"0.05"}},
+		{"accept_interrupted", &fakeStack{}, nil},
+		{"accept_interrupted", &fakeStack{noPeer: true}, nil},
+		{"accept_storm", &fakeStack{}, nil},
+		{"accept_storm", &fakeStack{noPeer: true}, nil},
+		{"handler_while_blocked", &fakeStack{}, nil},
+	} {
+		name := fmt.Sprintf("%s/est=%v,clc=%v,decline=%v,noPeer=%v", tt.name, tt.stack.estDelay, tt.stack.clcDelay, tt.stack.decline != "", tt.stack.noPeer)
+		t.Run(name, func(t *testing.T) {
+			res := launched(t, tt.stack, "", nil, append([]string{"python3", "-c", pythonSignals, tt.name, addr}, tt.args...)...)
+			if res.status != 0 || res.out != "done\n" {
+				t.Errorf("status %d, %+v\n%s", res.status, res.stats, res.out)
+			}
+		})
+	}
+}
+
+// The port of a server that is killed while it waits in accept is free at
+// once, and its launcher ends.
+func TestKilledInAccept(t *testing.T) {
+	needProgram(t, "python3")
+	stack := &fakeStack{t: t}
+	p := start(t, Config{Broker: stack.client(), Argv: []string{"python3", "-u", "-c", `
+import socket, threading
+l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
+print(l.getsockname()[1])
+for _ in range(4): threading.Thread(target=l.accept).start()
+`}})
+	port := p.line(t)
+	time.Sleep(100 * ms)
+	_ = syscall.Kill(p.pid(t), syscall.SIGKILL)
+	if res := p.wait(t); res.status != 128+9 {
+		t.Errorf("status %d", res.status)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+}
+
+func TestKilledInConnect(t *testing.T) {
+	stack := &fakeStack{clcDelay: 10 * time.Second, t: t}
+	p := startProbe(t, stack, "blocking", echoServer(t, "tcp4", "127.0.0.1:0", ""), "smc")
+	for stack.connects.Load() == 0 {
+		time.Sleep(10 * ms)
+	}
+	time.Sleep(50 * ms)
+	_ = syscall.Kill(p.pid(t), syscall.SIGKILL)
+	if res := p.wait(t); res.status != 128+9 {
+		t.Errorf("status %d", res.status)
+	}
+	for i := 0; stack.active.Load() != 0; i++ {
+		if i == 100 {
+			t.Fatal("the connection outlives the program")
+		}
+		time.Sleep(10 * ms)
+	}
+}
+
+func TestContextEndsProgram(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*ms)
+	defer cancel()
+	began := time.Now()
+	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "20"}, Broker: (&fakeStack{t: t}).client()}, "")
+	if res.status != 128+15 || time.Since(began) > 3*time.Second {
+		t.Errorf("status %d after %v", res.status, time.Since(began))
+	}
+}
+
+// Signals to the launcher reach the program.
+func TestSignalsForwarded(t *testing.T) {
+	p := start(t, Config{Broker: (&fakeStack{t: t}).client(), Argv: []string{
+		"sh", "-c", `trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM; echo ready; while :; do sleep 0.05; done`,
+	}})
+	if got := p.line(t); got != "ready" {
+		t.Fatal(got)
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
+	if got := p.line(t); got != "usr1" {
+		t.Fatal(got)
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+	if res := p.wait(t); res.status != 5 || !strings.Contains(res.out, "term") {
+		t.Errorf("status %d, %q", res.status, res.out)
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"noexec": 0o644, "garbage": 0o755} {
+		if err := os.WriteFile(dir+"/"+name, []byte{0, 1, 2}, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for argv0, want := range map[string]int{
+		"no-such-program-at-all": ExitNotFound, "/no/such/file": ExitNotFound, dir: ExitNotExecutable,
+		dir + "/noexec": ExitNotExecutable, dir + "/garbage": ExitNotExecutable,
+	} {
+		status, _, err := Run(t.Context(), Config{Argv: []string{argv0}})
+		var se *StartError
+		if !errors.As(err, &se) || status != want || se.ExitStatus() != want {
+			t.Errorf("%s: status %d, want %d (%v)", argv0, status, want, err)
+		}
+	}
+}
+
+// A service that dies leaves programs that go on with TCP.
+func TestServiceDies(t *testing.T) {
+	needProgram(t, "python3")
+	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	stack := &fakeStack{t: t}
+	cl := stack.client()
+	p := start(t, Config{Broker: cl, Argv: []string{"python3", "-u", "-c", `
+import socket, sys, time
+host, port = sys.argv[1].split(':')
+s = socket.create_connection((host, int(port)))
+print('connected')
+try:
+    print('old', s.recv(1))
+except OSError as e:
+    print('old', e.errno)
+assert s.getpeername() == (host, int(port))
+s.setsockopt(6, 1, 1)
+try: s.setsockopt(6, 9999, 1)
+except OSError as e: print('option', e.errno)
+s = socket.create_connection((host, int(port)))
+s.sendall(b'x'); print('new', s.recv(1))
+`, addr}})
+	if got := p.line(t); got != "connected" {
+		t.Fatal(got)
+	}
+	if err := cl.Close(); err != nil {
+		t.Fatal(err)
+	}
+	res := p.wait(t)
+	if want := "old b''\noption 92\nnew b'x'\n"; res.out != want || res.status != 0 {
+		t.Errorf("status %d, %q, want %q", res.status, res.out, want)
+	}
+	if res.stats.TCP[ReasonNoService] != 1 || res.stats.ByMode[broker.ModeSMCR] != 1 {
+		t.Errorf("%+v", res.stats)
+	}
+}
