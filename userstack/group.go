@@ -41,6 +41,7 @@ type group struct {
 	timer               *time.Timer
 	armed               time.Time // when timer fires; zero if it is stopped
 	links               []*link
+	leftover            []leftover
 	pds                 map[int]rdmaverbs.PD
 	sendPool            map[int][]*region // free send buffers by size
 	first               chan error        // outcome of the first contact, buffered
@@ -52,6 +53,7 @@ type group struct {
 	// executor scratch
 	wrs []rdmaverbs.SendWR
 	wc  [32]rdmaverbs.WC
+	wc2 [8]rdmaverbs.WC
 }
 
 // link is the driver's part of a linkgroup.Link.
@@ -198,8 +200,20 @@ func (g *group) arm() {
 	g.timer.Reset(max(0, time.Until(d)))
 }
 
+// leftover is a message that had arrived on a link before it was closed. The
+// core wants to know: what it acknowledged to the peer must not be lost.
+type leftover struct {
+	link *linkgroup.Link
+	msg  []byte
+}
+
 // poll takes all completions and hands them to the core. mu is held.
 func (g *group) poll() {
+	for len(g.leftover) > 0 {
+		m := g.leftover[0]
+		g.leftover = g.leftover[1:]
+		g.core.Received(time.Now(), m.link, m.msg)
+	}
 	for i := 0; i < len(g.links); i++ {
 		l := g.links[i]
 		if l.gone.Load() {
@@ -224,15 +238,14 @@ func (g *group) poll() {
 // complete handles one work completion. g.mu is held.
 func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
 	g := l.g
-	if l.gone.Load() {
-		return
-	}
 	if wc.Status != rdmaverbs.StatusSuccess {
-		g.core.LinkFailed(now, l.core, wc.Status.Err())
+		if !l.gone.Load() {
+			g.core.LinkFailed(now, l.core, wc.Status.Err())
+		}
 		return
 	}
 	if wc.ID&tokenFlag != 0 {
-		if t := wc.ID &^ tokenFlag; t != 0 {
+		if t := wc.ID &^ tokenFlag; t != 0 && !l.gone.Load() {
 			g.core.Sent(now, l.core, t)
 		}
 		return
@@ -513,6 +526,19 @@ func (e *groupEnv) CloseQP(cl *linkgroup.Link) {
 	}
 	if err := l.qp.Close(); err != nil {
 		e.log.Warn("close queue pair", "err", err)
+	}
+	for {
+		n := l.cq.Poll(e.wc2[:])
+		if n == 0 {
+			break
+		}
+		for _, wc := range e.wc2[:n] {
+			if wc.Status == rdmaverbs.StatusSuccess && wc.ID&tokenFlag == 0 {
+				off := int(wc.ID) * recvSlot
+				e.leftover = append(e.leftover, leftover{cl, append([]byte(nil), l.rbuf[off:off+min(wc.Len, recvSlot)]...)})
+				e.pollWanted.Store(true)
+			}
+		}
 	}
 	for i, o := range e.links {
 		if o == l {

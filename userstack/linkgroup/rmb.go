@@ -57,6 +57,9 @@ type slotToken struct {
 
 type element struct {
 	used bool
+	// dirty: it has been used before. A fresh one is zero as it came, and
+	// memory that nobody writes to is never touched.
+	dirty bool
 	// lost: the peer may still write to it, nobody knows for how long.
 	lost bool
 	// notBefore is when it may be used again.
@@ -141,7 +144,10 @@ func (g *Group) useElement(r *rmb, i int) {
 	r.inUse++
 	r.idleAt = time.Time{}
 	// Nothing of an earlier connection may show up in this one.
-	clear(r.mem0(i))
+	if r.elems[i].dirty {
+		clear(r.mem0(i))
+	}
+	r.elems[i].dirty = true
 }
 
 // putElement takes an element back.
