@@ -105,7 +105,8 @@ func load(opts *options) (*config.Config, error) {
 		for i, e := range wrong {
 			lines[i] = e.Where()
 		}
-		return nil, cmdutil.Say(err, "%s: %s", name, strings.Join(lines, "\n      "))
+		// The command line was right: not an error of usage.
+		return nil, &cmdutil.StatusError{Code: cmdutil.ExitError, Err: cmdutil.Say(err, "%s: %s", name, strings.Join(lines, "\n      "))}
 	case errors.As(err, &perr):
 		return nil, cmdutil.Say(err, "%s: %v", name, perr.Err)
 	}

@@ -3,14 +3,19 @@
 package cli
 
 import (
+	"smcr/internal/applycmd"
 	"smcr/internal/cmdutil"
 	"smcr/internal/connection"
 	"smcr/internal/device"
+	"smcr/internal/exportcmd"
+	"smcr/internal/hslimit"
 	"smcr/internal/info"
 	"smcr/internal/link"
 	"smcr/internal/linkgroup"
 	"smcr/internal/pnetcmd"
+	"smcr/internal/rnics"
 	"smcr/internal/run"
+	"smcr/internal/seid"
 	"smcr/internal/serve"
 	"smcr/internal/statscmd"
 	"smcr/internal/ueid"
@@ -22,13 +27,18 @@ import (
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
 	return []*cobra.Command{
+		applycmd.NewCmd(f),
 		connection.NewCmd(f),
 		device.NewCmd(f),
+		exportcmd.NewCmd(f),
+		hslimit.NewCmd(f),
 		info.NewCmd(f),
 		link.NewCmd(f),
 		linkgroup.NewCmd(f),
 		pnetcmd.NewCmd(f),
+		rnics.NewCmd(f),
 		run.NewCmd(f),
+		seid.NewCmd(f),
 		serve.NewCmd(f),
 		statscmd.NewCmd(f),
 		ueid.NewCmd(f),

@@ -5,11 +5,13 @@ package connection
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 	"smcr/userstack/wire"
 
@@ -31,6 +33,9 @@ type listOptions struct {
 	*cmdutil.Factory
 	format string
 	all    bool
+	watch  watch.Options
+
+	state, mode, role, group, peer, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
@@ -42,8 +47,9 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Long: "List the connections of SMC sockets in this network namespace.\n\n" +
 			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
 			"the code found here, and after a slash the one that the peer sent.\n" +
-			"Sockets that listen, or have no connection yet, are listed with --all.",
-		Example: "  smcr connection list\n  smcr connection list --all -o json",
+			"Sockets that listen, or have no connection yet, are listed with --all, or where\n" +
+			"--state asks for them.",
+		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if runF != nil {
@@ -54,6 +60,16 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also sockets that listen or have no connection yet")
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
+		"PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2", "APPFINCLOSEWAIT", "PEERFINCLOSEWAIT",
+		"PEERABORTWAIT", "PROCESSABORT")
+	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "only of this `mode`", "SMCR", "SMCD", "TCP")
+	cmdutil.AddRoleFilter(cmd, &opts.role)
+	cmdutil.AddCheckedFilter(cmd, &opts.group, "linkgroup", "only of the link group with this `ID`", linkGroup, f.CompleteLinkGroups())
+	cmdutil.AddFilter(cmd, &opts.peer, "peer", "only to this `peer`: address, address with port, or prefix", f.CompletePeers())
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only over this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 
@@ -148,25 +164,41 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[connJSON], err error) {
 		rows, err := nl.All(ctx, m, nl.Control.Connections)
 		if err != nil {
-			return err
+			return v, err
 		}
-		if !opts.all {
-			rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Connection]) bool {
-				return r.Value.State == nl.StateListen || r.Value.State == nl.StateInit
-			})
+		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Connection]) bool { return !opts.keep(&r.Value) })
+		for _, r := range rows {
+			v.Rows = append(v.Rows, toJSON(r, opts.NetDev))
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]connJSON, len(rows))
-			for i, r := range rows {
-				list[i] = toJSON(r, opts.NetDev)
-			}
-			return output.JSON(opts.IO.Out, list)
-		}
-		return table(rows, opts.format == cmdutil.FormatWide).Print(opts.IO.Out)
+		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide).Print(w) }
+		return v, nil
 	})
+}
+
+// keep reports whether a connection is one of those that were asked for.
+func (o *listOptions) keep(c *nl.Connection) bool {
+	if !o.all && !o.state.Any() && (c.State == nl.StateListen || c.State == nl.StateInit) {
+		return false
+	}
+	role, ibdev := "", ""
+	if c.Link != nil {
+		role, ibdev = c.Link.Role.String(), c.Link.IBDev
+	}
+	return o.state.Keep(c.State.String()) && o.mode.Keep(c.Mode.String()) && o.role.Keep(role) &&
+		o.group.Keep(c.LinkGroup.String()) && o.peer.KeepAddr(c.Remote) &&
+		o.netdev.Keep(o.NetDev(c.NetDev)) && o.ibdev.Keep(ibdev)
+}
+
+// linkGroup returns an identifier as it is listed.
+func linkGroup(s string) (string, error) {
+	id, err := nl.ParseLinkGroupID(s)
+	if err != nil {
+		return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
+	}
+	return id.String(), nil
 }
 
 // mode returns the mode with the reasons of a fallback.

@@ -5,9 +5,12 @@ package device
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -27,6 +30,9 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 type listOptions struct {
 	*cmdutil.Factory
 	format string
+	watch  watch.Options
+
+	netdev, ibdev, pnetid, state cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
@@ -39,7 +45,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 			"Crit tells that the loss of the device would break connections, because their\n" +
 			"link group has no other link. An asterisk before a PNET-ID tells that a user\n" +
 			"set it, not the hardware.",
-		Example: "  smcr device list\n  smcr device list -o json",
+		Example: "  smcr device list\n  smcr device list --state inactive\n  smcr device list -o json",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if runF != nil {
@@ -49,6 +55,11 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		},
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only ports of this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only this RoCE `device`", f.CompleteIBDevs())
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only ports with this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only ports in this `state`", "ACTIVE", "INACTIVE")
 	return cmd
 }
 
@@ -136,20 +147,42 @@ func toJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[deviceJSON], err error) {
 		rows, err := nl.All(ctx, m, nl.Control.Devices)
 		if err != nil {
-			return err
+			return v, err
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]deviceJSON, len(rows))
-			for i, r := range rows {
-				list[i] = toJSON(r, opts.Factory.NetDev)
+		var kept []nl.Row[nl.Device]
+		for _, r := range rows {
+			if opts.keep(&r.Value) {
+				kept = append(kept, r)
+				v.Rows = append(v.Rows, toJSON(r, opts.Factory.NetDev))
 			}
-			return output.JSON(opts.IO.Out, list)
 		}
-		return table(rows, opts.format == cmdutil.FormatWide, opts.Factory.NetDev).Print(opts.IO.Out)
+		v.Text = func(w io.Writer) error {
+			return table(kept, opts.format == cmdutil.FormatWide, opts.Factory.NetDev).Print(w)
+		}
+		return v, nil
 	})
+}
+
+// keep leaves those ports of a device that were asked for, and reports whether
+// there are any.
+func (o *listOptions) keep(d *nl.Device) bool {
+	if !o.ibdev.Keep(d.Name) {
+		return false
+	}
+	asked := o.netdev.Any() || o.pnetid.Any() || o.state.Any()
+	left := !asked
+	// The number of a port is its place: those left out become invalid.
+	d.Ports = slices.Clone(d.Ports)
+	for i := range d.Ports {
+		p := &d.Ports[i]
+		if p.Valid = p.Valid && o.netdev.Keep(o.Factory.NetDev(p.NetDev)) && o.pnetid.Keep(p.PNETID) && o.state.Keep(state(p)); p.Valid {
+			left = true
+		}
+	}
+	return left
 }
 
 func table(rows []nl.Row[nl.Device], wide bool, netdev func(uint32) string) *output.Table {

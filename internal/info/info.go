@@ -5,10 +5,12 @@ package info
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -17,6 +19,7 @@ import (
 type options struct {
 	*cmdutil.Factory
 	format string
+	watch  watch.Options
 }
 
 // NewCmd returns the command smcr info.
@@ -38,6 +41,7 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 		},
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
 	return cmd
 }
 
@@ -58,39 +62,38 @@ type infoJSON struct {
 }
 
 func run(ctx context.Context, opts *options) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[infoJSON], err error) {
 		infos, err := nl.Each(ctx, m, nl.Control.SysInfo)
 		if err != nil {
-			return err
+			return v, err
 		}
 		devices, err := nl.All(ctx, m, nl.Control.Devices)
 		if err != nil {
-			return err
+			return v, err
 		}
 		count := map[string]int{}
 		for _, d := range devices {
 			count[d.Stack]++
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]infoJSON, len(infos))
+		for _, r := range infos {
+			s := r.Value
+			v.Rows = append(v.Rows, infoJSON{
+				r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
+				s.ISMv2, s.SMCRv2, count[r.Stack],
+			})
+		}
+		v.Text = func(w io.Writer) error {
+			var b strings.Builder
 			for i, r := range infos {
-				s := r.Value
-				list[i] = infoJSON{
-					r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
-					s.ISMv2, s.SMCRv2, count[r.Stack],
+				if i > 0 {
+					b.WriteString("\n")
 				}
+				describe(&b, r, count[r.Stack])
 			}
-			return output.JSON(opts.IO.Out, list)
+			_, err := io.WriteString(w, b.String())
+			return err
 		}
-		var b strings.Builder
-		for i, r := range infos {
-			if i > 0 {
-				b.WriteString("\n")
-			}
-			describe(&b, r, count[r.Stack])
-		}
-		_, err = fmt.Fprint(opts.IO.Out, b.String())
-		return err
+		return v, nil
 	})
 }
 

@@ -4,9 +4,13 @@ package link
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"slices"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -27,6 +31,9 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 type listOptions struct {
 	*cmdutil.Factory
 	format string
+	watch  watch.Options
+
+	group, role, state, peer, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
@@ -36,7 +43,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Aliases: []string{"show"},
 		Short:   "List links",
 		Long:    "List the links of all SMC-R link groups of this network namespace.",
-		Example: "  smcr link list -o wide",
+		Example: "  smcr link list -o wide\n  smcr link list --state activating,inactive --watch",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if runF != nil {
@@ -46,6 +53,13 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		},
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
+	cmdutil.AddCheckedFilter(cmd, &opts.group, "linkgroup", "only of the link group with this `ID`", linkGroup, f.CompleteLinkGroups())
+	cmdutil.AddRoleFilter(cmd, &opts.role)
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
+	cmdutil.AddCheckedFilter(cmd, &opts.peer, "peer", "only to this `GID` of the peer", gid, nil)
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only over this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 
@@ -72,26 +86,52 @@ type linkJSON struct {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[linkJSON], err error) {
 		rows, err := nl.All(ctx, m, nl.Control.Links)
 		if err != nil {
-			return err
+			return v, err
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]linkJSON, len(rows))
-			for i, r := range rows {
-				l := &r.Value
-				list[i] = linkJSON{
-					Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.String(), Type: l.Type.String(),
-					ID: l.ID, NetDev: opts.NetDev(l.NetDev), IfIndex: l.NetDev, IBDev: l.IBDev, IBPort: l.IBPort,
-					State: l.State.String(), Conns: l.Conns, UID: l.UID.String(), PeerUID: l.PeerUID.String(),
-					GID: l.GID.String(), PeerGID: l.PeerGID.String(), QPN: l.QPN, PeerQPN: l.PeerQPN, MTU: l.MTU,
-				}
-			}
-			return output.JSON(opts.IO.Out, list)
+		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Link]) bool { return !opts.keep(&r.Value) })
+		for _, r := range rows {
+			v.Rows = append(v.Rows, toJSON(r, opts.NetDev))
 		}
-		return table(rows, opts.format == cmdutil.FormatWide, opts.NetDev).Print(opts.IO.Out)
+		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide, opts.NetDev).Print(w) }
+		return v, nil
 	})
+}
+
+// keep reports whether a link is one of those that were asked for.
+func (o *listOptions) keep(l *nl.Link) bool {
+	return o.group.Keep(l.LinkGroup.String()) && o.role.Keep(l.Role.String()) && o.state.Keep(l.State.String()) &&
+		o.peer.Keep(l.PeerGID.String()) && o.netdev.Keep(o.NetDev(l.NetDev)) && o.ibdev.Keep(l.IBDev)
+}
+
+// linkGroup returns an identifier as it is listed.
+func linkGroup(s string) (string, error) {
+	id, err := nl.ParseLinkGroupID(s)
+	if err != nil {
+		return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
+	}
+	return id.String(), nil
+}
+
+// gid returns a GID as it is listed.
+func gid(s string) (string, error) {
+	g, err := nl.ParseGID(s)
+	if err != nil {
+		return "", fmt.Errorf("a GID is written as an IPv6 address")
+	}
+	return g.String(), nil
+}
+
+func toJSON(r nl.Row[nl.Link], netdev func(uint32) string) linkJSON {
+	l := &r.Value
+	return linkJSON{
+		Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.String(), Type: l.Type.String(),
+		ID: l.ID, NetDev: netdev(l.NetDev), IfIndex: l.NetDev, IBDev: l.IBDev, IBPort: l.IBPort,
+		State: l.State.String(), Conns: l.Conns, UID: l.UID.String(), PeerUID: l.PeerUID.String(),
+		GID: l.GID.String(), PeerGID: l.PeerGID.String(), QPN: l.QPN, PeerQPN: l.PeerQPN, MTU: l.MTU,
+	}
 }
 
 func table(rows []nl.Row[nl.Link], wide bool, netdev func(uint32) string) *output.Table {

@@ -6,9 +6,13 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"net/netip"
+	"slices"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -30,6 +34,9 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 type listOptions struct {
 	*cmdutil.Factory
 	format string
+	watch  watch.Options
+
+	role, typ, pnetid, peer, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
@@ -43,7 +50,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 			"LG-Type tells how the links cover the RNICs of both sides: SINGLE is one link,\n" +
 			"SYM two links that share no RNIC, ASYMP and ASYML two links that share the\n" +
 			"peer's or the local one.",
-		Example: "  smcr linkgroup list\n  smcr linkgroup list -o json",
+		Example: "  smcr linkgroup list\n  smcr linkgroup list --role server --peer 10.1.0.0/16\n  smcr linkgroup list -o json --watch 5s",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if runF != nil {
@@ -53,6 +60,13 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		},
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
+	cmdutil.AddRoleFilter(cmd, &opts.role)
+	cmdutil.AddChoiceFilter(cmd, &opts.typ, "type", "only of this `type`", "NONE", "SINGLE", "SYM", "ASYMP", "ASYML")
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only with this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddFilter(cmd, &opts.peer, "peer", "only with this `peer`: address, prefix, peer ID or host name", f.CompletePeers())
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only with a link over this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only with a link over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 
@@ -110,20 +124,54 @@ func toJSON(r nl.Row[nl.LinkGroup]) groupJSON {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[groupJSON], err error) {
 		rows, err := nl.All(ctx, m, nl.Control.LinkGroups)
 		if err != nil {
-			return err
+			return v, err
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]groupJSON, len(rows))
-			for i, r := range rows {
-				list[i] = toJSON(r)
-			}
-			return output.JSON(opts.IO.Out, list)
+		if rows, err = filter(ctx, opts, m, rows); err != nil {
+			return v, err
 		}
-		return table(rows, opts.format == cmdutil.FormatWide).Print(opts.IO.Out)
+		for _, r := range rows {
+			v.Rows = append(v.Rows, toJSON(r))
+		}
+		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide).Print(w) }
+		return v, nil
 	})
+}
+
+// filter keeps the link groups that were asked for.
+func filter(ctx context.Context, opts *listOptions, m nl.Multi, rows []nl.Row[nl.LinkGroup]) ([]nl.Row[nl.LinkGroup], error) {
+	type key struct {
+		stack string
+		id    nl.LinkGroupID
+	}
+	netdevs, ibdevs := map[key][]string{}, map[key][]string{}
+	if opts.netdev.Any() || opts.ibdev.Any() {
+		links, err := nl.All(ctx, m, nl.Control.Links)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range links {
+			k := key{l.Stack, l.Value.LinkGroup}
+			netdevs[k] = append(netdevs[k], opts.NetDev(l.Value.NetDev))
+			ibdevs[k] = append(ibdevs[k], l.Value.IBDev)
+		}
+	}
+	return slices.DeleteFunc(rows, func(r nl.Row[nl.LinkGroup]) bool {
+		g, k := &r.Value, key{r.Stack, r.Value.ID}
+		names := []string{g.Peer}
+		if g.PeerID != [8]byte{} {
+			names = append(names, hex.EncodeToString(g.PeerID[:]))
+		}
+		if g.V2 != nil {
+			names = append(names, g.V2.PeerHost)
+		}
+		peer, _ := netip.ParseAddr(g.Peer)
+		return !opts.role.Keep(g.Role.String()) || !opts.typ.Keep(g.Type.String()) || !opts.pnetid.Keep(g.PNETID) ||
+			!opts.peer.KeepAddr(netip.AddrPortFrom(peer, 0), names...) ||
+			!opts.netdev.Keep(netdevs[k]...) || !opts.ibdev.Keep(ibdevs[k]...)
+	}), nil
 }
 
 func table(rows []nl.Row[nl.LinkGroup], wide bool) *output.Table {

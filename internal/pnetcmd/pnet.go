@@ -5,11 +5,14 @@ package pnetcmd
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
+	"slices"
 	"syscall"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 	"smcr/pnet"
 
@@ -66,6 +69,11 @@ func newCmdAdd(f *cmdutil.Factory, runF func(*addOptions) error) *cobra.Command 
 	flags.StringVarP(&opts.entry.NetDev, "netdev", "I", "", "network `device`")
 	flags.StringVarP(&opts.entry.IBDev, "ibdev", "D", "", "RoCE `device`")
 	flags.Uint8VarP(&opts.entry.IBPort, "ibport", "P", 1, "`port` of the RoCE device")
+	// The errors of unknown names are ones of the program, not of the user.
+	_ = cmd.RegisterFlagCompletionFunc("netdev", cmdutil.CompleteNetDevs)
+	_ = cmd.RegisterFlagCompletionFunc("ibdev", f.CompleteIBDevs())
+	_ = cmd.RegisterFlagCompletionFunc("ibport", cobra.FixedCompletions([]string{"1", "2"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.ValidArgsFunction = f.CompletePNETIDs(true)
 	return cmd
 }
 
@@ -122,6 +130,8 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 		Aliases: []string{"delete"},
 		Short:   "Remove a pnetid from all its devices",
 		Args:    cmdutil.OneArg("pnetid"),
+
+		ValidArgsFunction: f.CompletePNETIDs(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := pnetid(args[0])
 			if err != nil {
@@ -149,6 +159,9 @@ func delRun(ctx context.Context, opts *delOptions) error {
 type listOptions struct {
 	*cmdutil.Factory
 	format string
+	watch  watch.Options
+
+	pnetid, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
@@ -166,6 +179,10 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		},
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only of this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only of this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 
@@ -179,28 +196,32 @@ type entryJSON struct {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[entryJSON], err error) {
 		rows, err := nl.All(ctx, m, nl.Control.PNETs)
 		if err != nil {
-			return err
+			return v, err
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]entryJSON, len(rows))
-			for i, r := range rows {
-				list[i] = entryJSON{r.Stack, r.Value.ID, r.Value.NetDev, r.Value.IBDev, r.Value.IBPort}
-			}
-			return output.JSON(opts.IO.Out, list)
-		}
-		t := output.NewTable("PNET-ID", "Net-Dev", "IB-Dev", "IB-P", "Stack")
+		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.PNET]) bool {
+			return !opts.pnetid.Keep(r.Value.ID) || !opts.netdev.Keep(r.Value.NetDev) || !opts.ibdev.Keep(r.Value.IBDev)
+		})
 		for _, r := range rows {
-			port := any("-")
-			if r.Value.IBDev != "" {
-				port = r.Value.IBPort
-			}
-			t.Add(r.Value.ID, output.Or(r.Value.NetDev), output.Or(r.Value.IBDev), port, r.Stack)
+			v.Rows = append(v.Rows, entryJSON{r.Stack, r.Value.ID, r.Value.NetDev, r.Value.IBDev, r.Value.IBPort})
 		}
-		return t.Print(opts.IO.Out)
+		v.Text = func(w io.Writer) error { return table(rows).Print(w) }
+		return v, nil
 	})
+}
+
+func table(rows []nl.Row[nl.PNET]) *output.Table {
+	t := output.NewTable("PNET-ID", "Net-Dev", "IB-Dev", "IB-P", "Stack")
+	for _, r := range rows {
+		port := any("-")
+		if r.Value.IBDev != "" {
+			port = r.Value.IBPort
+		}
+		t.Add(r.Value.ID, output.Or(r.Value.NetDev), output.Or(r.Value.IBDev), port, r.Stack)
+	}
+	return t
 }
 
 func newCmdFlush(f *cmdutil.Factory, runF func(*cmdutil.Factory) error) *cobra.Command {

@@ -5,11 +5,12 @@ package statscmd
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 	"smcr/stats"
 	"smcr/userstack/wire"
@@ -31,6 +32,7 @@ type showOptions struct {
 	*cmdutil.Factory
 	format  string
 	details bool
+	watch   watch.Options
 }
 
 func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Command {
@@ -41,7 +43,7 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 		Short:   "Show the counters since the stack was started",
 		Long: "Show the SMC-R counters of this network namespace since the stack was started:\n" +
 			"connections, those that became plain TCP and why, requests and buffers by size.",
-		Example: "  smcr stats show -d\n  smcr stats show -o json",
+		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if runF != nil {
@@ -52,6 +54,7 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 	}
 	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "also by side, version and reason")
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
 	return cmd
 }
 
@@ -71,30 +74,29 @@ func read(c nl.Control, ctx context.Context) (snapshot, error) {
 }
 
 func showRun(ctx context.Context, opts *showOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[statsJSON], err error) {
 		rows, err := nl.Each(ctx, m, read)
 		if err != nil {
+			return v, err
+		}
+		for _, r := range rows {
+			v.Rows = append(v.Rows, toJSON(r))
+		}
+		v.Text = func(w io.Writer) error {
+			var b strings.Builder
+			for i, r := range rows {
+				if i > 0 {
+					b.WriteString("\n")
+				}
+				if len(rows) > 1 {
+					fmt.Fprintf(&b, "Stack: %s\n", r.Stack)
+				}
+				report{&b, opts.details}.print(&r.Value)
+			}
+			_, err := io.WriteString(w, b.String())
 			return err
 		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]statsJSON, len(rows))
-			for i, r := range rows {
-				list[i] = toJSON(r)
-			}
-			return output.JSON(opts.IO.Out, list)
-		}
-		var b strings.Builder
-		for i, r := range rows {
-			if i > 0 {
-				b.WriteString("\n")
-			}
-			if len(rows) > 1 {
-				fmt.Fprintf(&b, "Stack: %s\n", r.Stack)
-			}
-			report{&b, opts.details}.print(&r.Value)
-		}
-		_, err = fmt.Fprint(opts.IO.Out, b.String())
-		return err
+		return v, nil
 	})
 }
 

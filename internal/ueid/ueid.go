@@ -5,11 +5,13 @@ package ueid
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"syscall"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/watch"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -25,8 +27,8 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	})
 	cmd.AddCommand(
 		newCmdList(f, nil),
-		newCmdChange(f, nil, "add EID", "Define an enterprise ID", addRun),
-		newCmdChange(f, nil, "del EID", "Remove an enterprise ID", delRun),
+		newCmdAdd(f),
+		newCmdDel(f),
 		newCmdFlush(f),
 	)
 	return cmd
@@ -35,6 +37,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 type listOptions struct {
 	*cmdutil.Factory
 	format string
+	watch  watch.Options
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
@@ -52,6 +55,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		},
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	opts.watch.AddFlag(cmd)
 	return cmd
 }
 
@@ -62,24 +66,32 @@ type eidJSON struct {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return opts.With(ctx, func(ctx context.Context, m nl.Multi) error {
+	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[eidJSON], err error) {
 		rows, err := nl.All(ctx, m, nl.Control.UEIDs)
 		if err != nil {
-			return err
-		}
-		if opts.format == cmdutil.FormatJSON {
-			list := make([]eidJSON, len(rows))
-			for i, r := range rows {
-				list[i] = eidJSON{r.Stack, r.Value}
-			}
-			return output.JSON(opts.IO.Out, list)
+			return v, err
 		}
 		t := output.NewTable("UEID", "Stack")
 		for _, r := range rows {
+			v.Rows = append(v.Rows, eidJSON{r.Stack, r.Value})
 			t.Add(r.Value, r.Stack)
 		}
-		return t.Print(opts.IO.Out)
+		v.Text = func(w io.Writer) error { return t.Print(w) }
+		return v, nil
 	})
+}
+
+func newCmdAdd(f *cmdutil.Factory) *cobra.Command {
+	cmd := newCmdChange(f, nil, "add EID", "Define an enterprise ID", addRun)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+func newCmdDel(f *cmdutil.Factory) *cobra.Command {
+	cmd := newCmdChange(f, nil, "del EID", "Remove an enterprise ID", delRun)
+	cmd.Aliases = []string{"delete"}
+	cmd.ValidArgsFunction = f.CompleteUEIDs()
+	return cmd
 }
 
 type changeOptions struct {
