@@ -227,6 +227,18 @@ func (c *Conn) writable() (a, b []byte, err error) {
 	return a, b, nil
 }
 
+// barred tells why nothing may begin now: the end of the connection comes
+// before that of time, as with TCP.
+func (c *Conn) barred(dl *deadline) error {
+	switch {
+	case c.closed.Load():
+		return net.ErrClosed
+	case dl.expired():
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
 // wait waits for a wake-up, the deadline or the end of the connection.
 func (c *Conn) wait(ch <-chan struct{}, dl *deadline) error {
 	select {
@@ -244,8 +256,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
 	for {
-		if dl := c.rdl.expired(); dl {
-			return 0, c.opError("read", os.ErrDeadlineExceeded)
+		if err := c.barred(&c.rdl); err != nil {
+			return 0, c.opError("read", err)
 		}
 		if len(p) == 0 {
 			return 0, nil
@@ -278,6 +290,9 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
 	for {
+		if err := c.barred(&c.rdl); err != nil {
+			return total, c.opError("read", err)
+		}
 		c.g.mu.Lock()
 		a, b, err := c.readable()
 		if err != nil {
@@ -327,8 +342,8 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	for {
-		if c.wdl.expired() {
-			return total, c.opError("write", os.ErrDeadlineExceeded)
+		if err := c.barred(&c.wdl); err != nil {
+			return total, c.opError("write", err)
 		}
 		c.g.mu.Lock()
 		a, b, err := c.writable()
@@ -380,6 +395,9 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	for {
+		if err := c.barred(&c.wdl); err != nil {
+			return total, c.opError("write", err)
+		}
 		c.g.mu.Lock()
 		a, _, err := c.writable()
 		if err != nil {

@@ -249,6 +249,13 @@ func TestUseAfterClose(t *testing.T) {
 		isOp(t, err, "read", net.ErrClosed)
 		_, err = c.ReadFrom(strings.NewReader("x"))
 		isOp(t, err, "write", net.ErrClosed)
+		// A deadline that passed before does not hide that.
+		c2, s2 := b.connect()
+		c2.SetDeadline(time.Now())
+		c2.Close()
+		isOp(t, readByte(c2), "read", net.ErrClosed)
+		isOp(t, writeByte(c2), "write", net.ErrClosed)
+		s2.Close()
 		if c.LocalAddr() == nil || c.RemoteAddr() == nil {
 			t.Error("addresses are gone")
 		}
