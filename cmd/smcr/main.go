@@ -16,5 +16,5 @@ var version = "unknown"
 
 func main() {
 	launch.MaybeChild()
-	os.Exit(cli.Main(context.Background(), cmdutil.NewFactory(version), os.Args[1:]))
+	os.Exit(cli.Program(context.Background(), cmdutil.NewFactory(version), os.Args))
 }

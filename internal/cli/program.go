@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"os"
+	"slices"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/smctools"
+	"smcr/internal/smctools/face"
+
+	"github.com/spf13/cobra"
+)
+
+// Program runs the program that argv[0] names, with the remaining arguments, and
+// returns its exit status. As smcr it has two grammars: that of smc-tools for
+// the command lines that smc-tools knows, and our own.
+func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
+	if m := smctools.Lookup(argv[0]); m != nil {
+		return smctools.Run(ctx, f, m, argv)
+	}
+	args := face.NewEnv(copyOf(f), "smcr").TakeBackend(argv[1:])
+	strict := os.Getenv(smctools.CompatEnv) == "strict"
+	root := NewRoot(copyOf(f))
+	if strict || smctools.IsLegacy(args, func(names ...string) bool { return has(root, names) }) {
+		return smctools.Run(ctx, f, smctools.SMCR, argv)
+	}
+	return Main(ctx, f, argv[1:])
+}
+
+func copyOf(f *cmdutil.Factory) *cmdutil.Factory {
+	g := *f
+	return &g
+}
+
+// has reports whether a command has the subcommand that names lead to.
+func has(cmd *cobra.Command, names []string) bool {
+	for _, name := range names {
+		i := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
+		if i < 0 {
+			return false
+		}
+		cmd = cmd.Commands()[i]
+	}
+	return true
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package smctools
+
+import (
+	"slices"
+	"strings"
+
+	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/smcrd"
+)
+
+// CompatEnv is the environment variable that, when it is "strict", makes smcr
+// nothing but the smcr of smc-tools.
+const CompatEnv = "SMCR_COMPAT"
+
+// commandWords are the words that smc-tools takes after an object. All others
+// that a command of ours has are ours.
+var commandWords = []string{"show", "link-show", "all", "ibdev", "netdev", "reset", "json", "add", "del", "flush", "enable", "disable", "help"}
+
+// IsLegacy reports whether the arguments of smcr are a command line of
+// smc-tools, not of our own grammar:
+//
+//   - options of smc-tools before an object, and words after "--", are theirs;
+//     --help and --version are ours;
+//   - the first word is theirs when it abbreviates one of their objects and is
+//     not the name of a command that only we have;
+//   - after the object, one of our verbs or a flag makes the line ours.
+//
+// The function ours says whether smcr has a command with these names of its own.
+func IsLegacy(args []string, ours func(names ...string) bool) bool {
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		switch {
+		case args[0] == "--help", args[0] == "--version":
+			return false
+		case args[0] == "--":
+			return true
+		case !smcrd.KnowsOption(args[0]):
+			return true // an error in both grammars
+		}
+		if strings.HasPrefix(args[0], "-v") || strings.HasPrefix(args[0], "-h") {
+			return true
+		}
+		args = args[1:]
+		if len(args) == 0 {
+			return true
+		}
+	}
+	if len(args) == 0 {
+		return false
+	}
+	object := smcrd.Object(args[0])
+	switch {
+	case object == "":
+		return false
+	case object != args[0] && ours(args[0]):
+		return false // link, not an abbreviation of linkgroup
+	}
+	rest := args[1:]
+	if len(rest) > 0 && !slices.Contains(commandWords, rest[0]) && ours(object, rest[0]) {
+		return false
+	}
+	if object == "ueid" && len(rest) == 2 && (face.IsPrefix(rest[0], "add") || face.IsPrefix(rest[0], "del")) {
+		// The next word is an enterprise ID, whatever it begins with.
+		return rest[1] != "--help" && rest[1] != "-h"
+	}
+	return !slices.ContainsFunc(rest, func(word string) bool { return strings.HasPrefix(word, "-") })
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package smcrd
+
+import (
+	"fmt"
+
+	"smcr/internal/smctools/face"
+	"smcr/nl"
+)
+
+// info is the object info: the same for smcr and smcd.
+func (t *tool) info(args []string) int {
+	if len(args) > 1 || len(args) == 1 && !face.IsPrefix(args[0], "show") {
+		return t.misused("Usage: " + t.program() + " info [show]\n")
+	}
+	c, err := t.smcdControl()
+	var ism []nl.Device
+	if err == nil {
+		ism, err = c.DevicesD(t.ctx)
+	}
+	if err != nil {
+		t.failed(err)
+		t.Errorf("Error: Failed to retrieve ISM device count\n")
+		return face.Failed
+	}
+	rnics, err := t.ctl.Devices(t.ctx)
+	if err != nil {
+		t.failed(err)
+		t.Errorf("Error: Failed to retrieve RoCE device count\n")
+		return face.Failed
+	}
+	i, err := t.ctl.SysInfo(t.ctx)
+	if err != nil {
+		return t.failed(err)
+	}
+
+	// Only RNICs with a PCI function that IBM Z has count.
+	roce := ""
+	for _, d := range rnics {
+		switch pciOf(d).Device {
+		case pciRoCE2, pciRoCE3:
+			roce = "v1 v2"
+		case pciRoCE1:
+			if roce == "" {
+				roce = "v1 "
+			}
+		}
+	}
+	hasISM := ""
+	if len(ism) > 0 {
+		hasISM = features(i.ISMv2)
+	}
+	version, host, seid := "", i.LocalHost, i.SEID
+	if i.Version != 0 || i.Release != 0 {
+		version = fmt.Sprintf("%d.%d", i.Version, i.Release)
+	}
+	if host != "" {
+		host = fmt.Sprintf("%-32s", host)
+	}
+	if seid != "" {
+		seid = fmt.Sprintf("%-32s", seid)
+	}
+	t.Printf("Kernel Capabilities\n"+
+		"SMC Version:      %s\nSMC Hostname:     %s\nSMC-D Features:   %s\nSMC-R Features:   %s\n\n"+
+		"Hardware Capabilities\n"+
+		"SEID:             %s\nISM:              %s\nRoCE:             %s\n",
+		known(version), known(host), features(i.Version >= 2), features(i.SMCRv2), known(seid), known(hasISM), known(roce))
+	return 0
+}
+
+func features(v2 bool) string {
+	if v2 {
+		return "v1 v2"
+	}
+	return "v1"
+}
+
+func known(s string) string {
+	if s == "" {
+		return "n/a"
+	}
+	return s
+}

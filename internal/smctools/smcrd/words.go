@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package smcrd
+
+import (
+	"strings"
+
+	"smcr/internal/smctools/face"
+	"smcr/nl"
+)
+
+// A selection is what the words after device or linkgroup select. Where several
+// words name something the network device counts before the RoCE device, and
+// that before the link group.
+type selection struct {
+	links  bool // link-show
+	netdev string
+	ibdev  string
+
+	// The link group: as typed, and without the byte that links are numbered
+	// in.
+	typed, group nl.LinkGroupID
+}
+
+// noGroup is the number that stands for words without any hexadecimal digit.
+const noGroup = 0xffffffff
+
+// linkByte is the part of a link group's ID in which its links differ: a link ID
+// may be typed to name the group.
+const linkByte = 0xff
+
+// words reads the words after device or, with groups, linkgroup. It returns
+// false when they have the wrong form.
+func (t *tool) words(args []string, groups bool) (selection, bool) {
+	var s selection
+	if len(args) > 4 || len(args) == 1 && face.IsPrefix(args[0], "help") {
+		return s, false
+	}
+	if len(args) > 0 {
+		switch {
+		case face.IsPrefix(args[0], "show"):
+			args = args[1:]
+		case groups && face.IsPrefix(args[0], "link-show"):
+			s.links, args = true, args[1:]
+		}
+	}
+	all := false
+	var value *string // what the next word is for
+	for len(args) > 0 {
+		word := args[0]
+		args = args[1:]
+		switch {
+		case value != nil:
+			*value = word
+			return s, len(args) == 0
+		case face.IsPrefix(word, "help"):
+			return s, false
+		case face.IsPrefix(word, "all"):
+			all = true
+		case !t.smcd && face.IsPrefix(word, "ibdev"):
+			value = &s.ibdev
+		case !t.smcd && face.IsPrefix(word, "netdev"):
+			value = &s.netdev
+		case groups && !all:
+			s.typed = hexadecimal(word)
+			if s.typed != noGroup {
+				s.group = s.typed &^ linkByte
+			}
+			return s, len(args) == 0
+		default:
+			return s, false
+		}
+	}
+	return s, true
+}
+
+// hexadecimal reads the hexadecimal digits that a word begins with, as strtol of
+// the C library does, or returns noGroup.
+func hexadecimal(word string) nl.LinkGroupID {
+	word = strings.TrimLeft(word, " \t\n\v\f\r")
+	negative := strings.HasPrefix(word, "-")
+	if negative || strings.HasPrefix(word, "+") {
+		word = word[1:]
+	}
+	if len(word) > 2 && (word[:2] == "0x" || word[:2] == "0X") && digit(word[2]) >= 0 {
+		word = word[2:]
+	}
+	if word == "" || digit(word[0]) < 0 {
+		return noGroup
+	}
+	v := uint64(0)
+	for i := 0; i < len(word) && digit(word[i]) >= 0; i++ {
+		if v > 1<<59 {
+			return noGroup // saturated
+		}
+		v = v<<4 | uint64(digit(word[i]))
+	}
+	if negative {
+		v = -v
+	}
+	return nl.LinkGroupID(uint32(v))
+}
+
+// digit returns the value of a hexadecimal digit, or -1.
+func digit(c byte) int {
+	if c >= 'A' && c <= 'F' {
+		c += 'a' - 'A'
+	}
+	return strings.IndexByte("0123456789abcdef", c)
+}
