@@ -18,7 +18,7 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-var soakSeeds = flag.Uint64("soak.seeds", 12, "histories that TestSoak tries")
+var soakSeeds = flag.Uint64("soak.seeds", 8, "histories that TestSoak tries")
 var soakFirst = flag.Uint64("soak.first", 0, "seed of the first history of TestSoak")
 
 // TestSoak tries random histories: connections come and go on one or two
@@ -74,7 +74,8 @@ func (s *soak) run() {
 	stop := make(chan struct{})
 	var trouble sync.WaitGroup
 	if !s.calm {
-		trouble.Go(func() { s.trouble(stop) })
+		seed := s.rng.Uint64()
+		trouble.Go(func() { s.trouble(seed, stop) })
 	}
 	for i := range s.conns {
 		seed := s.rng.Uint64()
@@ -120,9 +121,9 @@ func (s *soak) settleDown() (c [2]*Conn, err error) {
 }
 
 // trouble makes devices fail and come back.
-func (s *soak) trouble(stop chan struct{}) {
+func (s *soak) trouble(seed uint64, stop chan struct{}) {
 	b := s.b
-	r := rand.New(rand.NewPCG(s.rng.Uint64(), 1))
+	r := rand.New(rand.NewPCG(seed, 1))
 	for {
 		select {
 		case <-stop:
@@ -233,7 +234,7 @@ func (s *soak) volume(r *rand.Rand) int {
 	case 2:
 		return r.IntN(100 << 10)
 	}
-	return r.IntN(2 << 20)
+	return r.IntN(1 << 20)
 }
 
 // flow is one direction of a connection.
