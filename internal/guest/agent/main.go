@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	switch {
+	case os.Getpid() == 1:
+		err := boot()
+		fmt.Fprintln(os.Stderr, "smcr guest:", err)
+		unix.Sync()
+		_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+		time.Sleep(time.Minute) // the machine stops meanwhile
+	case len(os.Args) == 2 && os.Args[1] == serveArg && os.Getppid() == 1:
+		if err := serve(); err != nil {
+			fmt.Fprintln(os.Stderr, "smcr guest:", err)
+			os.Exit(1)
+		}
+	default:
+		fmt.Fprintln(os.Stderr, "agent: the first process of a test guest, of no use elsewhere")
+		os.Exit(2)
+	}
+}
+
+// serveArg makes a process the child that runs commands.
+const serveArg = "serve"
+
+// boot makes the system, runs the child and reaps whatever is left to it.
+func boot() error {
+	if err := makeSystem(); err != nil {
+		return err
+	}
+	child, err := os.StartProcess("/proc/self/exe", []string{"agent", serveArg}, &os.ProcAttr{
+		Env:   environment(),
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	for {
+		switch pid, err := unix.Wait4(-1, nil, 0, nil); {
+		case err == unix.EINTR:
+		case err != nil:
+			return fmt.Errorf("wait: %w", err)
+		case pid == child.Pid:
+			return fmt.Errorf("the agent ended")
+		}
+	}
+}
+
+// environment of the guest's commands.
+func environment() []string {
+	env := []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root", "LANG=C.UTF-8", "SMCR_GUEST=" + parameter("smcr.name"),
+	}
+	if term := parameter("smcr.term"); term != "" {
+		env = append(env, "TERM="+term)
+	}
+	return env
+}
+
+// parameter returns the value of a kernel parameter, or "".
+func parameter(name string) string {
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return ""
+	}
+	for f := range strings.FieldsSeq(string(line)) {
+		if v, ok := strings.CutPrefix(f, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
