@@ -56,13 +56,15 @@ type relay struct {
 	linger0 *atomic.Bool
 	broken  func(syscall.Errno)
 
-	once  sync.Once
-	appUp atomic.Bool // the program closed its end entirely
+	once   sync.Once
+	appUp  atomic.Bool   // the program closed its end entirely
+	upRead chan struct{} // closed once up reads no more of what the program writes
 }
 
 // run returns when the program's side is over. reset tells whether the
 // connection was cut rather than closed.
 func (r *relay) run(stop <-chan struct{}) (reset bool) {
+	r.upRead = make(chan struct{})
 	done := make(chan struct{})
 	watcher := make(chan struct{})
 	go func() {
@@ -103,8 +105,11 @@ func (r *relay) cut(errno syscall.Errno) {
 		_ = r.net.Abort()
 		if !r.appUp.Load() {
 			// What the launcher puts into the pair makes the end a reset, but
-			// only as long as up does not read it.
+			// only if up does not read it. A deadline in the past alone does
+			// not see to that: a read that it wakes still takes what arrives
+			// before it runs.
 			_ = r.app.SetReadDeadline(time.Unix(1, 0))
+			<-r.upRead
 			r.broken(errno)
 		}
 		_ = r.app.Close()
@@ -114,6 +119,7 @@ func (r *relay) cut(errno syscall.Errno) {
 // up carries what the program writes.
 func (r *relay) up() (reset bool) {
 	_, err := r.net.ReadFrom(r.app)
+	close(r.upRead) // from here on it looks, but does not read
 	if errors.Is(err, syscall.EPIPE) {
 		// The peer has closed. That is no error before the program writes:
 		// it may be reading what came before the close.
