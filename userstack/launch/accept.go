@@ -344,6 +344,7 @@ func (l *listener) offered(a *accepted) bool {
 		_ = cc.Cancel()
 		return false
 	case <-s.ctx.Done():
+		_ = cc.Cancel()
 		return false
 	}
 	if a.pair, err = newPair(a.sock, false, false); err != nil {

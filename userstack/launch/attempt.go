@@ -45,6 +45,7 @@ const (
 type attempt struct {
 	*conn
 	n        *notif // the call that waits, or nil
+	tid      int    // who called connect() first
 	nonblock bool
 
 	hup     chan struct{} // the program closed its end, or wrote
@@ -99,6 +100,9 @@ func (a *attempt) run(timeout time.Duration) {
 			if a.n != nil && !a.n.valid() {
 				a.n = nil
 			}
+			if a.waitFor == needSwapIn && !exists(a.tid) {
+				over = a.timedOut()
+			}
 		case <-deadline:
 			a.answer(unix.EINPROGRESS)
 		case l := <-a.loans:
@@ -109,6 +113,9 @@ func (a *attempt) run(timeout time.Duration) {
 		case <-a.timer:
 			over = a.timedOut()
 		case <-a.s.ctx.Done():
+			if a.phase == phaseConnecting {
+				_ = a.cc.Cancel() // the service may outlive the program
+			}
 			return
 		}
 	}
@@ -432,6 +439,8 @@ func (a *attempt) borrow(l *loan) bool {
 			if l.wait && a.n == nil {
 				a.keep(l)
 			}
+			// connect() was interrupted, and the TCP socket looked ready since.
+			l.early = !l.wait
 			return a.proceed()
 		}
 	case needDecide:
@@ -535,6 +544,9 @@ func (a *attempt) lostService() bool {
 	a.s.stats.failed(ReasonNoService)
 	return a.failed(unix.ECONNABORTED)
 }
+
+// exists tells whether there is a thread tid.
+func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }
 
 func hungUp(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}

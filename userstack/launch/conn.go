@@ -66,16 +66,25 @@ type loan struct {
 	// wait asks the attempt to keep the call and answer it when it is done.
 	wait bool
 	kept bool
-	done chan struct{}
+	// early tells that the program took the connection for made, before it is:
+	// the call has to wait until the attempt is settled.
+	early bool
+	done  chan struct{}
 }
 
 // lend offers n to the attempt, if that still runs, and tells whether it was
-// kept.
+// kept. It may wait for the attempt to be settled.
 func (c *conn) lend(n *notif, wait bool) bool {
 	l := &loan{n: n, wait: wait, done: make(chan struct{})}
 	select {
 	case c.loans <- l:
 		<-l.done
+		if l.early {
+			select {
+			case <-c.settled:
+			case <-c.s.ctx.Done():
+			}
+		}
 		return l.kept
 	case <-c.settled:
 		return false

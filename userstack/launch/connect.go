@@ -6,6 +6,7 @@ package launch
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -19,18 +20,7 @@ import (
 // connect answers connect(). Everything but a fresh TCP socket, or one whose
 // connection is being made, is left to the kernel.
 func (s *supervisor) connect(n *notif) {
-	var buf [unix.SizeofSockaddrInet6]byte
-	l := int(int32(n.Args[2]))
-	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
-		s.cont(n)
-		return
-	}
-	sa := buf[:min(l, len(buf))]
-	if err := readMem(n.tid(), n.Args[1], sa); err != nil {
-		s.cont(n)
-		return
-	}
-	remote, flowinfo := parseSockaddr(sa)
+	remote, flowinfo := n.sockaddr()
 	if !remote.IsValid() {
 		s.cont(n)
 		return
@@ -54,6 +44,27 @@ func (s *supervisor) connect(n *notif) {
 	})
 }
 
+// sockaddr reads the address given to connect(); it is invalid if it is not of
+// IPv4 or IPv6.
+func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32) {
+	var buf [unix.SizeofSockaddrInet6]byte
+	l := int(int32(n.Args[2]))
+	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
+		return remote, 0
+	}
+	sa := buf[:min(l, len(buf))]
+	if err := readMem(n.tid(), n.Args[1], sa); err != nil {
+		return remote, 0
+	}
+	return parseSockaddr(sa)
+}
+
+// names tells whether the descriptor that the call names is the socket.
+func (n *notif) names(inode uint64) bool {
+	got, err := socketInode(n.tid(), n.fdArg())
+	return err == nil && got == inode
+}
+
 // notTCP stands for sockets that do not count: not TCP, or not fresh, so that
 // the call is bound to fail.
 const notTCP = "not a fresh TCP socket"
@@ -75,8 +86,15 @@ func (s *supervisor) newConnect(n *notif, inode uint64, req broker.ConnectReques
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
 	case s.serviceGone():
 		reason = ReasonNoService
-	case unix.Fstat(tcp, &st) != nil || st.Ino != inode || !n.valid():
+	case unix.Fstat(tcp, &st) != nil || st.Ino != inode:
 		reason = ReasonSocketState
+	case !n.valid():
+		// Interrupted meanwhile. The program may rely on the connection being
+		// made all the same, as the kernel would. What it asked for must be
+		// certain, though: the thread id could belong to another by now.
+		if again, _ := n.sockaddr(); again != req.Remote || !n.names(inode) {
+			reason = ReasonInterrupted
+		}
 	}
 	if reason != "" {
 		_ = unix.Close(tcp)
@@ -109,7 +127,7 @@ func (s *supervisor) newConnect(n *notif, inode uint64, req broker.ConnectReques
 		s.serviceGone()
 		return ReasonNoService
 	}
-	a := &attempt{conn: c, n: n, nonblock: req.Nonblock, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
+	a := &attempt{conn: c, n: n, tid: n.tid(), nonblock: req.Nonblock, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
 	a.run(sendTimeout(tcp))
 	return ""
 }

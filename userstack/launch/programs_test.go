@@ -68,7 +68,10 @@ func modes(t *testing.T, f func(t *testing.T, stack *fakeStack)) {
 		{"no peer", &fakeStack{noPeer: true, estDelay: 25 * ms}},
 		{"native", &fakeStack{notCandidate: true}},
 	} {
-		t.Run(m.name, func(t *testing.T) { f(t, m.stack.fresh()) })
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, m.stack.fresh())
+		})
 	}
 }
 
@@ -291,7 +294,7 @@ http {
 		if res.status != 0 {
 			t.Errorf("status %d\n%s", res.status, res.out)
 		}
-		wantSMC(t, stack, res, 30)
+		wantSMC(t, stack, res, 25)
 	})
 }
 

@@ -133,6 +133,9 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		log.Debug("cannot become a subreaper", "err", err)
 	}
+	// Before the program runs, so that it gets signals from its first moment.
+	signals := catchSignals()
+	defer signal.Stop(signals)
 	p, listener, err := startStub(ctx, &cfg, path, env)
 	if err != nil {
 		var se *StartError
@@ -141,10 +144,11 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		}
 		return ExitNotExecutable, Stats{}, err
 	}
+	defer children.remove(p.Pid)
 	if cfg.Started != nil {
 		cfg.Started(p.Pid)
 	}
-	stopSignals := forwardSignals(p)
+	stopSignals := forwardSignals(signals, p)
 	defer stopSignals()
 	if listener < 0 {
 		// Inside another launcher, whose filter is in place already.
@@ -168,7 +172,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		defer close(served)
 		serveErr = s.serve()
 	})
-	wg.Go(func() { reapOrphans(p.Pid, served) })
+	wg.Go(func() { reapOrphans(served) })
 	status = waitStatus(ctx, p)
 	select {
 	case <-served:
@@ -270,10 +274,9 @@ func executable(path string) error {
 	return nil
 }
 
-// forwardSignals passes signals on to p until the function returned is called,
-// which waits for its goroutine. Signals that the launcher ignores (nohup)
-// stay ignored.
-func forwardSignals(p *os.Process) (stop func()) {
+// catchSignals begins to catch the signals that are to be forwarded. Signals
+// that the launcher ignores (nohup) stay ignored.
+func catchSignals() chan os.Signal {
 	ch := make(chan os.Signal, 16)
 	var sigs []os.Signal
 	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT} {
@@ -284,6 +287,12 @@ func forwardSignals(p *os.Process) (stop func()) {
 	if len(sigs) > 0 {
 		signal.Notify(ch, sigs...)
 	}
+	return ch
+}
+
+// forwardSignals passes signals on to p until the function returned is called,
+// which waits for its goroutine.
+func forwardSignals(ch <-chan os.Signal, p *os.Process) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -300,7 +309,6 @@ func forwardSignals(p *os.Process) (stop func()) {
 		}
 	})
 	return func() {
-		signal.Stop(ch)
 		close(done)
 		wg.Wait()
 	}
@@ -316,45 +324,4 @@ func inForeground() bool {
 	defer tty.Close()
 	pgrp, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()
-}
-
-// reapOrphans reaps descendants that became our children as their parents
-// ended. Children that others in this process wait for are told apart by the
-// filter: theirs is not ours.
-func reapOrphans(program int, done <-chan struct{}) {
-	ch := make(chan os.Signal, 1)
-	signal.Notify(ch, unix.SIGCHLD)
-	defer signal.Stop(ch)
-	for {
-		for reapOne(program) {
-		}
-		select {
-		case <-ch:
-		case <-done:
-			for reapOne(program) {
-			}
-			return
-		}
-	}
-}
-
-func reapOne(program int) bool {
-	var info unix.Siginfo
-	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	if err != nil {
-		return false
-	}
-	pid := siginfoPID(&info)
-	if pid <= 0 || pid == program {
-		return false
-	}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	if mode, err := statusInt(b, "Seccomp:"); err != nil || mode != 2 {
-		return false
-	}
-	_, err = unix.Wait4(pid, nil, unix.WNOHANG, nil)
-	return err == nil
 }

@@ -121,10 +121,10 @@ func TestSignals(t *testing.T) {
 		{"connect_restarted", &fakeStack{clcDelay: 150 * ms}, nil},
 		{"connect_restarted", &fakeStack{clcDelay: 150 * ms, decline: "no link"}, nil},
 		{"connect_restarted", &fakeStack{estDelay: 150 * ms, noPeer: true}, nil},
-		{"connect_interrupted", &fakeStack{estDelay: 150 * ms}, []string{"0.05"}},
-		{"connect_interrupted", &fakeStack{estDelay: 150 * ms, noPeer: true}, []string{"0.05"}},
-		{"connect_interrupted", &fakeStack{clcDelay: 150 * ms}, []string{"0.05"}},
-		{"connect_interrupted", &fakeStack{clcDelay: 150 * ms, decline: "no link"}, []string{"0.05"}},
+		{"connect_interrupted", &fakeStack{estDelay: 400 * ms}, []string{"0.15"}},
+		{"connect_interrupted", &fakeStack{estDelay: 400 * ms, noPeer: true}, []string{"0.15"}},
+		{"connect_interrupted", &fakeStack{clcDelay: 400 * ms}, []string{"0.15"}},
+		{"connect_interrupted", &fakeStack{clcDelay: 400 * ms, decline: "no link"}, []string{"0.15"}},
 		{"accept_interrupted", &fakeStack{}, nil},
 		{"accept_interrupted", &fakeStack{noPeer: true}, nil},
 		{"accept_storm", &fakeStack{}, nil},
@@ -133,6 +133,7 @@ func TestSignals(t *testing.T) {
 	} {
 		name := fmt.Sprintf("%s/est=%v,clc=%v,decline=%v,noPeer=%v", tt.name, tt.stack.estDelay, tt.stack.clcDelay, tt.stack.decline != "", tt.stack.noPeer)
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			res := launched(t, tt.stack, "", nil, append([]string{"python3", "-c", pythonSignals, tt.name, addr}, tt.args...)...)
 			if res.status != 0 || res.out != "done\n" {
 				t.Errorf("status %d, %+v\n%s", res.status, res.stats, res.out)

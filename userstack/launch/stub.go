@@ -103,29 +103,19 @@ func startStub(ctx context.Context, cfg *Config, path string, env []string) (_ *
 		return nil, -1, fmt.Errorf("launch: %w", os.NewSyscallError("socketpair", err))
 	}
 	defer unix.Close(socks[0])
-	// The stub's end keeps its number, so that it takes the place of no
-	// descriptor that the program is to inherit.
-	if _, err := unix.FcntlInt(uintptr(socks[1]), unix.F_SETFD, 0); err != nil {
-		_ = unix.Close(socks[1])
-		return nil, -1, fmt.Errorf("launch: %w", os.NewSyscallError("fcntl", err))
-	}
 	flags := stubNoFlags
 	if cfg.AllowIOUring {
 		flags = stubAllowIOUring
 	}
-	std := func(f, def *os.File) *os.File {
-		if f == nil {
-			return def
-		}
-		return f
-	}
-	p, err := os.StartProcess("/proc/self/exe", append([]string{stubName, strconv.Itoa(socks[1]), flags, path}, cfg.Argv...), &os.ProcAttr{
-		Dir: cfg.Dir, Env: env,
-		Files: []*os.File{std(cfg.Stdin, os.Stdin), std(cfg.Stdout, os.Stdout), std(cfg.Stderr, os.Stderr)},
-	})
+	argv := append([]string{stubName, strconv.Itoa(socks[1]), flags, path}, cfg.Argv...)
+	pid, err := children.start(argv, &syscall.ProcAttr{Dir: cfg.Dir, Env: env, Files: stubFiles(cfg, socks[1])})
 	_ = unix.Close(socks[1])
 	if err != nil {
 		return nil, -1, fmt.Errorf("launch: cannot start the stub: %w", err)
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return nil, -1, fmt.Errorf("launch: %w", err)
 	}
 	listener, err = followStub(ctx, socks[0], cfg.Argv[0])
 	if err != nil {
@@ -134,9 +124,33 @@ func startStub(ctx context.Context, cfg *Config, path string, env []string) (_ *
 		}
 		_ = p.Kill()
 		_, _ = p.Wait()
+		children.remove(pid)
 		return nil, -1, err
 	}
 	return p, listener, nil
+}
+
+// stubFiles lists the descriptors of the stub: the standard ones, those that
+// the launcher inherited and passes on, and sock. Each keeps its number, so
+// that sock takes the place of none that the program is to inherit. Naming sock
+// here, other than by clearing its close-on-exec flag, keeps it from children
+// that are started meanwhile.
+func stubFiles(cfg *Config, sock int) []uintptr {
+	files := make([]uintptr, 3, sock+1)
+	for i, f := range []*os.File{cfg.Stdin, cfg.Stdout, cfg.Stderr} {
+		files[i] = uintptr(i)
+		if f != nil {
+			files[i] = f.Fd()
+		}
+	}
+	for fd := 3; fd < sock; fd++ {
+		keep := ^uintptr(0)
+		if f, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && f&unix.FD_CLOEXEC == 0 {
+			keep = uintptr(fd)
+		}
+		files = append(files, keep)
+	}
+	return append(files, uintptr(sock))
 }
 
 // followStub reads the stub's reports up to the end of file that exec makes.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// children are the programs that calls of Run wait for. This one variable is
+// the package's own because what it speaks of, the children to reap, belongs
+// to the process as a whole: no Run may reap what another one waits for.
+var children childSet
+
+type childSet struct {
+	mu   sync.Mutex
+	pids map[int]struct{}
+}
+
+// start starts our own executable with argv and enters it.
+func (s *childSet) start(argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pid, _, err = syscall.StartProcess("/proc/self/exe", argv, attr)
+	if err != nil {
+		return 0, err
+	}
+	if s.pids == nil {
+		s.pids = make(map[int]struct{})
+	}
+	s.pids[pid] = struct{}{}
+	return pid, nil
+}
+
+func (s *childSet) remove(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pids, pid)
+}
+
+// reapOrphans reaps, until done, descendants that became our children when
+// their parents ended, as we are a subreaper.
+func reapOrphans(done <-chan struct{}) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, unix.SIGCHLD)
+	defer signal.Stop(ch)
+	own := filters(os.Getpid())
+	for {
+		for children.reapOne(own) {
+		}
+		select {
+		case <-ch:
+		case <-done:
+			for children.reapOne(own) {
+			}
+			return
+		}
+	}
+}
+
+// reapOne reaps one orphan and tells whether there was one. Children that
+// others in this process wait for have no filter of ours.
+func (s *childSet) reapOne(own int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	pid := siginfoPID(&info)
+	if _, known := s.pids[pid]; err != nil || pid <= 0 || known || filters(pid) <= own {
+		return false
+	}
+	got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	return err == nil && got == pid
+}
+
+// filters counts the seccomp filters of a process; before Linux 5.9 it can
+// only tell whether there are any.
+func filters(pid int) int {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0
+	}
+	if n, err := statusInt(b, "Seccomp_filters:"); err == nil {
+		return n
+	}
+	mode, _ := statusInt(b, "Seccomp:")
+	return mode
+}
