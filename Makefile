@@ -23,7 +23,7 @@ COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 E2E          = ./internal/e2e/...
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test lint cross race e2e fuzz soak bench demo generate test-tools clean
+.PHONY: all help build install uninstall test lint cross race e2e fuzz soak bench demo guest generate test-tools clean
 
 all: build
 
@@ -41,6 +41,7 @@ help:
 	  'soak       all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'bench      SMC-R in user space beside kernel TCP' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
+	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
 	  'test-tools install what the tests need (Debian, root)' \
 	  'clean      remove bin and dist'
@@ -101,6 +102,10 @@ demo: build
 	@scripts/setup-test-tools demo
 	$(say) 'demo'
 	@$(GO) run -buildvcs=false ./examples/demo -smcr bin/smcr $(DEMOFLAGS)
+
+guest:
+	@scripts/setup-test-tools guest
+	@$(GO) run -buildvcs=false ./internal/guest/shell $(GUESTFLAGS)
 
 generate:
 	$(say) 'go generate'
