@@ -299,7 +299,9 @@ func manyQueuePairs(t *testing.T, open Open) {
 	}
 	var ps []pairOf
 	for i := range conns {
-		a, b := Connect(t, p, Config{})
+		// So many at once overrun a receiver that the race detector slows
+		// down: give them time to come through.
+		a, b := Connect(t, p, Config{Timeout: 18})
 		c := pairOf{a: a, b: b}
 		c.src, c.data = a.MR(msgs*size, 0)
 		c.dst, c.got = b.MR(msgs*size, All)
