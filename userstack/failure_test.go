@@ -4,6 +4,7 @@ package userstack
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -55,7 +56,7 @@ func startTraffic(t *testing.T, c, s *Conn, seed uint64) *traffic {
 					x.errs[i] = err
 					return
 				}
-				time.Sleep(time.Duration(r.IntN(20000)) * time.Microsecond)
+				time.Sleep(time.Duration(r.IntN(40000)) * time.Microsecond)
 			}
 		})
 		x.wg.Go(func() {
@@ -98,11 +99,19 @@ type stream struct {
 func newStream(seed uint64) *stream { return &stream{r: rand.NewPCG(seed, 0x57)} }
 
 func (s *stream) fill(p []byte) {
-	for i := range p {
+	for len(p) > 0 {
 		if s.n == 0 {
+			for len(p) >= 8 {
+				binary.LittleEndian.PutUint64(p, s.r.Uint64())
+				p = p[8:]
+			}
+			if len(p) == 0 {
+				return
+			}
 			s.w, s.n = s.r.Uint64(), 8
 		}
-		p[i] = byte(s.w)
+		p[0] = byte(s.w)
+		p = p[1:]
 		s.w >>= 8
 		s.n--
 	}
