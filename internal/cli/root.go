@@ -4,6 +4,7 @@ package cli
 
 import (
 	"smcr/internal/applycmd"
+	"smcr/internal/check"
 	"smcr/internal/cmdutil"
 	"smcr/internal/connection"
 	"smcr/internal/device"
@@ -28,6 +29,7 @@ import (
 func commands(f *cmdutil.Factory) []*cobra.Command {
 	return []*cobra.Command{
 		applycmd.NewCmd(f),
+		check.NewCmd(f),
 		connection.NewCmd(f),
 		device.NewCmd(f),
 		exportcmd.NewCmd(f),

@@ -38,6 +38,16 @@ func session(ctx context.Context, command string, serveArgs []string) (_ *broker
 	return c, err == nil, derr
 }
 
+// Session opens a session for a command of smcr that tries the stack out, and
+// starts the stack if there is none. The error says what to do.
+func Session(ctx context.Context, command string) (_ *broker.Client, started bool, err error) {
+	c, started, err := session(ctx, command, nil)
+	if err != nil {
+		return nil, false, sessionError(err)
+	}
+	return c, started, nil
+}
+
 func dial(ctx context.Context, command string) (*broker.Client, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unixpacket", service.RunSocket)

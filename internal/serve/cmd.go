@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/config"
 	"smcr/userstack"
 
 	"github.com/spf13/cobra"
@@ -32,6 +33,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"Where eBPF is not permitted, SMC cannot be announced in the TCP handshake. The\n" +
 			"stack says so once and then uses SMC-R only toward the peers of --assume-smc;\n" +
 			"these must have it configured likewise.\n\n" +
+			"At the start, and again on SIGHUP, it reads " + config.DefaultPath + " if there is\n" +
+			"one, or the file of --config; 'smcr apply' describes it. The stack then has what\n" +
+			"the file says and nothing else: pnetids set with 'smcr pnet' are gone unless they\n" +
+			"are in the file. Devices that are not in this network namespace are left out. A\n" +
+			"file with an error keeps the stack from starting; on SIGHUP it changes nothing.\n\n" +
 			"It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or root.",
 		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
 		Args:    cmdutil.NoArgs,
@@ -57,6 +63,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
+	fl.StringVar(&o.Config, "config", "", "read this configuration `file` (default "+config.DefaultPath+", if there is one)")
 	fl.StringArrayVar(&o.NetDevs, "netdev", nil, "let only this `netdev` carry RoCE; may be repeated (default: all)")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "take the peers of this `prefix` to speak SMC where the TCP handshake cannot tell; may be repeated")
 	fl.BoolVar(&o.NoOption, "no-tcp-option", false, "do not load the eBPF program that announces SMC in the TCP handshake")
@@ -70,6 +77,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	if err := fl.MarkHidden("on-demand"); err != nil {
 		panic(err) // the flag was defined a line ago
 	}
+	_ = cmd.RegisterFlagCompletionFunc("netdev", cmdutil.CompleteNetDevs)
+	_ = cmd.RegisterFlagCompletionFunc("config", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -36,6 +36,9 @@ type Options struct {
 	IdleTimeout time.Duration
 	OnDemand    bool
 	LogLevel    slog.Level
+	// Config is the configuration file. Empty means that of the host, which
+	// need not exist.
+	Config string
 }
 
 // ErrPrivilege tells that software RoCE cannot be used by this user.
@@ -61,6 +64,15 @@ func run(ctx context.Context, o *Options) error {
 	s, err := service.New(cfg)
 	if err != nil {
 		return err
+	}
+	conf := &configurator{path: o.Config, ctl: s.Stack().Control(), log: cfg.Log}
+	// Whoever sends SIGHUP early must not end the stack.
+	defer conf.reloadOnHangup(ctx)()
+	if err := conf.load(ctx); err != nil {
+		// With its context ended Run takes the stack down at once.
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return errors.Join(err, s.Run(ended))
 	}
 	cfg.Log.Info("serving", "pid", os.Getpid())
 	if o.OnDemand {

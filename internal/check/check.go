@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/output"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+// defaultTimeout bounds a check; a CLC handshake with a peer that is silent
+// ends after half of it.
+const defaultTimeout = 20 * time.Second
+
+type options struct {
+	*cmdutil.Factory
+	host    string
+	port    string // or ""
+	format  string
+	timeout time.Duration
+
+	env environment
+}
+
+// An environment answers what is not asked of a stack.
+type environment interface {
+	// Resolve returns the addresses of a host.
+	Resolve(ctx context.Context, host string) ([]netip.Addr, error)
+	// Port returns the number of a port, which may have a name.
+	Port(ctx context.Context, port string) (uint16, error)
+	// Route returns the way to an address.
+	Route(remote netip.Addr) (route, error)
+	// Start starts the stack in user space and returns a control of it.
+	Start(ctx context.Context) (nl.Multi, error)
+	// Probe connects to remote through a stack and closes the connection.
+	Probe(ctx context.Context, b nl.Backend, remote netip.AddrPort) (outcome, error)
+}
+
+// NewCmd returns the command smcr check.
+func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, system{}, nil) }
+
+func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cobra.Command {
+	opts := &options{Factory: f, env: env}
+	cmd := &cobra.Command{
+		Use:   "check HOST[:PORT]",
+		Short: "Say whether SMC-R can work toward a peer, and what is missing",
+		Long: "Say step by step whether SMC-R can work toward a peer, and what to do where it\n" +
+			"cannot: the stack, the route and its network device, the pnetid, the RoCE\n" +
+			"device and its port, the enterprise IDs; then, with a port, the TCP connection,\n" +
+			"the SMC option in its handshake, and the CLC handshake with the reason of a\n" +
+			"decline.\n\n" +
+			"With a port a connection to the server there is opened, and closed without\n" +
+			"sending data. The server has to be one that uses SMC-R itself, such as a\n" +
+			"program under 'smcr run' on the peer.\n\n" +
+			"Every stack of this network namespace is checked. Where there is none, that in\n" +
+			"user space is started as 'smcr run' does.\n\n" +
+			"Exit status: 0 if a stack can, 1 if none can.",
+		Example: "  smcr check 10.1.0.2:8080\n  smcr check server.example.com -o json",
+		Args:    cmdutil.OneArg("host"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if opts.host, opts.port, err = split(args[0]); err != nil {
+				return err
+			}
+			if opts.timeout <= 0 {
+				return cmdutil.UsageError("--timeout %v: the time must be positive", opts.timeout)
+			}
+			if runF != nil {
+				return runF(opts)
+			}
+			return checkRun(cmd.Context(), opts)
+		},
+		ValidArgsFunction: f.CompletePeers(),
+	}
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	cmd.Flags().DurationVar(&opts.timeout, "timeout", defaultTimeout, "give up after this `time`")
+	_ = cmd.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions)
+	return cmd
+}
+
+// split takes the port from a host. An IPv6 address with a port needs brackets.
+func split(arg string) (host, port string, err error) {
+	if _, err := netip.ParseAddr(strings.Trim(arg, "[]")); err == nil {
+		return strings.Trim(arg, "[]"), "", nil
+	}
+	if !strings.Contains(arg, ":") {
+		if arg == "" {
+			return "", "", cmdutil.UsageError("the host is empty")
+		}
+		return arg, "", nil
+	}
+	host, port, err = net.SplitHostPort(arg)
+	if err != nil || host == "" || port == "" {
+		return "", "", cmdutil.UsageError("%q is not HOST, HOST:PORT or [IPv6 address]:PORT", arg)
+	}
+	return host, port, nil
+}
+
+// A reportJSON is the check of one stack in JSON.
+type reportJSON struct {
+	Stack  string `json:"stack"`
+	Host   string `json:"host"`
+	Remote string `json:"remote,omitempty"`
+	OK     bool   `json:"ok"`
+	Steps  []Step `json:"steps"`
+}
+
+func checkRun(ctx context.Context, opts *options) error {
+	ctx, cancel := context.WithTimeout(ctx, opts.timeout)
+	defer cancel()
+	var port uint16
+	if opts.port != "" {
+		var err error
+		if port, err = opts.env.Port(ctx, opts.port); err != nil {
+			return cmdutil.UsageError("no port %q", opts.port)
+		}
+	}
+	addrs, err := opts.env.Resolve(ctx, opts.host)
+	if err != nil || len(addrs) == 0 {
+		return failed(opts, []reportJSON{{Host: opts.host, Steps: []Step{{
+			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err),
+			Advice: "give the address, or see 'getent hosts " + opts.host + "'",
+		}}}})
+	}
+	m, err := stacks(ctx, opts)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	var reports []reportJSON
+	for _, b := range m {
+		c := checker{env: opts.env, host: opts.host, netdev: opts.NetDev, addrs: addrs, port: port, hasPort: opts.port != ""}
+		c.run(ctx, b)
+		r := reportJSON{Stack: b.Name, Host: opts.host, OK: c.ok(), Steps: c.steps}
+		if c.remote.IsValid() {
+			r.Remote = c.remote.String()
+		}
+		reports = append(reports, r)
+	}
+	return failed(opts, reports)
+}
+
+// stacks connects to the stacks to check, and starts one where there is none
+// and none was asked for.
+func stacks(ctx context.Context, opts *options) (nl.Multi, error) {
+	m, err := opts.Dial(ctx, opts.Backend)
+	if cmdutil.ExitCode(err) == cmdutil.ExitNoBackend && (opts.Backend == "auto" || opts.Backend == "user") {
+		return opts.env.Start(ctx)
+	}
+	return m, err
+}
+
+// failed prints the reports and returns the error of a check that no stack
+// passed.
+func failed(opts *options, reports []reportJSON) error {
+	if err := show(opts, reports); err != nil {
+		return err
+	}
+	for _, r := range reports {
+		if r.OK {
+			return nil
+		}
+	}
+	return &cmdutil.StatusError{Code: cmdutil.ExitError}
+}
+
+func show(opts *options, reports []reportJSON) error {
+	if opts.format == cmdutil.FormatJSON {
+		return output.JSON(opts.IO.Out, reports)
+	}
+	var b strings.Builder
+	for i, r := range reports {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		if len(reports) > 1 {
+			fmt.Fprintf(&b, "Stack: %s\n", r.Stack)
+		}
+		for _, s := range r.Steps {
+			fmt.Fprintf(&b, "%-7s  %-6s  %s\n", s.Result, s.Name, s.Text)
+			if s.Advice != "" {
+				fmt.Fprintf(&b, "%-7s  %-6s  -> %s\n", "", "", s.Advice)
+			}
+		}
+	}
+	_, err := io.WriteString(opts.IO.Out, b.String())
+	return err
+}

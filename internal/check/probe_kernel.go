@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"smcr/nl"
+	"smcr/userstack/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// Protocols of AF_SMC (linux/smc.h).
+const (
+	smcProtoIPv4 = 0
+	smcProtoIPv6 = 1
+)
+
+// pollStep bounds each wait for the kernel, so that the context's end is seen.
+const pollStep = 100 * time.Millisecond
+
+// probeKernel connects an AF_SMC socket, which the kernel takes through all
+// handshakes, and reads from sock_diag what became of it.
+func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out outcome, err error) {
+	protocol := smcProtoIPv4
+	if remote.Addr().Is6() {
+		protocol = smcProtoIPv6
+	}
+	fd, err := socket(unix.AF_SMC, protocol)
+	if err != nil {
+		return out, err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return out, os.NewSyscallError("fcntl", err)
+	}
+	sa, err := sockaddr(remote)
+	if err != nil {
+		return out, err
+	}
+	begin := time.Now()
+	if out.TCPError, err = connect(ctx, fd, sa); err != nil || out.TCPError != nil {
+		return out, err
+	}
+	out.Took = time.Since(begin)
+	out.Local = localAddr(fd)
+	c := find(ctx, ctl, out.Local, remote)
+	if c == nil {
+		return out, errors.New("the kernel does not list the connection: is the module smc_diag loaded?")
+	}
+	out.kernel(c)
+	return out, nil
+}
+
+// connect connects without blocking. The first error is the socket's.
+func connect(ctx context.Context, fd int, sa unix.Sockaddr) (sockErr, err error) {
+	switch err := unix.Connect(fd, sa); {
+	case err == nil:
+		return nil, nil
+	case !errors.Is(err, unix.EINPROGRESS):
+		return err, nil
+	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	for {
+		n, err := unix.Poll(fds, int(pollStep.Milliseconds()))
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx), nil
+		case errors.Is(err, unix.EINTR) || err == nil && n == 0:
+			continue
+		case err != nil:
+			return nil, os.NewSyscallError("poll", err)
+		}
+		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		switch {
+		case err != nil:
+			return nil, os.NewSyscallError("getsockopt SO_ERROR", err)
+		case v != 0:
+			return syscall.Errno(v), nil
+		}
+		return nil, nil
+	}
+}
+
+// kernel takes the outcome from the socket's row.
+func (o *outcome) kernel(c *nl.Connection) {
+	if c.Mode != nl.ModeTCP {
+		o.Announced, o.SMC = true, true
+		o.LinkGroup = c.LinkGroup
+		if c.Link != nil {
+			o.IBDev = c.Link.IBDev
+		}
+		return
+	}
+	o.Reason = wire.Diagnosis(c.Fallback.Reason)
+	o.Announced = o.Reason != wire.DiagPeerNoSMC
+	if o.Reason == wire.DiagPeerDeclined {
+		o.Remote = true
+		o.Reason = wire.Diagnosis(c.Fallback.Peer)
+	}
+	if o.Reason == 0 {
+		o.Text = "the connection is plain TCP, and the kernel gives no reason"
+	}
+}

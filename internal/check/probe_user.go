@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"smcr/internal/run"
+	"smcr/nl"
+	"smcr/userstack/broker"
+	"smcr/userstack/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// closeWait bounds the wait for the orderly end of the connection tried.
+const closeWait = 2 * time.Second
+
+// probeUser connects as a program under smcr run does: the stack gets a TCP
+// socket and says what became of it.
+func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out outcome, err error) {
+	session, _, err := run.Session(ctx, "smcr check "+remote.String())
+	if err != nil {
+		return out, err
+	}
+	defer session.Close()
+	domain := unix.AF_INET
+	if remote.Addr().Is6() {
+		domain = unix.AF_INET6
+	}
+	fd, err := socket(domain, unix.IPPROTO_TCP)
+	if err != nil {
+		return out, err
+	}
+	defer unix.Close(fd)
+	begin := time.Now()
+	conn, err := session.Connect(fd, broker.ConnectRequest{Remote: remote})
+	if err != nil {
+		return out, err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			_ = conn.Cancel()
+			if out.Took == 0 {
+				out.TCPError = context.Cause(ctx)
+			} else {
+				out.Text = "no end of the CLC handshake in time"
+			}
+			return out, nil
+		case ev, ok := <-conn.Events():
+			if !ok {
+				return out, errors.Join(session.Err(), errors.New("the stack gave up on the connection"))
+			}
+			done, err := out.user(ctx, ctl, conn, ev, fd, remote, begin)
+			if done || err != nil {
+				return out, err
+			}
+		}
+	}
+}
+
+// user takes the next event of a connection. It returns true when the outcome
+// is known.
+func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientConn, ev broker.Event, fd int, remote netip.AddrPort, begin time.Time) (bool, error) {
+	switch ev.Kind {
+	case broker.EventNotCandidate:
+		o.NotCandidate = strings.TrimPrefix(ev.Text, "userstack: ")
+		return true, nil
+	case broker.EventFailed:
+		if o.Took != 0 { // TCP was through
+			o.Text = strings.TrimPrefix(ev.Text, "userstack: ")
+			return true, nil
+		}
+		o.TCPError = ev.Errno
+		return true, nil
+	case broker.EventEstablished:
+		o.Took = time.Since(begin)
+		o.Local = localAddr(fd)
+		o.Announced = ev.PeerSMC
+		if !ev.PeerSMC {
+			return true, nil
+		}
+		return false, conn.Proceed()
+	case broker.EventReady:
+		if ev.Mode == broker.ModeTCP {
+			o.declined(ev.Text)
+			return true, conn.Release()
+		}
+		o.SMC = true
+		if c := find(ctx, ctl, o.Local, remote); c != nil {
+			o.LinkGroup = c.LinkGroup
+			if c.Link != nil {
+				o.IBDev = c.Link.IBDev
+			}
+		}
+		return true, end(ctx, conn)
+	case broker.EventClosed:
+		return true, errors.New("the stack closed the connection: " + ev.Text)
+	}
+	return false, nil
+}
+
+// end closes a connection over SMC-R in order, so that the peer's program sees
+// an end of file and no reset.
+func end(ctx context.Context, conn *broker.ClientConn) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		_ = conn.Cancel()
+		return os.NewSyscallError("socketpair", err)
+	}
+	err = conn.Attach(pair[1])
+	_ = unix.Close(pair[1])
+	_ = unix.Close(pair[0])
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(closeWait)
+	defer timer.Stop()
+	for {
+		select {
+		case _, ok := <-conn.Events():
+			if !ok {
+				return nil
+			}
+		case <-timer.C:
+			return nil // the peer's program does not read: the session's end resets it
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// diagnosisText finds the code in the text of a decline.
+var diagnosisText = regexp.MustCompile(`0x([0-9a-f]{8})`)
+
+// declined takes the reason out of the text with which the stack explains a
+// connection that stays TCP.
+func (o *outcome) declined(text string) {
+	o.Text = strings.TrimPrefix(text, "userstack: ")
+	o.Remote = strings.HasPrefix(o.Text, "peer declined")
+	if m := diagnosisText.FindStringSubmatch(text); m != nil {
+		if v, err := strconv.ParseUint(m[1], 16, 32); err == nil {
+			o.Reason = wire.Diagnosis(v)
+		}
+	}
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"smcr/nl"
+	"smcr/pnet"
+	"smcr/userstack/wire"
+)
+
+// A Result is the outcome of a step.
+type Result string
+
+// Results.
+const (
+	OK      Result = "ok"
+	Failed  Result = "FAILED"
+	Skipped Result = "skipped"
+)
+
+// A Step is one line of a check.
+type Step struct {
+	Name   string `json:"name"`
+	Result Result `json:"result"`
+	Text   string `json:"text"`
+	Advice string `json:"advice,omitempty"` // what to do where it failed
+}
+
+// A route is the way to a peer.
+type route struct {
+	NetDev  string       // outgoing network device
+	Lower   []string     // the devices beneath, if it is a VLAN or the like
+	Local   netip.Prefix // own address on it, with the prefix length
+	Gateway netip.Addr   // zero: the peer is in the same subnet
+	IsLocal bool         // the peer is this host
+}
+
+// An outcome is what became of a connection that was tried.
+type outcome struct {
+	TCPError     error          // TCP could not connect
+	NotCandidate string         // why the stack did not try SMC
+	Announced    bool           // the peer's SYN-ACK had the SMC option
+	SMC          bool           // the connection used SMC
+	Remote       bool           // the peer declined
+	Reason       wire.Diagnosis // of the decline
+	Text         string         // of an error that is no decline
+	Local        netip.AddrPort // own end
+	Took         time.Duration  // until it was known
+	LinkGroup    nl.LinkGroupID // 0: not known
+	IBDev        string
+}
+
+// A checker checks one stack.
+type checker struct {
+	env     environment
+	host    string
+	netdev  func(uint32) string
+	addrs   []netip.Addr
+	port    uint16
+	hasPort bool
+
+	steps  []Step
+	remote netip.Addr
+	info   nl.SysInfo
+	route  route
+	v2     bool // version 2 with a common enterprise ID is possible
+}
+
+func (c *checker) add(name string, r Result, advice, format string, args ...any) bool {
+	c.steps = append(c.steps, Step{name, r, fmt.Sprintf(format, args...), advice})
+	return r != Failed
+}
+
+func (c *checker) ok() bool {
+	return !slices.ContainsFunc(c.steps, func(s Step) bool { return s.Result == Failed })
+}
+
+// run takes the steps until one fails; those after it are skipped, because they
+// depend on it.
+func (c *checker) run(ctx context.Context, b nl.Backend) {
+	steps := []struct {
+		name string
+		f    func(context.Context, nl.Backend) bool
+	}{
+		{"stack", c.stack}, {"name", c.name}, {"eid", c.eid}, {"route", c.path}, {"device", c.device}, {"tcp", c.connect},
+	}
+	for i, s := range steps {
+		if s.f(ctx, b) {
+			continue
+		}
+		for _, later := range steps[i+1:] {
+			c.add(later.name, Skipped, "", "depends on the above")
+		}
+		return
+	}
+}
+
+func (c *checker) stack(ctx context.Context, b nl.Backend) bool {
+	info, err := b.SysInfo(ctx)
+	if err != nil {
+		return c.add("stack", Failed, "see 'smcr info'", "%s: %v", b.Name, err)
+	}
+	c.info = info
+	if info.Stack != "" {
+		return c.add("stack", OK, "", "%s in user space, process %d, SMC version %d", info.Stack, info.PID, info.Version)
+	}
+	return c.add("stack", OK, "", "%s, SMC version %d.%d", b.Name, info.Version, info.Release)
+}
+
+// name chooses the address: the first one to which there is a direct way.
+func (c *checker) name(context.Context, nl.Backend) bool {
+	c.remote = c.addrs[0]
+	for _, a := range c.addrs {
+		if r, err := c.env.Route(a); err == nil && !r.Gateway.IsValid() && !r.IsLocal {
+			c.remote = a
+			break
+		}
+	}
+	if c.host == c.remote.String() {
+		return true // says nothing new
+	}
+	return c.add("name", OK, "", "%s is %s", c.host, c.remote)
+}
+
+func (c *checker) eid(ctx context.Context, b nl.Backend) bool {
+	if c.info.Version < 2 {
+		return c.add("eid", Skipped, "", "version 1 of SMC needs no enterprise ID")
+	}
+	eids, err := b.UEIDs(ctx)
+	if err != nil && !errors.Is(err, nl.ErrNotSupported) {
+		return c.add("eid", Failed, "see 'smcr ueid list'", "%v", err)
+	}
+	if s, err := b.SEID(ctx); err == nil && s.Enabled && s.Value != "" {
+		eids = append(eids, s.Value)
+	}
+	c.v2 = len(eids) > 0 && c.info.SMCRv2
+	if len(eids) == 0 {
+		return c.add("eid", OK, "", "none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'")
+	}
+	return c.add("eid", OK, "", "%s: the peer needs one of them for version 2", strings.Join(eids, ", "))
+}
+
+func (c *checker) path(context.Context, nl.Backend) bool {
+	r, err := c.env.Route(c.remote)
+	if err != nil {
+		return c.add("route", Failed, fmt.Sprintf("see 'ip route get %s'", c.remote), "no route to %s: %v", c.remote, err)
+	}
+	c.route = r
+	switch {
+	case r.IsLocal:
+		return c.add("route", Failed, "try it from another host, or from another network namespace", "%s is this host: SMC-R joins two hosts", c.remote)
+	case r.Gateway.IsValid() && !c.v2:
+		return c.add("route", Failed, "use an address of the peer in a subnet of this host; or version 2 of SMC, with an enterprise ID (smcr ueid add) on both hosts",
+			"%s is behind router %s: version 1 of SMC-R needs it in the same subnet", c.remote, r.Gateway)
+	case r.Gateway.IsValid():
+		return c.add("route", OK, "", "%s, by router %s: only version 2 of SMC-R goes that way", r.NetDev, r.Gateway)
+	}
+	return c.add("route", OK, "", "%s, own address %s: same subnet", r.NetDev, r.Local)
+}
+
+// device finds the RoCE ports for the route, as the stacks do.
+func (c *checker) device(ctx context.Context, b nl.Backend) bool {
+	devices, err := b.Devices(ctx)
+	if err != nil {
+		return c.add("device", Failed, "see 'smcr device list'", "%v", err)
+	}
+	pnets, err := b.PNETs(ctx)
+	if err != nil {
+		return c.add("device", Failed, "see 'smcr pnet list'", "%v", err)
+	}
+	table := new(pnet.Table)
+	for _, p := range pnets {
+		_ = table.Add(p) // a stack holds none that is refused
+	}
+	var ports []pnet.Port
+	for _, d := range devices {
+		for i, p := range d.Ports {
+			if !p.Valid || d.Name == "" {
+				continue
+			}
+			port := pnet.Port{Device: d.Name, Port: uint8(i + 1), NetDev: c.netdev(p.NetDev), Active: p.Active}
+			if !p.PNETUser {
+				port.Hardware = p.PNETID
+			}
+			ports = append(ports, port)
+		}
+	}
+	netdev := pnet.NetDev{Name: c.route.NetDev, Lower: c.route.Lower}
+	found, id := table.Match(netdev, ports)
+	if len(found) > 0 {
+		var names []string
+		for _, p := range found {
+			names = append(names, fmt.Sprintf("%s port %d", p.Device, p.Port))
+		}
+		return c.add("device", OK, "", "%s, active%s", strings.Join(names, ", "), because(id, c.route.NetDev))
+	}
+	for i := range ports {
+		ports[i].Active = true
+	}
+	down, _ := table.Match(netdev, ports)
+	switch {
+	case len(down) > 0:
+		p := down[0]
+		return c.add("device", Failed, fmt.Sprintf("see 'ip link show %s'", p.NetDev), "%s port %d is not active", p.Device, p.Port)
+	case id != "":
+		return c.add("device", Failed, fmt.Sprintf("give it to one: smcr pnet add %s -D IBDEV; 'smcr device list' has their names", id),
+			"no RoCE device has pnetid %s of netdev %s", id, c.route.NetDev)
+	case len(ports) == 0:
+		return c.add("device", Failed, "load the driver of the RNIC, or see 'smcr rnics'", "the stack has no RoCE device")
+	}
+	return c.add("device", Failed, fmt.Sprintf("give one pnetid to both: smcr pnet add NET1 -I %s -D IBDEV; 'smcr device list' has the names", c.route.NetDev),
+		"no RoCE device on netdev %s, and no pnetid that leads to another", c.route.NetDev)
+}
+
+// because says how a device was found.
+func because(id, netdev string) string {
+	if id == "" {
+		return ", on the netdev of the route"
+	}
+	return fmt.Sprintf(", pnetid %s as netdev %s", id, netdev)
+}
+
+// connect takes the steps for which a connection is needed: the TCP handshake,
+// the option in it, the CLC handshake.
+func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
+	if !c.hasPort {
+		return c.add("tcp", Skipped, "", "no port was given: the option and the CLC handshake were not tried")
+	}
+	remote := netip.AddrPortFrom(c.remote, c.port)
+	out, err := c.env.Probe(ctx, b, remote)
+	switch {
+	case errors.Is(err, nl.ErrNotSupported):
+		return c.add("tcp", Skipped, "", "connections cannot be tried over this backend")
+	case err != nil:
+		return c.add("tcp", Failed, "", "%v", err)
+	case out.NotCandidate != "":
+		return c.add("option", Failed, c.candidateAdvice(out.NotCandidate), "the stack does not announce SMC: %s", out.NotCandidate)
+	case out.TCPError != nil:
+		advice := "see 'ip neigh' and the firewalls on the way"
+		if errors.Is(out.TCPError, syscall.ECONNREFUSED) {
+			advice = "start the server on the peer, under 'smcr run'"
+		}
+		return c.add("tcp", Failed, advice, "no connection to %s: %v", remote, out.TCPError)
+	}
+	c.add("tcp", OK, "", "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
+	if !out.Announced {
+		return c.add("option", Failed, "run the server under 'smcr run' (or smc_run) and look for 'smcr info' there; firewalls may remove TCP option 254 (tcpdump shows it)",
+			"the peer did not announce SMC in the TCP handshake")
+	}
+	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
+	switch {
+	case out.SMC && out.LinkGroup != 0:
+		return c.add("clc", OK, "", "SMC-R, link group %s over %s", out.LinkGroup, out.IBDev)
+	case out.SMC && out.IBDev != "":
+		return c.add("clc", OK, "", "SMC-R over %s", out.IBDev)
+	case out.SMC:
+		return c.add("clc", OK, "", "SMC-R")
+	case out.Reason == 0:
+		return c.add("clc", Failed, "see the logs of both hosts' stacks", "%s", out.Text)
+	}
+	who := "this host"
+	if out.Remote {
+		who = "the peer"
+	}
+	return c.add("clc", Failed, advise(out.Reason, out.Remote), "%s declined: %s", who, out.Reason)
+}
+
+func (c *checker) candidateAdvice(why string) string {
+	switch {
+	case strings.Contains(why, "TCP option"):
+		return "run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts"
+	case strings.Contains(why, "no device has pnetid"):
+		return "give it to one: smcr pnet add PNETID -D IBDEV; 'smcr device list' has their names"
+	case strings.Contains(why, "no RoCE device"):
+		return "see 'smcr device list' and 'smcr pnet list'"
+	}
+	return ""
+}
+
+// advise says what to do about a decline.
+func advise(d wire.Diagnosis, remote bool) string {
+	on := "on this host"
+	if remote {
+		on = "on the peer"
+	}
+	switch d {
+	case wire.DiagMem:
+		return "look for memory and RLIMIT_MEMLOCK " + on
+	case wire.DiagTimeoutConfLink, wire.DiagTimeoutAddLink, wire.DiagNoRoute, wire.DiagReadyLink, wire.DiagOldTimeout:
+		return "RoCE frames (ethertype 0x8915, or UDP port 4791) do not get through: look at switches, VLANs, MTU and firewalls"
+	case wire.DiagPeerNoSMC:
+		return "run the server under 'smcr run' (or smc_run)"
+	case wire.DiagIPsec:
+		return "SMC cannot carry connections that IPsec protects"
+	case wire.DiagNoSMCDev, wire.DiagNoSMCRDev, wire.DiagNoSMCDDev:
+		return "see 'smcr device list' and 'smcr pnet list' " + on
+	case wire.DiagNoUEID, wire.DiagNoSEID:
+		return "define the same enterprise ID on both hosts: smcr ueid add EID"
+	case wire.DiagModeMismatch:
+		return "one side has SMC-D only: see 'smcr device list' " + on
+	case wire.DiagRMBEEyecatcher:
+		return "Linux refuses eye catchers: run 'smcr serve' without --eye-catcher"
+	case wire.DiagPrefixMismatch:
+		return "give both hosts' addresses the same prefix length: 'ip address'"
+	case wire.DiagVLAN, wire.DiagISMVLAN:
+		return "see 'ip -d link' for the VLANs of the RoCE device's netdev " + on
+	case wire.DiagNoActiveLink, wire.DiagNoServerLink, wire.DiagSync:
+		return "the hosts disagree on a link group that is about to end: try again in some seconds"
+	case wire.DiagVersion, wire.DiagRelease, wire.DiagNoV2Ext:
+		return "the peers have no version of SMC in common"
+	case wire.DiagConfig, wire.DiagSocketOption:
+		return "see the log of the stack " + on
+	}
+	return "see the logs of both hosts' stacks"
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"smcr/nl"
+)
+
+// Usable returns c without what the stack behind ctl cannot take, and says in
+// one line each what that is: entries of devices that are not there, and what
+// belongs to a version of SMC that the stack does not speak. A file may serve
+// several stacks and network namespaces, and at boot it should not matter which
+// device comes first. netdev reports whether a network device exists in the
+// stack's network namespace.
+func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string) bool) (*Config, []string, error) {
+	d := *c
+	var left []string
+	info, err := ctl.SysInfo(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if info.Version < 2 {
+		if len(d.UEIDs) > 0 {
+			left = append(left, "ueids: this stack speaks version 1 of SMC")
+		}
+		if d.SEID != nil {
+			left = append(left, "seid: this stack speaks version 1 of SMC")
+		}
+		d.UEIDs, d.SEID = nil, nil
+	}
+	if len(d.PNETs) == 0 {
+		return &d, left, nil
+	}
+	devices, err := ctl.Devices(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	pnets := []nl.PNET{}
+	for _, n := range d.PNETs {
+		switch {
+		case n.NetDev != "" && !netdev(n.NetDev):
+			left = append(left, fmt.Sprintf("pnetid %s: no netdev %s here", n.ID, n.NetDev))
+		case n.IBDev != "" && !slices.ContainsFunc(devices, func(x nl.Device) bool { return x.Name == n.IBDev }):
+			left = append(left, fmt.Sprintf("pnetid %s: this stack has no RoCE device %s", n.ID, n.IBDev))
+		default:
+			pnets = append(pnets, n)
+		}
+	}
+	d.PNETs = pnets
+	return &d, left, nil
+}
