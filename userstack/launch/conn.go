@@ -91,6 +91,16 @@ func (c *conn) lend(n *notif, wait bool) bool {
 	}
 }
 
+// isSettled tells whether the attempt is over, so that lend does not wait.
+func (c *conn) isSettled() bool {
+	select {
+	case <-c.settled:
+		return true
+	default:
+		return false
+	}
+}
+
 // program duplicates the program's end of the pair, looking where it was last
 // and then at all descriptors of the process. It returns -1 if it is not
 // there.

@@ -39,7 +39,6 @@ type fakeStack struct {
 
 	mu     sync.Mutex
 	socks  map[*broker.Conn]*broker.Descriptor
-	conns  sync.WaitGroup
 	active atomic.Int64
 }
 

@@ -89,6 +89,15 @@ func options(names []uint32, tcp block) block {
 	return append(b, ret(retAllow))
 }
 
+// prologue allows calls of other ABIs and loads the number of the call.
+func prologue() []unix.SockFilter {
+	p := []unix.SockFilter{load(dataArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(retAllow), load(dataNr)}
+	if x32SyscallBit != 0 {
+		p = append(p, jump(unix.BPF_JSET, x32SyscallBit, 0, 1), ret(retAllow))
+	}
+	return p
+}
+
 // filterProgram builds the classic BPF program. System calls that carry data
 // come first: they alone of the frequent ones are not covered by the kernel's
 // bitmap of calls that are always allowed.
@@ -117,10 +126,7 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 	if !allowIOUring {
 		rules = append(rules, rule{unix.SYS_IO_URING_SETUP, block{errnoRet(unix.ENOSYS)}})
 	}
-	p := []unix.SockFilter{load(dataArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(retAllow), load(dataNr)}
-	if x32SyscallBit != 0 {
-		p = append(p, jump(unix.BPF_JSET, x32SyscallBit, 0, 1), ret(retAllow))
-	}
+	p := prologue()
 	for _, r := range rules {
 		if r.nr >= 0 {
 			p = append(p, whenEqual(uint32(r.nr), r.b)...)

@@ -4,6 +4,11 @@
 
 package launch
 
+import (
+	"os"
+	"syscall"
+)
+
 // LookPath finds out whether Run could start a program of that name: nil, or
 // the *StartError that Run would return.
 func LookPath(name string, env []string) error {
@@ -11,4 +16,14 @@ func LookPath(name string, env []string) error {
 		return &StartError{Program: name, Err: err}
 	}
 	return nil
+}
+
+// Exec becomes the program, with nothing of the launcher left: its connections
+// are native. It returns only the *StartError that Run would return.
+func Exec(argv []string) error {
+	path, err := lookPath(argv[0], "", os.Environ())
+	if err == nil {
+		err = syscall.Exec(path, argv, os.Environ())
+	}
+	return &StartError{Program: argv[0], Err: err}
 }

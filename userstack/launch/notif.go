@@ -6,6 +6,7 @@ package launch
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -78,6 +79,41 @@ func (l *notify) receive() (*notif, error) {
 	n := &notif{l: l}
 	_, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n.seccompNotif))
 	return n, err
+}
+
+// serve calls handle for each notification, one after the other, until the last
+// filtered task is gone or the eventfd stop is readable.
+func (l *notify) serve(stop int, handle func(*notif)) error {
+	fds := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil {
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			return os.NewSyscallError("poll", err)
+		}
+		switch {
+		case fds[1].Revents != 0:
+			return nil
+		case fds[0].Revents&unix.POLLIN != 0:
+			n, err := l.receive()
+			if errors.Is(err, unix.ENOENT) {
+				continue // killed between poll and here
+			}
+			if err != nil {
+				return os.NewSyscallError("ioctl SECCOMP_IOCTL_NOTIF_RECV", err)
+			}
+			handle(n)
+		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
+			return nil
+		}
+	}
+}
+
+// wakeUp makes an eventfd readable.
+func wakeUp(eventfd int) {
+	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
+	_, _ = unix.Write(eventfd, one[:])
 }
 
 // syncWakeUp asks for wake-ups that assume the waker is about to sleep, which

@@ -68,12 +68,6 @@ func (p *poller) watch(fd int, events uint32, f func(events uint32)) (*subscript
 	return s, nil
 }
 
-// change sets other events.
-func (s *subscription) change(events uint32) {
-	ev := unix.EpollEvent{Events: events, Fd: int32(uint32(s.id)), Pad: int32(s.id >> 32)}
-	_ = unix.EpollCtl(s.p.ep, unix.EPOLL_CTL_MOD, s.fd, &ev)
-}
-
 // stop ends the subscription. A call of f may still be running.
 func (s *subscription) stop() {
 	if s == nil {

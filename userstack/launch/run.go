@@ -88,6 +88,9 @@ type Config struct {
 	// Broker is the session with the service; it stays the caller's. With nil
 	// all connections are native.
 	Broker Broker
+	// Kernel, if set, has the kernel's own SMC carry the connections; Broker and
+	// AllowIOUring then have no effect. Sockets that io_uring makes are TCP.
+	Kernel *Kernel
 	// AllowIOUring lets the program use io_uring, whose connections bypass the
 	// launcher and are native TCP. By default io_uring_setup fails with ENOSYS.
 	AllowIOUring bool
@@ -159,7 +162,17 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 
 	sctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	s, err := newSupervisor(sctx, listener, cfg.Broker, log)
+	var s interface {
+		serve() error
+		interrupt()
+		close()
+		snapshot() Stats
+	}
+	if cfg.Kernel != nil {
+		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
+	} else {
+		s, err = newSupervisor(sctx, listener, cfg.Broker, log)
+	}
 	if err != nil {
 		_ = p.Kill()
 		_, _ = p.Wait()
@@ -183,9 +196,9 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	wg.Wait()
 	s.close()
 	if serveErr != nil {
-		return status, s.stats.snapshot(), fmt.Errorf("launch: %w", serveErr)
+		return status, s.snapshot(), fmt.Errorf("launch: %w", serveErr)
 	}
-	return status, s.stats.snapshot(), nil
+	return status, s.snapshot(), nil
 }
 
 // waitStatus waits for the program, and ends it when ctx does.

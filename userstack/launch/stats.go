@@ -21,6 +21,10 @@ type Stats struct {
 	// Failed counts connection attempts of which the service reported the
 	// failure, by the text of the errno.
 	Failed map[string]uint64
+	// KernelSockets counts the sockets made with Config.Kernel, NativeSockets
+	// the TCP sockets made in spite of it, by reason.
+	KernelSockets uint64
+	NativeSockets map[string]uint64
 	// Ended counts the connections that ended among those that the service
 	// carried, Broken those among them that ended abortively.
 	Ended, Broken uint64
@@ -33,6 +37,8 @@ const (
 	ReasonNoAccess    = "the process does not allow access"
 	ReasonSocketState = "the socket cannot be taken over"
 	ReasonInterrupted = "the call was interrupted"
+	ReasonNoSocket    = "the kernel made no SMC socket"
+	ReasonNetns       = "no privilege in the program's network namespace"
 )
 
 type counters struct {
@@ -41,7 +47,7 @@ type counters struct {
 }
 
 func newCounters() *counters {
-	return &counters{s: Stats{ByMode: map[broker.Mode]uint64{}, TCP: map[string]uint64{}, Failed: map[string]uint64{}}}
+	return &counters{s: Stats{ByMode: map[broker.Mode]uint64{}, TCP: map[string]uint64{}, Failed: map[string]uint64{}, NativeSockets: map[string]uint64{}}}
 }
 
 func (c *counters) snapshot() Stats {
@@ -49,6 +55,7 @@ func (c *counters) snapshot() Stats {
 	defer c.mu.Unlock()
 	s := c.s
 	s.ByMode, s.TCP, s.Failed = maps.Clone(s.ByMode), maps.Clone(s.TCP), maps.Clone(s.Failed)
+	s.NativeSockets = maps.Clone(s.NativeSockets)
 	return s
 }
 
@@ -79,5 +86,17 @@ func (c *counters) broken() {
 func (c *counters) ended() {
 	c.mu.Lock()
 	c.s.Ended++
+	c.mu.Unlock()
+}
+
+func (c *counters) kernelSocket() {
+	c.mu.Lock()
+	c.s.KernelSockets++
+	c.mu.Unlock()
+}
+
+func (c *counters) nativeSocket(reason string) {
+	c.mu.Lock()
+	c.s.NativeSockets[reason]++
 	c.mu.Unlock()
 }

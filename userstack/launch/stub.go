@@ -25,6 +25,7 @@ const stubName = "smcr-launch-stub"
 
 const (
 	stubAllowIOUring = "u"
+	stubKernel       = "k"
 	stubNoFlags      = "-"
 )
 
@@ -52,7 +53,7 @@ func MaybeChild() {
 		os.Exit(ExitNotExecutable)
 	}
 	unix.CloseOnExec(sock)
-	if err := installFilter(sock, os.Args[2] == stubAllowIOUring); err != nil {
+	if err := installFilter(sock, os.Args[2]); err != nil {
 		report(sock, stepFilter, err, -1)
 		os.Exit(ExitNotExecutable)
 	}
@@ -63,14 +64,28 @@ func MaybeChild() {
 }
 
 // installFilter installs the filter and passes its listener through sock.
-func installFilter(sock int, allowIOUring bool) error {
+func installFilter(sock int, flags string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	prog := filterProgram(allowIOUring)
+	prog := filterProgram(flags == stubAllowIOUring)
+	options := uintptr(unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+	if flags == stubKernel {
+		// socket() does not wait for anything, so no signal handler has to run
+		// before it is answered, and none may make it fail with EINTR.
+		prog = kernelFilterProgram()
+		options |= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+	}
 	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
-	fd, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&fprog)))
+	install := func() (uintptr, syscall.Errno) {
+		fd, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, options, uintptr(unsafe.Pointer(&fprog)))
+		return fd, e
+	}
+	fd, e := install()
+	if e == unix.EINVAL && flags == stubKernel { // before Linux 5.19
+		options &^= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+		fd, e = install()
+	}
 	runtime.KeepAlive(prog)
 	if e == unix.EBUSY { // a filter tree has one listener only
 		report(sock, stepListener, e, -1)
@@ -104,7 +119,10 @@ func startStub(ctx context.Context, cfg *Config, path string, env []string) (_ *
 	}
 	defer unix.Close(socks[0])
 	flags := stubNoFlags
-	if cfg.AllowIOUring {
+	switch {
+	case cfg.Kernel != nil:
+		flags = stubKernel
+	case cfg.AllowIOUring:
 		flags = stubAllowIOUring
 	}
 	argv := append([]string{stubName, strconv.Itoa(socks[1]), flags, path}, cfg.Argv...)

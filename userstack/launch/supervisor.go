@@ -70,38 +70,12 @@ func (s *supervisor) close() {
 }
 
 // interrupt makes serve return.
-func (s *supervisor) interrupt() {
-	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
-	_, _ = unix.Write(s.stop, one[:])
-}
+func (s *supervisor) interrupt() { wakeUp(s.stop) }
+
+func (s *supervisor) snapshot() Stats { return s.stats.snapshot() }
 
 // serve answers notifications until the last filtered task is gone.
-func (s *supervisor) serve() error {
-	fds := []unix.PollFd{{Fd: int32(s.l.fd), Events: unix.POLLIN}, {Fd: int32(s.stop), Events: unix.POLLIN}}
-	for {
-		if _, err := unix.Poll(fds, -1); err != nil {
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			return os.NewSyscallError("poll", err)
-		}
-		switch {
-		case fds[1].Revents != 0:
-			return nil
-		case fds[0].Revents&unix.POLLIN != 0:
-			n, err := s.l.receive()
-			if errors.Is(err, unix.ENOENT) {
-				continue // killed between poll and here
-			}
-			if err != nil {
-				return os.NewSyscallError("ioctl SECCOMP_IOCTL_NOTIF_RECV", err)
-			}
-			s.dispatch(n)
-		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
-			return nil
-		}
-	}
-}
+func (s *supervisor) serve() error { return s.l.serve(s.stop, s.dispatch) }
 
 // dispatch starts the answer to n. It does not block.
 func (s *supervisor) dispatch(n *notif) {
@@ -117,17 +91,23 @@ func (s *supervisor) dispatch(n *notif) {
 	case unix.SYS_LISTEN:
 		s.wg.Go(func() { s.listen(n) })
 	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:
-		if c := s.connOf(n); c != nil {
+		switch c := s.connOf(n); {
+		case c == nil:
+			s.cont(n)
+		case c.isSettled():
+			s.getname(n, c) // does not wait then
+		default:
 			s.wg.Go(func() { s.getname(n, c) })
-			return
 		}
-		s.cont(n)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
-		if c := s.connOf(n); c != nil {
+		switch c := s.connOf(n); {
+		case c == nil:
+			s.cont(n)
+		case c.isSettled() && n.Nr == unix.SYS_GETSOCKOPT && n.Args[1] == unix.SOL_SOCKET:
+			s.sockopt(n, c) // needs no word from the service
+		default:
 			s.wg.Go(func() { s.sockopt(n, c) })
-			return
 		}
-		s.cont(n)
 	default:
 		if n.Nr == unix.SYS_EPOLL_CREATE1 || n.Nr == sysEpollCreate {
 			s.epolls.made()

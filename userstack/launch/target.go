@@ -98,6 +98,25 @@ func statusInt(status []byte, key string) (int, error) {
 	return 0, fmt.Errorf("launch: no %s in status", key)
 }
 
+// fsIDs returns the user and the group that a process makes files as.
+func fsIDs(status []byte) (uid, gid int, err error) {
+	id := func(key string) (int, error) {
+		for line := range bytes.Lines(status) {
+			if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+				if f := bytes.Fields(v); len(f) == 4 { // real, effective, saved, file system
+					return strconv.Atoi(string(f[3]))
+				}
+			}
+		}
+		return 0, fmt.Errorf("launch: no %s in status", key)
+	}
+	uid, err = id("Uid:")
+	if err == nil {
+		gid, err = id("Gid:")
+	}
+	return uid, gid, err
+}
+
 // fdFlags returns the open flags of descriptor fd, O_CLOEXEC included.
 func fdFlags(tid, fd int) (int, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(fd))

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Protocols of AF_SMC sockets (linux/smc.h): IPv4 or IPv6 below.
+const (
+	smcProtoSMC  = 0
+	smcProtoSMC6 = 1
+)
+
+// ErrNoKernelSMC tells that the kernel makes no SMC sockets.
+var ErrNoKernelSMC = errors.New("launch: the kernel has no SMC sockets (AF_SMC): try 'modprobe smc'")
+
+// Kernel tells Run to have the kernel's own SMC carry the connections. Each
+// socket() of the program and its descendants that asks for a TCP socket, or
+// for a Multipath TCP one, gives an SMC socket; no other call is trapped. An
+// SMC socket becomes plain TCP by itself where the peer does not use SMC.
+type Kernel struct {
+	// Inet makes sockets of the program's own address family with protocol
+	// IPPROTO_SMC, which only SO_PROTOCOL tells from a TCP socket, instead of
+	// AF_SMC ones. Linux 6.11.
+	Inet bool
+	// RcvBuf and SndBuf are set as SO_RCVBUF and SO_SNDBUF, in bytes; they
+	// determine the sizes of RMB element and send buffer. With CAP_NET_ADMIN
+	// they may exceed net.core.rmem_max and wmem_max. 0 leaves the default.
+	RcvBuf, SndBuf int
+}
+
+// Probe makes an SMC socket and closes it, which has the kernel load its
+// module if there is one. The error matches ErrNoKernelSMC if the kernel has
+// no such sockets.
+func (k Kernel) Probe() error {
+	fd, err := k.socket(unix.AF_INET, 0)
+	switch {
+	case err == nil:
+		return unix.Close(fd)
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.ESOCKTNOSUPPORT):
+		return fmt.Errorf("%w: %w", ErrNoKernelSMC, err)
+	}
+	return fmt.Errorf("launch: %w", os.NewSyscallError("socket AF_SMC", err))
+}
+
+// socket makes the SMC socket that takes the place of a TCP socket of domain
+// AF_INET or AF_INET6. flags may have SOCK_NONBLOCK.
+func (k Kernel) socket(domain, flags int) (int, error) {
+	typ := unix.SOCK_STREAM | unix.SOCK_CLOEXEC | flags&unix.SOCK_NONBLOCK
+	if k.Inet {
+		return unix.Socket(domain, typ, unix.IPPROTO_SMC)
+	}
+	proto := smcProtoSMC
+	if domain == unix.AF_INET6 {
+		proto = smcProtoSMC6
+	}
+	return unix.Socket(unix.AF_SMC, typ, proto)
+}
+
+// setBuffers sets the buffer sizes that k asks for.
+func (k Kernel) setBuffers(fd int) error {
+	set := func(force, plain, size int) error {
+		if size <= 0 || unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
+			return nil
+		}
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
+	}
+	return errors.Join(
+		os.NewSyscallError("setsockopt SO_RCVBUF", set(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, k.RcvBuf)),
+		os.NewSyscallError("setsockopt SO_SNDBUF", set(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, k.SndBuf)))
+}
+
+// kernelSupervisor answers the socket() calls of one filter tree with the
+// kernel's SMC sockets. All its work is done in serve, call by call: making a
+// socket does not block.
+type kernelSupervisor struct {
+	l      *notify
+	k      Kernel
+	log    *slog.Logger
+	stats  *counters
+	stop   int // eventfd that ends serve
+	netns  nsID
+	root   bool        // sockets may be given to other users
+	warned atomic.Bool // of sockets that cannot be made
+}
+
+func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor, error) {
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	s := &kernelSupervisor{
+		l: &notify{fd: fd}, k: k, log: log, stats: newCounters(), stop: stop, root: os.Geteuid() == 0,
+	}
+	s.l.syncWakeUp()
+	return s, nil
+}
+
+func (s *kernelSupervisor) close()          { _ = unix.Close(s.stop) }
+func (s *kernelSupervisor) interrupt()      { wakeUp(s.stop) }
+func (s *kernelSupervisor) snapshot() Stats { return s.stats.snapshot() }
+
+// serve answers notifications until the last filtered task is gone.
+func (s *kernelSupervisor) serve() error {
+	// One thread, so that it has one network namespace.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var err error
+	if s.netns, err = netnsOf("thread-self"); err != nil {
+		return err
+	}
+	return s.l.serve(s.stop, s.socket)
+}
+
+// socket answers one socket() call. Whatever is in the way of an SMC socket,
+// the program gets what it asked for.
+func (s *kernelSupervisor) socket(n *notif) {
+	domain, typ := int(int32(n.Args[0])), int(int32(n.Args[1]))
+	const known = 0xf | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	if n.PID == 0 || typ&^known != 0 {
+		s.native(n, ReasonNoAccess)
+		return
+	}
+	fd, reason, err := s.make(n.tid(), domain, typ)
+	if err != nil {
+		if !s.warned.Swap(true) {
+			s.log.Warn("a program's socket is plain TCP", "reason", reason, "err", err)
+		}
+		s.native(n, reason)
+		return
+	}
+	defer unix.Close(fd)
+	num, err := n.addAndReply(fd, typ&unix.SOCK_CLOEXEC != 0)
+	var e syscall.Errno
+	switch {
+	case err == nil:
+		s.stats.kernelSocket()
+		s.log.Debug("a socket uses SMC", "pid", n.PID, "fd", num, "family", domain)
+	case isGone(err):
+	case errors.As(err, &e) && (e == unix.EMFILE || e == unix.ENFILE || e == unix.ENOMEM):
+		s.answered(n.fail(e)) // the program's own limits
+	default:
+		s.log.Error("cannot hand over a socket", "err", err)
+		s.native(n, ReasonNoAccess)
+	}
+}
+
+// native lets the call make the TCP socket it asks for.
+func (s *kernelSupervisor) native(n *notif, reason string) {
+	s.stats.nativeSocket(reason)
+	s.answered(n.cont())
+}
+
+func (s *kernelSupervisor) answered(err error) {
+	if err != nil && !isGone(err) {
+		s.log.Error("cannot answer a system call", "err", err)
+	}
+}
+
+// make makes the socket as if thread tid had: in its network namespace, and
+// its user's. What is read about the thread may be about another one that has
+// its number by now; the call is over then and the socket goes nowhere.
+func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, err error) {
+	ns, err := netnsOf(strconv.Itoa(tid))
+	if err != nil {
+		return -1, ReasonNoAccess, err
+	}
+	if ns == s.netns {
+		fd, err = s.k.socket(domain, flags)
+	} else if fd, err = s.socketIn(tid, ns, domain, flags); errors.Is(err, unix.EPERM) {
+		return -1, ReasonNetns, err
+	}
+	if err != nil {
+		return -1, ReasonNoSocket, err
+	}
+	if err := s.k.setBuffers(fd); err != nil {
+		s.log.Debug("cannot set the buffer sizes", "err", err)
+	}
+	if s.root {
+		s.give(fd, tid)
+	}
+	return fd, "", nil
+}
+
+// socketIn makes a socket in the network namespace ns of thread tid.
+func (s *kernelSupervisor) socketIn(tid int, ns nsID, domain, flags int) (fd int, err error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(tid) + "/ns/net")
+	if err != nil {
+		return -1, err
+	}
+	defer f.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err = os.NewSyscallError("setns", unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)); err != nil {
+			return
+		}
+		fd, err = s.k.socket(domain, flags)
+	}()
+	<-done
+	return fd, err
+}
+
+// give makes the user and group of thread tid the owner of a socket, as
+// socket() would have: that is whom sock_diag and firewalls take for its user.
+func (s *kernelSupervisor) give(fd, tid int) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	if err != nil {
+		return
+	}
+	uid, gid, err := fsIDs(b)
+	if err != nil || uid == 0 && gid == 0 {
+		return
+	}
+	if err := unix.Fchown(fd, uid, gid); err != nil {
+		s.log.Debug("cannot give a socket to its user", "uid", uid, "err", err)
+	}
+}
+
+// nsID tells namespaces apart.
+type nsID struct{ dev, ino uint64 }
+
+// netnsOf returns the network namespace of a task as /proc names it.
+func netnsOf(task string) (nsID, error) {
+	var st unix.Stat_t
+	name := "/proc/" + task + "/ns/net"
+	if err := unix.Stat(name, &st); err != nil {
+		return nsID{}, &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	return nsID{uint64(st.Dev), st.Ino}, nil
+}
