@@ -10,6 +10,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools"
 	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/smcchk"
 
 	"github.com/spf13/cobra"
 )
@@ -18,6 +19,9 @@ import (
 // returns its exit status. As smcr it has two grammars: that of smc-tools for
 // the command lines that smc-tools knows, and our own.
 func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
+	if len(argv) > 1 && argv[1] == smcchk.PeerCommand {
+		return smcchk.Peer(ctx, f.IO.In, argv[2:])
+	}
 	if m := smctools.Lookup(argv[0]); m != nil {
 		return smctools.Run(ctx, f, m, argv)
 	}

@@ -24,7 +24,8 @@ var commandWords = []string{"show", "link-show", "all", "ibdev", "netdev", "rese
 //   - options of smc-tools before an object, and words after "--", are theirs;
 //     --help and --version are ours;
 //   - the first word is theirs when it abbreviates one of their objects and is
-//     not the name of a command that only we have;
+//     not the name of a command that only we have, as link is; seid, which the
+//     smcr of smc-tools refuses, is ours;
 //   - after the object, one of our verbs or a flag makes the line ours.
 //
 // The function ours says whether smcr has a command with these names of its own.
@@ -55,6 +56,10 @@ func IsLegacy(args []string, ours func(names ...string) bool) bool {
 		return false
 	case object != args[0] && ours(args[0]):
 		return false // link, not an abbreviation of linkgroup
+	case object == "seid" && ours("seid"):
+		return false // smc-tools has it for smcd only
+	case object == "help" && len(args) > 1:
+		return false // help on a command
 	}
 	rest := args[1:]
 	if len(rest) > 0 && !slices.Contains(commandWords, rest[0]) && ours(object, rest[0]) {

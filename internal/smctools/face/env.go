@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,8 +27,9 @@ const Failed = 255
 type Env struct {
 	*cmdutil.Factory
 
-	// Name is the name the program was called by, without folders.
-	Name string
+	// Argv0 is what the program was called by, and Name the same without
+	// folders.
+	Argv0, Name string
 
 	// Getenv reads the environment.
 	Getenv func(string) string
@@ -38,9 +40,9 @@ type Env struct {
 	netdevs map[uint32]string // filled by NetDevName
 }
 
-// NewEnv returns the Env of the process for a program called by the name.
-func NewEnv(f *cmdutil.Factory, name string) *Env {
-	return &Env{Factory: f, Name: name, Getenv: os.Getenv, UID: os.Getuid()}
+// NewEnv returns the Env of the process for a program called as argv0.
+func NewEnv(f *cmdutil.Factory, argv0 string) *Env {
+	return &Env{Factory: f, Argv0: argv0, Name: filepath.Base(argv0), Getenv: os.Getenv, UID: os.Getuid()}
 }
 
 // Printf prints to standard output. A reader that has gone is no error, as with
@@ -55,7 +57,7 @@ func (e *Env) As(name string, out, errOut io.Writer) *Env {
 	f, streams := *e.Factory, *e.IO
 	streams.Out, streams.ErrOut = out, errOut
 	f.IO = &streams
-	return &Env{Factory: &f, Name: name, Getenv: e.Getenv, UID: e.UID, netdevs: e.netdevs}
+	return &Env{Factory: &f, Argv0: name, Name: name, Getenv: e.Getenv, UID: e.UID, netdevs: e.netdevs}
 }
 
 // TakeBackend removes --backend and its value from the beginning of a command

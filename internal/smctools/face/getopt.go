@@ -118,3 +118,28 @@ func (g *Getopt) long(word string) (opt byte, value, message string) {
 
 // Rest returns the words that are no options, once Next has returned 0.
 func (g *Getopt) Rest() []string { return g.rest }
+
+// An Option is an option that was given.
+type Option struct {
+	Letter byte // or the Short of a long option
+	Value  string
+}
+
+// All returns all options and the other words. Every mistake is reported to
+// wrong, as the program getopt of util-linux does, and makes ok false.
+func (g *Getopt) All(args []string, wrong func(message string)) (opts []Option, rest []string, ok bool) {
+	g.Parse(args)
+	ok = true
+	for {
+		opt, value, message := g.Next()
+		switch opt {
+		case 0:
+			return opts, g.Rest(), ok
+		case '?':
+			wrong(message)
+			ok = false
+		default:
+			opts = append(opts, Option{opt, value})
+		}
+	}
+}

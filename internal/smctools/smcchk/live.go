@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package smcchk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"smcr/nl"
+	"smcr/userstack/wire"
+)
+
+// PeerCommand is the first argument that makes the program an echo server or
+// client of smc_chk, followed by "client ADDRESS:PORT" or "server ADDRESS:PORT".
+// It ends when its standard input does.
+const PeerCommand = "__smc_chk"
+
+const (
+	// patience bounds the start of a server, and the search for a connection.
+	patience = 10 * time.Second
+
+	interval = 100 * time.Millisecond
+
+	// linger is how long a client holds its connection at most.
+	linger = patience + 5*time.Second
+
+	// farewell bounds the end of a process.
+	farewell = 5 * time.Second
+)
+
+// Peer is the echo server or client. It returns the exit status.
+func Peer(ctx context.Context, in io.Reader, args []string) int {
+	if len(args) != 2 {
+		return 2
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with the process
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	var err error
+	if args[0] == "server" {
+		err = echo(ctx, args[1])
+	} else {
+		err = hold(ctx, args[1])
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "smc_chk: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// hold connects and keeps the connection.
+func hold(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, linger)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	<-ctx.Done()
+	return nil
+}
+
+// echo serves until ctx ends.
+func echo(ctx context.Context, address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		go func() { // ends with the connection, or with the process
+			defer conn.Close()
+			_, _ = io.Copy(conn, conn)
+		}()
+	}
+}
+
+// A process is a peer under smc_run.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended chan struct{}
+}
+
+// start starts a peer by smc_run. What it says goes to errOut.
+func (c *check) start(what, role, address string, errOut io.Writer) (*process, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(c.ctx, exe)
+	cmd.Args = []string{"smc_run", exe, PeerCommand, role, address}
+	cmd.Stderr = errOut
+	cmd.WaitDelay = farewell
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.debug("%s: %s", what, strings.Join(cmd.Args, " "))
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd, stdin, make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		_ = cmd.Wait() // its status says nothing that its connection does not
+	}()
+	return p, nil
+}
+
+// stop ends the process and waits for it.
+func (p *process) stop() {
+	p.stdin.Close()
+	select {
+	case <-p.ended:
+	case <-time.After(farewell):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+}
+
+// connect runs a client and prints what its connection uses.
+func (c *check) connect(ip netip.Addr, port uint16) {
+	target := netip.AddrPortFrom(ip, port)
+	client, err := c.start("Running client", "client", target.String(), nil)
+	if err != nil {
+		c.Printf("     Failed, no connection\n")
+		return
+	}
+	conn, found := c.find(client, target)
+	client.stop()
+	if !found {
+		c.debug("Client result: ")
+		c.Printf("     Failed, no connection\n")
+		return
+	}
+	result := conn.Mode.String()
+	if conn.Mode == nl.ModeTCP {
+		result += fmt.Sprintf(" 0x%08x", conn.Fallback.Reason)
+		if conn.Fallback.Peer != 0 {
+			result += fmt.Sprintf("/0x%08x", conn.Fallback.Peer)
+		}
+	}
+	c.debug("Client result: %s", result)
+	switch conn.Mode {
+	case nl.ModeSMCR:
+		c.Printf("     Success, using SMC-R\n")
+	case nl.ModeSMCD:
+		c.Printf("     Success, using SMC-D\n")
+	default:
+		c.Printf("     Failed  (TCP fallback), reasons:\n          Client: %s\n", explain(conn.Fallback.Reason))
+		if conn.Fallback.Peer != 0 {
+			c.Printf("          Server: %s\n", explain(conn.Fallback.Peer))
+		}
+	}
+}
+
+// explain returns a decline code with what it means.
+func explain(code uint32) string {
+	return fmt.Sprintf("       0x%08x   %s", code, wire.Diagnosis(code))
+}
+
+// find waits for a connection to the target to appear in a stack. A stack in
+// user space may come into being only now.
+func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, bool) {
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
+	defer cancel()
+	for {
+		gone := false
+		select {
+		case <-client.ended:
+			gone = true
+		default:
+		}
+		for _, conn := range c.connections(ctx) {
+			remote := netip.AddrPortFrom(conn.Remote.Addr().Unmap(), conn.Remote.Port())
+			if remote == target && conn.State == nl.StateActive {
+				return conn, true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nl.Connection{}, false
+		case <-time.After(interval):
+		}
+		if gone {
+			return nl.Connection{}, false
+		}
+	}
+}
+
+// connections returns the SMC sockets of the stacks that can be asked.
+func (c *check) connections(ctx context.Context) []nl.Connection {
+	backends := []string{c.Backend}
+	if c.Backend == "auto" {
+		backends = []string{"user", "kernel"}
+	}
+	var list []nl.Connection
+	for _, b := range backends {
+		m, err := c.Dial(ctx, b)
+		if err != nil {
+			continue
+		}
+		for _, stack := range m {
+			conns, err := stack.Connections(ctx)
+			if err == nil {
+				list = append(list, conns...)
+			}
+		}
+		m.Close()
+	}
+	return list
+}
+
+// serve runs a server until it is stopped.
+func (c *check) serve() int {
+	network, host := "tcp4", ""
+	if c.ipv6 {
+		network, host = "tcp6", "::"
+	}
+	port, err := freePort(network, c.port)
+	if err != nil {
+		c.fail("%v", err)
+		return 1
+	}
+	p, err := c.startServer(network, host, port)
+	if err != nil {
+		c.fail("%v", err)
+		return 1
+	}
+	defer p.stop()
+	c.Printf("Server started on port %d\n", port)
+	select {
+	case <-p.ended:
+	case <-c.ctx.Done():
+	}
+	return 0
+}
+
+// freePort returns the first port from port on that nobody has.
+func freePort(network string, port uint16) (uint16, error) {
+	for p := int(port); p < 1<<16; p++ {
+		l, err := net.Listen(network, ":"+strconv.Itoa(p))
+		if err == nil {
+			return uint16(p), l.Close()
+		}
+	}
+	return 0, errors.New("no free port")
+}
+
+// startServer starts a server and waits until it listens.
+func (c *check) startServer(network, host string, port uint16) (*process, error) {
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	var said strings.Builder
+	p, err := c.start("Starting server", "server", net.JoinHostPort(host, strconv.Itoa(int(port))), &said)
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(interval) {
+		select {
+		case <-p.ended:
+			return nil, fmt.Errorf("the server ended: %s", strings.TrimSpace(said.String()))
+		default:
+		}
+		l, err := net.Listen(network, ":"+strconv.Itoa(int(port)))
+		if err != nil {
+			return p, nil
+		}
+		l.Close()
+	}
+	p.stop()
+	return nil, errors.New("the server does not listen")
+}
+
+// servers are one server each for IPv4 and IPv6.
+type servers struct {
+	list         []*process
+	port4, port6 uint16
+}
+
+func (c *check) startServers() (*servers, error) {
+	s := &servers{}
+	var err error
+	if s.port4, err = freePort("tcp4", c.port); err != nil {
+		return nil, err
+	}
+	p, err := c.startServer("tcp4", "", s.port4)
+	if err != nil {
+		return nil, err
+	}
+	s.list = append(s.list, p)
+	if s.port6, err = freePort("tcp6", s.port4+1); err == nil {
+		p, err = c.startServer("tcp6", "::", s.port6)
+	}
+	if err != nil {
+		c.debug("No server for IPv6: %v", err)
+		return s, nil
+	}
+	s.list = append(s.list, p)
+	return s, nil
+}
+
+func (s *servers) stop() {
+	for _, p := range s.list {
+		p.stop()
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package smcdbg
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"smcr/internal/smctools/face"
+)
+
+const usageText = "\nUsage: smc_dbg [ OPTIONS ]\n\n" +
+	"Collect debug information\n\n" +
+	"   -h, --help           display this message\n" +
+	"   -t, --tgz            generate .tgz file\n" +
+	"   -v, --version        display version info\n\n"
+
+// A Runner runs one of the programs of smc-tools.
+type Runner func(ctx context.Context, e *face.Env, args []string) int
+
+// A Collector collects what programs print.
+type Collector struct {
+	Programs map[string]Runner
+	Dir      string // where an archive goes
+	Arch     string // of the machine, as Go names it
+	Sysfs    string // where sysfs is mounted
+	Now      func() time.Time
+}
+
+// New returns a Collector for this machine.
+func New(programs map[string]Runner) *Collector {
+	return &Collector{Programs: programs, Dir: "/tmp", Arch: runtime.GOARCH, Sysfs: "/sys", Now: time.Now}
+}
+
+// section is a file of the archive, or a part of the output.
+type section struct {
+	name     string
+	commands []string
+	print    func(e *face.Env) // instead of commands
+}
+
+func (c *Collector) sections(ctx context.Context) []section {
+	list := []section{{name: "version.txt", commands: []string{
+		"smcss -v", "smc_dbg -v", "smc_pnet -v", "smc_rnics -v", "smc_chk -v", "smcd -v", "smcr -v",
+	}}}
+	if c.Arch == "s390x" {
+		list = append(list,
+			section{name: "devices.txt", print: func(e *face.Env) { c.devices(ctx, e) }},
+			section{name: "smcss_smcd", commands: []string{"smcss --smcd"}})
+	}
+	return append(list,
+		section{name: "smcss_all.txt", commands: []string{"smcss --all --debug"}},
+		section{name: "smcss_smcr", commands: []string{"smcss --smcr"}},
+		section{name: "pnet_table.txt", commands: []string{"smc_pnet --show"}},
+		section{name: "smcr_links.txt", commands: []string{"smcr -d linkgroup link-show"}},
+		section{name: "smcd_lgs.txt", commands: []string{"smcd -d linkgroup show"}},
+		section{name: "smcd_info.txt", commands: []string{"smcd info"}},
+		section{name: "smcd_stats.txt", commands: []string{"smcd -d stats"}},
+		section{name: "smcr_stats.txt", commands: []string{"smcr -d stats"}},
+	)
+}
+
+// Main runs smc_dbg and returns its exit status.
+func (c *Collector) Main(ctx context.Context, e *face.Env, args []string) int {
+	g := face.Getopt{Program: "getopt", Short: "hvt", Long: []face.LongOption{
+		{Name: "help", Short: 'h'}, {Name: "version", Short: 'v'}, {Name: "tgz", Short: 't'},
+	}}
+	opts, _, ok := g.All(args, func(message string) { e.Errorf("%s\n", message) })
+	if !ok {
+		return 1
+	}
+	archive := false
+	for _, o := range opts {
+		switch o.Letter {
+		case 'h':
+			e.Printf(usageText)
+			return 0
+		case 'v':
+			e.Printf("smc_dbg utility, smc-tools-%s\n", face.Version)
+			return 0
+		case 't':
+			archive = true
+		}
+	}
+	if !archive {
+		for _, s := range c.sections(ctx) {
+			e.Printf("\n")
+			c.run(ctx, e, s, e.IO.Out, e.IO.ErrOut)
+		}
+		return 0
+	}
+	path, err := c.archive(ctx, e)
+	if err != nil {
+		e.Errorf("%s: %v\n", e.Name, err)
+		return 1
+	}
+	e.Printf("Debug output written to %s\n", path)
+	return 0
+}
+
+// run prints a section.
+func (c *Collector) run(ctx context.Context, e *face.Env, s section, out, errOut io.Writer) {
+	if s.print != nil {
+		s.print(e.As(e.Name, out, errOut))
+	}
+	for _, command := range s.commands {
+		c.program(ctx, e, command, out, errOut)
+	}
+}
+
+// program runs a program. Its status does not matter: what it says does.
+func (c *Collector) program(ctx context.Context, e *face.Env, command string, out, errOut io.Writer) {
+	words := strings.Fields(command)
+	if words[0] == "smc_dbg" {
+		c.Main(ctx, e.As(words[0], out, errOut), words[1:])
+		return
+	}
+	c.Programs[words[0]](ctx, e.As(words[0], out, errOut), words[1:])
+}
+
+// archive writes a compressed archive with a file for each section, which has
+// errors as well.
+func (c *Collector) archive(ctx context.Context, e *face.Env) (path string, err error) {
+	f, err := os.CreateTemp(c.Dir, "smc_dbg-*.tgz")
+	if err != nil {
+		return "", err
+	}
+	path = f.Name()
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(path)
+		}
+	}()
+	z := gzip.NewWriter(f)
+	w := tar.NewWriter(z)
+	dir := strings.TrimSuffix(filepath.Base(path), ".tgz") + "/"
+	now := c.Now()
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o700, ModTime: now}); err != nil {
+		return "", err
+	}
+	for _, s := range c.sections(ctx) {
+		var b bytes.Buffer
+		c.run(ctx, e, s, &b, &b)
+		if err := w.WriteHeader(&tar.Header{Name: dir + s.name, Mode: 0o644, Size: int64(b.Len()), ModTime: now}); err != nil {
+			return "", err
+		}
+		if _, err := w.Write(b.Bytes()); err != nil {
+			return "", err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return "", err
+	}
+	if err := z.Close(); err != nil {
+		return "", err
+	}
+	return path, f.Close()
+}
+
+// devices prints the network devices of an IBM Z machine: those on the channel
+// subsystem, then the PCI functions.
+func (c *Collector) devices(ctx context.Context, e *face.Env) {
+	line := func(path ...string) string {
+		b, err := os.ReadFile(filepath.Join(append([]string{c.Sysfs, "bus/ccwgroup/devices"}, path...)...))
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(b))
+	}
+	e.Printf("CCW Devices:\n  Device    CHPID  Port  PNET ID\n  -------------------------------------------\n")
+	entries, _ := os.ReadDir(filepath.Join(c.Sysfs, "bus/ccwgroup/devices"))
+	for _, d := range entries {
+		var id bytes.Buffer
+		c.program(ctx, e, "smc_chk -i "+line(d.Name(), "if_name"), &id, io.Discard)
+		e.Printf("  %8s  %4s   %-4s  %s\n", d.Name(), "0x"+strings.ToLower(line(d.Name(), "chpid")), line(d.Name(), "portno"), strings.TrimSpace(id.String()))
+	}
+	var b bytes.Buffer
+	c.program(ctx, e, "smc_rnics", &b, e.IO.ErrOut)
+	e.Printf("\nPCI Devices:\n")
+	for l := range strings.Lines(b.String()) {
+		fmt.Fprint(e.IO.Out, "  ", l)
+	}
+}
