@@ -28,7 +28,7 @@ func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
 	args := face.NewEnv(copyOf(f), "smcr").TakeBackend(argv[1:])
 	strict := os.Getenv(smctools.CompatEnv) == "strict"
 	root := NewRoot(copyOf(f))
-	if strict || smctools.IsLegacy(args, func(names ...string) bool { return has(root, names) }) {
+	if strict || smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
 		return smctools.Run(ctx, f, smctools.SMCR, argv)
 	}
 	return Main(ctx, f, argv[1:])
@@ -39,14 +39,15 @@ func copyOf(f *cmdutil.Factory) *cmdutil.Factory {
 	return &g
 }
 
-// has reports whether a command has the subcommand that names lead to.
-func has(cmd *cobra.Command, names []string) bool {
-	for _, name := range names {
-		i := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
+// find returns the name of the subcommand of cmd that words, names or aliases,
+// lead to, or "".
+func find(cmd *cobra.Command, words []string) string {
+	for _, word := range words {
+		i := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == word || c.HasAlias(word) })
 		if i < 0 {
-			return false
+			return ""
 		}
 		cmd = cmd.Commands()[i]
 	}
-	return true
+	return cmd.Name()
 }

@@ -28,8 +28,9 @@ var commandWords = []string{"show", "link-show", "all", "ibdev", "netdev", "rese
 //     smcr of smc-tools refuses, is ours;
 //   - after the object, one of our verbs or a flag makes the line ours.
 //
-// The function ours says whether smcr has a command with these names of its own.
-func IsLegacy(args []string, ours func(names ...string) bool) bool {
+// The function ours returns the name of the command of our own that words lead
+// to, which may be aliases, or "".
+func IsLegacy(args []string, ours func(words ...string) string) bool {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		switch {
 		case args[0] == "--help", args[0] == "--version":
@@ -54,15 +55,15 @@ func IsLegacy(args []string, ours func(names ...string) bool) bool {
 	switch {
 	case object == "":
 		return false
-	case object != args[0] && ours(args[0]):
+	case object != args[0] && ours(args[0]) != "" && ours(args[0]) != object:
 		return false // link, not an abbreviation of linkgroup
-	case object == "seid" && ours("seid"):
+	case object == "seid" && ours("seid") != "":
 		return false // smc-tools has it for smcd only
 	case object == "help" && len(args) > 1:
 		return false // help on a command
 	}
 	rest := args[1:]
-	if len(rest) > 0 && !slices.Contains(commandWords, rest[0]) && ours(object, rest[0]) {
+	if len(rest) > 0 && !slices.Contains(commandWords, rest[0]) && ours(object, rest[0]) != "" {
 		return false
 	}
 	if object == "ueid" && len(rest) == 2 && (face.IsPrefix(rest[0], "add") || face.IsPrefix(rest[0], "del")) {
