@@ -129,13 +129,19 @@ func (s *kernelSupervisor) serve() error {
 func (s *kernelSupervisor) socket(n *notif) {
 	domain, typ := int(int32(n.Args[0])), int(int32(n.Args[1]))
 	const known = 0xf | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
-	if n.PID == 0 || typ&^known != 0 {
+	if typ&^known != 0 { // fails, as it should
+		s.answered(n.cont())
+		return
+	}
+	if n.PID == 0 { // a task that is not visible in our PID namespace
 		s.native(n, ReasonNoAccess)
 		return
 	}
 	fd, reason, err := s.make(n.tid(), domain, typ)
 	if err != nil {
-		if !s.warned.Swap(true) {
+		if domain == unix.AF_INET6 && errors.Is(err, unix.EAFNOSUPPORT) {
+			s.log.Debug("no IPv6 socket", "err", err)
+		} else if !s.warned.Swap(true) {
 			s.log.Warn("a program's socket is plain TCP", "reason", reason, "err", err)
 		}
 		s.native(n, reason)
@@ -179,7 +185,7 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	}
 	if ns == s.netns {
 		fd, err = s.k.socket(domain, flags)
-	} else if fd, err = s.socketIn(tid, ns, domain, flags); errors.Is(err, unix.EPERM) {
+	} else if fd, err = s.socketIn(tid, domain, flags); errors.Is(err, unix.EPERM) {
 		return -1, ReasonNetns, err
 	}
 	if err != nil {
@@ -194,8 +200,9 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	return fd, "", nil
 }
 
-// socketIn makes a socket in the network namespace ns of thread tid.
-func (s *kernelSupervisor) socketIn(tid int, ns nsID, domain, flags int) (fd int, err error) {
+// socketIn makes a socket in the network namespace of thread tid, which is
+// not ours.
+func (s *kernelSupervisor) socketIn(tid int, domain, flags int) (fd int, err error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(tid) + "/ns/net")
 	if err != nil {
 		return -1, err

@@ -6,7 +6,6 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"sync"
