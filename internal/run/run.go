@@ -5,15 +5,14 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
-	"strings"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/serve"
 	"smcr/userstack/launch"
 
 	"github.com/spf13/cobra"
@@ -24,16 +23,19 @@ type Options struct {
 	Err     io.Writer
 	Verbose bool
 	Debug   bool
-	Mode    string
+	Mode    string // one of the Mode constants
 	IOUring bool
-	Serve   []string // flags for a stack that has to be started
+	Serve   []string // flags for a stack in user space that has to be started
+	Kernel  launch.Kernel
 	Argv    []string
 }
 
-// Modes of smcr run.
+// Modes of smcr run: what carries the connections.
 const (
-	modeUser = "user"
-	modeTCP  = "tcp"
+	ModeAuto   = "auto"   // the first of the following that is possible
+	ModeKernel = "kernel" // the kernel's SMC
+	ModeUser   = "user"   // the user-space stack of this network namespace
+	ModeTCP    = "tcp"    // plain TCP
 )
 
 // NewCmd returns the command smcr run.
@@ -42,19 +44,29 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	o := &Options{Err: f.IO.ErrOut}
 	var netdevs, assume []string
+	modes := []string{ModeAuto, ModeKernel, ModeUser, ModeTCP}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- program [argument...]",
 		Short: "Run a program whose TCP connections use SMC-R",
 		Long: "Start a program, unmodified, static and Go binaries included, and move its TCP\n" +
-			"connections to SMC-R where the peer speaks it too; every other connection stays\n" +
-			"plain TCP with nothing in between. The program's children are included.\n\n" +
-			"The user-space stack of this network namespace does the work; if there is none,\n" +
-			"it is started (see smcr serve), which needs its privileges; using one that runs\n" +
-			"needs none.\n\n" +
+			"connections to SMC-R where the peer speaks it too; every other connection is\n" +
+			"plain TCP. The program's children are included.\n\n" +
+			"What does it, --mode says:\n\n" +
+			"  kernel  the kernel's SMC: each TCP socket that the program makes is an SMC\n" +
+			"          socket (AF_SMC), and nothing stands between the program and it\n" +
+			"  user    the user-space stack of this network namespace; if there is none, it is\n" +
+			"          started (see smcr serve), which needs its privileges; using one that\n" +
+			"          runs needs none\n" +
+			"  tcp     nothing: the program runs as if started without smcr\n" +
+			"  auto    kernel if it has SMC and a device with an active port, else user if\n" +
+			"          possible, else tcp, and a line on standard error says why\n\n" +
 			"The exit status is the program's; 126 and 127 say that it could not be started.\n" +
-			"The program gets no privileges from set-user-ID files, and no io_uring unless\n" +
-			"--io-uring is given, whose connections are always TCP.",
-		Example: "  smcr run -- curl http://10.1.0.5/\n  smcr run -v -- iperf3 -s",
+			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
+			"user it gets no io_uring unless --io-uring is given, whose connections are always\n" +
+			"TCP; in mode kernel the sockets that it makes through io_uring are TCP.",
+		Example: "  smcr run -- curl http://10.1.0.5/\n" +
+			"  smcr run -v -- iperf3 -s\n" +
+			"  smcr run --mode kernel --rcvbuf 1M -- iperf3 -c 10.1.0.5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmdutil.UsageError("%s: no program named: smcr run -- program [argument...]", cmd.CommandPath())
@@ -62,8 +74,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.Mode != modeUser && o.Mode != modeTCP {
-				return cmdutil.UsageError("--mode %q: user or tcp", o.Mode)
+			if err := o.check(modes, len(netdevs)+len(assume) > 0); err != nil {
+				return err
 			}
 			for _, n := range netdevs {
 				o.Serve = append(o.Serve, "--netdev", n)
@@ -75,59 +87,112 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			if runF != nil {
 				return runF(o)
 			}
-			return run(cmd.Context(), o)
+			return Run(cmd.Context(), o)
 		},
 	}
 	// What follows the program belongs to the program.
 	cmd.Flags().SetInterspersed(false)
 	fl := cmd.Flags()
 	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "tell at the end how many connections used SMC-R, and why each other did not")
-	fl.BoolVar(&o.Debug, "debug", false, "log what the launcher does")
-	fl.StringVar(&o.Mode, "mode", modeUser, "what carries the connections: user (the user-space stack) or tcp")
-	fl.BoolVar(&o.IOUring, "io-uring", false, "let the program use io_uring; its connections are TCP")
-	fl.StringArrayVar(&netdevs, "netdev", nil, "if the stack has to be started: let only this `netdev` carry RoCE; may be repeated")
-	fl.StringArrayVar(&assume, "assume-smc", nil, "if the stack has to be started: take the peers of this `prefix` to speak SMC; may be repeated")
-	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{modeUser, modeTCP}, cobra.ShellCompDirectiveNoFileComp))
+	fl.BoolVarP(&o.Debug, "debug", "d", false, "log what the launcher does")
+	fl.StringVar(&o.Mode, "mode", ModeAuto, "what carries the connections: auto, kernel, user or tcp")
+	fl.VarP((*bufferSize)(&o.Kernel.RcvBuf), "rcvbuf", "r", "kernel: receive buffer (RMB element) in bytes, or with suffix k or M")
+	fl.VarP((*bufferSize)(&o.Kernel.SndBuf), "sndbuf", "t", "kernel: send buffer in bytes, or with suffix k or M")
+	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the sockets' address family, with protocol IPPROTO_SMC (Linux 6.11)")
+	fl.BoolVar(&o.IOUring, "io-uring", false, "user: let the program use io_uring; its connections are TCP")
+	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if the stack has to be started: let only this `netdev` carry RoCE; may be repeated")
+	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if the stack has to be started: take the peers of this `prefix` to speak SMC; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func run(ctx context.Context, o *Options) error {
+// check finds flags that do not go together, and lets flags of one mode choose
+// it where the mode is free. serve tells of flags for a stack to be started.
+func (o *Options) check(modes []string, serve bool) error {
+	known := false
+	for _, m := range modes {
+		known = known || m == o.Mode
+	}
+	kernel := o.Kernel != (launch.Kernel{})
+	switch {
+	case !known:
+		return cmdutil.UsageError("--mode %q: auto, kernel, user or tcp", o.Mode)
+	case kernel && serve:
+		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc are of mode kernel, --netdev and --assume-smc of mode user: choose one")
+	case kernel && o.Mode != ModeAuto && o.Mode != ModeKernel:
+		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc have no effect in mode %s", o.Mode)
+	case serve && o.Mode != ModeAuto && o.Mode != ModeUser:
+		return cmdutil.UsageError("--netdev and --assume-smc have no effect in mode %s", o.Mode)
+	}
+	return nil
+}
+
+// Run runs a program as Options say. The error is a [cmdutil.StatusError] if
+// the program's exit status is not 0. In mode tcp it does not return: the
+// program takes this one's place.
+func Run(ctx context.Context, o *Options) error {
 	level := slog.LevelWarn
 	if o.Debug {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
-	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring}
 	// A program that is not there needs no stack.
 	if err := launch.LookPath(o.Argv[0], os.Environ()); err != nil {
 		return startError(err)
 	}
-	if o.Mode == modeUser {
-		c, started, err := session(ctx, strings.Join(o.Argv, " "), o.Serve)
-		if err != nil {
-			return sessionError(err)
-		}
-		defer c.Close()
-		if !started && len(o.Serve) > 0 {
-			log.Warn("the stack runs already: --netdev and --assume-smc have no effect")
-		}
-		cfg.Broker = c
-	}
-	status, stats, err := launch.Run(ctx, cfg)
+	c, err := choose(ctx, o, log)
 	if err != nil {
-		var se *launch.StartError
-		if errors.As(err, &se) {
-			return startError(err)
-		}
 		return err
 	}
-	if o.Verbose {
+	defer c.close()
+	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring}
+	switch c.mode {
+	case ModeTCP:
+		return native(o)
+	case ModeKernel:
+		cfg.Kernel = &o.Kernel
+	case ModeUser:
+		cfg.Broker = c.broker
+	}
+	log.Debug("starting the program", "mode", c.mode)
+	var before kernelCounters
+	if c.mode == ModeKernel && o.Verbose {
+		if before, err = countKernel(ctx, c.control); err != nil {
+			log.Warn("the kernel does not count connections", "err", err)
+		}
+	}
+	status, stats, err := launch.Run(ctx, cfg)
+	var se *launch.StartError
+	switch {
+	case errors.As(err, &se):
+		return startError(err)
+	case errors.Is(err, launch.ErrUnsupported) && o.Mode == ModeAuto: // nothing has run
+		plainTCP(o, err)
+		return native(o)
+	case err != nil:
+		return err
+	}
+	if o.Verbose && c.mode == ModeKernel {
+		after, err := countKernel(ctx, c.control)
+		if err != nil && before.valid {
+			log.Warn("the kernel no longer counts connections", "err", err)
+		}
+		kernelSummary(o.Err, stats, before, after)
+	} else if o.Verbose {
 		summary(o.Err, stats)
 	}
 	if status != 0 {
 		return &cmdutil.StatusError{Code: status}
 	}
 	return nil
+}
+
+// native becomes the program.
+func native(o *Options) error {
+	if o.Verbose && o.Mode == ModeTCP { // else the reason has been told
+		fmt.Fprintln(o.Err, "smcr: all connections over TCP")
+	}
+	return startError(launch.Exec(o.Argv))
 }
 
 // startError says why a program could not be started, with the exit status
@@ -147,12 +212,4 @@ func startError(err error) error {
 		why = "not executable"
 	}
 	return &cmdutil.StatusError{Code: se.ExitStatus(), Err: cmdutil.Say(err, "%s: %s", se.Program, why)}
-}
-
-// sessionError says why there is no session with a stack.
-func sessionError(err error) error {
-	if strings.Contains(err.Error(), serve.ErrPrivilege.Error()) {
-		return cmdutil.Say(errors.Join(err, os.ErrPermission), "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root")
-	}
-	return err
 }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/serve"
+	"smcr/nl"
+	"smcr/userstack/broker"
+	"smcr/userstack/launch"
+)
+
+// kernelTimeout bounds the questions to the kernel before a program starts and
+// after it ended.
+const kernelTimeout = 5 * time.Second
+
+// errNoDevice tells that the kernel's SMC has nothing to carry connections.
+var errNoDevice = errors.New("the kernel's SMC has no RoCE or ISM device with an active port")
+
+// carrier is what carries the connections of a program.
+type carrier struct {
+	mode    string         // never ModeAuto
+	broker  *broker.Client // of ModeUser
+	control *nl.Client     // of ModeKernel; nil if the kernel cannot be asked
+}
+
+func (c *carrier) close() {
+	if c.broker != nil {
+		_ = c.broker.Close()
+	}
+	if c.control != nil {
+		_ = c.control.Close()
+	}
+}
+
+// choose finds what carries the connections. In mode auto there is always
+// something, and a line to the user if it is TCP; else the error says what is
+// missing.
+func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
+	switch o.Mode {
+	case ModeTCP:
+		return &carrier{mode: ModeTCP}, nil
+	case ModeUser:
+		return user(ctx, o, log)
+	case ModeKernel:
+		c, err := kernel(ctx, o)
+		if errors.Is(err, errNoDevice) {
+			// One may come while the program runs.
+			log.Warn(errNoDevice.Error() + ": connections are plain TCP until there is one")
+			err = nil
+		}
+		if errors.Is(err, launch.ErrNoKernelSMC) {
+			if o.Kernel.Inet {
+				return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC sockets of protocol IPPROTO_SMC: leave out --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or --mode user")
+			}
+			return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC: try 'modprobe smc', or --mode user")
+		}
+		return c, err
+	}
+	var why []error
+	// Flags for a user-space stack ask for one.
+	if len(o.Serve) == 0 {
+		c, err := kernel(ctx, o)
+		if err == nil {
+			return c, nil
+		}
+		if c != nil {
+			c.close()
+		}
+		log.Debug("not with the kernel's SMC", "err", err)
+		if errors.Is(err, launch.ErrNoKernelSMC) {
+			err = errors.New("the kernel has no SMC")
+		}
+		why = append(why, err)
+	}
+	c, err := user(ctx, o, log)
+	if err == nil {
+		if o.Kernel != (launch.Kernel{}) {
+			log.Warn("the user-space stack carries the connections: --rcvbuf, --sndbuf and --ipproto-smc have no effect", "why", why[0])
+		}
+		return c, nil
+	}
+	plainTCP(o, append(why, err)...)
+	return &carrier{mode: ModeTCP}, nil
+}
+
+// plainTCP tells the user why all connections are TCP.
+func plainTCP(o *Options, why ...error) {
+	var texts []string
+	for _, err := range why {
+		texts = append(texts, strings.Join(strings.Fields(err.Error()), " "))
+	}
+	fmt.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
+}
+
+// user opens a session with the user-space stack.
+func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
+	c, started, err := session(ctx, strings.Join(o.Argv, " "), o.Serve)
+	if err != nil {
+		return nil, sessionError(err)
+	}
+	if !started && len(o.Serve) > 0 {
+		log.Warn("the stack runs already: --netdev and --assume-smc have no effect")
+	}
+	return &carrier{mode: ModeUser, broker: c}, nil
+}
+
+// sessionError says why there is no session with a stack.
+func sessionError(err error) error {
+	if strings.Contains(err.Error(), serve.ErrPrivilege.Error()) {
+		return cmdutil.Say(errors.Join(err, os.ErrPermission), "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root")
+	}
+	return err
+}
+
+// kernel finds out whether the kernel can carry connections. The error matches
+// launch.ErrNoKernelSMC if it has no SMC, and errNoDevice if nothing but a
+// device is missing, when the carrier is valid, too.
+func kernel(ctx context.Context, o *Options) (*carrier, error) {
+	ctx, cancel := context.WithTimeout(ctx, kernelTimeout)
+	defer cancel()
+	if err := o.Kernel.Probe(); err != nil {
+		return nil, err
+	}
+	c := &carrier{mode: ModeKernel}
+	var err error
+	if c.control, err = nl.DialKernel(ctx); err != nil {
+		// A kernel before 5.11 has SMC sockets and cannot be asked.
+		if errors.Is(err, nl.ErrNoBackend) {
+			err = nil
+		}
+		return c, err
+	}
+	if ok, err := usable(ctx, c.control); err != nil || ok {
+		return c, err
+	}
+	return c, errNoDevice
+}
+
+// devices is the part of a control interface that lists devices.
+type devices interface {
+	Devices(ctx context.Context) ([]nl.Device, error)
+	nl.ControlSMCD
+}
+
+// usable reports whether there is an ISM device, or a RoCE device with an
+// active port.
+func usable(ctx context.Context, c devices) (bool, error) {
+	roce, err := c.Devices(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range roce {
+		if slices.ContainsFunc(d.Ports, func(p nl.Port) bool { return p.Active }) {
+			return true, nil
+		}
+	}
+	ism, err := c.DevicesD(ctx)
+	if errors.Is(err, nl.ErrNotSupported) {
+		return false, nil
+	}
+	return len(ism) > 0, err
+}
