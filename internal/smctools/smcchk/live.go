@@ -3,6 +3,7 @@
 package smcchk
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -24,11 +25,18 @@ import (
 // It ends when its standard input does.
 const PeerCommand = "__smc_chk"
 
+// connected is what a client prints once it has its connection.
+const connected = "connected"
+
 const (
 	// patience bounds the start of a server, and the search for a connection.
 	patience = 10 * time.Second
 
 	interval = 100 * time.Millisecond
+
+	// grace is how long a stack may take to know of a connection that the
+	// client has.
+	grace = 2 * time.Second
 
 	// linger is how long a client holds its connection at most.
 	linger = patience + 5*time.Second
@@ -71,6 +79,7 @@ func hold(ctx context.Context, address string) error {
 		return err
 	}
 	defer conn.Close()
+	fmt.Println(connected)
 	<-ctx.Done()
 	return nil
 }
@@ -100,9 +109,10 @@ func echo(ctx context.Context, address string) error {
 
 // A process is a peer under smc_run.
 type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	ended chan struct{}
+	cmd       *exec.Cmd
+	stdin     io.Closer
+	connected chan struct{} // closed when it said so
+	ended     chan struct{}
 }
 
 // start starts a peer by smc_run. What it says goes to errOut.
@@ -119,13 +129,24 @@ func (c *check) start(what, role, address string, errOut io.Writer) (*process, e
 	if err != nil {
 		return nil, err
 	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	c.debug("%s: %s", what, strings.Join(cmd.Args, " "))
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd, stdin, make(chan struct{})}
-	go func() {
+	p := &process{cmd, stdin, make(chan struct{}), make(chan struct{})}
+	go func() { // ends with the process, for which stop waits
 		defer close(p.ended)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			if lines.Text() == connected {
+				close(p.connected)
+				break
+			}
+		}
+		_, _ = io.Copy(io.Discard, stdout)
 		_ = cmd.Wait() // its status says nothing that its connection does not
 	}()
 	return p, nil
@@ -154,7 +175,12 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 	client.stop()
 	if !found {
 		c.debug("Client result: ")
-		c.Printf("     Failed, no connection\n")
+		select {
+		case <-client.connected:
+			c.Printf("     Failed  (TCP fallback), no reason is known\n")
+		default:
+			c.Printf("     Failed, no connection\n")
+		}
 		return
 	}
 	result := conn.Mode.String()
@@ -184,15 +210,22 @@ func explain(code uint32) string {
 }
 
 // find waits for a connection to the target to appear in a stack. A stack in
-// user space may come into being only now.
+// user space may come into being only now, and it knows nothing of connections
+// that were none of its business from the beginning.
 func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
+	var since time.Time // the client is connected
 	for {
 		gone := false
 		select {
 		case <-client.ended:
 			gone = true
+		case <-client.connected:
+			if since.IsZero() {
+				since = time.Now()
+			}
+			gone = time.Since(since) > grace
 		default:
 		}
 		for _, conn := range c.connections(ctx) {
