@@ -90,8 +90,15 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 
 // split takes the port from a host. An IPv6 address with a port needs brackets.
 func split(arg string) (host, port string, err error) {
-	if _, err := netip.ParseAddr(strings.Trim(arg, "[]")); err == nil {
-		return strings.Trim(arg, "[]"), "", nil
+	bare := arg
+	if in, ok := strings.CutPrefix(arg, "["); ok {
+		bare = strings.TrimSuffix(in, "]")
+		if bare == in {
+			bare = "" // no address
+		}
+	}
+	if _, err := netip.ParseAddr(bare); err == nil {
+		return bare, "", nil
 	}
 	if !strings.Contains(arg, ":") {
 		if arg == "" {
@@ -101,7 +108,7 @@ func split(arg string) (host, port string, err error) {
 	}
 	host, port, err = net.SplitHostPort(arg)
 	if err != nil || host == "" || port == "" {
-		return "", "", cmdutil.UsageError("%q is not HOST, HOST:PORT or [IPv6 address]:PORT", arg)
+		return "", "", cmdutil.UsageError("%q is not HOST, HOST:PORT or [IPV6-ADDRESS]:PORT", arg)
 	}
 	return host, port, nil
 }

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/iostreams"
+	"smcr/nl"
+	"smcr/nl/nltestsmc"
+	"smcr/userstack/wire"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// world is an environment without a network.
+type world struct {
+	addrs   []netip.Addr
+	routes  map[string]route // by address; others have none
+	out     outcome
+	err     error
+	started nl.Multi // what Start starts
+	probed  []netip.AddrPort
+}
+
+func (w *world) Resolve(_ context.Context, host string) ([]netip.Addr, error) {
+	if w.addrs == nil {
+		return nil, errors.New("no such host")
+	}
+	return w.addrs, nil
+}
+
+func (w *world) Port(_ context.Context, port string) (uint16, error) {
+	var n uint16
+	if _, err := fmt.Sscan(port, &n); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (w *world) Route(remote netip.Addr) (route, error) {
+	r, ok := w.routes[remote.String()]
+	if !ok {
+		return r, syscall.ENETUNREACH
+	}
+	return r, nil
+}
+
+func (w *world) Start(context.Context) (nl.Multi, error) {
+	if w.started == nil {
+		return nil, nl.ErrNoBackend
+	}
+	return w.started, nil
+}
+
+func (w *world) Probe(_ context.Context, _ nl.Backend, remote netip.AddrPort) (outcome, error) {
+	w.probed = append(w.probed, remote)
+	return w.out, w.err
+}
+
+// direct is the way to a peer on the same network.
+var direct = route{NetDev: "eth0", Local: netip.MustParsePrefix("10.1.0.1/24")}
+
+func newWorld() *world {
+	return &world{
+		addrs:  []netip.Addr{netip.MustParseAddr("10.1.0.2")},
+		routes: map[string]route{"10.1.0.2": direct},
+		out:    outcome{Announced: true, SMC: true, Took: 420 * time.Microsecond, LinkGroup: 0x100, IBDev: "soft-eth0"},
+	}
+}
+
+// device returns a device with a port on a netdev of index 2 (eth0) or 3 (eth1).
+func device(name string, netdev uint32, active bool) nl.Device {
+	return nl.Device{Name: name, Ports: []nl.Port{{NetDev: netdev, Active: active, Valid: true}}}
+}
+
+// userState is a stack in user space that speaks version 1.
+func userState(devices ...nl.Device) nltestsmc.State {
+	return nltestsmc.State{SysInfo: nl.SysInfo{Version: 1, Stack: "smcr", PID: 42}, Devices: devices}
+}
+
+func runCheck(t *testing.T, w *world, m nl.Multi, args ...string) (status int, stdout string, err error) {
+	t.Helper()
+	streams, _, out, _ := iostreams.Test()
+	f := &cmdutil.Factory{
+		IO: streams, Backend: "auto",
+		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1"}[i] },
+		Dial: func(context.Context, string) (nl.Multi, error) {
+			if m == nil {
+				return nil, nl.ErrNoBackend
+			}
+			return m, nil
+		},
+	}
+	cmd := newCmd(f, w, nil)
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err = cmd.ExecuteContext(t.Context())
+	return cmdutil.ExitCode(err), out.String(), err
+}
+
+// TestSteps checks the lines of a check from the step on that matters.
+func TestSteps(t *testing.T) {
+	eth0 := device("soft-eth0", 2, true)
+	for _, test := range []struct {
+		name   string
+		state  nltestsmc.State
+		pnets  []nl.PNET
+		change func(*world)
+		args   string
+		status int
+		want   string
+	}{
+		{"it works", userState(eth0), nil, nil, "10.1.0.2:80", 0, `
+ok       stack   smcr in user space, process 42, SMC version 1
+skipped  eid     version 1 of SMC needs no enterprise ID
+ok       route   eth0, own address 10.1.0.1/24: same subnet
+ok       device  soft-eth0 port 1, active, on the netdev of the route
+ok       tcp     connected to 10.1.0.2:80 in 400µs
+ok       option  the peer announced SMC in the TCP handshake
+ok       clc     SMC-R, link group 00000100 over soft-eth0
+`},
+		{"without port", userState(eth0), nil, nil, "host-b", 0, `
+ok       name    host-b is 10.1.0.2
+skipped  eid     version 1 of SMC needs no enterprise ID
+ok       route   eth0, own address 10.1.0.1/24: same subnet
+ok       device  soft-eth0 port 1, active, on the netdev of the route
+skipped  tcp     no port was given: the option and the CLC handshake were not tried
+`},
+		{"the address with a direct way", userState(eth0), nil, func(w *world) {
+			w.addrs = append([]netip.Addr{netip.MustParseAddr("192.0.2.1")}, w.addrs...)
+		}, "host-b", 0, "ok       name    host-b is 10.1.0.2\n"},
+		{"no address", userState(), nil, func(w *world) { w.addrs = nil }, "host-b", 1, `
+FAILED   name    host-b has no address: no such host
+                 -> give the address, or see 'getent hosts host-b'
+`},
+		{"no route", userState(eth0), nil, func(w *world) { w.routes = nil }, "10.1.0.2:80", 1, `
+FAILED   route   no route to 10.1.0.2: network is unreachable
+                 -> see 'ip route get 10.1.0.2'
+skipped  device  depends on the above
+skipped  tcp     depends on the above
+`},
+		{"this host", userState(eth0), nil, func(w *world) { w.routes["10.1.0.2"] = route{NetDev: "lo", IsLocal: true} }, "10.1.0.2:80", 1,
+			"FAILED   route   10.1.0.2 is this host: SMC-R joins two hosts\n"},
+		{"a router", userState(eth0), nil, func(w *world) {
+			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
+		}, "10.1.0.2:80", 1, "FAILED   route   10.1.0.2 is behind router 10.9.0.1: version 1 of SMC-R needs it in the same subnet\n"},
+		{"a router and version 2", nltestsmc.State{
+			SysInfo: nl.SysInfo{Version: 2, Release: 1, SMCRv2: true}, UEIDs: []string{"A.B"}, Devices: []nl.Device{eth0},
+		}, nil, func(w *world) {
+			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
+		}, "10.1.0.2:80", 0, `
+ok       stack   user, SMC version 2.1
+ok       eid     A.B: the peer needs one of them for version 2
+ok       route   eth0, by router 10.9.0.1: only version 2 of SMC-R goes that way
+`},
+		{"no enterprise ID", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{eth0}}, nil, nil, "10.1.0.2:80", 0,
+			"ok       eid     none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'\n"},
+		{"no device", userState(), nil, nil, "10.1.0.2:80", 1, `
+FAILED   device  the stack has no RoCE device
+                 -> load the driver of the RNIC, or see 'smcr rnics'
+`},
+		{"device elsewhere", userState(device("mlx5_0", 3, true)), nil, nil, "10.1.0.2:80", 1, `
+FAILED   device  no RoCE device on netdev eth0, and no pnetid that leads to another
+                 -> give one pnetid to both: smcr pnet add NET1 -I eth0 -D IBDEV; 'smcr device list' has the names
+`},
+		{"port down", userState(device("soft-eth0", 2, false)), nil, nil, "10.1.0.2:80", 1, `
+FAILED   device  soft-eth0 port 1 is not active
+                 -> see 'ip link show eth0'
+`},
+		{"no device with the pnetid", userState(device("mlx5_0", 3, true)), []nl.PNET{{ID: "NET1", NetDev: "eth0"}}, nil, "10.1.0.2:80", 1, `
+FAILED   device  no RoCE device has pnetid NET1 of netdev eth0
+                 -> give it to one: smcr pnet add NET1 -D IBDEV; 'smcr device list' has their names
+`},
+		{"by pnetid, over a VLAN", userState(device("mlx5_0", 3, true)), []nl.PNET{{ID: "NET1", NetDev: "eth0", IBDev: "mlx5_0"}}, func(w *world) {
+			w.routes["10.1.0.2"] = route{NetDev: "eth0.7", Lower: []string{"eth0"}, Local: direct.Local}
+		}, "10.1.0.2:80", 0, "ok       device  mlx5_0 port 1, active, pnetid NET1 as netdev eth0.7\n"},
+		{"refused", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: syscall.ECONNREFUSED} }, "10.1.0.2:80", 1, `
+FAILED   tcp     no connection to 10.1.0.2:80: connection refused
+                 -> start the server on the peer, under 'smcr run'
+`},
+		{"silent", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: context.DeadlineExceeded} }, "10.1.0.2:80", 1, `
+FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
+                 -> see 'ip neigh' and the firewalls on the way
+`},
+		{"not announced here", userState(eth0), nil, func(w *world) { w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here"} }, "10.1.0.2:80", 1, `
+FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
+                 -> run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts
+`},
+		{"plain TCP peer", userState(eth0), nil, func(w *world) { w.out.Announced, w.out.SMC = false, false }, "10.1.0.2:80", 1, `
+ok       tcp     connected to 10.1.0.2:80 in 400µs
+FAILED   option  the peer did not announce SMC in the TCP handshake
+`},
+		{"declined", userState(eth0), nil, func(w *world) {
+			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch
+		}, "10.1.0.2:80", 1, `
+FAILED   clc     the peer declined: 0x03070000 (subnet or prefix of the peers differ)
+                 -> give both hosts' addresses the same prefix length: 'ip address'
+`},
+		{"declined here, unknown code", userState(eth0), nil, func(w *world) { w.out.SMC, w.out.Reason = false, 0x0a0b0c0d }, "10.1.0.2:80", 1, `
+FAILED   clc     this host declined: 0x0a0b0c0d
+                 -> see the logs of both hosts' stacks
+`},
+		{"broken off", userState(eth0), nil, func(w *world) { w.out.SMC, w.out.Text = false, "connection reset by peer" }, "10.1.0.2:80", 1,
+			"FAILED   clc     connection reset by peer\n"},
+		{"backend that cannot connect", userState(eth0), nil, func(w *world) { w.err = nl.ErrNotSupported }, "10.1.0.2:80", 0,
+			"skipped  tcp     connections cannot be tried over this backend\n"},
+		{"probe failed", userState(eth0), nil, func(w *world) { w.err = errors.New("the roof is on fire") }, "10.1.0.2:80", 1,
+			"FAILED   tcp     the roof is on fire\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			fake := nltestsmc.NewFake(test.state)
+			for _, p := range test.pnets {
+				if err := fake.AddPNET(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := newWorld()
+			if test.change != nil {
+				test.change(w)
+			}
+			status, out, err := runCheck(t, w, nl.Multi{{Name: "user", Control: fake}}, test.args)
+			if status != test.status {
+				t.Errorf("exit status %d, want %d (%v)", status, test.status, err)
+			}
+			for line := range strings.Lines(strings.TrimPrefix(test.want, "\n")) {
+				if !strings.Contains(out, line) {
+					t.Errorf("no line %q in\n%s", line, out)
+				}
+			}
+			if strings.HasPrefix(test.want, "\nok       stack") && test.name == "it works" {
+				if diff := cmp.Diff(test.want[1:], out); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// TestTwoStacks checks that one stack that can is enough, and the form of both
+// outputs.
+func TestTwoStacks(t *testing.T) {
+	m := func() nl.Multi {
+		return nl.Multi{
+			{Name: "kernel", Control: nltestsmc.NewFake(nltestsmc.State{SysInfo: nl.SysInfo{Version: 1}})},
+			{Name: "user", Control: nltestsmc.NewFake(userState(device("soft-eth0", 2, true)))},
+		}
+	}
+	status, out, err := runCheck(t, newWorld(), m(), "10.1.0.2:80")
+	if status != 0 || !strings.HasPrefix(out, "Stack: kernel\nok ") || !strings.Contains(out, "\n\nStack: user\nok ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	_, out, _ = runCheck(t, newWorld(), m(), "10.1.0.2:80", "-o", "json")
+	var reports []reportJSON
+	if err := json.Unmarshal([]byte(out), &reports); err != nil {
+		t.Fatal(err)
+	}
+	if len(reports) != 2 || reports[0].OK || !reports[1].OK || reports[1].Steps[3].Name != "device" || reports[1].Remote != "10.1.0.2" {
+		t.Errorf("%+v", reports)
+	}
+}
+
+// TestStart checks that a stack is started where there is none.
+func TestStart(t *testing.T) {
+	w := newWorld()
+	if status, _, err := runCheck(t, w, nil, "10.1.0.2:80"); status != cmdutil.ExitNoBackend {
+		t.Errorf("nothing to start: %d, %v", status, err)
+	}
+	w.started = nl.Multi{{Name: "user", Control: nltestsmc.NewFake(userState(device("soft-eth0", 2, true)))}}
+	status, _, err := runCheck(t, w, nil, "10.1.0.2:80")
+	if status != 0 {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:80")}, w.probed, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("connections (-want +got):\n%s", diff)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for _, test := range []struct{ arg, host, port string }{
+		{"host-b", "host-b", ""},
+		{"host-b:http", "host-b", "http"},
+		{"10.1.0.2", "10.1.0.2", ""},
+		{"10.1.0.2:80", "10.1.0.2", "80"},
+		{"fd00::2", "fd00::2", ""},
+		{"[fd00::2]", "fd00::2", ""},
+		{"[fd00::2]:80", "fd00::2", "80"},
+		{"fe80::2%eth0", "fe80::2%eth0", ""},
+	} {
+		host, port, err := split(test.arg)
+		if err != nil || host != test.host || port != test.port {
+			t.Errorf("%s: %q, %q, %v", test.arg, host, port, err)
+		}
+	}
+	for _, args := range []string{"", "a b", ":80", "host:", "host:a:b", "[fd00::2", "host -o xml", "host --timeout 0", "host:nosuchport"} {
+		streams, _, _, _ := iostreams.Test()
+		cmd := newCmd(&cmdutil.Factory{IO: streams}, newWorld(), nil)
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err == nil {
+			t.Errorf("%q: no error", args)
+		}
+	}
+}
+
+// TestOutcomes checks how the words of the stacks are understood.
+func TestOutcomes(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want outcome
+	}{
+		{"userstack: peer declined SMC-R: 0x03070000 (subnet or prefix of the peers differ)", outcome{
+			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnet or prefix of the peers differ)",
+		}},
+		{"userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", outcome{
+			Reason: wire.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
+		}},
+		{"something else", outcome{Text: "something else"}},
+	} {
+		var got outcome
+		got.declined(test.text)
+		if got != test.want {
+			t.Errorf("%q: %+v", test.text, got)
+		}
+	}
+	for _, test := range []struct {
+		row  nl.Connection
+		want outcome
+	}{
+		{nl.Connection{Mode: nl.ModeSMCR, Link: &nl.ConnLink{IBDev: "rxe0"}}, outcome{Announced: true, SMC: true, IBDev: "rxe0"}},
+		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03010000}}, outcome{Reason: wire.DiagPeerNoSMC}},
+		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03030002}}, outcome{Announced: true, Reason: wire.DiagNoSMCRDev}},
+		{
+			nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+			outcome{Announced: true, Remote: true, Reason: wire.DiagPrefixMismatch},
+		},
+	} {
+		var got outcome
+		got.kernel(&test.row)
+		if got != test.want {
+			t.Errorf("%+v: %+v, want %+v", test.row, got, test.want)
+		}
+	}
+}
+
+// TestAdvice checks that each code that a peer can send has an advice.
+func TestAdvice(t *testing.T) {
+	for d, word := range map[wire.Diagnosis]string{
+		wire.DiagTimeoutConfLink: "RoCE frames", wire.DiagNoSMCRDev: "on the peer", wire.DiagNoUEID: "ueid add",
+		wire.DiagRMBEEyecatcher: "--eye-catcher", wire.DiagSync: "again", wire.DiagMem: "on the peer",
+	} {
+		if s := advise(d, true); !strings.Contains(s, word) {
+			t.Errorf("%v: %q", d, s)
+		}
+	}
+}
