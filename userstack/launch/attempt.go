@@ -46,6 +46,7 @@ type attempt struct {
 	*conn
 	n        *notif // the call that waits, or nil
 	tid      int    // who called connect() first
+	req      broker.ConnectRequest
 	nonblock bool
 
 	hup     chan struct{} // the program closed its end, or wrote
@@ -54,6 +55,7 @@ type attempt struct {
 	timer   <-chan time.Time  // ends what the attempt waits for now
 	waitFor need
 	carry   func() bool // needDecide: what to do if the TCP socket cannot be placed
+	early   bool        // see loan.early
 	verdict bool        // the service has said what there is to say before Attach
 }
 
@@ -358,6 +360,9 @@ func (a *attempt) native(carry func() bool) bool {
 			return a.nativeDone()
 		}
 		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+		if !a.n.valid() { // interrupted, and perhaps restarted soon
+			a.n = nil
+		}
 	}
 	app := a.program()
 	err := a.pair.drain(app)
@@ -373,7 +378,7 @@ func (a *attempt) native(carry func() bool) bool {
 	}
 	a.carry = carry
 	a.watch(unix.EPOLLIN)
-	a.await(needDecide, decideTime)
+	a.await(needDecide, a.s.decide)
 	return false
 }
 
@@ -440,10 +445,14 @@ func (a *attempt) borrow(l *loan) bool {
 				a.keep(l)
 			}
 			// connect() was interrupted, and the TCP socket looked ready since.
+			a.early = a.early || !l.wait
 			l.early = !l.wait
 			return a.proceed()
 		}
 	case needDecide:
+		if l.wait {
+			a.keep(l)
+		}
 		return a.decide(l.n)
 	case needFailed:
 		if a.swapped {
@@ -454,9 +463,19 @@ func (a *attempt) borrow(l *loan) bool {
 		a.s.retire(a.conn)
 		return true
 	}
-	if l.wait && a.phase == phaseConnecting && (a.n == nil || !a.n.valid()) {
-		a.keep(l)
+	if a.phase != phaseConnecting || a.n != nil && a.n.valid() {
+		return false
 	}
+	a.n = nil
+	switch {
+	case l.wait:
+		a.keep(l)
+	case !a.nonblock && !a.swapped && a.place(l.n):
+		// connect() was interrupted, and the program has looked at the TCP
+		// socket since, which says little of the connection.
+		a.early = true
+	}
+	l.early = a.early && !l.wait
 	return false
 }
 
@@ -465,21 +484,24 @@ func (a *attempt) keep(l *loan) {
 }
 
 // decide gives the program its TCP socket by call n unless it wrote into the
-// pair already.
+// pair already. A connect() that waits gets its answer.
 func (a *attempt) decide(n *notif) bool {
-	if a.pair.pending() == 0 && a.pair.junk == 0 {
-		err := a.swapBack(n)
-		if err == nil {
-			a.release()
-			a.mu.Lock()
-			a.phase, a.reported = phaseNative, true
-			a.mu.Unlock()
-			a.s.unregister(a.tcpInode, a.conn)
-			return true
-		}
-		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+	if a.pair.pending() > 0 {
+		return a.carry()
 	}
-	return a.carry()
+	if err := a.swapBack(n); err != nil {
+		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+		return a.carry()
+	}
+	a.release()
+	if a.n != nil {
+		return a.nativeDone()
+	}
+	a.mu.Lock()
+	a.phase, a.reported = phaseNative, true
+	a.mu.Unlock()
+	a.s.unregister(a.tcpInode, a.conn)
+	return true
 }
 
 // stirred is called when the program closed the pair, or wrote while the

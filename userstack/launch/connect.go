@@ -34,14 +34,20 @@ func (s *supervisor) connect(n *notif) {
 		s.wg.Go(func() { s.rejoin(n, c) })
 		return
 	}
-	s.wg.Go(func() {
-		if reason := s.newConnect(n, inode, broker.ConnectRequest{Remote: remote}, flowinfo); reason != "" {
-			if reason != notTCP {
-				s.stats.tcp(reason)
-			}
-			s.cont(n)
-		}
-	})
+	a, reason := s.newAttempt(n, inode, broker.ConnectRequest{Remote: remote}, flowinfo)
+	if reason != "" {
+		s.native(n, reason)
+		return
+	}
+	s.wg.Go(a.start)
+}
+
+// native continues a connect() for a reason that counts unless it is notTCP.
+func (s *supervisor) native(n *notif, reason string) {
+	if reason != notTCP {
+		s.stats.tcp(reason)
+	}
+	s.cont(n)
 }
 
 // sockaddr reads the address given to connect(); it is invalid if it is not of
@@ -69,14 +75,15 @@ func (n *notif) names(inode uint64) bool {
 // the call is bound to fail.
 const notTCP = "not a fresh TCP socket"
 
-// newConnect hands a fresh socket to the service and follows the attempt. It
-// returns the reason why the call is to be continued natively, or "" when it
-// has been answered.
-func (s *supervisor) newConnect(n *notif, inode uint64, req broker.ConnectRequest, flowinfo uint32) string {
+// newAttempt takes a fresh socket for an attempt, or returns the reason why
+// the call is to be continued natively. The attempt is registered when the
+// next notification is received, which may be that of a program that gave up
+// this call already.
+func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectRequest, flowinfo uint32) (*attempt, string) {
 	tcp, err := getFD(n.tid(), n.fdArg())
 	if err != nil {
 		s.log.Debug("cannot take over a socket", "err", err)
-		return ReasonNoAccess
+		return nil, ReasonNoAccess
 	}
 	domain, reason := freshTCP(tcp)
 	var st unix.Stat_t
@@ -98,38 +105,40 @@ func (s *supervisor) newConnect(n *notif, inode uint64, req broker.ConnectReques
 	}
 	if reason != "" {
 		_ = unix.Close(tcp)
-		return reason
+		return nil, reason
 	}
 	flags, err := unix.FcntlInt(uintptr(tcp), unix.F_GETFL, 0)
 	if err != nil {
 		_ = unix.Close(tcp)
-		return ReasonSocketState
+		return nil, ReasonSocketState
 	}
 	req.Nonblock = flags&unix.O_NONBLOCK != 0
 	c := &conn{
 		s: s, domain: domain, remote: req.Remote, tcp: tcp, tcpInode: inode,
 		loans: make(chan *loan), settled: make(chan struct{}),
 	}
-	if !s.register(inode, c) { // another thread was faster
+	if !s.register(inode, c) { // cannot be: connect looked a moment ago
 		_ = unix.Close(tcp)
-		if c := s.lookup(inode); c != nil {
-			s.rejoin(n, c)
-			return ""
-		}
-		return ReasonSocketState
+		return nil, ReasonSocketState
 	}
-	c.cc, err = s.broker.Connect(tcp, req)
-	if err != nil {
+	return &attempt{
+		conn: c, n: n, tid: n.tid(), req: req,
+		nonblock: req.Nonblock, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1),
+	}, ""
+}
+
+// start hands the socket to the service and follows the attempt.
+func (a *attempt) start() {
+	s := a.s
+	var err error
+	if a.cc, err = s.broker.Connect(a.tcp, a.req); err != nil {
 		s.log.Debug("cannot pass a socket to the service", "err", err)
-		close(c.settled)
-		s.unregister(inode, c)
-		_ = unix.Close(tcp)
 		s.serviceGone()
-		return ReasonNoService
+		a.cleanup()
+		s.native(a.n, ReasonNoService)
+		return
 	}
-	a := &attempt{conn: c, n: n, tid: n.tid(), nonblock: req.Nonblock, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
-	a.run(sendTimeout(tcp))
-	return ""
+	a.run(sendTimeout(a.tcp))
 }
 
 // freshTCP checks that fd is an unconnected TCP socket that a socketpair can

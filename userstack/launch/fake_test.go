@@ -32,6 +32,7 @@ type fakeStack struct {
 	estDelay     time.Duration // before Established
 	clcDelay     time.Duration // before Ready
 	failCLC      syscall.Errno // CLC handshakes break the connection
+	decide       time.Duration // not the stack's: how long the launcher waits for SO_ERROR
 	breakAfter   int64         // bytes from the peer after which connections break
 
 	connects, accepts, listens, options atomic.Int64
@@ -46,7 +47,7 @@ type fakeStack struct {
 func (f *fakeStack) fresh() *fakeStack {
 	return &fakeStack{
 		notCandidate: f.notCandidate, noPeer: f.noPeer, decline: f.decline,
-		estDelay: f.estDelay, clcDelay: f.clcDelay, failCLC: f.failCLC, breakAfter: f.breakAfter,
+		estDelay: f.estDelay, clcDelay: f.clcDelay, failCLC: f.failCLC, breakAfter: f.breakAfter, decide: f.decide,
 	}
 }
 

@@ -47,7 +47,7 @@ func launched(t testing.TB, stack *fakeStack, stdin string, env []string, argv .
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	stack.t = t
-	return launchedWith(t, ctx, Config{Argv: argv, Env: append(os.Environ(), env...), Broker: stack.client()}, stdin)
+	return launchedWith(t, ctx, Config{Argv: argv, Env: append(os.Environ(), env...), Broker: stack.client(), decide: stack.decide}, stdin)
 }
 
 func launchedWith(t testing.TB, ctx context.Context, cfg Config, stdin string) result {

@@ -38,6 +38,13 @@ var probes = map[string]func(args []string) error{
 	"closeearly":  probeCloseEarly,
 	"latency":     probeLatency,
 	"nested":      probeNested,
+
+	"kernelsockets": probeKernelSockets,
+	"kernelecho":    probeKernelEcho,
+	"kernellimit":   probeKernelLimit,
+	"kernelstorm":   probeKernelStorm,
+	"kernelowner":   probeKernelOwner,
+	"kernelbuffers": probeKernelBuffers,
 }
 
 func runProbe(name string, args []string) int {
@@ -82,6 +89,12 @@ func soErrorOf(fd int) syscall.Errno {
 	return syscall.Errno(e)
 }
 
+// pollOnce waits for fd to be writable.
+func pollOnce(fd int) error {
+	_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 5000)
+	return err
+}
+
 func echo(fd int, text string) error {
 	if _, err := unix.Write(fd, []byte(text)); err != nil {
 		return fmt.Errorf("write: %w", err)
@@ -89,11 +102,14 @@ func echo(fd int, text string) error {
 	var got []byte
 	for len(got) < len(text) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if n, _ := unix.Poll(p, 5000); n == 0 {
+		if n, err := unix.Poll(p, 5000); n == 0 && err == nil {
 			return fmt.Errorf("no echo, got %q", got)
 		}
 		b := make([]byte, 4096)
 		n, err := unix.Read(fd, b)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
@@ -244,11 +260,17 @@ func startNonblocking(address, how string) (fd int, err error) {
 			break
 		}
 	case "select":
-		var w unix.FdSet
-		w.Set(fd)
-		n, err := unix.Select(fd+1, nil, &w, nil, &unix.Timeval{Sec: 5})
-		if n != 1 {
-			return fd, fmt.Errorf("select: %d, %v", n, err)
+		for {
+			var w unix.FdSet
+			w.Set(fd)
+			n, err := unix.Select(fd+1, nil, &w, nil, &unix.Timeval{Sec: 5})
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if n != 1 {
+				return fd, fmt.Errorf("select: %d, %v", n, err)
+			}
+			break
 		}
 	case "epoll-after":
 		if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
@@ -326,7 +348,8 @@ func probeRefused(args []string) error {
 			if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 				return fmt.Errorf("%s: connect elsewhere: %v", how, err)
 			}
-			unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 5000)
+			for errors.Is(pollOnce(fd), unix.EINTR) {
+			}
 			if e := soErrorOf(fd); e != 0 {
 				return fmt.Errorf("%s: connect elsewhere: %v", how, e)
 			}
@@ -553,7 +576,9 @@ func probeServer(args []string) error {
 	for range count {
 		one := func() error {
 			if flags != 0 {
-				unix.Poll([]unix.PollFd{{Fd: int32(l), Events: unix.POLLIN}}, 5000)
+				p := []unix.PollFd{{Fd: int32(l), Events: unix.POLLIN}}
+				for _, err := unix.Poll(p, 5000); errors.Is(err, unix.EINTR); _, err = unix.Poll(p, 5000) {
+				}
 			}
 			c, peer, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 			if errors.Is(err, unix.EAGAIN) {
@@ -756,8 +781,15 @@ func probeServerFirst(args []string) error {
 		return fmt.Errorf("connect: %v", err)
 	}
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, 5000); n != 1 {
-		return fmt.Errorf("poll: %d, %v", n, err)
+	for {
+		n, err := unix.Poll(p, 5000)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n != 1 {
+			return fmt.Errorf("poll: %d, %v", n, err)
+		}
+		break
 	}
 	b := make([]byte, 100)
 	n, err := unix.Read(fd, b)

@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,9 @@ type Config struct {
 	AllowIOUring bool
 	// Log receives what goes wrong, and at debug level what is done. Nil
 	// discards.
-	Log *slog.Logger
+	Log    *slog.Logger
+	decide time.Duration // replaces decideTime in tests
+
 	// Started, if set, is called with the program's process id.
 	Started func(pid int)
 }
@@ -171,7 +174,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	if cfg.Kernel != nil {
 		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
 	} else {
-		s, err = newSupervisor(sctx, listener, cfg.Broker, log)
+		s, err = newSupervisor(sctx, listener, cfg.Broker, cmp.Or(cfg.decide, decideTime), log)
 	}
 	if err != nil {
 		_ = p.Kill()

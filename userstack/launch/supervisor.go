@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +25,8 @@ type supervisor struct {
 	stats  *counters
 	poll   *poller
 	epolls epollIndex
-	stop   int // eventfd that ends serve
+	decide time.Duration // decideTime, except in tests
+	stop   int           // eventfd that ends serve
 	wg     sync.WaitGroup
 
 	warned atomic.Bool // of a service that is gone
@@ -37,7 +39,7 @@ type supervisor struct {
 	nLists    atomic.Int64         // len(listeners)
 }
 
-func newSupervisor(ctx context.Context, fd int, b Broker, log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, fd int, b Broker, decide time.Duration, log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -48,7 +50,7 @@ func newSupervisor(ctx context.Context, fd int, b Broker, log *slog.Logger) (*su
 		return nil, err
 	}
 	s := &supervisor{
-		ctx: ctx, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, stop: stop,
+		ctx: ctx, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
 		conns: make(map[uint64]*conn), listeners: make(map[uint64]*listener),
 	}
 	s.l.syncWakeUp()

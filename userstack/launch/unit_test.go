@@ -19,11 +19,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runFilter runs the filter on one system call and returns the verdict.
 func runFilter(t *testing.T, allowIOUring bool, arch uint32, nr int, args ...uint64) uint32 {
 	t.Helper()
+	return verdict(t, filterProgram(allowIOUring), arch, nr, args...)
+}
+
+// verdict runs a filter on one system call.
+func verdict(t *testing.T, filter []unix.SockFilter, arch uint32, nr int, args ...uint64) uint32 {
+	t.Helper()
 	var prog []bpf.Instruction
-	for _, f := range filterProgram(allowIOUring) {
+	for _, f := range filter {
 		prog = append(prog, bpf.RawInstruction{Op: f.Code, Jt: f.Jt, Jf: f.Jf, K: f.K}.Disassemble())
 	}
 	vm, err := bpf.NewVM(prog)
