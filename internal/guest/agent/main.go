@@ -20,10 +20,8 @@ func main() {
 		_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 		time.Sleep(time.Minute) // the machine stops meanwhile
 	case len(os.Args) == 2 && os.Args[1] == serveArg && os.Getppid() == 1:
-		if err := serve(); err != nil {
-			fmt.Fprintln(os.Stderr, "smcr guest:", err)
-			os.Exit(1)
-		}
+		fmt.Fprintln(os.Stderr, "smcr guest:", serve())
+		os.Exit(1)
 	default:
 		fmt.Fprintln(os.Stderr, "agent: the first process of a test guest, of no use elsewhere")
 		os.Exit(2)

@@ -36,8 +36,8 @@ type server struct {
 	pids map[uint32]int // process groups by command
 }
 
-// serve runs commands until the host hangs up. The commands die with the
-// machine.
+// serve runs commands until the host hangs up, which is the error that it
+// returns at the latest. The commands die with the machine.
 func serve() error {
 	port, err := openPort()
 	if err != nil {
