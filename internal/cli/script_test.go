@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/netnstest"
+	"smcr/userstack/launch"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestMain makes the test binary the programs of the scripts.
+func TestMain(m *testing.M) {
+	launch.MaybeChild()
+	testscript.Main(m, map[string]func(){
+		"smcr": func() {
+			os.Exit(Program(context.Background(), cmdutil.NewFactory("1.2.3"), os.Args))
+		},
+		"swallow": swallow,
+	})
+}
+
+// swallow is a TCP server which reads what comes until its end: swallow ADDRESS.
+func swallow() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	context.AfterFunc(ctx, func() { _ = l.Close() })
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		n, err := io.Copy(io.Discard, c)
+		fmt.Printf("%d bytes, %v\n", n, err)
+		_ = c.Close()
+	}
+}
+
+// TestScript runs testdata/script: the program against real stacks on two hosts,
+// a and b, which are commands that run their arguments there. $A and $B are
+// their addresses. The command until repeats another one until it succeeds;
+// hup sends SIGHUP to the stack of a host.
+func TestScript(t *testing.T) {
+	netnstest.Require(t, "nsenter")
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			pair, err := netnstest.Create(netnstest.Options{Links: 2})
+			if err != nil {
+				return err
+			}
+			env.Defer(func() {
+				if err := pair.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			bin := filepath.Join(env.WorkDir, "bin")
+			if err := os.Mkdir(bin, 0o755); err != nil {
+				return err
+			}
+			for name, h := range map[string]*netnstest.Host{"a": pair.A, "b": pair.B} {
+				text := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s -- \"$@\"\n", h.Path())
+				if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+					return err
+				}
+			}
+			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
+			env.Setenv("A", pair.A.Addr())
+			env.Setenv("B", pair.B.Addr())
+			// The machine's kernel may have SMC too.
+			env.Setenv(cmdutil.BackendEnv, "user")
+			// With the race detector each program would linger for a second.
+			env.Setenv("GORACE", "atexit_sleep_ms=0")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": until, "hup": hup},
+	})
+}
+
+// until repeats a command, for 10 seconds at most.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: until COMMAND [ARGUMENT...]")
+	}
+	err := netnstest.Until(10*time.Second, func() error { return ts.Exec(args[0], args[1:]...) })
+	ts.Check(err)
+}
+
+// hup sends SIGHUP to the stack of a host: hup HOST.
+func hup(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: hup HOST")
+	}
+	var out bytes.Buffer
+	cmd := exec.Command(filepath.Join(ts.Getenv("WORK"), "bin", args[0]), "smcr", "info", "-o", "json")
+	cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), cmdutil.BackendEnv + "=user"}
+	cmd.Stdout = &out
+	ts.Check(cmd.Run())
+	var info []struct{ PID int }
+	ts.Check(json.NewDecoder(strings.NewReader(out.String())).Decode(&info))
+	if len(info) != 1 || info[0].PID <= 1 {
+		ts.Fatalf("no stack on %s: %s", args[0], out.String())
+	}
+	ts.Check(syscall.Kill(info[0].PID, syscall.SIGHUP))
+}
