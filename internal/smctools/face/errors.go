@@ -4,6 +4,7 @@ package face
 
 import (
 	"errors"
+	"os"
 	"syscall"
 
 	"smcr/internal/cmdutil"
@@ -26,6 +27,16 @@ func ErrorText(err error) string {
 		return "Dump inconsistency detected, interrupted"
 	case errors.As(err, &errno):
 		return errnoText(errno)
+	case errors.Is(err, nl.ErrNotSupported):
+		return errnoText(syscall.EOPNOTSUPP)
+	case errors.Is(err, os.ErrNotExist):
+		return errnoText(syscall.ENOENT)
+	case errors.Is(err, os.ErrExist):
+		return errnoText(syscall.EEXIST)
+	case errors.Is(err, os.ErrPermission):
+		return errnoText(syscall.EPERM)
+	case errors.Is(err, os.ErrInvalid):
+		return errnoText(syscall.EINVAL)
 	}
 	return err.Error()
 }
