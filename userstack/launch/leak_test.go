@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// countFDs counts this process's open descriptors.
+func countFDs(t *testing.T) int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(names)
+}
+
+// A launch leaves no descriptor behind, however its connections went.
+func TestNoDescriptorLeft(t *testing.T) {
+	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	refused := closedPort(t)
+	run := func() {
+		probe(t, &fakeStack{}, "latency", addr)
+		probe(t, &fakeStack{clcDelay: 30 * ms}, "nonblocking", addr, "smc")
+		probe(t, &fakeStack{clcDelay: 30 * ms}, "closeearly", addr)
+		probe(t, &fakeStack{decline: "no link", clcDelay: 30 * ms}, "serverfirst", echoServer(t, "tcp4", "127.0.0.1:0", "hi"), "hi")
+		probe(t, &fakeStack{noPeer: true, estDelay: 30 * ms}, "blocking", addr, "native")
+		probe(t, &fakeStack{}, "refused", refused, unix.ECONNREFUSED.Error())
+		probe(t, &fakeStack{}, "goecho", "127.0.0.1:0")
+	}
+	run() // what the runtime and the test keep
+	before := countFDs(t)
+	run()
+	const perRound = 7 + 7 + 1 // sessions, both ends, and the second greeter: open until the test ends
+	after := countFDs(t)
+	for i := 0; after > before+perRound && i < 50; i++ {
+		time.Sleep(20 * ms) // the peers of the echo servers close
+		after = countFDs(t)
+	}
+	if after > before+perRound {
+		t.Errorf("%d descriptors, %d a round before", after, before)
+	}
+}
