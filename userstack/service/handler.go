@@ -285,6 +285,7 @@ func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err err
 			return err
 		})
 	}
+	opts := keepOptions(sock)
 	fd := -1
 	err = sock.Control(func(n int) (err error) {
 		if flags, err = unix.FcntlInt(uintptr(n), unix.F_GETFL, 0); err != nil {
@@ -305,7 +306,36 @@ func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err err
 		_ = c.Close()
 		return nil, restore, fmt.Errorf("service: a program's socket is %T, not TCP", c)
 	}
+	opts()
 	return tcp, restore, nil
+}
+
+// keepOptions reads the options that package net changes on a connection it
+// is given, and returns a function that sets them back: they are the
+// program's.
+func keepOptions(sock *broker.Descriptor) (restore func()) {
+	opts := [...]struct{ level, name, value int }{
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 0},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 0},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 0},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 0},
+	}
+	_ = sock.Control(func(fd int) error {
+		for i := range opts {
+			o := &opts[i]
+			o.value, _ = unix.GetsockoptInt(fd, o.level, o.name)
+		}
+		return nil
+	})
+	return func() {
+		_ = sock.Control(func(fd int) error {
+			for _, o := range opts {
+				_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
+			}
+			return nil
+		})
+	}
 }
 
 func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
