@@ -121,6 +121,11 @@ const tcpSockets = 2 * 3 * 4
 // probeKernelSockets checks family, flags and number of each kind of socket.
 func probeKernelSockets(args []string) error {
 	inet := args[0] == "true"
+	// The runtime opens descriptors for the poller at its first use.
+	if r, w, err := os.Pipe(); err == nil {
+		_ = r.Close()
+		_ = w.Close()
+	}
 	opt := func(fd, name int) int {
 		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, name)
 		if err != nil {
@@ -353,19 +358,17 @@ func probeKernelOwner(args []string) error {
 	if uint64(st.Uid) != want {
 		return fmt.Errorf("the socket is user %d's, not %d's", st.Uid, want)
 	}
-	ns, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
-	if err != nil {
-		return os.NewSyscallError("ioctl SIOCGSKNS", err)
-	}
-	if err := unix.Fstat(ns, &st); err != nil {
-		return err
-	}
-	own, err := netnsOf("self")
+	native, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return err
 	}
-	if got := (nsID{uint64(st.Dev), st.Ino}); got != own {
-		return fmt.Errorf("the socket is in network namespace %v, the program in %v", got, own)
+	got, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	own, err2 := unix.GetsockoptUint64(native, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if got != own {
+		return fmt.Errorf("the socket is in network namespace %d, the program in %d", got, own)
 	}
 	return nil
 }
