@@ -73,7 +73,7 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 
 // fallbackText says why a connection became TCP.
 func fallbackText(r stats.Fallback) string {
-	text := cmp.Or(wire.Diagnosis(r.Reason).Text(), "reason")
+	text := cmp.Or(wire.Diagnosis(r.Reason).Text(), "unknown reason")
 	return fmt.Sprintf("%s (0x%08x, as %s)", text, r.Reason, r.Side)
 }
 

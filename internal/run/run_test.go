@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/iostreams"
+	"smcr/nl"
+	"smcr/stats"
+	"smcr/userstack/launch"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSizes(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want int
+	}{
+		{"0", 0}, {"16384", 16384}, {"64k", 65536}, {"64K", 65536}, {"1m", 1 << 20}, {"2047M", 2047 << 20},
+		{"", -1}, {"k", -1}, {"5x", -1}, {"-1", -1}, {"+1", -1}, {"1.5M", -1}, {"2048M", -1}, {"99999999999", -1}, {"1kk", -1}, {" 1", -1},
+	} {
+		got, err := parseSize(tt.in)
+		if tt.want < 0 && err == nil || tt.want >= 0 && (err != nil || got != tt.want) {
+			t.Errorf("%q: %d, %v, want %d", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want *Options // nil: wrong usage
+	}{
+		{"prog", &Options{Mode: ModeAuto, Argv: []string{"prog"}}},
+		{"-v -- prog -v", &Options{Mode: ModeAuto, Verbose: true, Argv: []string{"prog", "-v"}}},
+		{"--mode kernel -r 64k -t 1M -d prog", &Options{Mode: ModeKernel, Debug: true, Kernel: launch.Kernel{RcvBuf: 64 << 10, SndBuf: 1 << 20}, Argv: []string{"prog"}}},
+		{"--ipproto-smc prog", &Options{Mode: ModeAuto, Kernel: launch.Kernel{Inet: true}, Argv: []string{"prog"}}},
+		{"--mode user --netdev eth0 --assume-smc 10.0.0.0/8 --io-uring prog", &Options{Mode: ModeUser, IOUring: true,
+			Serve: []string{"--netdev", "eth0", "--assume-smc", "10.0.0.0/8"}, Argv: []string{"prog"}}},
+		{"--mode tcp prog", &Options{Mode: ModeTCP, Argv: []string{"prog"}}},
+		{"", nil},
+		{"--mode ipx prog", nil},
+		{"--mode user -r 64k prog", nil},
+		{"--mode tcp --ipproto-smc prog", nil},
+		{"--mode kernel --netdev eth0 prog", nil},
+		{"-r 64k --netdev eth0 prog", nil},
+	} {
+		var got *Options
+		f := &cmdutil.Factory{IO: &iostreams.IOStreams{ErrOut: io.Discard}}
+		cmd := newCmd(f, func(o *Options) error { got = o; return nil })
+		cmd.SetArgs(strings.Fields(tt.args))
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		err := cmd.Execute()
+		if tt.want == nil {
+			if cmdutil.ExitCode(err) != cmdutil.ExitUsage {
+				t.Errorf("%q: %v, want a usage error", tt.args, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", tt.args, err)
+			continue
+		}
+		got.Err = nil
+		if d := cmp.Diff(tt.want, got); d != "" {
+			t.Errorf("%q:\n%s", tt.args, d)
+		}
+	}
+}
+
+type fakeDevices struct {
+	roce, ism     []nl.Device
+	roceErr, dErr error
+}
+
+func (f fakeDevices) Devices(context.Context) ([]nl.Device, error)         { return f.roce, f.roceErr }
+func (f fakeDevices) DevicesD(context.Context) ([]nl.Device, error)        { return f.ism, f.dErr }
+func (f fakeDevices) LinkGroupsD(context.Context) ([]nl.LinkGroupD, error) { return nil, nil }
+
+func TestUsable(t *testing.T) {
+	down := nl.Device{Name: "rxe0", Ports: []nl.Port{{Valid: true}}}
+	second := nl.Device{Name: "mlx5_0", Ports: []nl.Port{{Valid: true}, {Valid: true, Active: true}}}
+	broken := errors.New("broken")
+	for _, tt := range []struct {
+		name string
+		f    fakeDevices
+		want bool
+		err  error
+	}{
+		{"nothing", fakeDevices{}, false, nil},
+		{"port down", fakeDevices{roce: []nl.Device{down}}, false, nil},
+		{"second port", fakeDevices{roce: []nl.Device{down, second}}, true, nil},
+		{"ISM", fakeDevices{roce: []nl.Device{down}, ism: []nl.Device{{}}}, true, nil},
+		{"no SMC-D", fakeDevices{roce: []nl.Device{down}, dErr: nl.ErrNotSupported}, false, nil},
+		{"broken", fakeDevices{roceErr: broken}, false, broken},
+	} {
+		got, err := usable(t.Context(), tt.f)
+		if got != tt.want || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v, %v", tt.name, got, err)
+		}
+	}
+}
+
+func TestKernelSummary(t *testing.T) {
+	before := kernelCounters{valid: true,
+		stats:     nl.Stats{SMCR: stats.Tech{ClientV2: 7}},
+		fallbacks: nl.Fallbacks{ClientTotal: 1, Reasons: []nl.Fallback{{Side: stats.Client, Reason: 0x05000000, Count: 1}}},
+	}
+	after := kernelCounters{valid: true,
+		stats: nl.Stats{SMCR: stats.Tech{ClientV2: 9, ServerV1: 1}, SMCD: stats.Tech{ServerV2: 1}},
+		fallbacks: nl.Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []nl.Fallback{
+			{Side: stats.Client, Reason: 0x05000000, Count: 3}, {Side: stats.Server, Reason: 0x0fffffff, Count: 1},
+		}},
+	}
+	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}
+	const sockets = "smcr: 8 SMC sockets made, 2 TCP sockets\n" +
+		"smcr: 2 TCP sockets: no privilege in the program's network namespace\n"
+	var b bytes.Buffer
+	kernelSummary(&b, s, before, after)
+	want := "smcr: 3 connections over SMC-R, 1 over SMC-D, 3 over TCP (all of this network namespace)\n" +
+		"smcr: 2 over TCP: peer declined (0x05000000, as client)\n" +
+		"smcr: 1 over TCP: unknown reason (0x0fffffff, as server)\n" + sockets
+	if d := cmp.Diff(want, b.String()); d != "" {
+		t.Error(d)
+	}
+	b.Reset()
+	kernelSummary(&b, s, before, kernelCounters{})
+	if d := cmp.Diff(sockets, b.String()); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestModes runs smcr without privileges, in a network namespace without a
+// stack, so that only TCP is left on a kernel without SMC.
+func TestModes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root: sudo go test ./internal/run")
+	}
+	if err := (launch.Kernel{}).Probe(); err == nil {
+		t.Skip("needs a kernel without SMC; TestGuest is for kernels with it")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	smcr := filepath.Join(t.TempDir(), "smcr")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", smcr, "smcr/cmd/smcr")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const (
+		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or --mode user\n"
+		noStack  = "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root\n"
+	)
+	for _, tt := range []struct {
+		args   string
+		status int
+		stdout string
+		stderr string
+	}{
+		{"-- sh -c 'echo ran; exit 3'", 3, "ran\n", "smcr: all connections over TCP: the kernel has no SMC; " + noStack},
+		{"-v --netdev lo -- echo ran", 0, "ran\n", "smcr: all connections over TCP: " + noStack},
+		{"--mode tcp -v -- sh -c 'echo ran; kill -9 $$'", 137, "ran\n", "smcr: all connections over TCP\n"},
+		{"--mode tcp -- sh -c 'grep -q NoNewPrivs:.0 /proc/$$/status'", 0, "", ""},
+		{"--mode user -- echo ran", cmdutil.ExitPermission, "", "smcr: " + noStack},
+		{"--mode kernel -- echo ran", cmdutil.ExitNoBackend, "", noKernel},
+		{"--mode kernel --ipproto-smc -- echo ran", cmdutil.ExitNoBackend, "",
+			"smcr: the kernel has no SMC sockets of protocol IPPROTO_SMC: leave out --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or --mode user\n"},
+		{"--mode kernel -- /no/such", 127, "", "smcr: /no/such: no such program\n"},
+	} {
+		// The shell tells of a signal as smcr does, by 128 and its number.
+		cmd := exec.CommandContext(ctx, "unshare", "--net", "setpriv", "--bounding-set=-all", "--inh-caps=-all",
+			"sh", "-c", smcr+" run "+tt.args+"; exit $?")
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		// The shell says that the program was killed.
+		said := strings.ReplaceAll(stderr.String(), "Killed\n", "")
+		if got := cmd.ProcessState.ExitCode(); got != tt.status || stdout.String() != tt.stdout || said != tt.stderr {
+			t.Errorf("run %s: status %d (%v), want %d; output %q, want %q\nerrors %q\nwant   %q", tt.args, got, err, tt.status, stdout.String(), tt.stdout, said, tt.stderr)
+		}
+	}
+}
