@@ -245,7 +245,9 @@ func buffers(t *testing.T, a, b *node) {
 	const rcv, snd = 512 << 10, 256 << 10
 	flags := []string{"--mode", "kernel", "-r", strconv.Itoa(rcv>>10) + "k", "-t", strconv.Itoa(snd)}
 	server := a.start(t, "listening", a.under(flags, a.probe, "server", a.addr+":5002")...)
-	client := b.start(t, "holding 1 connections", b.under(flags, b.probe, "client", a.addr+":5002", "1")...)
+	// The same by the name and with the flags of smc-tools.
+	b.run(t, "ln", "-sf", b.smcr, "/tmp/smc_run")
+	client := b.start(t, "holding 1 connections", "/tmp/smc_run", "-r", strconv.Itoa(rcv), "-t", strconv.Itoa(snd>>10)+"k", b.probe, "client", a.addr+":5002", "1")
 	for _, n := range []*node{a, b} {
 		for _, c := range n.allSMCR(t, 1) {
 			if c.Info.RMBE != rcv || c.Info.Sndbuf != snd {

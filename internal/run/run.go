@@ -52,15 +52,14 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"connections to SMC-R where the peer speaks it too; every other connection is\n" +
 			"plain TCP. The program's children are included.\n\n" +
 			"What does it, --mode says:\n\n" +
-			"  kernel  the kernel's SMC: each TCP socket that the program makes is an SMC\n" +
-			"          socket (AF_SMC), and nothing stands between the program and it\n" +
-			"  user    the user-space stack of this network namespace; if there is none, it is\n" +
-			"          started (see smcr serve), which needs its privileges; using one that\n" +
-			"          runs needs none\n" +
-			"  tcp     nothing: the program runs as if started without smcr\n" +
-			"  auto    kernel if it has SMC and a device with an active port, else user if\n" +
-			"          possible, else tcp, and a line on standard error says why\n\n" +
-			"The exit status is the program's; 126 and 127 say that it could not be started.\n" +
+			"    kernel  the kernel's SMC: each TCP socket that the program makes is an\n" +
+			"            SMC socket (AF_SMC), and nothing stands between the two\n" +
+			"    user    the user-space stack of this network namespace; if there is\n" +
+			"            none, it is started (see smcr serve), which needs its\n" +
+			"            privileges; using one that runs needs none\n" +
+			"    tcp     nothing: the program runs as if started without smcr\n" +
+			"    auto    kernel if it has SMC and a device with an active port, else user\n" +
+			"            if possible, else tcp, and a line on standard error says why\n\n" +
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
 			"user it gets no io_uring unless --io-uring is given, whose connections are always\n" +
 			"TCP; in mode kernel the sockets that it makes through io_uring are TCP.",

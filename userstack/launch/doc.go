@@ -44,6 +44,19 @@
 //     ENOSYS; the service resets its SMC connections.
 //   - 32-bit programs on a 64-bit kernel are not trapped at all.
 //
+// # The kernel's SMC
+//
+// With Config.Kernel the filter stops socket() for TCP and Multipath TCP
+// sockets alone; the launcher makes an SMC socket and places it in the program
+// instead, in the program's network namespace and with its user as owner. From
+// then on the program and the kernel are by themselves. What a program can
+// notice: SO_DOMAIN tells AF_SMC (unless Kernel.Inet is set: SO_PROTOCOL then
+// tells IPPROTO_SMC), sockets that io_uring makes are TCP, and where the
+// program is in a network namespace into which the launcher may not follow,
+// all are. A launcher that is killed leaves a program whose connections live on
+// and which makes no new TCP sockets (ENOSYS). AF_SMC is the default because
+// IPPROTO_SMC is young (Linux 6.11).
+//
 // # Rules
 //
 // One goroutine receives notifications and never blocks on one; whatever may
