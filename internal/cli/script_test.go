@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,6 +24,7 @@ import (
 	"smcr/userstack/launch"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 // TestMain makes the test binary the programs of the scripts.
@@ -36,10 +38,15 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// swallow is a TCP server which reads what comes until its end: swallow ADDRESS.
+// swallow is a server which reads what comes until its end: swallow ADDRESS, or
+// swallow ADDRESS smc for a socket of the kernel's SMC.
 func swallow() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	if len(os.Args) > 2 {
+		fmt.Fprintln(os.Stderr, swallowSMC(os.Args[1]))
+		os.Exit(1)
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", os.Args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -54,6 +61,38 @@ func swallow() {
 		n, err := io.Copy(io.Discard, c)
 		fmt.Printf("%d bytes, %v\n", n, err)
 		_ = c.Close()
+	}
+}
+
+// swallowSMC is swallow for AF_SMC, which package net does not know. It ends
+// with its process.
+func swallowSMC(address string) error {
+	addr, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_SMC, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: addr.Addr().As4(), Port: int(addr.Port())}); err != nil {
+		return err
+	}
+	if err := unix.Listen(fd, 8); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	for b := make([]byte, 4096); ; {
+		c, _, err := unix.Accept(fd)
+		if err != nil {
+			return err
+		}
+		for {
+			if n, err := unix.Read(c, b); n <= 0 || err != nil {
+				break
+			}
+		}
+		_ = unix.Close(c)
 	}
 }
 
