@@ -40,6 +40,9 @@ type environment interface {
 	Port(ctx context.Context, port string) (uint16, error)
 	// Route returns the way to an address.
 	Route(remote netip.Addr) (route, error)
+	// GIDTypes returns the types of the GIDs of a port, as sysfs names them,
+	// and none for a port that the kernel does not know.
+	GIDTypes(ibdev string, port uint8) []string
 	// Start starts the stack in user space and returns a control of it.
 	Start(ctx context.Context) (nl.Multi, error)
 	// Probe connects to remote through a stack and closes the connection.

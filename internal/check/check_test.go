@@ -29,6 +29,7 @@ type world struct {
 	routes  map[string]route // by address; others have none
 	out     outcome
 	err     error
+	gids    []string
 	started nl.Multi // what Start starts
 	probed  []netip.AddrPort
 }
@@ -55,6 +56,8 @@ func (w *world) Route(remote netip.Addr) (route, error) {
 	}
 	return r, nil
 }
+
+func (w *world) GIDTypes(string, uint8) []string { return w.gids }
 
 func (w *world) Start(context.Context) (nl.Multi, error) {
 	if w.started == nil {
@@ -166,6 +169,13 @@ ok       route   eth0, by router 10.9.0.1: only version 2 of SMC-R goes that way
 `},
 		{"no enterprise ID", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{eth0}}, nil, nil, "10.1.0.2:80", 0,
 			"ok       eid     none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'\n"},
+		{"RoCE version 2 only", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("rxe0", 2, true)}}, nil,
+			func(w *world) { w.gids = []string{"RoCE v2"} }, "10.1.0.2:80", 1, `
+FAILED   device  rxe0 port 1 has GIDs of RoCE version 2 only, for which SMC version 2 is needed
+                 -> define the same enterprise ID on both hosts: smcr ueid add EID
+`},
+		{"both versions of RoCE", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("mlx5_0", 2, true)}}, nil,
+			func(w *world) { w.gids = []string{"IB/RoCE v1", "RoCE v2"} }, "10.1.0.2:80", 0, "ok       device  mlx5_0 port 1, active, on the netdev of the route\n"},
 		{"no device", userState(), nil, nil, "10.1.0.2:80", 1, `
 FAILED   device  the stack has no RoCE device
                  -> load the driver of the RNIC, or see 'smcr rnics'
@@ -187,7 +197,7 @@ FAILED   device  no RoCE device has pnetid NET1 of netdev eth0
 		}, "10.1.0.2:80", 0, "ok       device  mlx5_0 port 1, active, pnetid NET1 as netdev eth0.7\n"},
 		{"refused", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: syscall.ECONNREFUSED} }, "10.1.0.2:80", 1, `
 FAILED   tcp     no connection to 10.1.0.2:80: connection refused
-                 -> start the server on the peer, under 'smcr run'
+                 -> start the server on the peer, under 'smcr run' or smc_run
 `},
 		{"silent", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: context.DeadlineExceeded} }, "10.1.0.2:80", 1, `
 FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded

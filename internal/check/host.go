@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/rnics"
 	"smcr/internal/run"
 	"smcr/nl"
 
@@ -86,6 +87,24 @@ func (system) Route(remote netip.Addr) (route, error) {
 		i = below.Attrs().ParentIndex
 	}
 	return r, nil
+}
+
+func (system) GIDTypes(ibdev string, port uint8) (types []string) {
+	devices, err := rnics.NewFS(rnics.DefaultRoot).Devices()
+	if err != nil {
+		return nil
+	}
+	for _, d := range devices {
+		for _, p := range d.Ports {
+			if d.Name != ibdev || p.Number != int(port) {
+				continue
+			}
+			for _, g := range p.GIDs {
+				types = append(types, g.Type)
+			}
+		}
+	}
+	return types
 }
 
 func (system) Start(ctx context.Context) (nl.Multi, error) {

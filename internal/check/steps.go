@@ -197,6 +197,10 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	netdev := pnet.NetDev{Name: c.route.NetDev, Lower: c.route.Lower}
 	found, id := table.Match(netdev, ports)
 	if len(found) > 0 {
+		if !c.v2 && c.info.Stack == "" && c.onlyV2(found) {
+			return c.add("device", Failed, "define the same enterprise ID on both hosts: smcr ueid add EID",
+				"%s port %d has GIDs of RoCE version 2 only, for which SMC version 2 is needed", found[0].Device, found[0].Port)
+		}
 		var names []string
 		for _, p := range found {
 			names = append(names, fmt.Sprintf("%s port %d", p.Device, p.Port))
@@ -219,6 +223,15 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	}
 	return c.add("device", Failed, fmt.Sprintf("give one pnetid to both: smcr pnet add NET1 -I %s -D IBDEV; 'smcr device list' has the names", c.route.NetDev),
 		"no RoCE device on netdev %s, and no pnetid that leads to another", c.route.NetDev)
+}
+
+// onlyV2 reports whether no port has a GID of RoCE version 1, without which the
+// kernel does not use it for version 1 of SMC-R. Soft-RoCE has none.
+func (c *checker) onlyV2(ports []pnet.Port) bool {
+	return !slices.ContainsFunc(ports, func(p pnet.Port) bool {
+		types := c.env.GIDTypes(p.Device, p.Port)
+		return len(types) == 0 || slices.Contains(types, "IB/RoCE v1")
+	})
 }
 
 // because says how a device was found.
@@ -247,13 +260,13 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	case out.TCPError != nil:
 		advice := "see 'ip neigh' and the firewalls on the way"
 		if errors.Is(out.TCPError, syscall.ECONNREFUSED) {
-			advice = "start the server on the peer, under 'smcr run'"
+			advice = "start the server on the peer, under 'smcr run' or smc_run"
 		}
 		return c.add("tcp", Failed, advice, "no connection to %s: %v", remote, out.TCPError)
 	}
 	c.add("tcp", OK, "", "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
 	if !out.Announced {
-		return c.add("option", Failed, "run the server under 'smcr run' (or smc_run) and look for 'smcr info' there; firewalls may remove TCP option 254 (tcpdump shows it)",
+		return c.add("option", Failed, "run the server under 'smcr run' or smc_run; if it is, see 'smcr info' there, and whether a firewall removes TCP option 254",
 			"the peer did not announce SMC in the TCP handshake")
 	}
 	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
@@ -298,7 +311,7 @@ func advise(d wire.Diagnosis, remote bool) string {
 	case wire.DiagTimeoutConfLink, wire.DiagTimeoutAddLink, wire.DiagNoRoute, wire.DiagReadyLink, wire.DiagOldTimeout:
 		return "RoCE frames (ethertype 0x8915, or UDP port 4791) do not get through: look at switches, VLANs, MTU and firewalls"
 	case wire.DiagPeerNoSMC:
-		return "run the server under 'smcr run' (or smc_run)"
+		return "run the server under 'smcr run' or smc_run"
 	case wire.DiagIPsec:
 		return "SMC cannot carry connections that IPsec protects"
 	case wire.DiagNoSMCDev, wire.DiagNoSMCRDev, wire.DiagNoSMCDDev:
