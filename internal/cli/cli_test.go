@@ -72,7 +72,14 @@ func (keepOpen) Close() error { return nil }
 // run runs a command line and returns its exit status and what it printed.
 func (w *world) run(args ...string) (status int, stdout, stderr string) {
 	w.t.Helper()
-	streams, _, out, errOut := iostreams.Test()
+	return w.runInput("", args...)
+}
+
+// runInput is run with something on standard input.
+func (w *world) runInput(input string, args ...string) (status int, stdout, stderr string) {
+	w.t.Helper()
+	streams, in, out, errOut := iostreams.Test()
+	in.WriteString(input)
 	f := &cmdutil.Factory{
 		IO: streams, Version: "1.2.3", Backend: "auto",
 		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] },

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	"smcr/internal/iostreams"
 	"smcr/nl"
@@ -41,7 +43,7 @@ func NewFactory(version string) *Factory {
 		Version: version,
 		Backend: DefaultBackend(os.Getenv),
 		Dial:    Dial,
-		NetDev:  NetDev,
+		NetDev:  remember(NetDev),
 	}
 }
 
@@ -99,6 +101,31 @@ func NetDev(index uint32) string {
 		return fmt.Sprintf("if%d", index)
 	}
 	return dev.Name
+}
+
+// nameLifetime is how long the name of a network device is believed: a table
+// asks for the same few in each of its rows, --watch for years.
+const nameLifetime = time.Second
+
+// remember returns a function that returns what name does, or did shortly ago.
+func remember(name func(uint32) string) func(uint32) string {
+	var mu sync.Mutex
+	var since time.Time
+	known := make(map[uint32]string)
+	return func(index uint32) string {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(since) > nameLifetime {
+			clear(known)
+			since = time.Now()
+		}
+		s, ok := known[index]
+		if !ok {
+			s = name(index)
+			known[index] = s
+		}
+		return s
+	}
 }
 
 // With calls fn with the stacks to ask and closes them.

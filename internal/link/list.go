@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 
 	"smcr/internal/cmdutil"
@@ -117,11 +118,11 @@ func linkGroup(s string) (string, error) {
 
 // gid returns a GID as it is listed.
 func gid(s string) (string, error) {
-	g, err := nl.ParseGID(s)
-	if err != nil {
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
 		return "", fmt.Errorf("a GID is written as an IPv6 address")
 	}
-	return g.String(), nil
+	return nl.GID(a.As16()).String(), nil
 }
 
 func toJSON(r nl.Row[nl.Link], netdev func(uint32) string) linkJSON {

@@ -78,7 +78,7 @@ func (i *interval) Set(s string) error {
 	return nil
 }
 
-// A View is one list: its rows for JSON, and how it prints as text.
+// A View is one list: its rows, which only JSON needs, and how it prints as text.
 type View[T any] struct {
 	Rows []T
 	Text func(io.Writer) error
