@@ -42,6 +42,7 @@ func TestGuest(t *testing.T) {
 	t.Run("buffers", func(t *testing.T) { buffers(t, a, b) })
 	t.Run("iperf3", func(t *testing.T) { iperf3(t, a, b) })
 	t.Run("curl", func(t *testing.T) { curl(t, a, b) })
+	t.Run("ipv6", func(t *testing.T) { ipv6(t, a, b) })
 	t.Run("plain peer", func(t *testing.T) { plainPeer(t, a, b) })
 	t.Run("tcp", func(t *testing.T) { forcedTCP(t, a) })
 }
@@ -292,13 +293,42 @@ func curl(t *testing.T, a, b *node) {
 	counted(t, server().Stderr, 2, 0)
 }
 
-// plainPeer: a peer without SMC, in both directions.
+// plainPeer: a peer without SMC, as server and as client.
 func plainPeer(t *testing.T, a, b *node) {
 	server := a.start(t, "listening", a.probe, "server", a.addr+":5003")
 	r := b.run(t, b.under([]string{"-v"}, b.probe, "halfclose", a.addr+":5003", "100000")...)
 	counted(t, r.Stderr, 0, 1)
 	if !strings.Contains(r.Stderr, "as client") {
 		t.Errorf("no reason: %s", r.Stderr)
+	}
+	server()
+	server = a.start(t, "listening", a.under([]string{"-v"}, a.probe, "server", a.addr+":5003")...)
+	b.run(t, b.probe, "halfclose", a.addr+":5003", "100000")
+	r = server()
+	counted(t, r.Stderr, 0, 1)
+	if !strings.Contains(r.Stderr, "as server") {
+		t.Errorf("no reason: %s", r.Stderr)
+	}
+}
+
+// ipv6: the SMC socket of a TCP socket for IPv6.
+func ipv6(t *testing.T, a, b *node) {
+	a.run(t, "ip", "addr", "add", "fd07::1/64", "dev", "eth0", "nodad")
+	b.run(t, "ip", "addr", "add", "fd07::2/64", "dev", "eth0", "nodad")
+	server := a.start(t, "listening", a.under([]string{"--mode", "kernel", "-v"}, a.probe, "server", "[fd07::1]:5006")...)
+	client := b.start(t, "holding 2 connections", b.under([]string{"--mode", "kernel", "-v"}, b.probe, "client", "[fd07::1]:5006", "2")...)
+	// Linux looks for a RoCEv2 path by IPv4 only, so these sockets fall back.
+	list := append(a.active(t), b.active(t)...)
+	for _, c := range list {
+		if !strings.HasPrefix(c.Local, "[fd07::") {
+			t.Errorf("local address %s", c.Local)
+		}
+	}
+	if len(list) != 4 {
+		t.Errorf("SMC sockets %+v, want 4", list)
+	}
+	if r := client(); !strings.Contains(r.Stderr, "smcr: 2 SMC sockets made, 0 TCP sockets\n") {
+		t.Errorf("client: %s", r.Stderr)
 	}
 	server()
 }
