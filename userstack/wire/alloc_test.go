@@ -38,6 +38,13 @@ func TestNoAllocation(t *testing.T) {
 	parseAllocs(t, "clc_accept.rfc", ParseAccept)
 	parseAllocs(t, "clc_confirm.rfc", ParseConfirm)
 	parseAllocs(t, "clc_decline.rfc", ParseDecline)
+	parseAllocs(t, "clc_accept_v2.next", ParseAcceptV2)
+	parseAllocs(t, "clc_confirm_v2.next", ParseConfirmV2)
+	parseAllocs(t, "llc2_confirm_link.spec", ParseConfirmLink)
+	parseAllocs(t, "llc2_delete_link.spec", ParseDeleteLink)
+	parseAllocs(t, "llc2_confirm_rkey.spec", ParseConfirmRKey)
+	parseAllocs(t, "llc2_delete_rkey.reply", ParseDeleteRKeyV2)
+	parseAllocs(t, "llc2_test_link.spec", ParseTestLink)
 
 	raw := readHex(t, "testdata/figures/llc_confirm_rkey.rfc.hex")
 	if n := testing.AllocsPerRun(100, func() {

@@ -147,7 +147,8 @@ func ParseHeader(b []byte) (Header, error) {
 
 func isEyecatcher(v uint32) bool { return v == EyecatcherSMCR || v == EyecatcherSMCD }
 
-// CLC is any of Proposal, Accept, Confirm and Decline.
+// CLC is any of Proposal, Accept, AcceptV2, Confirm, ConfirmV2 and Decline, as
+// values.
 type CLC interface {
 	encoding.BinaryAppender
 	// CLCType returns the type of the message.
@@ -157,11 +158,15 @@ type CLC interface {
 var (
 	_ CLC = Proposal{}
 	_ CLC = Accept{}
+	_ CLC = AcceptV2{}
 	_ CLC = Confirm{}
+	_ CLC = ConfirmV2{}
 	_ CLC = Decline{}
 )
 
-// ParseCLC decodes the one message that b holds, whatever its type.
+// ParseCLC decodes the one message that b holds, whatever its type. ACCEPT and
+// CONFIRM of version 2 are given as AcceptV2 and ConfirmV2; the other types
+// tell in a field.
 func ParseCLC(b []byte) (CLC, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -171,8 +176,14 @@ func ParseCLC(b []byte) (CLC, error) {
 	case TypeProposal:
 		return clcOrNil(ParseProposal(b))
 	case TypeAccept:
+		if h.Version >= Version2 {
+			return clcOrNil(ParseAcceptV2(b))
+		}
 		return clcOrNil(ParseAccept(b))
 	case TypeConfirm:
+		if h.Version >= Version2 {
+			return clcOrNil(ParseConfirmV2(b))
+		}
 		return clcOrNil(ParseConfirm(b))
 	default: // ParseHeader lets no other type pass
 		return clcOrNil(ParseDecline(b))

@@ -11,9 +11,9 @@ import (
 // bytes.
 const AcceptConfirmLen = 68
 
-// Endpoint is what ACCEPT and CONFIRM tell of the sender's end of the link
+// Endpoint is what ACCEPT and CONFIRM of either version tell of the sender's end of the link
 // and of its receive buffer (RFC 7609, appendix A.2.3 and A.2.4, figures 28
-// and 29).
+// and 29). Version 2 goes on at 64; see AcceptV2.
 //
 //	0   header; flag 0x08 first contact
 //	8   peer ID (8)
@@ -51,7 +51,7 @@ type Endpoint struct {
 	PSN PSN
 }
 
-// Accept is the server's answer to a Proposal.
+// Accept is the server's answer to a Proposal, under version 1.
 type Accept struct {
 	// FirstContact is the F bit: the server holds the connection for the
 	// first one of a new link group.
@@ -59,7 +59,7 @@ type Accept struct {
 	Endpoint
 }
 
-// Confirm is the client's answer to an Accept.
+// Confirm is the client's answer to an Accept, under version 1.
 type Confirm struct {
 	// FirstContact repeats the F bit of ACCEPT, as Linux does. RFC 7609 has
 	// the bit reserved here.
@@ -76,16 +76,18 @@ func (Confirm) CLCType() CLCType { return TypeConfirm }
 // AppendBinary appends the AcceptConfirmLen bytes of the message to b. It
 // returns ErrRange if a number does not fit its field.
 func (a Accept) AppendBinary(b []byte) ([]byte, error) {
-	return a.append(b, TypeAccept, a.FirstContact)
+	return a.append(b, TypeAccept, Version1, AcceptConfirmLen, a.FirstContact)
 }
 
 // AppendBinary appends the AcceptConfirmLen bytes of the message to b. It
 // returns ErrRange if a number does not fit its field.
 func (c Confirm) AppendBinary(b []byte) ([]byte, error) {
-	return c.append(b, TypeConfirm, c.FirstContact)
+	return c.append(b, TypeConfirm, Version1, AcceptConfirmLen, c.FirstContact)
 }
 
-func (e *Endpoint) append(b []byte, t CLCType, first bool) ([]byte, error) {
+// append appends a message of n bytes that is zero behind the Endpoint, but
+// for the trailer.
+func (e *Endpoint) append(b []byte, t CLCType, version uint8, n int, first bool) ([]byte, error) {
 	if err := check24(e.QPN, e.PSN); err != nil {
 		return b, err
 	}
@@ -99,7 +101,7 @@ func (e *Endpoint) append(b []byte, t CLCType, first bool) ([]byte, error) {
 	if first {
 		flags = headerFlag
 	}
-	b, m := appendCLC(b, t, AcceptConfirmLen, Version1, flags)
+	b, m := appendCLC(b, t, n, version, flags)
 	copy(m[8:], e.PeerID[:])
 	copy(m[16:], e.GID[:])
 	copy(m[32:], e.MAC[:])
@@ -128,20 +130,34 @@ func ParseConfirm(b []byte) (Confirm, error) {
 }
 
 func parseEndpoint(b []byte, t CLCType) (first bool, e Endpoint, err error) {
-	h, err := parseCLC(b, t)
+	h, err := parseAcceptConfirm(b, t, Version1)
 	if err != nil {
 		return false, Endpoint{}, err
-	}
-	if h.Version != Version1 {
-		return false, Endpoint{}, fmt.Errorf("%w: %s of version %d", ErrVersion, t, h.Version)
-	}
-	if h.Eyecatcher != EyecatcherSMCR {
-		return false, Endpoint{}, fmt.Errorf("%w: %s", ErrMode, t)
 	}
 	if h.Length != AcceptConfirmLen {
 		return false, Endpoint{}, fmt.Errorf("%w: %s of %d bytes", ErrLength, t, h.Length)
 	}
-	return h.Flags&headerFlag != 0, Endpoint{
+	return h.Flags&headerFlag != 0, getEndpoint(b), nil
+}
+
+// parseAcceptConfirm checks what the messages of both versions have in common.
+func parseAcceptConfirm(b []byte, t CLCType, version uint8) (Header, error) {
+	h, err := parseCLC(b, t)
+	if err != nil {
+		return Header{}, err
+	}
+	if h.Version != version {
+		return Header{}, fmt.Errorf("%w: %s of version %d, want %d", ErrVersion, t, h.Version, version)
+	}
+	if h.Eyecatcher != EyecatcherSMCR {
+		return Header{}, fmt.Errorf("%w: %s", ErrMode, t)
+	}
+	return h, nil
+}
+
+// getEndpoint reads a message of AcceptConfirmLen bytes or more.
+func getEndpoint(b []byte) Endpoint {
+	return Endpoint{
 		PeerID:     PeerID(b[8:16]),
 		GID:        GID(b[16:32]),
 		MAC:        MAC(b[32:38]),
@@ -152,5 +168,5 @@ func parseEndpoint(b []byte, t CLCType) (first bool, e Endpoint, err error) {
 		RMBESize:   BufSize(b[50] >> 4),
 		MTU:        MTU(b[50] & 15),
 		PSN:        PSN(get24(b[61:])),
-	}, nil
+	}
 }

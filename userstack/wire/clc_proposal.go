@@ -63,8 +63,8 @@ type Proposal struct {
 	// IPv6 holds the prefixes of the client's interface if the TCP
 	// connection is IPv6: at most MaxIPv6Prefixes.
 	IPv6 []netip.Prefix
-	// Extension is what follows the prefixes, uninterpreted: the extension
-	// of version 2. It is empty in version 1.
+	// Extension is what follows the prefixes: the extension of version 2,
+	// which Offer and WithOffer read and write. It is empty in version 1.
 	Extension []byte
 }
 
@@ -142,8 +142,8 @@ func (p Proposal) AppendBinary(b []byte) ([]byte, error) {
 }
 
 // ParseProposal decodes a proposal of version 1, and of a later version as
-// far as it offers version 1; whether it does, TypeV1.HasR tells. Extensions
-// of later versions are kept unread.
+// far as it offers version 1; whether it does, TypeV1.HasR tells. What is
+// offered under version 2 is kept unread; the Offer method decodes it.
 func ParseProposal(b []byte) (Proposal, error) {
 	h, err := parseCLC(b, TypeProposal)
 	if err != nil {

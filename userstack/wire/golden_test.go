@@ -5,6 +5,7 @@ package wire
 import (
 	"bytes"
 	"encoding"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -96,6 +97,8 @@ var figures = map[string]encoding.BinaryAppender{
 // TestFigures holds every field of every message against its place in the
 // figures of RFC 7609.
 func TestFigures(t *testing.T) {
+	figures := maps.Clone(figures)
+	maps.Copy(figures, figuresV2)
 	files, _ := filepath.Glob("testdata/figures/*.hex")
 	if len(files) != len(figures) {
 		t.Errorf("%d files, %d expectations", len(files), len(figures))
@@ -179,6 +182,8 @@ var captured = map[string]encoding.BinaryAppender{
 }
 
 func TestCapturedMeaning(t *testing.T) {
+	captured := maps.Clone(captured)
+	maps.Copy(captured, capturedV2)
 	for name, want := range captured {
 		t.Run(name, func(t *testing.T) {
 			got, err := generic(readHex(t, "testdata/captures/"+name+".hex"))
@@ -217,7 +222,7 @@ func TestCaptured(t *testing.T) {
 			}
 			switch m := m.(type) {
 			case LLC:
-				if byte(m.LLCType()) != raw[0] || m.IsReply() != (raw[3]&0x80 != 0) {
+				if byte(m.LLCType()) != raw[0]&^0x20 || m.IsReply() != (raw[3]&0x80 != 0) {
 					t.Errorf("%s, reply %v, of % x", m.LLCType(), m.IsReply(), raw[:4])
 				}
 			case CLC:
@@ -235,8 +240,9 @@ func TestCaptured(t *testing.T) {
 		})
 	}
 	for _, c := range codecs {
-		// The continuation needs a link group of more than three links.
-		if seen[c.name] == 0 && c.name != "llc_confirm_rkey_cont" {
+		// The continuation needs a link group of more than three links, and
+		// no client of the captures got a second device later on.
+		if seen[c.name] == 0 && c.name != "llc_confirm_rkey_cont" && c.name != "llc2_req_add_link" {
 			t.Errorf("no captured %s", c.name)
 		}
 	}
@@ -264,11 +270,26 @@ func TestReservedIgnored(t *testing.T) {
 			if m.TypeV1 != ModeNone { // the two bytes in front of the count of IPv6 prefixes
 				copy(b[ProposalFixedLen+len(m.Growth)+5:], "\xff\xff")
 			}
+		case AcceptV2:
+			if m.FirstContact != nil {
+				fillFirstContact(b)
+			}
+		case ConfirmV2:
+			if m.FirstContact != nil {
+				fillFirstContact(b)
+				fill(b[157:160])
+			}
 		case AddLink:
-			b[2] |= 0xf0
 			b[32] |= 0xf0
-			if !m.Rejected {
+			switch {
+			case m.Layout == LLCV1 && m.Rejected:
+				b[2] |= 0xf0
+			case m.Layout == LLCV1:
 				b[2] = 0xff
+			case m.Ext != nil:
+				b[44] |= 0x7f
+				b[45] = 0xff
+				fill(b[62:70])
 			}
 		case AddLinkCont:
 			fill(b[8+rkeyPairLen*m.Count():])
@@ -282,6 +303,10 @@ func TestReservedIgnored(t *testing.T) {
 			fill(b[5+linkRTokenLen*m.Count():])
 		case DeleteRKey:
 			fill(b[8+4*int(m.Count):])
+		case DeleteRKeyV2:
+			fill(b[8+4*len(m.RKeys):])
+		case ReqAddLink:
+			fill(b[28+16*len(m.GIDs):])
 		case CDC:
 			b[25] |= 0x1f
 		}
@@ -293,6 +318,15 @@ func TestReservedIgnored(t *testing.T) {
 		if d := diff(want, got); d != "" {
 			t.Errorf("%s (-want +got):\n%s", file, d)
 		}
+	}
+}
+
+func fillFirstContact(b []byte) {
+	b[104] |= 0x7f
+	fill(b[106:108])
+	fill(b[148:156])
+	if b[105]&15 == 0 { // release 0 ends behind the host name
+		fill(b[140:148])
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 // span is a half-open range of bytes.
 type span struct{ from, to int }
 
-// codec ties a message to its parser. Files in testdata begin with its name.
+// codec ties a message to its parser. Files in testdata begin with its name;
+// llc2 are the LLC messages of version 2.
 type codec struct {
 	name  string
 	parse func([]byte) (encoding.BinaryAppender, error)
@@ -48,6 +49,15 @@ var codecs = []codec{
 	{"llc_confirm_rkey_cont", boxed(ParseConfirmRKeyCont), []span{{2, 3}}, 3, 0xa0},
 	{"llc_delete_rkey", boxed(ParseDeleteRKey), []span{{2, 3}, {6, 8}, {40, 44}}, 3, 0xa0},
 	{"llc_test_link", boxed(ParseTestLink), []span{{2, 3}, {20, 44}}, 3, 0x80},
+	{"clc_accept_v2", boxed(ParseAcceptV2), []span{{51, 52}, {60, 61}, {96, 104}}, 7, 0xf8},
+	{"clc_confirm_v2", boxed(ParseConfirmV2), []span{{51, 52}, {60, 61}, {96, 104}}, 7, 0xf8},
+	{"llc2_confirm_link", boxed(ParseConfirmLink), []span{{36, 44}}, 3, 0x83},
+	{"llc2_add_link", boxed(ParseAddLink), []span{{10, 12}, {36, 44}}, 3, 0xc0},
+	{"llc2_req_add_link", boxed(ParseReqAddLink), []span{{4, 24}, {25, 28}}, 3, 0x80},
+	{"llc2_delete_link", boxed(ParseDeleteLink), []span{{9, 44}}, 3, 0xe0},
+	{"llc2_confirm_rkey", boxed(ParseConfirmRKey), []span{{43, 44}}, 3, 0xb0},
+	{"llc2_delete_rkey", boxed(ParseDeleteRKeyV2), []span{{6, 8}}, 3, 0xa0},
+	{"llc2_test_link", boxed(ParseTestLink), []span{{20, 44}}, 3, 0x80},
 	{"cdc", boxed(ParseCDC), []span{{8, 10}, {16, 18}, {26, 44}}, 24, 0xf8},
 }
 
@@ -102,14 +112,14 @@ func mustHex(s string) []byte {
 func messageFiles(t testing.TB) []string {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"clc_*", "llc_*", "cdc.*"} {
+	for _, pattern := range []string{"clc_*", "llc_*", "llc2_*", "cdc.*"} {
 		m, err := filepath.Glob("testdata/*/" + pattern + ".hex")
 		if err != nil {
 			t.Fatal(err)
 		}
 		files = append(files, m...)
 	}
-	if len(files) < 50 {
+	if len(files) < 100 {
 		t.Fatalf("only %d messages in testdata", len(files))
 	}
 	return files

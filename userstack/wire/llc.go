@@ -4,22 +4,35 @@ package wire
 
 import (
 	"encoding"
+	"encoding/binary"
 	"fmt"
 )
 
-// LLCLen is the length of every LLC message of version 1 in bytes. It is also
-// the length of a CDC message, so that one size of receive buffer does.
+// LLCLen is the length of every LLC message of version 1 in bytes, and the
+// shortest of version 2. It is also the length of a CDC message, so that one
+// size of receive buffer does for version 1.
 const LLCLen = 44
 
-// LLCType is the opcode of an LLC message, its first byte.
+// MaxLLCLenV2 bounds the length of an LLC message of version 2 in bytes, and
+// so the receive buffer of a link of version 2.
+const MaxLLCLenV2 = 8192
+
+// LLCType is the opcode of an LLC message: the first byte of version 1. A
+// message of version 2 has the same type here, and llcV2Bit in its first byte;
+// which of them it is, its LLCLayout tells.
 type LLCType uint8
 
-// The LLC messages of version 1 (RFC 7609, appendix A.3).
+// llcV2Bit makes the first byte of version 2 out of a type.
+const llcV2Bit = 0x20
+
+// The LLC messages (RFC 7609, appendix A.3). LLCReqAddLink is defined in
+// version 2 alone, the two continuations in version 1 alone.
 const (
 	LLCConfirmLink     LLCType = 1
 	LLCAddLink         LLCType = 2
 	LLCAddLinkCont     LLCType = 3
 	LLCDeleteLink      LLCType = 4
+	LLCReqAddLink      LLCType = 5
 	LLCConfirmRKey     LLCType = 6
 	LLCTestLink        LLCType = 7
 	LLCConfirmRKeyCont LLCType = 8
@@ -37,6 +50,8 @@ func (t LLCType) String() string {
 		return "ADD LINK CONTINUATION"
 	case LLCDeleteLink:
 		return "DELETE LINK"
+	case LLCReqAddLink:
+		return "REQUEST ADD LINK"
 	case LLCConfirmRKey:
 		return "CONFIRM RKEY"
 	case LLCTestLink:
@@ -68,15 +83,73 @@ const (
 	llcNoEyec   = 0x03 // CONFIRM LINK
 )
 
+// LLCLayout says how the header of an LLC message is laid out.
+type LLCLayout uint8
+
+// The layouts. The length in a header of version 2 ought to be big-endian, but
+// Linux has it, and the number of RKeys in ADD LINK, in the byte order of the
+// host. Parsers take both; what they say of the first message of a peer is the
+// layout for the answers to it.
+const (
+	// LLCV1 is version 1.
+	LLCV1 LLCLayout = iota
+	// LLCV2 is version 2 as specified, and as a big-endian Linux has it.
+	LLCV2
+	// LLCV2Little is version 2 of Linux on little-endian hosts.
+	LLCV2Little
+)
+
+// LLCLayoutFor returns the layout to begin with, given the SMC version of the
+// link group and the operating system in the peer's FirstContactExt. Of a Linux
+// the byte order is not known until it sent a message; until then
+// LLCV2Little does, since the length of the first message passes either way.
+func LLCLayoutFor(version, os uint8) LLCLayout {
+	switch {
+	case version < Version2:
+		return LLCV1
+	case os == OSLinux:
+		return LLCV2Little
+	}
+	return LLCV2
+}
+
+// V2 reports whether the layout is one of version 2.
+func (l LLCLayout) V2() bool { return l == LLCV2 || l == LLCV2Little }
+
+// String returns a short name.
+func (l LLCLayout) String() string {
+	switch l {
+	case LLCV1:
+		return "version 1"
+	case LLCV2:
+		return "version 2"
+	case LLCV2Little:
+		return "version 2, little-endian"
+	}
+	return fmt.Sprintf("LLC layout %d", uint8(l))
+}
+
+func (l LLCLayout) putUint16(b []byte, v uint16) {
+	if l == LLCV2Little {
+		binary.LittleEndian.PutUint16(b, v)
+		return
+	}
+	binary.BigEndian.PutUint16(b, v)
+}
+
 // LLCHeader is the beginning of an LLC message.
 //
-//	0  opcode
-//	1  length, 44
+//	version 1             version 2
+//	0  opcode             0  opcode with 0x20
+//	1  length, 44         1  length (2)
 //	2  reserved; low nibble the reason in a rejected ADD LINK
-//	3  flags; 0x80 reply
+//	3  flags; 0x80 reply  3  flags; 0x80 reply
 type LLCHeader struct {
-	Type  LLCType
-	Reply bool
+	// Type is the first byte, without the bit of version 2 in a message
+	// that version 2 defines.
+	Type   LLCType
+	Layout LLCLayout
+	Reply  bool
 }
 
 // ParseLLCHeader checks that b has the length of an LLC message and says so
@@ -89,25 +162,48 @@ func ParseLLCHeader(b []byte) (LLCHeader, error) {
 	if IsCDC(b) {
 		return LLCHeader{}, fmt.Errorf("%w: a CDC message, not LLC", ErrType)
 	}
-	t := LLCType(b[0])
-	// An opcode of a later version has its length elsewhere: what it is
-	// matters more than how long it is.
-	if !t.known() {
-		return LLCHeader{Type: t, Reply: b[3]&llcReply != 0}, nil
+	h := LLCHeader{Type: LLCType(b[0]), Reply: b[3]&llcReply != 0}
+	if t := h.Type &^ llcV2Bit; h.Type&llcV2Bit != 0 && t.knownV2() {
+		var err error
+		h.Type = t
+		h.Layout, err = llcV2Layout(b)
+		return h, err
 	}
-	if len(b) != LLCLen || b[1] != LLCLen {
-		return LLCHeader{}, fmt.Errorf("%w: %s says %d bytes, has %d", ErrLength, t, b[1], len(b))
+	// An unknown opcode may have its length elsewhere: what it is matters
+	// more than how long it is.
+	if h.Type.known() && (len(b) != LLCLen || b[1] != LLCLen) {
+		return LLCHeader{}, fmt.Errorf("%w: %s says %d bytes, has %d", ErrLength, h.Type, b[1], len(b))
 	}
-	return LLCHeader{Type: t, Reply: b[3]&llcReply != 0}, nil
+	return h, nil
+}
+
+// llcV2Layout finds the byte order of the length in a header of version 2.
+func llcV2Layout(b []byte) (LLCLayout, error) {
+	big, little := int(binary.BigEndian.Uint16(b[1:])), int(binary.LittleEndian.Uint16(b[1:]))
+	switch {
+	case len(b) > MaxLLCLenV2:
+	case little == len(b):
+		return LLCV2Little, nil
+	case big == len(b):
+		return LLCV2, nil
+	case min(big, little) > len(b):
+		return 0, fmt.Errorf("%w: LLC message of %d bytes, have %d", ErrShort, min(big, little), len(b))
+	}
+	return 0, fmt.Errorf("%w: LLC opcode 0x%02x says %d or %d bytes, has %d", ErrLength, b[0], big, little, len(b))
 }
 
 func (t LLCType) known() bool {
 	return t >= LLCConfirmLink && t <= LLCDeleteLink || t >= LLCConfirmRKey && t <= LLCDeleteRKey
 }
 
-// LLC is any LLC message: ConfirmLink, AddLink, AddLinkCont, DeleteLink,
-// ConfirmRKey, ConfirmRKeyCont, DeleteRKey, TestLink, as values. AppendBinary
-// appends LLCLen bytes.
+func (t LLCType) knownV2() bool {
+	return t == LLCReqAddLink || t.known() && t != LLCAddLinkCont && t != LLCConfirmRKeyCont
+}
+
+// LLC is any LLC message: ConfirmLink, AddLink, AddLinkCont, ReqAddLink,
+// DeleteLink, ConfirmRKey, ConfirmRKeyCont, DeleteRKey, DeleteRKeyV2, TestLink,
+// as values. AppendBinary appends LLCLen bytes in version 1. Messages that both
+// versions have in common have a field Layout, whose zero value is version 1.
 type LLC interface {
 	encoding.BinaryAppender
 	// LLCType returns the opcode.
@@ -120,20 +216,32 @@ var (
 	_ LLC = ConfirmLink{}
 	_ LLC = AddLink{}
 	_ LLC = AddLinkCont{}
+	_ LLC = ReqAddLink{}
 	_ LLC = DeleteLink{}
 	_ LLC = ConfirmRKey{}
 	_ LLC = ConfirmRKeyCont{}
 	_ LLC = DeleteRKey{}
+	_ LLC = DeleteRKeyV2{}
 	_ LLC = TestLink{}
 )
 
-// ParseLLC decodes an LLC message of any type. An unknown opcode gives an
+// ParseLLC decodes an LLC message of any type and version; the version, if it
+// matters, is in the Layout of the message. An unknown opcode gives an
 // *OpcodeError. The one allocation is that of the interface value; the Parse
-// function of each message does without.
+// function of each message does without, but for the messages of version 2
+// that have a list.
 func ParseLLC(b []byte) (LLC, error) {
 	h, err := ParseLLCHeader(b)
 	if err != nil {
 		return nil, err
+	}
+	if h.Layout.V2() {
+		switch h.Type {
+		case LLCReqAddLink:
+			return llcOrNil(ParseReqAddLink(b))
+		case LLCDeleteRKey:
+			return llcOrNil(ParseDeleteRKeyV2(b))
+		}
 	}
 	switch h.Type {
 	case LLCConfirmLink:
@@ -163,26 +271,88 @@ func llcOrNil[T LLC](m T, err error) (LLC, error) {
 	return m, nil
 }
 
-// checkLLC checks the header of a message that has to be of type want, and
-// returns its flags.
-func checkLLC(b []byte, want LLCType) (flags byte, err error) {
-	h, err := ParseLLCHeader(b)
-	if err != nil {
-		return 0, err
+// AppendLLC appends m in the given layout, whatever m.Layout says, so that one
+// layout may be kept for a link group. It returns ErrVersion for a message that
+// the version does not have, and what m.AppendBinary returns.
+func AppendLLC(b []byte, l LLCLayout, m LLC) ([]byte, error) {
+	switch m := m.(type) {
+	case ConfirmLink:
+		m.Layout = l
+		return m.AppendBinary(b)
+	case AddLink:
+		m.Layout = l
+		return m.AppendBinary(b)
+	case DeleteLink:
+		m.Layout = l
+		return m.AppendBinary(b)
+	case ConfirmRKey:
+		m.Layout = l
+		return m.AppendBinary(b)
+	case TestLink:
+		m.Layout = l
+		return m.AppendBinary(b)
+	case ReqAddLink:
+		m.Layout = l
+		return m.AppendBinary(b)
+	case DeleteRKeyV2:
+		m.Layout = l
+		return m.AppendBinary(b)
 	}
-	if h.Type != want {
-		return 0, fmt.Errorf("%w: %s, want %s", ErrType, h.Type, want)
+	if l != LLCV1 {
+		return b, fmt.Errorf("%w: no %s in %s", ErrVersion, m.LLCType(), l)
 	}
-	return b[3], nil
+	return m.AppendBinary(b)
 }
 
-// appendLLC appends a message that is zero but for its header, and returns
-// the whole and the message.
-func appendLLC(b []byte, t LLCType, reply bool) (whole, msg []byte) {
-	whole, msg = extend(b, LLCLen)
-	msg[0], msg[1] = byte(t), LLCLen
+// checkLLC checks the header of a message that has to be of type want and
+// version 1, and returns its flags.
+func checkLLC(b []byte, want LLCType) (flags byte, err error) {
+	flags, l, err := checkLLCAny(b, want)
+	if err == nil && l != LLCV1 {
+		return 0, fmt.Errorf("%w: %s of %s", ErrVersion, want, l)
+	}
+	return flags, err
+}
+
+// checkLLCAny is checkLLC for both versions.
+func checkLLCAny(b []byte, want LLCType) (flags byte, l LLCLayout, err error) {
+	h, err := ParseLLCHeader(b)
+	if err != nil {
+		return 0, 0, err
+	}
+	if h.Type != want {
+		return 0, 0, fmt.Errorf("%w: %s, want %s", ErrType, h.Type, want)
+	}
+	return b[3], h.Layout, nil
+}
+
+// checkLLCV2 is checkLLC for version 2.
+func checkLLCV2(b []byte, want LLCType) (flags byte, l LLCLayout, err error) {
+	flags, l, err = checkLLCAny(b, want)
+	if err == nil && !l.V2() {
+		return 0, 0, fmt.Errorf("%w: %s of %s", ErrVersion, want, l)
+	}
+	return flags, l, err
+}
+
+// appendLLC appends a message of n bytes, LLCLen if n is less, that is zero
+// but for its header, and returns the whole and the message. In version 1 n is
+// LLCLen.
+func appendLLC(b []byte, l LLCLayout, t LLCType, n int, reply bool) (whole, msg []byte, err error) {
+	if l > LLCV2Little {
+		return b, nil, rangeErr("layout", l)
+	}
+	n = max(n, LLCLen)
+	whole, msg = extend(b, n)
+	msg[0] = byte(t)
+	if l == LLCV1 {
+		msg[1] = LLCLen
+	} else {
+		msg[0] |= llcV2Bit
+		l.putUint16(msg[1:], uint16(n))
+	}
 	if reply {
 		msg[3] = llcReply
 	}
-	return whole, msg
+	return whole, msg, nil
 }

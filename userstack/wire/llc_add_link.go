@@ -2,7 +2,10 @@
 
 package wire
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // AddLinkReason says why an ADD LINK was rejected.
 type AddLinkReason uint8
@@ -41,10 +44,14 @@ func (r AddLinkReason) String() string {
 // Figure 32 has the GID at 10, right behind the MAC, and all that follows two
 // bytes earlier. Linux reserves these two bytes, and so does Wireshark's
 // dissector, so their layout is the one that peers speak.
+//
+// In version 2 the length has the place of the reason, and AddLinkExt follows
+// at 44 unless the message rejects. AddLinkCont does not exist there.
 type AddLink struct {
-	Reply bool
+	Layout LLCLayout
+	Reply  bool
 	// Rejected is the Z flag of a reply, Reason the cause of it. A Reason
-	// without Rejected is not sent and not read.
+	// without Rejected, or in version 2, is not sent and not read.
 	Rejected bool
 	Reason   AddLinkReason
 	MAC      MAC
@@ -56,7 +63,33 @@ type AddLink struct {
 	LinkNum uint8
 	MTU     MTU
 	PSN     PSN
+	// Ext is the extension of version 2. It is nil in version 1; where
+	// Rejected is set it is not sent and not read.
+	Ext *AddLinkExt
 }
+
+// AddLinkExt is what version 2 adds to ADD LINK: the RTokens of the sender's
+// RMBs on the new link, all at once.
+//
+//	44  direct (highest bit), reserved
+//	46  target GID (16)
+//	62  reserved (8)
+//	70  number of pairs (2), of which only the low byte counts
+//	72  pairs: reference RKey (4), new RKey (4), new address (8)
+type AddLinkExt struct {
+	// Direct is as in FirstContactExt, for the new link.
+	Direct bool
+	// TargetGID is the client's GID that the server wants to reach. Linux
+	// has its own GID here, and does not look at that of a peer.
+	TargetGID GID
+	// Pairs, at most AddLinkMaxPairs.
+	Pairs []RKeyPair
+}
+
+// AddLinkMaxPairs is the largest number of pairs in an AddLinkExt.
+const AddLinkMaxPairs = 255
+
+const addLinkExtLen = 28
 
 // LLCType returns LLCAddLink.
 func (AddLink) LLCType() LLCType { return LLCAddLink }
@@ -64,8 +97,10 @@ func (AddLink) LLCType() LLCType { return LLCAddLink }
 // IsReply returns m.Reply.
 func (m AddLink) IsReply() bool { return m.Reply }
 
-// AppendBinary appends the message to b; ErrRange if QPN or PSN exceeds 24
-// bits, or MTU or Reason four.
+// AppendBinary appends the message to b: LLCLen bytes, and with Ext 28 and 16
+// for each pair. It returns ErrRange if QPN or PSN exceeds 24 bits, or MTU or
+// Reason four, or if there are too many pairs; ErrVersion for an extension in
+// version 1.
 func (m AddLink) AppendBinary(b []byte) ([]byte, error) {
 	if err := check24(m.QPN, m.PSN); err != nil {
 		return b, err
@@ -76,10 +111,28 @@ func (m AddLink) AppendBinary(b []byte) ([]byte, error) {
 	if m.Reason > 15 {
 		return b, rangeErr("rejection reason", uint8(m.Reason))
 	}
-	b, p := appendLLC(b, LLCAddLink, m.Reply)
+	n, ext := LLCLen, m.Ext
 	if m.Rejected {
-		p[2] = byte(m.Reason)
+		ext = nil
+	}
+	if ext != nil {
+		if m.Layout == LLCV1 {
+			return b, fmt.Errorf("%w: extension of ADD LINK in version 1", ErrVersion)
+		}
+		if len(ext.Pairs) > AddLinkMaxPairs {
+			return b, rangeErr("number of RKeys", len(ext.Pairs))
+		}
+		n += addLinkExtLen + rkeyPairLen*len(ext.Pairs)
+	}
+	b, p, err := appendLLC(b, m.Layout, LLCAddLink, n, m.Reply)
+	if err != nil {
+		return b, err
+	}
+	if m.Rejected {
 		p[3] |= llcRejected
+		if m.Layout == LLCV1 {
+			p[2] = byte(m.Reason)
+		}
 	}
 	copy(p[4:], m.MAC[:])
 	copy(p[12:], m.GID[:])
@@ -87,17 +140,57 @@ func (m AddLink) AppendBinary(b []byte) ([]byte, error) {
 	p[31] = m.LinkNum
 	p[32] = byte(m.MTU)
 	put24(p[33:], uint32(m.PSN))
+	if ext != nil {
+		ext.put(p[LLCLen:], m.Layout)
+	}
 	return b, nil
 }
 
-// ParseAddLink decodes an ADD LINK message. Reserved MTU codes pass; they are
-// for the link group to reject.
+func (x *AddLinkExt) put(b []byte, l LLCLayout) {
+	if x.Direct {
+		b[0] = 0x80
+	}
+	copy(b[2:], x.TargetGID[:])
+	l.putUint16(b[26:], uint16(len(x.Pairs)))
+	for i, pair := range x.Pairs {
+		putRKeyPair(b[addLinkExtLen+rkeyPairLen*i:], pair)
+	}
+}
+
+func getAddLinkExt(b []byte) (*AddLinkExt, error) {
+	if len(b) < addLinkExtLen {
+		return nil, fmt.Errorf("%w: ADD LINK with an extension of %d bytes", ErrLength, len(b))
+	}
+	x := &AddLinkExt{Direct: b[0]&0x80 != 0, TargetGID: GID(b[2:18])}
+	// The number stands in either byte order, and up to 255 it takes one
+	// byte. Who does not know its peer's order may have put it in both.
+	n := int(b[26])
+	if n == 0 {
+		n = int(b[27])
+	} else if b[27] != 0 && int(b[27]) != n {
+		return nil, rangeErr("number of RKeys", binary.BigEndian.Uint16(b[26:]))
+	}
+	if len(b) < addLinkExtLen+rkeyPairLen*n {
+		return nil, fmt.Errorf("%w: ADD LINK with an extension of %d bytes and %d RKeys", ErrLength, len(b), n)
+	}
+	if n > 0 {
+		x.Pairs = make([]RKeyPair, n)
+	}
+	for i := range x.Pairs {
+		x.Pairs[i] = getRKeyPair(b[addLinkExtLen+rkeyPairLen*i:])
+	}
+	return x, nil
+}
+
+// ParseAddLink decodes an ADD LINK message of either version. Reserved MTU
+// codes pass; they are for the link group to reject.
 func ParseAddLink(b []byte) (AddLink, error) {
-	flags, err := checkLLC(b, LLCAddLink)
+	flags, l, err := checkLLCAny(b, LLCAddLink)
 	if err != nil {
 		return AddLink{}, err
 	}
 	m := AddLink{
+		Layout:   l,
 		Reply:    flags&llcReply != 0,
 		Rejected: flags&llcRejected != 0,
 		MAC:      MAC(b[4:10]),
@@ -107,8 +200,13 @@ func ParseAddLink(b []byte) (AddLink, error) {
 		MTU:      MTU(b[32] & 15),
 		PSN:      PSN(get24(b[33:])),
 	}
-	if m.Rejected {
+	switch {
+	case m.Rejected && l == LLCV1:
 		m.Reason = AddLinkReason(b[2] & 15)
+	case !m.Rejected && len(b) > LLCLen:
+		if m.Ext, err = getAddLinkExt(b[LLCLen:]); err != nil {
+			return AddLink{}, err
+		}
 	}
 	return m, nil
 }

@@ -16,8 +16,17 @@ type RKeyPair struct {
 	New     RToken
 }
 
+func putRKeyPair(b []byte, p RKeyPair) {
+	binary.BigEndian.PutUint32(b, p.RefRKey)
+	putRToken(b[4:], p.New)
+}
+
+func getRKeyPair(b []byte) RKeyPair {
+	return RKeyPair{RefRKey: binary.BigEndian.Uint32(b), New: getRToken(b[4:])}
+}
+
 // AddLinkCont gives the RTokens of the sender's RMBs on a link being added
-// (RFC 7609, appendix A.3.3, figure 33).
+// (RFC 7609, appendix A.3.3, figure 33). In version 2 AddLinkExt does that.
 //
 //	0   header
 //	4   link number of the new link
@@ -46,12 +55,13 @@ func (m AddLinkCont) IsReply() bool { return m.Reply }
 
 // AppendBinary appends the message to b. It cannot fail.
 func (m AddLinkCont) AppendBinary(b []byte) ([]byte, error) {
-	b, p := appendLLC(b, LLCAddLinkCont, m.Reply)
+	b, p, err := appendLLC(b, LLCV1, LLCAddLinkCont, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	p[4], p[5] = m.LinkNum, m.Left
 	for i, pair := range m.Pairs[:m.Count()] {
-		q := p[8+rkeyPairLen*i:]
-		binary.BigEndian.PutUint32(q, pair.RefRKey)
-		putRToken(q[4:], pair.New)
+		putRKeyPair(p[8+rkeyPairLen*i:], pair)
 	}
 	return b, nil
 }
@@ -64,8 +74,7 @@ func ParseAddLinkCont(b []byte) (AddLinkCont, error) {
 	}
 	m := AddLinkCont{Reply: flags&llcReply != 0, LinkNum: b[4], Left: b[5]}
 	for i := range m.Count() {
-		q := b[8+rkeyPairLen*i:]
-		m.Pairs[i] = RKeyPair{RefRKey: binary.BigEndian.Uint32(q), New: getRToken(q[4:])}
+		m.Pairs[i] = getRKeyPair(b[8+rkeyPairLen*i:])
 	}
 	return m, nil
 }

@@ -14,9 +14,11 @@ import "encoding/binary"
 //	29  link number
 //	30  sender's link user ID (4)
 //	34  most links in a link group
-//	35  reserved (9)
+//	35  most connections in the link group; reserved in version 1
+//	36  reserved (8)
 type ConfirmLink struct {
-	Reply bool
+	Layout LLCLayout
+	Reply  bool
 	// NoEyecatcher says that the sender puts no eyecatcher into its RMB
 	// elements: flags 0x03, reserved in RFC 7609. Linux sets them and
 	// declines a peer that sets neither. Either bit is read as true.
@@ -30,6 +32,9 @@ type ConfirmLink struct {
 	LinkUserID uint32
 	// MaxLinks is the most links that the sender supports in a link group.
 	MaxLinks uint8
+	// MaxConns is the most connections in the link group. It is sent and
+	// read in version 2 alone, from release 1 on.
+	MaxConns uint8
 }
 
 // LLCType returns LLCConfirmLink.
@@ -38,12 +43,16 @@ func (ConfirmLink) LLCType() LLCType { return LLCConfirmLink }
 // IsReply returns m.Reply.
 func (m ConfirmLink) IsReply() bool { return m.Reply }
 
-// AppendBinary appends the message to b; ErrRange if QPN exceeds 24 bits.
+// AppendBinary appends the message to b; ErrRange if QPN exceeds 24 bits
+// or Layout is none of the defined ones.
 func (m ConfirmLink) AppendBinary(b []byte) ([]byte, error) {
 	if err := check24(m.QPN, 0); err != nil {
 		return b, err
 	}
-	b, p := appendLLC(b, LLCConfirmLink, m.Reply)
+	b, p, err := appendLLC(b, m.Layout, LLCConfirmLink, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	if m.NoEyecatcher {
 		p[3] |= llcNoEyec
 	}
@@ -53,16 +62,20 @@ func (m ConfirmLink) AppendBinary(b []byte) ([]byte, error) {
 	p[29] = m.LinkNum
 	binary.BigEndian.PutUint32(p[30:], m.LinkUserID)
 	p[34] = m.MaxLinks
+	if m.Layout.V2() {
+		p[35] = m.MaxConns
+	}
 	return b, nil
 }
 
-// ParseConfirmLink decodes a CONFIRM LINK message.
+// ParseConfirmLink decodes a CONFIRM LINK message of either version.
 func ParseConfirmLink(b []byte) (ConfirmLink, error) {
-	flags, err := checkLLC(b, LLCConfirmLink)
+	flags, l, err := checkLLCAny(b, LLCConfirmLink)
 	if err != nil {
 		return ConfirmLink{}, err
 	}
-	return ConfirmLink{
+	m := ConfirmLink{
+		Layout:       l,
 		Reply:        flags&llcReply != 0,
 		NoEyecatcher: flags&llcNoEyec != 0,
 		MAC:          MAC(b[4:10]),
@@ -71,5 +84,9 @@ func ParseConfirmLink(b []byte) (ConfirmLink, error) {
 		LinkNum:      b[29],
 		LinkUserID:   binary.BigEndian.Uint32(b[30:]),
 		MaxLinks:     b[34],
-	}, nil
+	}
+	if l.V2() {
+		m.MaxConns = b[35]
+	}
+	return m, nil
 }

@@ -14,7 +14,8 @@ const ConfirmRKeyMax = 2
 //	17  two other links: link number, RKey (4), address (8)
 //	43  reserved
 type ConfirmRKey struct {
-	Reply bool
+	Layout LLCLayout
+	Reply  bool
 	// Negative refuses; with Retry the sender is to try again as soon as the
 	// running configuration change is over.
 	Negative bool
@@ -37,9 +38,13 @@ func (ConfirmRKey) LLCType() LLCType { return LLCConfirmRKey }
 // IsReply returns m.Reply.
 func (m ConfirmRKey) IsReply() bool { return m.Reply }
 
-// AppendBinary appends the message to b. It cannot fail.
+// AppendBinary appends the LLCLen bytes of the message to b; ErrRange if
+// Layout is none of the defined ones.
 func (m ConfirmRKey) AppendBinary(b []byte) ([]byte, error) {
-	b, p := appendLLC(b, LLCConfirmRKey, m.Reply)
+	b, p, err := appendLLC(b, m.Layout, LLCConfirmRKey, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	if m.Negative {
 		p[3] |= llcNegative
 	}
@@ -54,13 +59,14 @@ func (m ConfirmRKey) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseConfirmRKey decodes a CONFIRM RKEY message.
+// ParseConfirmRKey decodes a CONFIRM RKEY message of either version.
 func ParseConfirmRKey(b []byte) (ConfirmRKey, error) {
-	flags, err := checkLLC(b, LLCConfirmRKey)
+	flags, l, err := checkLLCAny(b, LLCConfirmRKey)
 	if err != nil {
 		return ConfirmRKey{}, err
 	}
 	m := ConfirmRKey{
+		Layout:   l,
 		Reply:    flags&llcReply != 0,
 		Negative: flags&llcNegative != 0,
 		Retry:    flags&llcRetry != 0,

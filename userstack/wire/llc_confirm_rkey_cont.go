@@ -37,7 +37,10 @@ func (m ConfirmRKeyCont) IsReply() bool { return m.Reply }
 
 // AppendBinary appends the message to b. It cannot fail.
 func (m ConfirmRKeyCont) AppendBinary(b []byte) ([]byte, error) {
-	b, p := appendLLC(b, LLCConfirmRKeyCont, m.Reply)
+	b, p, err := appendLLC(b, LLCV1, LLCConfirmRKeyCont, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	if m.Negative {
 		p[3] |= llcNegative
 	}

@@ -53,7 +53,8 @@ func (r DeleteLinkReason) String() string {
 //	5  reason (4)
 //	9  reserved (35)
 type DeleteLink struct {
-	Reply bool
+	Layout LLCLayout
+	Reply  bool
 	// All ends the link group. The link number is then sent as 0 and not
 	// read.
 	All bool
@@ -69,9 +70,13 @@ func (DeleteLink) LLCType() LLCType { return LLCDeleteLink }
 // IsReply returns m.Reply.
 func (m DeleteLink) IsReply() bool { return m.Reply }
 
-// AppendBinary appends the message to b. It cannot fail.
+// AppendBinary appends the LLCLen bytes of the message to b; ErrRange if
+// Layout is none of the defined ones.
 func (m DeleteLink) AppendBinary(b []byte) ([]byte, error) {
-	b, p := appendLLC(b, LLCDeleteLink, m.Reply)
+	b, p, err := appendLLC(b, m.Layout, LLCDeleteLink, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	if m.All {
 		p[3] |= llcAll
 	} else {
@@ -84,13 +89,14 @@ func (m DeleteLink) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseDeleteLink decodes a DELETE LINK message.
+// ParseDeleteLink decodes a DELETE LINK message of either version.
 func ParseDeleteLink(b []byte) (DeleteLink, error) {
-	flags, err := checkLLC(b, LLCDeleteLink)
+	flags, l, err := checkLLCAny(b, LLCDeleteLink)
 	if err != nil {
 		return DeleteLink{}, err
 	}
 	m := DeleteLink{
+		Layout:  l,
 		Reply:   flags&llcReply != 0,
 		All:     flags&llcAll != 0,
 		Orderly: flags&llcOrderly != 0,

@@ -8,7 +8,7 @@ import "encoding/binary"
 const DeleteRKeyMax = 8
 
 // DeleteRKey says that RMBs are gone. The reply echoes the request (RFC 7609,
-// appendix A.3.7, figure 39).
+// appendix A.3.7, figure 39). Version 2 has DeleteRKeyV2.
 //
 //	0   header; flag 0x20 negative
 //	4   number of RKeys
@@ -46,7 +46,10 @@ func (m DeleteRKey) AppendBinary(b []byte) ([]byte, error) {
 	if m.Count > DeleteRKeyMax {
 		return b, rangeErr("number of RKeys", m.Count)
 	}
-	b, p := appendLLC(b, LLCDeleteRKey, m.Reply)
+	b, p, err := appendLLC(b, LLCV1, LLCDeleteRKey, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	if m.Negative {
 		p[3] |= llcNegative
 	}

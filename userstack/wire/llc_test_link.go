@@ -9,6 +9,7 @@ package wire
 //	4   user data (16)
 //	20  reserved (24)
 type TestLink struct {
+	Layout   LLCLayout
 	Reply    bool
 	UserData [16]byte
 }
@@ -19,18 +20,22 @@ func (TestLink) LLCType() LLCType { return LLCTestLink }
 // IsReply returns m.Reply.
 func (m TestLink) IsReply() bool { return m.Reply }
 
-// AppendBinary appends the message to b. It cannot fail.
+// AppendBinary appends the LLCLen bytes of the message to b; ErrRange if
+// Layout is none of the defined ones.
 func (m TestLink) AppendBinary(b []byte) ([]byte, error) {
-	b, p := appendLLC(b, LLCTestLink, m.Reply)
+	b, p, err := appendLLC(b, m.Layout, LLCTestLink, LLCLen, m.Reply)
+	if err != nil {
+		return b, err
+	}
 	copy(p[4:], m.UserData[:])
 	return b, nil
 }
 
-// ParseTestLink decodes a TEST LINK message.
+// ParseTestLink decodes a TEST LINK message of either version.
 func ParseTestLink(b []byte) (TestLink, error) {
-	flags, err := checkLLC(b, LLCTestLink)
+	flags, l, err := checkLLCAny(b, LLCTestLink)
 	if err != nil {
 		return TestLink{}, err
 	}
-	return TestLink{Reply: flags&llcReply != 0, UserData: [16]byte(b[4:20])}, nil
+	return TestLink{Layout: l, Reply: flags&llcReply != 0, UserData: [16]byte(b[4:20])}, nil
 }

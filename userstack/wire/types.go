@@ -23,6 +23,27 @@ type GID [16]byte
 // String returns the GID in IPv6 notation.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
+// GIDFromIPv4 returns the RoCE version 2 GID of an IPv4 address, the mapped
+// form ::ffff:a.b.c.d. For any other address it is zero.
+func GIDFromIPv4(a netip.Addr) GID {
+	if a = a.Unmap(); !a.Is4() {
+		return GID{}
+	}
+	return a.As16()
+}
+
+// IPv4 returns the address in the GID of an RNIC that SMC-R version 2 can
+// use: ::ffff:a.b.c.d, or ::a.b.c.d, which Linux takes too.
+func (g GID) IPv4() (a netip.Addr, ok bool) {
+	zero := [10]byte(g[:10]) == [10]byte{}
+	low := [4]byte(g[12:])
+	mapped := g[10] == 0xff && g[11] == 0xff
+	if !zero || low == [4]byte{} || !mapped && (g[10] != 0 || g[11] != 0) {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFrom4(low), true
+}
+
 // PeerID identifies one instance of a TCP/IP stack for as long as it runs
 // (RFC 7609, appendix A.2.1).
 type PeerID [8]byte

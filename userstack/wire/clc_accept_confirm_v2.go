@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Lengths of ACCEPT and CONFIRM of SMC-R version 2 in bytes. In a first
+// contact a CONFIRM also has a list of GIDs: ConfirmFirstLenV2 and 16 for each.
+const (
+	AcceptConfirmLenV2 = 108
+	AcceptFirstLenV2   = 160
+	ConfirmFirstLenV2  = 164
+)
+
+const (
+	firstContactExtAt  = 104
+	firstContactExtLen = 52
+	gidListAt          = firstContactExtAt + firstContactExtLen
+	gidListHeaderLen   = 4
+	// maxConfirmGIDs is what fits both its count and MaxCLCLen.
+	maxConfirmGIDs = (MaxCLCLen - ConfirmFirstLenV2) / 16
+)
+
+// AcceptV2 is the server's answer to a Proposal, under version 2.
+//
+//	0    as Endpoint
+//	64   negotiated EID (32)
+//	96   reserved (8)
+//	104  FirstContactExt (52), in a first contact
+//	..   trailer (4)
+type AcceptV2 struct {
+	Endpoint
+	// EID is the one of the proposal's that the server chose.
+	EID EID
+	// FirstContact is present if the server holds the connection for the
+	// first one of a new link group: the F bit of the header.
+	FirstContact *FirstContactExt
+}
+
+// ConfirmV2 is the client's answer to an AcceptV2. In a first contact there is
+// a list behind FirstContactExt:
+//
+//	156  number of GIDs
+//	157  reserved (3)
+//	160  GIDs (16 each)
+//	..   trailer (4)
+type ConfirmV2 struct {
+	Endpoint
+	// EID repeats that of ACCEPT.
+	EID EID
+	// FirstContact repeats Release, MaxConns and MaxLinks of ACCEPT; Linux
+	// declines if it does not. It is nil if there was none.
+	FirstContact *FirstContactExt
+	// GIDs of the client's RNICs, that of the link first. Linux names one or
+	// two. The list is part of a first contact.
+	GIDs []GID
+}
+
+// FirstContactExt is what the two ends of a new link group of version 2 tell
+// each other.
+//
+//	0   direct (highest bit)
+//	1   operating system (high nibble), release (low nibble)
+//	2   reserved (2)
+//	4   host name (32)
+//	36  most connections in the link group
+//	37  most links in the link group
+//	38  features (2)
+//	40  vendor's options (4)
+//	44  reserved (8)
+type FirstContactExt struct {
+	// Direct says that no router is on the way between the RNICs, as the
+	// sender's routes have it. A Linux client declines (DiagIndirect) where
+	// the server says indirect and it finds a direct way.
+	Direct bool
+	// OS of the sender; four bits.
+	OS uint8
+	// Release is the smaller of those of both ends; four bits.
+	Release  uint8
+	Hostname Hostname
+	// MaxConns and MaxLinks were agreed on. They, Features and Vendor are
+	// sent and read from release 1 on.
+	MaxConns uint8
+	MaxLinks uint8
+	Features uint16
+	Vendor   uint32
+}
+
+// CLCType returns TypeAccept.
+func (AcceptV2) CLCType() CLCType { return TypeAccept }
+
+// CLCType returns TypeConfirm.
+func (ConfirmV2) CLCType() CLCType { return TypeConfirm }
+
+// AppendBinary appends the message to b: AcceptConfirmLenV2 bytes, or
+// AcceptFirstLenV2 in a first contact. It returns ErrRange if a number does not
+// fit its field.
+func (a AcceptV2) AppendBinary(b []byte) ([]byte, error) {
+	n := AcceptConfirmLenV2
+	if a.FirstContact != nil {
+		n = AcceptFirstLenV2
+	}
+	b, _, err := appendV2(b, TypeAccept, n, &a.Endpoint, &a.EID, a.FirstContact)
+	return b, err
+}
+
+// AppendBinary appends the message to b: AcceptConfirmLenV2 bytes, or
+// ConfirmFirstLenV2 and 16 for each GID in a first contact. It returns ErrRange
+// if a number does not fit its field, or if there are GIDs without a first
+// contact.
+func (c ConfirmV2) AppendBinary(b []byte) ([]byte, error) {
+	if len(c.GIDs) > maxConfirmGIDs || c.FirstContact == nil && len(c.GIDs) > 0 {
+		return b, rangeErr("number of GIDs", len(c.GIDs))
+	}
+	n := AcceptConfirmLenV2
+	if c.FirstContact != nil {
+		n = ConfirmFirstLenV2 + len(GID{})*len(c.GIDs)
+	}
+	b, m, err := appendV2(b, TypeConfirm, n, &c.Endpoint, &c.EID, c.FirstContact)
+	if err != nil || c.FirstContact == nil {
+		return b, err
+	}
+	m[gidListAt] = byte(len(c.GIDs))
+	for i, g := range c.GIDs {
+		copy(m[gidListAt+gidListHeaderLen+len(g)*i:], g[:])
+	}
+	return b, nil
+}
+
+func appendV2(b []byte, t CLCType, n int, e *Endpoint, eid *EID, x *FirstContactExt) (whole, msg []byte, err error) {
+	if x != nil && (x.OS > 15 || x.Release > 15) {
+		return b, nil, rangeErr("operating system or release", [2]uint8{x.OS, x.Release})
+	}
+	whole, err = e.append(b, t, Version2, n, x != nil)
+	if err != nil {
+		return whole, nil, err
+	}
+	m := whole[len(b):]
+	copy(m[64:], eid[:])
+	if x != nil {
+		x.put(m[firstContactExtAt:])
+	}
+	return whole, m, nil
+}
+
+func (x *FirstContactExt) put(b []byte) {
+	if x.Direct {
+		b[0] = 0x80
+	}
+	b[1] = x.OS<<4 | x.Release
+	copy(b[4:], x.Hostname[:])
+	if x.Release >= ReleaseV21 {
+		b[36], b[37] = x.MaxConns, x.MaxLinks
+		binary.BigEndian.PutUint16(b[38:], x.Features)
+		binary.BigEndian.PutUint32(b[40:], x.Vendor)
+	}
+}
+
+func getFirstContactExt(b []byte) *FirstContactExt {
+	x := &FirstContactExt{
+		Direct:   b[0]&0x80 != 0,
+		OS:       b[1] >> 4,
+		Release:  b[1] & 15,
+		Hostname: Hostname(b[4:]),
+	}
+	if x.Release >= ReleaseV21 {
+		x.MaxConns, x.MaxLinks = b[36], b[37]
+		x.Features = binary.BigEndian.Uint16(b[38:])
+		x.Vendor = binary.BigEndian.Uint32(b[40:])
+	}
+	return x
+}
+
+// ParseAcceptV2 decodes an ACCEPT of SMC-R version 2. Another version is
+// ErrVersion, SMC-D is ErrMode. As in Linux a message may be longer than is
+// known here; the rest is not read.
+func ParseAcceptV2(b []byte) (AcceptV2, error) {
+	first, err := parseV2(b, TypeAccept, AcceptFirstLenV2)
+	if err != nil {
+		return AcceptV2{}, err
+	}
+	a := AcceptV2{Endpoint: getEndpoint(b), EID: EID(b[64:])}
+	if first {
+		a.FirstContact = getFirstContactExt(b[firstContactExtAt:])
+	}
+	return a, nil
+}
+
+// ParseConfirmV2 decodes a CONFIRM of SMC-R version 2. Another version is
+// ErrVersion, SMC-D is ErrMode. As in Linux a message may be longer than is
+// known here; the rest is not read.
+func ParseConfirmV2(b []byte) (ConfirmV2, error) {
+	first, err := parseV2(b, TypeConfirm, ConfirmFirstLenV2)
+	if err != nil {
+		return ConfirmV2{}, err
+	}
+	c := ConfirmV2{Endpoint: getEndpoint(b), EID: EID(b[64:])}
+	if !first {
+		return c, nil
+	}
+	n := int(b[gidListAt])
+	if want := ConfirmFirstLenV2 + len(GID{})*n; len(b) < want {
+		return ConfirmV2{}, fmt.Errorf("%w: CONFIRM of %d bytes with %d GIDs", ErrLength, len(b), n)
+	}
+	c.FirstContact = getFirstContactExt(b[firstContactExtAt:])
+	if n > 0 {
+		c.GIDs = make([]GID, n)
+	}
+	for i := range c.GIDs {
+		c.GIDs[i] = GID(b[gidListAt+gidListHeaderLen+len(GID{})*i:])
+	}
+	return c, nil
+}
+
+// parseV2 checks that b is a message of version 2, long enough for what is
+// fixed in it.
+func parseV2(b []byte, t CLCType, firstLen int) (first bool, err error) {
+	h, err := parseAcceptConfirm(b, t, Version2)
+	if err != nil {
+		return false, err
+	}
+	first = h.Flags&headerFlag != 0
+	if h.Length < AcceptConfirmLenV2 || first && h.Length < firstLen {
+		return false, fmt.Errorf("%w: %s of version 2 with %d bytes, first contact %t", ErrLength, t, h.Length, first)
+	}
+	return first, nil
+}
