@@ -324,14 +324,14 @@ func TestTsharkAgrees(t *testing.T) {
 		return b
 	}
 	want := map[int]oracleCase{}
-	for _, o := range oracleCLC {
+	for _, o := range slices.Concat(oracleCLC, oracleCLCV2) {
 		from := 0
-		if _, ok := o.m.(Accept); ok {
+		if o.m.(CLC).CLCType() == TypeAccept {
 			from = 1
 		}
 		want[c.tcp(from, psh|ack, nil, encode(o.m))] = o
 	}
-	for _, o := range oracleRDMA {
+	for _, o := range slices.Concat(oracleRDMA, oracleLLCV2) {
 		want[c.roce(encode(o.m))] = o
 	}
 
@@ -364,6 +364,10 @@ func TestTsharkAgrees(t *testing.T) {
 				}
 			}
 			for _, r := range d.fields["smc.reserved"] {
+				// What tshark 4.0 does not know yet is among the expectations.
+				if _, ok := o.fields["smc.reserved"]; ok {
+					break
+				}
 				if strings.Trim(r, "0:") != "" {
 					t.Errorf("reserved bytes %s", r)
 				}
