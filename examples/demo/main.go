@@ -126,7 +126,7 @@ func (d *demo) start(ctx context.Context, h *netnstest.Host, name string, args .
 	argv := append([]string{filepath.Join(d.dir, name)}, args...)
 	shown := name + " " + strings.Join(args, " ")
 	if !d.plain {
-		argv = append([]string{d.smcr, "run", "-v", "--"}, argv...)
+		argv = append([]string{d.smcr, "run", "--mode", "user", "-v", "--"}, argv...)
 		shown = "smcr run -v -- " + shown
 	}
 	step("on %s: %s", d.letter(h), shown)

@@ -79,10 +79,10 @@ func TestBadInput(t *testing.T) {
 		{"unknown word", exitUsage, []string{"frobnicate"}, []string{smcr, "frobnicate"}},
 		{"unknown flag", exitUsage, []string{"--no-such-flag"}, []string{smcr, "linkgroup", "list", "--no-such-flag"}},
 		{"no program named", exitUsage, []string{"program"}, []string{smcr, "run", "--"}},
-		{"no such program", exitNoProgram, []string{"/no/such/program"}, []string{smcr, "run", "--", "/no/such/program"}},
-		{"no such program in PATH", exitNoProgram, []string{"no-such-program"}, []string{smcr, "run", "--", "no-such-program"}},
-		{"not executable", exitNotExecutable, []string{"/etc/passwd"}, []string{smcr, "run", "--", "/etc/passwd"}},
-		{"a directory", exitNotExecutable, []string{"/etc"}, []string{smcr, "run", "--", "/etc"}},
+		{"no such program", exitNoProgram, []string{"/no/such/program"}, []string{smcr, "run", "--mode", "user", "--", "/no/such/program"}},
+		{"no such program in PATH", exitNoProgram, []string{"no-such-program"}, []string{smcr, "run", "--mode", "user", "--", "no-such-program"}},
+		{"not executable", exitNotExecutable, []string{"/etc/passwd"}, []string{smcr, "run", "--mode", "user", "--", "/etc/passwd"}},
+		{"a directory", exitNotExecutable, []string{"/etc"}, []string{smcr, "run", "--mode", "user", "--", "/etc"}},
 		{"stack already running", exitError, []string{"already"}, []string{smcr, "serve"}},
 		{"no privilege to change", exitPermission, []string{"permi"}, []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", smcr, "pnet", "add", "NET2", "-I", "eth0"}},
 		{"no privilege to reset", exitPermission, []string{"permi"}, []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", smcr, "pnet", "flush"}},
@@ -114,7 +114,7 @@ func TestAddressInUse(t *testing.T) {
 	l := newLab(t)
 	addr := l.A.Addr() + ":7"
 	server := l.probeServer()
-	l.failing(l.A, 1, []string{"address already in use"}, bin("smcr"), "run", "--", bin("probe"), "server", addr)
+	l.failing(l.A, 1, []string{"address already in use"}, bin("smcr"), "run", "--mode", "user", "--", bin("probe"), "server", addr)
 	// And the first server goes on.
 	release(t, l.held(1))
 	terminate(t, server)
@@ -131,7 +131,7 @@ func TestExitStatus(t *testing.T) {
 		{"exit 0", 0}, {"exit 7", 7}, {"exit 255", 255}, {"kill -TERM $$", 143}, {"kill -9 $$", 137},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), commandTime)
-		cmd := l.A.Command(ctx, bin("smcr"), "run", "--", "sh", "-c", "cat; echo err >&2; "+test.script)
+		cmd := l.A.Command(ctx, bin("smcr"), "run", "--mode", "user", "--", "sh", "-c", "cat; echo err >&2; "+test.script)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("in"), &stdout, &stderr
 		err := cmd.Run()
@@ -150,20 +150,32 @@ func TestRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	url := fmt.Sprintf("http://%s:9/", l.A.Addr())
-	_, err := l.B.Output(ctx, bin("smcr"), "run", "--", "curl", "-sS", "--noproxy", "*", url)
+	_, err := l.B.Output(ctx, bin("smcr"), "run", "--mode", "user", "--", "curl", "-sS", "--noproxy", "*", url)
 	if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != 7 {
 		t.Errorf("curl to a closed port: %v, want exit status 7 (could not connect)", err)
 	}
 	start := time.Now()
-	_, err = l.B.Output(ctx, bin("smcr"), "run", "--", "curl", "-sS", "--noproxy", "*", "--connect-timeout", "2", "http://10.77.0.99/")
+	_, err = l.B.Output(ctx, bin("smcr"), "run", "--mode", "user", "--", "curl", "-sS", "--noproxy", "*", "--connect-timeout", "2", "http://10.77.0.99/")
 	if ee, ok := errors.AsType[*exec.ExitError](err); !ok || (ee.ExitCode() != 28 && ee.ExitCode() != 7) {
 		t.Errorf("curl to an absent host: %v, want exit status 28 (timeout) or 7 (no route)", err)
 	}
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("curl --connect-timeout 2 took %v", took)
 	}
-	_, err = l.B.Output(ctx, bin("smcr"), "run", "--", "/usr/bin/python3", "-c", "import socket,sys; socket.create_connection((sys.argv[1], 9), timeout=10)", l.A.Addr())
+	_, err = l.B.Output(ctx, bin("smcr"), "run", "--mode", "user", "--", "/usr/bin/python3", "-c", "import socket,sys; socket.create_connection((sys.argv[1], 9), timeout=10)", l.A.Addr())
 	if err == nil || !strings.Contains(err.Error(), "ConnectionRefusedError") {
 		t.Errorf("python: %v, want ConnectionRefusedError", err)
+	}
+}
+
+// TestNoPrivilege: without a stack and without the right to start one nothing
+// is run in user mode, and smcr serve says what it needs.
+func TestNoPrivilege(t *testing.T) {
+	l := newLab(t, "setpriv")
+	nobody := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", bin("smcr")}
+	l.failing(l.B, exitPermission, []string{"privilege", "smcr serve"}, append(nobody, "run", "--mode", "user", "--", "echo", "ran")...)
+	l.failing(l.B, exitPermission, []string{"CAP_NET_RAW"}, append(nobody, "serve")...)
+	if pids := l.stackPids(l.B); len(pids) > 0 {
+		t.Errorf("a stack was left behind: %v", pids)
 	}
 }

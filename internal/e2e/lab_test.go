@@ -131,7 +131,7 @@ func wantSummary(t testing.TB, log string, conns int) {
 // under starts a program under smcr run.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	return h.Go(l.t, bin("smcr"), append([]string{"run", "-v", "--"}, argv...)...)
+	return h.Go(l.t, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--"}, argv...)...)
 }
 
 // serve starts the stack of a host explicitly, where a test needs to know its

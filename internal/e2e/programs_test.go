@@ -46,7 +46,7 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), limit)
 	defer cancel()
-	argv := append([]string{"run", "-v", "--", "curl", "--silent", "--show-error", "--fail", "--noproxy", "*"}, args...)
+	argv := append([]string{"run", "--mode", "user", "-v", "--", "curl", "--silent", "--show-error", "--fail", "--noproxy", "*"}, args...)
 	cmd := l.B.Command(ctx, bin("smcr"), argv...)
 	var stderr bytes.Buffer
 	var h hash.Hash = sha256.New()
@@ -143,7 +143,7 @@ func TestIperf3(t *testing.T) {
 			w := l.watch()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			out, err := l.B.Output(ctx, bin("smcr"), append([]string{"run", "-v", "--", "iperf3", "-c", l.A.Addr(), "-t", "2", "--json"}, args...)...)
+			out, err := l.B.Output(ctx, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--", "iperf3", "-c", l.A.Addr(), "-t", "2", "--json"}, args...)...)
 			if err != nil {
 				t.Fatalf("%v\n%s\nserver:\n%s", err, out, server.Log())
 			}
@@ -187,7 +187,7 @@ func TestRedis(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		out, err := l.B.Output(ctx, bin("smcr"), append([]string{"run", "-v", "--"}, argv...)...)
+		out, err := l.B.Output(ctx, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--"}, argv...)...)
 		if err != nil {
 			t.Fatalf("%v\n%s\nserver:\n%s", err, out, server.Log())
 		}
@@ -248,7 +248,7 @@ func TestPythonHTTPServer(t *testing.T) {
 	// A Python client as well: urllib blocks, so its connect does.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := l.B.Output(ctx, bin("smcr"), "run", "-v", "--", "/usr/bin/python3", "-c",
+	out, err := l.B.Output(ctx, bin("smcr"), "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-c",
 		"import hashlib,sys,urllib.request; print(hashlib.sha256(urllib.request.urlopen(sys.argv[1], timeout=30).read()).hexdigest())", url)
 	if err != nil || strings.TrimSpace(out) != digest {
 		t.Errorf("urllib: %v, digest %q, want %s", err, out, digest)

@@ -109,7 +109,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 func (r *runner) start(ctx context.Context, h *netnstest.Host, smc bool, args ...string) (*netnstest.Process, error) {
 	argv := append([]string{r.load}, args...)
 	if smc {
-		argv = append([]string{r.smcr, "run", "--"}, argv...)
+		argv = append([]string{r.smcr, "run", "--mode", "user", "--"}, argv...)
 	}
 	return h.Start(h.Command(ctx, argv[0], argv[1:]...))
 }
