@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // MAC is the Ethernet address of an RNIC's port, in transmission order.
@@ -190,6 +191,8 @@ func getLinkRToken(b []byte) LinkRToken {
 
 // extend appends n zero bytes to b and returns the result and the new part.
 func extend(b []byte, n int) (whole, part []byte) {
-	whole = append(b, make([]byte, n)...)
-	return whole, whole[len(b):]
+	whole = slices.Grow(b, n)[:len(b)+n]
+	part = whole[len(b):]
+	clear(part)
+	return whole, part
 }
