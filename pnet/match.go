@@ -45,19 +45,13 @@ func (t *Table) ID(d NetDev) string {
 }
 
 // PortID returns the pnetid of a RoCE port: the one that its hardware reports,
-// else the one in the table of the port, or of its network device. It returns ""
-// where there is none.
+// else the one in the table. It returns "" where there is none. As in the
+// kernel, the pnetid of the port's network device is not the port's.
 func (t *Table) PortID(p Port) string {
 	if p.Hardware != "" {
 		return p.Hardware
 	}
-	if id := t.IBPort(p.Device, p.Port); id != "" {
-		return id
-	}
-	if p.NetDev == "" {
-		return ""
-	}
-	return t.NetDev(p.NetDev)
+	return t.IBPort(p.Device, p.Port)
 }
 
 // Match returns the active ports that may serve connections over a network

@@ -145,12 +145,12 @@ func TestMatch(t *testing.T) {
 		{"no pnetid, a VLAN", nil, NetDev{Name: "eth1.7", Lower: []string{"eth1"}}, "rxe1/1", ""},
 		{"pnetid on both", []Entry{{ID: "A", NetDev: "eth9"}, {ID: "A", IBDev: "rxe0"}}, NetDev{Name: "eth9"}, "rxe0/1", "A"},
 		{"pnetid of another network", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "B", IBDev: "rxe0"}}, NetDev{Name: "eth0"}, "", "A"},
-		{"pnetid of the port's network device", []Entry{{ID: "A", NetDev: "eth9"}, {ID: "A", NetDev: "eth1"}}, NetDev{Name: "eth9"}, "rxe1/1", "A"},
+		{"pnetid of the port's network device", []Entry{{ID: "A", NetDev: "eth9"}, {ID: "A", NetDev: "eth1"}}, NetDev{Name: "eth9"}, "", "A"},
 		{
 			"own device first", []Entry{{ID: "A", NetDev: "eth1"}, {ID: "A", IBDev: "rxe0"}, {ID: "A", IBDev: "rxe1"}, {ID: "A", IBDev: "rxe4"}},
 			NetDev{Name: "eth1"}, "rxe1/1 rxe0/1 rxe4/1", "A",
 		},
-		{"VLAN takes the pnetid beneath", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "rxe1"}}, NetDev{Name: "eth0.7", Lower: []string{"eth0"}}, "rxe0/1 rxe1/1", "A"},
+		{"VLAN takes the pnetid beneath", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "rxe1"}}, NetDev{Name: "eth0.7", Lower: []string{"eth0"}}, "rxe1/1", "A"},
 		{"hardware pnetid, one port down", nil, NetDev{Name: "eth5", Hardware: "HW"}, "mlx5_0/1", "HW"},
 		{"port 2 of the entry", []Entry{{ID: "A", NetDev: "eth9"}, {ID: "A", IBDev: "rxe0", IBPort: 2}}, NetDev{Name: "eth9"}, "", "A"},
 	} {

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
@@ -153,24 +153,24 @@ func (s *Stack) closeDevices() error {
 // with the same pnetid. Without one the device on that netdev serves; the
 // netdevs beside it in the same subnet give the alternates.
 func (s *Stack) devicesFor(rt Route) ([]*device, string, error) {
-	id := s.pnets.NetDev(rt.NetDev)
+	netdevs, err := s.net.NetDevs()
+	if err != nil {
+		return nil, "", err
+	}
+	ports := make([]pnet.Port, len(netdevs))
+	for i, n := range netdevs {
+		ports[i] = pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up}
+	}
+	match, id := s.pnets.Match(pnet.NetDev{Name: rt.NetDev}, ports)
 	var names []string
+	for _, p := range match {
+		names = append(names, p.NetDev)
+	}
 	if id == "" {
-		names = append([]string{rt.NetDev}, rt.Peers...)
-	} else {
-		for _, e := range s.pnets.Entries() {
-			if e.ID == id && e.IBDev != "" && e.IBPort <= 1 {
-				if nd, ok := strings.CutPrefix(e.IBDev, DevicePrefix); ok {
-					names = append(names, nd)
-				}
-			}
+		if len(names) == 0 {
+			names = append(names, rt.NetDev) // opening it says what is wrong
 		}
-		// The device on the route's own netdev first, if it is among them.
-		for i, n := range names {
-			if n == rt.NetDev {
-				names[0], names[i] = names[i], names[0]
-			}
-		}
+		names = append(names, rt.Peers...)
 	}
 	var out []*device
 	var errs []error
