@@ -215,31 +215,45 @@ func (c *Client) family(conn *netlink.Conn, name string) (uint16, error) {
 	return f.ID, nil
 }
 
-// exchange sends a request and returns its answers.
-func exchange(conn *netlink.Conn, req netlink.Message) ([]netlink.Message, error) {
+// exchange sends a request and calls each with its answers as they come, so that
+// a large table is in memory once. It reads all of them whatever each returns,
+// and returns the first error.
+func exchange(conn *netlink.Conn, req netlink.Message, each func(netlink.Message) error) error {
 	sent, err := conn.Send(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	msgs, err := conn.Receive()
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range msgs {
-		if m.Header.Sequence != sent.Header.Sequence {
-			return nil, &netlink.OpError{Op: "receive", Err: errors.New("answer to another request")}
+	var first error
+	interrupted := false
+	for m, err := range conn.ReceiveIter() {
+		switch {
+		case err != nil:
+			return err
+		case m.Header.Sequence != sent.Header.Sequence:
+			return &netlink.OpError{Op: "receive", Err: errors.New("answer to another request")}
+		case m.Header.Flags&netlink.DumpInterrupted != 0:
+			interrupted = true
+		case first == nil && !interrupted:
+			first = each(m)
 		}
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
-			return nil, ErrInterrupted
-		}
 	}
-	return msgs, nil
+	if interrupted {
+		return ErrInterrupted
+	}
+	return first
 }
 
-// genl performs a command of a generic netlink family and calls parse with the
-// command and the attributes of each answer. A dump that is interrupted is
-// repeated before anything is parsed.
-func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags netlink.HeaderFlags, attrs []byte, parse func(cmd uint8, attrs []byte) error) error {
+// An answer takes what comes back for a request.
+type answer struct {
+	// begin is called before the first message, and again when a dump that
+	// was interrupted begins anew.
+	begin func()
+	// parse is called with the command and the attributes of each message.
+	parse func(cmd uint8, attrs []byte) error
+}
+
+// genl performs a command of a generic netlink family.
+func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags netlink.HeaderFlags, attrs []byte, a answer) error {
 	err := c.locked(ctx, func(ctx context.Context) error {
 		return c.transact(ctx, netlinkGeneric, func(conn *netlink.Conn) error {
 			id, err := c.family(conn, family)
@@ -250,36 +264,36 @@ func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags n
 				Header: netlink.Header{Type: netlink.HeaderType(id), Flags: netlink.Request | flags},
 				Data:   append(appendGenl(nil, cmd), attrs...),
 			}
-			msgs, err := retry(func() ([]netlink.Message, error) { return exchange(conn, req) })
-			if err != nil || parse == nil {
-				return err
-			}
-			for _, m := range msgs {
-				if m.Header.Type == netlink.Error {
-					continue // the acknowledgement
+			return retry(func() error {
+				if a.begin != nil {
+					a.begin()
 				}
-				if len(m.Data) < genlHeaderLen {
-					return fmt.Errorf("nl: answer of %d bytes", len(m.Data))
-				}
-				if err := parse(m.Data[0], m.Data[genlHeaderLen:]); err != nil {
-					return fmt.Errorf("nl: answer to command %d: %w", cmd, err)
-				}
-			}
-			return nil
+				return exchange(conn, req, func(m netlink.Message) error {
+					if a.parse == nil || m.Header.Type == netlink.Error {
+						return nil // the acknowledgement
+					}
+					if len(m.Data) < genlHeaderLen {
+						return fmt.Errorf("nl: answer of %d bytes", len(m.Data))
+					}
+					if err := a.parse(m.Data[0], m.Data[genlHeaderLen:]); err != nil {
+						return fmt.Errorf("nl: answer to command %d: %w", cmd, err)
+					}
+					return nil
+				})
+			})
 		})
 	})
 	return c.opError(op, "", err)
 }
 
 // retry calls fn until it is not interrupted, or often enough.
-func retry(fn func() ([]netlink.Message, error)) ([]netlink.Message, error) {
+func retry(fn func() error) error {
 	for range dumpRetries {
-		msgs, err := fn()
-		if !errors.Is(err, ErrInterrupted) {
-			return msgs, err
+		if err := fn(); !errors.Is(err, ErrInterrupted) {
+			return err
 		}
 	}
-	return nil, ErrInterrupted
+	return ErrInterrupted
 }
 
 // opError gives an error its context. The transport's own wrapping goes.

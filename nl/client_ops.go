@@ -8,125 +8,130 @@ import (
 	"fmt"
 	"os"
 
-	"smcr/stats"
-
 	"github.com/mdlayher/netlink"
 )
 
 // dump performs a dump of SMC_GEN_NETLINK. Dumps take no attributes.
-func (c *Client) dump(ctx context.Context, op string, cmd uint8, parse func(cmd uint8, attrs []byte) error) error {
-	return c.genl(ctx, op, FamilyName, cmd, netlink.Dump, nil, parse)
+func (c *Client) dump(ctx context.Context, op string, cmd uint8, a answer) error {
+	return c.genl(ctx, op, FamilyName, cmd, netlink.Dump, nil, a)
 }
 
 // do performs a change of SMC_GEN_NETLINK.
 func (c *Client) do(ctx context.Context, op string, cmd uint8, attrs []byte) error {
-	return c.genl(ctx, op, FamilyName, cmd, netlink.Acknowledge, attrs, nil)
+	return c.genl(ctx, op, FamilyName, cmd, netlink.Acknowledge, attrs, answer{})
+}
+
+// codecOf is the pointer to a T that is an attrCodec.
+type codecOf[T any] interface {
+	*T
+	attrCodec
+}
+
+// dumpRows returns a table whose rows are within nests of type typ.
+func dumpRows[T any, P codecOf[T]](ctx context.Context, c *Client, op string, cmd uint8, typ uint16) ([]T, error) {
+	var s []T
+	err := c.dump(ctx, op, cmd, answer{
+		begin: func() { s = nil },
+		parse: func(_ uint8, attrs []byte) error {
+			var zero T
+			s = append(s, zero)
+			ok, err := unnestAttr(attrs, typ, P(&s[len(s)-1]))
+			if !ok || err != nil {
+				s = s[:len(s)-1]
+			}
+			return err
+		},
+	})
+	return s, err
+}
+
+// dumpOne decodes the last answer of a dump that has one row, within a nest of
+// type typ, or flat when typ is zero.
+func dumpOne[T any, P codecOf[T]](ctx context.Context, c *Client, op string, cmd uint8, typ uint16) (T, error) {
+	var x T
+	err := c.dump(ctx, op, cmd, answer{
+		begin: func() { x = *new(T) },
+		parse: func(_ uint8, attrs []byte) error {
+			if typ == 0 {
+				return unmarshalAttrs(attrs, P(&x))
+			}
+			_, err := unnestAttr(attrs, typ, P(&x))
+			return err
+		},
+	})
+	return x, err
 }
 
 // SysInfo implements [Control].
 func (c *Client) SysInfo(ctx context.Context) (SysInfo, error) {
-	var s SysInfo
-	err := c.dump(ctx, "get system information", cmdGetSysInfo, func(_ uint8, attrs []byte) error {
-		_, err := unnestAttr(attrs, attrSysInfo, &s)
-		return err
-	})
-	return s, err
+	return dumpOne[SysInfo](ctx, c, "get system information", cmdGetSysInfo, attrSysInfo)
 }
 
 // LinkGroups implements [Control].
 func (c *Client) LinkGroups(ctx context.Context) ([]LinkGroup, error) {
-	var s []LinkGroup
-	err := c.dump(ctx, "list link groups", cmdGetLgrSMCR, func(_ uint8, attrs []byte) error {
-		var g LinkGroup
-		ok, err := unnestAttr(attrs, attrLgrSMCR, &g)
-		if ok && err == nil {
-			s = append(s, g)
-		}
-		return err
-	})
-	return s, err
+	return dumpRows[LinkGroup](ctx, c, "list link groups", cmdGetLgrSMCR, attrLgrSMCR)
 }
 
 // Links implements [Control].
 func (c *Client) Links(ctx context.Context) ([]Link, error) {
 	var s []Link
 	var g LinkGroup // the one whose links follow
-	err := c.dump(ctx, "list links", cmdGetLinkSMCR, func(_ uint8, attrs []byte) error {
-		var next LinkGroup
-		ok, err := unnestAttr(attrs, attrLgrSMCR, &next)
-		if err != nil {
+	err := c.dump(ctx, "list links", cmdGetLinkSMCR, answer{
+		begin: func() { s, g = nil, LinkGroup{} },
+		parse: func(cmd uint8, attrs []byte) error {
+			var next LinkGroup
+			ok, err := unnestAttr(attrs, attrLgrSMCR, &next)
+			if err != nil {
+				return err
+			}
+			if ok {
+				g = next
+			}
+			s = append(s, Link{LinkGroup: g.ID, Role: g.Role, Type: g.Type})
+			ok, err = unnestAttr(attrs, attrLinkSMCR, &s[len(s)-1])
+			if !ok || err != nil {
+				s = s[:len(s)-1]
+			}
 			return err
-		}
-		if ok {
-			g = next
-		}
-		l := Link{LinkGroup: g.ID, Role: g.Role, Type: g.Type}
-		ok, err = unnestAttr(attrs, attrLinkSMCR, &l)
-		if ok && err == nil {
-			s = append(s, l)
-		}
-		return err
+		},
 	})
 	return s, err
 }
 
 // Devices implements [Control].
 func (c *Client) Devices(ctx context.Context) ([]Device, error) {
-	return c.devices(ctx, "list RoCE devices", cmdGetDevSMCR, attrDevSMCR)
+	return dumpRows[Device](ctx, c, "list RoCE devices", cmdGetDevSMCR, attrDevSMCR)
 }
 
 // DevicesD implements [ControlSMCD].
 func (c *Client) DevicesD(ctx context.Context) ([]Device, error) {
-	return c.devices(ctx, "list ISM devices", cmdGetDevSMCD, attrDevSMCD)
-}
-
-func (c *Client) devices(ctx context.Context, op string, cmd uint8, typ uint16) ([]Device, error) {
-	var s []Device
-	err := c.dump(ctx, op, cmd, func(_ uint8, attrs []byte) error {
-		var d Device
-		ok, err := unnestAttr(attrs, typ, &d)
-		if ok && err == nil {
-			s = append(s, d)
-		}
-		return err
-	})
-	return s, err
+	return dumpRows[Device](ctx, c, "list ISM devices", cmdGetDevSMCD, attrDevSMCD)
 }
 
 // LinkGroupsD implements [ControlSMCD].
 func (c *Client) LinkGroupsD(ctx context.Context) ([]LinkGroupD, error) {
-	var s []LinkGroupD
-	err := c.dump(ctx, "list SMC-D link groups", cmdGetLgrSMCD, func(_ uint8, attrs []byte) error {
-		var g LinkGroupD
-		ok, err := unnestAttr(attrs, attrLgrSMCD, &g)
-		if ok && err == nil {
-			s = append(s, g)
-		}
-		return err
-	})
-	return s, err
+	return dumpRows[LinkGroupD](ctx, c, "list SMC-D link groups", cmdGetLgrSMCD, attrLgrSMCD)
 }
 
 // Stats implements [Control].
 func (c *Client) Stats(ctx context.Context) (Stats, error) {
-	var s stats.Stats
-	err := c.dump(ctx, "get statistics", cmdGetStats, func(_ uint8, attrs []byte) error {
-		_, err := unnestAttr(attrs, attrStats, (*statsAttrs)(&s))
-		return err
-	})
-	return s, err
+	s, err := dumpOne[statsAttrs](ctx, c, "get statistics", cmdGetStats, attrStats)
+	return Stats(s), err
 }
 
 // Fallbacks implements [Control].
 func (c *Client) Fallbacks(ctx context.Context) (Fallbacks, error) {
 	var f Fallbacks
-	err := c.dump(ctx, "get fallback statistics", cmdGetFbackStats, func(_ uint8, attrs []byte) error {
-		var a fallbackAttrs
-		ok, err := unnestAttr(attrs, attrFbackStats, &a)
-		if ok && err == nil {
-			addAnswer(&f, a)
-		}
-		return err
+	err := c.dump(ctx, "get fallback statistics", cmdGetFbackStats, answer{
+		begin: func() { f = Fallbacks{} },
+		parse: func(_ uint8, attrs []byte) error {
+			var a fallbackAttrs
+			ok, err := unnestAttr(attrs, attrFbackStats, &a)
+			if ok && err == nil {
+				addAnswer(&f, a)
+			}
+			return err
+		},
 	})
 	return f, err
 }
@@ -134,13 +139,16 @@ func (c *Client) Fallbacks(ctx context.Context) (Fallbacks, error) {
 // UEIDs implements [Control].
 func (c *Client) UEIDs(ctx context.Context) ([]string, error) {
 	var s []string
-	err := c.dump(ctx, "list user enterprise IDs", cmdDumpUEID, func(_ uint8, attrs []byte) error {
-		var u ueid
-		err := unmarshalAttrs(attrs, &u)
-		if u != "" && err == nil {
-			s = append(s, string(u))
-		}
-		return err
+	err := c.dump(ctx, "list user enterprise IDs", cmdDumpUEID, answer{
+		begin: func() { s = nil },
+		parse: func(_ uint8, attrs []byte) error {
+			var u ueid
+			err := unmarshalAttrs(attrs, &u)
+			if u != "" && err == nil {
+				s = append(s, string(u))
+			}
+			return err
+		},
 	})
 	return s, err
 }
@@ -174,11 +182,7 @@ func (c *Client) FlushUEID(ctx context.Context) error {
 
 // SEID implements [Control].
 func (c *Client) SEID(ctx context.Context) (SEID, error) {
-	var s SEID
-	err := c.dump(ctx, "get system enterprise ID", cmdDumpSEID, func(_ uint8, attrs []byte) error {
-		return unmarshalAttrs(attrs, &s)
-	})
-	return s, err
+	return dumpOne[SEID](ctx, c, "get system enterprise ID", cmdDumpSEID, 0)
 }
 
 // SetSEID implements [Control].
@@ -191,10 +195,7 @@ func (c *Client) SetSEID(ctx context.Context, enabled bool) error {
 
 // HSLimitation implements [Control].
 func (c *Client) HSLimitation(ctx context.Context) (bool, error) {
-	var h hsLimitation
-	err := c.dump(ctx, "get handshake limitation", cmdDumpHSLimitation, func(_ uint8, attrs []byte) error {
-		return unmarshalAttrs(attrs, &h)
-	})
+	h, err := dumpOne[hsLimitation](ctx, c, "get handshake limitation", cmdDumpHSLimitation, 0)
 	return bool(h), err
 }
 
@@ -209,13 +210,16 @@ func (c *Client) SetHSLimitation(ctx context.Context, enabled bool) error {
 // PNETs implements [Control].
 func (c *Client) PNETs(ctx context.Context) ([]PNET, error) {
 	var s []PNET
-	err := c.genl(ctx, "list pnetids", PNETFamilyName, cmdPNETGet, netlink.Dump, nil, func(_ uint8, attrs []byte) error {
-		var p pnetAnswer
-		err := unmarshalAttrs(attrs, &p)
-		if p.ID != "" && err == nil {
-			s = append(s, PNET(p))
-		}
-		return err
+	err := c.genl(ctx, "list pnetids", PNETFamilyName, cmdPNETGet, netlink.Dump, nil, answer{
+		begin: func() { s = nil },
+		parse: func(_ uint8, attrs []byte) error {
+			var p pnetAnswer
+			err := unmarshalAttrs(attrs, &p)
+			if p.ID != "" && err == nil {
+				s = append(s, PNET(p))
+			}
+			return err
+		},
 	})
 	return s, err
 }
@@ -235,12 +239,12 @@ func (c *Client) changePNET(ctx context.Context, op string, cmd uint8, p PNET) e
 	if err != nil {
 		return &OpError{Op: op, Backend: c.backend, Object: p.ID, Err: err}
 	}
-	return withObject(c.genl(ctx, op, PNETFamilyName, cmd, netlink.Acknowledge, attrs, nil), p.ID)
+	return withObject(c.genl(ctx, op, PNETFamilyName, cmd, netlink.Acknowledge, attrs, answer{}), p.ID)
 }
 
 // FlushPNET implements [Control].
 func (c *Client) FlushPNET(ctx context.Context) error {
-	return c.genl(ctx, "flush pnetids", PNETFamilyName, cmdPNETFlush, netlink.Acknowledge, nil, nil)
+	return c.genl(ctx, "flush pnetids", PNETFamilyName, cmdPNETFlush, netlink.Acknowledge, nil, answer{})
 }
 
 // Connections implements [Control].
@@ -253,24 +257,23 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 				Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
 				Data:   appendDiagRequest(nil, diagExtConnInfo|diagExtLgrInfo|diagExtDMBInfo),
 			}
-			msgs, err := retry(func() ([]netlink.Message, error) { return exchange(conn, req) })
+			err := retry(func() error {
+				s = nil
+				return exchange(conn, req, func(m netlink.Message) error {
+					if m.Header.Type != sockDiagByFamily {
+						return nil
+					}
+					x, err := parseDiag(m.Data)
+					if err == nil {
+						s = append(s, x)
+					}
+					return err
+				})
+			})
 			if errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("%w: no sock_diag handler for AF_SMC", ErrNoBackend)
 			}
-			if err != nil {
-				return err
-			}
-			for _, m := range msgs {
-				if m.Header.Type != sockDiagByFamily {
-					continue
-				}
-				x, err := parseDiag(m.Data)
-				if err != nil {
-					return err
-				}
-				s = append(s, x)
-			}
-			return nil
+			return err
 		})
 	})
 	if err != nil {

@@ -306,3 +306,26 @@ func FuzzSplit(f *testing.F) {
 		}
 	})
 }
+
+// TestTooLong checks that an attribute longer than its length can tell fails
+// instead of being cut.
+func TestTooLong(t *testing.T) {
+	p := pnetAnswer{ID: strings.Repeat("A", 1<<16)}
+	if b, err := marshalAttrs(&p); err == nil {
+		t.Errorf("%d bytes, no error", len(b))
+	}
+}
+
+// TestRowAllocs checks that the server writes a row without memory of its own.
+func TestRowAllocs(t *testing.T) {
+	r := &replies{req: &request{}, send: func([]byte) error { return nil }, buf: make([]byte, 0, 2*maxAnswer)}
+	g := samples()["LinkGroup"].(*LinkGroup)
+	n := testing.AllocsPerRun(1000, func() {
+		if err := r.row(cmdGetLgrSMCR, attrLgrSMCR, g); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 0 {
+		t.Errorf("%v allocations a row", n)
+	}
+}

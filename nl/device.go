@@ -2,9 +2,7 @@
 
 package nl
 
-import (
-	"github.com/mdlayher/netlink"
-)
+import ()
 
 // A PCI identifies the PCI function of a device.
 type PCI struct {
@@ -30,7 +28,7 @@ type Port struct {
 	MTU uint32 // active path MTU in bytes
 }
 
-func (p *Port) encode(ae *netlink.AttributeEncoder) {
+func (p *Port) encode(ae *attrEncoder) {
 	boolAttr(ae, attrPortPNETUser, p.PNETUser)
 	limited(ae, attrPortPNETID, p.PNETID, 16)
 	ae.Uint32(attrPortNetDev, p.NetDev)
@@ -45,7 +43,7 @@ func (p *Port) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (p *Port) decode(ad *netlink.AttributeDecoder) error {
+func (p *Port) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrPortPNETUser:
@@ -82,7 +80,7 @@ type Device struct {
 	Provider string // what implements the verbs, such as "softroce"
 }
 
-func (d *Device) encode(ae *netlink.AttributeEncoder) {
+func (d *Device) encode(ae *attrEncoder) {
 	// Order and omissions as in the kernel's messages.
 	boolAttr(ae, attrDevCritical, d.Critical)
 	if d.UseCount != 0 {
@@ -109,7 +107,7 @@ func (d *Device) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (d *Device) decode(ad *netlink.AttributeDecoder) error {
+func (d *Device) decode(ad *attrDecoder) error {
 	pci := func() *PCI {
 		if d.PCI == nil {
 			d.PCI = new(PCI)
@@ -145,7 +143,7 @@ func (d *Device) decode(ad *netlink.AttributeDecoder) error {
 	return ad.Err()
 }
 
-func (d *Device) port(i int, ad *netlink.AttributeDecoder) {
+func (d *Device) port(i int, ad *attrDecoder) {
 	for len(d.Ports) <= i {
 		d.Ports = append(d.Ports, Port{})
 	}

@@ -7,8 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-
-	"github.com/mdlayher/netlink"
+	"slices"
 )
 
 // Numbers of NETLINK_SOCK_DIAG.
@@ -71,8 +70,7 @@ func (c *Connection) appendDiag(b []byte, ext uint8) ([]byte, error) {
 	b = ne.AppendUint32(b, c.UID)
 	b = ne.AppendUint64(b, c.Inode)
 
-	attrs, err := marshalAttrs(&diagAttrs{c, ext})
-	return append(b, attrs...), err
+	return appendAttrs(b, &diagAttrs{c, ext})
 }
 
 // parseDiag parses the answer for one socket.
@@ -114,18 +112,26 @@ type diagAttrs struct {
 	ext uint8 // extensions to encode
 }
 
-func (d *diagAttrs) encode(ae *netlink.AttributeEncoder) {
+func (d *diagAttrs) encode(ae *attrEncoder) {
 	ae.Uint8(attrDiagShutdown, uint8(d.Shutdown))
 	ne := binary.NativeEndian
-	ae.Bytes(attrDiagFallback, ne.AppendUint32(ne.AppendUint32(nil, d.Fallback.Reason), d.Fallback.Peer))
+	at := ae.begin(attrDiagFallback)
+	ae.b = ne.AppendUint32(ne.AppendUint32(ae.b, d.Fallback.Reason), d.Fallback.Peer)
+	ae.end(at)
 	if d.Info != nil && d.ext&diagExtConnInfo != 0 {
-		ae.Bytes(attrDiagConnInfo, d.Info.append(nil))
+		at := ae.begin(attrDiagConnInfo)
+		ae.b = d.Info.append(ae.b)
+		ae.end(at)
 	}
 	if d.Link != nil && d.ext&diagExtLgrInfo != 0 {
-		ae.Bytes(attrDiagLgrInfo, d.Link.append(nil))
+		at := ae.begin(attrDiagLgrInfo)
+		ae.b = d.Link.append(ae.b)
+		ae.end(at)
 	}
 	if d.DMB != nil && d.ext&diagExtDMBInfo != 0 {
-		ae.Bytes(attrDiagDMBInfo, d.DMB.append(nil))
+		at := ae.begin(attrDiagDMBInfo)
+		ae.b = d.DMB.append(ae.b)
+		ae.end(at)
 	}
 	if d.LinkGroup != 0 {
 		ae.Uint32(attrDiagLinkGroup, uint32(d.LinkGroup))
@@ -142,7 +148,7 @@ func (d *diagAttrs) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (d *diagAttrs) decode(ad *netlink.AttributeDecoder) error {
+func (d *diagAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrDiagShutdown:
@@ -181,16 +187,13 @@ func (d *diagAttrs) decode(ad *netlink.AttributeDecoder) error {
 
 // fixed returns the current attribute when it holds at least n bytes; structures
 // grow at their end. A shorter one fails the decoder.
-func fixed(ad *netlink.AttributeDecoder, n int) []byte {
-	var out []byte
-	ad.Do(func(b []byte) error {
-		if len(b) < n {
-			return fmt.Errorf("nl: sock_diag attribute %d has %d bytes, not %d", ad.Type(), len(b), n)
-		}
-		out = b
+func fixed(ad *attrDecoder, n int) []byte {
+	b := ad.Bytes()
+	if len(b) < n {
+		ad.fail(fmt.Errorf("nl: sock_diag attribute %d has %d bytes, not %d", ad.Type(), len(b), n))
 		return nil
-	})
-	return out
+	}
+	return b
 }
 
 func appendCursor(b []byte, c Cursor) []byte {
@@ -241,9 +244,10 @@ func parseConnInfo(b []byte) *ConnInfo {
 
 // appendFixedString appends s in n bytes, the last of them NUL.
 func appendFixedString(b []byte, s string, n int) []byte {
-	f := make([]byte, n)
-	copy(f[:n-1], s)
-	return append(b, f...)
+	at := len(b)
+	b = slices.Grow(b, n)[:at+n]
+	clear(b[at+copy(b[at:at+n-1], s):])
+	return b
 }
 
 func parseFixedString(b []byte) string {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-
-	"github.com/mdlayher/netlink"
 )
 
 // A SEID is the system enterprise ID of a host.
@@ -16,7 +14,7 @@ type SEID struct {
 	Enabled bool   // it is proposed to peers
 }
 
-func (s *SEID) encode(ae *netlink.AttributeEncoder) {
+func (s *SEID) encode(ae *attrEncoder) {
 	if s.Value == "" {
 		return // the kernel sends a message without attributes
 	}
@@ -24,7 +22,7 @@ func (s *SEID) encode(ae *netlink.AttributeEncoder) {
 	boolAttr(ae, attrSEIDEnabled, s.Enabled)
 }
 
-func (s *SEID) decode(ad *netlink.AttributeDecoder) error {
+func (s *SEID) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrSEID:
@@ -39,9 +37,9 @@ func (s *SEID) decode(ad *netlink.AttributeDecoder) error {
 // ueid is the single attribute of the user-defined enterprise ID commands.
 type ueid string
 
-func (u *ueid) encode(ae *netlink.AttributeEncoder) { padded(ae, attrUEID, string(*u)) }
+func (u *ueid) encode(ae *attrEncoder) { padded(ae, attrUEID, string(*u)) }
 
-func (u *ueid) decode(ad *netlink.AttributeDecoder) error {
+func (u *ueid) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		if ad.Type() == attrUEID {
 			*u = ueid(text(ad))
@@ -53,11 +51,11 @@ func (u *ueid) decode(ad *netlink.AttributeDecoder) error {
 // hsLimitation is the single attribute of the handshake limitation dump.
 type hsLimitation bool
 
-func (h *hsLimitation) encode(ae *netlink.AttributeEncoder) {
+func (h *hsLimitation) encode(ae *attrEncoder) {
 	boolAttr(ae, attrHSEnabled, bool(*h))
 }
 
-func (h *hsLimitation) decode(ad *netlink.AttributeDecoder) error {
+func (h *hsLimitation) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		if ad.Type() == attrHSEnabled {
 			*h = number(ad) != 0

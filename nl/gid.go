@@ -14,14 +14,14 @@ type GID [16]byte
 // String returns eight groups of four hexadecimal digits, uncompressed, as the
 // kernel and the RDMA tools write a GID.
 func (g GID) String() string {
-	var b strings.Builder
+	b := make([]byte, 0, 39)
 	for i := 0; i < len(g); i += 2 {
 		if i > 0 {
-			b.WriteByte(':')
+			b = append(b, ':')
 		}
-		fmt.Fprintf(&b, "%02x%02x", g[i], g[i+1])
+		b = hex.AppendEncode(b, g[i:i+2])
 	}
-	return b.String()
+	return string(b)
 }
 
 // IsZero reports whether the GID is unset.
@@ -30,15 +30,18 @@ func (g GID) IsZero() bool { return g == GID{} }
 // ParseGID is the inverse of [GID.String].
 func ParseGID(s string) (GID, error) {
 	var g GID
-	groups := strings.Split(s, ":")
-	if len(groups) != len(g)/2 {
-		return GID{}, fmt.Errorf("nl: GID %q has %d groups, not 8", s, len(groups))
+	if n := strings.Count(s, ":") + 1; n != len(g)/2 {
+		return GID{}, fmt.Errorf("nl: GID %q has %d groups, not 8", s, n)
 	}
-	for i, group := range groups {
-		if len(group) != 4 {
+	rest := s
+	for i := 0; i < len(g); i += 2 {
+		var group string
+		if group, rest, _ = strings.Cut(rest, ":"); len(group) != 4 {
 			return GID{}, fmt.Errorf("nl: GID %q: group %q has not 4 digits", s, group)
 		}
-		if _, err := hex.Decode(g[2*i:], []byte(group)); err != nil {
+		var digits [4]byte
+		copy(digits[:], group)
+		if _, err := hex.Decode(g[i:], digits[:]); err != nil {
 			return GID{}, fmt.Errorf("nl: GID %q: %w", s, err)
 		}
 	}

@@ -5,8 +5,6 @@ package nl
 import (
 	"encoding/binary"
 	"fmt"
-
-	"github.com/mdlayher/netlink"
 )
 
 // A LinkState is the state of a link.
@@ -56,7 +54,7 @@ type Link struct {
 	MTU     uint32 // path MTU in bytes
 }
 
-func (l *Link) encode(ae *netlink.AttributeEncoder) {
+func (l *Link) encode(ae *attrEncoder) {
 	ae.Uint8(attrLinkID, l.ID)
 	ae.Uint32(attrLinkState, uint32(l.State))
 	ae.Uint32(attrLinkConns, l.Conns)
@@ -75,7 +73,7 @@ func (l *Link) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (l *Link) decode(ad *netlink.AttributeDecoder) error {
+func (l *Link) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrLinkID:

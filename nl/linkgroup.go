@@ -3,10 +3,10 @@
 package nl
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"strconv"
-
-	"github.com/mdlayher/netlink"
 )
 
 // A Role is the side of a link group: the one that accepted its first
@@ -84,7 +84,7 @@ type V2Common struct {
 	PeerHost string // the peer's host name
 }
 
-func (v *V2Common) encode(ae *netlink.AttributeEncoder) {
+func (v *V2Common) encode(ae *attrEncoder) {
 	ae.Uint8(attrV2Ver, v.Version)
 	ae.Uint8(attrV2Rel, v.Release)
 	ae.Uint8(attrV2OS, uint8(v.OS))
@@ -92,7 +92,7 @@ func (v *V2Common) encode(ae *netlink.AttributeEncoder) {
 	padded(ae, attrV2NegEID, v.EID)
 }
 
-func (v *V2Common) decode(ad *netlink.AttributeDecoder) error {
+func (v *V2Common) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrV2Ver:
@@ -117,13 +117,13 @@ type V2R struct {
 	MaxLinks uint8 // links in the link group, at most
 }
 
-func (v *V2R) encode(ae *netlink.AttributeEncoder) {
+func (v *V2R) encode(ae *attrEncoder) {
 	boolAttr(ae, attrRV2Direct, v.Direct)
 	ae.Uint8(attrRV2MaxConns, v.MaxConns)
 	ae.Uint8(attrRV2MaxLinks, v.MaxLinks)
 }
 
-func (v *V2R) decode(ad *netlink.AttributeDecoder) error {
+func (v *V2R) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrRV2Direct:
@@ -141,7 +141,12 @@ func (v *V2R) decode(ad *netlink.AttributeDecoder) error {
 type LinkGroupID uint32
 
 // String returns eight hexadecimal digits.
-func (id LinkGroupID) String() string { return fmt.Sprintf("%08x", uint32(id)) }
+func (id LinkGroupID) String() string { return string(appendHex32(nil, uint32(id))) }
+
+// appendHex32 appends eight hexadecimal digits.
+func appendHex32(b []byte, v uint32) []byte {
+	return hex.AppendEncode(b, binary.BigEndian.AppendUint32(make([]byte, 0, 4), v))
+}
 
 // ParseLinkGroupID parses up to eight hexadecimal digits.
 func ParseLinkGroupID(s string) (LinkGroupID, error) {
@@ -183,7 +188,7 @@ func (g *LinkGroup) Version() uint8 {
 	return 1
 }
 
-func (g *LinkGroup) encode(ae *netlink.AttributeEncoder) {
+func (g *LinkGroup) encode(ae *attrEncoder) {
 	ae.Uint32(attrLgrRID, uint32(g.ID))
 	ae.Uint32(attrLgrRConns, g.Conns)
 	ae.Uint8(attrLgrRRole, uint8(g.Role))
@@ -214,7 +219,7 @@ func (g *LinkGroup) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (g *LinkGroup) decode(ad *netlink.AttributeDecoder) error {
+func (g *LinkGroup) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrLgrRID:

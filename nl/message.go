@@ -20,40 +20,64 @@ var errShortDatagram = errors.New("nl: datagram ends within a message")
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// appendMessage appends a netlink message with its payload, padded to a multiple
-// of four bytes. The length in the header excludes the padding.
-func appendMessage(b []byte, h netlink.Header, data []byte) []byte {
+// appendHeader appends the header of a message whose payload follows; endMessage
+// completes it.
+func appendHeader(b []byte, h netlink.Header) []byte {
 	ne := binary.NativeEndian
-	b = ne.AppendUint32(b, uint32(nlmsgHeaderLen+len(data)))
+	b = ne.AppendUint32(b, 0)
 	b = ne.AppendUint16(b, uint16(h.Type))
 	b = ne.AppendUint16(b, uint16(h.Flags))
 	b = ne.AppendUint32(b, h.Sequence)
-	b = ne.AppendUint32(b, h.PID)
-	b = append(b, data...)
-	return append(b, make([]byte, align4(len(data))-len(data))...)
+	return ne.AppendUint32(b, h.PID)
 }
 
-// splitMessages returns the netlink messages of a datagram. Their payloads are
-// part of b. The padding of the last message may be missing.
+// endMessage fills in the length of the message that begins at b[at] and pads it
+// to a multiple of four bytes, which the length excludes.
+func endMessage(b []byte, at int) []byte {
+	n := len(b) - at
+	binary.NativeEndian.PutUint32(b[at:], uint32(n))
+	for range align4(n) - n {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// appendMessage appends a netlink message with its payload.
+func appendMessage(b []byte, h netlink.Header, data []byte) []byte {
+	at := len(b)
+	return endMessage(append(appendHeader(b, h), data...), at)
+}
+
+// nextMessage returns the first netlink message of a datagram and what follows
+// it. The payload is part of b. The padding of the last message may be missing.
+func nextMessage(b []byte) (m netlink.Message, rest []byte, err error) {
+	if len(b) < nlmsgHeaderLen {
+		return m, nil, errShortDatagram
+	}
+	ne := binary.NativeEndian
+	h := netlink.Header{
+		Length:   ne.Uint32(b),
+		Type:     netlink.HeaderType(ne.Uint16(b[4:])),
+		Flags:    netlink.HeaderFlags(ne.Uint16(b[6:])),
+		Sequence: ne.Uint32(b[8:]),
+		PID:      ne.Uint32(b[12:]),
+	}
+	if h.Length < nlmsgHeaderLen || uint64(h.Length) > uint64(len(b)) {
+		return m, nil, fmt.Errorf("%w: length %d of %d", errShortDatagram, h.Length, len(b))
+	}
+	m = netlink.Message{Header: h, Data: b[nlmsgHeaderLen:h.Length:h.Length]}
+	return m, b[min(align4(int(h.Length)), len(b)):], nil
+}
+
+// splitMessages returns the netlink messages of a datagram, as nextMessage does.
 func splitMessages(b []byte) ([]netlink.Message, error) {
 	var msgs []netlink.Message
-	ne := binary.NativeEndian
 	for len(b) > 0 {
-		if len(b) < nlmsgHeaderLen {
-			return nil, errShortDatagram
+		m, rest, err := nextMessage(b)
+		if err != nil {
+			return nil, err
 		}
-		h := netlink.Header{
-			Length:   ne.Uint32(b),
-			Type:     netlink.HeaderType(ne.Uint16(b[4:])),
-			Flags:    netlink.HeaderFlags(ne.Uint16(b[6:])),
-			Sequence: ne.Uint32(b[8:]),
-			PID:      ne.Uint32(b[12:]),
-		}
-		if h.Length < nlmsgHeaderLen || uint64(h.Length) > uint64(len(b)) {
-			return nil, fmt.Errorf("%w: length %d of %d", errShortDatagram, h.Length, len(b))
-		}
-		msgs = append(msgs, netlink.Message{Header: h, Data: b[nlmsgHeaderLen:h.Length:h.Length]})
-		b = b[min(align4(int(h.Length)), len(b)):]
+		msgs, b = append(msgs, m), rest
 	}
 	return msgs, nil
 }

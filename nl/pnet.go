@@ -2,9 +2,7 @@
 
 package nl
 
-import (
-	"github.com/mdlayher/netlink"
-)
+import ()
 
 // What the kernel sends for the half of an entry that does not exist.
 const (
@@ -16,7 +14,7 @@ const (
 // placeholders for what it does not have.
 type pnetAnswer PNET
 
-func (p *pnetAnswer) encode(ae *netlink.AttributeEncoder) {
+func (p *pnetAnswer) encode(ae *attrEncoder) {
 	netdev, ibdev, port := pnetNoName, pnetNoName, uint8(pnetNoPort)
 	if p.NetDev != "" {
 		netdev = p.NetDev
@@ -30,7 +28,7 @@ func (p *pnetAnswer) encode(ae *netlink.AttributeEncoder) {
 	ae.Uint8(attrPNETIBPort, port)
 }
 
-func (p *pnetAnswer) decode(ad *netlink.AttributeDecoder) error {
+func (p *pnetAnswer) decode(ad *attrDecoder) error {
 	if err := (*pnetRequest)(p).decode(ad); err != nil {
 		return err
 	}
@@ -46,7 +44,7 @@ func (p *pnetAnswer) decode(ad *netlink.AttributeDecoder) error {
 // pnetRequest is an entry as ADD and DEL requests hold it: only what was given.
 type pnetRequest PNET
 
-func (p *pnetRequest) encode(ae *netlink.AttributeEncoder) {
+func (p *pnetRequest) encode(ae *attrEncoder) {
 	// Names are sent whole: too long a one is refused by the stack.
 	ae.String(attrPNETName, p.ID)
 	if p.NetDev != "" {
@@ -60,15 +58,15 @@ func (p *pnetRequest) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (p *pnetRequest) decode(ad *netlink.AttributeDecoder) error {
+func (p *pnetRequest) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrPNETName:
-			p.ID = ad.String()
+			p.ID = rawText(ad)
 		case attrPNETNetDev:
-			p.NetDev = ad.String()
+			p.NetDev = rawText(ad)
 		case attrPNETIBDev:
-			p.IBDev = ad.String()
+			p.IBDev = rawText(ad)
 		case attrPNETIBPort:
 			p.IBPort = number8(ad)
 		}

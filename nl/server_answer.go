@@ -32,25 +32,40 @@ type request struct {
 func (r *request) dump() bool { return r.Header.Flags&netlink.Dump == netlink.Dump }
 
 // replies collects the answer to one request and sends it in datagrams of at
-// most maxAnswer bytes.
+// most maxAnswer bytes, unless one message is larger. Messages are written where
+// they leave from, so that the rows of a table cost no memory of their own.
 type replies struct {
 	req  *request
 	send func([]byte) error
 	buf  []byte
 	err  error // of send
+
+	attrs attrEncoder
+}
+
+// begin starts a message and returns where; the payload is appended to buf, and
+// end completes the message.
+func (r *replies) begin(typ netlink.HeaderType, flags netlink.HeaderFlags) int {
+	at := len(r.buf)
+	r.buf = appendHeader(r.buf, netlink.Header{Type: typ, Flags: flags, Sequence: r.req.Header.Sequence, PID: r.req.Header.PID})
+	return at
+}
+
+func (r *replies) end(at int) {
+	r.buf = endMessage(r.buf, at)
+	if at > 0 && len(r.buf) > maxAnswer {
+		if r.err == nil {
+			r.err = r.send(r.buf[:at])
+		}
+		r.buf = r.buf[:copy(r.buf, r.buf[at:])]
+	}
 }
 
 // message adds one message to the answer.
 func (r *replies) message(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) {
-	if len(r.buf) > 0 && len(r.buf)+nlmsgHeaderLen+align4(len(data)) > maxAnswer {
-		r.flush()
-	}
-	r.buf = appendMessage(r.buf, netlink.Header{
-		Type:     typ,
-		Flags:    flags,
-		Sequence: r.req.Header.Sequence,
-		PID:      r.req.Header.PID,
-	}, data)
+	at := r.begin(typ, flags)
+	r.buf = append(r.buf, data...)
+	r.end(at)
 }
 
 func (r *replies) flush() {
@@ -60,25 +75,23 @@ func (r *replies) flush() {
 	r.buf = r.buf[:0]
 }
 
-// genl adds one message of a generic netlink family.
-func (r *replies) genl(flags netlink.HeaderFlags, cmd uint8, attrs []byte) {
-	r.message(r.req.Header.Type, flags, append(appendGenl(nil, cmd), attrs...))
-}
-
 // row adds one row of a dump: x within a nest of type typ, or flat when typ is
 // zero.
 func (r *replies) row(cmd uint8, typ uint16, x attrCodec) error {
-	var attrs []byte
-	var err error
+	at := r.begin(r.req.Header.Type, netlink.Multi)
+	r.attrs = attrEncoder{b: appendGenl(r.buf, cmd)}
 	if typ == 0 {
-		attrs, err = marshalAttrs(x)
+		x.encode(&r.attrs)
 	} else {
-		attrs, err = nestedAttr(typ, x)
+		r.attrs.Nested(typ, x)
 	}
-	if err == nil {
-		r.genl(netlink.Multi, cmd, attrs)
+	r.buf = r.attrs.b
+	if err := r.attrs.err; err != nil {
+		r.buf = r.buf[:at]
+		return err
 	}
-	return err
+	r.end(at)
+	return nil
 }
 
 // done ends a dump.
@@ -97,12 +110,9 @@ func (r *replies) fail(err error) {
 	binary.NativeEndian.PutUint32(data[4:], uint32(len(data)-4))
 	var flags netlink.HeaderFlags
 	if text != "" {
-		ae := netlink.NewAttributeEncoder()
+		ae := &attrEncoder{b: data}
 		limited(ae, nlmsgErrMsg, text, 512)
-		if tlvs, err := ae.Encode(); err == nil {
-			flags = netlink.AcknowledgeTLVs
-			data = append(data, tlvs...)
-		}
+		flags, data = netlink.AcknowledgeTLVs, ae.b
 	}
 	r.message(netlink.Error, flags, data)
 }
@@ -161,11 +171,11 @@ func (s *Server) answerDiag(ctx context.Context, req *request, out *replies) err
 		return err
 	}
 	for i := range conns {
-		b, err := conns[i].appendDiag(nil, ext)
-		if err != nil {
+		at := out.begin(sockDiagByFamily, netlink.Multi)
+		if out.buf, err = conns[i].appendDiag(out.buf, ext); err != nil {
 			return err
 		}
-		out.message(sockDiagByFamily, netlink.Multi, b)
+		out.end(at)
 	}
 	out.done()
 	return nil

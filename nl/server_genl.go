@@ -181,33 +181,29 @@ func (s *Server) answerControl(req *request, out *replies) error {
 	return syscall.ENOENT
 }
 
-func (f *genlFamily) encode(ae *netlink.AttributeEncoder) {
+func (f *genlFamily) encode(ae *attrEncoder) {
 	ae.String(ctrlAttrFamilyName, f.name)
 	ae.Uint16(ctrlAttrFamilyID, f.id)
 	ae.Uint32(ctrlAttrVersion, familyVersion)
 	ae.Uint32(ctrlAttrHdrSize, 0)
 	ae.Uint32(ctrlAttrMaxAttr, f.maxAttr)
 	// The controller's nests do not carry the flag of a nest.
-	ae.Do(ctrlAttrOps, func() ([]byte, error) {
-		ops := netlink.NewAttributeEncoder()
-		for i, op := range f.ops {
-			ops.Do(uint16(i+1), func() ([]byte, error) {
-				one := netlink.NewAttributeEncoder()
-				one.Uint32(ctrlAttrOpID, uint32(op.cmd))
-				one.Uint32(ctrlAttrOpFlags, op.flags)
-				return one.Encode()
-			})
-		}
-		return ops.Encode()
-	})
+	ops := ae.begin(ctrlAttrOps)
+	for i, op := range f.ops {
+		one := ae.begin(uint16(i + 1))
+		ae.Uint32(ctrlAttrOpID, uint32(op.cmd))
+		ae.Uint32(ctrlAttrOpFlags, op.flags)
+		ae.end(one)
+	}
+	ae.end(ops)
 }
 
 // decode reads the name and the ID only: what a request holds.
-func (f *genlFamily) decode(ad *netlink.AttributeDecoder) error {
+func (f *genlFamily) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case ctrlAttrFamilyName:
-			f.name = ad.String()
+			f.name = rawText(ad)
 		case ctrlAttrFamilyID:
 			f.id = number16(ad)
 		}
@@ -342,10 +338,7 @@ func (s *Server) dumpUEIDs(ctx context.Context, req *request, out *replies) erro
 // doUEID adds or removes an enterprise ID, which the kernel wants padded to its
 // full length and NUL-terminated.
 func (s *Server) doUEID(ctx context.Context, req *request, _ *replies) error {
-	ad, err := netlink.NewAttributeDecoder(req.attrs)
-	if err != nil {
-		return syscall.EINVAL
-	}
+	ad := &attrDecoder{b: req.attrs}
 	var eid string
 	for ad.Next() {
 		if ad.Type() == attrUEID {

@@ -2,8 +2,6 @@
 
 package nl
 
-import "github.com/mdlayher/netlink"
-
 // A LinkGroupD is an SMC-D link group: the connections between two ISM devices.
 type LinkGroupD struct {
 	ID         LinkGroupID
@@ -21,7 +19,7 @@ type LinkGroupD struct {
 	V2 *V2Common // nil with version 1
 }
 
-func (g *LinkGroupD) encode(ae *netlink.AttributeEncoder) {
+func (g *LinkGroupD) encode(ae *attrEncoder) {
 	ae.Uint32(attrLgrDID, uint32(g.ID))
 	ae.Uint64(attrLgrDGID, g.GID)
 	ae.Uint64(attrLgrDExtGID, g.ExtGID)
@@ -41,7 +39,7 @@ func (g *LinkGroupD) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (g *LinkGroupD) decode(ad *netlink.AttributeDecoder) error {
+func (g *LinkGroupD) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrLgrDID:

@@ -4,8 +4,6 @@ package nl
 
 import (
 	"smcr/stats"
-
-	"github.com/mdlayher/netlink"
 )
 
 // statsAttrs, techAttrs, bufferAttrs and histogramAttrs give the counters of
@@ -17,14 +15,14 @@ type (
 	histogramAttrs stats.Histogram
 )
 
-func (s *statsAttrs) encode(ae *netlink.AttributeEncoder) {
+func (s *statsAttrs) encode(ae *attrEncoder) {
 	nest(ae, attrStatsSMCD, (*techAttrs)(&s.SMCD))
 	nest(ae, attrStatsSMCR, (*techAttrs)(&s.SMCR))
 	ae.Uint64(attrStatsClientHSErr, s.ClientHandshakeErrors)
 	ae.Uint64(attrStatsServerHSErr, s.ServerHandshakeErrors)
 }
 
-func (s *statsAttrs) decode(ad *netlink.AttributeDecoder) error {
+func (s *statsAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrStatsSMCD:
@@ -40,7 +38,7 @@ func (s *statsAttrs) decode(ad *netlink.AttributeDecoder) error {
 	return ad.Err()
 }
 
-func (t *techAttrs) encode(ae *netlink.AttributeEncoder) {
+func (t *techAttrs) encode(ae *attrEncoder) {
 	nest(ae, attrTechTXBufs, (*bufferAttrs)(&t.TXBufs))
 	nest(ae, attrTechRXBufs, (*bufferAttrs)(&t.RXBufs))
 	nest(ae, attrTechTXSizes, (*histogramAttrs)(&t.TXSizes))
@@ -64,7 +62,7 @@ func (t *techAttrs) encode(ae *netlink.AttributeEncoder) {
 	ae.Uint64(attrTechUrgent, t.Urgent)
 }
 
-func (t *techAttrs) decode(ad *netlink.AttributeDecoder) error {
+func (t *techAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrTechTXBufs:
@@ -114,7 +112,7 @@ func (t *techAttrs) decode(ad *netlink.AttributeDecoder) error {
 	return ad.Err()
 }
 
-func (b *bufferAttrs) encode(ae *netlink.AttributeEncoder) {
+func (b *bufferAttrs) encode(ae *attrEncoder) {
 	ae.Uint64(attrBufReuse, b.Reuse)
 	ae.Uint64(attrBufSmallPeer, b.SmallPeer)
 	ae.Uint64(attrBufSmall, b.Small)
@@ -124,7 +122,7 @@ func (b *bufferAttrs) encode(ae *netlink.AttributeEncoder) {
 	ae.Uint64(attrBufDowngrade, b.Downgrade)
 }
 
-func (b *bufferAttrs) decode(ad *netlink.AttributeDecoder) error {
+func (b *bufferAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrBufReuse:
@@ -146,13 +144,13 @@ func (b *bufferAttrs) decode(ad *netlink.AttributeDecoder) error {
 	return ad.Err()
 }
 
-func (h *histogramAttrs) encode(ae *netlink.AttributeEncoder) {
+func (h *histogramAttrs) encode(ae *attrEncoder) {
 	for i, v := range h {
 		ae.Uint64(uint16(i+1), v)
 	}
 }
 
-func (h *histogramAttrs) decode(ad *netlink.AttributeDecoder) error {
+func (h *histogramAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		if i := int(ad.Type()) - 1; i >= 0 && i < len(h) {
 			h[i] = number(ad)
@@ -171,7 +169,7 @@ type fallbackAttrs struct {
 	hasTotals      bool
 }
 
-func (f *fallbackAttrs) encode(ae *netlink.AttributeEncoder) {
+func (f *fallbackAttrs) encode(ae *attrEncoder) {
 	ae.Uint8(attrFbackType, uint8(f.reason.Side))
 	if f.hasTotals {
 		ae.Uint64(attrFbackServerTotal, f.server)
@@ -187,7 +185,7 @@ func (f *fallbackAttrs) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (f *fallbackAttrs) decode(ad *netlink.AttributeDecoder) error {
+func (f *fallbackAttrs) decode(ad *attrDecoder) error {
 	var full uint64
 	for ad.Next() {
 		switch ad.Type() {

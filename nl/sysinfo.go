@@ -2,8 +2,6 @@
 
 package nl
 
-import "github.com/mdlayher/netlink"
-
 // A SysInfo says what an SMC stack is and can do.
 type SysInfo struct {
 	Version   uint8  // highest SMC version
@@ -21,7 +19,7 @@ type SysInfo struct {
 	UID          uint32 // the user it runs as
 }
 
-func (s *SysInfo) encode(ae *netlink.AttributeEncoder) {
+func (s *SysInfo) encode(ae *attrEncoder) {
 	ae.Uint8(attrSysVer, s.Version)
 	ae.Uint8(attrSysRel, s.Release)
 	boolAttr(ae, attrSysISMv2, s.ISMv2)
@@ -38,7 +36,7 @@ func (s *SysInfo) encode(ae *netlink.AttributeEncoder) {
 	}
 }
 
-func (s *SysInfo) decode(ad *netlink.AttributeDecoder) error {
+func (s *SysInfo) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrSysVer:

@@ -3,6 +3,7 @@
 package nl
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,7 @@ type Transport interface {
 // what a netlink datagram would.
 type unixSocket struct {
 	conn *net.UnixConn
+	buf  []byte // of Receive, which the user of a Transport serialises
 }
 
 var _ Transport = (*unixSocket)(nil)
@@ -70,8 +72,18 @@ func (s *unixSocket) SendMessages(ms []netlink.Message) error {
 	return err
 }
 
+// receive returns a datagram in memory of its own, which is as large as need be:
+// a table comes in thousands of them.
+func (s *unixSocket) receive() ([]byte, error) {
+	if s.buf == nil {
+		s.buf = make([]byte, maxDatagram)
+	}
+	b, err := readDatagram(s.conn, s.buf)
+	return bytes.Clone(b), err
+}
+
 func (s *unixSocket) Receive() ([]netlink.Message, error) {
-	b, err := readDatagram(s.conn, make([]byte, maxDatagram))
+	b, err := s.receive()
 	if err != nil {
 		return nil, err
 	}
@@ -80,15 +92,15 @@ func (s *unixSocket) Receive() ([]netlink.Message, error) {
 
 func (s *unixSocket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 	return func(yield func(netlink.Message, error) bool) {
-		msgs, err := s.Receive()
-		if err != nil {
-			yield(netlink.Message{}, err)
-			return
-		}
-		for _, m := range msgs {
-			if !yield(m, nil) {
+		b, err := s.receive()
+		for err == nil && len(b) > 0 {
+			var m netlink.Message
+			if m, b, err = nextMessage(b); err == nil && !yield(m, nil) {
 				return
 			}
+		}
+		if err != nil {
+			yield(netlink.Message{}, err)
 		}
 	}
 }
@@ -133,7 +145,7 @@ func dialUnix(ctx context.Context, backend, address string) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		return netlink.NewConn(&unixSocket{conn}, uint32(os.Getpid())), nil
+		return netlink.NewConn(&unixSocket{conn: conn}, uint32(os.Getpid())), nil
 	})
 	c.shared = true
 	if err := c.connect(ctx, netlinkGeneric); err != nil {
