@@ -170,8 +170,11 @@ func listRun(ctx context.Context, opts *listOptions) error {
 			return v, err
 		}
 		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Connection]) bool { return !opts.keep(&r.Value) })
-		for _, r := range rows {
-			v.Rows = append(v.Rows, toJSON(r, opts.NetDev))
+		if opts.format == cmdutil.FormatJSON {
+			v.Rows = make([]connJSON, len(rows))
+			for i, r := range rows {
+				v.Rows[i] = toJSON(r, opts.NetDev)
+			}
 		}
 		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide).Print(w) }
 		return v, nil

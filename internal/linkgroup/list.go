@@ -132,8 +132,11 @@ func listRun(ctx context.Context, opts *listOptions) error {
 		if rows, err = filter(ctx, opts, m, rows); err != nil {
 			return v, err
 		}
-		for _, r := range rows {
-			v.Rows = append(v.Rows, toJSON(r))
+		if opts.format == cmdutil.FormatJSON {
+			v.Rows = make([]groupJSON, len(rows))
+			for i, r := range rows {
+				v.Rows[i] = toJSON(r)
+			}
 		}
 		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide).Print(w) }
 		return v, nil

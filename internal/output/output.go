@@ -3,6 +3,8 @@
 package output
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,7 +42,14 @@ func (t *Table) Add(cells ...any) {
 	}
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = clean(fmt.Sprint(c))
+		switch c := c.(type) {
+		case string:
+			row[i] = clean(c)
+		case fmt.Stringer:
+			row[i] = clean(c.String())
+		default:
+			row[i] = clean(fmt.Sprint(c))
+		}
 	}
 	t.rows = append(t.rows, row)
 }
@@ -75,24 +84,38 @@ func (t *Table) Print(w io.Writer) error {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
 		}
 	}
-	var b strings.Builder
-	for _, row := range append([][]string{header}, t.rows...) {
-		var line strings.Builder
+	out := bufio.NewWriterSize(w, bufferSize)
+	var line []byte
+	print := func(row []string) {
+		line = line[:0]
 		for i, cell := range row {
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			pad := width[i] - utf8.RuneCountInString(cell)
 			if i > 0 {
-				line.WriteString("  ")
+				line = append(line, "  "...)
 			}
 			if t.columns[i].Right {
-				line.WriteString(pad + cell)
+				line = append(appendBlanks(line, pad), cell...)
 			} else {
-				line.WriteString(cell + pad)
+				line = appendBlanks(append(line, cell...), pad)
 			}
 		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		out.Write(append(bytes.TrimRight(line, " "), '\n'))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	print(header)
+	for _, row := range t.rows {
+		print(row)
+	}
+	return out.Flush() // or the first error of Write
+}
+
+// bufferSize is the size of a write in bytes.
+const bufferSize = 64 << 10
+
+func appendBlanks(b []byte, n int) []byte {
+	for range n {
+		b = append(b, ' ')
+	}
+	return b
 }
 
 // JSON writes v indented, with a newline at the end. A nil slice is an empty

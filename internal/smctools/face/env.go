@@ -3,6 +3,7 @@
 package face
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,18 @@ func (e *Env) Printf(format string, args ...any) { fmt.Fprintf(e.IO.Out, format,
 
 // Errorf prints to standard error.
 func (e *Env) Errorf(format string, args ...any) { fmt.Fprintf(e.IO.ErrOut, format, args...) }
+
+// Buffer makes Printf collect what it prints into large writes, for tables, until
+// flush is called.
+func (e *Env) Buffer() (flush func()) {
+	before, streams := e.IO, *e.IO
+	buf := bufio.NewWriterSize(before.Out, 64<<10)
+	streams.Out, e.IO = buf, &streams
+	return func() {
+		buf.Flush() // as Printf: a reader that has gone is no error
+		e.IO = before
+	}
+}
 
 // As returns an Env for another face on other streams.
 func (e *Env) As(name string, out, errOut io.Writer) *Env {

@@ -79,6 +79,7 @@ func (t *tool) groups(s selection) error {
 	if err != nil || len(list) == 0 {
 		return err
 	}
+	defer t.Buffer()()
 	details := t.detailLevel() > 0
 	if !details {
 		t.Printf("LG-ID    LG-Role  LG-Type  VLAN  #Conns  PNET-ID \n")
@@ -126,6 +127,7 @@ func (t *tool) groupsD(s selection) error {
 	if err != nil || len(list) == 0 {
 		return err
 	}
+	defer t.Buffer()()
 	details := t.detailLevel() > 0
 	if !details {
 		t.Printf("LG-ID    VLAN  #Conns  PNET-ID \n")
@@ -155,6 +157,7 @@ func (t *tool) links(s selection) error {
 	if err != nil || len(list) == 0 {
 		return err
 	}
+	defer t.Buffer()()
 	level := t.detailLevel()
 	t.Printf("LG-ID    LG-Role  LG-Type  Net-Dev         Link-State      #Conns  ")
 	if level > 0 {

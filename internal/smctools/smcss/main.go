@@ -106,6 +106,7 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 	if err != nil {
 		return e.OpenFailed(err, "RTNETLINK answers")
 	}
+	defer e.Buffer()()
 	for _, c := range list {
 		if o.shows(c) {
 			o.row(e.IO.Out, c)
