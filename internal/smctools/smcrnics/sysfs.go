@@ -189,14 +189,15 @@ func (fs FS) device(l line, o Options) []string {
 	l.name = "n/a"
 	var lines []string
 	if o.IBDev {
-		for _, dev := range names(dir, "infiniband") {
-			l.name = dev
-			for _, l.port = range names(dir, "infiniband", dev, "ports") {
-				lines = append(lines, l.format(o))
-			}
-			return lines // one RoCE device a card
+		devs := names(dir, "infiniband")
+		if len(devs) == 0 {
+			return []string{l.format(o)}
 		}
-		return []string{l.format(o)}
+		l.name = devs[0] // one RoCE device a card
+		for _, l.port = range names(dir, "infiniband", l.name, "ports") {
+			lines = append(lines, l.format(o))
+		}
+		return lines
 	}
 	for _, l.name = range netdevs {
 		l.port = devicePort(dir, o)
