@@ -39,7 +39,7 @@ help:
 	  'e2e        end-to-end tests only; RUN=regexp selects' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
 	  'soak       all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
-	  'bench      SMC-R in user space beside kernel TCP' \
+	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
@@ -97,6 +97,8 @@ bench: build
 	$(say) 'benchmark: SMC-R in user space beside kernel TCP'
 	@scripts/setup-test-tools bench
 	@$(GO) run -buildvcs=false ./internal/bench/smcrbench -smcr bin/smcr $(BENCHFLAGS)
+	$(say) 'benchmark: listings of 1 to 100,000 rows'
+	@$(GO) run -buildvcs=false ./internal/bench/listbench -smcr bin/smcr $(LISTFLAGS)
 
 demo: build
 	@scripts/setup-test-tools demo
