@@ -251,6 +251,10 @@ func (g *Group) recvLLC(l *Link, msg []byte) {
 		g.violation(l, err)
 		return
 	}
+	if h, err := wire.ParseLLCHeader(msg); err == nil && h.Layout.V2() {
+		g.violation(l, fmt.Errorf("%w: %s of version 2 in a link group of version 1", ErrProtocol, m.LLCType()))
+		return
+	}
 	g.log.Debug("received", "link", l.id, "msg", m.LLCType(), "reply", m.IsReply())
 	if l.delAsked {
 		// We have told the server that this link is gone (appendix C.7.1).
