@@ -4,7 +4,6 @@ package smcrd
 
 import (
 	"fmt"
-	"strings"
 
 	"smcr/nl"
 )
@@ -117,14 +116,17 @@ func pciOf(d nl.Device) nl.PCI {
 	return *d.PCI
 }
 
-// pnetid returns the pnetid of a port with a star before one that a user set, in
-// 16 characters together.
+// shortPNETID returns a pnetid as smc-tools shows it: without the last of 16
+// characters.
+func shortPNETID(id string) string { return trim(id[:min(len(id), 15)]) }
+
+// pnetid returns the pnetid of a port with a star before one that a user set.
 func pnetid(p nl.Port) string {
-	id := p.PNETID
+	id := shortPNETID(p.PNETID)
 	if p.PNETUser {
 		id = "*" + id
 	}
-	return strings.TrimSpace(fmt.Sprintf("%.16s", id))
+	return id
 }
 
 func yes(b bool) string {

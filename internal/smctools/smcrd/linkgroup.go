@@ -90,7 +90,7 @@ func (t *tool) groups(s selection) error {
 			continue
 		}
 		if !details {
-			t.Printf("%s %-8s %-8s %4s  %6d  %-16s \n", g.ID, role(g.Role), groupType(g.Type), vlan(g.VLAN), g.Conns, trim(g.PNETID))
+			t.Printf("%s %-8s %-8s %4s  %6d  %-16s \n", g.ID, role(g.Role), groupType(g.Type), vlan(g.VLAN), g.Conns, shortPNETID(g.PNETID))
 			continue
 		}
 		if !first {
@@ -98,7 +98,7 @@ func (t *tool) groups(s selection) error {
 		}
 		first = false
 		t.Printf("LG-ID    : %s\nLG-Role  : %s\nLG-Type  : %s\nVLAN     : %x\nPNET-ID  : %s\n",
-			g.ID, role(g.Role), groupType(g.Type), g.VLAN, trim(g.PNETID))
+			g.ID, role(g.Role), groupType(g.Type), g.VLAN, shortPNETID(g.PNETID))
 		t.version(g.V2, &g)
 		t.Printf("#Conns   : %d\nSndbuf   : %d B\nRMB      : %d B\n", g.Conns, g.Sndbuf, g.RMB)
 	}
@@ -138,14 +138,14 @@ func (t *tool) groupsD(s selection) error {
 			continue
 		}
 		if !details {
-			t.Printf("%s %4s  %6d  %-16s \n", g.ID, vlan(g.VLAN), g.Conns, trim(g.PNETID))
+			t.Printf("%s %4s  %6d  %-16s \n", g.ID, vlan(g.VLAN), g.Conns, shortPNETID(g.PNETID))
 			continue
 		}
 		if !first {
 			t.Printf("\n")
 		}
 		first = false
-		t.Printf("LG-ID    : %s\nVLAN     : %x\nPNET-ID  : %s\n", g.ID, g.VLAN, trim(g.PNETID))
+		t.Printf("LG-ID    : %s\nVLAN     : %x\nPNET-ID  : %s\n", g.ID, g.VLAN, shortPNETID(g.PNETID))
 		t.version(g.V2, nil)
 		t.Printf("#Conns   : %d\nSndbuf   : %d B\nDMB      : %d B\n", g.Conns, g.Sndbuf, g.DMB)
 	}
