@@ -6,9 +6,9 @@
 //
 // The names and meanings are those of the InfiniBand specification's verbs
 // chapter and of libibverbs, cut down to what RFC 7609 needs (RC transport:
-// SEND, RDMA WRITE, RDMA READ). Providers (softroce, ibverbs, loopback)
-// implement Device; package verbstest holds the suite that each of them
-// passes.
+// SEND, RDMA WRITE, RDMA READ). Providers (package softroce, and
+// simfabric of the stack's tests) implement Device; package verbstest holds the
+// suite that says what one has to do.
 //
 // Package rdmaverbs is a leaf: it does no I/O and imports no other package
 // of this module. All its interfaces are safe for concurrent use.
