@@ -28,6 +28,7 @@ type runner struct {
 	smcr, load string // programs
 	mtu        int
 	rounds     int
+	buf        int // 0: the default
 	time       time.Duration
 
 	pair *netnstest.Pair
@@ -39,6 +40,7 @@ func main() {
 	var r runner
 	flag.StringVar(&r.smcr, "smcr", "bin/smcr", "the smcr `program`")
 	flag.IntVar(&r.mtu, "mtu", 1500, "MTU of the veth pair in `bytes`")
+	flag.IntVar(&r.buf, "buf", 0, "size of send and receive buffers of the stacks in `bytes` (default: theirs)")
 	flag.IntVar(&r.rounds, "rounds", 5, "`number` of rounds")
 	flag.DurationVar(&r.time, "time", 2*time.Second, "`duration` of each measurement")
 	flag.Parse()
@@ -81,6 +83,21 @@ func (r *runner) run(ctx context.Context) (err error) {
 	r.rate = &bench.Measure{Name: "connections", Unit: "1/s"}
 	r.memory = &bench.Measure{Name: "memory of a connection, both ends", Unit: "KiB", LessIsBetter: true}
 
+	if r.buf != 0 {
+		// Before the programs start stacks of their own.
+		for _, h := range []*netnstest.Host{r.pair.A, r.pair.B} {
+			size := strconv.Itoa(r.buf)
+			stack, err := h.Start(h.Command(ctx, r.smcr, "serve", "--rcvbuf", size, "--sndbuf", size))
+			if err != nil {
+				return err
+			}
+			defer stack.Kill()
+			if err := r.waitStack(ctx, h); err != nil {
+				return errors.Join(err, errors.New(stack.Log()))
+			}
+		}
+	}
+
 	// Both servers stay for all rounds; so do the stacks that they start.
 	addrs := map[bool]string{false: r.pair.A.Addr() + ":9001", true: r.pair.A.Addr() + ":9002"}
 	for _, smc := range []bool{false, true} {
@@ -103,6 +120,23 @@ func (r *runner) run(ctx context.Context) (err error) {
 	}
 	fmt.Printf("veth, MTU %d bytes, %d rounds of %v, medians\n", r.mtu, r.rounds, r.time)
 	return bench.Print(os.Stdout, []*bench.Measure{r.throughput, r.cpu, r.roundTrip, r.rate, r.memory})
+}
+
+// waitStack waits until the stack of a host answers.
+func (r *runner) waitStack(ctx context.Context, h *netnstest.Host) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		_, err := h.Output(ctx, r.smcr, "--backend", "user", "info")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // start starts the load program, under smcr run or not.
