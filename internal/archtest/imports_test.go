@@ -76,7 +76,7 @@ var confined = map[string][]string{
 }
 
 // suites are the packages that exist for tests though they are none.
-var suites = []string{"internal/netnstest", "internal/guest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric"}
+var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric"}
 
 type pkg struct {
 	ImportPath, Dir                                    string
@@ -175,7 +175,7 @@ func TestImportEdges(t *testing.T) {
 
 // testKit reports whether an internal package is made for tests.
 func testKit(p string) bool {
-	return p == "internal/netnstest" || match("internal/guest", p) || match("internal/guest/...", p)
+	return p == "internal/netnstest" || p == "internal/cmdutil/cmdtest" || match("internal/guest", p) || match("internal/guest/...", p)
 }
 
 func TestConfinedImports(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"smcr/nl"
+
 	"github.com/spf13/cobra"
 )
 
@@ -125,4 +127,15 @@ func AddUpperFilter(cmd *cobra.Command, f *Filter, name, usage string, complete 
 func AddCheckedFilter(cmd *cobra.Command, f *Filter, name, usage string, check func(string) (string, error), complete cobra.CompletionFunc) {
 	*f = Filter{check: check}
 	AddFilter(cmd, f, name, usage, complete)
+}
+
+// AddLinkGroupFilter adds --linkgroup.
+func AddLinkGroupFilter(cmd *cobra.Command, filter *Filter, f *Factory) {
+	AddCheckedFilter(cmd, filter, "linkgroup", "only of the link group with this `ID`", func(s string) (string, error) {
+		id, err := nl.ParseLinkGroupID(s)
+		if err != nil {
+			return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
+		}
+		return id.String(), nil
+	}, f.CompleteLinkGroups())
 }

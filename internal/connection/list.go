@@ -66,7 +66,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		"PEERABORTWAIT", "PROCESSABORT")
 	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "only of this `mode`", "SMCR", "SMCD", "TCP")
 	cmdutil.AddRoleFilter(cmd, &opts.role)
-	cmdutil.AddCheckedFilter(cmd, &opts.group, "linkgroup", "only of the link group with this `ID`", linkGroup, f.CompleteLinkGroups())
+	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddFilter(cmd, &opts.peer, "peer", "only to this `peer`: address, address with port, or prefix", f.CompletePeers())
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only over this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only over this RoCE `device`", f.CompleteIBDevs())
@@ -193,15 +193,6 @@ func (o *listOptions) keep(c *nl.Connection) bool {
 	return o.state.Keep(c.State.String()) && o.mode.Keep(c.Mode.String()) && o.role.Keep(role) &&
 		o.group.Keep(c.LinkGroup.String()) && o.peer.KeepAddr(c.Remote) &&
 		o.netdev.Keep(o.NetDev(c.NetDev)) && o.ibdev.Keep(ibdev)
-}
-
-// linkGroup returns an identifier as it is listed.
-func linkGroup(s string) (string, error) {
-	id, err := nl.ParseLinkGroupID(s)
-	if err != nil {
-		return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
-	}
-	return id.String(), nil
 }
 
 // mode returns the mode with the reasons of a fallback.

@@ -3,43 +3,18 @@
 package info
 
 import (
-	"io"
-	"strings"
 	"testing"
 
-	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
+	"smcr/internal/cmdutil/cmdtest"
 )
 
 func TestFlags(t *testing.T) {
-	run := func(line string) (*options, error) {
-		streams, _, _, _ := iostreams.Test()
-		var got *options
-		cmd := newCmdInfo(&cmdutil.Factory{IO: streams}, func(o *options) error {
-			got = o
-			return nil
-		})
-		cmd.SetArgs(strings.Fields(line))
-		cmd.SetOut(io.Discard)
-		cmd.SetErr(io.Discard)
-		err := cmd.Execute()
-		return got, err
-	}
-	for _, test := range []struct {
-		line string
-		ok   func(*options) bool
-	}{
-		{"", func(o *options) bool { return o.format == "table" }},
-		{"-o json", func(o *options) bool { return o.format == "json" }},
-	} {
-		o, err := run(test.line)
-		if err != nil || o == nil || !test.ok(o) {
-			t.Errorf("%q: %+v, %v", test.line, o, err)
-		}
-	}
-	for _, line := range []string{"-o wide", "extra"} {
-		if o, err := run(line); err == nil || o != nil {
-			t.Errorf("%q: no error", line)
-		}
-	}
+	cmdtest.Flags[options]{
+		New: newCmdInfo,
+		Good: map[string]func(*options) bool{
+			"":        func(o *options) bool { return o.format == "table" },
+			"-o json": func(o *options) bool { return o.format == "json" },
+		},
+		Bad: []string{"-o wide", "extra"},
+	}.Run(t)
 }

@@ -55,7 +55,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	}
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	opts.watch.AddFlag(cmd)
-	cmdutil.AddCheckedFilter(cmd, &opts.group, "linkgroup", "only of the link group with this `ID`", linkGroup, f.CompleteLinkGroups())
+	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
 	cmdutil.AddCheckedFilter(cmd, &opts.peer, "peer", "only to this `GID` of the peer", gid, nil)
@@ -108,15 +108,6 @@ func listRun(ctx context.Context, opts *listOptions) error {
 func (o *listOptions) keep(l *nl.Link) bool {
 	return o.group.Keep(l.LinkGroup.String()) && o.role.Keep(l.Role.String()) && o.state.Keep(l.State.String()) &&
 		o.peer.Keep(l.PeerGID.String()) && o.netdev.Keep(o.NetDev(l.NetDev)) && o.ibdev.Keep(l.IBDev)
-}
-
-// linkGroup returns an identifier as it is listed.
-func linkGroup(s string) (string, error) {
-	id, err := nl.ParseLinkGroupID(s)
-	if err != nil {
-		return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
-	}
-	return id.String(), nil
 }
 
 // gid returns a GID as it is listed.
