@@ -25,35 +25,10 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"user-defined one (see 'smcr ueid'). Only IBM Z machines have one.",
 	})
 	cmd.AddCommand(
-		newCmdShow(f, nil),
-		newCmdSet(f, nil, "enable", "Propose the system enterprise ID to peers", true),
-		newCmdSet(f, nil, "disable", "Propose only user-defined enterprise IDs to peers", false),
+		watch.Command(f, "show", "list", "Show the system enterprise ID", read),
+		newCmdSet(f, "enable", "Propose the system enterprise ID to peers", true),
+		newCmdSet(f, "disable", "Propose only user-defined enterprise IDs to peers", false),
 	)
-	return cmd
-}
-
-type showOptions struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
-}
-
-func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Command {
-	opts := &showOptions{Factory: f}
-	cmd := &cobra.Command{
-		Use:     "show",
-		Aliases: []string{"list"},
-		Short:   "Show the system enterprise ID",
-		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return showRun(cmd.Context(), opts)
-		},
-	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
 	return cmd
 }
 
@@ -64,61 +39,50 @@ type seidJSON struct {
 	Enabled bool   `json:"enabled"`
 }
 
-func showRun(ctx context.Context, opts *showOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[seidJSON], err error) {
-		rows, err := nl.Each(ctx, m, nl.Control.SEID)
-		if err != nil {
-			return v, err
+func read(ctx context.Context, m nl.Multi) (v watch.View[seidJSON], err error) {
+	rows, err := nl.Each(ctx, m, nl.Control.SEID)
+	if err != nil {
+		return v, err
+	}
+	t := output.NewTable("SEID", "Proposed", "Stack")
+	for _, r := range rows {
+		v.Rows = append(v.Rows, seidJSON{r.Stack, r.Value.Value, r.Value.Enabled})
+		proposed := "-"
+		if r.Value.Value != "" {
+			proposed = map[bool]string{true: "Yes", false: "No"}[r.Value.Enabled]
 		}
-		t := output.NewTable("SEID", "Proposed", "Stack")
-		for _, r := range rows {
-			v.Rows = append(v.Rows, seidJSON{r.Stack, r.Value.Value, r.Value.Enabled})
-			proposed := "-"
-			if r.Value.Value != "" {
-				proposed = map[bool]string{true: "Yes", false: "No"}[r.Value.Enabled]
-			}
-			t.Add(output.Or(r.Value.Value), proposed, r.Stack)
-		}
-		v.Text = func(w io.Writer) error { return t.Print(w) }
-		return v, nil
-	})
+		t.Add(output.Or(r.Value.Value), proposed, r.Stack)
+	}
+	v.Text = func(w io.Writer) error { return t.Print(w) }
+	return v, nil
 }
 
-type setOptions struct {
-	*cmdutil.Factory
-	on bool
-}
-
-func newCmdSet(f *cmdutil.Factory, runF func(*setOptions) error, use, short string, on bool) *cobra.Command {
-	opts := &setOptions{Factory: f, on: on}
+func newCmdSet(f *cmdutil.Factory, use, short string, on bool) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return setRun(cmd.Context(), opts)
+			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error {
+				return set(ctx, c, on)
+			})
 		},
 	}
 }
 
-func setRun(ctx context.Context, opts *setOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
-		// Stacks without one have different ways to refuse; the kernel's is
-		// the error of any unknown operation.
-		s, err := c.SEID(ctx)
-		if err != nil {
-			return err
-		}
-		if s.Value == "" {
-			return cmdutil.Say(os.ErrNotExist, "this host has no system enterprise ID: use 'smcr ueid add'")
-		}
-		err = c.SetSEID(ctx, opts.on)
-		if errors.Is(err, os.ErrNotExist) && !opts.on {
-			return cmdutil.Say(err, "the system enterprise ID is the only one: define another with 'smcr ueid add' first")
-		}
+func set(ctx context.Context, c nl.Control, on bool) error {
+	// Stacks without one have different ways to refuse; the kernel's is the
+	// error of any unknown operation.
+	s, err := c.SEID(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	if s.Value == "" {
+		return cmdutil.Say(os.ErrNotExist, "this host has no system enterprise ID: use 'smcr ueid add'")
+	}
+	err = c.SetSEID(ctx, on)
+	if errors.Is(err, os.ErrNotExist) && !on {
+		return cmdutil.Say(err, "the system enterprise ID is the only one: define another with 'smcr ueid add' first")
+	}
+	return err
 }

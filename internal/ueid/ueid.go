@@ -26,36 +26,11 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"32 characters out of A-Z, 0-9, '.' and '-'. A stack holds four at most.",
 	})
 	cmd.AddCommand(
-		newCmdList(f, nil),
+		watch.Command(f, "list", "show", "List the user-defined enterprise IDs", read),
 		newCmdAdd(f),
 		newCmdDel(f),
 		newCmdFlush(f),
 	)
-	return cmd
-}
-
-type listOptions struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
-}
-
-func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
-	opts := &listOptions{Factory: f}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"show"},
-		Short:   "List the user-defined enterprise IDs",
-		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return listRun(cmd.Context(), opts)
-		},
-	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
 	return cmd
 }
 
@@ -65,20 +40,18 @@ type eidJSON struct {
 	UEID  string `json:"ueid"`
 }
 
-func listRun(ctx context.Context, opts *listOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[eidJSON], err error) {
-		rows, err := nl.All(ctx, m, nl.Control.UEIDs)
-		if err != nil {
-			return v, err
-		}
-		t := output.NewTable("UEID", "Stack")
-		for _, r := range rows {
-			v.Rows = append(v.Rows, eidJSON{r.Stack, r.Value})
-			t.Add(r.Value, r.Stack)
-		}
-		v.Text = func(w io.Writer) error { return t.Print(w) }
-		return v, nil
-	})
+func read(ctx context.Context, m nl.Multi) (v watch.View[eidJSON], err error) {
+	rows, err := nl.All(ctx, m, nl.Control.UEIDs)
+	if err != nil {
+		return v, err
+	}
+	t := output.NewTable("UEID", "Stack")
+	for _, r := range rows {
+		v.Rows = append(v.Rows, eidJSON{r.Stack, r.Value})
+		t.Add(r.Value, r.Stack)
+	}
+	v.Text = func(w io.Writer) error { return t.Print(w) }
+	return v, nil
 }
 
 func newCmdAdd(f *cmdutil.Factory) *cobra.Command {

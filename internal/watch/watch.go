@@ -84,6 +84,25 @@ type View[T any] struct {
 	Text func(io.Writer) error
 }
 
+// Command returns a command that does nothing but show a list, in JSON too. It is
+// called verb or alias.
+func Command[T any](f *cmdutil.Factory, verb, alias, short string, read func(context.Context, nl.Multi) (View[T], error)) *cobra.Command {
+	var format string
+	var o Options
+	cmd := &cobra.Command{
+		Use:     verb,
+		Aliases: []string{alias},
+		Short:   short,
+		Args:    cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return Show(cmd.Context(), f, o, format, read)
+		},
+	}
+	cmdutil.AddFormatFlag(cmd, &format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	o.AddFlag(cmd)
+	return cmd
+}
+
 // Show asks the stacks for a list and shows it, once or repeatedly.
 func Show[T any](ctx context.Context, f *cmdutil.Factory, o Options, format string, read func(context.Context, nl.Multi) (View[T], error)) error {
 	ask := func(ctx context.Context) (v View[T], err error) {
