@@ -44,7 +44,8 @@ func (t tcpStream) Done() <-chan struct{} { return nil }
 //	program                         network
 //	shutdown(SHUT_WR)            -> CloseWrite
 //	close                        -> Close, or Abort if data for the program is lost
-//	close with SO_LINGER 0       -> Abort
+//	close with SO_LINGER 0       -> Abort, unless the peer's end of file came first
+//	shutdown after end of file   -> Close: nothing can follow in either direction
 //	end of file                  <- peer sends no more
 //	ECONNRESET                   <- reset
 //
@@ -56,9 +57,11 @@ type relay struct {
 	linger0 *atomic.Bool
 	broken  func(syscall.Errno)
 
-	once   sync.Once
-	appUp  atomic.Bool   // the program closed its end entirely
-	upRead chan struct{} // closed once up reads no more of what the program writes
+	once    sync.Once
+	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
+	peerEOF atomic.Bool   // the program is told that the peer sends no more
+	reset   atomic.Bool   // the connection was cut, not closed
+	upRead  chan struct{} // closed once up reads no more of what the program writes
 }
 
 // run returns when the program's side is over. reset tells whether the
@@ -80,15 +83,14 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 		}
 	}()
 	var wg sync.WaitGroup
-	var cut atomic.Bool
 	wg.Go(func() {
 		if r.up() {
-			cut.Store(true)
+			r.reset.Store(true)
 		}
 	})
 	wg.Go(func() {
 		if r.down() {
-			cut.Store(true)
+			r.reset.Store(true)
 		}
 	})
 	wg.Wait()
@@ -96,7 +98,7 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 	<-watcher
 	_ = r.net.Close()
 	_ = r.app.Close()
-	return cut.Load()
+	return r.reset.Load()
 }
 
 // cut ends both sides abortively.
@@ -104,6 +106,7 @@ func (r *relay) cut(errno syscall.Errno) {
 	r.once.Do(func() {
 		_ = r.net.Abort()
 		if !r.appUp.Load() {
+			r.reset.Store(true)
 			// What the launcher puts into the pair makes the end a reset, but
 			// only if up does not read it. A deadline in the past alone does
 			// not see to that: a read that it wakes still takes what arrives
@@ -144,7 +147,9 @@ func (r *relay) up() (reset bool) {
 		}
 	}
 	r.appUp.Store(true)
-	if r.linger0.Load() {
+	// After both sides' end of file SO_LINGER makes no reset, as with TCP. Nor
+	// could it be told then whether the program closed or only shut down.
+	if r.linger0.Load() && !r.peerEOF.Load() || lostData(r.app) {
 		_ = r.net.Abort()
 		return true
 	}
@@ -181,6 +186,7 @@ func (r *relay) down() (reset bool) {
 	_, err := r.net.WriteTo(r.app)
 	switch {
 	case err == nil:
+		r.peerEOF.Store(true)
 		_ = r.app.CloseWrite()
 		return false
 	case errors.Is(err, net.ErrClosed):
@@ -198,7 +204,8 @@ func (r *relay) down() (reset bool) {
 }
 
 // hungUp reports whether the program has closed its end entirely, as opposed
-// to having shut down writing.
+// to having shut down writing. Once this side has shut down writing too there
+// is no difference any more: nothing is left to be carried.
 func hungUp(c *net.UnixConn) bool {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -215,6 +222,23 @@ func pollHup(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}
 	_, err := unix.Poll(p, 0)
 	return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// lostData reports whether the program, which has closed its end, left
+// something unread. A read tells: it waits for a close that is half done,
+// which SO_ERROR does not.
+func lostData(c *net.UnixConn) bool {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	lost := false
+	_ = rc.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		lost = err == unix.ECONNRESET
+	})
+	return lost
 }
 
 // awaitHangup waits until the program closes its end entirely, and reports
