@@ -117,11 +117,13 @@ func (r *replies) fail(err error) {
 	r.message(netlink.Error, flags, data)
 }
 
-// ack confirms the request, when that was asked for.
+// ack confirms the request, when that was asked for. As with the kernel, it is
+// a datagram of its own: libnl passes over what follows an answer.
 func (r *replies) ack() {
 	if r.req.Header.Flags&netlink.Acknowledge == 0 {
 		return
 	}
+	r.flush()
 	data := make([]byte, 4)
 	data = appendMessage(data, r.req.Header, nil)
 	binary.NativeEndian.PutUint32(data[4:], r.req.Header.Length)
