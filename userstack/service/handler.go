@@ -207,7 +207,11 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 			_ = c.Broken(context.WithoutCancel(ctx), e)
 		}
 	}}
-	if r.run(ctx.Done()) {
+	defer s.enterRelay()()
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	if r.run(stop.Done()) {
 		c.SetCloseReason("reset")
 	}
 	if n.Done() == nil {

@@ -43,9 +43,13 @@ type Service struct {
 	ctl    *net.UnixListener
 	server broker.Server
 
+	ending context.Context // ends the relays, before the sessions
+	end    context.CancelFunc
+
 	mu        sync.Mutex
 	launchers int
 	idleSince time.Time
+	relays    sync.WaitGroup // no more are added once ending is over
 }
 
 // New starts the stack and opens the sockets: when it returns, launchers and
@@ -59,8 +63,10 @@ func New(cfg Config) (_ *Service, err error) {
 		cfg.Stack.Log = cfg.Log
 	}
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now()}
+	s.ending, s.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
+			s.end()
 			s.closeSockets()
 		}
 	}()
@@ -122,6 +128,27 @@ func (s *Service) idle(now time.Time) time.Duration {
 	return now.Sub(s.idleSince)
 }
 
+// enterRelay counts a relay that endRelays waits for, until leave.
+func (s *Service) enterRelay() (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending.Err() != nil {
+		return func() {} // it ends at once
+	}
+	s.relays.Add(1)
+	return s.relays.Done
+}
+
+// endRelays cuts the connections that are left while there are sessions still
+// by which their launchers make it resets. It takes as long as Conn.Broken at
+// most.
+func (s *Service) endRelays() {
+	s.mu.Lock()
+	s.end()
+	s.mu.Unlock()
+	s.relays.Wait()
+}
+
 // Run serves until ctx ends or the idle timeout passes, then ends the stack:
 // the connections that are left are reset.
 func (s *Service) Run(ctx context.Context) error {
@@ -151,6 +178,7 @@ loop:
 	}
 	// New launchers and commands must not find a service that ends.
 	s.closeSockets()
+	s.endRelays()
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/netnstest"
+	"smcr/userstack/broker"
+	"smcr/userstack/simfabric"
+)
+
+// carried is a connection over SMC-R between two services, of which a
+// launcher with two programs has the ends.
+type carried struct {
+	client, server *serviceBed
+	cc, sc         *broker.ClientConn
+	cprog, sprog   *program
+	cl, sl         *broker.Client
+}
+
+// newCarried makes the connection; the client's launcher is user uid's.
+func newCarried(t *testing.T, uid int) *carried {
+	t.Helper()
+	checkLeaks(t)
+	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
+	t.Cleanup(w.Close)
+	c := &carried{
+		client: newServiceBed(t, w.Host("client", netdev(1)), nil),
+		server: newServiceBed(t, w.Host("server", netdev(2)), nil),
+	}
+	c.cl, c.sl = c.client.launcher(uid), c.server.launcher(os.Geteuid())
+	l, remote := listenTCP(t)
+	fd := tcpSocket(t, 0)
+	var err error
+	if c.cc, err = c.cl.Connect(fd, broker.ConnectRequest{Remote: remote}); err != nil {
+		t.Fatal(err)
+	}
+	peer := accept(t, l)
+	next(t, c.cc, broker.EventEstablished)
+	if err := unix.Close(dup2(t, fd)); err != nil { // the pair took its place
+		t.Fatal(err)
+	}
+	if err := c.cc.Proceed(); err != nil {
+		t.Fatal(err)
+	}
+	c.sc = passAccepted(t, c.sl, peer)
+	next(t, c.sc, broker.EventTaken)
+	c.sprog = attach(t, c.sc)
+	for _, cc := range []*broker.ClientConn{c.sc, c.cc} {
+		if ev := next(t, cc, broker.EventReady); ev.Mode != broker.ModeSMCR {
+			t.Fatalf("%+v", ev)
+		}
+	}
+	c.cprog = attach(t, c.cc)
+	c.cprog.write("both relays")
+	c.sprog.read("both relays")
+	c.sprog.write("are at work")
+	c.cprog.read("are at work")
+	return c
+}
+
+// dup2 puts a socket of no use in the place of the program's TCP socket, whose
+// last descriptor the service then has, and returns a copy.
+func dup2(t testing.TB, fd int) int {
+	t.Helper()
+	other, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Dup3(other, fd, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	return other
+}
+
+// passAccepted offers an accepted connection, which the program has no more.
+func passAccepted(t testing.TB, cl *broker.Client, conn *net.TCPConn) *broker.ClientConn {
+	t.Helper()
+	f, err := conn.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_ = conn.Close()
+	c, err := cl.Accept(int(f.Fd()), netip.AddrPort{}, netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// over wants both connections to end, as resets or not.
+func (c *carried) over(t testing.TB, reset bool) {
+	t.Helper()
+	for _, cc := range []*broker.ClientConn{c.cc, c.sc} {
+		if ev := next(t, cc, broker.EventClosed); (ev.Text != "") != reset {
+			t.Errorf("ended by %q, want a reset: %v", ev.Text, reset)
+		}
+	}
+	for _, b := range []*serviceBed{c.client, c.server} {
+		for end := time.Now().Add(testTime); b.s.stack.Busy(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the stack has a connection still")
+			}
+		}
+	}
+}
+
+func TestCarry(t *testing.T) {
+	big := strings.Repeat("over SMC-R ", 200<<10)
+	c := newCarried(t, os.Geteuid())
+	if !c.client.s.stack.Busy() || !c.server.s.stack.Busy() {
+		t.Error("a stack with a connection is not busy")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if n, err := c.cprog.send(big); n != len(big) || err != nil {
+			t.Errorf("sent %d bytes, %v", n, err)
+		}
+	}()
+	c.sprog.read(big)
+	<-done
+	c.cprog.shutdown()
+	c.sprog.wantEnd(nil)
+	c.sprog.write("answer")
+	c.sprog.close()
+	c.cprog.read("answer")
+	c.cprog.wantEnd(nil)
+	c.cprog.close()
+	c.over(t, false)
+}
+
+// The launcher's half of Broken is played by hand.
+func brokenBy(t testing.TB, cc *broker.ClientConn, p *program) {
+	t.Helper()
+	if ev := next(t, cc, broker.EventBroken); ev.Errno != syscall.ECONNRESET {
+		t.Errorf("%+v", ev)
+	}
+	if err := unix.Sendto(p.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
+		t.Error(err)
+	}
+	if err := cc.BrokenDone(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCarryReset(t *testing.T) {
+	t.Run("unread data", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		c.cprog.write("unread")
+		c.sprog.wantUnread(6)
+		c.sprog.close()
+		brokenBy(t, c.cc, c.cprog)
+		c.cprog.wantEnd(unix.ECONNRESET)
+		c.over(t, true)
+	})
+	t.Run("SO_LINGER", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		if err := c.cc.SetOption(t.Context(), unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+		c.cprog.close()
+		brokenBy(t, c.sc, c.sprog)
+		c.sprog.wantEnd(unix.ECONNRESET)
+		c.over(t, true)
+	})
+	t.Run("SO_LINGER taken back", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		for _, on := range []byte{1, 0} {
+			if err := c.cc.SetOption(t.Context(), unix.SOL_SOCKET, unix.SO_LINGER, []byte{on, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.cprog.close()
+		c.sprog.wantEnd(nil)
+		c.sprog.close()
+		c.over(t, false)
+	})
+	t.Run("launcher gone", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		if err := c.cl.Close(); err != nil {
+			t.Fatal(err)
+		}
+		brokenBy(t, c.sc, c.sprog)
+		c.sprog.wantEnd(unix.ECONNRESET)
+		if ev := next(t, c.sc, broker.EventClosed); ev.Text == "" {
+			t.Error("no reset")
+		}
+	})
+	t.Run("launcher stopped", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		start := time.Now()
+		c.client.end() // Broken without an answer
+		if d := time.Since(start); d > testTime/2 {
+			t.Errorf("the end took %v", d)
+		}
+		if err := c.sc.BrokenDone(); err != nil {
+			t.Error(err)
+		}
+		if ev := next(t, c.cc, broker.EventBroken); ev.Errno != syscall.ECONNRESET {
+			t.Errorf("%+v", ev)
+		}
+	})
+	t.Run("service ends", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.client.end()
+		}()
+		// Its own program too, which could take an end of file for one that
+		// the peer meant.
+		brokenBy(t, c.cc, c.cprog)
+		c.cprog.wantEnd(unix.ECONNRESET)
+		brokenBy(t, c.sc, c.sprog)
+		c.sprog.wantEnd(unix.ECONNRESET)
+		<-ended
+		if ev := next(t, c.sc, broker.EventClosed); ev.Text == "" {
+			t.Error("no reset")
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	one := []byte{1, 0, 0, 0}
+	t.Run("any user", func(t *testing.T) {
+		c := newCarried(t, os.Geteuid())
+		if err := c.cc.SetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_NODELAY, one); err != nil {
+			t.Error(err)
+		}
+		v, err := c.cc.GetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_NODELAY, 4)
+		if err != nil || string(v) != string(one) {
+			t.Errorf("TCP_NODELAY %v, %v", v, err)
+		}
+		if err := c.cc.SetOption(t.Context(), unix.IPPROTO_TCP, 9999, one); !errors.Is(err, syscall.ENOPROTOOPT) {
+			t.Errorf("an option that is none: %v", err)
+		}
+		c.cprog.close()
+		c.sprog.close()
+		c.over(t, false)
+		if err := c.cc.SetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_NODELAY, one); !errors.Is(err, syscall.ENOTCONN) {
+			t.Errorf("after the end: %v, want ENOTCONN", err)
+		}
+	})
+	// The service could set any of them: it must not for everybody.
+	t.Run("privileges", func(t *testing.T) {
+		netnstest.Require(t)
+		for uid, want := range map[int]error{0: nil, 65534: syscall.EPERM} {
+			c := newCarried(t, uid)
+			if err := c.cc.SetOption(t.Context(), unix.SOL_SOCKET, unix.SO_MARK, one); !errors.Is(err, want) {
+				t.Errorf("user %d sets SO_MARK: %v, want %v", uid, err, want)
+			}
+			if err := c.cc.SetOption(t.Context(), unix.SOL_SOCKET, unix.SO_KEEPALIVE, one); err != nil {
+				t.Errorf("user %d sets SO_KEEPALIVE: %v", uid, err)
+			}
+			v, err := c.cc.GetOption(t.Context(), unix.SOL_SOCKET, unix.SO_MARK, 4)
+			if marked := string(v) == string(one); err != nil || marked != (want == nil) {
+				t.Errorf("user %d: SO_MARK %v, %v", uid, v, err)
+			}
+			c.cprog.close()
+			c.sprog.close()
+			c.over(t, false)
+		}
+	})
+}
+
+// A service with a launcher, or with connections that outlive it, is not idle.
+func TestIdle(t *testing.T) {
+	c := newCarried(t, os.Geteuid())
+	s := c.client.s
+	now := time.Now()
+	s.idleSince = now.Add(-time.Hour)
+	if d := s.idle(now); d != 0 {
+		t.Errorf("idle for %v with a connection", d)
+	}
+	c.cprog.close()
+	c.sprog.close()
+	c.over(t, false)
+	if d := s.idle(now.Add(time.Minute)); d != time.Minute {
+		t.Errorf("idle for %v, want a minute since it was busy", d)
+	}
+	s.count(1)
+	if d := s.idle(time.Now().Add(time.Hour)); d != 0 {
+		t.Errorf("idle for %v with a launcher", d)
+	}
+	s.count(1)
+	s.count(-1)
+	if d := s.idle(time.Now().Add(time.Hour)); d != 0 {
+		t.Errorf("idle for %v with a launcher of two", d)
+	}
+	s.count(-1)
+	end := time.Now()
+	if d := s.idle(end.Add(time.Minute)); d < time.Minute || d > time.Minute+testTime {
+		t.Errorf("idle for %v, want a minute since the launcher ended", d)
+	}
+}

@@ -1,0 +1,678 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack"
+	"smcr/userstack/broker"
+	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
+)
+
+// loopback is a Network in which this machine's loopback leads to the
+// neighbours, over the netdev of a simulated host: sockets are real, RDMA is
+// not.
+type loopback struct{ h *simfabric.Host }
+
+func (n loopback) Route(_, remote netip.Addr) (userstack.Route, error) {
+	if !remote.Unmap().IsLoopback() {
+		return userstack.Route{}, fmt.Errorf("%w: %s", userstack.ErrNotOnLink, remote)
+	}
+	d := n.h.NetDevs()[0]
+	return userstack.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
+}
+
+func (n loopback) NetDevs() (out []userstack.NetDev, _ error) {
+	for _, d := range n.h.NetDevs() {
+		out = append(out, userstack.NetDev(d))
+	}
+	return out, nil
+}
+
+// option stands for the eBPF program: it counts marks and says of every peer
+// what the test wants.
+type option struct {
+	connects, listens atomic.Int32
+	smc               atomic.Bool
+}
+
+func (o *option) MarkConnect(int) error     { o.connects.Add(1); return nil }
+func (o *option) MarkListen(int) error      { o.listens.Add(1); return nil }
+func (o *option) PeerSMC(int) (bool, error) { return o.smc.Load(), nil }
+func (o *option) Close() error              { return nil }
+
+// serviceBed is a service without sockets of its own, and a launcher's
+// sessions with it.
+type serviceBed struct {
+	t   testing.TB
+	s   *Service
+	srv *broker.Server
+	opt *option
+	ctx context.Context // of the sessions
+	end func()          // ends ctx and waits for the sessions
+	wg  sync.WaitGroup
+}
+
+func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)) *serviceBed {
+	t.Helper()
+	b := &serviceBed{t: t, opt: &option{}}
+	b.opt.smc.Store(true)
+	cfg := userstack.Config{Provider: h.Provider(), Network: loopback{h}, Option: b.opt, Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
+	if tune != nil {
+		tune(&cfg)
+	}
+	stack, err := userstack.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack}
+	b.s.ending, b.s.end = context.WithCancel(context.Background())
+	b.srv = &broker.Server{Handler: b.s}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.ctx = ctx
+	b.end = func() { // as Run does
+		b.s.endRelays()
+		cancel()
+		b.wg.Wait()
+	}
+	t.Cleanup(func() {
+		b.end()
+		if err := stack.Close(); err != nil && !errors.Is(err, userstack.ErrStackClosed) {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// host makes a simulated host that is alone in its world.
+func host(t testing.TB) *simfabric.Host {
+	w := simfabric.New(simfabric.Config{})
+	t.Cleanup(w.Close)
+	return w.Host("host", netdev(1))
+}
+
+func netdev(n byte) simfabric.NetDev {
+	return simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 24)}}
+}
+
+// launcher opens a session. The service takes the launcher for user uid,
+// which takes root if it is another than that of the test.
+func (b *serviceBed) launcher(uid int) *broker.Client {
+	b.t.Helper()
+	fds, err := socketpairAs(uid)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		c, err := fileConn(fd)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		ends[i] = c.(*net.UnixConn)
+	}
+	b.wg.Go(func() {
+		if err := b.srv.ServeConn(b.ctx, ends[0]); err != nil && b.ctx.Err() == nil {
+			b.t.Errorf("session: %v", err)
+		}
+	})
+	cl, err := broker.NewClient(b.ctx, ends[1], "program")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = cl.Close() })
+	return cl
+}
+
+// socketpairAs makes a socketpair whose peer credentials are those of uid: the
+// kernel takes the effective ones of the thread that makes it.
+func socketpairAs(uid int) (fds [2]int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if uid != os.Geteuid() {
+			runtime.LockOSThread() // and never unlocked: the thread ends here
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); e != 0 {
+				err = e
+				return
+			}
+		}
+		fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	}()
+	<-done
+	return fds, err
+}
+
+// next wants the next event of a connection to be of a kind.
+func next(t testing.TB, c *broker.ClientConn, want broker.EventKind) broker.Event {
+	t.Helper()
+	select {
+	case ev, ok := <-c.Events():
+		if !ok || ev.Kind != want {
+			t.Fatalf("event %+v, %v; want kind %d", ev, ok, want)
+		}
+		return ev
+	case <-time.After(testTime):
+		t.Fatalf("no event, want kind %d\n%s", want, relayStacks())
+		panic("unreachable")
+	}
+}
+
+// tcpSocket is a program's TCP socket.
+func tcpSocket(t testing.TB, flags int) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+func listenTCP(t testing.TB) (*net.TCPListener, netip.AddrPort) {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.SetDeadline(time.Now().Add(testTime)); err != nil {
+		t.Fatal(err)
+	}
+	return l, l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func accept(t testing.TB, l *net.TCPListener) *net.TCPConn {
+	t.Helper()
+	c, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(testTime)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// settings are what the service must leave of a program's socket as it was.
+type settings struct {
+	Nonblock                       bool
+	Nodelay, Keepalive, Idle, Intv int
+	Count                          int
+}
+
+func settingsOf(t testing.TB, fd int) (s settings) {
+	t.Helper()
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Nonblock = flags&unix.O_NONBLOCK != 0
+	for _, o := range s.options() {
+		if *o.v, err = unix.GetsockoptInt(fd, o.level, o.name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *settings) apply(t testing.TB, fd int) {
+	t.Helper()
+	for _, o := range s.options() {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, *o.v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.SetNonblock(fd, s.Nonblock); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type sockopt struct {
+	level, name int
+	v           *int
+}
+
+func (s *settings) options() []sockopt {
+	return []sockopt{
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY, &s.Nodelay},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, &s.Keepalive},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, &s.Idle},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, &s.Intv},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, &s.Count},
+	}
+}
+
+// variousSettings differ in each member from one another; the first is what a
+// socket has that nobody touched.
+var variousSettings = []settings{
+	{Idle: 7200, Intv: 75, Count: 9},
+	{Nonblock: true, Nodelay: 1, Keepalive: 1, Idle: 77, Intv: 7, Count: 3},
+}
+
+// Package net changes TCP_NODELAY, the keep-alive and O_NONBLOCK of a socket
+// it is given. All are the program's.
+func TestTakeTCP(t *testing.T) {
+	for _, want := range variousSettings {
+		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
+			checkLeaks(t)
+			l, remote := listenTCP(t)
+			fd := tcpSocket(t, 0)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: remote.Addr().As4(), Port: int(remote.Port())}); err != nil {
+				t.Fatal(err)
+			}
+			want.apply(t, fd)
+			peer := accept(t, l)
+			ours, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sock := broker.NewDescriptor(ours)
+			defer sock.Close()
+			tcp, restore, err := takeTCP(sock)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tcp.Close()
+			got := settingsOf(t, fd)
+			if !got.Nonblock {
+				t.Error("package net has a blocking socket: its calls would hold threads")
+			}
+			got.Nonblock = want.Nonblock
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("taken (-want +got):\n%s", d)
+			}
+			if _, err := io.WriteString(tcp, "x"); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.ReadFull(peer, make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+			restore()
+			if d := cmp.Diff(want, settingsOf(t, fd)); d != "" {
+				t.Errorf("given back (-want +got):\n%s", d)
+			}
+		})
+	}
+	t.Run("closed", func(t *testing.T) {
+		checkLeaks(t)
+		sock := broker.NewDescriptor(tcpSocket(t, 0))
+		fd := sock.Take()
+		_ = fd // closed by tcpSocket
+		if _, _, err := takeTCP(sock); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%v, want os.ErrClosed", err)
+		}
+	})
+	t.Run("not TCP", func(t *testing.T) {
+		checkLeaks(t)
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fds[1])
+		sock := broker.NewDescriptor(fds[0])
+		defer sock.Close()
+		if _, _, err := takeTCP(sock); err == nil || !strings.Contains(err.Error(), "not TCP") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// What takes a privilege, or opens the kernel's less trodden paths, is not
+// lent to an unprivileged program.
+func TestHarmless(t *testing.T) {
+	for _, tt := range []struct {
+		level int
+		yes   []int
+		no    []int
+	}{
+		{unix.SOL_SOCKET,
+			[]int{unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_RCVBUF, unix.SO_SNDBUF, unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_RCVLOWAT},
+			[]int{unix.SO_MARK, unix.SO_BINDTODEVICE, unix.SO_BINDTOIFINDEX, unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE, unix.SO_PRIORITY, unix.SO_DEBUG,
+				unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_LOCK_FILTER, unix.SO_BUSY_POLL, unix.SO_TXTIME, unix.SO_MAX_PACING_RATE, unix.SO_PASSCRED}},
+		{unix.IPPROTO_TCP,
+			[]int{unix.TCP_NODELAY, unix.TCP_CORK, unix.TCP_QUICKACK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_USER_TIMEOUT, unix.TCP_NOTSENT_LOWAT},
+			[]int{unix.TCP_REPAIR, unix.TCP_ULP, unix.TCP_CONGESTION, unix.TCP_MD5SIG, unix.TCP_MD5SIG_EXT}},
+		{unix.IPPROTO_IP,
+			[]int{unix.IP_TOS, unix.IP_TTL, unix.IP_RECVERR},
+			[]int{unix.IP_TRANSPARENT, unix.IP_FREEBIND, unix.IP_HDRINCL, unix.IP_OPTIONS, unix.IP_XFRM_POLICY, unix.IP_IPSEC_POLICY}},
+		{unix.IPPROTO_IPV6,
+			[]int{unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_RECVERR},
+			[]int{unix.IPV6_TRANSPARENT, unix.IPV6_FREEBIND, unix.IPV6_HOPOPTS, unix.IPV6_RTHDR, unix.IPV6_XFRM_POLICY, unix.IPV6_ADDRFORM}},
+		{unix.SOL_TLS, nil, []int{1, 2}},
+		{unix.SOL_NETLINK, nil, []int{1}},
+		{unix.SOL_PACKET, nil, []int{1}},
+		{-1, nil, []int{0, -1}},
+	} {
+		for _, name := range tt.yes {
+			if !harmless(tt.level, name) {
+				t.Errorf("level %d: option %d is refused", tt.level, name)
+			}
+		}
+		for _, name := range tt.no {
+			if harmless(tt.level, name) {
+				t.Errorf("level %d: option %d is let through", tt.level, name)
+			}
+		}
+	}
+}
+
+func TestErrnoOf(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want syscall.Errno
+	}{
+		{fmt.Errorf("x: %w", syscall.EHOSTUNREACH), syscall.EHOSTUNREACH},
+		{fmt.Errorf("x: %w", os.ErrDeadlineExceeded), syscall.ETIMEDOUT},
+		{fmt.Errorf("x: %w", context.DeadlineExceeded), syscall.ETIMEDOUT},
+		{io.ErrUnexpectedEOF, syscall.ECONNRESET},
+		{syscall.Errno(0), syscall.ECONNRESET},
+	} {
+		if got := errnoOf(tt.err); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+// Where SMC-R cannot be, the program's own connect or socket does, untouched,
+// and the launcher is told why.
+func TestNotCandidate(t *testing.T) {
+	elsewhere := netip.MustParseAddrPort("192.0.2.1:80")
+	here := netip.MustParseAddrPort("127.0.0.1:9")
+	for _, tt := range []struct {
+		name   string
+		remote netip.AddrPort
+		tune   func(*userstack.Config)
+		before func(*serviceBed)
+		want   error
+	}{
+		{name: "not on link", remote: elsewhere, want: userstack.ErrNotOnLink},
+		{name: "no option", remote: here, tune: func(c *userstack.Config) { c.Option, c.NoOption = nil, true }, want: userstack.ErrNoOption},
+		{name: "stack closed", remote: here, before: func(b *serviceBed) { _ = b.s.stack.Close() }, want: userstack.ErrStackClosed},
+		{name: "no device", remote: here, tune: func(c *userstack.Config) { c.NetDevs = []string{"eth9"} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			checkLeaks(t)
+			b := newServiceBed(t, host(t), tt.tune)
+			if tt.before != nil {
+				tt.before(b)
+			}
+			fd := tcpSocket(t, 0)
+			want := settingsOf(t, fd)
+			c, err := b.launcher(os.Geteuid()).Connect(fd, broker.ConnectRequest{Remote: tt.remote})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ev := next(t, c, broker.EventNotCandidate)
+			if ev.Text == "" || tt.want != nil && !strings.Contains(ev.Text, tt.want.Error()) {
+				t.Errorf("reason %q, want %v", ev.Text, tt.want)
+			}
+			next(t, c, broker.EventClosed)
+			if d := cmp.Diff(want, settingsOf(t, fd)); d != "" {
+				t.Errorf("the socket was changed:\n%s", d)
+			}
+			if n := b.opt.connects.Load(); n != 0 {
+				t.Errorf("%d sockets marked", n)
+			}
+			if _, err := unix.Getpeername(fd); err != unix.ENOTCONN {
+				t.Errorf("getpeername: %v, want ENOTCONN", err)
+			}
+		})
+	}
+}
+
+func TestListen(t *testing.T) {
+	b := newServiceBed(t, host(t), nil)
+	if err := b.launcher(os.Geteuid()).Listen(t.Context(), tcpSocket(t, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.opt.listens.Load(); n != 1 {
+		t.Errorf("marked %d times", n)
+	}
+}
+
+// A peer that does not speak SMC: the program keeps its socket, and the
+// fallback is counted.
+func TestPeerWithoutSMC(t *testing.T) {
+	fallbacks := func(b *serviceBed) (client, server uint64) {
+		fb, err := b.s.stack.Control().Fallbacks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range fb.Reasons {
+			if r.Reason != uint32(userstack.ReasonPeerNoSMC) {
+				t.Errorf("a fallback for %#x", r.Reason)
+			}
+		}
+		return uint64(fb.ClientTotal), uint64(fb.ServerTotal)
+	}
+	t.Run("connect", func(t *testing.T) {
+		checkLeaks(t)
+		b := newServiceBed(t, host(t), nil)
+		b.opt.smc.Store(false)
+		l, remote := listenTCP(t)
+		fd := tcpSocket(t, 0)
+		want := settingsOf(t, fd)
+		c, err := b.launcher(os.Geteuid()).Connect(fd, broker.ConnectRequest{Remote: remote})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev := next(t, c, broker.EventEstablished); ev.PeerSMC {
+			t.Error("the peer speaks SMC")
+		}
+		next(t, c, broker.EventClosed)
+		accept(t, l)
+		if d := cmp.Diff(want, settingsOf(t, fd)); d != "" {
+			t.Errorf("the socket was changed:\n%s", d)
+		}
+		if c, s := fallbacks(b); c != 1 || s != 0 {
+			t.Errorf("%d, %d fallbacks", c, s)
+		}
+	})
+	t.Run("accept", func(t *testing.T) {
+		checkLeaks(t)
+		b := newServiceBed(t, host(t), nil)
+		b.opt.smc.Store(false)
+		conn, _ := tcpPair(t)
+		f, err := conn.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		want := settingsOf(t, int(f.Fd()))
+		c, err := b.launcher(os.Geteuid()).Accept(int(f.Fd()), netip.AddrPort{}, netip.AddrPort{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev := next(t, c, broker.EventNotCandidate); ev.Text != userstack.ReasonPeerNoSMC.Text() {
+			t.Errorf("reason %q", ev.Text)
+		}
+		next(t, c, broker.EventClosed)
+		if d := cmp.Diff(want, settingsOf(t, int(f.Fd()))); d != "" {
+			t.Errorf("the socket was changed:\n%s", d)
+		}
+		if c, s := fallbacks(b); c != 0 || s != 1 {
+			t.Errorf("%d, %d fallbacks", c, s)
+		}
+	})
+	t.Run("accept, no longer connected", func(t *testing.T) {
+		b := newServiceBed(t, host(t), nil)
+		c, err := b.launcher(os.Geteuid()).Accept(tcpSocket(t, 0), netip.AddrPort{}, netip.AddrPort{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev := next(t, c, broker.EventNotCandidate); ev.Text != syscall.ENOTCONN.Error() {
+			t.Errorf("reason %q", ev.Text)
+		}
+	})
+}
+
+func TestRefused(t *testing.T) {
+	checkLeaks(t)
+	b := newServiceBed(t, host(t), nil)
+	l, remote := listenTCP(t)
+	_ = l.Close()
+	c, err := b.launcher(os.Geteuid()).Connect(tcpSocket(t, 0), broker.ConnectRequest{Remote: remote})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ev := next(t, c, broker.EventFailed); ev.Errno != syscall.ECONNREFUSED {
+		t.Errorf("%+v", ev)
+	}
+	next(t, c, broker.EventClosed)
+}
+
+// readProposal takes what a client begins the rendezvous with.
+func readProposal(t testing.TB, c net.Conn) {
+	t.Helper()
+	head := make([]byte, 8)
+	if _, err := io.ReadFull(c, head); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, c, int64(binary.BigEndian.Uint16(head[5:]))-8); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// declined runs a connect up to the peer's decline.
+func declined(t *testing.T, set settings) (fd int, c *broker.ClientConn, peer *net.TCPConn) {
+	t.Helper()
+	checkLeaks(t)
+	b := newServiceBed(t, host(t), nil)
+	l, remote := listenTCP(t)
+	fd = tcpSocket(t, 0)
+	set.apply(t, fd)
+	c, err := b.launcher(os.Geteuid()).Connect(fd, broker.ConnectRequest{Remote: remote, Nonblock: set.Nonblock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer = accept(t, l)
+	if ev := next(t, c, broker.EventEstablished); !ev.PeerSMC {
+		t.Fatal("the peer does not speak SMC")
+	}
+	if err := c.Proceed(); err != nil {
+		t.Fatal(err)
+	}
+	readProposal(t, peer)
+	msg, err := wire.Decline{Diagnosis: wire.DiagNoRoute}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peer.Write(msg); err != nil {
+		t.Fatal(err)
+	}
+	if ev := next(t, c, broker.EventReady); ev.Mode != broker.ModeTCP || ev.Text == "" {
+		t.Fatalf("%+v", ev)
+	}
+	return fd, c, peer
+}
+
+// A declined connection is the program's TCP socket again, as it was.
+func TestDeclineReleased(t *testing.T) {
+	for _, want := range variousSettings {
+		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
+			fd, c, peer := declined(t, want)
+			if err := c.Release(); err != nil {
+				t.Fatal(err)
+			}
+			next(t, c, broker.EventClosed)
+			if d := cmp.Diff(want, settingsOf(t, fd)); d != "" {
+				t.Errorf("given back (-want +got):\n%s", d)
+			}
+			if _, err := unix.Write(fd, []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 5)
+			if _, err := io.ReadFull(peer, got); err != nil || string(got) != "hello" {
+				t.Errorf("the peer got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// A program that has a socketpair already is relayed over TCP.
+func TestDeclineRelayed(t *testing.T) {
+	fd, c, peer := declined(t, variousSettings[0])
+	p := attach(t, c)
+	p.write("hello")
+	p.shutdown()
+	if got, err := io.ReadAll(peer); err != nil || string(got) != "hello" {
+		t.Errorf("the peer got %q, %v", got, err)
+	}
+	if _, err := io.WriteString(peer, "answer"); err != nil {
+		t.Fatal(err)
+	}
+	_ = peer.Close()
+	p.read("answer")
+	p.wantEnd(nil)
+	p.close()
+	if ev := next(t, c, broker.EventClosed); ev.Text != "" {
+		t.Errorf("ended by %q", ev.Text)
+	}
+	_ = fd
+}
+
+// attach gives the service its end of a pair and returns the program's.
+func attach(t testing.TB, c *broker.ClientConn) *program {
+	t.Helper()
+	p, end := socketpair(t)
+	f, err := end.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	defer end.Close()
+	rc, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var aerr error
+	if err := rc.Control(func(fd uintptr) { aerr = c.Attach(int(fd)) }); err != nil || aerr != nil {
+		t.Fatal(err, aerr)
+	}
+	return p
+}
+
+// A peer that announced SMC and then ends the connection: there is no data to
+// be lost, but no connection either.
+func TestRendezvousFails(t *testing.T) {
+	checkLeaks(t)
+	b := newServiceBed(t, host(t), nil)
+	l, remote := listenTCP(t)
+	c, err := b.launcher(os.Geteuid()).Connect(tcpSocket(t, 0), broker.ConnectRequest{Remote: remote})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := accept(t, l)
+	next(t, c, broker.EventEstablished)
+	if err := c.Proceed(); err != nil {
+		t.Fatal(err)
+	}
+	readProposal(t, peer)
+	_ = peer.Close()
+	if ev := next(t, c, broker.EventFailed); ev.Errno != syscall.ECONNRESET || ev.Text == "" {
+		t.Errorf("%+v", ev)
+	}
+	next(t, c, broker.EventClosed)
+}

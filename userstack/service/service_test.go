@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/netnstest"
+	"smcr/nl"
+	"smcr/userstack"
+	"smcr/userstack/broker"
+)
+
+// inNamespace runs f in a network namespace of its own, which ends with it.
+func inNamespace(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	netnstest.Require(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends here
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("unshare: %v", err)
+			return
+		}
+		f(t)
+	}()
+	<-done
+}
+
+// running starts Run and returns a function that ends it, or waits for its
+// end where cancel is false.
+func running(t *testing.T, s *Service) (wait func(cancel bool) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	errc := make(chan error, 1)
+	go func() { errc <- s.Run(ctx) }()
+	return func(now bool) error {
+		if now {
+			cancel()
+		}
+		defer cancel()
+		select {
+		case err := <-errc:
+			return err
+		case <-time.After(testTime):
+			return errors.New("Run does not return")
+		}
+	}
+}
+
+// dialRun opens a launcher's session from the calling thread.
+func dialRun(t *testing.T) *broker.Client {
+	t.Helper()
+	c, err := broker.Dial(context.Background(), RunSocket, "program")
+	if err != nil {
+		t.Error(err)
+		runtime.Goexit()
+	}
+	return c
+}
+
+func TestOneInANamespace(t *testing.T) {
+	checkLeaks(t)
+	inNamespace(t, func(t *testing.T) {
+		cfg := Config{Stack: userstack.Config{NoOption: true}}
+		s, err := New(cfg)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := New(cfg); !errors.Is(err, ErrRunning) {
+			t.Errorf("a second one: %v, want ErrRunning", err)
+		}
+		wait := running(t, s)
+		// The failed one has not harmed it.
+		ctx, cancel := context.WithTimeout(context.Background(), testTime)
+		defer cancel()
+		c, err := nl.DialUser(ctx)
+		if err != nil {
+			t.Error(err)
+		} else {
+			if info, err := c.SysInfo(ctx); err != nil {
+				t.Errorf("the control socket: %+v, %v", info, err)
+			}
+			if groups, err := c.LinkGroups(ctx); err != nil || len(groups) != 0 {
+				t.Errorf("link groups of a new stack: %v, %v", groups, err)
+			}
+			_ = c.Close()
+		}
+		_ = dialRun(t).Close()
+		if err := wait(true); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if _, err := nl.DialUser(ctx); err == nil {
+			t.Error("somebody answers after the end")
+		}
+		// And the next finds the place free.
+		if s, err = New(cfg); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := running(t, s)(true); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// A New that fails leaves no socket behind.
+func TestNewFails(t *testing.T) {
+	checkLeaks(t)
+	inNamespace(t, func(t *testing.T) {
+		if _, err := New(Config{Stack: userstack.Config{NoOption: true, RecvBuf: -1}}); err == nil || errors.Is(err, ErrRunning) {
+			t.Errorf("a buffer of -1 bytes: %v", err)
+		}
+		// A launcher's socket that somebody has, and a control socket that
+		// nobody has.
+		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: RunSocket, Net: "unixpacket"})
+		if err != nil {
+			t.Errorf("after a failed start: %v", err)
+			return
+		}
+		defer l.Close()
+		if _, err := New(Config{Stack: userstack.Config{NoOption: true}}); !errors.Is(err, ErrRunning) {
+			t.Errorf("with the socket taken: %v, want ErrRunning", err)
+		}
+		ctl, err := nl.ListenUser()
+		if err != nil {
+			t.Errorf("after a failed start: %v", err)
+			return
+		}
+		_ = ctl.Close()
+	})
+}
+
+func TestIdleTimeout(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	t.Run("nobody came", func(t *testing.T) {
+		checkLeaks(t)
+		inNamespace(t, func(t *testing.T) {
+			start := time.Now()
+			s, err := New(Config{Stack: userstack.Config{NoOption: true}, IdleTimeout: timeout})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := running(t, s)(false); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			if d := time.Since(start); d < timeout {
+				t.Errorf("ended after %v", d)
+			}
+		})
+	})
+	t.Run("launcher", func(t *testing.T) {
+		checkLeaks(t)
+		inNamespace(t, func(t *testing.T) {
+			s, err := New(Config{Stack: userstack.Config{NoOption: true}, IdleTimeout: timeout})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			wait := running(t, s)
+			c := dialRun(t)
+			select {
+			case <-c.Done():
+				t.Errorf("it ended with a launcher: %v", c.Err())
+			case <-time.After(3 * timeout):
+			}
+			left := time.Now()
+			_ = c.Close()
+			if err := wait(false); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			if d := time.Since(left); d < timeout {
+				t.Errorf("ended %v after the last launcher", d)
+			}
+		})
+	})
+}
+
+// The end of the service ends the sessions.
+func TestRunEndsSessions(t *testing.T) {
+	checkLeaks(t)
+	inNamespace(t, func(t *testing.T) {
+		s, err := New(Config{Stack: userstack.Config{NoOption: true}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		wait := running(t, s)
+		c := dialRun(t)
+		if err := wait(true); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		select {
+		case <-c.Done():
+			if !errors.Is(c.Err(), broker.ErrServiceGone) {
+				t.Errorf("%v", c.Err())
+			}
+		case <-time.After(testTime):
+			t.Error("the session goes on")
+		}
+		_ = c.Close()
+	})
+}
