@@ -4,19 +4,22 @@ package main
 
 import (
 	"bytes"
+	"embed"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"smcr/internal/cli"
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 )
+
+//go:embed pages
+var texts embed.FS
 
 func main() {
 	dir := "."
@@ -51,17 +54,41 @@ func write(dir string) error {
 	return nil
 }
 
-// noDate is how a page shows the zero time.
-const noDate = `"Jan 0001"`
-
-// generate returns the generated files by their names.
-func generate() (map[string][]byte, error) {
+// newRoot returns the command smcr as the pages show it.
+func newRoot() *cobra.Command {
 	streams, _, _, _ := iostreams.Test()
 	root := cli.NewRoot(&cmdutil.Factory{IO: streams, Version: "unknown", Backend: "auto"})
 	root.InitDefaultHelpCmd()
+	return root
+}
+
+// generate returns the generated files by their names.
+func generate() (map[string][]byte, error) {
+	root := newRoot()
 	files := make(map[string][]byte)
-	if err := pages(root, files); err != nil {
+	own, err := readTexts()
+	if err != nil {
 		return nil, err
+	}
+	for _, cmd := range append(nouns(root), root) {
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+		page, err := commandPage(cmd, own[name+".8"])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		files[filepath.Join("man", name+".8")] = page
+		delete(own, name+".8")
+	}
+	for name, sections := range own {
+		page, err := textPage(name, sections)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		files[filepath.Join("man", name)] = page
+		tool, section := cutSection(name)
+		if section == "8" {
+			files[filepath.Join("completions", tool+".bash")] = bashCompletion(tool, sections)
+		}
 	}
 	for name, gen := range map[string]func(*bytes.Buffer) error{
 		"smcr.bash": func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
@@ -77,30 +104,45 @@ func generate() (map[string][]byte, error) {
 	return files, nil
 }
 
-// pages adds the manual page of a command and those of its subcommands. The date
-// is left out: pages change with the commands only.
-func pages(cmd *cobra.Command, files map[string][]byte) error {
+// readTexts returns the texts by the names of their pages.
+func readTexts() (map[string][]section, error) {
+	entries, err := fs.ReadDir(texts, "pages")
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string][]section)
+	for _, e := range entries {
+		b, err := fs.ReadFile(texts, "pages/"+e.Name())
+		if err != nil {
+			return nil, err
+		}
+		sections, err := parseText(string(b))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+		}
+		out[strings.TrimSuffix(e.Name(), ".txt")] = sections
+	}
+	return out, nil
+}
+
+// nouns returns the commands that have a page, which are those directly below
+// the root.
+func nouns(root *cobra.Command) []*cobra.Command {
+	return visible(root)
+}
+
+// visible returns the subcommands that a user sees, without help.
+func visible(cmd *cobra.Command) (list []*cobra.Command) {
 	for _, c := range cmd.Commands() {
 		if c.IsAvailableCommand() && !c.IsAdditionalHelpTopicCommand() && c.Name() != "help" {
-			if err := pages(c, files); err != nil {
-				return err
-			}
+			list = append(list, c)
 		}
 	}
-	cmd.DisableAutoGenTag = true
-	header := &doc.GenManHeader{
-		Title:   strings.ToUpper(strings.ReplaceAll(cmd.CommandPath(), " ", "-")),
-		Section: "8",
-		Source:  "smcr",
-		Manual:  "Shared Memory Communications",
-		Date:    new(time.Time),
-	}
-	var b bytes.Buffer
-	if err := doc.GenMan(cmd, header, &b); err != nil {
-		return err
-	}
-	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".8"
-	page := bytes.Replace(b.Bytes(), []byte(noDate), []byte(`""`), 1)
-	files[filepath.Join("man", name)] = page
-	return nil
+	return list
+}
+
+// cutSection splits smcr.yaml.5 into name and section of the manual.
+func cutSection(name string) (page, section string) {
+	i := strings.LastIndexByte(name, '.')
+	return name[:i], name[i+1:]
 }

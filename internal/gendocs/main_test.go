@@ -4,19 +4,33 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/iostreams"
+	"smcr/internal/smctools"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestUpToDate fails when the files in the tree are not those that the commands
 // make.
 func TestUpToDate(t *testing.T) {
 	const root = "../.."
-	files, err := generate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := generated(t)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
@@ -34,6 +48,187 @@ func TestUpToDate(t *testing.T) {
 			if _, ok := files[filepath.Join(dir, e.Name())]; !ok {
 				t.Errorf("%s/%s belongs to no command", dir, e.Name())
 			}
+		}
+	}
+}
+
+func generated(t *testing.T) map[string][]byte {
+	t.Helper()
+	files, err := generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestCommands checks that each command has a text of its own, and each program
+// of smc-tools' names a page and a completion.
+func TestCommands(t *testing.T) {
+	own, err := readTexts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range nouns(newRoot()) {
+		if _, ok := own["smcr-"+cmd.Name()+".8"]; !ok {
+			t.Errorf("smcr %s has no text: add pages/smcr-%s.8.txt", cmd.Name(), cmd.Name())
+		}
+	}
+	files := generated(t)
+	for _, name := range tools {
+		for _, file := range []string{"man/" + name + ".8", "completions/" + name + ".bash"} {
+			if files[file] == nil {
+				t.Errorf("no %s", file)
+			}
+		}
+	}
+}
+
+var tools = []string{"smcd", "smcss", "smc_pnet", "smc_run", "smc_rnics", "smc_chk", "smc_dbg"}
+
+// TestToolOptions compares the options that the pages list with those that the
+// programs tell in their help.
+func TestToolOptions(t *testing.T) {
+	own, err := readTexts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	word := regexp.MustCompile(`(?m)^\s+(-\w)(?:, (--[\w-]+))?`)
+	for _, name := range tools {
+		if name == "smcd" {
+			continue // its help has another form
+		}
+		streams, _, out, _ := iostreams.Test()
+		f := &cmdutil.Factory{IO: streams, Backend: "auto", Dial: cmdutil.Dial}
+		if status := smctools.Run(context.Background(), f, smctools.Lookup(name), []string{name, "-h"}); status != 0 {
+			t.Errorf("%s -h: status %d", name, status)
+		}
+		var want, got []string
+		for _, m := range word.FindAllStringSubmatch(out.String(), -1) {
+			want = append(want, strings.TrimSuffix(m[1]+", "+m[2], ", "))
+		}
+		for _, o := range toolOptions(own[name+".8"]) {
+			if o.names[0] != "--backend" {
+				got = append(got, strings.Join(o.names, ", "))
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: options of -h (-) and of the page (+):\n%s", name, diff)
+		}
+	}
+}
+
+// TestColumns checks that a page tells about each column of the tables, and each
+// JSON field, that the package of its command has.
+func TestColumns(t *testing.T) {
+	for dir, page := range map[string]string{
+		"linkgroup": "linkgroup", "link": "link", "device": "device", "connection": "connection", "pnetcmd": "pnet",
+		"ueid": "ueid", "seid": "seid", "hslimit": "hslimit", "statscmd": "stats", "info": "info", "check": "check",
+		"rnics": "rnics", "applycmd": "apply",
+	} {
+		text, err := os.ReadFile("pages/smcr-" + page + ".8.txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		columns, fields := printed(t, filepath.Join("..", dir))
+		if len(columns)+len(fields) == 0 {
+			t.Errorf("%s: nothing found in its package", page)
+		}
+		for _, c := range columns {
+			if !strings.Contains(string(text), "\n= "+c+" (") && !strings.Contains(string(text), "\n= "+c+"\n") {
+				t.Errorf("smcr-%s.8.txt: no column %s", page, c)
+			}
+		}
+		for _, f := range fields {
+			if !regexp.MustCompile(`[(_*]` + f + `[)_*]`).Match(text) {
+				t.Errorf("smcr-%s.8.txt: no JSON field %s", page, f)
+			}
+		}
+	}
+}
+
+// printed returns the columns and JSON fields of a package: the words given to
+// output.NewTable and to variables called names, and the tags.
+func printed(t *testing.T, dir string) (columns, fields []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(args []ast.Expr) {
+		for _, a := range args {
+			if lit, ok := a.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				s, _ := strconv.Unquote(lit.Value)
+				columns = append(columns, strings.TrimPrefix(s, ">"))
+			}
+		}
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				name := fmt.Sprint(n.Fun)
+				if sel, ok := n.Fun.(*ast.SelectorExpr); ok {
+					name = sel.Sel.Name
+				}
+				isNames := name == "append" && fmt.Sprint(n.Args[0]) == "names"
+				if name == "NewTable" || isNames {
+					add(n.Args)
+					for _, a := range n.Args {
+						if call, ok := a.(*ast.CallExpr); ok && fmt.Sprint(call.Fun) == "append" {
+							add(call.Args)
+						}
+					}
+				}
+			case *ast.AssignStmt:
+				if lit, ok := n.Rhs[0].(*ast.CompositeLit); ok && fmt.Sprint(n.Lhs[0]) == "names" {
+					add(lit.Elts)
+				}
+			case *ast.Field:
+				if n.Tag != nil {
+					s, _ := strconv.Unquote(n.Tag.Value)
+					if name, _, _ := strings.Cut(reflect.StructTag(s).Get("json"), ","); name != "" && name != "-" {
+						fields = append(fields, name)
+					}
+				}
+			}
+			return true
+		})
+	}
+	return columns, fields
+}
+
+// TestBash runs the completions in a shell.
+func TestBash(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("needs bash: apt install bash")
+	}
+	files := generated(t)
+	for _, test := range []struct{ line, want string }{
+		{"smcd ", "info"}, {"smcd -d se", "seid"}, {"smcd --backend u", "user"}, {"smcd ueid f", "flush"}, {"smcd --backend user li", "linkgroup"},
+		{"smcss --l", "--listening"}, {"smc_pnet -I l", "lo"}, {"smc_pnet -P ", "2"}, {"smc_pnet --del", "--delete"},
+		{"smc_rnics --ena", "--enable"}, {"smc_chk -C", "-C"}, {"smc_chk --pnetid l", "lo"}, {"smc_dbg --t", "--tgz"},
+		{"smc_run -", "-r"}, {"smc_run bas", "bash"}, {"smc_run -r 1M bas", "bash"},
+	} {
+		words := strings.Split(test.line, " ")
+		script := string(files["completions/"+words[0]+".bash"]) +
+			"COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _smcr_" + words[0] + "; printf '%s\\n' \"${COMPREPLY[@]}\""
+		cmd := exec.CommandContext(t.Context(), bash, append([]string{"--norc", "-euc", script, "bash"}, words...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil || !slices.Contains(strings.Fields(string(out)), test.want) {
+			t.Errorf("%q: %q, %v; want %q among them", test.line, out, err, test.want)
 		}
 	}
 }
