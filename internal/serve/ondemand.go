@@ -11,12 +11,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // readyFD is the descriptor at which a service started on demand tells how
@@ -50,7 +47,7 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if f := openLog(); f != nil {
+	if f := openLog(logDir); f != nil {
 		defer f.Close()
 		cmd.Stderr = f
 	}
@@ -62,7 +59,8 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	// The service outlives this process; while this one lives it must not
 	// leave a zombie.
 	go func() { _ = cmd.Wait() }()
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	caller := ctx
+	ctx, cancel := context.WithTimeout(caller, startTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -74,29 +72,13 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 		return fmt.Errorf("%w: %s", ErrStart, line)
 	case ctx.Err() != nil:
 		_ = cmd.Process.Kill()
+		if caller.Err() != nil {
+			return fmt.Errorf("%w: %w", ErrStart, context.Cause(caller))
+		}
 		return fmt.Errorf("%w: it did not come up within %v", ErrStart, startTimeout)
 	default:
 		return fmt.Errorf("%w: it ended without a word (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
 	}
-}
-
-// openLog opens the log of the service of this network namespace, or returns
-// nil where there is no place for it.
-func openLog() *os.File {
-	dir := "/run/smcr"
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil
-	}
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return nil
-	}
-	name := filepath.Join(dir, fmt.Sprintf("serve-%d.log", st.Ino))
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o640)
-	if err != nil {
-		return nil
-	}
-	return f
 }
 
 // reportStart tells the process that started this one how the start went.

@@ -46,9 +46,16 @@ var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW and CAP_NE
 
 // Run serves until a signal ends it.
 func Run(ctx context.Context, o *Options) error {
+	onDemand := o.OnDemand
 	err := run(ctx, o)
 	if err != nil && o.OnDemand {
 		reportStart(err)
+	}
+	if err == nil && onDemand {
+		// Nobody will ask how it went.
+		if err := removeLog(logDir, os.Stderr); err != nil {
+			return fmt.Errorf("remove the log: %w", err)
+		}
 	}
 	return err
 }
@@ -66,7 +73,10 @@ func run(ctx context.Context, o *Options) error {
 		return err
 	}
 	conf := &configurator{path: o.Config, ctl: s.Stack().Control(), log: cfg.Log}
-	// Whoever sends SIGHUP early must not end the stack.
+	// Signals count from before the start is reported: whoever sends SIGHUP
+	// early must not end the stack, and SIGTERM ends it in order.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
 	defer conf.reloadOnHangup(ctx)()
 	if err := conf.load(ctx); err != nil {
 		// With its context ended Run takes the stack down at once.
@@ -79,8 +89,6 @@ func run(ctx context.Context, o *Options) error {
 		reportStart(nil)
 		o.OnDemand = false // said
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	return s.Run(ctx)
 }
 

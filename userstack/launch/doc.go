@@ -39,6 +39,9 @@
 //     SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a socket with
 //     SO_ZEROCOPY set before connect() stays native.
 //   - sendto() with an address on a connected socket fails with EISCONN.
+//   - A reset by the peer after the program's own shutdown(SHUT_WR) is read as
+//     an end of file: the byte that makes it ECONNRESET can no longer be put
+//     into the socketpair. getsockopt(SO_ERROR) tells.
 //   - set-user-ID programs gain no privileges (no_new_privs).
 //   - A launcher that is killed leaves a program whose trapped calls fail with
 //     ENOSYS; the service resets its SMC connections.

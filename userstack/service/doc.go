@@ -9,6 +9,24 @@
 // namespace: who is in the namespace finds the service with no
 // configuration, and nobody finds another one's.
 //
+// # Resets
+//
+// A program reads from a socketpair, and the kernel gives ECONNRESET to the
+// end of one only when the other is closed with data unread in it. To make a
+// reset of an end, the service therefore stops reading, has the launcher write
+// a byte in the program's place ([broker.Conn.Broken]) and closes. There are
+// two cases in which nothing can be written, so that a reset looks like an end
+// of file, unless something that the program wrote lay there unread:
+//
+//   - after the program's own shutdown(SHUT_WR), which the kernel does not take
+//     back for anybody. getsockopt(SO_ERROR) tells the program even then.
+//   - after the death of the service by SIGKILL, which closes the pairs at once,
+//     or of the launcher.
+//
+// A service that is told to end makes resets of the connections that are left.
+//
+// # Rules
+//
 // A Service is safe for concurrent use. It needs what the stack needs:
 // CAP_NET_RAW for software RoCE, CAP_BPF and CAP_NET_ADMIN for the TCP
 // option.

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/iostreams"
+	"smcr/internal/netnstest"
+	"smcr/userstack/service"
+)
+
+// serveEnv makes the test binary smcr serve, which StartOnDemand runs.
+const serveEnv = "SMCR_SERVE_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(serveEnv) != "" && len(os.Args) > 1 && os.Args[1] == "serve" {
+		cmd := NewCmd(&cmdutil.Factory{IO: iostreams.System()})
+		cmd.SetArgs(os.Args[2:])
+		if err := cmd.ExecuteContext(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// inNamespace runs f in a network namespace of its own, with the path of the
+// log of its service.
+func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
+	t.Helper()
+	netnstest.Require(t)
+	t.Setenv(serveEnv, "1")
+	t.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends here
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("unshare: %v", err)
+			return
+		}
+		log, err := logName(logDir)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer os.Remove(log)
+		f(t, log)
+	}()
+	<-done
+}
+
+// servicePID returns the process that listens for launchers, 0 if none does.
+func servicePID(t *testing.T) int {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: service.RunSocket, Net: "unixpacket"})
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	rc, err := c.SyscallConn()
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	pid := 0
+	if err := rc.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	return pid
+}
+
+// eventually reports whether cond holds within a bounded time.
+func eventually(cond func() bool) bool {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if cond() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// The log goes with a service that ends in order and stays after a failure.
+func TestStartOnDemand(t *testing.T) {
+	start := func(t *testing.T, args ...string) (pid int) {
+		t.Helper()
+		if err := StartOnDemand(context.Background(), append([]string{"--no-tcp-option"}, args...)...); err != nil {
+			t.Error(err)
+			runtime.Goexit()
+		}
+		return servicePID(t)
+	}
+	end := func(t *testing.T, pid int, sig unix.Signal) {
+		t.Helper()
+		if pid <= 0 {
+			t.Error("nobody listens after a start")
+			runtime.Goexit()
+		}
+		if err := unix.Kill(pid, sig); err != nil {
+			t.Error(err)
+		}
+		if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
+			t.Errorf("process %d does not end", pid)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT} {
+		t.Run(unix.SignalName(sig), func(t *testing.T) {
+			inNamespace(t, func(t *testing.T, log string) {
+				pid := start(t)
+				if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), fmt.Sprint("pid=", pid)) {
+					t.Errorf("log of process %d: %q, %v", pid, b, err)
+				}
+				end(t, pid, sig)
+				if exists(log) {
+					t.Error("the log is left")
+				}
+			})
+		})
+	}
+	t.Run("idle", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T, log string) {
+			pid := start(t, "--idle-timeout", "200ms") // the last one counts
+			if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
+				t.Errorf("process %d does not end", pid)
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+			if exists(log) {
+				t.Error("the log is left")
+			}
+		})
+	})
+	t.Run("killed", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T, log string) {
+			end(t, start(t), unix.SIGKILL)
+			if b, err := os.ReadFile(log); err != nil || len(b) == 0 {
+				t.Errorf("log: %q, %v", b, err)
+			}
+			// The next one begins anew.
+			pid := start(t)
+			if b, err := os.ReadFile(log); err != nil || strings.Count(string(b), "serving") != 1 {
+				t.Errorf("log: %q, %v", b, err)
+			}
+			end(t, pid, unix.SIGTERM)
+		})
+	})
+	t.Run("second", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T, log string) {
+			pid := start(t)
+			err := StartOnDemand(context.Background())
+			if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), service.ErrRunning.Error()) {
+				t.Errorf("a second one: %v", err)
+			}
+			if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), "serving") {
+				t.Errorf("log: %q, %v", b, err)
+			}
+			end(t, pid, unix.SIGTERM)
+		})
+	})
+	t.Run("wrong flag", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T, log string) {
+			err := StartOnDemand(context.Background(), "--netdev", "nonesuch0")
+			if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "nonesuch0") {
+				t.Errorf("%v", err)
+			}
+			if pid := servicePID(t); pid != 0 {
+				t.Errorf("process %d serves", pid)
+			}
+			if !exists(log) {
+				t.Error("no log of a failure")
+			}
+		})
+	})
+	t.Run("canceled", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T, _ string) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := StartOnDemand(ctx); !errors.Is(err, ErrStart) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+			if !eventually(func() bool { return servicePID(t) == 0 }) {
+				t.Error("a service is left")
+			}
+		})
+	})
+}
