@@ -41,9 +41,20 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 		case "DESCRIPTION":
 			r.section(title)
 			text := description(cmd)
+			if cmd.Long == "" && len(s.blocks) > 0 {
+				text = nil // the short one is in NAME
+			}
 			r.blocks(text, true)
 			r.blocks(s.blocks, len(text) == 0)
+			for _, alias := range cmd.Aliases {
+				fmt.Fprintf(&r, ".PP\n%s is short for %s.\n", bold(alias), bold(cmd.Name()))
+			}
 		case "COMMANDS":
+			for _, b := range s.blocks {
+				if !slices.ContainsFunc(visible(cmd), func(c *cobra.Command) bool { return c.Name() == b.term }) {
+					return nil, fmt.Errorf("COMMANDS has an item %q, and there is no such command", b.term)
+				}
+			}
 			commands(&r, cmd, s)
 		case "OPTIONS":
 			r.section(title)
@@ -53,7 +64,7 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 		case "EXIT STATUS":
 			r.section(title)
 			if len(s.blocks) == 0 {
-				exitStatus(&r, strings.Contains(toText(find(own, "SYNOPSIS")), "*smcr*"))
+				exitStatus(&r, cmd, strings.Contains(toText(find(own, "SYNOPSIS")), "*smcr*"))
 			}
 			r.blocks(s.blocks, true)
 		case "ENVIRONMENT":
@@ -125,8 +136,10 @@ func arguments(s string) string {
 		switch {
 		case strings.HasPrefix(w, "-"):
 			return bold(w)
+		case w == " ":
+			return `\~`
 		case unicode.IsLetter(rune(w[0])):
-			return italic(strings.ToLower(w))
+			return italic(w)
 		}
 		return w
 	})
@@ -153,21 +166,18 @@ func commands(r *roff, cmd *cobra.Command, own section) {
 	r.section("COMMANDS")
 	if !cmd.HasParent() {
 		for _, v := range verbs {
-			r.item(bold(v.Name()), inline(strings.TrimSuffix(v.Short, "."))+": see "+bold("smcr-"+v.Name())+"(8).")
+			r.item(bold("smcr-"+v.Name())+"(8)", inline(strings.TrimSuffix(v.Short, "."))+".")
 		}
 		return
 	}
 	for _, v := range verbs {
-		r.subsection(v.Name())
+		r.subsection(strings.Join(append([]string{v.Name()}, v.Aliases...), ", "))
 		r.blocks(description(v), true)
 		for _, b := range own.blocks {
 			if b.term == v.Name() {
 				b.term = ""
 				r.blocks([]block{b}, false)
 			}
-		}
-		if len(v.Aliases) > 0 {
-			fmt.Fprintf(r, ".PP\n%s is another name of it.\n", bold(v.Aliases[0]))
 		}
 		v.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { option(r, f) })
 	}
@@ -181,8 +191,8 @@ func options(r *roff, cmd *cobra.Command) {
 	option(r, cmd.Root().PersistentFlags().Lookup("backend"))
 	r.item(bold("-h")+", "+bold("--help"), "Show a short description of the command.")
 	if !cmd.HasParent() {
-		r.item(bold("-v")+", "+bold("--version"), "Show the version of the program. "+
-			bold("-v")+" alone is the one of smc-tools.")
+		r.item(bold("--version"), "Show the version of the program.")
+		r.item(bold("-v"), "Show the version of smc-tools whose command lines it takes.")
 	}
 }
 
@@ -208,6 +218,9 @@ func option(r *roff, f *pflag.Flag) {
 // valueName returns what the value of an option is called, or "".
 func valueName(f *pflag.Flag) string {
 	name, _ := pflag.UnquoteUsage(f)
+	if f.Name == "role" {
+		return f.Name // its usage has a value in quotes
+	}
 	if name == "string" || name == "strings" || name == "stringArray" || name == "value" {
 		return f.Name
 	}
@@ -222,6 +235,9 @@ var (
 // explain returns the usage of an option in sentences.
 func explain(f *pflag.Flag) string {
 	s := strings.TrimSuffix(f.Usage, ".")
+	if name, _ := pflag.UnquoteUsage(f); name != valueName(f) {
+		s = strings.ReplaceAll(s, "`", "*") // a value, not the name of one
+	}
 	s = alternatives.ReplaceAllStringFunc(s, func(list string) string {
 		words := strings.Split(list, "|")
 		for i := range words {
@@ -230,7 +246,7 @@ func explain(f *pflag.Flag) string {
 		return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 	})
 	s = modeOnly.ReplaceAllString(s, "in mode *$1*$2: ")
-	s = strings.ToUpper(s[:1]) + s[1:] + "."
+	s = upper(s) + "."
 	switch f.DefValue {
 	case "", "false", "0", "0s", "[]":
 		return s
@@ -265,12 +281,16 @@ func examples(r *roff, cmd *cobra.Command, own section) {
 
 // exitStatus writes the statuses that all commands have in common.
 // Commands that smc-tools has too end as there in its forms.
-func exitStatus(r *roff, tools bool) {
+func exitStatus(r *roff, cmd *cobra.Command, tools bool) {
+	done := "Done."
+	if slices.ContainsFunc(append(visible(cmd), cmd), func(c *cobra.Command) bool { return c.Name() == "list" || c.Name() == "smcr" }) {
+		done += " A list without rows is no error."
+	}
 	for _, s := range []struct {
 		code int
 		text string
 	}{
-		{cmdutil.ExitOK, "Done. A list without rows is no error."},
+		{cmdutil.ExitOK, done},
 		{cmdutil.ExitError, "An error, which is told on standard error."},
 		{cmdutil.ExitUsage, "The command line is wrong, or a value in it."},
 		{cmdutil.ExitNotFound, "Something that was named does not exist."},
@@ -284,6 +304,14 @@ func exitStatus(r *roff, tools bool) {
 	}
 }
 
+// upper begins a text in upper case.
+func upper(s string) string {
+	if strings.HasPrefix(s, "`") {
+		return "`" + upper(s[1:])
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
 func toText(s section) (text string) {
 	for _, b := range s.blocks {
 		text += b.text + "\n"
@@ -293,7 +321,9 @@ func toText(s section) (text string) {
 
 // lower begins a text in lower case, unless that is a name.
 func lower(s string) string {
-	if len(s) > 1 && unicode.IsLower(rune(s[1])) && !strings.HasPrefix(s, "RoCE") {
+	first, rest, _ := strings.Cut(s, " ")
+	isName := strings.HasPrefix(s, "RoCE") || rest != "" && unicode.IsUpper(rune(rest[0])) && first == "Shared"
+	if len(s) > 1 && unicode.IsLower(rune(s[1])) && !isName {
 		return strings.ToLower(s[:1]) + s[1:]
 	}
 	return s

@@ -41,7 +41,10 @@ func (r *roff) blocks(blocks []block, first bool) {
 	for _, b := range blocks {
 		switch {
 		case b.literal != nil:
-			r.WriteString(".PP\n.RS 4\n.EX\n")
+			if !first {
+				r.WriteString(".PP\n")
+			}
+			r.WriteString(".RS 4\n.EX\n")
 			for _, l := range b.literal {
 				r.WriteString(guard(literal(l)) + "\n")
 			}

@@ -32,7 +32,7 @@ func pages(t *testing.T) map[string]string {
 func TestRoff(t *testing.T) {
 	known := strings.Fields(`TH SH SS PP TP RS RE EX EE SY YS OP B I RI BR nh ad nr br \"`)
 	pairs := map[string]string{"RS": "RE", "EX": "EE", "SY": "YS"}
-	escape := regexp.MustCompile(`\\(fB|fI|fP|e|-|&|\(ga|\(aq|\(ha|\(ti|\(mc|")`)
+	escape := regexp.MustCompile(`\\(fB|fI|fP|e|-|&|~|\(ga|\(aq|\(ha|\(ti|\(mc|")`)
 	fonts := regexp.MustCompile(`\\f[BIP]`)
 	for name, page := range pages(t) {
 		var open, titles []string
@@ -159,7 +159,7 @@ func TestExplain(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	got := parseBlocks("One\nparagraph.\n\n    a    first\n         more\n    bcd  second\n\n= term\ntext\n\n    literal\n      lines\n\n    last\n")
 	want := []block{
-		{text: "One paragraph."}, {term: "a", text: "first more"}, {term: "bcd", text: "second"}, {term: "term", text: "text"},
+		{text: "One paragraph."}, {term: "a", text: "First more."}, {term: "bcd", text: "Second."}, {term: "term", text: "text"},
 		{literal: []string{"literal", "  lines", "", "last"}},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(block{})); diff != "" {

@@ -100,6 +100,9 @@ func hangingItems(lines []string) (out []block) {
 			out[len(out)-1].text += " " + strings.TrimSpace(l)
 		}
 	}
+	for i := range out {
+		out[i].text = upper(out[i].text) + "."
+	}
 	return out
 }
 
