@@ -7,7 +7,7 @@ _smcr_smc_chk() {
 	case $prev in
 	--backend) words='auto kernel user unix:' ;;
 	-C|--connect) words="" ;;
-	-i|--pnetid) words="$(cd /sys/class/net 2>/dev/null && echo *)" ;;
+	-i|--pnetid) words="$(ls /sys/class/net 2>/dev/null)" ;;
 	-p|--port) words="" ;;
 	*) words='--backend -C --connect -S --server -i --pnetid -p --port -6 --ipv6 -d --debug -v --version -h --help' ;;
 	esac

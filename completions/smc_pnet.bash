@@ -6,8 +6,8 @@ _smcr_smc_pnet() {
 	COMPREPLY=()
 	case $prev in
 	--backend) words='auto kernel user unix:' ;;
-	-I|--interface) words="$(cd /sys/class/net 2>/dev/null && echo *)" ;;
-	-D|--ibdevice) words="$(cd /sys/class/infiniband 2>/dev/null && echo *)" ;;
+	-I|--interface) words="$(ls /sys/class/net 2>/dev/null)" ;;
+	-D|--ibdevice) words="$(ls /sys/class/infiniband 2>/dev/null)" ;;
 	-P|--ibport) words="1 2" ;;
 	*) words='--backend -a --add -d --delete -s --show -f --flush -I --interface -D --ibdevice -P --ibport -v --version -h --help' ;;
 	esac

@@ -6,8 +6,8 @@ _smcr_smc_rnics() {
 	COMPREPLY=()
 	case $prev in
 	--backend) words='auto kernel user unix:' ;;
-	-d|--disable) words="$(cd /sys/bus/pci/slots 2>/dev/null && echo *)" ;;
-	-e|--enable) words="$(cd /sys/bus/pci/slots 2>/dev/null && echo *)" ;;
+	-d|--disable) words="$(ls /sys/bus/pci/slots 2>/dev/null)" ;;
+	-e|--enable) words="$(ls /sys/bus/pci/slots 2>/dev/null)" ;;
 	*) words='--backend -a --all -d --disable -e --enable -I --IB-dev -r --rawids -v --version -h --help' ;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

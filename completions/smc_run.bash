@@ -4,23 +4,27 @@
 _smcr_smc_run() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=
 	COMPREPLY=()
+	local i
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		case ${COMP_WORDS[i]} in
+		-r | -t | --backend) ((++i)) ;;
+		-*) ;;
+		*)
+			if declare -F _command_offset >/dev/null; then _command_offset "$i"; fi
+			return 0
+			;;
+		esac
+	done
 	case $prev in
 	--backend) words='auto kernel user unix:' ;;
 	-r) words="" ;;
 	-t) words="" ;;
 	*)
-		local i
-		for ((i = 1; i < COMP_CWORD; i++)); do
-			case ${COMP_WORDS[i]} in
-			-r | -t | --backend) ((i++)) ;;
-			-*) ;;
-			*)
-				if declare -F _command_offset >/dev/null; then _command_offset "$i"; fi
-				return 0
-				;;
-			esac
-		done
-		if [[ $cur == -* ]]; then words='--backend -d -r -t -v -h'; else mapfile -t COMPREPLY < <(compgen -c -- "$cur"); return 0; fi
+		words='--backend -d -r -t -v -h'
+		if [[ $cur != -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+			return 0
+		fi
 		;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

@@ -115,7 +115,7 @@ func synopses(r *roff, cmd *cobra.Command) {
 			}
 			placeholder, _ := pflag.UnquoteUsage(f)
 			if placeholder != "" && f.NoOptDefVal != "" {
-				fmt.Fprintf(r, "[%s [%s]]\n", bold(word), italic(valueName(f)))
+				fmt.Fprintf(r, "[%s\\~[%s]]\n", bold(word), italic(valueName(f)))
 				return
 			}
 			fmt.Fprintf(r, ".OP %s %s\n", literal(word), literal(valueName(f)))
