@@ -20,8 +20,10 @@ type (
 		Devices int    `json:"roce_devices"`
 	}
 	device struct {
-		IBDev string `json:"ibdev"`
-		Ports []port `json:"ports"`
+		IBDev    string `json:"ibdev"`
+		Critical bool   `json:"critical"`
+		PCI      *any   `json:"pci"`
+		Ports    []port `json:"ports"`
 	}
 	port struct {
 		Port   int    `json:"ibport"`
@@ -40,7 +42,11 @@ type (
 		Version int      `json:"version"`
 		Sndbuf  uint64   `json:"sndbuf_bytes"`
 		RMB     uint64   `json:"rmb_bytes"`
+		VLAN    uint16   `json:"vlan"`
 		V2      *groupV2 `json:"v2"`
+		V2R     *struct {
+			Direct bool `json:"direct"`
+		} `json:"v2_r"`
 	}
 	groupV2 struct {
 		Release  int    `json:"peer_release"`
@@ -51,6 +57,7 @@ type (
 	link struct {
 		LinkGroup string `json:"linkgroup"`
 		Role      string `json:"role"`
+		Type      string `json:"type"`
 		ID        int    `json:"id"`
 		NetDev    string `json:"netdev"`
 		IBDev     string `json:"ibdev"`
@@ -67,6 +74,8 @@ type (
 		Mode     string         `json:"mode"`
 		Local    netip.AddrPort `json:"local"`
 		Remote   netip.AddrPort `json:"remote"`
+		UID      uint32         `json:"uid"`
+		Inode    uint64         `json:"inode"`
 		Fallback *fallback      `json:"fallback"`
 		Info     *buffers       `json:"info"`
 		Link     *link          `json:"link"`
@@ -80,15 +89,18 @@ type (
 		Sndbuf   uint32 `json:"sndbuf_bytes"`
 		RMBE     uint32 `json:"rmbe_bytes"`
 		PeerRMBE uint32 `json:"peer_rmbe_bytes"`
+		RXProd   string `json:"rx_prod"`
+		RXCons   string `json:"rx_cons"`
+		TXProd   string `json:"tx_prod"`
+		TXCons   string `json:"tx_cons"`
+		TXPrep   string `json:"tx_prep"`
+		TXSent   string `json:"tx_sent"`
+		TXFin    string `json:"tx_fin"`
 	}
 	counters struct {
-		SMCR struct {
-			Connections uint64    `json:"connections"`
-			ClientV2    uint64    `json:"client_v2"`
-			ServerV2    uint64    `json:"server_v2"`
-			RX          direction `json:"rx"`
-			TX          direction `json:"tx"`
-		} `json:"smcr"`
+		SMCR      tech  `json:"smcr"`
+		SMCD      tech  `json:"smcd"`
+		Errors    sides `json:"handshake_errors"`
 		Fallbacks struct {
 			Client  uint64 `json:"client"`
 			Server  uint64 `json:"server"`
@@ -99,10 +111,42 @@ type (
 			} `json:"reasons"`
 		} `json:"fallbacks"`
 	}
+	sides struct {
+		Client uint64 `json:"client"`
+		Server uint64 `json:"server"`
+	}
+	tech struct {
+		Connections uint64    `json:"connections"`
+		ClientV1    uint64    `json:"client_v1"`
+		ClientV2    uint64    `json:"client_v2"`
+		ServerV1    uint64    `json:"server_v1"`
+		ServerV2    uint64    `json:"server_v2"`
+		RX          direction `json:"rx"`
+		TX          direction `json:"tx"`
+		Sendpage    uint64    `json:"sendpage_calls"`
+		Splice      uint64    `json:"splice_calls"`
+		Cork        uint64    `json:"cork_calls"`
+		NoDelay     uint64    `json:"nodelay_calls"`
+		Urgent      uint64    `json:"urgent_calls"`
+	}
 	direction struct {
-		Bytes  uint64 `json:"bytes"`
-		Calls  uint64 `json:"calls"`
-		Buffer uint64 `json:"buffer_bytes"`
+		Bytes   uint64 `json:"bytes"`
+		Calls   uint64 `json:"calls"`
+		Buffer  uint64 `json:"buffer_bytes"`
+		Buffers struct {
+			Alloc     uint64 `json:"alloc"`
+			Reuse     uint64 `json:"reuse"`
+			Downgrade uint64 `json:"downgrade"`
+			Full      uint64 `json:"full"`
+			FullPeer  uint64 `json:"full_peer"`
+			Small     uint64 `json:"small"`
+			SmallPeer uint64 `json:"small_peer"`
+		} `json:"buffers"`
+		BufferSizes []bucket `json:"buffer_sizes"`
+		CallSizes   []bucket `json:"call_sizes"`
+	}
+	bucket struct {
+		Count uint64 `json:"count"`
 	}
 )
 
@@ -181,6 +225,8 @@ func testTraffic(t *testing.T, a, b *host) {
 		}
 	}
 
+	t.Run("Tools", func(t *testing.T) { testTools(t, a, b) })
+
 	end()
 	for _, h := range []*host{a, b} {
 		eventually(t, h.Name()+": no connection is left", func() bool {
@@ -204,12 +250,13 @@ func activeConnections(t *testing.T, h *host) []connection {
 func testFallback(t *testing.T, a, b *host) {
 	tests := []struct {
 		name, server, reason string
+		short                string // as smcr stats has it
 		tcp                  bool
 	}{
 		// SMC_CLC_DECL_PEERNOSMC: the server has a TCP socket.
-		{"TCPServer", b.addr + ":5003", "0x03010000", true},
+		{"TCPServer", b.addr + ":5003", "0x03010000", "PEER_NO_SMC", true},
 		// SMC_CLC_DECL_NOSMCDEV: Linux finds the GIDs of SMC-Rv2 by IPv4 only.
-		{"IPv6", "[" + b.addr6 + "]:5004", "0x03030000", false},
+		{"IPv6", "[" + b.addr6 + "]:5004", "0x03030000", "NOSMCDEV", false},
 	}
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -229,6 +276,7 @@ func testFallback(t *testing.T, a, b *host) {
 			if f.Client != uint64(i+1) || f.Server != 0 || len(f.Reasons) != i+1 || f.Reasons[i].Reason != tt.reason || f.Reasons[i].Count != 1 || f.Reasons[i].Side != "client" {
 				t.Errorf("stats show: %+v", f)
 			}
+			testFallbackTools(newTools(t, a), server, tt.reason, tt.short, i+1)
 		})
 	}
 }
