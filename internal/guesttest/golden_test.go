@@ -153,7 +153,7 @@ func (x *tools) asRecorded(in recorded, command string, values ...string) {
 // numbers are what the statistics have: right-aligned in columns of fixed
 // width, or in parentheses as wide as they need.
 var (
-	bracketed = regexp.MustCompile(`\((client )?[0-9.]+[%KMGTP]?(, server [0-9]+)?\)`)
+	bracketed = regexp.MustCompile(`\((client )?[0-9.]+[%KMGTP]?(, server )?[0-9]*\)`)
 	aligned   = regexp.MustCompile(` *\b[0-9]+(\.[0-9]+)?[KMGTP]?( |$)`)
 	reasons   = regexp.MustCompile(`(?m)^(     [A-Z_]+ +\d+|    (Server|Client))\n`)
 )
@@ -165,10 +165,11 @@ func shape(text string) string {
 	for line := range strings.Lines(reasons.ReplaceAllString(text, "")) {
 		line = strings.TrimSuffix(line, "\n")
 		line = bracketed.ReplaceAllString(line, "(${1}#$2)")
-		line = aligned.ReplaceAllStringFunc(line, func(s string) string { return strings.Repeat("#", len(s)) })
+		line = aligned.ReplaceAllStringFunc(line, func(s string) string {
+			end := len(strings.TrimRight(s, " ")) // the column's right edge
+			return strings.Repeat(" ", end-1) + "#" + s[end:]
+		})
 		b.WriteString(line + "\n")
 	}
-	return serverNumber.ReplaceAllString(b.String(), ", server #)")
+	return b.String()
 }
-
-var serverNumber = regexp.MustCompile(`, server [0-9#]+\)`)

@@ -17,20 +17,24 @@ import (
 // while their connections stand, and wants the state that its own commands tell
 // of, in the form that was recorded of smc-tools.
 func testTools(t *testing.T, a, b *host) {
-	for _, h := range []*host{a, b} {
-		t.Run(h.Name(), func(t *testing.T) {
-			x := newTools(t, h)
-			x.linkGroup, x.link = queryOne[linkGroup](t, h, "linkgroup", "list"), queryOne[link](t, h, "link", "list")
-			t.Run("Info", func(t *testing.T) { x.in(t).testInfo() })
-			t.Run("Device", func(t *testing.T) { x.in(t).testDevice() })
-			t.Run("LinkGroup", func(t *testing.T) { x.in(t).testLinkGroup() })
-			t.Run("EID", func(t *testing.T) { x.in(t).testEID() })
-			t.Run("Sockets", func(t *testing.T) { x.in(t).testSockets() })
-			t.Run("Stats", func(t *testing.T) { x.in(t).testStats() })
-			t.Run("Debug", func(t *testing.T) { x.in(t).testDebug() })
-			t.Run("PNET", func(t *testing.T) { x.in(t).testPNET() })
-		})
-	}
+	// The guests have a processor each.
+	t.Run("Lists", func(t *testing.T) {
+		for _, h := range []*host{a, b} {
+			t.Run(h.Name(), func(t *testing.T) {
+				t.Parallel()
+				x := newTools(t, h)
+				x.linkGroup, x.link = queryOne[linkGroup](t, h, "linkgroup", "list"), queryOne[link](t, h, "link", "list")
+				t.Run("Info", func(t *testing.T) { x.in(t).testInfo() })
+				t.Run("Device", func(t *testing.T) { x.in(t).testDevice() })
+				t.Run("LinkGroup", func(t *testing.T) { x.in(t).testLinkGroup() })
+				t.Run("EID", func(t *testing.T) { x.in(t).testEID() })
+				t.Run("Sockets", func(t *testing.T) { x.in(t).testSockets() })
+				t.Run("Stats", func(t *testing.T) { x.in(t).testStats() })
+				t.Run("Debug", func(t *testing.T) { x.in(t).testDebug() })
+				t.Run("PNET", func(t *testing.T) { x.in(t).testPNET() })
+			})
+		}
+	})
 	t.Run("Check", func(t *testing.T) { testCheck(t, newTools(t, a), newTools(t, b)) })
 	t.Run("Run", func(t *testing.T) { testRun(t, newTools(t, a), b) })
 }
