@@ -7,8 +7,9 @@ _smcr_smc_pnet() {
 	case $prev in
 	--backend) words='auto kernel user unix:' ;;
 	-I|--interface) words="$(ls /sys/class/net 2>/dev/null)" ;;
-	-D|--ibdevice) words="$(ls /sys/class/infiniband 2>/dev/null)" ;;
+	-D|--ibdevice) words="$(ls /sys/class/infiniband 2>/dev/null) $(smcr __completeNoDesc pnet add X -D '' 2>/dev/null | sed '/^:/d')" ;;
 	-P|--ibport) words="1 2" ;;
+	-d|--delete|-s|--show) words="$(smcr __completeNoDesc pnet del '' 2>/dev/null | sed '/^:/d')" ;;
 	*) words='--backend -a --add -d --delete -s --show -f --flush -I --interface -D --ibdevice -P --ibport -v --version -h --help' ;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

@@ -6,6 +6,7 @@ _smcr_smcd() {
 	COMPREPLY=()
 	case $prev in
 	--backend) words='auto kernel user unix:' ;;
+	del) words="$(smcr __completeNoDesc ueid del '' 2>/dev/null | sed '/^:/d')" ;;
 	info) words='show help' ;;
 	linkgroup) words='show all help' ;;
 	device) words='show all help' ;;

@@ -222,9 +222,11 @@ func TestBash(t *testing.T) {
 		{"smc_rnics --ena", "--enable"}, {"smc_chk -C", "-C"}, {"smc_chk --pnetid l", "lo"}, {"smc_dbg --t", "--tgz"},
 		{"smc_run -", "-r"}, {"smc_run bas", "bash"}, {"smc_run -r 1M bas", "bash"},
 		{"smc_run iperf3 -", ""}, {"smc_run iperf3 -t ", ""}, {"smc_run -r ", ""}, {"smcd info show ", ""},
+		{"smc_pnet -a -D so", "soft-eth0"}, {"smc_pnet --delete N", "NET1"}, {"smcd ueid del E", "EXAMPLE"},
 	} {
 		words := strings.Split(test.line, " ")
 		script := string(files["completions/"+words[0]+".bash"]) +
+			"smcr() { case $2 in pnet) printf 'soft-eth0\nNET1\n:4\n' ;; ueid) printf 'EXAMPLE\n:4\n' ;; esac; }\n" +
 			"COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _smcr_" + words[0] + "; printf '%s\\n' \"${COMPREPLY[@]}\""
 		cmd := exec.CommandContext(t.Context(), bash, append([]string{"--norc", "-euc", script, "bash"}, words...)...)
 		out, err := cmd.CombinedOutput()

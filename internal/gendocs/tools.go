@@ -47,9 +47,14 @@ func toolOptions(sections []section) (out []toolOption) {
 // value is.
 var values = map[string]string{
 	"netdev": "$(ls /sys/class/net 2>/dev/null)",
-	"ibdev":  "$(ls /sys/class/infiniband 2>/dev/null)",
+	"ibdev":  "$(ls /sys/class/infiniband 2>/dev/null) " + ask("pnet add X -D"),
 	"FID":    "$(ls /sys/bus/pci/slots 2>/dev/null)",
 	"port":   "1 2",
+}
+
+// ask returns the shell words that smcr completes its own command line with.
+func ask(line string) string {
+	return "$(smcr __completeNoDesc " + line + " '' 2>/dev/null | sed '/^:/d')"
 }
 
 // objects are what may follow a word of smcd.
@@ -105,7 +110,10 @@ func bashCompletion(tool string, sections []section) []byte {
 	}
 	list := strings.Join(all, " ")
 	switch tool {
+	case "smc_pnet":
+		fmt.Fprintf(&b, "\t-d|--delete|-s|--show) words=\"%s\" ;;\n\t*) words='%s' ;;\n", ask("pnet del"), list)
 	case "smcd":
+		fmt.Fprintf(&b, "\tdel) words=\"%s\" ;;\n", ask("ueid del"))
 		for _, o := range objects[1:] {
 			fmt.Fprintf(&b, "\t%s) words='%s' ;;\n", o.after, o.words)
 		}
