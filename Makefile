@@ -21,9 +21,11 @@ STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 # The end-to-end tests measure time and run alone, after all other packages.
 E2E          = ./internal/e2e/...
+# Packages that boot Linux kernels: one at a time, or they starve each other.
+KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test lint cross race e2e fuzz soak bench demo guest generate test-tools clean
+.PHONY: all help build install uninstall test lint cross race kernel e2e fuzz soak bench demo guest generate test-tools clean
 
 all: build
 
@@ -36,6 +38,7 @@ help:
 	  'lint       gofmt, go vet, staticcheck, generated files' \
 	  'cross      build and vet for arm64 and s390x' \
 	  'race       unit tests only, race detector on' \
+	  'kernel     tests against Linux kernels in QEMU' \
 	  'e2e        end-to-end tests only; RUN=regexp selects' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
 	  'soak       all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
@@ -58,7 +61,7 @@ uninstall:
 	$(say) 'uninstall from $(DESTDIR)$(PREFIX)'
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install uninstall $(COMPAT_NAMES)
 
-test: test-tools lint cross race e2e
+test: test-tools lint cross race kernel e2e
 
 lint:
 	$(say) 'gofmt'
@@ -79,9 +82,13 @@ cross:
 	done
 
 race:
-	$(say) 'go test -race, all packages but the end-to-end tests'
-	@pkgs=$$($(GO) list ./... | grep -v '/internal/e2e') && \
+	$(say) 'go test -race, all packages but those that boot kernels and the end-to-end tests'
+	@pkgs=$$($(GO) list ./... | grep -v -e '/internal/e2e' $$($(GO) list $(KERNEL) | sed 's/^/-e ^/;s/$$/$$/')) && \
 	  CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TESTTIMEOUT) $$pkgs
+
+kernel:
+	$(say) 'go test -race, with real Linux kernels in QEMU'
+	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout $(TESTTIMEOUT) $(KERNEL)
 
 e2e:
 	$(say) 'go test, end-to-end: unmodified programs on two hosts'
