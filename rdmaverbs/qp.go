@@ -127,6 +127,9 @@ type SGE struct {
 type RecvWR struct {
 	ID uint64
 	SG SGE // where an incoming SEND goes; zero for none
+	// More is where a SEND that is longer than SG goes on; zero for none.
+	// Where long messages are rare it may be memory that is never touched.
+	More SGE
 }
 
 // Opcode is the operation of a send work request.

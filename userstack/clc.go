@@ -30,6 +30,7 @@ type clc struct {
 	s     *Stack
 	tcp   TCPConn
 	owner Owner
+	v2    bool // DECLINE has the layout of version 2
 	buf   [wire.MaxCLCLen]byte
 }
 
@@ -97,8 +98,11 @@ func (h *clc) decline(cause error) error {
 	if d.Remote {
 		return d
 	}
-	err := h.write(wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == wire.DiagSync})
-	if err != nil {
+	m := wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == wire.DiagSync}
+	if h.v2 {
+		m.Version, m.OSType = wire.Version2, wire.OSLinux
+	}
+	if err := h.write(m); err != nil {
 		return err
 	}
 	return d

@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"smcr/userstack/linkgroup"
@@ -46,16 +47,25 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		return nil, h.decline(err)
 	}
 	id := s.identity(devs[0])
-	d, err := devs[0].core()
-	if err != nil {
+	offer, t, devs2 := s.offer(devs, rt, local.Addr())
+	d, err := devs[0].core(netip.Prefix{})
+	if err != nil && offer == nil {
 		return nil, h.decline(err)
 	}
 	// The area for future growth makes it the layout that Linux and tshark read.
 	prop := wire.Proposal{PeerID: id, GID: d.GID, MAC: d.MAC, Growth: make([]byte, wire.ProposalGrowthLinux)}
-	if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
+	if err != nil {
+		// No GID of version 1. The MAC is told nevertheless: servers use it.
+		prop.TypeV1, prop.MAC = wire.ModeNone, id.MAC()
+	} else if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
 		prop.IPv4 = p.Masked()
 	} else {
 		prop.IPv6 = rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+	}
+	if offer != nil {
+		if prop, err = prop.WithOffer(*offer); err != nil {
+			return nil, fmt.Errorf("userstack: %w", err)
+		}
 	}
 	if err := h.write(prop); err != nil {
 		return nil, err
@@ -64,23 +74,33 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch m := m.(type) {
-	case wire.Decline:
-		return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
-	case wire.Accept:
-		if m.FirstContact {
-			return h.clientFirst(ctx, m, devs, rt.VLAN, pnetID)
-		}
-		return h.clientNext(ctx, m)
-	default:
+	if d, ok := m.(wire.Decline); ok {
+		return nil, &DeclineError{Remote: true, Code: d.Diagnosis}
+	}
+	acc := answerOf(m)
+	if acc == nil || m.CLCType() != wire.TypeAccept || acc.version >= wire.Version2 && offer == nil ||
+		acc.version < wire.Version2 && !prop.TypeV1.HasR() {
 		return nil, fmt.Errorf("userstack: unexpected %s in answer to PROPOSAL", m.CLCType())
 	}
+	if acc.version >= wire.Version2 {
+		h.v2 = true
+		if err := t.accepted(offer, acc); err != nil {
+			return nil, h.decline(err)
+		}
+		devs = devs2
+	} else {
+		t = nil
+	}
+	if acc.first {
+		return h.clientFirst(ctx, acc, t, devs, rt.VLAN, pnetID)
+	}
+	return h.clientNext(ctx, acc, t)
 }
 
 // clientFirst creates the link group that the server's ACCEPT begins.
-func (h *clc) clientFirst(ctx context.Context, acc wire.Accept, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
+func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
 	s := h.s
-	g := newGroup(s, linkgroup.Client, acc.PeerID, vlan, devs, pnetID)
+	g := newGroup(s, linkgroup.Client, t, acc.PeerID, vlan, devs, pnetID)
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
@@ -100,9 +120,12 @@ func (h *clc) clientFirst(ctx context.Context, acc wire.Accept, devs []*device, 
 	if err != nil {
 		return nil, h.abandon(g, c, err)
 	}
-	conf := wire.Confirm{FirstContact: true, Endpoint: endpoint(s.peerIDNow(), local)}
+	conf := s.newAnswer(t, true, local)
 	conf.MTU = min(conf.MTU, acc.MTU)
-	if err := h.write(conf); err != nil {
+	if t != nil {
+		conf.gids = t.gids(conf.GID, devs)
+	}
+	if err := h.write(conf.confirm()); err != nil {
 		g.drop(c)
 		return nil, err
 	}
@@ -118,11 +141,11 @@ func (h *clc) clientFirst(ctx context.Context, acc wire.Accept, devs []*device, 
 }
 
 // clientNext puts the connection on the link group that ACCEPT names.
-func (h *clc) clientNext(ctx context.Context, acc wire.Accept) (*Conn, error) {
+func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms) (*Conn, error) {
 	s := h.s
 	var c *Conn
 	var err error
-	g := s.reuse(linkgroup.Client, acc.PeerID, acc.GID, acc.MAC, uint32(acc.QPN), func(g *group, now time.Time) error {
+	g := s.reuse(linkgroup.Client, t, acc.PeerID, acc.GID, acc.MAC, uint32(acc.QPN), func(g *group, now time.Time) error {
 		// A failure is not that of the group: to decline as if there were
 		// none would make the server end it.
 		c, err = g.newConn(now, h, true)
@@ -148,7 +171,7 @@ func (h *clc) clientNext(ctx context.Context, acc wire.Accept) (*Conn, error) {
 		g.cancel(c)
 		return nil, h.decline(err)
 	}
-	if err := h.write(wire.Confirm{Endpoint: endpoint(s.peerIDNow(), local)}); err != nil {
+	if err := h.write(s.newAnswer(t, false, local).confirm()); err != nil {
 		c.abandon()
 		return nil, err
 	}

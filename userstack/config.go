@@ -50,7 +50,10 @@ type Config struct {
 	// section 4.2, which Linux peers refuse. Without it they begin with data,
 	// as Linux has it, unless a peer turns out to be one that needs them.
 	EyeCatcher bool
-	// Hostname is what listings show. Empty means the system's.
+	// NoVersion2 keeps the stack to SMC version 1. Otherwise it speaks
+	// version 2 too as soon as it has an enterprise ID.
+	NoVersion2 bool
+	// Hostname is what listings show, here and at peers of version 2. Empty means the system's.
 	Hostname string
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger

@@ -47,10 +47,14 @@ func (c *control) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if err := c.usable(ctx); err != nil {
 		return nl.SysInfo{}, err
 	}
-	return nl.SysInfo{
-		Version: 1, LocalHost: c.s.cfg.Hostname,
+	info := nl.SysInfo{
+		Version: wire.Version1, LocalHost: c.s.cfg.Hostname,
 		Stack: "smcr", PID: uint32(os.Getpid()), UID: uint32(os.Geteuid()),
-	}, nil
+	}
+	if !c.s.cfg.NoVersion2 {
+		info.Version, info.Release, info.SMCRv2 = wire.Version2, wire.ReleaseV21, true
+	}
+	return info, nil
 }
 
 // lgrID converts a group id as the kernel shows it: the number whose memory
@@ -81,12 +85,14 @@ func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 	}
 	var out []nl.LinkGroup
 	c.eachGroup(func(g *group) {
-		out = append(out, nl.LinkGroup{
+		row := nl.LinkGroup{
 			ID: lgrID(g), Role: nl.Role(g.core.Role()), Type: nl.LinkGroupType(g.core.Type()),
 			PNETID: g.pnet, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
 			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
-			PeerID: g.peer, Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
-		})
+			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
+		}
+		g.terms.describe(&row)
+		out = append(out, row)
 	})
 	return out, nil
 }
@@ -162,7 +168,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 				port.Active = p.State == rdmaverbs.PortActive
 				port.MTU = uint32(p.ActiveMTU.Bytes())
 			}
-			if _, gid, err := d.sourceGID(); err == nil {
+			if _, gid, err := d.sourceGID(netip.Prefix{}); err == nil {
 				port.GID = nl.GID(gid)
 			}
 		}
@@ -297,29 +303,56 @@ func (c *control) FlushPNET(ctx context.Context) error {
 
 // errVersion1 answers for what belongs to SMC version 2.
 func errVersion1(what string) error {
-	return fmt.Errorf("%s: this stack speaks SMC-R version 1: %w", what, nl.ErrNotSupported)
+	return fmt.Errorf("%s: this stack speaks SMC-R version 1, as it uses RoCE version 1: %w", what, nl.ErrNotSupported)
 }
 
-// UEIDs implements nl.Control: version 1 has none.
-func (c *control) UEIDs(context.Context) ([]string, error) { return nil, nil }
+// UEIDs implements nl.Control.
+func (c *control) UEIDs(ctx context.Context) ([]string, error) {
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, id := range c.s.eids.list() {
+		out = append(out, id.String())
+	}
+	return out, nil
+}
 
-// AddUEID implements nl.Control.
-func (c *control) AddUEID(context.Context, string) error { return errVersion1("enterprise IDs") }
+// AddUEID implements nl.Control. With the first one the stack begins to offer
+// version 2; link groups that exist are not concerned.
+func (c *control) AddUEID(ctx context.Context, eid string) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	if c.s.cfg.NoVersion2 {
+		return errVersion1("enterprise IDs")
+	}
+	return c.s.eids.add(eid)
+}
 
 // RemoveUEID implements nl.Control.
-func (c *control) RemoveUEID(context.Context, string) error {
-	return fmt.Errorf("no such enterprise ID: %w", os.ErrNotExist)
+func (c *control) RemoveUEID(ctx context.Context, eid string) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	return c.s.eids.remove(eid)
 }
 
 // FlushUEID implements nl.Control.
-func (c *control) FlushUEID(context.Context) error { return nil }
+func (c *control) FlushUEID(ctx context.Context) error {
+	if err := c.usable(ctx); err != nil {
+		return err
+	}
+	c.s.eids.flush()
+	return nil
+}
 
 // SEID implements nl.Control: only s390 has one.
 func (c *control) SEID(context.Context) (nl.SEID, error) { return nl.SEID{}, nil }
 
 // SetSEID implements nl.Control.
 func (c *control) SetSEID(context.Context, bool) error {
-	return errVersion1("the system enterprise ID")
+	return fmt.Errorf("the system enterprise ID: only mainframes have one: %w", nl.ErrNotSupported)
 }
 
 // HSLimitation implements nl.Control.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"smcr/pnet"
@@ -30,13 +31,14 @@ type device struct {
 	done chan struct{} // event loop ended
 }
 
-// core describes the device to the protocol core as it is now.
-func (d *device) core() (linkgroup.Device, error) {
+// core describes the device to the protocol core as it is now. subnet is as
+// for sourceGID.
+func (d *device) core(subnet netip.Prefix) (linkgroup.Device, error) {
 	p, err := d.rdma.Port(1)
 	if err != nil {
 		return linkgroup.Device{}, err
 	}
-	_, gid, err := d.sourceGID()
+	_, gid, err := d.sourceGID(subnet)
 	if err != nil {
 		return linkgroup.Device{}, err
 	}
@@ -45,13 +47,31 @@ func (d *device) core() (linkgroup.Device, error) {
 	return cd, nil
 }
 
-// sourceGID picks the GID that SMC-R version 1 names in CLC messages: the
-// first RoCE version 1 entry, which is the link-local one, or where the
-// device offers version 2 only, its link-local entry.
-func (d *device) sourceGID() (int, rdmaverbs.GID, error) {
+// sourceGID picks the GID that CLC messages name.
+//
+// With the zero Prefix it is that of SMC-R version 1: the first RoCE version 1
+// entry, which is the link-local one, or where the device offers RoCE version
+// 2 only, its link-local entry. Otherwise it is that of SMC-R version 2: a RoCE
+// version 2 entry that is an address in the subnet, the one of the prefix
+// itself if there is a choice.
+func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 	gids, err := d.rdma.GIDs(1)
 	if err != nil {
 		return 0, rdmaverbs.GID{}, err
+	}
+	if subnet.IsValid() {
+		found := -1
+		for i, e := range gids {
+			switch a := e.GID.Addr(); {
+			case e.Type != rdmaverbs.RoCEv2 || !subnet.Contains(a):
+			case found < 0 || a == subnet.Addr():
+				found = i
+			}
+		}
+		if found < 0 {
+			return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, d.name, subnet.Masked())
+		}
+		return found, gids[found].GID, nil
 	}
 	for _, want := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
 		for i, e := range gids {
@@ -104,11 +124,13 @@ func (s *Stack) openDevice(netdev string) (*device, error) {
 func (s *Stack) watchDevice(d *device) {
 	defer close(d.done)
 	for ev := range d.rdma.Events() {
-		cd, err := d.core()
+		p, err := d.rdma.Port(1)
 		fatal := ev.Type == rdmaverbs.EventDeviceFatal
-		down := fatal || ev.Type == rdmaverbs.EventPortErr || err != nil || !cd.Up
-		s.log.Info("device event", "dev", d.name, "up", !down, "gone", fatal)
+		lost := fatal || ev.Type == rdmaverbs.EventPortErr || err != nil || p.State != rdmaverbs.PortActive
+		s.log.Info("device event", "dev", d.name, "up", !lost, "gone", fatal)
 		for _, g := range s.groupList() {
+			cd, err := d.core(g.terms.subnet())
+			down := lost || err != nil
 			g.do(func(now time.Time) {
 				switch {
 				case g.dead:

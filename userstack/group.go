@@ -28,9 +28,12 @@ import (
 type group struct {
 	s    *Stack
 	log  *slog.Logger
-	peer wire.PeerID
+	peer wire.PeerID // as in the proposal or ACCEPT
 	role linkgroup.Role
 	pnet string // pnetid of the first device, for listings
+	// terms are nil in version 1. What the peer told of itself is guarded
+	// by mu.
+	terms *terms
 
 	mu                  sync.Mutex
 	core                *linkgroup.Group
@@ -65,6 +68,7 @@ type link struct {
 	cq   rdmaverbs.CQ
 	rbuf []byte
 	rmr  rdmaverbs.MR
+	more *longBuf // version 2: for messages longer than recvSlot
 	init linkgroup.Endpoint
 	peer linkgroup.Endpoint
 	mtu  uint8 // path MTU code
@@ -82,9 +86,9 @@ const (
 // tokenFlag marks work request ids of the send side.
 const tokenFlag = 1 << 63
 
-func newGroup(s *Stack, role linkgroup.Role, peer wire.PeerID, vlan uint16, devs []*device, pnetID string) *group {
+func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, vlan uint16, devs []*device, pnetID string) *group {
 	g := &group{
-		s: s, role: role, peer: peer, pnet: pnetID,
+		s: s, role: role, terms: t, peer: peer, pnet: pnetID,
 		pds:      map[int]rdmaverbs.PD{},
 		sendPool: map[int][]*region{},
 		first:    make(chan error, 1),
@@ -106,8 +110,15 @@ func newGroup(s *Stack, role linkgroup.Role, peer wire.PeerID, vlan uint16, devs
 	if role == linkgroup.Client {
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
+	if t != nil {
+		cfg.Version, cfg.PeerOS, cfg.MaxLinks = wire.Version2, t.peerOS, int(t.maxLinks)
+		if role == linkgroup.Client || cfg.MaxConns == 0 {
+			cfg.MaxConns = int(t.maxConns)
+		}
+		cfg.MaxConns = min(cfg.MaxConns, int(t.maxConns))
+	}
 	for _, d := range devs {
-		if cd, err := d.core(); err == nil {
+		if cd, err := d.core(t.subnet()); err == nil {
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}
@@ -251,8 +262,7 @@ func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
 		return
 	}
 	slot := int(wc.ID)
-	off := slot * recvSlot
-	g.core.Received(now, l.core, l.rbuf[off:off+min(wc.Len, recvSlot)])
+	g.core.Received(now, l.core, l.message(slot, wc.Len))
 	if l.gone.Load() {
 		return
 	}
@@ -262,7 +272,21 @@ func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
 }
 
 func (l *link) recvWR(slot int) rdmaverbs.RecvWR {
-	return rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.rmr, Off: slot * recvSlot, Len: recvSlot}}
+	wr := rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.rmr, Off: slot * recvSlot, Len: recvSlot}}
+	if l.more != nil {
+		wr.More = l.more.recv(slot)
+	}
+	return wr
+}
+
+// message returns the n bytes that arrived in a slot. They may be overwritten
+// when the slot is posted again.
+func (l *link) message(slot, n int) []byte {
+	b := l.rbuf[slot*recvSlot:][:recvSlot]
+	if n <= recvSlot || l.more == nil {
+		return b[:min(n, recvSlot)]
+	}
+	return append(append(make([]byte, 0, n), b...), l.more.message(slot, n-recvSlot)...)
 }
 
 // execute carries out actions in order; mu is not held. Runs of work
@@ -323,8 +347,13 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	}
 	if a.Kind == linkgroup.ActSend {
 		wr.Op = rdmaverbs.OpSend
-		wr.Flags |= rdmaverbs.Inline | rdmaverbs.Solicited
-		wr.InlineData = a.Msg[:]
+		wr.Flags |= rdmaverbs.Solicited
+		if len(a.Long) > maxInline && l.more != nil {
+			wr.SG[0] = l.more.send(a.Long)
+			return wr, nil
+		}
+		wr.Flags |= rdmaverbs.Inline
+		wr.InlineData = a.Message()
 		return wr, nil
 	}
 	r := a.Conn.SendHandle().(*region)
@@ -466,7 +495,12 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 	if l.rmr, err = pd.RegisterMR(l.rbuf, rdmaverbs.AccessLocalWrite); err != nil {
 		return ep, err
 	}
-	sgid, gid, err := l.dev.sourceGID()
+	if l.g.terms != nil {
+		if l.more, err = newLongBuf(pd); err != nil {
+			return ep, err
+		}
+	}
+	sgid, gid, err := l.dev.sourceGID(l.g.terms.subnet())
 	if err != nil {
 		return ep, err
 	}
@@ -536,8 +570,7 @@ func (e *groupEnv) CloseQP(cl *linkgroup.Link) {
 		}
 		for _, wc := range e.wc2[:n] {
 			if wc.Status == rdmaverbs.StatusSuccess && wc.ID&tokenFlag == 0 {
-				off := int(wc.ID) * recvSlot
-				e.leftover = append(e.leftover, leftover{cl, append([]byte(nil), l.rbuf[off:off+min(wc.Len, recvSlot)]...)})
+				e.leftover = append(e.leftover, leftover{cl, append([]byte(nil), l.message(int(wc.ID), wc.Len)...)})
 				e.pollWanted.Store(true)
 			}
 		}
@@ -560,6 +593,10 @@ func (l *link) destroy() {
 	}
 	if l.rmr != nil {
 		_ = l.rmr.Close()
+	}
+	if l.more != nil {
+		l.more.close()
+		l.more = nil
 	}
 	if l.cq != nil {
 		_ = l.cq.Close()

@@ -7,6 +7,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
 )
 
 // memPool keeps mapped memory for reuse by size, so that opening and closing
@@ -130,6 +131,53 @@ func (r *region) free(p *memPool) {
 		p.put(r.mem)
 		r.mem = nil
 	}
+}
+
+// longBuf is memory of one link for LLC messages of version 2 that are longer
+// than others: the rest of each slot of the receive queue, and one message to
+// send. There is hardly ever such a message, so the memory is mapped, and
+// touched only when one comes.
+type longBuf struct {
+	mem []byte
+	mr  rdmaverbs.MR
+}
+
+const (
+	longSlot = wire.MaxLLCLenV2 - recvSlot
+	// maxInline is what a send request takes inline, in bytes.
+	maxInline = 256
+)
+
+func newLongBuf(pd rdmaverbs.PD) (*longBuf, error) {
+	mem, err := rdmaverbs.AllocBuffer(recvDepth*longSlot + wire.MaxLLCLenV2)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := pd.RegisterMR(mem, rdmaverbs.AccessLocalWrite)
+	if err != nil {
+		_ = rdmaverbs.FreeBuffer(mem)
+		return nil, err
+	}
+	return &longBuf{mem, mr}, nil
+}
+
+func (b *longBuf) close() {
+	_ = b.mr.Close()
+	_ = rdmaverbs.FreeBuffer(b.mem)
+}
+
+// recv is the rest of a slot.
+func (b *longBuf) recv(slot int) rdmaverbs.SGE {
+	return rdmaverbs.SGE{MR: b.mr, Off: slot * longSlot, Len: longSlot}
+}
+
+func (b *longBuf) message(slot, n int) []byte { return b.mem[slot*longSlot:][:min(n, longSlot)] }
+
+// send takes a message to be sent. ADD LINK alone may be so long, and the next
+// one comes only after this was answered.
+func (b *longBuf) send(msg []byte) rdmaverbs.SGE {
+	off := recvDepth * longSlot
+	return rdmaverbs.SGE{MR: b.mr, Off: off, Len: copy(b.mem[off:], msg)}
 }
 
 // NewRMB implements linkgroup.Env.

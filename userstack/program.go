@@ -92,7 +92,7 @@ func (s *Stack) account(side stats.Side, c *Conn, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
-		s.stats.Connection(side, 1)
+		s.stats.Connection(side, int(c.g.terms.version()))
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {

@@ -56,9 +56,11 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	default:
 		return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
 	}
-	if !prop.TypeV1.HasR() {
+	offersV2 := prop.Version >= wire.Version2 && prop.TypeV2.HasR()
+	if !prop.TypeV1.HasR() && !offersV2 {
 		return nil, h.decline(&DeclineError{Code: wire.DiagModeMismatch, Err: fmt.Errorf("proposal offers %s", prop.TypeV1)})
 	}
+	h.v2 = !prop.TypeV1.HasR()
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
 	rt, err := s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
@@ -68,17 +70,33 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, h.decline(err)
 	}
-	if !sameSubnet(prop, rt, local.Addr()) {
+	var t *terms
+	key := peerKey{id: prop.PeerID}
+	gid, mac := prop.GID, prop.MAC
+	if offersV2 {
+		t2, gid2, devs2, err := s.negotiate(prop, devs, rt, local.Addr())
+		switch {
+		case err == nil:
+			h.v2 = true
+			t, gid, mac, devs = t2, gid2, wire.MAC{}, devs2
+			key.gid = gid
+		case !prop.TypeV1.HasR():
+			return nil, h.decline(err)
+		default:
+			s.log.Debug("not version 2", "peer", prop.PeerID, "err", err)
+		}
+	}
+	if t == nil && !sameSubnet(prop, rt, local.Addr()) {
 		return nil, h.decline(&DeclineError{Code: wire.DiagPrefixMismatch})
 	}
 	s.identity(devs[0])
-	leave, err := s.enterFirst(ctx, prop.PeerID)
+	leave, err := s.enterFirst(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	var c *Conn
-	g := s.reuse(linkgroup.Server, prop.PeerID, prop.GID, prop.MAC, 0, func(g *group, now time.Time) (err error) {
+	g := s.reuse(linkgroup.Server, t, prop.PeerID, gid, mac, 0, func(g *group, now time.Time) (err error) {
 		if !g.core.CanAccept() {
 			return linkgroup.ErrFull
 		}
@@ -89,7 +107,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 		leave()
 		return h.serverNext(ctx, g, c)
 	}
-	return h.serverFirst(ctx, prop, devs, rt.VLAN, pnetID)
+	return h.serverFirst(ctx, prop, t, devs, rt.VLAN, pnetID)
 }
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
@@ -111,9 +129,9 @@ func sameSubnet(p wire.Proposal, rt Route, local netip.Addr) bool {
 }
 
 // serverFirst creates a link group: first contact.
-func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
+func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
 	s := h.s
-	g := newGroup(s, linkgroup.Server, prop.PeerID, vlan, devs, pnetID)
+	g := newGroup(s, linkgroup.Server, t, prop.PeerID, vlan, devs, pnetID)
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
@@ -132,7 +150,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, devs []*devic
 	if err != nil {
 		return nil, h.abandon(g, c, err)
 	}
-	if err := h.write(wire.Accept{FirstContact: true, Endpoint: endpoint(s.peerIDNow(), local)}); err != nil {
+	if err := h.write(s.newAnswer(t, true, local).accept()); err != nil {
 		g.drop(c)
 		return nil, err
 	}
@@ -142,7 +160,16 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, devs []*devic
 		return nil, err
 	}
 	peer := params(conf.Endpoint)
-	if err := g.event(func(now time.Time) error { return g.core.ConnectFirst(now, peer.Link) }); err != nil {
+	err = g.event(func(now time.Time) error {
+		if t != nil {
+			if err := t.confirmed(conf); err != nil {
+				return err
+			}
+			g.core.SetPeer(conf.PeerID, t.peerOS)
+		}
+		return g.core.ConnectFirst(now, peer.Link)
+	})
+	if err != nil {
 		return nil, h.abandon(g, c, err)
 	}
 	if err := h.watchDecline(ctx, g.first); err != nil {
@@ -168,7 +195,7 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		g.cancel(c)
 		return nil, h.decline(err)
 	}
-	if err := h.write(wire.Accept{Endpoint: endpoint(s.peerIDNow(), local)}); err != nil {
+	if err := h.write(s.newAnswer(g.terms, false, local).accept()); err != nil {
 		g.cancel(c)
 		return nil, err
 	}
@@ -208,20 +235,21 @@ func (g *group) lost(cause error) {
 	})
 }
 
-func (h *clc) readConfirm(ctx context.Context) (wire.Confirm, error) {
+// readConfirm reads CONFIRM of the version that was chosen.
+func (h *clc) readConfirm(ctx context.Context) (*answer, error) {
 	m, err := h.read(ctx)
 	if err != nil {
-		return wire.Confirm{}, err
+		return nil, err
 	}
-	switch m := m.(type) {
-	case wire.Confirm:
-		return m, nil
-	case wire.Decline:
-		if m.OutOfSync {
-			m.Diagnosis = wire.DiagSync
+	if d, ok := m.(wire.Decline); ok {
+		if d.OutOfSync {
+			d.Diagnosis = wire.DiagSync
 		}
-		return wire.Confirm{}, &DeclineError{Remote: true, Code: m.Diagnosis}
-	default:
-		return wire.Confirm{}, fmt.Errorf("userstack: unexpected %s in place of CONFIRM", m.CLCType())
+		return nil, &DeclineError{Remote: true, Code: d.Diagnosis}
 	}
+	a := answerOf(m)
+	if a == nil || m.CLCType() != wire.TypeConfirm || (a.version >= wire.Version2) != h.v2 {
+		return nil, fmt.Errorf("userstack: unexpected %s in place of CONFIRM", m.CLCType())
+	}
+	return a, nil
 }

@@ -29,6 +29,7 @@ type Stack struct {
 	log    *slog.Logger
 	net    Network
 	pnets  *pnet.Table
+	eids   eidTable
 	mem    *memPool
 	stats  stats.Collector
 	option OptionMarker // nil: not permitted
@@ -45,7 +46,7 @@ type Stack struct {
 	closed    bool
 	groups    map[*group]struct{}
 	lastLGR   atomic.Uint32
-	first     map[wire.PeerID]chan struct{} // servers' first contacts under way
+	first     map[peerKey]chan struct{} // servers' first contacts under way
 	conns     map[*Conn]struct{}
 	listeners map[*listener]struct{}
 	ctx       context.Context // ends with the stack: bounds handshakes
@@ -67,7 +68,7 @@ func New(cfg Config) (*Stack, error) {
 		cfg: cfg, log: cfg.Log, net: cfg.Network, pnets: cfg.PNETs,
 		mem: newMemPool(), option: cfg.Option, born: time.Now(),
 		devices: map[string]*device{}, groups: map[*group]struct{}{},
-		first: map[wire.PeerID]chan struct{}{}, conns: map[*Conn]struct{}{},
+		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.defaults(); err != nil {
@@ -88,7 +89,7 @@ func (s *Stack) identity(d *device) wire.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.peerID == (wire.PeerID{}) {
-		cd, err := d.core()
+		cd, err := d.core(netip.Prefix{})
 		if err == nil {
 			s.peerID = newPeerID(cd.MAC)
 		}
@@ -129,12 +130,20 @@ func (s *Stack) forgetGroup(g *group) {
 	delete(s.groups, g)
 }
 
-// reuse finds a group for a subsequent contact: same peer, same role, and a
-// link that the peer's address belongs to. take puts the connection on it,
+// peerKey tells peers apart. In version 2 the GID of the proposal belongs to
+// it, since Linux leaves the peer ID zero where it does not offer version 1.
+type peerKey struct {
+	id  wire.PeerID
+	gid wire.GID
+}
+
+// reuse finds a group for a subsequent contact: same peer, same role, same
+// version and enterprise ID (t is nil for version 1), and a link that the
+// peer's address belongs to. take puts the connection on it,
 // with its lock held, or says by an error that the group does not serve.
-func (s *Stack) reuse(role linkgroup.Role, peer wire.PeerID, gid wire.GID, mac wire.MAC, qpn uint32, take func(g *group, now time.Time) error) *group {
+func (s *Stack) reuse(role linkgroup.Role, t *terms, peer wire.PeerID, gid wire.GID, mac wire.MAC, qpn uint32, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
-		if g.role != role || g.peer != peer {
+		if g.role != role || g.peer != peer || g.terms.version() != t.version() || t != nil && g.terms.eid != t.eid {
 			continue
 		}
 		err := g.event(func(now time.Time) error {
@@ -153,7 +162,7 @@ func (s *Stack) reuse(role linkgroup.Role, peer wire.PeerID, gid wire.GID, mac w
 // enterFirst waits until no other first contact with peer is under way on
 // the server side, and then holds that place: connections that arrive
 // together share one link group. leave gives it up.
-func (s *Stack) enterFirst(ctx context.Context, peer wire.PeerID) (leave func(), err error) {
+func (s *Stack) enterFirst(ctx context.Context, peer peerKey) (leave func(), err error) {
 	for {
 		s.mu.Lock()
 		busy := s.first[peer]

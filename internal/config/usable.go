@@ -32,6 +32,10 @@ func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string)
 		}
 		d.UEIDs, d.SEID = nil, nil
 	}
+	if d.SEID != nil && info.Stack != "" {
+		left = append(left, "seid: a stack in user space has no system enterprise ID")
+		d.SEID = nil
+	}
 	if len(d.PNETs) == 0 {
 		return &d, left, nil
 	}

@@ -229,9 +229,32 @@ type recvQueue struct {
 }
 
 type recvWQE struct {
-	id  uint64
-	sg  piece
-	bad bool // sg is no memory the queue pair may write
+	id   uint64
+	sg   piece
+	more piece // what does not fit sg
+	bad  bool  // they are no memory the queue pair may write
+}
+
+// put stores b at offset at of the message; it fits. False means that the
+// memory is gone.
+func (w *recvWQE) put(at int, b []byte) bool {
+	if at < w.sg.n {
+		n := min(len(b), w.sg.n-at)
+		if !w.sg.put(at, b[:n]) {
+			return false
+		}
+		at, b = at+n, b[n:]
+	}
+	return len(b) == 0 || w.more.put(at-w.sg.n, b)
+}
+
+func (p *piece) put(at int, b []byte) bool {
+	if !p.mr.acquire() {
+		return false
+	}
+	copy(p.mr.buf[p.off+at:], b)
+	p.mr.release()
+	return true
 }
 
 func (q *recvQueue) push(w recvWQE) {

@@ -264,7 +264,14 @@ func (q *qp) postRecv(wr *rdmaverbs.RecvWR) error {
 	if err != nil {
 		return err
 	}
-	q.ep.rq.push(recvWQE{id: wr.ID, sg: sg, bad: status != rdmaverbs.StatusSuccess})
+	more, status2, err := q.piece(wr.More, rdmaverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	q.ep.rq.push(recvWQE{
+		id: wr.ID, sg: sg, more: more,
+		bad: status != rdmaverbs.StatusSuccess || status2 != rdmaverbs.StatusSuccess,
+	})
 	return nil
 }
 

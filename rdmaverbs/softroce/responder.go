@@ -161,16 +161,14 @@ func (r *responder) send(e *endpoint, t *header.Transport, first, last bool) {
 			r.refuseRecv(e, header.NAKRemoteOp, rdmaverbs.StatusLocProtErr)
 			return
 		}
-		if n > w.sg.n-r.got {
+		if n > w.sg.n+w.more.n-r.got {
 			r.refuseRecv(e, header.NAKInvalid, rdmaverbs.StatusLocLenErr)
 			return
 		}
-		if !w.sg.mr.acquire() {
+		if !w.put(r.got, t.Payload) {
 			r.refuseRecv(e, header.NAKRemoteOp, rdmaverbs.StatusLocProtErr)
 			return
 		}
-		copy(w.sg.mr.buf[w.sg.off+r.got:], t.Payload)
-		w.sg.mr.release()
 		r.got += n
 	}
 	r.done(t, last)

@@ -91,6 +91,38 @@ func send(t *testing.T, open Open) {
 	}
 }
 
+// sendSplit sends into receive requests of two pieces.
+func sendSplit(t *testing.T, open Open) {
+	a, b := Connect(t, open(t), Config{})
+	src, data := a.MR(1<<14, rdmaverbs.AccessLocalWrite)
+	one, head := b.MR(1<<14, rdmaverbs.AccessLocalWrite)
+	two, tail := b.MR(1<<14, rdmaverbs.AccessLocalWrite)
+	fill(data, 3)
+	mtu := a.Path.PathMTU.Bytes()
+	id := uint64(0)
+	for _, cut := range []int{0, 64, mtu - 1, mtu, mtu + 100} {
+		for _, n := range []int{0, 1, cut, cut + 1, 2*mtu + 7, 3 * mtu} {
+			id++
+			clear(head)
+			clear(tail)
+			b.Recv(rdmaverbs.RecvWR{ID: id, SG: rdmaverbs.SGE{MR: one, Off: 8, Len: cut}, More: rdmaverbs.SGE{MR: two, Off: 16, Len: 15000}})
+			a.Send(rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled, SG: [2]rdmaverbs.SGE{{MR: src, Len: n}}})
+			a.OK(id, 1)
+			if wc := b.OKRecv(id, 1)[0]; wc.Len != n {
+				t.Errorf("%d bytes sent, %d received", n, wc.Len)
+			}
+			first := min(n, cut)
+			checkOnly(t, head, 8, data[:first])
+			checkOnly(t, tail, 16, data[first:n])
+		}
+	}
+	// Both are full.
+	b.Recv(rdmaverbs.RecvWR{ID: 99, SG: rdmaverbs.SGE{MR: one, Len: 10}, More: rdmaverbs.SGE{MR: two, Len: 10}})
+	a.Send(rdmaverbs.SendWR{ID: 99, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled, SG: [2]rdmaverbs.SGE{{MR: src, Len: 21}}})
+	a.Fails(a.SendCQ, 99, rdmaverbs.StatusRemInvReqErr)
+	b.Fails(b.RecvCQ, 99, rdmaverbs.StatusLocLenErr)
+}
+
 func sendSizes(t *testing.T, open Open) {
 	a, b := Connect(t, open(t), Config{})
 	ns := sizes(a.Path.PathMTU.Bytes())

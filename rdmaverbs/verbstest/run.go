@@ -38,6 +38,7 @@ func Cases() []Case {
 		{Name: "Attributes", Run: attributes},
 		{Name: "Send", Run: send},
 		{Name: "SendSizes", Run: sendSizes},
+		{Name: "SendSplit", Run: sendSplit},
 		{Name: "WriteSizes", Run: writeSizes},
 		{Name: "ReadSizes", Run: readSizes},
 		{Name: "LargeMessages", Run: largeMessages},

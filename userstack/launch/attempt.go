@@ -187,7 +187,18 @@ func (a *attempt) place(n *notif) bool {
 	if a.swapped {
 		return true
 	}
-	if err := a.swapIn(n); err != nil {
+	nonblock := a.nonblock
+	if n != a.n {
+		// The program may have changed it since it called connect(). While
+		// that call waits it has not, and the flag of the socket says nothing:
+		// the service sets it for a moment to connect the socket.
+		flags, err := unix.FcntlInt(uintptr(a.tcp), unix.F_GETFL, 0)
+		if err != nil {
+			return false
+		}
+		nonblock = flags&unix.O_NONBLOCK != 0
+	}
+	if err := a.swapIn(n, nonblock); err != nil {
 		a.s.log.Debug("cannot place a socketpair", "conn", a.cc.ID(), "err", err)
 		return false
 	}

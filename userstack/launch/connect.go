@@ -224,19 +224,17 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 // errMoved tells that the program's descriptor is not what it was.
 var errMoved = errors.New("launch: the descriptor changed")
 
-// swapIn makes the program's descriptor of call n the pair's end, unwritable.
-func (c *conn) swapIn(n *notif) error {
+// swapIn makes the program's descriptor of call n the pair's end, unwritable,
+// and non-blocking or not.
+func (c *conn) swapIn(n *notif, nonblock bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.swapped {
 		return nil
 	}
 	if c.pair == nil {
-		flags, err := unix.FcntlInt(uintptr(c.tcp), unix.F_GETFL, 0)
-		if err != nil {
-			return err
-		}
-		if c.pair, err = newPair(c.tcp, flags&unix.O_NONBLOCK != 0, true); err != nil {
+		var err error
+		if c.pair, err = newPair(c.tcp, nonblock, true); err != nil {
 			return err
 		}
 	}

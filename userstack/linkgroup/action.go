@@ -4,8 +4,8 @@ package linkgroup
 
 import "strconv"
 
-// MsgLen is the size in bytes of each LLC and CDC message (RFC 7609,
-// appendices A.3 and A.4).
+// MsgLen is the size in bytes of each CDC message and of each LLC message of
+// version 1 (RFC 7609, appendices A.3 and A.4), and the least of version 2.
 const MsgLen = 44
 
 // ActionKind says what an [Action] asks of the driver.
@@ -61,8 +61,11 @@ type Action struct {
 	Kind ActionKind
 	Link *Link
 	Conn *Conn
-	// Msg is the message of an [ActSend].
+	// Msg is the message of an [ActSend], unless Long is not nil.
 	Msg [MsgLen]byte
+	// Long is a message of version 2 that is longer than MsgLen, at most
+	// wire.MaxLLCLenV2 bytes.
+	Long []byte
 	// Off and Len are the part of Conn's send buffer that an [ActWrite]
 	// takes, in bytes.
 	Off, Len int
@@ -72,4 +75,12 @@ type Action struct {
 	// Token is to be handed to [Group.Sent]; zero means unsignaled.
 	Token uint64
 	Err   error
+}
+
+// Message returns the message of an [ActSend].
+func (a *Action) Message() []byte {
+	if a.Long != nil {
+		return a.Long
+	}
+	return a.Msg[:]
 }

@@ -105,6 +105,12 @@ type Env interface {
 // Config describes a link group to [New].
 type Config struct {
 	Role Role
+	// Version is the version of SMC that the CLC messages agreed on: 1 or
+	// 2. Zero means 1.
+	Version uint8
+	// PeerOS is the operating system that the peer named in version 2
+	// (wire.OSLinux...). Linux deviates from the specification.
+	PeerOS uint8
 	// ID names the group locally and prefixes the user ids of its links.
 	ID                  [4]byte
 	LocalPeerID, PeerID wire.PeerID
@@ -112,7 +118,8 @@ type Config struct {
 	// Devices are the candidates for links; the first takes the first one.
 	Devices []Device
 	// MaxLinks is the largest number of symmetric links, 2 to 8. Less means
-	// 2. One asymmetric link may come on top (RFC 7609, section 2.2.2).
+	// 2. One asymmetric link may come on top (RFC 7609, section 2.2.2). In
+	// version 2 it is what the CLC messages agreed on, 1 or 2.
 	MaxLinks int
 	// MaxConns is the largest number of connections. Zero means 255.
 	MaxConns int
@@ -128,6 +135,7 @@ type Config struct {
 	// Linux client declines a server that has eye catchers. A client does as
 	// the server does, and a server without eye catchers still uses them
 	// with a client whose CONFIRM LINK shows that it knows nothing else.
+	// Version 2 has none.
 	EyeCatcher bool
 	// Timers bound all waiting. The zero value means [DefaultTimers].
 	Timers Timers

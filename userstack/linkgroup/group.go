@@ -108,6 +108,7 @@ type Group struct {
 	peerEye  bool
 	settling bool
 	maxLinks int
+	layout   wire.LLCLayout // of our messages; version 2: as the peer's are
 
 	actions []Action
 	timers  [numTimers]time.Time
@@ -131,7 +132,16 @@ type Group struct {
 
 // New returns a group without links. Zero fields of cfg get their defaults.
 func New(cfg Config, env Env, now time.Time) *Group {
-	cfg.MaxLinks = min(max(cfg.MaxLinks, 2), maxLinks)
+	cfg.Version = max(cfg.Version, wire.Version1)
+	switch {
+	case cfg.Version < wire.Version2:
+		cfg.MaxLinks = min(max(cfg.MaxLinks, 2), maxLinks)
+	default:
+		cfg.EyeCatcher = false
+		if cfg.MaxLinks != 1 {
+			cfg.MaxLinks = 2 // CONFIRM RKEY has no room for more
+		}
+	}
 	if cfg.MaxConns <= 0 {
 		cfg.MaxConns = 255
 	}
@@ -149,6 +159,7 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	g := &Group{
 		cfg: cfg, env: env, log: cfg.Log, now: now,
 		eye: cfg.EyeCatcher && cfg.Role == Server, maxLinks: cfg.MaxLinks,
+		layout:  wire.LLCLayoutFor(cfg.Version, cfg.PeerOS),
 		devices: append([]Device(nil), cfg.Devices...),
 		conns:   map[uint32]*Conn{},
 	}
@@ -169,6 +180,18 @@ func (g *Group) LocalPeerID() wire.PeerID { return g.cfg.LocalPeerID }
 
 // PeerID returns the id of the peer.
 func (g *Group) PeerID() wire.PeerID { return g.cfg.PeerID }
+
+// Version returns the version of SMC.
+func (g *Group) Version() uint8 { return g.cfg.Version }
+
+func (g *Group) v2() bool { return g.cfg.Version >= wire.Version2 }
+
+// SetPeer says who the peer is where CONFIRM tells more than the proposal: a
+// server of version 2 calls it before [Group.ConnectFirst].
+func (g *Group) SetPeer(id wire.PeerID, os uint8) {
+	g.cfg.PeerID, g.cfg.PeerOS = id, os
+	g.layout = wire.LLCLayoutFor(g.cfg.Version, os)
+}
 
 // VLAN returns the VLAN id, 0 for none.
 func (g *Group) VLAN() uint16 { return g.cfg.VLAN }
@@ -204,7 +227,7 @@ func (g *Group) Type() Type {
 				if t != TypeSymmetric {
 					t = TypeAsymmetricLocal
 				}
-			case samePeerPort(l.peer, m.peer):
+			case g.samePeerPort(l.peer, m.peer):
 				if t != TypeSymmetric {
 					t = TypeAsymmetricPeer
 				}
@@ -236,7 +259,7 @@ func (g *Group) HasLink(peer wire.GID, mac wire.MAC, qpn uint32) bool {
 
 func (g *Group) linkTo(peer Endpoint) *Link {
 	for _, l := range g.links {
-		if l.state != LinkActivating && samePeerPort(l.peer, peer) && (peer.QPN == 0 || l.peer.QPN == peer.QPN) {
+		if l.state != LinkActivating && g.samePeerPort(l.peer, peer) && (peer.QPN == 0 || l.peer.QPN == peer.QPN) {
 			return l
 		}
 	}

@@ -109,6 +109,7 @@ type request struct {
 
 type llcItem struct {
 	msg  [MsgLen]byte
+	long []byte // the message in place of msg
 	then after
 	on   *Link
 }
@@ -147,8 +148,10 @@ func (l *Link) State() LinkState { return l.state }
 // ConnCount returns how many connections write over the link.
 func (l *Link) ConnCount() int { return l.conns }
 
-// peerPort says whether two links end at the same port of the peer.
-func samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && a.MAC == b.MAC }
+// samePeerPort says whether two links end at the same port of the peer. In
+// version 2 the GID, an address, does it alone: proposals of Linux that offer
+// nothing else come without MAC.
+func (g *Group) samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && (g.v2() || a.MAC == b.MAC) }
 
 // room returns how many work requests the data path may post.
 func (l *Link) room() int { return len(l.sq) - llcReserve - l.used }
@@ -181,10 +184,15 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 		return
 	}
 	var it llcItem
-	b, err := m.AppendBinary(it.msg[:0])
-	if err != nil || len(b) != MsgLen {
+	b, err := wire.AppendLLC(it.msg[:0], l.g.layout, m)
+	if err != nil || len(b) < MsgLen {
 		// All values come from this package or were parsed.
 		panic("linkgroup: cannot encode " + m.LLCType().String())
+	}
+	if len(b) > MsgLen {
+		it.long = b
+	} else {
+		copy(it.msg[:], b) // nothing if it is there
 	}
 	it.then, it.on = then, on
 	if len(l.llcq) >= maxLLCQueue {
@@ -201,7 +209,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 func (l *Link) postLLC(it *llcItem) {
 	r := l.push(1)
 	r.then, r.on = it.then, it.on
-	l.g.act(Action{Kind: ActSend, Link: l, Msg: it.msg, Token: r.token})
+	l.g.act(Action{Kind: ActSend, Link: l, Msg: it.msg, Long: it.long, Token: r.token})
 }
 
 // pump gives the free part of the send queue to those who wait for it.

@@ -215,7 +215,7 @@ func (g *Group) connect(l *Link, peer Endpoint) error {
 func (g *Group) sendConfirmLink(l *Link, reply bool) {
 	l.sendLLC(wire.ConfirmLink{
 		Reply: reply, NoEyecatcher: !g.eye, MAC: l.local.MAC, GID: l.local.GID, QPN: wire.QPN(l.local.QPN),
-		LinkNum: l.id, LinkUserID: l.uid, MaxLinks: uint8(g.maxLinks),
+		LinkNum: l.id, LinkUserID: l.uid, MaxLinks: uint8(g.maxLinks), MaxConns: uint8(min(g.cfg.MaxConns, 255)),
 	}, nothing, nil)
 }
 
@@ -251,11 +251,11 @@ func (g *Group) recvLLC(l *Link, msg []byte) {
 		g.violation(l, err)
 		return
 	}
-	if h, err := wire.ParseLLCHeader(msg); err == nil && h.Layout.V2() {
-		g.violation(l, fmt.Errorf("%w: %s of version 2 in a link group of version 1", ErrProtocol, m.LLCType()))
+	g.log.Debug("received", "link", l.id, "msg", m.LLCType(), "reply", m.IsReply())
+	if !g.sameVersion(msg) {
+		g.violation(l, fmt.Errorf("%s in a link group of version %d", m.LLCType(), g.cfg.Version))
 		return
 	}
-	g.log.Debug("received", "link", l.id, "msg", m.LLCType(), "reply", m.IsReply())
 	if l.delAsked {
 		// We have told the server that this link is gone (appendix C.7.1).
 		if d, ok := m.(wire.DeleteLink); !ok || !d.All {
@@ -273,6 +273,10 @@ func (g *Group) recvLLC(l *Link, msg []byte) {
 			g.recvAddLinkReply(l, m)
 		case !m.Reply:
 			g.recvAddLink(l, m)
+		}
+	case wire.ReqAddLink:
+		if g.cfg.Role == Server && !m.Reply {
+			g.recvReqAddLink(l, m)
 		}
 	case wire.AddLinkCont:
 		if m.Reply == (g.cfg.Role == Server) {
@@ -298,9 +302,28 @@ func (g *Group) recvLLC(l *Link, msg []byte) {
 		} else {
 			g.recvDeleteRKey(l, m)
 		}
+	case wire.DeleteRKeyV2:
+		if m.Reply {
+			g.recvDeleteRKeyReply(l)
+		} else {
+			g.recvDeleteRKeyV2(l, m)
+		}
 	case wire.TestLink:
 		g.recvTestLink(l, m)
 	}
+}
+
+// sameVersion checks that a well-formed message is of the version of the
+// group. It keeps to the byte order in which a peer of version 2 writes.
+func (g *Group) sameVersion(msg []byte) bool {
+	h, err := wire.ParseLLCHeader(msg)
+	if err != nil || h.Layout.V2() != g.v2() {
+		return false
+	}
+	if g.v2() {
+		g.layout = h.Layout
+	}
+	return true
 }
 
 // recvConfirmLink takes the request on the client and the reply on the
@@ -345,6 +368,10 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		return
 	}
 	g.phase = phaseSecond
+	if g.maxLinks < 2 {
+		g.open()
+		return
+	}
 	if g.cfg.Role == Server {
 		g.clear(timerFirst)
 		g.addWanted = true
@@ -354,7 +381,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 }
 
 func (g *Group) checkConfirmLink(l *Link, m wire.ConfirmLink) error {
-	if !samePeerPort(l.peer, Endpoint{GID: m.GID, MAC: m.MAC}) || uint32(m.QPN) != l.peer.QPN {
+	if !g.samePeerPort(l.peer, Endpoint{GID: m.GID, MAC: m.MAC}) || uint32(m.QPN) != l.peer.QPN {
 		return fmt.Errorf("%w: CONFIRM LINK names another end: %s %s %s", ErrProtocol, m.GID, m.MAC, m.QPN)
 	}
 	if o := g.linkByID(m.LinkNum); m.LinkNum == 0 || l.id != 0 && l.id != m.LinkNum || l.id == 0 && o != nil {
@@ -370,7 +397,11 @@ func (g *Group) checkConfirmLink(l *Link, m wire.ConfirmLink) error {
 // set the bits after a server that has knows nothing but the RFC.
 func (g *Group) negotiate(m wire.ConfirmLink) {
 	if m.MaxLinks != 0 {
-		g.maxLinks = max(2, min(g.maxLinks, int(m.MaxLinks)))
+		least := 2
+		if g.v2() {
+			least = 1
+		}
+		g.maxLinks = max(least, min(g.maxLinks, int(m.MaxLinks)))
 	}
 	g.peerEye = !m.NoEyecatcher
 	if g.cfg.Role == Client || g.peerEye {

@@ -41,6 +41,11 @@ import (
 //	confirm       | timer, failure, wrong values  | -           | free, DELETE LINK to the server,     | C.7.1
 //	              |                               |             | opens when that is answered          |
 //	-             | new device, path lacking      | -           | ADD LINK to the server (no answer)   | 3.5.5.1.2
+//
+// In version 2 ADD LINK itself and its reply carry the RTokens, so that the
+// step addCont is passed at once and no CONTINUATION is sent; and the client
+// tells a new device by REQUEST ADD LINK, which a server that has no path for
+// it answers.
 
 // pickDevice chooses the server's end of another link.
 func (g *Group) pickDevice() (Device, bool) {
@@ -91,7 +96,7 @@ func (g *Group) fits(dev Device, peer Endpoint) bool {
 			continue
 		}
 		active++
-		sameDev, samePort := l.dev.ID == dev.ID, samePeerPort(l.peer, peer)
+		sameDev, samePort := l.dev.ID == dev.ID, g.samePeerPort(l.peer, peer)
 		if sameDev && samePort {
 			return false
 		}
@@ -128,14 +133,30 @@ func (g *Group) startAdd() {
 	}
 	g.ex = exchange{kind: exAdd, step: waitAddReply, via: via, link: l, pairs: pairs, peerLeft: -1}
 	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
-	via.sendLLC(addLinkMsg(l, false), nothing, nil)
+	g.sendAddLink(false)
 }
 
-func addLinkMsg(l *Link, reply bool) wire.AddLink {
-	return wire.AddLink{
+// sendAddLink sends our end of the link to add; in version 2 with our RTokens
+// on it.
+func (g *Group) sendAddLink(reply bool) {
+	ex := &g.ex
+	l := ex.link
+	m := wire.AddLink{
 		Reply: reply, MAC: l.local.MAC, GID: l.local.GID, QPN: wire.QPN(l.local.QPN),
 		LinkNum: l.id, MTU: wire.MTU(l.local.MTU), PSN: wire.PSN(l.local.PSN),
 	}
+	if g.v2() {
+		m.Ext = &wire.AddLinkExt{Direct: true, TargetGID: ex.via.peer.GID}
+		for ; ex.told < len(ex.pairs); ex.told++ {
+			m.Ext.Pairs = append(m.Ext.Pairs, g.pair(ex.pairs[ex.told]))
+		}
+	}
+	ex.via.sendLLC(m, nothing, nil)
+}
+
+// pair names an RMB on the link that carries the exchange and on the new one.
+func (g *Group) pair(r *rmb) wire.RKeyPair {
+	return wire.RKeyPair{RefRKey: r.at[g.ex.via.slot].RKey, New: r.at[g.ex.link.slot].RToken}
 }
 
 // pairsFor registers the RMBs that the peer knows on a new link.
@@ -167,12 +188,29 @@ func (g *Group) retryAdd() {
 
 // recvAddLinkWish is the client's hint that it has a new device.
 func (g *Group) recvAddLinkWish(m wire.AddLink) {
-	if g.ex.kind == exAdd || g.Type() == TypeSymmetric {
-		return
+	g.hearWish(m.GID)
+}
+
+// hearWish reports whether the server has a use for the client's device.
+func (g *Group) hearWish(gid wire.GID) bool {
+	if g.ex.kind == exAdd || g.Type() == TypeSymmetric || g.maxLinks < 2 {
+		return false
 	}
-	g.log.Debug("client has another device", "gid", m.GID)
+	g.log.Debug("client has another device", "gid", gid)
 	g.addTries = 0
 	g.addWanted = true
+	return true
+}
+
+// recvReqAddLink is that hint in version 2. A reply says no.
+func (g *Group) recvReqAddLink(l *Link, m wire.ReqAddLink) {
+	var gid wire.GID
+	if len(m.GIDs) > 0 {
+		gid = m.GIDs[0]
+	}
+	if !g.hearWish(gid) {
+		l.sendLLC(wire.ReqAddLink{Reply: true}, nothing, nil)
+	}
 }
 
 // newDevice tries what a device that came up is good for.
@@ -182,10 +220,14 @@ func (g *Group) newDevice(d Device) {
 		g.addWanted = true
 		return
 	}
-	if t := g.Type(); t != TypeSingle && t != TypeAsymmetricLocal {
+	if t := g.Type(); t != TypeSingle && t != TypeAsymmetricLocal || g.maxLinks < 2 {
 		return
 	}
 	if slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActive && l.dev.ID == d.ID }) {
+		return
+	}
+	if g.v2() {
+		g.bestLink(nil).sendLLC(wire.ReqAddLink{GIDs: []wire.GID{d.GID}}, nothing, nil)
 		return
 	}
 	// No queue pair exists yet; the server does not answer this message.
@@ -216,6 +258,9 @@ func (g *Group) acceptLink(via *Link, m wire.AddLink, peer Endpoint) error {
 	if !m.MTU.Valid() {
 		return fmt.Errorf("%w: MTU code %d", ErrInvalidParams, m.MTU)
 	}
+	if g.maxLinks < 2 {
+		return fmt.Errorf("%w: ADD LINK although one link was agreed on", ErrProtocol)
+	}
 	if m.LinkNum == 0 || g.linkByID(m.LinkNum) != nil || peer.QPN == 0 {
 		return fmt.Errorf("%w: link number %d, queue pair %s", ErrInvalidParams, m.LinkNum, m.QPN)
 	}
@@ -238,8 +283,20 @@ func (g *Group) acceptLink(via *Link, m wire.AddLink, peer Endpoint) error {
 	}
 	g.ex = exchange{kind: exAdd, step: waitAddCont, via: via, link: l, pairs: pairs, peerLeft: -1}
 	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
-	via.sendLLC(addLinkMsg(l, true), nothing, nil)
+	g.sendAddLink(true)
+	if g.v2() {
+		g.recvAddLinkExt(m.Ext)
+	}
 	return nil
+}
+
+// recvAddLinkExt takes the peer's RTokens on the new link in version 2: all
+// at once.
+func (g *Group) recvAddLinkExt(x *wire.AddLinkExt) {
+	if x != nil && !g.learnPairs(x.Pairs) {
+		return
+	}
+	g.pairsDone()
 }
 
 // clientDevice chooses our end of a link to the server's port: a device
@@ -283,6 +340,10 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		return
 	}
 	ex.step = waitAddCont
+	if g.v2() {
+		g.recvAddLinkExt(m.Ext)
+		return
+	}
 	g.sendAddLinkCont(false)
 }
 
@@ -291,8 +352,7 @@ func (g *Group) sendAddLinkCont(reply bool) {
 	ex := &g.ex
 	m := wire.AddLinkCont{Reply: reply, LinkNum: ex.link.id, Left: uint8(len(ex.pairs) - ex.told)}
 	for i := range m.Count() {
-		r := ex.pairs[ex.told+i]
-		m.Pairs[i] = wire.RKeyPair{RefRKey: r.at[ex.via.slot].RKey, New: r.at[ex.link.slot].RToken}
+		m.Pairs[i] = g.pair(ex.pairs[ex.told+i])
 	}
 	ex.told += m.Count()
 	ex.via.sendLLC(m, nothing, nil)
@@ -310,13 +370,8 @@ func (g *Group) recvAddLinkCont(via *Link, m wire.AddLinkCont) {
 		g.carrierFailed(fmt.Errorf("%w: ADD LINK CONTINUATION with %d RTokens left, not %d", ErrProtocol, m.Left, ex.peerLeft))
 		return
 	}
-	for _, p := range m.Pairs[:m.Count()] {
-		t := g.addRToken(via, wire.RToken{RKey: p.RefRKey}, true)
-		if t == nil {
-			g.carrierFailed(fmt.Errorf("%w: more than %d RMBs", ErrProtocol, maxRMBs))
-			return
-		}
-		t.at[ex.link.slot] = slotToken{ok: true, RToken: p.New}
+	if !g.learnPairs(m.Pairs[:m.Count()]) {
+		return
 	}
 	ex.peerLeft = int(m.Left) - m.Count()
 	if g.cfg.Role == Client {
@@ -328,6 +383,27 @@ func (g *Group) recvAddLinkCont(via *Link, m wire.AddLinkCont) {
 		}
 		return
 	}
+	g.pairsDone()
+}
+
+// learnPairs takes RTokens of the peer on the new link. False means that the
+// exchange has failed.
+func (g *Group) learnPairs(pairs []wire.RKeyPair) bool {
+	ex := &g.ex
+	for _, p := range pairs {
+		t := g.addRToken(ex.via, wire.RToken{RKey: p.RefRKey}, true)
+		if t == nil {
+			g.carrierFailed(fmt.Errorf("%w: more than %d RMBs", ErrProtocol, maxRMBs))
+			return false
+		}
+		t.at[ex.link.slot] = slotToken{ok: true, RToken: p.New}
+	}
+	return true
+}
+
+// pairsDone goes on when each side knows the other's RMBs on the new link.
+func (g *Group) pairsDone() {
+	ex := &g.ex
 	// A connection could not move to a link that does not know its RMB.
 	for _, t := range slices.Clone(g.rtokens) {
 		if t.at[ex.link.slot].ok {
@@ -384,13 +460,13 @@ func (g *Group) trim(keep *Link) {
 		ok := true
 		for i, a := range active {
 			for _, b := range active[:i] {
-				if a != x && b != x && (a.dev.ID == b.dev.ID || samePeerPort(a.peer, b.peer)) {
+				if a != x && b != x && (a.dev.ID == b.dev.ID || g.samePeerPort(a.peer, b.peer)) {
 					ok = false
 				}
 			}
 		}
 		shares := slices.ContainsFunc(active, func(a *Link) bool {
-			return a != x && (a.dev.ID == x.dev.ID || samePeerPort(a.peer, x.peer))
+			return a != x && (a.dev.ID == x.dev.ID || g.samePeerPort(a.peer, x.peer))
 		})
 		if ok && shares {
 			x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric

@@ -42,6 +42,10 @@ const (
 	rkDelete
 )
 
+// deleteRKeyMaxV2 is how many RKeys go into one DELETE RKEY of version 2: what
+// leaves it at the length of the other messages.
+const deleteRKeyMaxV2 = 9
+
 // rkeyExchange is our exchange under way.
 type rkeyExchange struct {
 	kind rkKind
@@ -259,20 +263,29 @@ func (g *Group) retire(r *rmb) {
 
 func (g *Group) deleteRKeys() {
 	via := g.bestLink(nil)
-	m := wire.DeleteRKey{}
 	rk := rkeyExchange{kind: rkDelete, via: via}
+	most := len(wire.DeleteRKey{}.RKeys)
+	if g.v2() {
+		most = deleteRKeyMaxV2
+	}
+	var keys []uint32
 	for _, r := range g.rmbs {
-		if via != nil && r.state == rmbDeleting && r.inUse == 0 && int(m.Count) < len(m.RKeys) {
-			m.RKeys[m.Count] = r.at[via.slot].RKey
-			m.Count++
+		if via != nil && r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
+			keys = append(keys, r.at[via.slot].RKey)
 			rk.rmbs = append(rk.rmbs, r)
 		}
 	}
-	if m.Count == 0 {
+	if len(keys) == 0 {
 		return
 	}
 	g.rk = rk
-	via.sendLLC(m, nothing, nil)
+	if g.v2() {
+		via.sendLLC(wire.DeleteRKeyV2{RKeys: keys}, nothing, nil)
+	} else {
+		m := wire.DeleteRKey{Count: uint8(len(keys))}
+		copy(m.RKeys[:], keys)
+		via.sendLLC(m, nothing, nil)
+	}
 	g.set(timerRKey, g.now.Add(g.cfg.Timers.LLC))
 }
 
@@ -293,18 +306,37 @@ func (g *Group) recvDeleteRKeyReply(l *Link) {
 func (g *Group) recvDeleteRKey(l *Link, m wire.DeleteRKey) {
 	m.Reply = true
 	for i, k := range m.RKeys[:m.Count] {
-		t := g.findRToken(l, k)
-		if t == nil {
+		if !g.forgetRKey(l, k) {
 			m.Negative = true
 			m.ErrorMask |= 0x80 >> i
-			continue
 		}
-		if t.conns > 0 {
-			g.rkeyLost(t)
-		}
-		g.dropRToken(t)
 	}
 	l.sendLLC(m, nothing, nil)
+}
+
+// recvDeleteRKeyV2 is recvDeleteRKey for version 2.
+func (g *Group) recvDeleteRKeyV2(l *Link, m wire.DeleteRKeyV2) {
+	re := wire.DeleteRKeyV2{Reply: true, Count: m.Count}
+	for _, k := range m.RKeys {
+		if !g.forgetRKey(l, k) {
+			re.Negative = true
+			re.Invalid++
+		}
+	}
+	l.sendLLC(re, nothing, nil)
+}
+
+// forgetRKey forgets an RMB of the peer; false if there is none of that RKey.
+func (g *Group) forgetRKey(l *Link, rkey uint32) bool {
+	t := g.findRToken(l, rkey)
+	if t == nil {
+		return false
+	}
+	if t.conns > 0 {
+		g.rkeyLost(t)
+	}
+	g.dropRToken(t)
+	return true
 }
 
 // rkeyLost ends connections whose RMB the peer has freed: for the peer they

@@ -37,6 +37,8 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 	eye := r.IntN(2) == 0
 	edit := func(c *Config) {
 		c.EyeCatcher = eye
+		c.Version = 1 + uint8(seed%2)
+		c.PeerOS = []uint8{wire.OSLinux, wire.OSZOS}[seed/2%2]
 		c.SendQueue = []int{16, 24, 48}[r.IntN(3)]
 		c.RMBEsPerRMB = 1 + r.IntN(5)
 		c.Timers.RMBIdle = time.Duration(1+r.IntN(50)) * time.Millisecond

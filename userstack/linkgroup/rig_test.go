@@ -55,7 +55,7 @@ func (r *rig) take() []Action {
 				r.tok[a.Link] = a.Token
 			}
 			if a.Kind == ActSend {
-				r.last = a.Msg[:]
+				r.last = a.Message()
 			}
 		case ActConnClosed:
 			r.close = append(r.close, a.Err)
@@ -75,7 +75,7 @@ func (r *rig) sent() string {
 	var out []string
 	for _, a := range r.acts {
 		if a.Kind == ActSend {
-			out = append(out, describe(a.Msg[:]))
+			out = append(out, describe(a.Message()))
 		}
 	}
 	r.acts = nil

@@ -347,7 +347,7 @@ func (s *sim) deliver(q *qp, a Action, src []byte) {
 	}
 	p := s.qps[q.peer]
 	down := s.dead[q.l.local.GID] || s.dead[q.l.peer.GID]
-	drop := a.Kind == ActSend && s.block != nil && s.block(q.h, q.l, a.Msg[:])
+	drop := a.Kind == ActSend && s.block != nil && s.block(q.h, q.l, a.Message())
 	if p == nil || p.state < 1 || down || drop && s.tap == nil {
 		q.broken = true
 		s.after(10*time.Millisecond, func() { s.breakQP(q) })
@@ -356,7 +356,7 @@ func (s *sim) deliver(q *qp, a Action, src []byte) {
 	if a.Kind == ActWrite {
 		s.write(p, a, src)
 	} else {
-		msg := append([]byte(nil), a.Msg[:]...)
+		msg := append([]byte(nil), a.Message()...)
 		if s.tap != nil {
 			s.tap(q.h, q.l, msg)
 		}

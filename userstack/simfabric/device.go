@@ -108,12 +108,13 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	return p, nil
 }
 
-// GIDs implements rdmaverbs.Device: the table has one RoCE version 1 entry.
+// GIDs implements rdmaverbs.Device: the table has one RoCE version 1 entry, and
+// one of RoCE version 2 for each IPv4 address.
 func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
-	return []rdmaverbs.GIDEntry{{GID: d.n.gid, Type: rdmaverbs.RoCEv1, NetDev: d.n.Name}}, nil
+	return slices.Clone(d.n.gids), nil
 }
 
 // Events implements rdmaverbs.Device.

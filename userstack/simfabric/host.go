@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -62,7 +63,7 @@ type netdev struct {
 	host   *Host
 	index  int
 	mac    net.HardwareAddr
-	gid    rdmaverbs.GID // RoCE version 1
+	gids   []rdmaverbs.GIDEntry
 	lan    *lan
 	up     bool
 	gone   bool
@@ -87,12 +88,15 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 			mac:    net.HardwareAddr{2, 0, 0, 0, byte(w.lastID >> 8), byte(w.lastID)},
 			opened: map[*Device]struct{}{},
 		}
-		n.gid = linkLocal(n.mac)
+		n.gids = []rdmaverbs.GIDEntry{{GID: linkLocal(n.mac), Type: rdmaverbs.RoCEv1, NetDev: d.Name}}
 		for _, p := range d.Addrs {
 			if w.addrs[p.Addr()] != nil {
 				panic(fmt.Sprintf("simfabric: address %s exists", p.Addr()))
 			}
 			w.addrs[p.Addr()] = n
+			if p.Addr().Is4() {
+				n.gids = append(n.gids, rdmaverbs.GIDEntry{GID: p.Addr().As16(), Type: rdmaverbs.RoCEv2, NetDev: d.Name})
+			}
 		}
 		h.devs = append(h.devs, n)
 	}
@@ -230,7 +234,7 @@ func (n *netdev) reaches(o *netdev) bool {
 func (w *World) byGID(n *netdev, g rdmaverbs.GID) *netdev {
 	for _, h := range w.hosts {
 		for _, o := range h.devs {
-			if o.gid == g && o.lan == n.lan {
+			if o.lan == n.lan && slices.ContainsFunc(o.gids, func(e rdmaverbs.GIDEntry) bool { return e.GID == g }) {
 				return o
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 // qp is a queue pair. Its state is guarded by World.mu.
 type qp struct {
+	gid    rdmaverbs.GID // it sends from
 	w      *World
 	dev    *Device
 	pd     *pd
@@ -48,9 +49,28 @@ type sendWQE struct {
 }
 
 type recvWQE struct {
-	id  uint64
-	sg  rdmaverbs.SGE
-	bad bool
+	id       uint64
+	sg, more rdmaverbs.SGE
+	bad      bool
+}
+
+// put stores a message.
+func (r *recvWQE) put(b []byte) {
+	for _, g := range []rdmaverbs.SGE{r.sg, r.more} {
+		if g.Len > 0 {
+			b = b[copy(g.MR.(*mr).buf[g.Off:g.Off+g.Len], b):]
+		}
+	}
+}
+
+// gone says that memory of the request is no longer registered.
+func (r *recvWQE) gone() bool {
+	for _, g := range []rdmaverbs.SGE{r.sg, r.more} {
+		if m, _ := g.MR.(*mr); m != nil && m.closed {
+			return true
+		}
+	}
+	return false
 }
 
 // CreateQP implements rdmaverbs.PD.
@@ -65,7 +85,7 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 		return bad("completion queue of another device")
 	case init.Port != 1:
 		return bad("no such port")
-	case init.SGIDIndex != 0:
+	case init.SGIDIndex < 0 || init.SGIDIndex >= len(p.dev.n.gids):
 		return bad("no such GID index")
 	case init.MaxSend < 0 || init.MaxSend > maxQPWR || init.MaxRecv < 0 || init.MaxRecv > maxQPWR:
 		return bad("queue size")
@@ -79,7 +99,7 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 	if p.closed || scq.closed || rcq.closed {
 		return nil, fmt.Errorf("simfabric: create queue pair: %w", rdmaverbs.ErrClosed)
 	}
-	q := &qp{w: w, dev: p.dev, pd: p, init: init, scq: scq, rcq: rcq, state: rdmaverbs.QPSInit}
+	q := &qp{w: w, gid: p.dev.n.gids[init.SGIDIndex].GID, dev: p.dev, pd: p, init: init, scq: scq, rcq: rcq, state: rdmaverbs.QPSInit}
 	for q.qpn < 16 || w.qps[q.qpn] != nil {
 		q.qpn = w.rng.Uint32N(1<<24 - 1)
 	}
@@ -220,7 +240,11 @@ func (q *qp) PostRecv(wrs ...rdmaverbs.RecvWR) (int, error) {
 		if err != nil {
 			return i, err
 		}
-		q.rq = append(q.rq, recvWQE{id: wr.ID, sg: wr.SG, bad: !ok})
+		ok2, err := q.checkSGE(&wr.More, rdmaverbs.AccessLocalWrite)
+		if err != nil {
+			return i, err
+		}
+		q.rq = append(q.rq, recvWQE{id: wr.ID, sg: wr.SG, more: wr.More, bad: !ok || !ok2})
 	}
 	return len(wrs), nil
 }

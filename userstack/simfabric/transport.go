@@ -153,13 +153,13 @@ func (q *qp) peer() *qp {
 		return nil
 	}
 	p := q.w.qps[q.rtr.DQPN]
-	if p == nil || p.dev.n.gid != q.rtr.DGID || p.dev.closed || p.dev.gone {
+	if p == nil || p.gid != q.rtr.DGID || p.dev.closed || p.dev.gone {
 		return nil
 	}
 	if p.state != rdmaverbs.QPSRTR && p.state != rdmaverbs.QPSRTS {
 		return nil
 	}
-	if p.rtr.DQPN != q.qpn || p.rtr.DGID != q.dev.n.gid || p.rtr.RQPSN != q.rts.SQPSN {
+	if p.rtr.DQPN != q.qpn || p.rtr.DGID != q.gid || p.rtr.RQPSN != q.rts.SQPSN {
 		return nil
 	}
 	return p
@@ -178,16 +178,20 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 	wc := rdmaverbs.WC{QPN: p.qpn, Op: rdmaverbs.WCRecv, Len: w.length}
 	switch wr.Op {
 	case rdmaverbs.OpSend, rdmaverbs.OpSendImm:
-		r := p.rq[0]
-		m, _ := r.sg.MR.(*mr)
+		r := &p.rq[0]
 		switch {
 		case w.length == 0:
-		case r.bad || m != nil && m.closed:
+		case r.bad || r.gone():
 			return p.refuse(rdmaverbs.StatusLocProtErr), false
-		case w.length > r.sg.Len:
+		case w.length > r.sg.Len+r.more.Len:
 			return p.refuse(rdmaverbs.StatusLocLenErr), false
-		default:
+		case w.length <= r.sg.Len:
+			m := r.sg.MR.(*mr)
 			w.gather(m.buf[r.sg.Off : r.sg.Off+w.length])
+		default:
+			msg := make([]byte, w.length)
+			w.gather(msg)
+			r.put(msg)
 		}
 	case rdmaverbs.OpWrite, rdmaverbs.OpWriteImm:
 		wc.Op = rdmaverbs.WCRecvWriteImm

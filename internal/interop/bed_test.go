@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/internal/guest"
+)
+
+const (
+	// commandLimit bounds each command in the guest.
+	commandLimit = time.Minute
+
+	netns      = "user"
+	kernelAddr = "10.7.2.1"
+	userAddr   = "10.7.2.2"
+	eid        = "SMCV2-EXAMPLE-UEID"
+)
+
+// bed is a guest with the kernel's SMC at one end of a veth pair and the stack
+// in user space at the other.
+type bed struct {
+	*guest.Guest
+	smcr, peer string // programs, by their names in the guest
+	stack      *guest.Cmd
+}
+
+// A side of the veth pair.
+type side struct {
+	*bed
+	backend string
+	addr    string
+	prefix  []string // begins every command there
+	under   []string // begins the commands that make connections
+	sockets []string // option of the peer
+}
+
+// newBed makes both sides, on one LAN with the given number of devices each.
+func newBed(t *testing.T, devices int) (kernel, user *side) {
+	t.Helper()
+	g := guest.New(t, guest.Config{Name: "linux"})
+	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
+	dir := t.TempDir()
+	push := func(name, pkg string) string {
+		file := filepath.Join(dir, name)
+		if err := guest.Build(t.Context(), pkg, file); err != nil {
+			t.Fatal(err)
+		}
+		name, err := g.Push(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	b := &bed{Guest: g, smcr: push("smcr", "smcr/cmd/smcr"), peer: push("peer", "smcr/internal/interop/peer")}
+	kernel = &side{bed: b, backend: "kernel", addr: kernelAddr, sockets: []string{"-smc"}}
+	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
+	user.under = []string{b.smcr, "run", "--mode", "user", "--"}
+
+	if err := g.LoadSMC(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kernel.run(t, "ip", "netns", "add", netns)
+	user.run(t, "ip", "link", "set", "lo", "up")
+	kernel.run(t, "ip", "link", "add", "lan", "type", "bridge")
+	// The bridge must not answer ARP for the addresses of k0 and k1.
+	kernel.run(t, "sysctl", "-qw", "net.ipv4.conf.lan.arp_ignore=8")
+	kernel.run(t, "ip", "link", "set", "lan", "up")
+	for i := range devices {
+		// The kernel's end of its own wire to the bridge is k0, k1.
+		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i))
+		b.wire(t, user, fmt.Sprintf("u%d", i), addrOf(userAddr, i))
+		rxe := fmt.Sprintf("rxe%d", i)
+		if err := g.AddRXE(t.Context(), rxe, fmt.Sprintf("k%d", i)); err != nil {
+			t.Fatal(err)
+		}
+		kernel.smcrun(t, "pnet", "add", "SMC1", "-I", fmt.Sprintf("k%d", i), "-D", rxe)
+	}
+	kernel.smcrun(t, "ueid", "add", eid)
+
+	b.stack = g.Command("ip", "netns", "exec", netns, b.smcr, "serve", "--roce", "v2", "--log-level", "debug")
+	if err := b.stack.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r := b.stop(t, b.stack)
+		if t.Failed() {
+			t.Logf("log of the stack:\n%s", r.Stderr[max(0, len(r.Stderr)-20000):])
+		}
+	})
+	eventually(t, "the stack answers", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+		defer cancel()
+		_, err := user.try(ctx, b.smcr, "--backend", "user", "info")
+		return err == nil
+	})
+	user.smcrun(t, "ueid", "add", eid)
+	return kernel, user
+}
+
+// addrOf returns the address of a side's device.
+func addrOf(first string, i int) string {
+	a := netip.MustParseAddr(first).As4()
+	a[3] += byte(10 * i)
+	return netip.AddrFrom4(a).String()
+}
+
+// wire gives a side a netdev on the LAN.
+func (b *bed) wire(t *testing.T, s *side, name, addr string) {
+	t.Helper()
+	port := "p" + name
+	commands := [][]string{
+		{"ip", "link", "add", port, "type", "veth", "peer", "name", name},
+		{"ip", "link", "set", port, "master", "lan", "up"},
+	}
+	if len(s.prefix) > 0 {
+		commands = append(commands, []string{"ip", "link", "set", name, "netns", netns})
+	}
+	for _, argv := range commands {
+		if _, err := b.Run(t.Context(), argv...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Two netdevs in one subnet: each answers for its own address only.
+	for _, set := range []string{"arp_ignore=1", "arp_announce=2", "rp_filter=0"} {
+		s.run(t, "sysctl", "-qw", "net.ipv4.conf."+name+"."+set)
+	}
+	s.run(t, "ip", "addr", "add", addr+"/24", "dev", name)
+	s.run(t, "ip", "link", "set", name, "up")
+}
+
+// try runs a command on a side.
+func (s *side) try(ctx context.Context, argv ...string) (guest.Result, error) {
+	return s.Run(ctx, append(append([]string{}, s.prefix...), argv...)...)
+}
+
+// run runs a command that must succeed and returns what it wrote.
+func (s *side) run(t *testing.T, argv ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+	defer cancel()
+	r, err := s.try(ctx, argv...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", s.backend, err, r.Stdout)
+	}
+	return r.Stdout
+}
+
+// smcrun runs an smcr command about this side's stack.
+func (s *side) smcrun(t *testing.T, args ...string) string {
+	t.Helper()
+	return s.run(t, append([]string{s.smcr, "--backend", s.backend}, args...)...)
+}
+
+// peerArgs is the command line of a peer that uses this side's stack.
+func (s *side) peerArgs(command string, args ...string) []string {
+	argv := append(append([]string{}, s.under...), s.peer, command)
+	return append(append(argv, s.sockets...), args...)
+}
+
+// connect runs a peer to its end, against the server on the other side.
+func (s *side) connect(t *testing.T, command string, to netip.AddrPort, args ...string) {
+	t.Helper()
+	t.Logf("%s: %s", s.backend, s.run(t, s.peerArgs(command, append(args, to.String())...)...))
+}
+
+// start starts a peer and waits until it has written ready. stop ends it and
+// returns what it wrote.
+func (s *side) start(t *testing.T, ready, command string, args ...string) (stop func() guest.Result) {
+	t.Helper()
+	c := s.Command(append(append([]string{}, s.prefix...), s.peerArgs(command, args...)...)...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var r *guest.Result
+	stop = func() guest.Result {
+		if r == nil {
+			x := s.stop(t, c)
+			r = &x
+		}
+		return *r
+	}
+	t.Cleanup(func() { stop() })
+	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+	defer cancel()
+	if err := c.WaitStdout(ctx, ready); err != nil {
+		t.Fatalf("%s: %v", s.backend, err)
+	}
+	return stop
+}
+
+// stop ends a command by SIGTERM.
+func (b *bed) stop(t *testing.T, c *guest.Cmd) guest.Result {
+	if err := c.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	defer cancel()
+	r, _ := c.Wait(ctx) // its status is that of the signal, for some programs
+	return r
+}
+
+// query asks a side for the rows of a list.
+func query[T any](t *testing.T, s *side, args ...string) []T {
+	t.Helper()
+	out := s.smcrun(t, append(args, "-o", "json")...)
+	var rows []T
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatalf("%s: %q: %v\n%s", s.backend, args, err, out)
+	}
+	return rows
+}
+
+// eventually waits until ok says so.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("not within 20 s: %s", what)
+			return
+		}
+	}
+}

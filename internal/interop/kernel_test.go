@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+// What the tests look at in the JSON of smcr.
+type (
+	linkGroup struct {
+		ID      string   `json:"id"`
+		Role    string   `json:"role"`
+		Type    string   `json:"type"`
+		Conns   int      `json:"conns"`
+		Version int      `json:"version"`
+		V2      *groupV2 `json:"v2"`
+	}
+	groupV2 struct {
+		Release  int    `json:"peer_release"`
+		OS       string `json:"peer_os"`
+		PeerHost string `json:"peer_host"`
+		EID      string `json:"eid"`
+	}
+	connection struct {
+		State  string         `json:"state"`
+		Mode   string         `json:"mode"`
+		Local  netip.AddrPort `json:"local"`
+		Remote netip.AddrPort `json:"remote"`
+	}
+	counters struct {
+		SMCR struct {
+			ClientV2 int `json:"client_v2"`
+			ServerV2 int `json:"server_v2"`
+		} `json:"smcr"`
+		Fallbacks struct {
+			Client int `json:"client"`
+			Server int `json:"server"`
+		} `json:"fallbacks"`
+	}
+)
+
+// stats returns the counters of a side.
+func stats(t *testing.T, s *side) counters {
+	t.Helper()
+	rows := query[counters](t, s, "stats", "show")
+	if len(rows) != 1 {
+		t.Fatalf("%s: stats %+v", s.backend, rows)
+	}
+	return rows[0]
+}
+
+// TestKernel boots one guest for all parts. In each one side has the server.
+func TestKernel(t *testing.T) {
+	kernel, user := newBed(t, 1)
+	for i, tt := range []struct {
+		name           string
+		client, server *side
+	}{
+		{"KernelToUser", kernel, user},
+		{"UserToKernel", user, kernel},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			addr := func(port int) netip.AddrPort {
+				return netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5000+100*i+port))
+			}
+			t.Run("One", func(t *testing.T) { testOne(t, tt.client, tt.server, addr(1)) })
+			if t.Failed() {
+				return
+			}
+			stop := tt.server.start(t, "listening", "serve", addr(2).String())
+			for _, size := range []int{1, 100, 1 << 16, 1<<16 + 1, 1 << 20, 5<<20 + 3} {
+				t.Run(fmt.Sprint("Bytes", size), func(t *testing.T) {
+					tt.client.connect(t, "echo", addr(2), "-bytes", fmt.Sprint(size))
+				})
+			}
+			t.Run("Parallel", func(t *testing.T) {
+				tt.client.connect(t, "echo", addr(2), "-n", "40", "-parallel", "-bytes", "300000")
+			})
+			t.Run("Short", func(t *testing.T) { tt.client.connect(t, "echo", addr(2), "-n", "200", "-bytes", "500") })
+			t.Run("Reset", func(t *testing.T) {
+				tt.client.connect(t, "reset", addr(2), "-n", "5")
+				// The link group lives on.
+				tt.client.connect(t, "echo", addr(2), "-n", "5")
+			})
+			t.Logf("server: %s", stop().Stdout)
+			for _, s := range []*side{kernel, user} {
+				eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
+				// All connections were on one link group.
+				if n := len(query[linkGroup](t, s, "linkgroup", "list")); n != i+1 {
+					t.Errorf("%s: %d link groups, want one for each direction so far", s.backend, n)
+				}
+			}
+		})
+	}
+	const conns = 1 + 6 + 40 + 200 + 5 + 5
+	for _, s := range []*side{kernel, user} {
+		x := stats(t, s)
+		if x.Fallbacks.Client != 0 || x.Fallbacks.Server != 0 || x.SMCR.ClientV2 != conns || x.SMCR.ServerV2 != conns {
+			t.Errorf("%s: %+v, want %d connections of version 2 in each direction, and no fallback", s.backend, x, conns)
+		}
+	}
+	t.Run("NoCommonEID", func(t *testing.T) { testNoCommonEID(t, kernel, user) })
+	t.Run("End", func(t *testing.T) {
+		kernel.stop(t, kernel.stack)
+		eventually(t, "kernel: link groups end with the stack", func() bool {
+			return len(query[linkGroup](t, kernel, "linkgroup", "list")) == 0
+		})
+	})
+}
+
+// testNoCommonEID: without an enterprise ID in common connections are TCP, and
+// work.
+func testNoCommonEID(t *testing.T, kernel, user *side) {
+	user.smcrun(t, "ueid", "flush")
+	user.smcrun(t, "ueid", "add", "ANOTHER")
+	for i, p := range [][2]*side{{kernel, user}, {user, kernel}} {
+		at := netip.AddrPortFrom(netip.MustParseAddr(p[1].addr), uint16(5300+i))
+		p[1].start(t, "listening", "serve", at.String())
+		p[0].connect(t, "echo", at, "-n", "3", "-bytes", "100000")
+	}
+	for _, s := range []*side{kernel, user} {
+		if x := stats(t, s).Fallbacks; x.Client != 3 || x.Server != 3 {
+			t.Errorf("%s: fallbacks %+v, want 3 as either", s.backend, x)
+		}
+	}
+}
+
+// active lists the connections that are open on a side.
+func active(t *testing.T, s *side) []connection {
+	t.Helper()
+	return slices.DeleteFunc(query[connection](t, s, "connection", "list"), func(c connection) bool {
+		return c.State == "CLOSED" || c.State == "LISTEN"
+	})
+}
+
+// testOne holds one connection and looks at both sides.
+func testOne(t *testing.T, client, server *side, at netip.AddrPort) {
+	stop := server.start(t, "listening", "serve", at.String())
+	end := client.start(t, "done", "echo", "-hold", at.String())
+	for _, s := range []*side{client, server} {
+		role := "CLNT"
+		if s == server {
+			role = "SERV"
+		}
+		list := active(t, s)
+		if len(list) != 1 || list[0].Mode != "SMCR" || list[0].State != "ACTIVE" {
+			t.Errorf("%s: connections %+v, want one that is active over SMC-R", s.backend, list)
+		}
+		groups := slices.DeleteFunc(query[linkGroup](t, s, "linkgroup", "list"), func(g linkGroup) bool { return g.Role != role })
+		if len(groups) != 1 {
+			t.Fatalf("%s: link groups %+v, want one", s.backend, groups)
+		}
+		if g := groups[0]; g.Version != 2 || g.Conns != 1 || g.Type != "SINGLE" || g.V2 == nil || *g.V2 != (groupV2{1, "LINUX", "linux", eid}) {
+			t.Errorf("%s: link group %+v, %+v", s.backend, g, g.V2)
+		}
+	}
+	end()
+	stop()
+}
+
+// TestTwoDevices has link groups of two links with the kernel.
+func TestTwoDevices(t *testing.T) {
+	kernel, user := newBed(t, 2)
+	for i, tt := range []struct {
+		name           string
+		client, server *side
+	}{
+		{"KernelToUser", kernel, user},
+		{"UserToKernel", user, kernel},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			at := netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5400+i))
+			tt.server.start(t, "listening", "serve", at.String())
+			end := tt.client.start(t, "done", "echo", "-hold", "-n", "3", at.String())
+			for _, s := range []*side{kernel, user} {
+				eventually(t, s.backend+": two links", func() bool {
+					g := query[linkGroup](t, s, "linkgroup", "list")
+					return len(g) == i+1 && g[i].Type == "SYM"
+				})
+				t.Logf("%s: %s%s", s.backend, s.smcrun(t, "linkgroup", "list"), s.smcrun(t, "link", "list"))
+			}
+			tt.client.connect(t, "echo", at, "-n", "20", "-parallel", "-bytes", "200000")
+			end()
+		})
+	}
+	t.Run("Failover", func(t *testing.T) { testFailover(t, kernel, user) })
+}
+
+// testFailover takes a device away from under connections: their data comes
+// complete over the other link.
+func testFailover(t *testing.T, kernel, user *side) {
+	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
+	user.start(t, "listening", "serve", at.String())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(time.Second)
+		user.run(t, "ip", "link", "set", "u1", "down")
+	}()
+	kernel.connect(t, "echo", at, "-n", "4", "-parallel", "-bytes", "8000000")
+	<-done
+	for s, want := range map[*side]string{kernel: "ASYMP", user: "ASYML"} {
+		// The server makes up for the link that is lost.
+		eventually(t, s.backend+": link groups of type "+want, func() bool {
+			return !slices.ContainsFunc(query[linkGroup](t, s, "linkgroup", "list"), func(g linkGroup) bool { return g.Type != want })
+		})
+		if x := stats(t, s).Fallbacks; x.Client != 0 || x.Server != 0 {
+			t.Errorf("%s: fallbacks %+v", s.backend, x)
+		}
+	}
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command peer makes the connections of the tests in package interop, over
+// AF_SMC sockets of the kernel or over TCP sockets, which smcr run takes over:
+//
+//	peer serve [-smc] ADDRESS:PORT     echo each connection to its end
+//	peer echo [-smc] [-n N] [-parallel] [-bytes B] [-hold] ADDRESS:PORT
+//	                                   connect, compare the echo, close in order
+//	peer reset [-smc] [-n N] ADDRESS:PORT
+//	                                   close with data unread
+//
+// It needs no privilege.
+package main
