@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -351,5 +353,6 @@ func errnoOf(err error) syscall.Errno {
 
 func ownerOf(c *broker.Conn) userstack.Owner {
 	l := c.Launcher()
-	return userstack.Owner{UID: l.UID, PID: uint32(l.PID), Command: l.Command}
+	program, _, _ := strings.Cut(l.Command, " ")
+	return userstack.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
 }
