@@ -105,13 +105,18 @@ func TestLossyNetdev(t *testing.T) {
 		t.Run(fmt.Sprintf("v%d", typ), func(t *testing.T) {
 			a, b := verbstest.Connect(t, hostPair(p, typ)(t), verbstest.Config{MTU: rdmaverbs.MTU1024, Reads: 4})
 			verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: uint64(typ), Ops: 400, MaxSize: 20000})
-			q := a.QP.(*qp)
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			if q.ep.stats.retransmits == 0 {
-				t.Errorf("nothing was sent again: %+v", q.ep.stats)
+			// Few packets are lost, and by chance all in one direction.
+			again := uint64(0)
+			for _, c := range []*verbstest.Conn{a, b} {
+				q := c.QP.(*qp)
+				q.mu.Lock()
+				again += uint64(q.ep.stats.retransmits)
+				t.Logf("%+v", q.ep.stats)
+				q.mu.Unlock()
 			}
-			t.Logf("%+v", q.ep.stats)
+			if again == 0 {
+				t.Error("nothing was sent again")
+			}
 		})
 	}
 }
