@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"smcr/stats"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -32,6 +33,23 @@ type clc struct {
 	owner Owner
 	v2    bool // DECLINE has the layout of version 2
 	buf   [wire.MaxCLCLen]byte
+}
+
+// rendezvous runs one side of the CLC exchange on tcp and counts how it ended.
+func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, run func(*clc, context.Context) (*Conn, error)) (*Conn, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.wg.Done()
+	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
+	release := h.bind(ctx)
+	defer release()
+	c, err := run(h, ctx)
+	s.account(side, c, err)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // bind makes ctx and the stack's end interrupt reads and writes on tcp. The

@@ -20,19 +20,7 @@ import (
 // on and carries the connection's data. After any other error tcp must be
 // closed.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	defer s.wg.Done()
-	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
-	release := h.bind(ctx)
-	defer release()
-	c, err := h.client(ctx)
-	s.account(sideClient, c, err)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return s.rendezvous(ctx, tcp, sideClient, (*clc).client)
 }
 
 func (h *clc) client(ctx context.Context) (*Conn, error) {

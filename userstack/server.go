@@ -20,19 +20,7 @@ const hsLimit = 32
 // Server runs the server's side of the rendezvous on an accepted TCP
 // connection whose peer has announced SMC. It returns as [Stack.Client] does.
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	defer s.wg.Done()
-	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
-	release := h.bind(ctx)
-	defer release()
-	c, err := h.server(ctx)
-	s.account(sideServer, c, err)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return s.rendezvous(ctx, tcp, sideServer, (*clc).server)
 }
 
 func (h *clc) server(ctx context.Context) (*Conn, error) {
