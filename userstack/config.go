@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"time"
@@ -59,6 +60,7 @@ type Config struct {
 	Log *slog.Logger
 
 	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
+	random     func() uint32                           // simulations; else the runtime's
 }
 
 // DefaultBuf is the size in bytes of send buffers and RMB elements.
@@ -99,6 +101,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.PNETs == nil {
 		c.PNETs = new(pnet.Table)
+	}
+	if c.random == nil {
+		c.random = rand.Uint32
 	}
 	if c.Hostname == "" {
 		h, err := os.Hostname()

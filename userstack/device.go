@@ -3,10 +3,13 @@
 package userstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"smcr/pnet"
@@ -157,7 +160,7 @@ func (s *Stack) watchDevice(d *device) {
 func (s *Stack) closeDevices() error {
 	s.devMu.Lock()
 	s.devClosed = true
-	devs := s.devices
+	devs := slices.SortedFunc(maps.Values(s.devices), func(a, b *device) int { return cmp.Compare(a.id, b.id) })
 	s.devices = map[string]*device{}
 	s.devMu.Unlock()
 	var errs []error

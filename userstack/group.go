@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -447,7 +446,7 @@ type groupEnv group
 
 var _ linkgroup.Env = (*groupEnv)(nil)
 
-func (e *groupEnv) Random() uint32 { return rand.Uint32() }
+func (e *groupEnv) Random() uint32 { return e.s.cfg.random() }
 
 // pd returns the group's protection domain on dev: one a device, so that no
 // other peer's queue pair reaches this group's memory (RFC 7609, section 5).
@@ -522,7 +521,7 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 	if err != nil {
 		return ep, err
 	}
-	ep = linkgroup.Endpoint{GID: wire.GID(gid), QPN: l.qp.QPN(), PSN: rand.Uint32N(1 << 24), MTU: uint8(port.ActiveMTU)}
+	ep = linkgroup.Endpoint{GID: wire.GID(gid), QPN: l.qp.QPN(), PSN: e.s.cfg.random() >> 8, MTU: uint8(port.ActiveMTU)}
 	copy(ep.MAC[:], port.HWAddr)
 	return ep, nil
 }

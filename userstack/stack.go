@@ -3,12 +3,14 @@
 package userstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,8 +82,8 @@ func New(cfg Config) (*Stack, error) {
 
 // newPeerID makes the identity of this instance: a random instance number
 // and the address of a RoCE port (RFC 7609, appendix A.2.1).
-func newPeerID(mac wire.MAC) wire.PeerID {
-	return wire.NewPeerID(uint16(rand.Uint32N(1<<16)), mac)
+func (s *Stack) newPeerID(mac wire.MAC) wire.PeerID {
+	return wire.NewPeerID(uint16(s.cfg.random()), mac)
 }
 
 // identity returns the peer ID, which is fixed by the first device used.
@@ -91,7 +93,7 @@ func (s *Stack) identity(d *device) wire.PeerID {
 	if s.peerID == (wire.PeerID{}) {
 		cd, err := d.core(netip.Prefix{})
 		if err == nil {
-			s.peerID = newPeerID(cd.MAC)
+			s.peerID = s.newPeerID(cd.MAC)
 		}
 	}
 	return s.peerID
@@ -104,14 +106,16 @@ func (s *Stack) nextGroupID() (id [4]byte) {
 	return [4]byte{byte(n >> 16), byte(n >> 8), byte(n), 0}
 }
 
+// groupList returns the link groups, the oldest first: what is done to all of
+// them, or to the first that serves, does not depend on the order of a map.
 func (s *Stack) groupList() []*group {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*group, 0, len(s.groups))
-	for g := range s.groups {
-		out = append(out, g)
-	}
-	return out
+	return s.sortedGroups()
+}
+
+func (s *Stack) sortedGroups() []*group {
+	return slices.SortedFunc(maps.Keys(s.groups), func(a, b *group) int { return cmp.Compare(lgrID(a), lgrID(b)) })
 }
 
 func (s *Stack) addGroup(g *group) error {
@@ -228,10 +232,7 @@ func (s *Stack) Close() error {
 		return ErrStackClosed
 	}
 	s.closed = true
-	groups := make([]*group, 0, len(s.groups))
-	for g := range s.groups {
-		groups = append(groups, g)
-	}
+	groups := s.sortedGroups()
 	s.mu.Unlock()
 	s.cancel()
 	for _, g := range groups {
@@ -253,10 +254,7 @@ func (s *Stack) Close() error {
 		})
 	}
 	s.mu.Lock()
-	conns := make([]*Conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.SortedFunc(maps.Keys(s.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
 	s.mu.Unlock()
 	for _, c := range conns {
 		c.ended(linkgroup.ErrReset)

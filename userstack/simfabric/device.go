@@ -56,7 +56,7 @@ func (p provider) Open(_ context.Context, name string) (rdmaverbs.Device, error)
 		return nil, fmt.Errorf("simfabric: open %s on %s: %w", name, p.h.name, rdmaverbs.ErrNoDevice)
 	}
 	d := &Device{w: w, n: n, events: make(chan rdmaverbs.AsyncEvent, numEvents)}
-	n.opened[d] = struct{}{}
+	n.opened = append(n.opened, d)
 	w.count.Devices++
 	return d, nil
 }
@@ -140,7 +140,7 @@ func (d *Device) lost() {
 	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventPortErr, Port: 1})
 	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
 	for _, q := range d.qps() {
-		q.fail()
+		q.fail("device lost")
 	}
 }
 
@@ -180,7 +180,7 @@ func (d *Device) Close() error {
 	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
 	d.closed = true
 	d.w.count.Devices--
-	delete(d.n.opened, d)
+	d.n.opened = slices.DeleteFunc(d.n.opened, func(o *Device) bool { return o == d })
 	close(d.events)
 	return nil
 }

@@ -55,6 +55,7 @@ type Host struct {
 	name   string
 	devs   []*netdev
 	silent bool // vanished
+	cut    time.Time
 }
 
 // netdev is a netdev and what is on it.
@@ -67,7 +68,8 @@ type netdev struct {
 	lan    *lan
 	up     bool
 	gone   bool
-	opened map[*Device]struct{}
+	cut    time.Time // when it last went down or away
+	opened []*Device // in the order of opening
 }
 
 // Host adds a host to the world. It panics if an address is taken.
@@ -85,8 +87,7 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 		}
 		n := &netdev{
 			NetDev: d, host: h, index: len(h.devs) + 2, lan: w.lan(d.LAN), up: true,
-			mac:    net.HardwareAddr{2, 0, 0, 0, byte(w.lastID >> 8), byte(w.lastID)},
-			opened: map[*Device]struct{}{},
+			mac: net.HardwareAddr{2, 0, 0, 0, byte(w.lastID >> 8), byte(w.lastID)},
 		}
 		n.gids = []rdmaverbs.GIDEntry{{GID: linkLocal(n.mac), Type: rdmaverbs.RoCEv1, NetDev: d.Name}}
 		for _, p := range d.Addrs {
@@ -123,6 +124,10 @@ func (h *Host) Vanish(silent bool) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
 	h.silent = silent
+	if silent {
+		h.cut = time.Now()
+	}
+	h.w.changed(h.name, "", "host "+map[bool]string{true: "vanishes", false: "is back"}[silent])
 }
 
 // Route finds the way to a neighbour.
@@ -181,11 +186,15 @@ func (h *Host) SetPort(name string, up bool) {
 		return
 	}
 	n.up = up
+	if !up {
+		n.cut = time.Now()
+	}
+	h.w.changed(h.name, name, "port "+upDown(up))
 	t := rdmaverbs.EventPortErr
 	if up {
 		t = rdmaverbs.EventPortActive
 	}
-	for d := range n.opened {
+	for _, d := range n.opened {
 		d.event(rdmaverbs.AsyncEvent{Type: t, Port: 1})
 	}
 }
@@ -199,8 +208,9 @@ func (h *Host) Remove(name string) {
 	if n == nil || n.gone {
 		return
 	}
-	n.gone = true
-	for d := range n.opened {
+	n.gone, n.cut = true, time.Now()
+	h.w.changed(h.name, name, "removed")
+	for _, d := range slices.Clone(n.opened) {
 		d.lost()
 	}
 }
@@ -211,7 +221,8 @@ func (h *Host) Restore(name string) {
 	defer h.w.unlock()
 	if n := h.find(name); n != nil {
 		n.gone, n.up = false, true
-		n.opened = map[*Device]struct{}{}
+		n.opened = nil
+		h.w.changed(h.name, name, "restored")
 	}
 }
 

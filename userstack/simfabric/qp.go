@@ -40,6 +40,7 @@ type sendWQE struct {
 	wr     rdmaverbs.SendWR
 	inline []byte
 	length int
+	posted time.Time
 	at     time.Time // when it reaches the peer
 	ackAt  time.Time // when the answer comes
 	status rdmaverbs.WCStatus
@@ -194,10 +195,11 @@ func (q *qp) toError() {
 }
 
 // fail is toError for a reason other than the user's wish. mu is held.
-func (q *qp) fail() {
+func (q *qp) fail(reason string) {
 	if q.state == rdmaverbs.QPSErr {
 		return
 	}
+	q.w.observe(&Event{Kind: EventFailed, From: q.place(), Note: reason})
 	q.toError()
 	q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: q.qpn})
 }
@@ -280,7 +282,7 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	if wr.Op < rdmaverbs.OpSend || wr.Op > rdmaverbs.OpRead || inline && (wr.Op == rdmaverbs.OpRead || len(wr.InlineData) > maxInline) {
 		return fmt.Errorf("simfabric: queue pair %d: operation %d with %d bytes inline: %w", q.qpn, wr.Op, len(wr.InlineData), rdmaverbs.ErrInvalid)
 	}
-	w := &sendWQE{wr: *wr}
+	w := &sendWQE{wr: *wr, posted: now}
 	w.wr.InlineData = nil
 	if inline {
 		w.inline = append([]byte(nil), wr.InlineData...)

@@ -191,6 +191,7 @@ func (c *TCPConn) arrive(now time.Time) {
 	}
 	c.tries = 0
 	p := c.peer
+	c.tell(p, s)
 	switch {
 	case s.rst:
 		c.segs = nil
@@ -208,6 +209,29 @@ func (c *TCPConn) arrive(now time.Time) {
 	}
 	c.segs = c.segs[1:]
 }
+
+// tell lets the arrival of s be altered and observed.
+func (c *TCPConn) tell(p *TCPConn, s *segment) {
+	from, to := c.place(), p.place()
+	if c.w.cfg.AlterTCP != nil && len(s.data) > 0 {
+		n := len(s.data)
+		s.data = c.w.cfg.AlterTCP(from, to, s.data)
+		c.flight += len(s.data) - n
+	}
+	if c.w.cfg.Observe == nil {
+		return
+	}
+	e := Event{Kind: EventTCP, From: from, To: to, Data: s.data}
+	switch {
+	case s.rst:
+		e.Note = "RST"
+	case s.fin:
+		e.Note = "FIN"
+	}
+	c.w.observe(&e)
+}
+
+func (c *TCPConn) place() Place { return Place{c.n.host.name, c.n.Name, uint32(c.local.Port)} }
 
 // die ends the connection at this side.
 func (c *TCPConn) die(err error) {

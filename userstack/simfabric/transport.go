@@ -60,6 +60,7 @@ func (q *qp) arrive(now time.Time) {
 	}
 	peer := q.peer()
 	if peer == nil {
+		q.partial(w)
 		q.retry(now, w, &w.at)
 		return
 	}
@@ -122,7 +123,7 @@ func (q *qp) answered(now time.Time) {
 	q.sent--
 	if w.status != rdmaverbs.StatusSuccess {
 		q.scq.push(rdmaverbs.WC{ID: w.wr.ID, Status: w.status, QPN: q.qpn})
-		q.fail()
+		q.fail(w.status.String())
 		return
 	}
 	if w.wr.Flags&rdmaverbs.Signaled != 0 {
@@ -156,13 +157,48 @@ func (q *qp) peer() *qp {
 	if p == nil || p.gid != q.rtr.DGID || p.dev.closed || p.dev.gone {
 		return nil
 	}
-	if p.state != rdmaverbs.QPSRTR && p.state != rdmaverbs.QPSRTS {
-		return nil
-	}
-	if p.rtr.DQPN != q.qpn || p.rtr.DGID != q.gid || p.rtr.RQPSN != q.rts.SQPSN {
+	if !p.pairs(q) {
 		return nil
 	}
 	return p
+}
+
+// pairs reports whether q, which is connected to p, finds p connected to it.
+func (q *qp) pairs(p *qp) bool {
+	return (q.state == rdmaverbs.QPSRTR || q.state == rdmaverbs.QPSRTS) &&
+		q.rtr.DQPN == p.qpn && q.rtr.DGID == p.gid && q.rtr.RQPSN == p.rts.SQPSN
+}
+
+// partial places the first packets of a write which was under way when the
+// path broke. The rest is repeated, or never comes.
+func (q *qp) partial(w *sendWQE) {
+	mtu := q.rts.PathMTU.Bytes()
+	if w.tries > 0 || w.wr.Op != rdmaverbs.OpWrite || w.length <= mtu || !w.localOK() {
+		return
+	}
+	p := q.broken(w.posted)
+	if p == nil {
+		return
+	}
+	to, ok := p.remote(w, rdmaverbs.AccessRemoteWrite)
+	if !ok {
+		return
+	}
+	n := mtu * q.w.rng.IntN((w.length-1)/mtu+1)
+	msg := make([]byte, w.length)
+	w.gather(msg)
+	p.place1(q, w, to[:n], msg[:n], EventPartial)
+}
+
+// place1 stores src, which w of q brings, in memory of p.
+func (p *qp) place1(q *qp, w *sendWQE, to, src []byte, kind EventKind) {
+	if q.w.cfg.Observe == nil {
+		copy(to, src)
+		return
+	}
+	before := append([]byte(nil), to...)
+	copy(to, src)
+	q.w.observe(&Event{Kind: kind, From: q.place(), To: p.place(), Data: before, Mem: to, RKey: w.wr.RKey, Addr: w.wr.RemoteAddr})
 }
 
 // execute does at p what w asks for. rnr says that p has no receive request.
@@ -178,33 +214,36 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 	wc := rdmaverbs.WC{QPN: p.qpn, Op: rdmaverbs.WCRecv, Len: w.length}
 	switch wr.Op {
 	case rdmaverbs.OpSend, rdmaverbs.OpSendImm:
-		r := &p.rq[0]
-		switch {
-		case w.length == 0:
-		case r.bad || r.gone():
-			return p.refuse(rdmaverbs.StatusLocProtErr), false
-		case w.length > r.sg.Len+r.more.Len:
-			return p.refuse(rdmaverbs.StatusLocLenErr), false
-		case w.length <= r.sg.Len:
-			m := r.sg.MR.(*mr)
-			w.gather(m.buf[r.sg.Off : r.sg.Off+w.length])
-		default:
-			msg := make([]byte, w.length)
-			w.gather(msg)
-			r.put(msg)
+		msg := w.message()
+		if q.w.cfg.Alter != nil {
+			var deliver bool
+			if msg, deliver = q.w.cfg.Alter(q.place(), p.place(), msg); !deliver {
+				q.w.observe(&Event{Kind: EventLost, From: q.place(), To: p.place(), Data: msg})
+				return rdmaverbs.StatusSuccess, false
+			}
 		}
+		q.w.observe(&Event{Kind: EventSend, From: q.place(), To: p.place(), Data: msg})
+		if st := p.receive(msg); st != rdmaverbs.StatusSuccess {
+			return st, false
+		}
+		wc.Len = len(msg)
 	case rdmaverbs.OpWrite, rdmaverbs.OpWriteImm:
 		wc.Op = rdmaverbs.WCRecvWriteImm
 		to, ok := p.remote(w, rdmaverbs.AccessRemoteWrite)
 		if !ok {
-			p.fail()
+			q.w.observe(&Event{Kind: EventRefused, From: q.place(), To: p.place(), RKey: wr.RKey, Addr: wr.RemoteAddr})
+			p.fail("remote access error")
 			return rdmaverbs.StatusRemAccessErr, false
 		}
-		w.gather(to)
+		if q.w.cfg.Observe == nil {
+			w.gather(to)
+		} else {
+			p.place1(q, w, to, w.message(), EventWrite)
+		}
 	case rdmaverbs.OpRead:
 		from, ok := p.remote(w, rdmaverbs.AccessRemoteRead)
 		if !ok {
-			p.fail()
+			p.fail("remote access error")
 			return rdmaverbs.StatusRemAccessErr, false
 		}
 		w.scatter(from)
@@ -225,7 +264,7 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 func (q *qp) refuse(st rdmaverbs.WCStatus) rdmaverbs.WCStatus {
 	q.rcq.push(rdmaverbs.WC{ID: q.rq[0].id, Status: st, QPN: q.qpn})
 	q.rq = q.rq[1:]
-	q.fail()
+	q.fail("no room for a message")
 	if st == rdmaverbs.StatusLocLenErr {
 		return rdmaverbs.StatusRemInvReqErr
 	}
@@ -258,6 +297,16 @@ func (w *sendWQE) localOK() bool {
 		}
 	}
 	return true
+}
+
+// message returns the bytes that are sent.
+func (w *sendWQE) message() []byte {
+	if w.inline != nil {
+		return w.inline
+	}
+	b := make([]byte, w.length)
+	w.gather(b)
+	return b
 }
 
 func (w *sendWQE) gather(to []byte) {

@@ -24,6 +24,17 @@ type Config struct {
 	// TCPWindow is how many bytes a TCP connection takes that the peer has
 	// not read; zero means 64 KiB.
 	TCPWindow int
+
+	// The rest is for tests that steer and watch. Alter and AlterTCP may
+	// change what arrives; Alter may also keep a message from the receiver,
+	// which the sender does not notice. Like Observe they are called with
+	// the world locked: they must not call it.
+	Alter    func(from, to Place, msg []byte) (altered []byte, deliver bool)
+	AlterTCP func(from, to Place, data []byte) []byte
+	Observe  func(*Event)
+	// Step is called on the world's goroutine after each event, with
+	// nothing locked.
+	Step func()
 }
 
 // A World is hosts and what lies between them. Make one with [New].
@@ -51,7 +62,10 @@ type World struct {
 }
 
 // lan is a switch.
-type lan struct{ down bool }
+type lan struct {
+	down bool
+	cut  time.Time // when it went down
+}
 
 // Objects counts the verbs objects that exist.
 type Objects struct{ Devices, PDs, MRs, CQs, QPs int }
@@ -100,7 +114,12 @@ func (w *World) Objects() Objects {
 func (w *World) SetLAN(name string, up bool) {
 	w.mu.Lock()
 	defer w.unlock()
-	w.lan(name).down = !up
+	l := w.lan(name)
+	l.down = !up
+	if !up {
+		l.cut = time.Now()
+	}
+	w.changed("", name, "switch "+upDown(up))
 }
 
 // SetLoss changes Config.Loss.
@@ -108,6 +127,13 @@ func (w *World) SetLoss(share float64) {
 	w.mu.Lock()
 	defer w.unlock()
 	w.cfg.Loss = share
+}
+
+func upDown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
 }
 
 func (w *World) lan(name string) *lan {
@@ -194,6 +220,9 @@ func (w *World) run() {
 				e := heap.Pop(&w.events).(event)
 				e.do(now)
 				w.unlock()
+				if w.cfg.Step != nil {
+					w.cfg.Step()
+				}
 				continue
 			}
 		}
