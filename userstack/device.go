@@ -112,14 +112,30 @@ func (s *Stack) openDevice(netdev string) (*device, error) {
 	defer cancel()
 	rdma, err := s.cfg.Provider.Open(ctx, DevicePrefix+netdev)
 	if err != nil {
+		s.cannotOpen(netdev, err)
 		return nil, fmt.Errorf("%w: open %s%s: %w", ErrNoDevice, DevicePrefix, netdev, err)
 	}
+	delete(s.noDevice, netdev)
 	s.lastDev++
 	d := &device{id: s.lastDev, name: rdma.Name(), dev: netdev, rdma: rdma, done: make(chan struct{})}
 	s.devices[netdev] = d
 	go s.watchDevice(d)
 	s.log.Debug("opened device", "dev", d.name)
 	return d, nil
+}
+
+// cannotOpen warns, once for a reason, that connections over a netdev stay TCP.
+// devMu is held.
+func (s *Stack) cannotOpen(netdev string, err error) {
+	why := err.Error()
+	if s.noDevice[netdev] == why {
+		return
+	}
+	if s.noDevice == nil {
+		s.noDevice = map[string]string{}
+	}
+	s.noDevice[netdev] = why
+	s.log.Warn("no RoCE device on this netdev: its connections stay TCP", "netdev", netdev, "err", err)
 }
 
 // watchDevice tells the link groups when a device comes or goes, until the

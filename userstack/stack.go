@@ -41,6 +41,7 @@ type Stack struct {
 
 	devMu     sync.Mutex
 	devices   map[string]*device // by netdev
+	noDevice  map[string]string  // why a netdev has no device, where that was said
 	lastDev   int
 	devClosed bool
 

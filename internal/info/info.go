@@ -4,6 +4,7 @@ package info
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -58,6 +59,7 @@ type infoJSON struct {
 	SEID         string `json:"seid,omitempty"`
 	ISMv2        bool   `json:"smcd_v2"`
 	SMCRv2       bool   `json:"smcr_v2"`
+	UEIDs        int    `json:"ueids"`
 	RoCEDevices  int    `json:"roce_devices"`
 }
 
@@ -75,11 +77,19 @@ func run(ctx context.Context, opts *options) error {
 		for _, d := range devices {
 			count[d.Stack]++
 		}
+		ueids, err := nl.All(ctx, m, nl.Control.UEIDs)
+		if err != nil && !errors.Is(err, nl.ErrNotSupported) {
+			return v, err
+		}
+		eids := map[string]int{}
+		for _, e := range ueids {
+			eids[e.Stack]++
+		}
 		for _, r := range infos {
 			s := r.Value
 			v.Rows = append(v.Rows, infoJSON{
 				r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
-				s.ISMv2, s.SMCRv2, count[r.Stack],
+				s.ISMv2, s.SMCRv2, eids[r.Stack], count[r.Stack],
 			})
 		}
 		v.Text = func(w io.Writer) error {
@@ -88,7 +98,7 @@ func run(ctx context.Context, opts *options) error {
 				if i > 0 {
 					b.WriteString("\n")
 				}
-				describe(&b, r, count[r.Stack])
+				describe(&b, r, eids[r.Stack], count[r.Stack])
 			}
 			_, err := io.WriteString(w, b.String())
 			return err
@@ -97,7 +107,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 }
 
-func describe(b *strings.Builder, r nl.Row[nl.SysInfo], devices int) {
+func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids, devices int) {
 	s := r.Value
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
@@ -109,6 +119,13 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], devices int) {
 	line("SMC Version", "%d.%d", s.Version, s.Release)
 	line("SMC Hostname", "%s", output.Or(s.LocalHost))
 	line("SMC-R Features", "%s", features(s.SMCRv2))
+	switch {
+	case !s.SMCRv2:
+	case eids == 0:
+		line("SMC-R v2 EIDs", "none: version 2 is not spoken, see 'smcr ueid add'")
+	default:
+		line("SMC-R v2 EIDs", "%d", eids)
+	}
 	if s.Stack == "" {
 		line("SMC-D Features", "%s", features(s.Version >= 2))
 	}

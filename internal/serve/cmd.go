@@ -38,9 +38,14 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"the file says and nothing else: pnetids set with 'smcr pnet' are gone unless they\n" +
 			"are in the file. Devices that are not in this network namespace are left out. A\n" +
 			"file with an error keeps the stack from starting; on SIGHUP it changes nothing.\n\n" +
-			"SMC-R version 1 is spoken to everybody. Version 2 needs --roce v2 or both, and an\n" +
-			"enterprise ID in common with the peer, see 'smcr ueid add'. A Linux kernel over\n" +
-			"soft-RoCE (rxe) speaks version 2 only.\n\n" +
+			"SMC-R version 1 is spoken to everybody. Version 2, which works through routers\n" +
+			"too, is spoken with the peers that have an enterprise ID in common with this\n" +
+			"stack, see 'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) speaks version 2\n" +
+			"only.\n\n" +
+			"RoCE version 2 needs UDP port 4791. Where the kernel's soft-RoCE or another\n" +
+			"program has it, the stack says so once and goes on with version 1. With --roce v1\n" +
+			"there is no version 2 of either; with --roce v2 version 1 of SMC-R goes over RoCE\n" +
+			"version 2 as well, which the peer must have likewise.\n\n" +
 			"It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or root.",
 		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
 		Args:    cmdutil.NoArgs,
@@ -70,7 +75,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringArrayVar(&o.NetDevs, "netdev", nil, "let only this `netdev` carry RoCE; may be repeated (default: all)")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "take the peers of this `prefix` to speak SMC where the TCP handshake cannot tell; may be repeated")
 	fl.BoolVar(&o.NoOption, "no-tcp-option", false, "do not load the eBPF program that announces SMC in the TCP handshake")
-	fl.StringVar(&o.RoCE, "roce", "v1", "RoCE `version` on the wire: v1, v2 or both")
+	fl.StringVar(&o.RoCE, "roce", "both", "RoCE `version` on the wire: v1, v2 or both")
 	fl.IntVar(&o.RecvBuf, "rcvbuf", userstack.DefaultBuf, "size of receive buffers (RMB elements) in `bytes`, at most 524288")
 	fl.IntVar(&o.SendBuf, "sndbuf", userstack.DefaultBuf, "size of send buffers in `bytes`")
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "begin RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")

@@ -101,11 +101,11 @@ func (o *Options) config() (service.Config, error) {
 	}
 	opts := []softroce.Option{softroce.WithLogger(log)}
 	switch o.RoCE {
-	case "", "v1":
+	case "v1":
 		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv1))
 	case "v2":
 		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv2))
-	case "both":
+	case "", "both":
 	default:
 		return service.Config{}, fmt.Errorf("no RoCE version %q: v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
@@ -115,7 +115,7 @@ func (o *Options) config() (service.Config, error) {
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, EyeCatcher: o.EyeCatcher, Log: log,
 			// Version 2 of SMC-R names RoCE version 2 GIDs.
-			NoVersion2: o.RoCE == "" || o.RoCE == "v1",
+			NoVersion2: o.RoCE == "v1",
 		},
 	}, nil
 }

@@ -100,10 +100,10 @@ func TestNetdevFacts(t *testing.T) {
 		if _, err := f.byName("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
 			t.Errorf("unknown netdev: %v", err)
 		}
-		if _, _, err := openWire("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
+		if _, _, _, err := openWire("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
 			t.Errorf("wire on an unknown netdev: %v", err)
 		}
-		if _, _, err := openWire("tun0"); !errors.Is(err, errNotEthernet) {
+		if _, _, _, err := openWire("tun0"); !errors.Is(err, errNotEthernet) {
 			t.Errorf("wire on a tunnel: %v", err)
 		}
 		return nil

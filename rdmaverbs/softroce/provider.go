@@ -3,9 +3,11 @@
 package softroce
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"smcr/rdmaverbs"
 )
@@ -18,7 +20,19 @@ const (
 // Provider opens software RDMA devices, one for each netdev: "soft-eth0" is
 // the device of netdev eth0. Devices are found and opened in the network
 // namespace of the calling thread.
-type Provider struct{ c config }
+type Provider struct {
+	c      config
+	warned atomic.Bool
+}
+
+// lacksV2 says, once as a warning, why a device goes without version 2.
+func (p *Provider) lacksV2(why error) {
+	level := slog.LevelDebug
+	if !p.warned.Swap(true) {
+		level = slog.LevelWarn
+	}
+	p.c.log.Log(context.Background(), level, "no RoCE version 2, version 1 goes on", "err", why)
+}
 
 // config is what the options of a Provider set.
 type config struct {

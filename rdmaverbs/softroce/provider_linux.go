@@ -46,14 +46,15 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 	if !ok {
 		return nil, fmt.Errorf("softroce: device %q: %w", name, rdmaverbs.ErrNoDevice)
 	}
-	w, info, err := openWire(netdev)
+	w, info, lacks, err := openWire(netdev, p.c.types...)
 	if err != nil {
 		return nil, err
 	}
 	c := p.c
-	if nw, ok := w.(*netWire); ok && nw.v2 == nil {
-		// UDP port 4791 is taken: addresses that come later change nothing.
+	if lacks != nil {
+		// Addresses that come later change nothing.
 		c.types = []rdmaverbs.GIDType{rdmaverbs.RoCEv1}
+		p.lacksV2(lacks)
 	}
 	d, err := newDevice(name, w, *info, c)
 	if err != nil {

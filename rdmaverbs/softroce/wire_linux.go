@@ -24,17 +24,17 @@ func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
 const ioBatch = 64
 
 // netWire is the wire of one netdev: RoCE version 1 by a packet socket, and
-// version 2 by UDP sockets where port 4791 is free.
+// version 2 by UDP sockets.
 //
-// Sending is safe for concurrent use. The sockets belong to the network namespace of the thread that
-// called openWire.
+// Sending is safe for concurrent use. The sockets belong to the network
+// namespace of the thread that called openWire.
 type netWire struct {
 	index    int
 	loopback bool
 	self     atomic.Pointer[identity]
 	gone     atomic.Bool
-	v1       *packetPort
-	v2       *udpPorts
+	v1       *packetPort // nil without version 1
+	v2       *udpPorts   // nil without version 2
 	watch    io.Closer
 	loop     *loop
 	stats    wireCounters
@@ -67,19 +67,37 @@ func newIdentity(i *netdevInfo) *identity {
 	return id
 }
 
+// portTakenError tells that version 2 of RoCE cannot be used on a netdev.
+type portTakenError struct {
+	netdev string
+	err    error
+}
+
+func (e *portTakenError) Error() string {
+	return fmt.Sprintf("softroce: RoCE version 2 on netdev %s needs UDP port %d, which another program or the kernel's "+
+		"soft-RoCE has: look at 'ss -lun sport = :%d' and 'rdma link', end the program or 'modprobe -r rdma_rxe': %v",
+		e.netdev, header.UDPPortRoCE, header.UDPPortRoCE, e.err)
+}
+
+func (e *portTakenError) Unwrap() error { return e.err }
+
 // openWire opens the packet I/O on a netdev of the calling thread's network
-// namespace, and reads the facts about it. It needs CAP_NET_RAW. An unknown
-// name gives an error that wraps rdmaverbs.ErrNoDevice. Where UDP port 4791
-// is taken (by the kernel's rxe, or by another wire on the same netdev) the
-// wire does version 1 only, and info.GIDs has no version 2 entries.
-func openWire(netdev string) (_ wire, info *netdevInfo, err error) {
+// namespace for the given types, all if there are none, and reads the facts
+// about it. It needs CAP_NET_RAW. An unknown name gives an error that wraps
+// rdmaverbs.ErrNoDevice.
+//
+// Where UDP port 4791 is taken, by the kernel's rxe or by another wire on the
+// same netdev, the wire does version 1 only, info.GIDs has no version 2 entries
+// and lacks is why. If only version 2 was asked for, that is the error.
+func openWire(netdev string, types ...rdmaverbs.GIDType) (_ wire, info *netdevInfo, lacks, err error) {
+	wants := func(t rdmaverbs.GIDType) bool { return len(types) == 0 || slices.Contains(types, t) }
 	f, err := newFacts()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	defer f.close()
 	if info, err = f.byName(netdev); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	w := &netWire{index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
@@ -88,19 +106,30 @@ func openWire(netdev string) (_ wire, info *netdevInfo, err error) {
 		}
 	}()
 	w.self.Store(newIdentity(info))
-	if w.v1, err = openPacketPort(info); err != nil {
-		return nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
+	if wants(rdmaverbs.RoCEv1) {
+		if w.v1, err = openPacketPort(info); err != nil {
+			return nil, nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
+		}
 	}
-	if w.v2, err = openUDPPorts(info); err != nil && !errors.Is(err, unix.EADDRINUSE) {
-		return nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
+	if wants(rdmaverbs.RoCEv2) {
+		w.v2, err = openUDPPorts(info)
+		switch {
+		case err == nil:
+		case !errors.Is(err, unix.EADDRINUSE):
+			return nil, nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
+		case w.v1 == nil:
+			return nil, nil, nil, &portTakenError{netdev, err}
+		default:
+			lacks = &portTakenError{netdev, err}
+		}
 	}
 	if w.watch, err = watchNetdev(info.Index, w.changed); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	if w.v2 == nil {
-		info.GIDs = slices.DeleteFunc(info.GIDs, func(e rdmaverbs.GIDEntry) bool { return e.Type == rdmaverbs.RoCEv2 })
-	}
-	return w, info, nil
+	info.GIDs = slices.DeleteFunc(info.GIDs, func(e rdmaverbs.GIDEntry) bool {
+		return e.Type == rdmaverbs.RoCEv1 && w.v1 == nil || e.Type == rdmaverbs.RoCEv2 && w.v2 == nil
+	})
+	return w, info, lacks, nil
 }
 
 // changed follows what the watch reports.
@@ -124,7 +153,9 @@ func (w *netWire) counters() wireStats {
 
 // countOverruns brings the count of overruns up to date.
 func (w *netWire) countOverruns() {
-	w.stats.overrunsV1.Add(w.v1.overruns())
+	if w.v1 != nil {
+		w.stats.overrunsV1.Add(w.v1.overruns())
+	}
 	w.stats.overrunsLoop.Store(w.loop.lost())
 	if w.v2 != nil {
 		w.stats.overrunsV2.Store(w.v2.overruns())
@@ -203,7 +234,9 @@ func (w *netWire) start(h handler) error {
 		defer one.Unlock()
 		h(batch)
 	}
-	w.receivers.Go(func() { w.receiveV1(serial) })
+	if w.v1 != nil {
+		w.receivers.Go(func() { w.receiveV1(serial) })
+	}
 	w.receivers.Go(func() { w.loop.run(w.quit, serial, &w.stats, w.self.Load) })
 	if w.v2 != nil {
 		for family, s := range w.v2.sock {
