@@ -160,6 +160,9 @@ func setReceive(family, fd int) error {
 	opts := []sockopt{{unix.SOL_UDP, unix.UDP_GRO, 1}, {unix.SOL_IP, unix.IP_PKTINFO, 1}}
 	if family == udp6 {
 		opts[1] = sockopt{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1}
+		// RoCE packets of Linux, and of some adapters, come without a UDP
+		// checksum: the ICRC protects them. IPv6 sockets drop these else.
+		opts = append(opts, sockopt{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1})
 	}
 	return setsockopts(fd, opts)
 }
