@@ -40,8 +40,11 @@ type Config struct {
 	// PNETs is the pnetid table, shared with whoever changes it. Nil means
 	// a new one.
 	PNETs *pnet.Table
-	// MaxLinks and MaxConns bound a link group. Zero means 2 and 255. What
-	// the server has decides how many connections a group takes.
+	// MaxLinks and MaxConns bound a link group: 1 to 8 links, where the peer
+	// takes as many (Linux 2) and both hosts have the devices, and 1 to 255
+	// connections. Zero means 2 and 255. In version 1 the least is 2 links (RFC
+	// 7609, section 2.2.2); in version 2 the most is 2. What the server has
+	// decides how many connections a group takes.
 	MaxLinks, MaxConns int
 	// RecvBuf is the size of an RMB element, rounded up to 16 KiB times a
 	// power of two, at most 512 KiB; SendBuf that of the send buffer. Zero
@@ -93,8 +96,8 @@ func (c *Config) setDefaults() error {
 	if c.RecvBuf < 0 || c.RecvBuf > wire.MaxBufSizeRFC.Bytes() || c.SendBuf < 4096 || c.SendBuf > 64<<20 {
 		return fmt.Errorf("userstack: buffer sizes %d (receive) and %d (send): at most %d and %d bytes", c.RecvBuf, c.SendBuf, wire.MaxBufSizeRFC.Bytes(), 64<<20)
 	}
-	if c.MaxLinks < 0 || c.MaxLinks > 3 {
-		return fmt.Errorf("userstack: %d links a group: 1 to 3", c.MaxLinks)
+	if c.MaxLinks < 0 || c.MaxLinks > linkgroup.MaxLinks {
+		return fmt.Errorf("userstack: %d links a group: 1 to %d", c.MaxLinks, linkgroup.MaxLinks)
 	}
 	if c.MaxConns < 0 || c.MaxConns > 255 {
 		return fmt.Errorf("userstack: %d connections a group: 1 to 255", c.MaxConns)

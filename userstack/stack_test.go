@@ -392,14 +392,20 @@ func TestSymmetricLinks(t *testing.T) {
 		{"Two", 2, 2, 2, linkgroup.TypeSymmetric, linkgroup.TypeSymmetric},
 		{"ClientTwo", 2, 1, 2, linkgroup.TypeAsymmetricPeer, linkgroup.TypeAsymmetricLocal},
 		{"ServerTwo", 1, 2, 2, linkgroup.TypeAsymmetricLocal, linkgroup.TypeAsymmetricPeer},
+		{"Eight", 8, 8, 8, linkgroup.TypeSymmetric, linkgroup.TypeSymmetric},
+		{"Five", 5, 7, 5, linkgroup.TypeSymmetric, linkgroup.TypeSymmetric},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				b := newBed(t, bedConfig{devices: tt.client, serverDevices: tt.server})
+				eight := func(c *Config) { c.MaxLinks = 8 }
+				b := newBed(t, bedConfig{devices: tt.client, serverDevices: tt.server, client: eight, server: eight})
 				var pairs [][2]*Conn
-				for i := range 6 {
+				for i := range 12 {
 					c, s := b.connect()
+					if i == 0 {
+						time.Sleep(settled) // the third link and those after it do not hold up data
+					}
 					b.exchange(c, s, pattern(uint64(i), 1000))
 					pairs = append(pairs, [2]*Conn{c, s})
 				}

@@ -135,7 +135,7 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	cfg.Version = max(cfg.Version, wire.Version1)
 	switch {
 	case cfg.Version < wire.Version2:
-		cfg.MaxLinks = min(max(cfg.MaxLinks, 2), maxLinks)
+		cfg.MaxLinks = min(max(cfg.MaxLinks, 2), MaxLinks)
 	default:
 		cfg.EyeCatcher = false
 		if cfg.MaxLinks != 1 {

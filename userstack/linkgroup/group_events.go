@@ -115,7 +115,7 @@ func (g *Group) DeviceUp(now time.Time, d Device) {
 		g.devices = append(g.devices, d)
 	}
 	if g.phase == phaseOpen {
-		g.newDevice(d)
+		g.newDevice()
 	}
 	g.settle(now)
 }

@@ -480,6 +480,10 @@ func (g *Group) schedule() {
 			}
 		}
 		if g.phase == phaseOpen {
+			if g.cfg.Role == Client && g.addWanted {
+				g.addWanted = false
+				g.wish()
+			}
 			g.startRKey()
 		}
 		return

@@ -40,78 +40,19 @@ import (
 //	confirm       | CONFIRM LINK                  | -           | RTS, reply, link is active           | 3.5.1.6.2
 //	confirm       | timer, failure, wrong values  | -           | free, DELETE LINK to the server,     | C.7.1
 //	              |                               |             | opens when that is answered          |
-//	-             | new device, path lacking      | -           | ADD LINK to the server (no answer)   | 3.5.5.1.2
+//	              |                               |             | timer AddLinkRetry                   | C.7.1
+//	-             | new device, that timer        | -           | ADD LINK to the server (no answer)   | 3.5.5.1.2
 //
 // In version 2 ADD LINK itself and its reply carry the RTokens, so that the
 // step addCont is passed at once and no CONTINUATION is sent; and the client
 // tells a new device by REQUEST ADD LINK, which a server that has no path for
 // it answers.
 
-// pickDevice chooses the server's end of another link.
-func (g *Group) pickDevice() (Device, bool) {
-	var active []*Link
-	for _, l := range g.links {
-		switch {
-		case l.state == LinkActive:
-			active = append(active, l)
-		case l.state == LinkActivating:
-			return Device{}, false
-		}
-	}
-	unused := slices.IndexFunc(g.devices, func(d Device) bool {
-		return d.Up && !slices.ContainsFunc(active, func(l *Link) bool { return l.dev.ID == d.ID })
-	})
-	switch g.Type() {
-	case TypeSingle:
-		if unused < 0 {
-			// The client may have a second device: an asymmetric link.
-			unused = slices.IndexFunc(g.devices, func(d Device) bool { return d.Up && d.ID == active[0].dev.ID })
-		}
-	case TypeAsymmetricPeer:
-		// The client is the one who lacks a device, and says when not.
-		if unused < 0 {
-			unused = slices.IndexFunc(g.devices, func(d Device) bool { return d.Up && d.ID == active[len(active)-1].dev.ID })
-		}
-	case TypeSymmetric:
-		if len(active) >= g.maxLinks {
-			unused = -1
-		}
-	case TypeNone:
-		return Device{}, false
-	}
-	if unused < 0 || len(active) > g.maxLinks {
-		return Device{}, false
-	}
-	return g.devices[unused], true
-}
-
-// fits says whether a link between dev and the peer's port would add a path:
-// it must not be parallel to another, and a second asymmetric link is one
-// that shares a port with every other (RFC 7609, sections 3.5.1.6.1 and
-// 3.5.5.1.1).
-func (g *Group) fits(dev Device, peer Endpoint) bool {
-	disjoint, active := false, 0
-	for _, l := range g.links {
-		if l.state != LinkActive {
-			continue
-		}
-		active++
-		sameDev, samePort := l.dev.ID == dev.ID, g.samePeerPort(l.peer, peer)
-		if sameDev && samePort {
-			return false
-		}
-		if !sameDev && !samePort {
-			disjoint = true
-		}
-	}
-	return disjoint || active <= 1
-}
-
 // startAdd is the server's first step.
 func (g *Group) startAdd() {
 	dev, ok := g.pickDevice()
 	if !ok {
-		if g.Type() == TypeSingle {
+		if g.Type() == TypeSingle && g.maxLinks > 1 {
 			g.retryAdd()
 		}
 		return
@@ -193,7 +134,7 @@ func (g *Group) recvAddLinkWish(m wire.AddLink) {
 
 // hearWish reports whether the server has a use for the client's device.
 func (g *Group) hearWish(gid wire.GID) bool {
-	if g.ex.kind == exAdd || g.Type() == TypeSymmetric || g.maxLinks < 2 {
+	if g.ex.kind == exAdd || !g.canGrow() {
 		return false
 	}
 	g.log.Debug("client has another device", "gid", gid)
@@ -214,24 +155,28 @@ func (g *Group) recvReqAddLink(l *Link, m wire.ReqAddLink) {
 }
 
 // newDevice tries what a device that came up is good for.
-func (g *Group) newDevice(d Device) {
-	if g.cfg.Role == Server {
-		g.addTries = 0
-		g.addWanted = true
+func (g *Group) newDevice() {
+	g.addTries = 0
+	g.addWanted = true
+}
+
+// wish tells the server of a device without a link, if the group can grow
+// (RFC 7609, section 3.5.5.1.2). It need not answer.
+func (g *Group) wish() {
+	d, ok := g.idleDevice()
+	if !ok || !g.canGrow() {
 		return
 	}
-	if t := g.Type(); t != TypeSingle && t != TypeAsymmetricLocal || g.maxLinks < 2 {
-		return
-	}
-	if slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActive && l.dev.ID == d.ID }) {
+	via := g.bestLink(nil)
+	if via == nil {
 		return
 	}
 	if g.v2() {
-		g.bestLink(nil).sendLLC(wire.ReqAddLink{GIDs: []wire.GID{d.GID}}, nothing, nil)
+		via.sendLLC(wire.ReqAddLink{GIDs: []wire.GID{d.GID}}, nothing, nil)
 		return
 	}
-	// No queue pair exists yet; the server does not answer this message.
-	g.bestLink(nil).sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
+	// No queue pair exists yet.
+	via.sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
 }
 
 // recvAddLink is the client's first step.
@@ -264,7 +209,7 @@ func (g *Group) acceptLink(via *Link, m wire.AddLink, peer Endpoint) error {
 	if m.LinkNum == 0 || g.linkByID(m.LinkNum) != nil || peer.QPN == 0 {
 		return fmt.Errorf("%w: link number %d, queue pair %s", ErrInvalidParams, m.LinkNum, m.QPN)
 	}
-	dev, ok := g.clientDevice(peer)
+	dev, ok := g.deviceFor(peer)
 	if !ok {
 		return fmt.Errorf("%w: no alternate path", ErrNoDevice)
 	}
@@ -299,22 +244,6 @@ func (g *Group) recvAddLinkExt(x *wire.AddLinkExt) {
 	g.pairsDone()
 }
 
-// clientDevice chooses our end of a link to the server's port: a device
-// without a link if there is one.
-func (g *Group) clientDevice(peer Endpoint) (Device, bool) {
-	used := func(d Device) bool {
-		return slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActive && l.dev.ID == d.ID })
-	}
-	for _, inUse := range []bool{false, true} {
-		for _, d := range g.devices {
-			if d.Up && used(d) == inUse && g.fits(d, peer) {
-				return d, true
-			}
-		}
-	}
-	return Device{}, false
-}
-
 // recvAddLinkReply is the server's second step.
 func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 	ex := &g.ex
@@ -326,13 +255,15 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		g.log.Info("client rejected a second link", "reason", m.Reason.String())
 		g.endExchange()
 		g.removeLink(l)
-		g.addTries = 16 // a new device will be announced
-		g.retryAdd()
+		if g.Type() != TypeSymmetric {
+			g.addTries = 16 // a new device will be announced
+			g.retryAdd()
+		}
 		return
 	}
 	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: uint32(m.QPN), PSN: uint32(m.PSN), MTU: uint8(m.MTU)}
-	if !m.MTU.Valid() || m.QPN == 0 || !g.fits(l.dev, peer) {
-		g.addFailed(fmt.Errorf("%w: ADD LINK reply makes a parallel link or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
+	if !m.MTU.Valid() || m.QPN == 0 || !g.useful(l.dev, peer) {
+		g.addFailed(fmt.Errorf("%w: ADD LINK reply makes a parallel or a second asymmetric link, or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
 		return
 	}
 	if err := g.connect(l, peer); err != nil {
@@ -438,41 +369,10 @@ func (g *Group) addDone() {
 		}
 		return
 	}
-	g.trim(l)
-	g.addWanted = g.Type() == TypeSymmetric // perhaps there is a third device
-}
-
-// trim deletes the asymmetric link when the others are symmetric.
-func (g *Group) trim(keep *Link) {
-	var active []*Link
-	for _, l := range g.links {
-		if l.state == LinkActive && !l.delWanted {
-			active = append(active, l)
-		}
+	if x := g.surplus(l); x != nil {
+		x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric
 	}
-	if len(active) < 3 {
-		return
-	}
-	for _, x := range active {
-		if x == keep {
-			continue
-		}
-		ok := true
-		for i, a := range active {
-			for _, b := range active[:i] {
-				if a != x && b != x && (a.dev.ID == b.dev.ID || g.samePeerPort(a.peer, b.peer)) {
-					ok = false
-				}
-			}
-		}
-		shares := slices.ContainsFunc(active, func(a *Link) bool {
-			return a != x && (a.dev.ID == x.dev.ID || g.samePeerPort(a.peer, x.peer))
-		})
-		if ok && shares {
-			x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric
-			return
-		}
-	}
+	g.addWanted = g.Type() == TypeSymmetric // perhaps there is another device
 }
 
 // addFailed gives up a link that the peer knows of: it is deleted on both
@@ -487,9 +387,9 @@ func (g *Group) addFailed(err error) {
 	if errors.Is(err, ErrProtocol) {
 		l.delReason = wire.DeleteLinkProtocolViolation
 	}
+	g.retryAdd() // the client tells the server of its device again
 	if g.cfg.Role == Server {
 		l.delWanted = true
-		g.retryAdd()
 	} else {
 		g.askDelete(l)
 	}

@@ -170,7 +170,7 @@ func (g *Group) recvDeleteReply(via *Link, m wire.DeleteLink) {
 	l := g.ex.link
 	g.endExchange()
 	g.removeLink(l)
-	if !g.dead && g.Type() == TypeSingle && g.phase == phaseOpen && g.timers[timerAdd].IsZero() {
+	if _, ok := g.pickDevice(); ok && !g.dead && g.phase == phaseOpen && g.timers[timerAdd].IsZero() {
 		g.retryAdd()
 	}
 }

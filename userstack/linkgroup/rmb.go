@@ -9,12 +9,15 @@ import (
 	"smcr/userstack/wire"
 )
 
+// MaxLinks is the largest number of symmetric links of a group (RFC 7609,
+// section 2.2.2).
+const MaxLinks = 8
+
 const (
-	maxLinks = 8
 	// maxSlots bounds the links that exist at one time: the symmetric ones,
 	// the asymmetric one and one that is being deleted (RFC 7609, section
 	// 2.2.2).
-	maxSlots = maxLinks + 2
+	maxSlots = MaxLinks + 2
 	// maxRMBs bounds the RMBs of each side: ADD LINK CONTINUATION counts
 	// them in one byte.
 	maxRMBs = 255
