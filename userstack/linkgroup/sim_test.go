@@ -65,6 +65,7 @@ type sim struct {
 	// block drops messages for which it is true.
 	block func(from *host, l *Link, msg []byte) bool
 	trace []string
+	steps int // of run
 	conns int
 }
 
@@ -150,6 +151,9 @@ func (s *sim) at(t time.Time, f func()) {
 func (s *sim) run(limit time.Duration, cond func() bool) bool {
 	end := s.now.Add(limit)
 	for !cond() {
+		if s.steps++; s.steps%8 == 0 {
+			s.check()
+		}
 		next := end
 		var tick *host
 		for _, h := range s.hosts {
@@ -184,6 +188,25 @@ func (s *sim) run(limit time.Duration, cond func() bool) bool {
 		}
 	}
 	return true
+}
+
+// check verifies the invariants of both groups and of all pairs of ends.
+func (s *sim) check() {
+	for _, h := range s.hosts {
+		if h == nil {
+			continue
+		}
+		if err := h.g.Check(); err != nil {
+			s.t.Fatalf("%s: %v", h.role, err)
+		}
+		for c, p := range h.apps {
+			if p.other != nil && h.role == Client && p.open && p.other.open && !p.closed && !p.other.closed {
+				if err := CheckPair(c, p.other.c); err != nil {
+					s.t.Fatal(err)
+				}
+			}
+		}
+	}
 }
 
 // settle runs until nothing is under way.
