@@ -37,6 +37,9 @@ const (
 	// connection below may be closed. Err says how it ended, nil for an
 	// orderly end. It comes exactly once for each attached connection.
 	ActConnClosed
+	// ActWakeUrgent says that the peer has announced urgent data or that it
+	// has arrived (see [Conn.Urgent]).
+	ActWakeUrgent
 	// ActGroupDead is the last action of a group: no link is left and all
 	// its resources are released. Err is the reason.
 	ActGroupDead
@@ -44,7 +47,8 @@ const (
 
 var actionNames = [...]string{
 	ActSend: "send", ActWrite: "write", ActWakeRead: "wake-read", ActWakeWrite: "wake-write",
-	ActConnReady: "conn-ready", ActFirstLink: "first-link", ActConnClosed: "conn-closed", ActGroupDead: "group-dead",
+	ActConnReady: "conn-ready", ActFirstLink: "first-link", ActConnClosed: "conn-closed",
+	ActWakeUrgent: "wake-urgent", ActGroupDead: "group-dead",
 }
 
 // String returns a short name for logs.

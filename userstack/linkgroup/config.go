@@ -169,6 +169,10 @@ type Timers struct {
 	// AbortWait is how long an aborted connection waits for the peer's
 	// abort.
 	AbortWait time.Duration
+	// UrgentWait is how long data may wait for the peer to confirm an urgent
+	// byte before it, which is all that the peer has left to read; the
+	// connection is aborted then. Zero means for ever.
+	UrgentWait time.Duration
 	// TCPGrace is how long after the end of the TCP connection the peer may
 	// still close the SMC-R connection in order.
 	TCPGrace time.Duration
@@ -190,6 +194,7 @@ func DefaultTimers(role Role) Timers {
 		LLCStart:       20 * time.Second,
 		CloseWait:      60 * time.Second,
 		AbortWait:      10 * time.Second,
+		UrgentWait:     60 * time.Second,
 		TCPGrace:       2 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,

@@ -42,14 +42,21 @@ type Conn struct {
 	rseq     uint16 // last CDC message processed (SR of RFC 7609, 4.6.1)
 	rflags   wire.ProducerFlags
 	rstate   wire.ConnState
-	urgent   uint64 // position after urgent data, 0 if none
-	woken    bool   // ActWakeRead was sent and RecvData not called since
+	woken    bool // ActWakeRead was sent and RecvData not called since
 	stash    wire.CDC
 	stashed  bool
 	checking bool // failover validation waits for messages of the old link
 	checkSeq uint16
 	checkAt  time.Time
 	moved    bool // the peer has moved the connection
+
+	// Urgent data received.
+	urgent   uint64 // position after the urgent byte, 0 if there was none
+	ubyte    byte
+	uvalid   bool // ubyte was not taken
+	upending bool // the peer has announced another one
+	inline   bool // the next one stays in the stream
+	uinline  bool // this one does
 
 	// Send side.
 	sbuf     []byte
@@ -69,6 +76,8 @@ type Conn struct {
 	tstate   wire.ConnState // sent
 	tdone    wire.ConnState // sent and completed
 	full     bool           // the driver waits for ActWakeWrite
+	utx      uint64         // position after the urgent byte to be confirmed, 0 if none
+	utxNext  uint64         // the one after it
 
 	// What is to be sent.
 	update bool // the consumer cursor, or a message again
@@ -79,6 +88,7 @@ type Conn struct {
 	aborting          bool
 	closeAt           time.Time // stranding timer
 	graceAt           time.Time
+	urgentAt          time.Time
 	tcpReset          bool
 
 	waitOn             *Link
@@ -275,7 +285,7 @@ func (c *Conn) Release() {
 func (c *Conn) leave() {
 	g := c.g
 	c.state = StateClosed
-	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
+	c.closeAt, c.graceAt, c.checkAt, c.urgentAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if g.conns[c.token] == c {
 		delete(g.conns, c.token)
 	}

@@ -145,6 +145,11 @@ func (c *Conn) expire(now time.Time) {
 		c.checking, c.stashed = false, false
 		c.abort(ErrReset)
 	}
+	if due(c.urgentAt, now) {
+		c.urgentAt = time.Time{}
+		c.g.log.Warn("peer does not confirm urgent data, connection reset", "token", c.token)
+		c.abort(ErrUrgentTimeout)
+	}
 	if due(c.graceAt, now) {
 		c.graceAt = time.Time{}
 		if !c.tcpExplained() {
@@ -208,7 +213,7 @@ func (c *Conn) evict() {
 func (c *Conn) purge(err error) {
 	c.err = err
 	c.aborting = true
-	c.graceAt, c.checkAt = time.Time{}, time.Time{}
+	c.graceAt, c.checkAt, c.urgentAt = time.Time{}, time.Time{}, time.Time{}
 	c.checking, c.stashed = false, false
 	c.update = false
 	c.wakeAll()

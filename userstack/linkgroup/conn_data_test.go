@@ -85,8 +85,8 @@ func TestWindowUpdates(t *testing.T) {
 		{"full, one byte read", full, 0, 1, ""},
 		{"writer blocked", full, wire.ProdWriterBlocked, 1, "cdc"},
 		{"update requested", 10, wire.ProdCursorRequest, 1, "cdc"},
-		{"urgent data read", 10, wire.ProdUrgentPending | wire.ProdUrgentPresent, 10, "cdc"},
-		{"urgent data ahead", 10, wire.ProdUrgentPending | wire.ProdUrgentPresent, 9, ""},
+		{"urgent data read", 10, wire.ProdUrgentPending | wire.ProdUrgentPresent, 9, "cdc"},
+		{"urgent data ahead", 10, wire.ProdUrgentPending | wire.ProdUrgentPresent, 8, ""},
 		{"urgent data announced", 10, wire.ProdUrgentPending, 10, ""},
 	}
 	for _, tt := range tests {

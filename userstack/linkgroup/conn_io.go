@@ -34,7 +34,9 @@ func span(buf []byte, pos uint64, n int) (a, b []byte) {
 }
 
 // Produced says that n bytes were placed into what [Conn.SendSpace] returned.
-func (c *Conn) Produced(now time.Time, n int) {
+func (c *Conn) Produced(now time.Time, n int) { c.produce(now, n, false) }
+
+func (c *Conn) produce(now time.Time, n int, urgent bool) {
 	if n <= 0 || c.WriteErr() != nil || c.freed {
 		return
 	}
@@ -43,20 +45,25 @@ func (c *Conn) Produced(now time.Time, n int) {
 	}
 	c.g.now = now
 	c.prep += uint64(n)
+	if urgent {
+		c.markUrgent()
+	}
 	if int(c.prep-c.fin) == len(c.sbuf) {
 		c.full = true
 	}
 	c.transmit()
+	c.armUrgent()
 }
 
 // RecvData returns the unread part of the RMBE, in order, for one consumer.
-// It is empty when there is none and after a reset.
+// It is empty when there is none and after a reset, and ends before an urgent
+// byte.
 func (c *Conn) RecvData() (a, b []byte) {
 	c.woken = false
 	if c.err != nil || c.appClosed || c.freed || c.rprod == c.rcons {
 		return nil, nil
 	}
-	return span(c.mem[c.rx.start:], c.rcons, int(c.rprod-c.rcons))
+	return span(c.mem[c.rx.start:], c.rcons, c.unread())
 }
 
 // Consumed says that n bytes of what [Conn.RecvData] returned were read.
@@ -64,11 +71,12 @@ func (c *Conn) Consumed(now time.Time, n int) {
 	if n <= 0 || c.err != nil || c.appClosed || c.freed {
 		return
 	}
-	if n > int(c.rprod-c.rcons) {
+	if n > c.unread() {
 		panic("linkgroup: more consumed than there was data")
 	}
 	c.g.now = now
 	c.rcons += uint64(n)
+	c.passUrgent()
 	if c.wantUpdate() {
 		c.update = true
 	}

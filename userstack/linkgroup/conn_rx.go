@@ -81,11 +81,10 @@ func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 	c.rstate |= m.State
 	c.rprod += dp
 	c.pcons += dc
-	if m.Flags&wire.ProdUrgentPresent != 0 {
-		c.urgent = c.rprod
-	}
+	c.urgentNews(m.Flags, dp)
 	if dc > 0 {
 		c.progress()
+		c.urgentConfirmed()
 	}
 	if c.sent < c.pcons && c.replay > 0 {
 		c.sent = c.pcons // read by the peer before it was written again

@@ -46,18 +46,19 @@ func (c *Conn) mayPost() bool {
 	if c.tstate&wire.ConnClosed != 0 {
 		return c.update // again, after failover
 	}
-	return c.sendable() > 0 || c.newlyBlocked() || c.endDue() != 0
+	return c.sendable() > 0 || c.newlyBlocked() || c.newlyUrgent() || c.endDue() != 0
 }
 
 // sendable returns how many bytes may be written now.
 func (c *Conn) sendable() int {
-	if c.aborting || c.prep == c.sent {
+	end := c.writable()
+	if c.aborting || end <= c.sent {
 		return 0
 	}
 	if c.blocked() {
 		return 0
 	}
-	n := min(int(c.prep-c.sent), c.window())
+	n := min(int(end-c.sent), c.window())
 	if n > maxChunk {
 		n = maxChunk
 		// What was written over a failed link is repeated in one piece: the
@@ -77,8 +78,11 @@ func (c *Conn) window() int { return c.tx.size - int(c.sent-c.pcons) }
 // would have the rest sent byte by byte. Data to be repeated after failover
 // always has its room.
 func (c *Conn) blocked() bool {
+	if c.urgentWaits() {
+		return false // for something else
+	}
 	w := c.window()
-	return uint64(w) < c.prep-c.sent && w < c.tx.size/10 && c.replay <= c.sent && !c.aborting
+	return uint64(w) < c.writable()-c.sent && w < c.tx.size/10 && c.replay <= c.sent && !c.aborting
 }
 
 // newlyBlocked says that the peer is to be told so (RFC 7609, section
@@ -140,6 +144,7 @@ func (c *Conn) post() bool {
 	if c.blocked() {
 		c.tflags = wire.ProdWriterBlocked
 	}
+	c.tflags |= c.urgentFlags(n)
 	if c.aborting {
 		c.tstate |= wire.ConnAbnormalClose
 	} else if due := c.endDue(); n == 0 && due != 0 {

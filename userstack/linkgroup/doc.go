@@ -21,7 +21,7 @@
 // [Conn.RecvData] returned (one consumer). They stay valid until the call
 // that reports what was done with them, or until the connection's
 // [ActConnClosed] has been carried out and the driver let go of it with
-// [Conn.Free].
+// [Conn.Release].
 //
 // # Privileges
 //

@@ -22,6 +22,14 @@ var (
 	ErrClosed = errors.New("linkgroup: connection is closed")
 	// ErrCloseTimeout means that the peer did not close its side in time.
 	ErrCloseTimeout = errors.New("linkgroup: peer did not close the connection in time")
+	// ErrUrgentTimeout means that the peer did not confirm an urgent byte
+	// in time, so that what follows it could not be sent.
+	ErrUrgentTimeout = errors.New("linkgroup: peer did not confirm urgent data in time")
+	// ErrNoUrgent means that there is no urgent byte to take (EINVAL).
+	ErrNoUrgent = errors.New("linkgroup: no urgent data")
+	// ErrUrgentPending means that an urgent byte is announced and still to
+	// come (EAGAIN).
+	ErrUrgentPending = errors.New("linkgroup: urgent data has not arrived yet")
 	// ErrUnknownRKey means that the peer named an RMB which it did not make
 	// known on all links; decline SMC-R.
 	ErrUnknownRKey = errors.New("linkgroup: RKey of the peer is unknown")

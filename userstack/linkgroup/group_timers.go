@@ -102,7 +102,7 @@ func (g *Group) fire(timer int) {
 	case timerConn:
 		for _, c := range g.connsSorted() {
 			c.expire(g.now)
-			for _, t := range [...]time.Time{c.closeAt, c.graceAt, c.checkAt} {
+			for _, t := range [...]time.Time{c.closeAt, c.graceAt, c.checkAt, c.urgentAt} {
 				if !t.IsZero() && c.state != StateClosed {
 					g.connTimer(t)
 				}

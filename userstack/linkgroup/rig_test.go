@@ -92,6 +92,7 @@ func describe(msg []byte) string {
 			name string
 		}{
 			{m.Flags&wire.ProdFailoverVerify != 0, "F"}, {m.Flags&wire.ProdWriterBlocked != 0, "B"},
+			{m.Flags&wire.ProdUrgentPending != 0, "P"}, {m.Flags&wire.ProdUrgentPresent != 0, "U"}, {m.Flags&wire.ProdCursorRequest != 0, "R"},
 			{m.State&wire.ConnSendingDone != 0, "D"}, {m.State&wire.ConnClosed != 0, "C"}, {m.State&wire.ConnAbnormalClose != 0, "A"},
 		} {
 			if f.on {
