@@ -200,11 +200,24 @@ func TestScriptedServer(t *testing.T) {
 			as[wire.Proposal](p)
 			p.send(wire.Accept{FirstContact: true, Endpoint: endpointOf(1)})
 			as[wire.Confirm](p)
-			if d := as[wire.Decline](p); d.Diagnosis != wire.DiagTimeoutConfLink {
-				p.t.Errorf("declined with %v", d.Diagnosis)
-			}
+		}, wantBroken}, // RFC 7609, appendix C.7
+		{"ReservedMTU", func(_ *testing.T, p scripted) {
+			as[wire.Proposal](p)
+			e := endpointOf(1)
+			e.MTU = 9
+			p.send(wire.Accept{FirstContact: true, Endpoint: e})
+			as[wire.Decline](p) // RFC 7609, appendix C.6
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "client", err, wire.DiagTimeoutConfLink, false)
+			wantDecline(t, "client", err, wire.DiagRToken, false)
+		}},
+		{"NoElement", func(_ *testing.T, p scripted) {
+			as[wire.Proposal](p)
+			e := endpointOf(1)
+			e.RMBEIndex = 0
+			p.send(wire.Accept{FirstContact: true, Endpoint: e})
+			as[wire.Decline](p)
+		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
+			wantDecline(t, "client", err, wire.DiagRToken, false)
 		}},
 		{"UnknownGroup", func(_ *testing.T, p scripted) {
 			as[wire.Proposal](p)

@@ -4,6 +4,7 @@ package userstack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -96,6 +97,9 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 	var c *Conn
 	var local linkgroup.ConnParams
 	err := g.event(func(now time.Time) (err error) {
+		if err := peer.Check(); err != nil {
+			return err
+		}
 		if _, err = g.core.FirstLink(now); err != nil {
 			return err
 		}
@@ -121,7 +125,8 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 		return nil, h.abandon(g, c, err)
 	}
 	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {
-		return nil, h.abandon(g, c, err)
+		g.drop(c)
+		return nil, tooLate(err)
 	}
 	c.start()
 	s.log.Info("link group established", "lgr", g.name(), "role", "client", "peer", acc.PeerID)
@@ -179,10 +184,21 @@ func (g *group) event(f func(now time.Time) error) (err error) {
 	return err
 }
 
-// abandon ends a link group whose first contact failed, and declines.
+// abandon ends a link group whose first contact failed, and declines if it is
+// not too late for that.
 func (h *clc) abandon(g *group, c *Conn, cause error) error {
 	g.drop(c)
+	if errors.Is(cause, linkgroup.ErrNoFallback) {
+		return tooLate(cause)
+	}
 	return h.decline(cause)
+}
+
+// tooLate makes an error after which the TCP connection is reset: the peer
+// counts on SMC-R, and DECLINE would reach it as data (RFC 7609, appendices C.1
+// and C.3).
+func tooLate(cause error) error {
+	return fmt.Errorf("userstack: too late to decline SMC-R: %v", cause)
 }
 
 // drop ends a link group whose first contact failed.

@@ -155,6 +155,9 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 			}
 			g.core.SetPeer(conf.PeerID, t.peerOS)
 		}
+		if err := peer.Check(); err != nil {
+			return err
+		}
 		return g.core.ConnectFirst(now, peer.Link)
 	})
 	if err != nil {
@@ -164,7 +167,8 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 		return nil, h.abandon(g, c, err)
 	}
 	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {
-		return nil, h.abandon(g, c, err)
+		g.drop(c)
+		return nil, tooLate(err)
 	}
 	c.start()
 	s.log.Info("link group established", "lgr", g.name(), "role", "server", "peer", prop.PeerID)
@@ -200,13 +204,13 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 	peer := params(conf.Endpoint)
 	err = g.event(func(now time.Time) error {
 		if !g.core.HasLink(peer.Link.GID, peer.Link.MAC, peer.Link.QPN) {
-			return &DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("CONFIRM names unknown queue pair %s", conf.QPN)}
+			return fmt.Errorf("%w: CONFIRM names unknown queue pair %s", linkgroup.ErrNoLink, conf.QPN)
 		}
 		return c.core.Attach(now, peer)
 	})
 	if err != nil {
 		g.cancel(c)
-		return nil, h.decline(err)
+		return nil, tooLate(err)
 	}
 	c.start()
 	return c, nil

@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -67,6 +68,24 @@ type ConnParams struct {
 	Token uint32
 	// SizeCode is the size of an RMBE: 16 KiB << SizeCode.
 	SizeCode uint8
+}
+
+// Check reports values of the peer that are out of range, ErrInvalidParams: an
+// index or alert token of 0, a size code above 15, a queue pair of 0 or more
+// than 24 bits, a reserved MTU code. A peer that sends them is declined (RFC
+// 7609, appendix C.6).
+func (p ConnParams) Check() error {
+	if p.Index == 0 || p.Token == 0 || p.SizeCode > maxSizeCode {
+		return fmt.Errorf("%w: RMBE index %d, alert token %#x, size code %d", ErrInvalidParams, p.Index, p.Token, p.SizeCode)
+	}
+	return p.Link.check()
+}
+
+func (e Endpoint) check() error {
+	if !wire.MTU(e.MTU).Valid() || e.QPN == 0 || e.QPN > wire.Max24 || e.PSN > wire.Max24 {
+		return fmt.Errorf("%w: queue pair %#x, PSN %#x, MTU code %d", ErrInvalidParams, e.QPN, e.PSN, e.MTU)
+	}
+	return nil
 }
 
 // Env gives a [Group] its resources. The calls are made inside the calls of
@@ -154,8 +173,10 @@ type Timers struct {
 	// LLC is how long an answer to a request may take, and ConfirmLink how
 	// long the confirmation of an added link may.
 	LLC, ConfirmLink time.Duration
-	// ConfirmFirst is how long the first link of a group may take to be
-	// confirmed, including the CLC message that goes before.
+	// ConfirmFirst is how long the peer may take for each step of a first
+	// contact until data may flow. It is longer than a failing send and a
+	// DECLINE for it take, since after it the TCP connection is reset (RFC
+	// 7609, appendix C.7).
 	ConfirmFirst time.Duration
 	// LLCStart is how long an exchange may wait for others to end.
 	LLCStart time.Duration
@@ -190,7 +211,7 @@ func DefaultTimers(role Role) Timers {
 		Idle:           600 * time.Second,
 		LLC:            2 * time.Second,
 		ConfirmLink:    5 * time.Second,
-		ConfirmFirst:   5 * time.Second,
+		ConfirmFirst:   10 * time.Second,
 		LLCStart:       20 * time.Second,
 		CloseWait:      60 * time.Second,
 		AbortWait:      10 * time.Second,

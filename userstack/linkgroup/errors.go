@@ -33,6 +33,10 @@ var (
 	// ErrUnknownRKey means that the peer named an RMB which it did not make
 	// known on all links; decline SMC-R.
 	ErrUnknownRKey = errors.New("linkgroup: RKey of the peer is unknown")
+	// ErrNoFallback means that a first contact failed when it was too late for
+	// DECLINE: the TCP connection is to be reset (RFC 7609, appendices C.3 and
+	// C.7).
+	ErrNoFallback = errors.New("linkgroup: too late to fall back to TCP")
 	// ErrInvalidParams means that CLC values are out of range; decline.
 	ErrInvalidParams = errors.New("linkgroup: invalid connection parameters")
 )

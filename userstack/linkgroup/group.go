@@ -23,12 +23,15 @@ import (
 //	second    | ADD LINK rejected            | open      | ActFirstLink nil                   | 3.5.1.6.2
 //	second    | no device for ADD LINK       | open      | ActFirstLink nil                   | C.8
 //	second    | second link failed           | second    | DELETE LINK exchange, then open    | C.7.1
-//	second    | timer, client, no ADD LINK   | open      | ActFirstLink nil (as Linux does)   | C.7.1
+//	second    | timer, client, no ADD LINK   | dead      | ActFirstLink err; a Linux peer:    | C.7.1
+//	          |                              |           | open, as Linux does                |
 //	second    | timer, server, no reply      | dead      | ActFirstLink err                   | C.7.1
 //	any       | last link fails              | dead      | conns ErrReset                     | 4.8.3
 //	any       | DELETE LINK all received     | dead      | conns ErrReset; server: tells      | 3.5.4
 //	open      | Terminate, violation, idle   | dying     | DELETE LINK all, conns ErrAborted  | 3.5.4
-//	dying     | delivered, or timer          | dead      |                                    | 3.5.4
+//	dying     | carrier fails, other link    | dying     | DELETE LINK all over that          | C.7.1
+//	dying     | timer, client, other link    | dying     | DELETE LINK all over that          | C.7.1
+//	dying     | delivered, timer, no link    | dead      |                                    | 3.5.4
 type phase uint8
 
 const (
@@ -125,8 +128,10 @@ type Group struct {
 	ex        exchange
 	rk        rkeyExchange
 	peerRK    peerRKey
-	addWanted bool // server: try to add a link
+	bye       bye
+	addWanted bool // server: try to add a link; client: tell of a device
 	tried     bool // server: a second link was tried
+	committed bool // the connection of the first contact cannot fall back
 	addTries  int  // failed ones in a row
 }
 

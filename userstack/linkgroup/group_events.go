@@ -70,6 +70,8 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 			g.removeLink(r.on)
 		case endOfGroup:
 			g.die(g.deadErr)
+		case commit:
+			g.committed = true
 		}
 		if g.dead || !l.qpOpen {
 			return
@@ -140,6 +142,28 @@ func (g *Group) DeviceDown(now time.Time, devID int) {
 	g.settle(now)
 }
 
+// DeleteLink has one link deleted in order: its connections move to another
+// one first, without loss. The client asks the server for it, which does so
+// when it has time. The last link goes with the group, as [Group.Terminate]
+// has it (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
+func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason) {
+	if g.dead || g.phase >= phaseDying || l.state != LinkActive || l.delWanted {
+		return
+	}
+	g.now = now
+	via := g.bestLink(l)
+	switch {
+	case via == nil:
+		g.terminate(reason, fmt.Errorf("%w: %s", ErrTerminated, reason))
+	case g.cfg.Role == Server:
+		l.delWanted, l.delOrderly, l.delReason = true, true, reason
+	default:
+		// The link stays in use until the server deletes it.
+		via.sendLLC(wire.DeleteLink{LinkNum: l.id, Orderly: true, Reason: reason}, nothing, nil)
+	}
+	g.settle(now)
+}
+
 // Terminate ends the group: the peer is told to delete all links, and all
 // connections are reset at once. ActGroupDead follows when the message is
 // delivered or after Timers.Terminate.
@@ -160,33 +184,80 @@ func (g *Group) terminate(reason wire.DeleteLinkReason, err error) {
 		return
 	}
 	first := g.phase == phaseConfirm || g.phase == phaseSecond
-	l := g.bestLink(nil)
+	alone := g.bestLink(nil) == nil
 	g.phase = phaseDying
 	g.deadErr = err
 	g.timers = [numTimers]time.Time{}
 	g.ex, g.rk, g.peerRK = exchange{}, rkeyExchange{}, peerRKey{}
 	if first {
-		g.act(Action{Kind: ActFirstLink, Err: err})
+		g.act(Action{Kind: ActFirstLink, Err: g.firstErr(err)})
 	}
 	g.endConns(errors.Join(ErrAborted, err))
-	if l == nil {
+	if alone {
 		g.die(err)
 		return
 	}
 	g.log.Info("link group ends", "reason", reason.String())
 	orderly := reason != wire.DeleteLinkLostPath && reason != wire.DeleteLinkProtocolViolation
+	g.bye = bye{msg: wire.DeleteLink{All: true, Orderly: orderly, Reason: reason}}
+	g.sendBye()
+}
+
+// bye is the termination of the group under way.
+type bye struct {
+	msg   wire.DeleteLink
+	via   *Link
+	tried [maxSlots]bool
+}
+
+// sendBye sends DELETE LINK for all links, over one after the other while they
+// fail or, on the client, the server does not comply (RFC 7609, appendix
+// C.7.1).
+func (g *Group) sendBye() {
+	b := &g.bye
+	b.via = nil
+	for _, l := range g.links {
+		if l.state == LinkActive && !b.tried[l.slot] && (b.via == nil || l.conns < b.via.conns) {
+			b.via = l
+		}
+	}
+	if b.via == nil {
+		g.die(g.deadErr)
+		return
+	}
+	b.tried[b.via.slot] = true
 	then := endOfGroup
 	if g.cfg.Role == Client {
 		then = nothing // the server's DELETE LINK is the end
 	}
-	l.sendLLC(wire.DeleteLink{All: true, Orderly: orderly, Reason: reason}, then, nil)
 	g.set(timerDie, g.now.Add(g.cfg.Timers.Terminate))
+	b.via.sendLLC(b.msg, then, nil)
 }
 
-// violation ends the group because the peer does not keep to the protocol.
+// violation gives up a link whose peer does not keep to the protocol, and the
+// group if there is no other (RFC 7609, appendix C.7.1).
 func (g *Group) violation(l *Link, err error) {
-	g.log.Error("protocol violation, link group ends", "link", l.id, "err", err)
-	g.terminate(wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: %w", ErrProtocol, err))
+	if g.phase >= phaseDying || l.state == LinkInactive && !l.qpOpen {
+		return
+	}
+	err = fmt.Errorf("%w: %w", ErrProtocol, err)
+	g.log.Error("protocol violation", "link", l.id, "err", err)
+	if l.state == LinkActivating || g.bestLink(l) != nil {
+		g.failLink(l, wire.DeleteLinkProtocolViolation, err)
+		return
+	}
+	g.terminate(wire.DeleteLinkProtocolViolation, err)
+}
+
+// firstErr tells whether DECLINE may still be sent for a first contact that
+// failed with err. It may not when the peer can already count on SMC-R (RFC
+// 7609, appendix C.3), nor after a timeout: a peer that has seen a failure would
+// have declined (appendix C.7).
+func (g *Group) firstErr(err error) error {
+	if g.committed || errors.Is(err, ErrTimeout) {
+		return fmt.Errorf("%w: %w", ErrNoFallback, err)
+	}
+	return err
 }
 
 // endConns resets all connections without a message.
@@ -222,7 +293,7 @@ func (g *Group) die(err error) {
 		err = ErrTerminated
 	}
 	if first {
-		g.act(Action{Kind: ActFirstLink, Err: err})
+		g.act(Action{Kind: ActFirstLink, Err: g.firstErr(err)})
 	}
 	for _, l := range g.links {
 		l.state = LinkInactive

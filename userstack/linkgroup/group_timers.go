@@ -90,11 +90,15 @@ func (g *Group) fire(timer int) {
 	case timerRetry:
 		// settle tries again
 	case timerPeerRK:
-		g.peerRK = peerRKey{}
+		g.peerRKeyEnd() // what is missing does not come any more
 	case timerAdd:
 		g.addWanted = true
 	case timerDie:
-		g.die(g.deadErr)
+		if g.cfg.Role == Client {
+			g.sendBye()
+		} else {
+			g.die(g.deadErr)
+		}
 	case timerIdle:
 		if len(g.conns) == 0 {
 			g.terminate(wire.DeleteLinkProgram, ErrIdle)

@@ -121,6 +121,7 @@ const (
 	nothing    after = iota
 	removeIt         // remove the link named on
 	endOfGroup       // the group is terminated
+	commit           // no fallback any more
 )
 
 // ID returns the link number, unique in the group; 0 until the client

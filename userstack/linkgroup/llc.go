@@ -183,8 +183,8 @@ func (g *Group) ConnectFirst(now time.Time, peer Endpoint) error {
 		return ErrSequence
 	}
 	g.now = now
-	if !wire.MTU(peer.MTU).Valid() || peer.QPN == 0 || peer.QPN > wire.Max24 || peer.PSN > wire.Max24 {
-		return fmt.Errorf("%w: queue pair %#x, PSN %#x, MTU code %d", ErrInvalidParams, peer.QPN, peer.PSN, peer.MTU)
+	if err := peer.check(); err != nil {
+		return err
 	}
 	l := g.links[0]
 	if err := g.connect(l, peer); err != nil {
@@ -221,7 +221,8 @@ func (g *Group) sendConfirmLink(l *Link, reply bool) {
 
 // firstTimeout: the peer did not go on with the first contact.
 func (g *Group) firstTimeout() {
-	if g.phase == phaseSecond && g.cfg.Role == Client {
+	if g.phase == phaseSecond && g.cfg.Role == Client && !g.peerEye {
+		// Linux goes on with one link, and so with it do we.
 		g.log.Warn("server did not try a second link")
 		g.open()
 		return
@@ -345,6 +346,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		}
 		return
 	}
+	g.committed = g.committed || added
 	if g.cfg.Role == Client {
 		if err := g.env.ReadyQP(l); err != nil {
 			if first {
@@ -376,7 +378,11 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		g.clear(timerFirst)
 		g.addWanted = true
 	} else {
-		g.set(timerFirst, g.now.Add(g.cfg.Timers.LLC))
+		wait := g.cfg.Timers.ConfirmFirst
+		if !g.peerEye {
+			wait = g.cfg.Timers.LLC // as Linux
+		}
+		g.set(timerFirst, g.now.Add(wait))
 	}
 }
 
@@ -505,8 +511,11 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 	if g.phase == phaseDying {
 		l.state = LinkInactive
 		l.closeQP()
-		if g.bestLink(nil) == nil {
+		switch {
+		case g.bestLink(nil) == nil:
 			g.die(g.deadErr)
+		case l == g.bye.via:
+			g.sendBye()
 		}
 		return
 	}

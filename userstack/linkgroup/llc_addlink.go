@@ -73,7 +73,7 @@ func (g *Group) startAdd() {
 		return
 	}
 	g.ex = exchange{kind: exAdd, step: waitAddReply, via: via, link: l, pairs: pairs, peerLeft: -1}
-	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+	g.set(timerExchange, g.now.Add(g.answerTime()))
 	g.sendAddLink(false)
 }
 
@@ -92,7 +92,19 @@ func (g *Group) sendAddLink(reply bool) {
 			m.Ext.Pairs = append(m.Ext.Pairs, g.pair(ex.pairs[ex.told]))
 		}
 	}
-	ex.via.sendLLC(m, nothing, nil)
+	then := nothing
+	if g.phase == phaseSecond {
+		then = commit
+	}
+	ex.via.sendLLC(m, then, nil)
+}
+
+// answerTime is how long the peer may take for the next step.
+func (g *Group) answerTime() time.Duration {
+	if g.phase == phaseSecond {
+		return g.cfg.Timers.ConfirmFirst
+	}
+	return g.cfg.Timers.LLC
 }
 
 // pair names an RMB on the link that carries the exchange and on the new one.
@@ -193,6 +205,7 @@ func (g *Group) recvAddLink(l *Link, m wire.AddLink) {
 			m.Reason = wire.AddLinkInvalidMTU
 		}
 		l.sendLLC(m, nothing, nil)
+		g.committed = true
 		if g.phase == phaseSecond {
 			g.open()
 		}
@@ -227,7 +240,7 @@ func (g *Group) acceptLink(via *Link, m wire.AddLink, peer Endpoint) error {
 		return err
 	}
 	g.ex = exchange{kind: exAdd, step: waitAddCont, via: via, link: l, pairs: pairs, peerLeft: -1}
-	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+	g.set(timerExchange, g.now.Add(g.answerTime()))
 	g.sendAddLink(true)
 	if g.v2() {
 		g.recvAddLinkExt(m.Ext)
@@ -251,6 +264,7 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		return
 	}
 	l := ex.link
+	g.committed = true
 	if m.Rejected {
 		g.log.Info("client rejected a second link", "reason", m.Reason.String())
 		g.endExchange()
@@ -287,7 +301,7 @@ func (g *Group) sendAddLinkCont(reply bool) {
 	}
 	ex.told += m.Count()
 	ex.via.sendLLC(m, nothing, nil)
-	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+	g.set(timerExchange, g.now.Add(g.answerTime()))
 }
 
 // recvAddLinkCont takes the peer's RTokens on the new link. The server asks

@@ -103,7 +103,10 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 			return
 		}
 		err := fmt.Errorf("%w by the peer: %s", ErrTerminated, m.Reason)
-		if g.cfg.Role == Server && g.phase == phaseOpen {
+		if g.cfg.Role == Server && g.phase == phaseDying {
+			return // our own is under way
+		}
+		if g.cfg.Role == Server && g.phase >= phaseSecond {
 			// The client asked; the server does it.
 			g.deadErr = err
 			g.endConns(fmt.Errorf("%w: %w", ErrReset, err))

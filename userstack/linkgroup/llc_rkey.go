@@ -30,6 +30,7 @@ import (
 //	CONFIRM RKEY, CONTINUATION | links left to tell   | reply                                     | A.3.6
 //	CONFIRM RKEY, CONTINUATION | all links told       | reply, RMB is known                       | 3.5.5.2.1
 //	CONFIRM RKEY, CONTINUATION | active link not told | reply, that link fails                    | C.7.1
+//	-                          | no CONTINUATION, time | links not told fail                      | C.7.1
 //	CONFIRM RKEY               | table is full        | negative reply                            | A.3.5
 //	DELETE RKEY                | RMB is known         | reply; its connections are reset          | 3.5.5.2.2
 //	DELETE RKEY                | RMB is not known     | negative reply                            | C.7.1
@@ -235,6 +236,12 @@ func (g *Group) peerRKeyDone() {
 		g.set(timerPeerRK, g.now.Add(g.cfg.Timers.LLC))
 		return
 	}
+	g.peerRKeyEnd()
+}
+
+// peerRKeyEnd fails the links for which the peer told no RToken: no connection
+// could move to them (RFC 7609, appendix C.7.1).
+func (g *Group) peerRKeyEnd() {
 	told := g.peerRK.told
 	g.peerRK = peerRKey{}
 	g.clear(timerPeerRK)
