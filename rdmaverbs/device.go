@@ -29,7 +29,8 @@ type Device interface {
 	Attr() DeviceAttr
 	// Port returns the state of a port, numbered from 1.
 	Port(num int) (PortAttr, error)
-	// GIDs returns the GID table of a port; an entry's place is its index.
+	// GIDs returns the GID table of a port; an entry's place is its index. An
+	// entry with the zero GID is not in use.
 	GIDs(port int) ([]GIDEntry, error)
 	// AllocPD allocates a protection domain.
 	AllocPD() (PD, error)

@@ -98,6 +98,7 @@ func TestRoCEVersions(t *testing.T) {
 		{name: "DefaultNoEID", want: wayV1},
 		{name: "Default", eidA: true, eidB: true, want: wayV2},
 		{name: "EIDOfOne", eidB: true, want: wayV1},
+		{name: "V2NoEID", a: "v2", b: "v2", want: wayLinkLocal},
 		{name: "V1Server", a: "v1", eidB: true, want: wayV1},
 		{name: "V1Client", b: "v1", eidA: true, want: wayV1},
 		{name: "PortTaken", eidA: true, eidB: true, taken: true, want: wayV1},

@@ -89,12 +89,18 @@ func (d *Device) now() instant { return instant(time.Since(d.epoch)) }
 // setInfo takes new facts about the netdev. d.mu is held or d not yet shared.
 func (d *Device) setInfo(info netdevInfo) {
 	d.info = info
-	d.gids = nil
+	var gids []rdmaverbs.GIDEntry
+	defaults := 0
 	for _, g := range info.GIDs {
-		if len(d.types) == 0 || slices.Contains(d.types, g.Type) {
-			d.gids = append(d.gids, g)
+		if len(d.types) > 0 && !slices.Contains(d.types, g.Type) {
+			continue
+		}
+		gids = append(gids, g)
+		if len(info.HWAddr) == 6 && g.GID == defaultGID([6]byte(info.HWAddr)) {
+			defaults++
 		}
 	}
+	d.gids = mergeGIDs(d.gids, gids, defaults)
 }
 
 // Name returns the device's name, such as "soft-eth0".
@@ -146,13 +152,12 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	return p, nil
 }
 
-// activeMTU is the largest path MTU for every entry of the GID table.
+// activeMTU is the largest path MTU for all types of GIDs that there can be.
 func (d *Device) activeMTU() rdmaverbs.MTU {
-	m := d.info.pathMTU(rdmaverbs.RoCEv1)
-	for _, g := range d.gids {
-		m = min(m, d.info.pathMTU(g.Type))
+	if len(d.types) == 1 {
+		return d.info.pathMTU(d.types[0])
 	}
-	return m
+	return min(d.info.pathMTU(rdmaverbs.RoCEv1), d.info.pathMTU(rdmaverbs.RoCEv2))
 }
 
 func (d *Device) pathMTU(t rdmaverbs.GIDType) rdmaverbs.MTU {

@@ -36,7 +36,8 @@ type netdevInfo struct {
 	VLAN   uint16           // VLAN id of a VLAN netdev, else 0
 	GIDs   []rdmaverbs.GIDEntry
 
-	loopback bool
+	loopback   bool
+	hasDefault bool // the link-local address made of HWAddr is an address of the netdev
 }
 
 // pathMTU returns the largest path MTU that the netdev carries with the

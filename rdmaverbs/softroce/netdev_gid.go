@@ -4,29 +4,65 @@ package softroce
 
 import (
 	"net/netip"
+	"slices"
 
 	"smcr/rdmaverbs"
 )
 
-// gidTable builds the GID table of a netdev. As on Linux, entry 0 is the
-// version 1 GID made of the MAC, and each IP address follows with one entry
-// for either version, IPv4 addresses in mapped form. Linux also lists the
-// default GID for version 2 where the netdev lacks that address; here a
-// version 2 entry always is an address of the netdev, since packets leave
-// from it through the IP stack. The loopback address ::1 is left out: the
-// RoCE annex, A16.7.2, has packets with it dropped.
+// gidTable builds the GID table of a netdev as Linux does for a device that
+// has both versions (drivers/infiniband/core/roce_gid_mgmt.c): the default GID,
+// made of the MAC, as version 1 and as version 2 entry, whether or not it is an
+// address of the netdev; then each IP address with one entry for either
+// version, IPv4 in mapped form. An address that is the default GID has no other
+// entry.
+//
+// The loopback address ::1 is left out: the RoCE annex, A16.7.2, has packets
+// with it dropped.
 func gidTable(netdev string, mac [6]byte, ips []netip.Addr) []rdmaverbs.GIDEntry {
 	def := defaultGID(mac)
-	t := []rdmaverbs.GIDEntry{{GID: def, Type: rdmaverbs.RoCEv1, NetDev: netdev}}
+	var t []rdmaverbs.GIDEntry
+	add := func(g rdmaverbs.GID) {
+		for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
+			t = append(t, rdmaverbs.GIDEntry{GID: g, Type: typ, NetDev: netdev})
+		}
+	}
+	add(def)
 	for _, ip := range ips {
 		g := rdmaverbs.GID(ip.As16())
-		if g == loopbackGID || !ip.IsValid() || ip.IsMulticast() || ip.IsUnspecified() {
+		if g == loopbackGID || g == def || !ip.IsValid() || ip.IsMulticast() || ip.IsUnspecified() {
 			continue
 		}
-		if g != def {
-			t = append(t, rdmaverbs.GIDEntry{GID: g, Type: rdmaverbs.RoCEv1, NetDev: netdev})
+		add(g)
+	}
+	return t
+}
+
+// mergeGIDs makes the table now the table was: entries that stay keep their
+// index, those that went leave a zero entry, and new ones take the first such
+// or come last, as on Linux. The first defaults entries of either are those of
+// the default GID, which change in place.
+func mergeGIDs(was, now []rdmaverbs.GIDEntry, defaults int) []rdmaverbs.GIDEntry {
+	t := slices.Clone(now[:defaults])
+	if len(was) > defaults {
+		for _, e := range was[defaults:] {
+			if !slices.Contains(now[defaults:], e) {
+				e = rdmaverbs.GIDEntry{}
+			}
+			t = append(t, e)
 		}
-		t = append(t, rdmaverbs.GIDEntry{GID: g, Type: rdmaverbs.RoCEv2, NetDev: netdev})
+	}
+	for _, e := range now[defaults:] {
+		if slices.Contains(t[defaults:], e) {
+			continue
+		}
+		if i := slices.Index(t, rdmaverbs.GIDEntry{}); i >= 0 {
+			t[i] = e
+		} else {
+			t = append(t, e)
+		}
+	}
+	for len(t) > defaults && t[len(t)-1] == (rdmaverbs.GIDEntry{}) {
+		t = t[:len(t)-1]
 	}
 	return t
 }

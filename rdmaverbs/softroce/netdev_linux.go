@@ -124,6 +124,7 @@ func (f *facts) info(l netlink.Link) (*netdevInfo, error) {
 		}
 	}
 	i.GIDs = gidTable(a.Name, [6]byte(i.HWAddr), ips)
+	i.hasDefault = slices.Contains(ips, defaultGID([6]byte(i.HWAddr)).Addr())
 	return i, nil
 }
 
@@ -229,5 +230,5 @@ func (w *netdevWatch) look() (gone bool) {
 
 func sameFacts(a, b *netdevInfo) bool {
 	return a.Name == b.Name && a.Index == b.Index && bytes.Equal(a.HWAddr, b.HWAddr) && a.MTU == b.MTU &&
-		a.Up == b.Up && a.VLAN == b.VLAN && slices.Equal(a.GIDs, b.GIDs)
+		a.Up == b.Up && a.VLAN == b.VLAN && a.hasDefault == b.hasDefault && slices.Equal(a.GIDs, b.GIDs)
 }

@@ -30,16 +30,61 @@ func TestGIDTable(t *testing.T) {
 	}
 	want := []string{
 		"fe80:0000:0000:0000:5054:00ff:fe12:3456 v1 eth0",
+		"fe80:0000:0000:0000:5054:00ff:fe12:3456 v2 eth0",
 		"0000:0000:0000:0000:0000:ffff:0a4d:0001 v1 eth0",
 		"0000:0000:0000:0000:0000:ffff:0a4d:0001 v2 eth0",
 		"0000:0000:0000:0000:0000:ffff:7f00:0001 v1 eth0",
 		"0000:0000:0000:0000:0000:ffff:7f00:0001 v2 eth0",
-		"fe80:0000:0000:0000:5054:00ff:fe12:3456 v2 eth0",
 		"fd77:0000:0000:0000:0000:0000:0000:0001 v1 eth0",
 		"fd77:0000:0000:0000:0000:0000:0000:0001 v2 eth0",
 	}
 	if d := cmp.Diff(want, text); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// TestMergeGIDs: entries keep their index while they exist.
+func TestMergeGIDs(t *testing.T) {
+	const mac1, mac2 = 1, 2
+	table := func(mac byte, ips ...string) []rdmaverbs.GIDEntry {
+		var a []netip.Addr
+		for _, ip := range ips {
+			a = append(a, netip.MustParseAddr(ip))
+		}
+		return gidTable("eth0", [6]byte{5: mac}, a)
+	}
+	text := func(table []rdmaverbs.GIDEntry) (s []string) {
+		for _, e := range table {
+			switch {
+			case e.GID.IsZero():
+				s = append(s, "-")
+			case e.Type == rdmaverbs.RoCEv2:
+				s = append(s, e.GID.Addr().String())
+			}
+		}
+		return s
+	}
+	var got []rdmaverbs.GIDEntry
+	for _, step := range []struct {
+		now  []rdmaverbs.GIDEntry
+		want []string
+	}{
+		{table(mac1, "10.0.0.1", "10.0.0.2", "10.0.0.3"), []string{"fe80::200:ff:fe00:1", "10.0.0.1", "10.0.0.2", "10.0.0.3"}},
+		{table(mac1, "10.0.0.1", "10.0.0.3"), []string{"fe80::200:ff:fe00:1", "10.0.0.1", "-", "-", "10.0.0.3"}},
+		{table(mac2, "10.0.0.3", "10.0.0.1"), []string{"fe80::200:ff:fe00:2", "10.0.0.1", "-", "-", "10.0.0.3"}},
+		{table(mac2, "10.0.0.4", "10.0.0.3", "10.0.0.5"), []string{"fe80::200:ff:fe00:2", "10.0.0.4", "10.0.0.5", "10.0.0.3"}},
+		{table(mac2, "10.0.0.4"), []string{"fe80::200:ff:fe00:2", "10.0.0.4"}},
+		{table(mac2), []string{"fe80::200:ff:fe00:2"}},
+	} {
+		got = mergeGIDs(got, step.now, 2)
+		if d := cmp.Diff(step.want, text(got)); d != "" {
+			t.Errorf("(-want +got)\n%s", d)
+		}
+	}
+	// A restriction to version 2 leaves one default GID.
+	only := []rdmaverbs.GIDEntry{{GID: defaultGID([6]byte{5: mac1}), Type: rdmaverbs.RoCEv2}}
+	if got := mergeGIDs(nil, only, 1); !slices.Equal(got, only) {
+		t.Errorf("version 2 alone: %v", got)
 	}
 }
 
@@ -86,7 +131,7 @@ func TestNetdevFacts(t *testing.T) {
 			return err
 		}
 		gids := i.GIDs
-		i.GIDs = nil
+		i.GIDs, i.hasDefault = nil, false // the address comes in its own time
 		want := netdevInfo{Name: "eth0", Index: i.Index, HWAddr: l.MAC, MTU: 4200, Up: true}
 		if d := cmp.Diff(want, *i, cmp.AllowUnexported(netdevInfo{})); d != "" {
 			t.Errorf("(-want +got)\n%s", d)
@@ -100,10 +145,10 @@ func TestNetdevFacts(t *testing.T) {
 		if _, err := f.byName("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
 			t.Errorf("unknown netdev: %v", err)
 		}
-		if _, _, _, err := openWire("nonesuch"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
+		if _, _, _, err := openWire("nonesuch", defaultConfig()); !errors.Is(err, rdmaverbs.ErrNoDevice) {
 			t.Errorf("wire on an unknown netdev: %v", err)
 		}
-		if _, _, _, err := openWire("tun0"); !errors.Is(err, errNotEthernet) {
+		if _, _, _, err := openWire("tun0", defaultConfig()); !errors.Is(err, errNotEthernet) {
 			t.Errorf("wire on a tunnel: %v", err)
 		}
 		return nil

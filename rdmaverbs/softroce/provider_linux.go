@@ -46,7 +46,7 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 	if !ok {
 		return nil, fmt.Errorf("softroce: device %q: %w", name, rdmaverbs.ErrNoDevice)
 	}
-	w, info, lacks, err := openWire(netdev, p.c.types...)
+	w, info, lacks, err := openWire(netdev, p.c)
 	if err != nil {
 		return nil, err
 	}

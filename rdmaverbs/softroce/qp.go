@@ -52,6 +52,9 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 	if init.SGIDIndex < 0 || init.SGIDIndex >= len(gids) {
 		return nil, fmt.Errorf("softroce: create queue pair: GID index %d, the table of %s has %d: %w", init.SGIDIndex, p.dev.name, len(gids), rdmaverbs.ErrInvalid)
 	}
+	if gids[init.SGIDIndex].GID.IsZero() {
+		return nil, fmt.Errorf("softroce: create queue pair: entry %d of the GID table of %s is not in use: %w", init.SGIDIndex, p.dev.name, rdmaverbs.ErrInvalid)
+	}
 	if err := p.acquire(); err != nil {
 		return nil, err
 	}
@@ -196,12 +199,13 @@ func (q *qp) resolve(p *rdmaverbs.PathInfo) (net.HardwareAddr, error) {
 		return slices.Clone(p.DMAC), nil
 	case len(p.DMAC) != 0:
 		return nil, fmt.Errorf("softroce: queue pair %d: destination MAC of %d bytes: %w", q.ep.qpn, len(p.DMAC), rdmaverbs.ErrInvalid)
-	case q.sgid.Type == rdmaverbs.RoCEv2:
-		return nil, nil // the IP stack does it
 	}
 	g := p.DGID
 	if g[0] == 0xfe && g[1] == 0x80 && g[11] == 0xff && g[12] == 0xfe {
 		return net.HardwareAddr{g[8] ^ 2, g[9], g[10], g[13], g[14], g[15]}, nil
+	}
+	if q.sgid.Type == rdmaverbs.RoCEv2 {
+		return nil, nil // the IP stack does it
 	}
 	return nil, fmt.Errorf("softroce: queue pair %d: GID %v does not tell a MAC address: set DMAC in the path: %w", q.ep.qpn, g, rdmaverbs.ErrInvalid)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,12 +30,14 @@ const ioBatch = 64
 // Sending is safe for concurrent use. The sockets belong to the network
 // namespace of the thread that called openWire.
 type netWire struct {
+	log      *slog.Logger
 	index    int
 	loopback bool
 	self     atomic.Pointer[identity]
 	gone     atomic.Bool
 	v1       *packetPort // nil without version 1
 	v2       *udpPorts   // nil without version 2
+	ll       *llPort     // likewise
 	watch    io.Closer
 	loop     *loop
 	stats    wireCounters
@@ -50,13 +53,16 @@ type netWire struct {
 
 // identity is who we are at one moment: which packets are ours.
 type identity struct {
-	mac [6]byte
-	v1  []rdmaverbs.GID
-	v2  []rdmaverbs.GID
+	mac     [6]byte
+	v1      []rdmaverbs.GID
+	v2      []rdmaverbs.GID
+	def     rdmaverbs.GID // the default GID
+	foreign bool          // it is not an address of the netdev
 }
 
 func newIdentity(i *netdevInfo) *identity {
-	id := &identity{mac: [6]byte(i.HWAddr)}
+	id := &identity{mac: [6]byte(i.HWAddr), foreign: !i.hasDefault}
+	id.def = defaultGID(id.mac)
 	for _, e := range i.GIDs {
 		if e.Type == rdmaverbs.RoCEv2 {
 			id.v2 = append(id.v2, e.GID)
@@ -82,15 +88,14 @@ func (e *portTakenError) Error() string {
 func (e *portTakenError) Unwrap() error { return e.err }
 
 // openWire opens the packet I/O on a netdev of the calling thread's network
-// namespace for the given types, all if there are none, and reads the facts
-// about it. It needs CAP_NET_RAW. An unknown name gives an error that wraps
+// namespace for the GID types of c, and reads the facts about it. It needs CAP_NET_RAW. An unknown name gives an error that wraps
 // rdmaverbs.ErrNoDevice.
 //
 // Where UDP port 4791 is taken, by the kernel's rxe or by another wire on the
 // same netdev, the wire does version 1 only, info.GIDs has no version 2 entries
 // and lacks is why. If only version 2 was asked for, that is the error.
-func openWire(netdev string, types ...rdmaverbs.GIDType) (_ wire, info *netdevInfo, lacks, err error) {
-	wants := func(t rdmaverbs.GIDType) bool { return len(types) == 0 || slices.Contains(types, t) }
+func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err error) {
+	wants := func(t rdmaverbs.GIDType) bool { return len(c.types) == 0 || slices.Contains(c.types, t) }
 	f, err := newFacts()
 	if err != nil {
 		return nil, nil, nil, err
@@ -99,7 +104,7 @@ func openWire(netdev string, types ...rdmaverbs.GIDType) (_ wire, info *netdevIn
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, nil, err
 	}
-	w := &netWire{index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
+	w := &netWire{log: c.log, index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			w.release()
@@ -123,6 +128,11 @@ func openWire(netdev string, types ...rdmaverbs.GIDType) (_ wire, info *netdevIn
 			lacks = &portTakenError{netdev, err}
 		}
 	}
+	if w.v2 != nil {
+		if w.ll, err = newLLPort(info); err != nil {
+			return nil, nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
+		}
+	}
 	if w.watch, err = watchNetdev(info.Index, w.changed); err != nil {
 		return nil, nil, nil, err
 	}
@@ -138,7 +148,14 @@ func (w *netWire) changed(c netdevChange) {
 		w.gone.Store(true)
 		return
 	}
-	w.self.Store(newIdentity(&c.Info))
+	self := newIdentity(&c.Info)
+	w.self.Store(self)
+	if w.ll != nil {
+		if err := w.ll.follow(self, w.v2.sock[udp6]); err != nil {
+			// Rings take memory that there may not be.
+			w.log.Error("the default GID receives nothing over RoCE version 2", "netdev", c.Info.Name, "err", err)
+		}
+	}
 }
 
 // counters returns what was sent, received and dropped so far.
@@ -159,6 +176,7 @@ func (w *netWire) countOverruns() {
 	w.stats.overrunsLoop.Store(w.loop.lost())
 	if w.v2 != nil {
 		w.stats.overrunsV2.Store(w.v2.overruns())
+		w.stats.overrunsV1.Add(w.ll.overruns())
 	}
 }
 
@@ -182,10 +200,13 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 	for len(pkts) > 0 {
 		n := min(len(pkts), ioBatch)
 		var err error
-		if dst.typ == rdmaverbs.RoCEv2 {
-			err = w.sendV2(tx, dst, pkts[:n])
-		} else {
+		switch {
+		case dst.typ != rdmaverbs.RoCEv2:
 			err = w.sendV1(tx, dst, pkts[:n])
+		case w.past(dst):
+			err = w.sendLL(tx, dst, pkts[:n])
+		default:
+			err = w.sendV2(tx, dst, pkts[:n])
 		}
 		if err != nil {
 			return err
@@ -244,6 +265,7 @@ func (w *netWire) start(h handler) error {
 				w.receivers.Go(func() { w.receiveV2(family, serial) })
 			}
 		}
+		w.ll.started(func() { w.receivers.Go(func() { w.receiveLL(serial) }) })
 	}
 	return nil
 }
@@ -270,25 +292,33 @@ func (w *netWire) release() {
 	if w.v2 != nil {
 		w.v2.close()
 	}
+	if w.ll != nil {
+		w.ll.close()
+	}
 	if w.v1 != nil {
 		w.v1.close()
 	}
 	w.receivers.Wait()
+	if w.ll != nil {
+		w.ll.unmap()
+	}
 	if w.v1 != nil {
 		w.v1.unmap()
 	}
 }
 
 // receiveV1 hands version 1 packets to h until close.
-func (w *netWire) receiveV1(h handler) {
+func (w *netWire) receiveV1(h handler) { w.receiveRing(w.v1, h) }
+
+func (w *netWire) receiveRing(p *packetPort, h handler) {
 	rx := newRxBatch()
-	w.v1.sock.whenReadable(&w.stopping, func() bool {
-		n := w.v1.take(rx, w.self.Load(), &w.stats)
+	p.sock.whenReadable(&w.stopping, func() bool {
+		n := p.take(rx, w.self.Load(), &w.stats)
 		if len(rx.in) > 0 {
 			h(rx.in)
 			rx.reset()
 		}
-		w.v1.free(n)
+		p.free(n)
 		return n > 0
 	})
 }

@@ -22,8 +22,8 @@ type mmsghdr struct {
 // iovsPerPacket: headers, two payload pieces, pad with ICRC.
 const iovsPerPacket = 4
 
-// headLen holds the headers of the longest packet: Ethernet, GRH, transport.
-const headLen = header.EthernetLen + header.GRHLen + header.MaxTransportLen
+// headLen holds the headers of the longest packet: those of sendLL.
+const headLen = vnetHdrLen + header.EthernetLen + header.IPv6Len + header.UDPLen + header.MaxTransportLen
 
 // defaultHopLimit is for paths that do not say.
 const defaultHopLimit = 64

@@ -21,8 +21,8 @@ import (
 const (
 	ringSlot   = 4352
 	ringBlock  = 64 << 10
+	perBlock   = ringBlock / ringSlot
 	ringBlocks = 256
-	ringSlots  = ringBlocks * (ringBlock / ringSlot)
 
 	sndBuf = 4 << 20 // bytes of packets on their way out
 )
@@ -37,7 +37,7 @@ const (
 	llPktType   = slotLL + 10
 )
 
-// packetPort is a pair of packet sockets for RoCE version 1 frames of one
+// packetPort is a pair of packet sockets for frames of one ethertype on one
 // netdev. What is sent goes by a socket of its own: the poller would wake the
 // reader of sock for each packet that leaves the send buffer.
 type packetPort struct {
@@ -46,16 +46,34 @@ type packetPort struct {
 	index int
 	lo    bool // see loopbackMAC
 	ring  []byte
+	slots int
 	head  int // slot that the kernel fills next, as far as we have seen
+	parse func(p *packetPort, slot []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64)
 }
 
-// openPacketPort opens the socket in the calling thread's network namespace.
+// openPacketPort opens the port for RoCE version 1 in the calling thread's
+// network namespace.
 func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
+	p, err := newPacketPort(i)
+	if err != nil {
+		return nil, err
+	}
+	p.parse = (*packetPort).parseV1
+	if err := p.listen(header.EtherTypeRoCE, ringBlocks); err != nil {
+		p.close()
+		p.unmap()
+		return nil, err
+	}
+	return p, nil
+}
+
+// newPacketPort opens the sockets in the calling thread's network namespace.
+// They receive nothing until listen.
+func newPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	p := &packetPort{index: i.Index, lo: i.loopback, tx: -1}
 	defer func() {
 		if err != nil {
 			p.close()
-			p.unmap()
 		}
 	}()
 	// Protocol 0 takes nothing until bind names netdev and ethertype.
@@ -73,26 +91,34 @@ func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	if p.sock, err = newSocket(fd, "packet socket"); err != nil {
 		return nil, err
 	}
+	return p, nil
+}
+
+// listen begins the reception of an ethertype into a ring of that many blocks.
+func (p *packetPort) listen(etherType uint16, blocks int) (err error) {
+	fd := p.sock.fd
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
-		return nil, fmt.Errorf("softroce: select TPACKET_V2: %w", err)
+		return fmt.Errorf("softroce: select TPACKET_V2: %w", err)
 	}
 	// A socket for one ethertype sees no outgoing frames; this makes sure.
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
-		return nil, fmt.Errorf("softroce: ignore outgoing frames: %w", err)
+		return fmt.Errorf("softroce: ignore outgoing frames: %w", err)
 	}
-	req := unix.TpacketReq{Block_size: ringBlock, Block_nr: ringBlocks, Frame_size: ringSlot, Frame_nr: ringSlots}
+	slots := blocks * perBlock
+	req := unix.TpacketReq{Block_size: ringBlock, Block_nr: uint32(blocks), Frame_size: ringSlot, Frame_nr: uint32(slots)}
 	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
-		return nil, fmt.Errorf("softroce: allocate receive ring: %w", err)
+		return fmt.Errorf("softroce: allocate receive ring: %w", err)
 	}
-	p.ring, err = unix.Mmap(fd, 0, ringBlock*ringBlocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	p.ring, err = unix.Mmap(fd, 0, ringBlock*blocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("softroce: map receive ring: %w", err)
+		return fmt.Errorf("softroce: map receive ring: %w", err)
 	}
-	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeRoCE), Ifindex: i.Index}
+	p.slots = slots
+	ll := unix.SockaddrLinklayer{Protocol: htons(etherType), Ifindex: p.index}
 	if err := unix.Bind(fd, &ll); err != nil {
-		return nil, fmt.Errorf("softroce: bind packet socket: %w", err)
+		return fmt.Errorf("softroce: bind packet socket: %w", err)
 	}
-	return p, nil
+	return nil
 }
 
 // setSendBuffer enlarges the send buffer as far as we may.
@@ -138,7 +164,6 @@ func (p *packetPort) overruns() uint64 {
 
 // slot returns slot i. No slot straddles two blocks.
 func (p *packetPort) slot(i int) []byte {
-	const perBlock = ringBlock / ringSlot
 	at := i/perBlock*ringBlock + i%perBlock*ringSlot
 	return p.ring[at : at+ringSlot : at+ringSlot]
 }
@@ -156,13 +181,13 @@ func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots i
 		if atomic.LoadUint32(status(s))&unix.TP_STATUS_USER == 0 {
 			break
 		}
-		if in, drop := p.parse(s, rx, self, c); drop != nil {
+		if in, drop := p.parse(p, s, rx, self, c); drop != nil {
 			drop.Add(1)
 		} else {
 			rx.in = append(rx.in, in)
 			bytes += uint64(len(in.data))
 		}
-		if at++; at == ringSlots {
+		if at++; at == p.slots {
 			at = 0
 		}
 	}
@@ -177,28 +202,38 @@ func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots i
 func (p *packetPort) free(n int) {
 	for range n {
 		atomic.StoreUint32(status(p.slot(p.head)), unix.TP_STATUS_KERNEL)
-		if p.head++; p.head == ringSlots {
+		if p.head++; p.head == p.slots {
 			p.head = 0
 		}
 	}
 }
 
-// parse checks the frame in a slot. It returns the packet, or the counter of
-// the reason to drop it.
-func (p *packetPort) parse(s []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64) {
+// frame checks the link layer of the frame in a slot. It returns the Ethernet
+// header and what follows, or the counter of the reason to drop it.
+func (p *packetPort) frame(s []byte, c *wireCounters) (eth header.Ethernet, rest []byte, drop *atomic.Uint64) {
 	// The kernel has compared the destination MAC with the netdev's. A
 	// socket on a netdev also gets what its VLAN netdevs take.
 	if s[llPktType] != unix.PACKET_HOST || int(nativeUint32(s[llIfIndex:])) != p.index {
-		return in, &c.dropMAC
+		return nil, nil, &c.dropMAC
 	}
 	mac := int(binary.NativeEndian.Uint16(s[slotMAC:]))
 	end := mac + int(nativeUint32(s[slotSnapLen:]))
 	if mac < slotLL || end > len(s) {
-		return in, &c.dropShort
+		return nil, nil, &c.dropShort
 	}
-	eth, b, err := header.ParseEthernet(s[mac:end])
+	eth, rest, err := header.ParseEthernet(s[mac:end])
 	if err != nil {
-		return in, &c.dropShort
+		return nil, nil, &c.dropShort
+	}
+	return eth, rest, nil
+}
+
+// parseV1 checks the frame in a slot. It returns the packet, or the counter of
+// the reason to drop it.
+func (p *packetPort) parseV1(s []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64) {
+	eth, b, drop := p.frame(s, c)
+	if drop != nil {
+		return in, drop
 	}
 	if eth.Type() != header.EtherTypeRoCE {
 		return in, &c.dropFormat

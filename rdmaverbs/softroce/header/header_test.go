@@ -4,8 +4,10 @@ package header_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -173,11 +175,39 @@ func TestV2Kernel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ip, udp := header.IPv6(rest[:header.IPv6Len]), header.UDP(rest[header.IPv6Len:][:header.UDPLen])
-		data, icrc := checkDatagram(t, rest[header.IPv6Len:][:ip.PayloadLen()])
+		ip, udp, data, icrc, err := header.ParseV2IPv6(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkDatagram(t, rest[header.IPv6Len:][:ip.PayloadLen()])
 		var k header.Checker
 		if got, want := k.V2IPv6(ip, udp, data).Add(data[header.BTHLen:]), header.ReadICRC(icrc); got != want {
 			t.Fatalf("ICRC %08x, frame has %08x", got, want)
+		}
+	}
+}
+
+// TestParseV2IPv6 cuts a frame of Linux everywhere and damages its headers.
+func TestParseV2IPv6(t *testing.T) {
+	_, whole, err := header.ParseEthernet(readPcap(t, "v2-ipv6.pcap")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := header.IPv6Len + int(header.IPv6(whole).PayloadLen())
+	for i := range n {
+		if _, _, _, _, err := header.ParseV2IPv6(whole[:i:i]); !errors.Is(err, header.ErrShort) {
+			t.Errorf("cut at %d of %d: %v", i, n, err)
+		}
+	}
+	for at, want := range map[int]error{
+		0: header.ErrFormat, 6: header.ErrFormat, // version, next header
+		header.IPv6Len + 2: header.ErrFormat, // destination port
+		5:                  header.ErrLength, header.IPv6Len + 5: header.ErrLength,
+	} {
+		b := bytes.Clone(whole)
+		b[at] ^= 0x10
+		if _, _, _, _, err := header.ParseV2IPv6(b); !errors.Is(err, want) {
+			t.Errorf("byte %d damaged: %v, want %v", at, err, want)
 		}
 	}
 }

@@ -4,7 +4,7 @@ package header
 
 import "errors"
 
-// Errors of ParseTransport, ParseV1 and ParseV2.
+// Errors of ParseTransport, ParseV1, ParseV2 and ParseV2IPv6.
 var (
 	// ErrShort means that a packet ends before its headers or its pad do,
 	// or that a length field exceeds what there is.
@@ -90,6 +90,27 @@ func ParseV1(b []byte) (grh GRH, transport, icrc []byte, err error) {
 // ParseV2 takes apart the payload of a UDP datagram to port 4791.
 func ParseV2(udpPayload []byte) (transport, icrc []byte, err error) {
 	return splitICRC(udpPayload, len(udpPayload))
+}
+
+// ParseV2IPv6 takes apart what follows the Ethernet header of a RoCE version 2
+// frame over IPv6 without extension headers. It trusts the lengths in the
+// headers, which must agree, not len(b). transport and icrc are as in ParseV1.
+// The UDP checksum is not looked at: the ICRC covers more.
+func ParseV2IPv6(b []byte) (ip IPv6, udp UDP, transport, icrc []byte, err error) {
+	if len(b) < IPv6Len+UDPLen {
+		return nil, nil, nil, nil, ErrShort
+	}
+	ip = IPv6(b[:IPv6Len:IPv6Len])
+	udp = UDP(b[IPv6Len : IPv6Len+UDPLen : IPv6Len+UDPLen])
+	if ip[0]>>4 != 6 || ip.NextHeader() != ProtocolUDP || udp.DstPort() != UDPPortRoCE {
+		return ip, udp, nil, nil, ErrFormat
+	}
+	n := int(udp.Len())
+	if n != int(ip.PayloadLen()) {
+		return ip, udp, nil, nil, ErrLength
+	}
+	transport, icrc, err = splitICRC(b[IPv6Len+UDPLen:], n-UDPLen)
+	return ip, udp, transport, icrc, err
 }
 
 func splitICRC(b []byte, n int) (transport, icrc []byte, err error) {
