@@ -155,7 +155,9 @@ func (s *Stack) watchDevice(d *device) {
 				case g.dead:
 				case down:
 					g.core.DeviceDown(now, d.id)
-				case ev.Type == rdmaverbs.EventPortActive:
+				case ev.Type == rdmaverbs.EventPortActive, ev.Type == rdmaverbs.EventGIDChange:
+					// The GID of a port that comes up may come later: an IPv6
+					// address is checked for duplicates first.
 					g.core.DeviceUp(now, cd)
 				}
 			})

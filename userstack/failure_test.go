@@ -359,6 +359,39 @@ func TestLinkComesBack(t *testing.T) {
 	}
 }
 
+// TestLateGID: the port of a device that comes back is up before its GID is
+// there.
+func TestLateGID(t *testing.T) {
+	for _, who := range []string{"client", "server"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{devices: 2})
+				c, s := b.connect()
+				h := b.ch
+				if who == "server" {
+					h = b.sh
+				}
+				h.SetPort("eth1", false)
+				h.SetGIDs("eth1", false)
+				time.Sleep(time.Second)
+				h.SetPort("eth1", true)
+				time.Sleep(time.Second)
+				if n := b.links(b.server); n != 1 {
+					t.Errorf("%d links without a GID", n)
+				}
+				h.SetGIDs("eth1", true)
+				time.Sleep(10 * time.Second)
+				// Not an asymmetric link on the other device.
+				if g := one(t, b.server.Control().LinkGroups); g.Type != nl.TypeSymmetric {
+					t.Errorf("type %v with the GID, want %v", g.Type, nl.TypeSymmetric)
+				}
+				b.exchange(c, s, pattern(1, 1000))
+				b.finish(c, s)
+			})
+		})
+	}
+}
+
 // TestDeviceReplaced removes a netdev and puts it back: the stack opens the
 // device anew for the next first contact.
 func TestDeviceReplaced(t *testing.T) {

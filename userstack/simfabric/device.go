@@ -114,6 +114,11 @@ func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if d.n.noGIDs {
+		return nil, nil
+	}
 	return slices.Clone(d.n.gids), nil
 }
 

@@ -65,6 +65,7 @@ type netdev struct {
 	index  int
 	mac    net.HardwareAddr
 	gids   []rdmaverbs.GIDEntry
+	noGIDs bool // the table looks empty
 	lan    *lan
 	up     bool
 	gone   bool
@@ -196,6 +197,22 @@ func (h *Host) SetPort(name string, up bool) {
 	}
 	for _, d := range n.opened {
 		d.event(rdmaverbs.AsyncEvent{Type: t, Port: 1})
+	}
+}
+
+// SetGIDs empties the GID table of a netdev, or fills it again: as when the
+// addresses of a netdev that came up are still being checked for duplicates.
+func (h *Host) SetGIDs(name string, there bool) {
+	h.w.mu.Lock()
+	defer h.w.unlock()
+	n := h.find(name)
+	if n == nil || n.noGIDs != there {
+		return
+	}
+	n.noGIDs = !there
+	h.w.changed(h.name, name, "GIDs changed")
+	for _, d := range n.opened {
+		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventGIDChange, Port: 1})
 	}
 }
 
