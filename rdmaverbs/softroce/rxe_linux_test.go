@@ -104,9 +104,7 @@ func run(t *testing.T, name string, args ...string) {
 // kernel with rdma_rxe, which uses the first network namespace only, and
 // python3-pyverbs.
 func TestKernelRXE(t *testing.T) {
-	if os.Getenv("SMCR_TEST_RXE") == "" {
-		t.Skip("needs a kernel with rdma_rxe and python3-pyverbs: set SMCR_TEST_RXE=1 there, as in the QEMU guest")
-	}
+	needRXE(t)
 	hosts := netnstest.New(t, netnstest.Options{MTU: 9000})
 	dev := fmt.Sprintf("rx%d", os.Getpid()%100000)
 	// One end of the veth pair comes to the first namespace.

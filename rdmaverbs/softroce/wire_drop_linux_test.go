@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"testing"
@@ -195,15 +196,28 @@ func TestWireDropsV2(t *testing.T) {
 // the netdev below does not take.
 func TestWireVLAN(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
-	for _, h := range []*netnstest.Host{pair.A, pair.B} {
+	addr := []netip.Addr{netip.MustParseAddr("10.88.7.1"), netip.MustParseAddr("10.88.7.2")}
+	for i, h := range []*netnstest.Host{pair.A, pair.B} {
 		addVLAN(t, h, "eth0.7", 7)
+		ip(t, h, "addr", "add", addr[i].String()+"/24", "dev", "eth0.7")
 	}
 	base := openEnd(t, pair.B, "eth0")
 	a, b := openEnd(t, pair.A, "eth0.7"), openEnd(t, pair.B, "eth0.7")
 	if a.info.VLAN != 7 || base.info.VLAN != 0 {
 		t.Errorf("VLAN ids %d and %d, want 7 and 0", a.info.VLAN, base.info.VLAN)
 	}
+	capture := pair.B.StartCapture(t, netnstest.CaptureOptions{Filter: "not vlan and (ether proto 0x8915 or udp port 4791)"})
 	checkCross(t, a, b, a.pathV1(b))
+	checkCross(t, a, b, pathV2(addr[0], addr[1]))
+	ll := pathV2(netip.AddrFrom16(a.self.Load().def), netip.AddrFrom16(b.self.Load().def))
+	ll.dmac = b.info.HWAddr
+	checkCross(t, a, b, ll)
+	if _, err := capture.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if tr, err := capture.Count(); err != nil || tr.RoCEv1.Packets+tr.RoCEv2.Packets != 0 {
+		t.Errorf("packets without VLAN tag: %+v, %v", tr, err)
+	}
 	if s := base.counters(); s.RxPackets != 0 {
 		t.Errorf("eth0 took packets of eth0.7: %+v", s)
 	}
