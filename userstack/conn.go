@@ -33,7 +33,8 @@ type Conn struct {
 
 	ready        chan error // outcome of announcing the RMB, buffered
 	rwake, wwake chan struct{}
-	rmu, wmu     sync.Mutex // one reader, one writer at a time
+	uwake        chan struct{} // urgent data, for the application
+	rmu, wmu     sync.Mutex    // one reader, one writer at a time
 	rdl, wdl     deadline
 	closed       atomic.Bool   // Close or Abort was called
 	lingerZero   atomic.Bool   // Close resets
@@ -75,7 +76,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	c := &Conn{
 		s: s, g: g, core: core, tcp: tcp, client: client, owner: h.owner, ino: s.lastSock.Add(1),
 		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
-		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1),
+		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
 	}
 	count := func(dir stats.Direction, size int, reused bool) {
@@ -285,16 +286,32 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // WriteTo implements io.WriterTo: it writes to w straight from the RMB
-// element until the peer has said that it sends no more.
+// element until the peer has said that it sends no more. A w which is an
+// [UrgentWriter] gets the urgent bytes at their place in the stream.
 func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
+	uw, _ := w.(UrgentWriter)
 	for {
 		if err := c.barred(&c.rdl); err != nil {
 			return total, c.opError("read", err)
 		}
 		c.g.mu.Lock()
 		a, b, err := c.readable()
+		urgent := uw != nil && err == nil && c.core.AtMark()
+		if urgent && len(a) > 0 && c.core.UrgentInline() {
+			a, b = a[:1], nil
+		} else if urgent {
+			u, uerr := c.core.Urgent(false)
+			if uerr == nil {
+				c.g.unlock()
+				if _, err := uw.WriteUrgent([]byte{u}); err != nil {
+					return total, err
+				}
+				continue
+			}
+			urgent = false
+		}
 		if err != nil {
 			c.g.unlock()
 			if err == io.EOF {
@@ -312,7 +329,13 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		c.hold()
 		c.delivering = true
 		c.g.unlock()
-		n, werr := w.Write(a)
+		var n int
+		var werr error
+		if urgent {
+			n, werr = uw.WriteUrgent(a)
+		} else {
+			n, werr = w.Write(a)
+		}
 		if werr == nil && len(b) > 0 {
 			var m int
 			m, werr = w.Write(b)
@@ -338,7 +361,9 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 }
 
 // Write implements net.Conn.
-func (c *Conn) Write(p []byte) (total int, err error) {
+func (c *Conn) Write(p []byte) (total int, err error) { return c.write(p, false) }
+
+func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	for {
@@ -366,7 +391,7 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 		n := min(len(p), len(a)+len(b))
 		if n <= inlineCopy {
 			copy(b, p[copy(a, p):])
-			c.core.Produced(time.Now(), n)
+			c.produced(time.Now(), n, urgent && n == len(p))
 			c.txBytes += uint64(n)
 			c.g.unlock()
 		} else {
@@ -375,7 +400,7 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 			copy(b, p[copy(a, p):])
 			c.g.do(func(now time.Time) {
 				if !c.over {
-					c.core.Produced(now, n)
+					c.produced(now, n, urgent && n == len(p))
 					c.txBytes += uint64(n)
 				}
 				c.unhold()
@@ -390,10 +415,11 @@ func (c *Conn) Write(p []byte) (total int, err error) {
 }
 
 // ReadFrom implements io.ReaderFrom: it reads from r straight into the send
-// buffer until r ends.
+// buffer until r ends. An r which is an [UrgentReader] may have urgent bytes.
 func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	ur, _ := r.(UrgentReader)
 	for {
 		if err := c.barred(&c.wdl); err != nil {
 			return total, c.opError("write", err)
@@ -414,11 +440,18 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		c.hold()
 		c.g.unlock()
-		n, rerr := r.Read(a)
+		var n int
+		var urgent bool
+		var rerr error
+		if ur != nil {
+			n, urgent, rerr = ur.ReadMark(a)
+		} else {
+			n, rerr = r.Read(a)
+		}
 		n = max(n, 0)
 		c.g.do(func(now time.Time) {
 			if n > 0 && !c.over {
-				c.core.Produced(now, n)
+				c.produced(now, n, urgent)
 				c.txBytes += uint64(n)
 			}
 			c.unhold()

@@ -81,6 +81,10 @@ func sysError(op string, err error) error {
 		return os.NewSyscallError(op, syscall.EPIPE)
 	case errors.Is(err, linkgroup.ErrClosed):
 		return net.ErrClosed
+	case errors.Is(err, linkgroup.ErrNoUrgent):
+		return os.NewSyscallError(op, syscall.EINVAL)
+	case errors.Is(err, linkgroup.ErrUrgentPending):
+		return os.NewSyscallError(op, syscall.EAGAIN)
 	case errors.Is(err, linkgroup.ErrAborted):
 		return os.NewSyscallError(op, syscall.ECONNABORTED)
 	default:

@@ -377,6 +377,10 @@ func (g *group) notify(a *linkgroup.Action) {
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
 			wake(c.wwake)
 		}
+	case linkgroup.ActWakeUrgent:
+		if c, _ := a.Conn.Data.(*Conn); c != nil {
+			wake(c.uwake)
+		}
 	case linkgroup.ActConnReady:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
 			c.ready <- a.Err

@@ -41,6 +41,7 @@ var edges = []struct {
 	{"nl", []string{"pnet", "stats"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
 	{"userstack/broker", nil},
+	{"userstack/oob", nil},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "rdmaverbs"}},
@@ -51,7 +52,7 @@ var edges = []struct {
 		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
 	}},
 	{"userstack/service", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
-	{"userstack/launch", []string{"userstack/broker"}},
+	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.

@@ -89,21 +89,22 @@ func (p *pair) carryOptions(tcp int) {
 		}
 	}
 	_ = unix.SetsockoptInt(p.end, unix.SOL_SOCKET, unix.SO_SNDBUF, pairSndbuf)
-	if f, err := unix.FcntlInt(uintptr(tcp), unix.F_GETFL, 0); err == nil && f&unix.O_ASYNC != 0 {
-		p.carryAsync(tcp)
-	}
+	p.carryAsync(tcp)
 }
 
-// carryAsync copies signal-driven I/O: the owner and the signal. A program
-// that asked for the descriptor's number with the signal gets the launcher's.
+// carryAsync copies signal-driven I/O: the owner, who gets SIGURG too, and the
+// signal. A program that asked for the descriptor's number with the signal gets the launcher's.
 func (p *pair) carryAsync(tcp int) {
 	var owner [2]int32 // struct f_owner_ex
-	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(tcp), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(tcp), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner))); e != 0 || owner[1] == 0 {
 		return
 	}
 	_, _, _ = unix.Syscall(unix.SYS_FCNTL, uintptr(p.app), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
 	if sig, err := unix.FcntlInt(uintptr(tcp), unix.F_GETSIG, 0); err == nil && sig != 0 {
 		_, _ = unix.FcntlInt(uintptr(p.app), unix.F_SETSIG, sig)
+	}
+	if f, err := unix.FcntlInt(uintptr(tcp), unix.F_GETFL, 0); err != nil || f&unix.O_ASYNC == 0 {
+		return
 	}
 	if f, err := unix.FcntlInt(uintptr(p.app), unix.F_GETFL, 0); err == nil {
 		_, _ = unix.FcntlInt(uintptr(p.app), unix.F_SETFL, f|unix.O_ASYNC)

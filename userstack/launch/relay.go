@@ -6,11 +6,12 @@ package launch
 
 import (
 	"context"
-	"io"
 	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/oob"
 )
 
 // relay makes the launcher itself carry the bytes between the pair and the TCP
@@ -77,12 +78,25 @@ func (s stream) CloseWrite() error {
 // carryBytes copies until the end of file and passes that on; an error ends
 // both directions.
 func carryBytes(to, from stream) {
-	if _, err := io.Copy(to, from); err != nil {
+	if err := copyBytes(to, from); err != nil {
 		_ = to.Close()
 		_ = from.Close()
 		return
 	}
 	_ = to.CloseWrite()
+}
+
+// copyBytes carries urgent bytes as such.
+func copyBytes(to, from stream) error {
+	dst, err := oob.New(to)
+	if err != nil {
+		return err
+	}
+	src, err := oob.New(from)
+	if err != nil {
+		return err
+	}
+	return oob.Copy(dst, src)
 }
 
 // newStream wraps a duplicate of the stream socket fd.

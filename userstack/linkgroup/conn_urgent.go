@@ -126,6 +126,9 @@ func (c *Conn) unread() int {
 // in the stream, as with SO_OOBINLINE.
 func (c *Conn) SetUrgentInline(on bool) { c.inline = on }
 
+// UrgentInline reports whether the last urgent byte stays in the stream.
+func (c *Conn) UrgentInline() bool { return c.uinline }
+
 // Urgent returns the urgent byte and takes it away unless peek is set. The
 // error is [ErrUrgentPending] if the byte is announced but not here yet, and
 // [ErrNoUrgent] if there is none or it is in the stream.

@@ -204,6 +204,9 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 			_ = sock.Close()
 		}()
 	}
+	if smc, ok := n.(*userstack.Conn); ok {
+		_ = smc.SetOOBInline(true) // the program's own end decides
+	}
 	r := &relay{app: app, net: n, linger0: &h.linger0, broken: func(e syscall.Errno) {
 		if e != 0 {
 			_ = c.Broken(context.WithoutCancel(ctx), e)

@@ -12,10 +12,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/oob"
 )
 
 // stream is the network side of a relayed connection: SMC-R, or TCP where it
-// was declined after the program had let go of its socket.
+// was declined after the program had let go of its socket. What it reads from
+// and writes to is an *oob.Socket, so that urgent bytes stay such.
 type stream interface {
 	io.ReaderFrom
 	io.WriterTo
@@ -27,8 +30,26 @@ type stream interface {
 	Done() <-chan struct{}
 }
 
-// tcpStream is a TCP connection as a stream.
+// tcpStream is a TCP connection as a stream. It carries urgent bytes.
 type tcpStream struct{ *net.TCPConn }
+
+// ReadFrom implements stream.
+func (t tcpStream) ReadFrom(r io.Reader) (int64, error) {
+	to, err := oob.New(t.TCPConn)
+	if err != nil {
+		return 0, err
+	}
+	return 0, oob.Copy(to, r.(*oob.Socket))
+}
+
+// WriteTo implements stream.
+func (t tcpStream) WriteTo(w io.Writer) (int64, error) {
+	from, err := oob.New(t.TCPConn)
+	if err != nil {
+		return 0, err
+	}
+	return 0, oob.Copy(w.(*oob.Socket), from)
+}
 
 func (t tcpStream) Abort() error {
 	_ = t.SetLinger(0)
@@ -46,6 +67,7 @@ func (t tcpStream) Done() <-chan struct{} { return nil }
 //	close                        -> Close, or Abort if data for the program is lost
 //	close with SO_LINGER 0       -> Abort, unless the peer's end of file came first
 //	shutdown after end of file   -> Close: nothing can follow in either direction
+//	MSG_OOB                     <-> urgent byte, at its place in the stream
 //	end of file                  <- peer sends no more
 //	ECONNRESET                   <- reset
 //
@@ -56,6 +78,7 @@ type relay struct {
 	net     stream
 	linger0 *atomic.Bool
 	broken  func(syscall.Errno)
+	data    *oob.Socket // app, for the data
 
 	once    sync.Once
 	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
@@ -67,6 +90,12 @@ type relay struct {
 // run returns when the program's side is over. reset tells whether the
 // connection was cut rather than closed.
 func (r *relay) run(stop <-chan struct{}) (reset bool) {
+	var err error
+	if r.data, err = oob.New(r.app); err != nil {
+		_ = r.net.Abort()
+		_ = r.app.Close()
+		return true
+	}
 	r.upRead = make(chan struct{})
 	done := make(chan struct{})
 	watcher := make(chan struct{})
@@ -121,7 +150,7 @@ func (r *relay) cut(errno syscall.Errno) {
 
 // up carries what the program writes.
 func (r *relay) up() (reset bool) {
-	_, err := r.net.ReadFrom(r.app)
+	_, err := r.net.ReadFrom(r.data)
 	close(r.upRead) // from here on it looks, but does not read
 	if errors.Is(err, syscall.EPIPE) {
 		// The peer has closed. That is no error before the program writes:
@@ -183,7 +212,7 @@ func (r *relay) awaitWrite() error {
 
 // down carries what the peer sends.
 func (r *relay) down() (reset bool) {
-	_, err := r.net.WriteTo(r.app)
+	_, err := r.net.WriteTo(r.data)
 	switch {
 	case err == nil:
 		r.peerEOF.Store(true)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"net"
+	"time"
+)
+
+// UrgentWriter takes urgent data, as send with MSG_OOB does: the last byte of
+// p is urgent. [Conn] is one.
+type UrgentWriter interface {
+	WriteUrgent(p []byte) (int, error)
+}
+
+// UrgentReader reads as an io.Reader does, but never on behind an urgent byte:
+// urgent says that the last byte read is one.
+type UrgentReader interface {
+	ReadMark(p []byte) (n int, urgent bool, err error)
+}
+
+var _ UrgentWriter = (*Conn)(nil)
+
+func (c *Conn) produced(now time.Time, n int, urgent bool) {
+	if urgent {
+		c.core.ProducedUrgent(now, n)
+		return
+	}
+	c.core.Produced(now, n)
+}
+
+// WriteUrgent writes p, of which the last byte is urgent (RFC 7609, section
+// 4.7.5). It waits for room in the send buffer as Write does, not for the peer
+// to take the byte. As with TCP there is one urgent byte at a time: one which
+// has not gone out when the next is written stays in the stream as an
+// ordinary byte.
+func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.write(p, true) }
+
+// UrgentReady returns a channel on which a value comes when the peer has
+// announced urgent data and when it has arrived, in place of SIGURG. Several
+// events may come as one value.
+func (c *Conn) UrgentReady() <-chan struct{} { return c.uwake }
+
+// ReadUrgent takes the urgent byte, as recv with MSG_OOB does; it does not
+// wait. The error is EAGAIN if the byte is announced but not here yet, and
+// EINVAL if there is none, if it was taken or if it is in the stream.
+func (c *Conn) ReadUrgent() (byte, error) {
+	c.g.mu.Lock()
+	defer c.g.unlock()
+	if c.closed.Load() {
+		return 0, c.opError("read", net.ErrClosed)
+	}
+	u, err := c.core.Urgent(false)
+	return u, c.opError("read", sysError("recv", err))
+}
+
+// AtMark reports whether the next Read begins at the urgent mark, as
+// SIOCATMARK does. A Read never goes across the mark.
+func (c *Conn) AtMark() bool {
+	c.g.mu.Lock()
+	defer c.g.unlock()
+	return c.core.AtMark()
+}
+
+// SetOOBInline chooses whether urgent bytes that arrive from now on stay in
+// the stream, as SO_OOBINLINE does.
+func (c *Conn) SetOOBInline(on bool) error {
+	if c.closed.Load() {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.g.mu.Lock()
+	c.core.SetUrgentInline(on)
+	c.g.unlock()
+	return nil
+}

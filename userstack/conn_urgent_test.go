@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestUrgent sends an urgent byte among data and looks at it in every way.
+func TestUrgent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		if _, err := s.ReadUrgent(); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("nothing urgent: %v", err)
+		}
+		select {
+		case <-s.UrgentReady():
+			t.Error("notified for nothing")
+		default:
+		}
+		if n, err := c.WriteUrgent([]byte("abcU")); n != 4 || err != nil {
+			t.Fatal(n, err)
+		}
+		if _, err := c.Write([]byte("def")); err != nil {
+			t.Fatal(err)
+		}
+		<-s.UrgentReady()
+		buf := make([]byte, 10)
+		if n, err := s.Read(buf); string(buf[:n]) != "abc" || err != nil {
+			t.Errorf("up to the mark: %q, %v", buf[:n], err)
+		}
+		if !s.AtMark() {
+			t.Error("not at the mark")
+		}
+		if u, err := s.ReadUrgent(); u != 'U' || err != nil {
+			t.Errorf("%q, %v", u, err)
+		}
+		if n, err := s.Read(buf); string(buf[:n]) != "def" || err != nil {
+			t.Errorf("behind the mark: %q, %v", buf[:n], err)
+		}
+
+		// Inline, the other way.
+		if err := c.SetOOBInline(true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.WriteUrgent([]byte("xyU")); err != nil {
+			t.Fatal(err)
+		}
+		<-c.UrgentReady()
+		if _, err := c.ReadUrgent(); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("inline: %v", err)
+		}
+		for _, want := range []string{"xy", "U"} {
+			if n, err := c.Read(buf); string(buf[:n]) != want || err != nil {
+				t.Errorf("%q, %v; want %q", buf[:n], err, want)
+			}
+		}
+		b.finish(c, s)
+	})
+}
+
+// TestUrgentNobodyReads: a writer goes on behind urgent bytes although the
+// peer's program takes none of them.
+func TestUrgentNobodyReads(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		start := time.Now()
+		go func() {
+			for range 100 {
+				if _, err := c.WriteUrgent([]byte("data!")); err != nil {
+					t.Error(err)
+				}
+			}
+			c.CloseWrite()
+		}()
+		time.Sleep(settled)
+		got, err := io.ReadAll(s)
+		if err != nil || len(got) < 400 || len(got) >= 500 {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("took %v", d)
+		}
+		b.finish(c, s)
+	})
+}
+
+// markPipe is an UrgentReader and an UrgentWriter.
+type markPipe struct {
+	in  []string // a last byte of '!' is urgent
+	out []string
+}
+
+func (m *markPipe) ReadMark(p []byte) (n int, urgent bool, err error) {
+	if len(m.in) == 0 {
+		return 0, false, io.EOF
+	}
+	s := m.in[0]
+	m.in = m.in[1:]
+	return copy(p, s), s[len(s)-1] == '!', nil
+}
+
+func (m *markPipe) Read(p []byte) (int, error) {
+	n, _, err := m.ReadMark(p)
+	return n, err
+}
+
+func (m *markPipe) Write(p []byte) (int, error) {
+	m.out = append(m.out, string(p))
+	return len(p), nil
+}
+
+func (m *markPipe) WriteUrgent(p []byte) (int, error) {
+	m.out = append(m.out, "urgent "+string(p))
+	return len(p), nil
+}
+
+// TestUrgentCopies: ReadFrom and WriteTo carry urgent bytes at their place,
+// whether they stay in the stream or not.
+func TestUrgentCopies(t *testing.T) {
+	for _, inline := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			b := newBed(t, bedConfig{})
+			c, s := b.connect()
+			if err := s.SetOOBInline(inline); err != nil {
+				t.Fatal(err)
+			}
+			got := &markPipe{}
+			done := make(chan error)
+			go func() {
+				_, err := s.WriteTo(got)
+				done <- err
+			}()
+			for _, part := range []string{"ab", "c!", "d", "!"} {
+				if _, err := c.ReadFrom(&markPipe{in: []string{part}}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(settled)
+			}
+			c.CloseWrite()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			all := ""
+			for _, p := range got.out {
+				all += p + ","
+			}
+			if want := "ab,c,urgent !,d,urgent !,"; all != want {
+				t.Errorf("inline %v: got %s want %s", inline, all, want)
+			}
+			b.finish(c, s)
+		})
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oob
+
+import (
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a connected stream socket in Go's poller.
+type Socket struct {
+	rc syscall.RawConn
+
+	// The reader's call, kept so that reading allocates nothing.
+	read   func(fd uintptr) bool
+	p      []byte
+	n      int
+	urgent bool
+	err    error
+
+	// Likewise the writer's.
+	write  func(fd uintptr) bool
+	wp     []byte // what is left
+	wflags int
+	werr   error
+}
+
+// New wraps c, a non-blocking stream socket, and makes its urgent bytes stay
+// in the stream.
+func New(c syscall.Conn) (*Socket, error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	s := &Socket{rc: rc}
+	s.read, s.write = s.tryRead, s.tryWrite
+	var serr error
+	if err := rc.Control(func(fd uintptr) {
+		serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
+	}); err != nil {
+		return nil, err
+	}
+	return s, os.NewSyscallError("setsockopt", serr)
+}
+
+// ReadMark reads as an io.Reader does, but never on behind an urgent byte:
+// urgent says that the last byte read is one. The error at the end of the
+// stream is io.EOF.
+func (s *Socket) ReadMark(p []byte) (n int, urgent bool, err error) {
+	if len(p) == 0 {
+		return 0, false, nil
+	}
+	s.p, s.n, s.urgent, s.err = p, 0, false, nil
+	err = s.rc.Read(s.read)
+	s.p = nil
+	switch {
+	case err != nil:
+		return 0, false, err
+	case s.err != nil:
+		return 0, false, os.NewSyscallError("read", s.err)
+	case s.n == 0:
+		return 0, false, io.EOF
+	}
+	return s.n, s.urgent, nil
+}
+
+// tryRead reads what is there. What makes it sound: a read that begins before
+// an urgent byte ends there, and the byte that is next does not become urgent
+// any more once it lies there. So it is enough to know, before the read, that
+// a byte is there and whether that one is urgent.
+func (s *Socket) tryRead(fd uintptr) bool {
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLPRI}}
+	for {
+		switch _, err := unix.Poll(p[:], 0); {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			s.err = err
+			return true
+		}
+		break
+	}
+	if p[0].Revents == 0 {
+		return false
+	}
+	buf := s.p
+	if p[0].Revents&unix.POLLPRI != 0 {
+		if at, err := unix.IoctlGetInt(int(fd), unix.SIOCATMARK); err == nil && at != 0 {
+			buf, s.urgent = buf[:1], true
+		}
+	}
+	for {
+		s.n, s.err = unix.Read(int(fd), buf)
+		switch s.err {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			s.n, s.err, s.urgent = 0, nil, false
+			return false
+		}
+		return true
+	}
+}
+
+// Read implements io.Reader: it does not tell urgent bytes from others.
+func (s *Socket) Read(p []byte) (int, error) {
+	n, _, err := s.ReadMark(p)
+	return n, err
+}
+
+// Write implements io.Writer.
+func (s *Socket) Write(p []byte) (int, error) { return s.send(p, 0) }
+
+// WriteUrgent is Write, with the last byte urgent. Where unix sockets have no
+// urgent bytes it is written like the others.
+func (s *Socket) WriteUrgent(p []byte) (int, error) { return s.send(p, unix.MSG_OOB) }
+
+func (s *Socket) send(p []byte, flags int) (int, error) {
+	s.wp, s.wflags, s.werr = p, flags, nil
+	err := s.rc.Write(s.write)
+	n := len(p) - len(s.wp)
+	s.wp = nil
+	if err == nil {
+		err = os.NewSyscallError("write", s.werr)
+	}
+	return n, err
+}
+
+// tryWrite writes what there is room for.
+func (s *Socket) tryWrite(fd uintptr) bool {
+	for len(s.wp) > 0 {
+		var n int
+		var err error
+		if s.wflags == 0 {
+			n, err = unix.Write(int(fd), s.wp)
+		} else {
+			n, err = unix.SendmsgN(int(fd), s.wp, nil, nil, s.wflags|unix.MSG_NOSIGNAL)
+		}
+		switch {
+		case err == nil:
+			s.wp = s.wp[n:]
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return false
+		case err == unix.EOPNOTSUPP && s.wflags != 0:
+			s.wflags = 0
+		default:
+			s.werr = err
+			return true
+		}
+	}
+	return true
+}
+
+// bufSize is what Copy carries at once, in bytes.
+const bufSize = 64 << 10
+
+// Copy carries bytes from src to dst, urgent ones as such, until the end of
+// src, which is no error.
+func Copy(dst, src *Socket) error {
+	buf := make([]byte, bufSize)
+	for {
+		n, urgent, err := src.ReadMark(buf)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		write := dst.Write
+		if urgent {
+			write = dst.WriteUrgent
+		}
+		if _, err := write(buf[:n]); err != nil {
+			return err
+		}
+	}
+}

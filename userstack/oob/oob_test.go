@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oob
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// unixPair returns a socketpair; the first end is in Go's poller.
+func unixPair(t *testing.T) (net.Conn, net.Conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]net.Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ends[i] = c
+	}
+	return ends[0], ends[1]
+}
+
+func tcpPair(t *testing.T) (net.Conn, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+	return a, b
+}
+
+type sysConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+func wrap(t *testing.T, c net.Conn) *Socket {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	var s *Socket
+	var err error
+	switch c := c.(type) {
+	case *net.TCPConn:
+		s, err = New(c)
+	case *net.UnixConn:
+		s, err = New(c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// needOOB skips where unix sockets have no urgent bytes.
+func needOOB(t *testing.T) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if err := unix.Sendto(fds[0], []byte("x"), unix.MSG_OOB, nil); err != nil {
+		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
+		if os.Getenv("CI") == "true" {
+			t.Fatal(msg)
+		}
+		t.Skip(msg)
+	}
+}
+
+// TestCopy carries a stream with urgent bytes over all kinds of sockets: each
+// byte arrives once, in its place. A byte is told as urgent unless the next
+// one followed before it was read, and no other byte is.
+func TestCopy(t *testing.T) {
+	needOOB(t)
+	pairs := map[string]func(*testing.T) (net.Conn, net.Conn){"unix": unixPair, "tcp": tcpPair}
+	for _, names := range [][2]string{{"unix", "tcp"}, {"tcp", "unix"}, {"unix", "unix"}} {
+		for _, calm := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s to %s, calm %v", names[0], names[1], calm), func(t *testing.T) {
+				in, relayIn := pairs[names[0]](t)
+				relayOut, out := pairs[names[1]](t)
+				from, to := wrap(t, relayIn), wrap(t, relayOut)
+				done := make(chan error, 1)
+				go func() {
+					err := Copy(to, from)
+					_ = relayOut.(sysConn).CloseWrite()
+					done <- err
+				}()
+				seen := make(chan struct{}, 1)
+				want := make([]byte, 0, 1<<20)
+				marks := map[int]bool{}
+				sender := make(chan error, 1)
+				src := wrap(t, in)
+				rng := rand.New(rand.NewPCG(1, 2))
+				rounds := 600
+				go func() {
+					var err error
+					for i := 0; i < rounds && err == nil; i++ {
+						b := make([]byte, 1+rng.IntN(3000))
+						for k := range b {
+							b[k] = byte(rng.Uint32())
+						}
+						want = append(want, b...)
+						if rng.IntN(3) > 0 {
+							_, err = src.Write(b)
+							continue
+						}
+						marks[len(want)-1] = true
+						if _, err = src.WriteUrgent(b); calm {
+							<-seen
+						}
+					}
+					_ = in.(sysConn).CloseWrite()
+					sender <- err
+				}()
+				dst := wrap(t, out)
+				var got []byte
+				var urgent []int
+				buf := make([]byte, 2000)
+				for {
+					n, u, err := dst.ReadMark(buf)
+					if err == io.EOF {
+						break
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, buf[:n]...)
+					if u {
+						urgent = append(urgent, len(got)-1)
+						if calm {
+							seen <- struct{}{}
+						}
+					}
+				}
+				if err := <-sender; err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(got, want) {
+					t.Fatalf("stream of %d bytes differs from the %d sent", len(got), len(want))
+				}
+				for _, at := range urgent {
+					if !marks[at] {
+						t.Errorf("byte %d came as urgent", at)
+					}
+				}
+				if calm && len(urgent) != len(marks) || len(urgent) == 0 {
+					t.Errorf("%d of %d urgent bytes were told", len(urgent), len(marks))
+				}
+			})
+		}
+	}
+}
+
+// TestReadAllocs: reading allocates nothing.
+func TestReadAllocs(t *testing.T) {
+	a, b := unixPair(t)
+	s := wrap(t, b)
+	buf := make([]byte, 100)
+	if n := testing.AllocsPerRun(200, func() {
+		if _, err := a.Write(buf); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.ReadMark(buf); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations a read", n)
+	}
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// needOOB skips where unix sockets have no urgent bytes.
+func needOOB(t *testing.T) {
+	t.Helper()
+	p, _ := socketpair(t)
+	if err := unix.Sendto(p.fd, []byte("x"), unix.MSG_OOB, nil); err != nil {
+		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
+		if os.Getenv("CI") == "true" {
+			t.Fatal(msg)
+		}
+		t.Skip(msg)
+	}
+}
+
+// wantUrgent waits for the urgent byte, as poll tells it.
+func (p *program) wantUrgent(want byte) {
+	p.t.Helper()
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLPRI}}
+	if n, err := unix.Poll(fds, int(testTime.Milliseconds())); n != 1 || err != nil {
+		p.t.Fatalf("poll: %d, %v", n, err)
+	}
+	var b [2]byte
+	if n, _, err := unix.Recvfrom(p.fd, b[:], unix.MSG_OOB); n != 1 || err != nil || b[0] != want {
+		p.t.Fatalf("urgent byte: %d, %v, %q; want %q", n, err, b[0], want)
+	}
+}
+
+// urge sends s, of which the last byte is urgent.
+func (p *program) urge(s string) {
+	p.t.Helper()
+	if err := unix.Sendto(p.fd, []byte(s), unix.MSG_OOB, nil); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestUrgent carries MSG_OOB between two programs over SMC-R, both ways,
+// alone and among data, with SO_OOBINLINE and without.
+func TestUrgent(t *testing.T) {
+	needOOB(t)
+	c := newCarried(t, os.Geteuid())
+	for _, ends := range [][2]*program{{c.cprog, c.sprog}, {c.sprog, c.cprog}} {
+		from, to := ends[0], ends[1]
+		from.urge("!")
+		to.wantUrgent('!')
+		from.write("after it")
+		to.read("after it")
+		from.write("before")
+		from.urge(" it?")
+		from.write("behind")
+		to.wantUrgent('?')
+		to.read("before it")
+		to.read("behind")
+		if err := unix.SetsockoptInt(to.fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1); err != nil {
+			t.Fatal(err)
+		}
+		from.write("one ")
+		from.urge("2")
+		to.read("one ")
+		for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+			at, err := unix.IoctlGetInt(to.fd, unix.SIOCATMARK)
+			if at != 0 {
+				break
+			}
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("not at the mark: %d, %v", at, err)
+			}
+		}
+		to.read("2")
+		from.write(" three")
+		to.read(" three")
+	}
+	c.cprog.shutdown()
+	c.sprog.wantEnd(nil)
+	c.sprog.close()
+	c.cprog.wantEnd(nil)
+}
