@@ -144,13 +144,19 @@ func (g *Group) DeviceDown(now time.Time, devID int) {
 
 // DeleteLink has one link deleted in order: its connections move to another
 // one first, without loss. The client asks the server for it, which does so
-// when it has time. The last link goes with the group, as [Group.Terminate]
-// has it (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
+// when it has time. Our device of the link takes no other one until
+// [Group.DeviceUp]. The last link goes with the group, as [Group.Terminate] has
+// it (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
 func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason) {
 	if g.dead || g.phase >= phaseDying || l.state != LinkActive || l.delWanted {
 		return
 	}
 	g.now = now
+	for i := range g.devices {
+		if g.devices[i].ID == l.dev.ID {
+			g.devices[i].Up = false
+		}
+	}
 	via := g.bestLink(l)
 	switch {
 	case via == nil:
@@ -289,6 +295,7 @@ func (g *Group) die(err error) {
 	first := g.phase == phaseConfirm || g.phase == phaseSecond
 	g.phase, g.dead = phaseDead, true
 	g.timers = [numTimers]time.Time{}
+	g.ex, g.rk, g.peerRK = exchange{}, rkeyExchange{}, peerRKey{}
 	if err == nil {
 		err = ErrTerminated
 	}

@@ -114,6 +114,7 @@ func (g *Group) removeLink(l *Link) {
 	}
 	l.state = LinkInactive
 	l.closeQP()
+	g.unhook(l)
 	g.deregister(l)
 	for _, t := range slices.Clone(g.rtokens) {
 		t.at[l.slot] = slotToken{}
@@ -503,6 +504,27 @@ func (g *Group) endExchange() {
 	g.clear(timerRetry) // a refused CONFIRM RKEY may be tried now
 }
 
+// unhook ends the exchanges that a link carried whose queue pair is closed;
+// they begin again over another one.
+func (g *Group) unhook(l *Link) {
+	if g.ex.kind == exAdd && g.ex.via == l {
+		g.dropAdded()
+	}
+	if g.ex.kind == exDelete && g.ex.via == l {
+		d := g.ex.link
+		g.endExchange()
+		d.delWanted = true
+	}
+	if g.rk.kind != rkNone && g.rk.via == l {
+		g.rk = rkeyExchange{}
+		g.clear(timerRKey)
+	}
+	if g.peerRK.via == l {
+		g.peerRK = peerRKey{}
+		g.clear(timerPeerRK)
+	}
+}
+
 // failLink takes note that a link is lost.
 func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 	if g.dead || l.state == LinkInactive && !l.qpOpen {
@@ -538,23 +560,7 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 		return
 	}
 	g.log.Warn("link is down", "link", l.id, "dev", l.dev.Name, "err", err)
-	// An exchange that used the link cannot go on.
-	if g.ex.kind == exAdd && g.ex.via == l {
-		g.dropAdded()
-	}
-	if g.ex.kind == exDelete && g.ex.via == l {
-		d := g.ex.link
-		g.endExchange()
-		d.delWanted = true
-	}
-	if g.rk.kind != rkNone && g.rk.via == l {
-		g.rk = rkeyExchange{}
-		g.clear(timerRKey)
-	}
-	if g.peerRK.via == l {
-		g.peerRK = peerRKey{}
-		g.clear(timerPeerRK)
-	}
+	g.unhook(l)
 	for _, m := range g.links {
 		if m.delVia == l && m.delAsked {
 			g.askDelete(m) // over another link

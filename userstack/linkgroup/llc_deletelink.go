@@ -158,6 +158,7 @@ func (g *Group) replyDelete(l *Link) {
 	}
 	if l != via {
 		l.closeQP()
+		g.unhook(l)
 	}
 	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)
 	if g.phase == phaseSecond {
