@@ -48,19 +48,8 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 	t.Helper()
 	g := guest.New(t, guest.Config{Name: "linux"})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
-	dir := t.TempDir()
-	push := func(name, pkg string) string {
-		file := filepath.Join(dir, name)
-		if err := guest.Build(t.Context(), pkg, file); err != nil {
-			t.Fatal(err)
-		}
-		name, err := g.Push(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return name
-	}
-	b := &bed{Guest: g, smcr: push("smcr", "smcr/cmd/smcr"), peer: push("peer", "smcr/internal/interop/peer")}
+	b := &bed{Guest: g}
+	b.programs(t)
 	kernel = &side{bed: b, backend: "kernel", addr: kernelAddr, sockets: []string{"-smc"}}
 	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
 	user.under = []string{b.smcr, "run", "--mode", "user", "--"}
@@ -104,6 +93,24 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 	})
 	user.smcrun(t, "ueid", "add", eid)
 	return kernel, user
+}
+
+// programs builds the programs and brings them into the guest.
+func (b *bed) programs(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	push := func(name, pkg string) string {
+		file := filepath.Join(dir, name)
+		if err := guest.Build(t.Context(), pkg, file); err != nil {
+			t.Fatal(err)
+		}
+		name, err := b.Push(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	b.smcr, b.peer = push("smcr", "smcr/cmd/smcr"), push("peer", "smcr/internal/interop/peer")
 }
 
 // addrOf returns the address of a side's device.

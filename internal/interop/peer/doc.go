@@ -8,6 +8,9 @@
 //	                                   connect, compare the echo, close in order
 //	peer reset [-smc] [-n N] ADDRESS:PORT
 //	                                   close with data unread
+//	peer accept|connect [-smc] [-dir D] [-limit T] ADDRESS:PORT STEP...
+//	                                   one connection, on which the steps are
+//	                                   done in their order; see type script
 //
 // It needs no privilege.
 package main

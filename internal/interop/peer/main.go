@@ -31,11 +31,14 @@ type options struct {
 	parallel bool
 	size     int
 	hold     bool
+	dir      string
+	limit    time.Duration
+	steps    []string
 }
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: peer serve|echo|reset [options] ADDRESS:PORT")
+		return errors.New("usage: peer serve|echo|reset|accept|connect [options] ADDRESS:PORT [step ...]")
 	}
 	var o options
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
@@ -44,6 +47,8 @@ func run(args []string) error {
 	flags.BoolVar(&o.parallel, "parallel", false, "all connections at once")
 	flags.IntVar(&o.size, "bytes", 100000, "`bytes` to send over each connection")
 	flags.BoolVar(&o.hold, "hold", false, "keep the connections until killed")
+	flags.StringVar(&o.dir, "dir", "", "`directory` of the files of steps")
+	flags.DurationVar(&o.limit, "limit", 20*time.Second, "`time` that a step may take")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -51,7 +56,14 @@ func run(args []string) error {
 	if o.addr, err = netip.ParseAddrPort(flags.Arg(0)); err != nil {
 		return err
 	}
+	if flags.NArg() > 1 {
+		o.steps = flags.Args()[1:]
+	}
 	switch args[0] {
+	case "accept":
+		return o.accept()
+	case "connect":
+		return o.each(o.script)
 	case "serve":
 		return o.serve()
 	case "echo":
@@ -101,22 +113,51 @@ func (o *options) socket() (conn, unix.Sockaddr, error) {
 	return conn(fd), &unix.SockaddrInet4{Port: int(o.addr.Port()), Addr: o.addr.Addr().As4()}, nil
 }
 
-func (o *options) serve() error {
+// listen returns a socket that listens.
+func (o *options) listen() (conn, error) {
 	l, sa, err := o.socket()
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.SetsockoptInt(int(l), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return 0, errors.Join(os.NewSyscallError("setsockopt", err), l.Close())
+	}
+	if err := unix.Bind(int(l), sa); err != nil {
+		return 0, errors.Join(os.NewSyscallError("bind", err), l.Close())
+	}
+	if err := unix.Listen(int(l), 256); err != nil {
+		return 0, errors.Join(os.NewSyscallError("listen", err), l.Close())
+	}
+	fmt.Println("listening")
+	return l, nil
+}
+
+// accept runs the script on the first connection.
+func (o *options) accept() error {
+	l, err := o.listen()
+	if err != nil {
+		return err
+	}
+	fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC)
+	if err != nil {
+		return errors.Join(os.NewSyscallError("accept", err), l.Close())
+	}
+	if err := l.Close(); err != nil {
+		return err
+	}
+	return o.script(conn(fd), 0)
+}
+
+func (o *options) script(c conn, _ int) error {
+	return (&script{c: c, dir: o.dir, limit: o.limit}).run(o.steps)
+}
+
+func (o *options) serve() error {
+	l, err := o.listen()
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if err := unix.SetsockoptInt(int(l), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	if err := unix.Bind(int(l), sa); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
-	if err := unix.Listen(int(l), 256); err != nil {
-		return os.NewSyscallError("listen", err)
-	}
-	fmt.Println("listening")
 	for {
 		fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC)
 		if err != nil {

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"smcr/internal/guest"
+)
+
+var (
+	updateKernels = flag.Bool("update-kernels", false, "record what two Linux kernels do (TestTwoKernels)")
+	updateHere    = flag.Bool("update-here", false, "record what differs when one side is ours (TestBehaviour)")
+)
+
+// recorded is the directory of what two kernels did and what differs here.
+const recorded = "testdata/behaviour"
+
+// A behaviour is one connection with what both programs do on it, in steps of
+// the program peer. The file NAME.txt tells how two kernels behave. Where one
+// side is ours the same has to happen, unless there is a reason: then
+// NAME.user-client.txt or NAME.user-server.txt has what does.
+type behaviour struct {
+	name           string
+	client, server string
+	limit          time.Duration // of a step; 0 is that of peer
+	race           bool          // both sides act at once: who is first is no matter
+	because        string        // why it differs here
+}
+
+// Steps wait=go are the moment at which the states of both sides are looked at.
+const moment = "wait=go"
+
+var behaviours = []behaviour{
+	{
+		name:   "half-close",
+		client: "send=1000 shut=w touch=c wait=go recv=300000 drain close",
+		server: "recv=1000 drain touch=s wait=go send=300000 close",
+	}, {
+		name:   "half-close-server",
+		client: "recv=1000 drain touch=c wait=go send=300000 close",
+		server: "send=1000 shut=w touch=s wait=go recv=300000 drain close",
+	}, {
+		name:   "half-close-both",
+		client: "send=1000 shut=w recv=1000 drain touch=c wait=go close",
+		server: "recv=1000 drain send=1000 shut=w touch=s wait=go close",
+	}, {
+		name:   "close",
+		client: "send=10 wait=got close touch=closed",
+		server: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error send=10 close",
+	}, {
+		name:   "close-server",
+		client: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error send=10 close",
+		server: "send=10 wait=got close touch=closed",
+	}, {
+		name:   "close-both",
+		client: "send=10 recv=10 touch=c wait=go close",
+		server: "send=10 recv=10 touch=s wait=go close",
+		race:   true,
+	}, {
+		name:   "close-unread",
+		client: "send=100 wait=sent pause=300 close touch=closed",
+		server: "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
+	}, {
+		name:   "close-unread-server",
+		client: "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
+		server: "send=100 wait=sent pause=300 close touch=closed",
+	}, {
+		name:   "close-unread-after-data",
+		client: "send=100 wait=sent pause=300 close touch=closed",
+		server: "send=5000 touch=sent wait=closed pause=300 poll recv=100 drain send=100 close",
+	}, {
+		name:   "close-unread-both",
+		client: "send=5000 touch=c wait=go close",
+		server: "send=5000 touch=s wait=go close",
+		race:   true,
+	}, {
+		name:   "close-unread-blocked",
+		client: "recv=10 wait=full pause=300 close",
+		server: "send=10 eager=full stream error drain close",
+	}, {
+		name:   "linger",
+		client: "send=100 linger0 wait=got close touch=closed",
+		server: "recv=100 touch=got wait=closed pause=300 poll drain send=100 error close",
+	}, {
+		name:   "shutdown-read",
+		client: "send=10 shut=r touch=shut wait=sent pause=300 recv=10 poll close touch=closed",
+		server: "recv=10 wait=shut pause=300 send=5000 touch=sent wait=closed pause=300 send=10 drain close",
+	}, {
+		name:   "slow-reader",
+		client: "send=8000000 shut=w drain close",
+		server: "pause=700 slow=1000000 recv=7000000 drain close",
+	}, {
+		name:   "windows-closed",
+		client: "eager=c wait=s shut=w wait=go drain=s close",
+		server: "eager=s wait=c shut=w wait=go drain=c close",
+		race:   true,
+	}, {
+		name:   "kill",
+		client: "send=10 wait=got kill",
+		server: "recv=10 touch=got drain send=10 error close",
+	}, {
+		name:   "kill-server",
+		client: "recv=10 touch=got drain send=10 error close",
+		server: "send=10 wait=got kill",
+	}, {
+		name:   "kill-unread",
+		client: "recv=10 wait=full pause=300 kill",
+		server: "send=10 eager=full stream error close",
+	},
+}
+
+// TestBehaviour compares with two kernels: one side is the kernel, the other
+// ours.
+func TestBehaviour(t *testing.T) {
+	kernel, user := newBed(t, 1)
+	// Many messages in one frame are hard to tell.
+	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off")
+	wire := newCapture(t, kernel.Guest, "k0")
+	wire.start(t)
+	for i, role := range []struct {
+		name           string
+		client, server *side
+	}{
+		{"user-server", kernel, user},
+		{"user-client", user, kernel},
+	} {
+		t.Run(role.name, func(t *testing.T) {
+			for j, b := range behaviours {
+				t.Run(b.name, func(t *testing.T) {
+					got := b.observe(t, role.client, role.server, wire, uint16(6000+100*i+j))
+					b.compare(t, role.name, got)
+				})
+			}
+			at := netip.AddrPortFrom(netip.MustParseAddr(role.server.addr), uint16(6090+100*i))
+			role.server.start(t, "listening", "serve", at.String())
+			role.client.connect(t, "echo", at, "-n", "3")
+			for _, s := range []*side{kernel, user} {
+				if n := len(query[linkGroup](t, s, "linkgroup", "list")); n != i+1 {
+					t.Errorf("%s: %d link groups, want one for each direction so far", s.backend, n)
+				}
+				if x := stats(t, s).Fallbacks; x.Client != 0 || x.Server != 0 {
+					t.Errorf("%s: fallbacks %+v", s.backend, x)
+				}
+			}
+		})
+	}
+}
+
+// compare compares with what is recorded.
+func (b behaviour) compare(t *testing.T, role, got string) {
+	t.Helper()
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(recorded, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	kernels, ours := read(b.name+".txt"), b.name+"."+role+".txt"
+	if kernels == "" {
+		t.Fatalf("no record of two kernels: go test -run TestTwoKernels/%s -update-kernels", b.name)
+	}
+	if *updateHere {
+		var err error
+		if got != kernels {
+			err = os.WriteFile(filepath.Join(recorded, ours), []byte(got), 0o644)
+		} else if err = os.Remove(filepath.Join(recorded, ours)); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want := read(ours)
+	switch {
+	case want == "":
+		want = kernels
+	case want == kernels:
+		t.Errorf("%s is the same as two kernels: remove it", ours)
+	case b.because == "":
+		t.Errorf("%s differs from two kernels without a reason", ours)
+	}
+	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("-recorded +now:\n%s", diff)
+	}
+}
+
+// observe runs the programs and returns what they saw, the states and what
+// went over the wire.
+func (b behaviour) observe(t *testing.T, client, server *side, wire *capture, port uint16) string {
+	t.Helper()
+	from := wire.size()
+	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+	defer cancel()
+	shared, done := client.exchange(t, server)
+	defer done()
+	at := netip.AddrPortFrom(netip.MustParseAddr(server.addr), port).String()
+	start := func(s *side, command, steps string) *guest.Cmd {
+		args := []string{"-dir", shared}
+		if b.limit > 0 {
+			args = append(args, "-limit", b.limit.String())
+		}
+		argv := s.peerArgs(command, append(append(args, at), strings.Fields(steps)...)...)
+		c := s.Command(append(append([]string{}, s.prefix...), argv...)...)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	commands := []*guest.Cmd{start(server, "accept", b.server)}
+	if err := commands[0].WaitStdout(ctx, "listening"); err != nil {
+		t.Fatal(err)
+	}
+	commands = append(commands, start(client, "connect", b.client))
+	var states []string
+	if slices.Contains(strings.Fields(b.client), moment) {
+		host := filepath.Join(client.Share(), filepath.Base(shared))
+		eventually(t, "both programs are where states are looked at", func() bool {
+			_, err1 := os.Stat(filepath.Join(host, "c"))
+			_, err2 := os.Stat(filepath.Join(host, "s"))
+			return err1 == nil && err2 == nil
+		})
+		time.Sleep(500 * time.Millisecond)
+		for i, s := range []*side{client, server} {
+			states = append(states, fmt.Sprintf("state: %s %s", []string{"client", "server"}[i], stateAt(t, s, port)))
+		}
+		if err := os.WriteFile(filepath.Join(host, "go"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text strings.Builder
+	for i, name := range []string{"server", "client"} {
+		r, err := commands[i].Wait(ctx)
+		var exit *guest.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if r.Stderr != "" {
+			t.Logf("%s: %s", name, r.Stderr)
+		}
+		for line := range strings.Lines(r.Stdout) {
+			if line != "listening\n" && !strings.Contains(line, "connections done") {
+				fmt.Fprintf(&text, "%s: %s", name, line)
+			}
+		}
+	}
+	for _, s := range states {
+		fmt.Fprintln(&text, s)
+	}
+	for _, s := range []*side{client, server} {
+		eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
+	}
+	frames := wire.since(t, from)
+	told, err := story(frames, port, b.race)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list := unanswered(frames); list != nil {
+		t.Errorf("LLC requests without a reply: %q", list)
+	}
+	return text.String() + told
+}
+
+// stateAt names the state of the connection to or from a port.
+func stateAt(t *testing.T, s *side, port uint16) string {
+	t.Helper()
+	list := slices.DeleteFunc(query[connection](t, s, "connection", "list"), func(c connection) bool {
+		return c.State == "LISTEN" || c.Local.Port() != port && c.Remote.Port() != port
+	})
+	if len(list) != 1 {
+		return fmt.Sprintf("none: %+v", list)
+	}
+	return list[0].State
+}
+
+// exchange makes a directory in which the programs of both sides see the same
+// files. In two guests that takes copies.
+func (s *side) exchange(t *testing.T, other *side) (name string, done func()) {
+	t.Helper()
+	dir, err := os.MkdirTemp(s.Share(), "files-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name = filepath.Join(guest.SharePath, filepath.Base(dir))
+	if other.Guest == s.Guest {
+		return name, func() {}
+	}
+	twin := filepath.Join(other.Share(), filepath.Base(dir))
+	if err := os.Mkdir(twin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			for _, d := range [][2]string{{dir, twin}, {twin, dir}} {
+				if err := copyNew(d[0], d[1]); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}()
+	return name, func() {
+		close(stop)
+		<-ended
+	}
+}
+
+// copyNew copies the files that are missing.
+func copyNew(from, to string) error {
+	list, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if strings.HasSuffix(e.Name(), ".new") {
+			continue
+		}
+		target := filepath.Join(to, e.Name())
+		if _, err := os.Stat(target); err == nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err == nil {
+			err = os.WriteFile(target+".new", b, 0o644)
+		}
+		if err == nil {
+			err = os.Rename(target+".new", target)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
