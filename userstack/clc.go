@@ -128,7 +128,9 @@ func (h *clc) decline(cause error) error {
 
 // watchDecline waits for the outcome of an LLC exchange while listening for
 // a DECLINE, which the peer may send until data flows (RFC 7609, appendix
-// C.2).
+// C.2). The end of the TCP stream is none: a peer that is through with the
+// exchange first may have sent its data, and closed, before the last message of
+// the exchange is processed here. The group's own timers bound the wait then.
 func (h *clc) watchDecline(ctx context.Context, outcome <-chan error) error {
 	type got struct {
 		m   wire.CLC
@@ -154,6 +156,16 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error) error {
 		}
 		return err
 	case g := <-ch:
+		if errors.Is(g.err, io.EOF) {
+			select {
+			case err := <-outcome:
+				return err
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-h.s.ctx.Done():
+				return ErrStackClosed
+			}
+		}
 		if g.err != nil {
 			return g.err
 		}
