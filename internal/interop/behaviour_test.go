@@ -41,6 +41,9 @@ type behaviour struct {
 	because        string        // why it differs here
 }
 
+// urgentLimit is how long a sender behind urgent data is waited for.
+const urgentLimit = 5 * time.Second
+
 // Steps wait=go are the moment at which the states of both sides are looked at.
 const moment = "wait=go"
 
@@ -60,10 +63,10 @@ var behaviours = []behaviour{
 	}, {
 		name:   "close",
 		client: "send=10 wait=got close touch=closed",
-		server: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error send=10 close",
+		server: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error pause=300 send=10 close",
 	}, {
 		name:   "close-server",
-		client: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error send=10 close",
+		client: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error pause=300 send=10 close",
 		server: "send=10 wait=got close touch=closed",
 	}, {
 		name:   "close-both",
@@ -94,7 +97,7 @@ var behaviours = []behaviour{
 	}, {
 		name:   "linger",
 		client: "send=100 linger0 wait=got close touch=closed",
-		server: "recv=100 touch=got wait=closed pause=300 poll drain send=100 error close",
+		server: "recv=100 touch=got wait=closed pause=300 poll drain send=100 error pause=300 send=10 close",
 	}, {
 		name:   "shutdown-read",
 		client: "send=10 shut=r touch=shut wait=sent pause=300 recv=10 poll close touch=closed",
@@ -105,21 +108,46 @@ var behaviours = []behaviour{
 		server: "pause=700 slow=1000000 recv=7000000 drain close",
 	}, {
 		name:   "windows-closed",
-		client: "eager=c wait=s shut=w wait=go drain=s close",
-		server: "eager=s wait=c shut=w wait=go drain=c close",
+		client: "eager=c wait=s wait=go take=s shut=w drain close",
+		server: "eager=s wait=c wait=go take=c shut=w drain close",
 		race:   true,
 	}, {
 		name:   "kill",
 		client: "send=10 wait=got kill",
-		server: "recv=10 touch=got drain send=10 error close",
+		server: "recv=10 touch=got drain send=10 error pause=300 send=10 close",
 	}, {
 		name:   "kill-server",
-		client: "recv=10 touch=got drain send=10 error close",
+		client: "recv=10 touch=got drain send=10 error pause=300 send=10 close",
 		server: "send=10 wait=got kill",
 	}, {
 		name:   "kill-unread",
 		client: "recv=10 wait=full pause=300 kill",
 		server: "send=10 eager=full stream error close",
+	}, {
+		name:   "urgent",
+		client: "send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
+		server: "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
+		limit:  urgentLimit,
+	}, {
+		name:   "urgent-nonblocking",
+		client: "send=5 wait=got oob=! touch=oob sendnb=5 shut=w drain close",
+		server: "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
+		limit:  urgentLimit,
+	}, {
+		name:   "urgent-inline",
+		client: "wait=inline send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
+		server: "inline touch=inline recv=5 touch=got wait=oob pause=200 byte recv=5 drain close",
+		limit:  urgentLimit,
+	}, {
+		name:   "urgent-ignored",
+		client: "send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
+		server: "recv=5 touch=got wait=oob recv=5 drain close",
+		limit:  urgentLimit,
+	}, {
+		name:   "urgent-mark",
+		client: "send=5 wait=got oob=! touch=oob pause=200 send=5 shut=w drain close",
+		server: "recv=5 touch=got wait=oob pri mark=1 recvoob recv=5 drain close",
+		limit:  urgentLimit,
 	},
 }
 
