@@ -38,14 +38,21 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	id := s.identity(devs[0])
 	offer, t, devs2 := s.offer(devs, rt, local.Addr())
 	d, err := devs[0].core(netip.Prefix{})
+	if rt.Gateway.IsValid() {
+		err = &DeclineError{Code: wire.DiagNoRoute, Err: errRouted(remote.Addr())}
+	}
 	if err != nil && offer == nil {
 		return nil, h.decline(err)
 	}
 	// The area for future growth makes it the layout that Linux and tshark read.
 	prop := wire.Proposal{PeerID: id, GID: d.GID, MAC: d.MAC, Growth: make([]byte, wire.ProposalGrowthLinux)}
 	if err != nil {
-		// No GID of version 1. The MAC is told nevertheless: servers use it.
-		prop.TypeV1, prop.MAC = wire.ModeNone, id.MAC()
+		// No GID of version 1, or a router between. The MAC is told
+		// nevertheless: servers use it.
+		prop.TypeV1, prop.GID, prop.MAC = wire.ModeNone, wire.GID{}, id.MAC()
+		if d2, err := devs2[0].core(t.local); err == nil {
+			prop.MAC = d2.MAC
+		}
 	} else if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
 		prop.IPv4 = p.Masked()
 	} else {
@@ -73,7 +80,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	}
 	if acc.version >= wire.Version2 {
 		h.v2 = true
-		if err := t.accepted(offer, acc); err != nil {
+		if err := s.accepted(t, offer, acc); err != nil {
 			return nil, h.decline(err)
 		}
 		devs = devs2

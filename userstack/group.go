@@ -110,6 +110,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, vlan ui
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t != nil {
+		cfg.Routed = t.routed
 		cfg.Version, cfg.PeerOS, cfg.MaxLinks = wire.Version2, t.peerOS, int(t.maxLinks)
 		if role == linkgroup.Client || cfg.MaxConns == 0 {
 			cfg.MaxConns = int(t.maxConns)
@@ -534,13 +535,20 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 // are what Linux uses. The timeout is 17 (537 ms), above the 15 of Linux:
 // processes on a busy host may be kept waiting longer than a kernel, and a
 // lost packet rarely has to wait for it.
+//
+// The hop limits are those of Linux: RoCE packets to a neighbour do not pass a
+// router. Behind a router the provider finds the next hop.
 func (l *link) path() rdmaverbs.PathInfo {
-	return rdmaverbs.PathInfo{
+	p := rdmaverbs.PathInfo{
 		DGID: rdmaverbs.GID(l.peer.GID), DMAC: append([]byte(nil), l.peer.MAC[:]...),
 		DQPN: l.peer.QPN, RQPSN: l.peer.PSN, SQPSN: l.init.PSN,
 		PathMTU: rdmaverbs.MTU(l.mtu), HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
+	if l.g.terms != nil && l.g.terms.routed {
+		p.DMAC, p.HopLimit = nil, 64
+	}
+	return p
 }
 
 // ConnectQP implements linkgroup.Env.

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// ErrNotOnLink tells that a destination is not a neighbour on a network that
-// SMC-R version 1 can reach: it is local, behind a router, or without route.
+// ErrNotOnLink tells that SMC-R does not reach a destination: it is local or
+// without route, or behind a router where version 1 is all that can be spoken.
 var ErrNotOnLink = errors.New("userstack: destination is not on a directly attached network")
 
 // A Route is what the stack must know of the way to a peer.
@@ -16,6 +16,7 @@ type Route struct {
 	NetDev  string         // outgoing netdev
 	IfIndex int            // its index
 	VLAN    uint16         // its VLAN id, 0 if it is none
+	Gateway netip.Addr     // next hop; the zero Addr for a neighbour
 	Local   []netip.Prefix // addresses of the netdev with their prefix lengths
 	Peers   []string       // other netdevs with an address in the same subnet: alternates for a second link
 }
@@ -24,7 +25,8 @@ type Route struct {
 // namespace. The real one asks rtnetlink; tests have their own.
 type Network interface {
 	// Route finds the netdev that leads from local (may be the zero Addr)
-	// to remote. If remote is not on-link the error is ErrNotOnLink.
+	// to remote. If there is no such route to another host, the error is
+	// ErrNotOnLink.
 	Route(local, remote netip.Addr) (Route, error)
 	// NetDevs lists the netdevs a RoCE device can stand on.
 	NetDevs() ([]NetDev, error)

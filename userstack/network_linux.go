@@ -106,8 +106,13 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 		return Route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
 	}
 	r := routes[0]
-	if len(r.Gw) != 0 || r.Via != nil {
-		return Route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
+	var gateway netip.Addr
+	if r.Via != nil {
+		return Route{}, fmt.Errorf("%w: %s is behind a router of another version of IP", ErrNotOnLink, remote)
+	}
+	if len(r.Gw) != 0 {
+		gateway, _ = netip.AddrFromSlice(r.Gw)
+		gateway = gateway.Unmap()
 	}
 	if r.Type == unix.RTN_LOCAL {
 		return Route{}, fmt.Errorf("%w: %s is this host", ErrNotOnLink, remote)
@@ -119,7 +124,7 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 	if err != nil {
 		return Route{}, err
 	}
-	rt := Route{IfIndex: r.LinkIndex}
+	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
 	byIndex := make(map[int]netlink.Link, len(links))
 	for _, l := range links {
 		byIndex[l.Attrs().Index] = l

@@ -33,6 +33,9 @@ func (s *Stack) Candidate(local, remote netip.Addr, fd int) error {
 	if err != nil {
 		return err
 	}
+	if rt.Gateway.IsValid() && !s.speaksV2(remote) {
+		return errRouted(remote)
+	}
 	if _, _, err := s.devicesFor(rt); err != nil {
 		return err
 	}

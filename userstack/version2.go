@@ -17,7 +17,8 @@ import (
 
 // SMC version 2 as SMC-R has it: what the two sides agree on in the CLC
 // messages. It is offered and taken only where the stack has an enterprise ID
-// and the device a RoCE version 2 GID of an IPv4 address, as with Linux.
+// and the device a RoCE version 2 GID of an IPv4 address, as with Linux. Then
+// the peer may be behind a router, whom version 1 does not reach.
 
 // What a link group of version 2 may have, in the bounds of Linux.
 const (
@@ -83,7 +84,9 @@ type terms struct {
 	eid wire.EID
 	// local is our address with its prefix length: the GIDs of the devices
 	// are addresses in this subnet.
-	local              netip.Prefix
+	local netip.Prefix
+	// routed tells that the peer's GID is behind a router.
+	routed             bool
 	release            uint8
 	maxConns, maxLinks uint8
 	// What the peer told of itself; a server learns it late.
@@ -95,7 +98,7 @@ type terms struct {
 // ext is what we tell the peer in a first contact.
 func (t *terms) ext(hostname string) *wire.FirstContactExt {
 	return &wire.FirstContactExt{
-		Direct: true, OS: wire.OSLinux, Release: t.release, Hostname: wire.NewHostname(hostname),
+		Direct: !t.routed, OS: wire.OSLinux, Release: t.release, Hostname: wire.NewHostname(hostname),
 		MaxConns: t.maxConns, MaxLinks: t.maxLinks,
 	}
 }
@@ -103,6 +106,16 @@ func (t *terms) ext(hostname string) *wire.FirstContactExt {
 // learn takes what the peer tells in a first contact.
 func (t *terms) learn(x *wire.FirstContactExt) {
 	t.peerOS, t.peerRelease, t.peerHost = x.OS, x.Release, x.Hostname.String()
+}
+
+// speaksV2 reports whether version 2 may be spoken with a peer of that address.
+func (s *Stack) speaksV2(remote netip.Addr) bool {
+	return !s.cfg.NoVersion2 && remote.Unmap().Is4() && len(s.eids.list()) > 0
+}
+
+// errRouted tells that version 1 does not reach a peer.
+func errRouted(remote netip.Addr) error {
+	return fmt.Errorf("%w: %s is behind a router, which takes version 2 and an enterprise ID", ErrNotOnLink, remote)
 }
 
 // limits returns what the stack offers.
@@ -167,7 +180,7 @@ func (t *terms) gids(first wire.GID, devs []*device) []wire.GID {
 
 // accepted checks what the server chose from our offer and completes the
 // terms.
-func (t *terms) accepted(o *wire.Offer, a *answer) error {
+func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 	if !slices.Contains(o.EIDs, a.eid) {
 		return &DeclineError{Code: wire.DiagNoUEID, Err: fmt.Errorf("server chose %q, which was not offered", a.eid)}
 	}
@@ -187,8 +200,16 @@ func (t *terms) accepted(o *wire.Offer, a *answer) error {
 		return &DeclineError{Code: wire.DiagMaxConns, Err: fmt.Errorf("server wants %d connections in a link group", t.maxConns)}
 	case t.maxLinks < 1 || t.maxLinks > maxLinksV2:
 		return &DeclineError{Code: wire.DiagMaxLinks, Err: fmt.Errorf("server wants %d links in a link group", t.maxLinks)}
-	case !x.Direct:
-		return &DeclineError{Code: wire.DiagIndirect, Err: ErrNotOnLink}
+	}
+	if !x.Direct {
+		// The server has a router on its way to us; have we one too?
+		var err error
+		if t.routed, err = s.routed(t.local.Addr(), a.GID); err != nil {
+			return err
+		}
+		if !t.routed {
+			return &DeclineError{Code: wire.DiagIndirect, Err: fmt.Errorf("server finds a router on the way to us, but its RoCE GID %s is our neighbour", a.GID)}
+		}
 	}
 	t.maxLinks = min(t.maxLinks, o.MaxLinks)
 	t.learn(x)
@@ -219,8 +240,8 @@ func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt Route, local ne
 	if len(devs) == 0 {
 		return fail(wire.DiagNoSMCRDev, "%w", ErrNoDevice)
 	}
-	if ip, ok := o.GID.IPv4(); !ok || !t.local.Contains(ip) {
-		return fail(wire.DiagNoRoute, "%w: RoCE GID %s of the client", ErrNotOnLink, o.GID)
+	if t.routed, err = s.routed(t.local.Addr(), o.GID); err != nil {
+		return nil, wire.GID{}, nil, err
 	}
 	t.maxConns, t.maxLinks = maxConnsV2, maxLinksV2
 	if t.release = min(o.Release, wire.ReleaseV21); t.release == wire.ReleaseV21 {
@@ -234,6 +255,20 @@ func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt Route, local ne
 		return fail(wire.DiagMaxLinks, "client wants no links in a link group")
 	}
 	return t, o.GID, devs, nil
+}
+
+// routed reports whether a router is on the way from one of our addresses to a
+// peer's GID. The error is a *DeclineError.
+func (s *Stack) routed(local netip.Addr, gid wire.GID) (bool, error) {
+	ip, ok := gid.IPv4()
+	if !ok {
+		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is no IPv4 address", ErrNotOnLink, gid)}
+	}
+	rt, err := s.net.Route(local, ip)
+	if err != nil {
+		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
+	}
+	return rt.Gateway.IsValid(), nil
 }
 
 // confirmed checks that the client confirms the terms, and completes them.
@@ -261,7 +296,7 @@ func (t *terms) describe(row *nl.LinkGroup) {
 	row.V2 = &nl.V2Common{
 		Version: wire.Version2, Release: t.peerRelease, OS: nl.PeerOS(t.peerOS), EID: t.eid.String(), PeerHost: t.peerHost,
 	}
-	row.V2R = &nl.V2R{Direct: true, MaxConns: t.maxConns, MaxLinks: t.maxLinks}
+	row.V2R = &nl.V2R{Direct: !t.routed, MaxConns: t.maxConns, MaxLinks: t.maxLinks}
 }
 
 // version returns 1 for no terms.

@@ -38,7 +38,9 @@ type way struct {
 var (
 	wayV1        = way{"1", 1, ""}
 	wayLinkLocal = way{"1", 2, "ipv6.src == fe80::/64 and ipv6.dst == fe80::/64 and udp.dstport == 4791"}
-	wayV2        = way{"2", 2, "ip and udp.dstport == 4791"}
+	// To a neighbour no packet passes a router.
+	wayV2     = way{"2", 2, "ip.ttl == 1 and udp.dstport == 4791"}
+	wayRouted = way{"2", 2, "udp.dstport == 4791 and (ip.src == 10.77.0.1 and ip.ttl == 64 or ip.dst == 10.77.0.1 and ip.ttl == 63)"}
 )
 
 // want wants size bytes to have gone that way, and no other.

@@ -130,6 +130,9 @@ type Config struct {
 	// PeerOS is the operating system that the peer named in version 2
 	// (wire.OSLinux...). Linux deviates from the specification.
 	PeerOS uint8
+	// Routed tells that a router is between the peers, for ADD LINK of
+	// version 2.
+	Routed bool
 	// ID names the group locally and prefixes the user ids of its links.
 	ID                  [4]byte
 	LocalPeerID, PeerID wire.PeerID

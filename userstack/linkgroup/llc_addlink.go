@@ -87,7 +87,7 @@ func (g *Group) sendAddLink(reply bool) {
 		LinkNum: l.id, MTU: wire.MTU(l.local.MTU), PSN: wire.PSN(l.local.PSN),
 	}
 	if g.v2() {
-		m.Ext = &wire.AddLinkExt{Direct: true, TargetGID: ex.via.peer.GID}
+		m.Ext = &wire.AddLinkExt{Direct: !g.cfg.Routed, TargetGID: ex.via.peer.GID}
 		for ; ex.told < len(ex.pairs); ex.told++ {
 			m.Ext.Pairs = append(m.Ext.Pairs, g.pair(ex.pairs[ex.told]))
 		}

@@ -45,6 +45,7 @@ type Route struct {
 	NetDev  string
 	IfIndex int
 	VLAN    uint16
+	Gateway netip.Addr     // always zero: there are no routers
 	Local   []netip.Prefix // addresses of the netdev
 	Peers   []string       // other netdevs in the same subnet
 }
