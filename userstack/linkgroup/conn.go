@@ -19,7 +19,7 @@ type Conn struct {
 	Data any
 
 	g     *Group
-	link  *Link
+	link  *Link // that we write over
 	token uint32
 	state State
 	err   error // why the connection was reset or aborted
@@ -90,6 +90,10 @@ type Conn struct {
 	graceAt           time.Time
 	urgentAt          time.Time
 	tcpReset          bool
+
+	named  *Link     // client: the link that ACCEPT named, which CONFIRM repeats
+	next   *Link     // that the connection is on its way to (rebalance)
+	moveAt time.Time // when it gets there
 
 	waitOn             *Link
 	waitPrev, waitNext *Conn
@@ -170,13 +174,18 @@ func (c *Conn) setReady(err error) {
 }
 
 // Local returns what ACCEPT or CONFIRM say about our side. A client takes it
-// after [Conn.Attach] on a subsequent contact, because the connection then
-// goes to the link that the server chose: a Linux server looks for the RKey
-// of CONFIRM on its own link.
+// after [Conn.Attach] on a subsequent contact, because CONFIRM names the link
+// that the server chose: a Linux server looks for the RKey of CONFIRM on its own
+// link. Which link we write over is our own choice all the same (RFC 7609,
+// section 2.3).
 func (c *Conn) Local() ConnParams {
-	t := c.rmb.at[c.link.slot]
+	l := c.link
+	if c.named != nil && c.named.state == LinkActive {
+		l = c.named
+	}
+	t := c.rmb.at[l.slot]
 	return ConnParams{
-		Link: c.link.local, RKey: t.RKey, VAddr: t.Addr,
+		Link: l.local, RKey: t.RKey, VAddr: t.Addr,
 		Index: uint8(c.elem + 1), Token: c.token, SizeCode: c.rmb.code,
 	}
 }
@@ -227,8 +236,8 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	t.conns++
 	c.state = StateActive
 	c.tx = newRing(wire.BufSize(peer.SizeCode).Bytes(), g.peerEye)
-	if g.cfg.Role == Client && g.phase == phaseOpen && on != c.link && on.state == LinkActive {
-		c.setLink(on)
+	if g.cfg.Role == Client && g.phase == phaseOpen {
+		c.named = on
 	}
 	if c.stashed {
 		c.stashed = false
@@ -285,6 +294,7 @@ func (c *Conn) Release() {
 func (c *Conn) leave() {
 	g := c.g
 	c.state = StateClosed
+	c.unbound()
 	c.closeAt, c.graceAt, c.checkAt, c.urgentAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if g.conns[c.token] == c {
 		delete(g.conns, c.token)

@@ -145,6 +145,9 @@ func (c *Conn) expire(now time.Time) {
 		c.checking, c.stashed = false, false
 		c.abort(ErrReset)
 	}
+	if due(c.moveAt, now) {
+		c.rebind()
+	}
 	if due(c.urgentAt, now) {
 		c.urgentAt = time.Time{}
 		c.g.log.Warn("peer does not confirm urgent data, connection reset", "token", c.token)

@@ -28,7 +28,7 @@ func (c *Conn) transmit() {
 
 // usable says that messages of the connection can flow at all.
 func (c *Conn) usable() bool {
-	return c.attached && c.g.phase == phaseOpen && c.state != StateClosed && c.link.state == LinkActive && c.link.qpOpen
+	return c.attached && c.g.phase == phaseOpen && c.state != StateClosed && c.next == nil && c.link.state == LinkActive && c.link.qpOpen
 }
 
 // mayPost says that there is something to be sent and that not too much is
@@ -208,6 +208,10 @@ func (c *Conn) completed(r *request) {
 	if c.finish() {
 		return
 	}
+	if c.next != nil && c.inflight == 0 && c.link.state == LinkActive {
+		c.pause()
+		return
+	}
 	if c.link.state != LinkActive && c.inflight == 0 {
 		// The link is being deleted in order: this was the last message.
 		if to := c.g.bestLink(c.link); to != nil {
@@ -233,6 +237,7 @@ func (c *Conn) setLink(to *Link) {
 	if c.waitOn != nil {
 		c.waitOn.unqueue(c)
 	}
+	c.unbound()
 	c.link.conns--
 	c.link = to
 	to.conns++

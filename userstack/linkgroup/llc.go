@@ -523,6 +523,11 @@ func (g *Group) unhook(l *Link) {
 		g.peerRK = peerRKey{}
 		g.clear(timerPeerRK)
 	}
+	for _, c := range g.connsSorted() {
+		if c.next == l {
+			c.unbind()
+		}
+	}
 }
 
 // failLink takes note that a link is lost.

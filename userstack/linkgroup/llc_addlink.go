@@ -381,11 +381,13 @@ func (g *Group) addDone() {
 		if g.phase == phaseSecond {
 			g.open()
 		}
+		g.rebalance()
 		return
 	}
 	if x := g.surplus(l); x != nil {
 		x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric
 	}
+	g.rebalance()
 	g.addWanted = g.Type() == TypeSymmetric // perhaps there is another device
 }
 
