@@ -22,7 +22,7 @@ COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 # The end-to-end tests measure time and run alone, after all other packages.
 E2E          = ./internal/e2e/...
 # Packages that boot Linux kernels: one at a time, or they starve each other.
-KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/run
+KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop ./internal/run
 say          = @printf '==> %s\n'
 
 .PHONY: all help build install uninstall test lint cross race kernel e2e fuzz soak bench demo guest generate test-tools clean

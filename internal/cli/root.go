@@ -20,6 +20,7 @@ import (
 	"smcr/internal/serve"
 	"smcr/internal/statscmd"
 	"smcr/internal/ueid"
+	"smcr/internal/verbs"
 
 	"github.com/spf13/cobra"
 )
@@ -44,6 +45,7 @@ func commands(f *cmdutil.Factory) []*cobra.Command {
 		serve.NewCmd(f),
 		statscmd.NewCmd(f),
 		ueid.NewCmd(f),
+		verbs.NewCmd(f),
 	}
 }
 

@@ -98,11 +98,14 @@ func synopses(r *roff, cmd *cobra.Command) {
 		r.WriteString(".SY smcr\n.OP \\-\\-backend stack\n.I command\n.RI [ argument ...]\n.YS\n.SY smcr\n.B \\-\\-help\n|\n.B \\-\\-version\n.YS\n")
 		return
 	}
-	verbs := visible(cmd)
+	verbs := below(cmd)
 	if len(verbs) == 0 {
 		verbs = []*cobra.Command{cmd}
 	}
 	for _, v := range verbs {
+		if v.HasAvailableSubCommands() {
+			continue
+		}
 		_, usage, _ := strings.Cut(strings.Replace(v.Use, "[flags]", "", 1), " ")
 		fmt.Fprintf(r, ".SY \"%s\"\n", literal(v.CommandPath()))
 		v.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -170,11 +173,12 @@ func commands(r *roff, cmd *cobra.Command, own section) {
 		}
 		return
 	}
-	for _, v := range verbs {
-		r.subsection(strings.Join(append([]string{v.Name()}, v.Aliases...), ", "))
+	for _, v := range below(cmd) {
+		name := strings.TrimPrefix(v.CommandPath(), cmd.CommandPath()+" ")
+		r.subsection(strings.Join(append([]string{name}, v.Aliases...), ", "))
 		r.blocks(description(v), true)
 		for _, b := range own.blocks {
-			if b.term == v.Name() {
+			if b.term == name {
 				b.term = ""
 				r.blocks([]block{b}, false)
 			}

@@ -141,6 +141,15 @@ func visible(cmd *cobra.Command) (list []*cobra.Command) {
 	return list
 }
 
+// below returns the subcommands of a command that a user sees, each followed by
+// its own.
+func below(cmd *cobra.Command) (list []*cobra.Command) {
+	for _, c := range visible(cmd) {
+		list = append(append(list, c), below(c)...)
+	}
+	return list
+}
+
 // cutSection splits smcr.yaml.5 into name and section of the manual.
 func cutSection(name string) (page, section string) {
 	i := strings.LastIndexByte(name, '.')

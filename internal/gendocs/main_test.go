@@ -125,7 +125,7 @@ func TestColumns(t *testing.T) {
 	for dir, page := range map[string]string{
 		"linkgroup": "linkgroup", "link": "link", "device": "device", "connection": "connection", "pnetcmd": "pnet",
 		"ueid": "ueid", "seid": "seid", "hslimit": "hslimit", "statscmd": "stats", "info": "info", "check": "check",
-		"rnics": "rnics", "applycmd": "apply",
+		"rnics": "rnics", "applycmd": "apply", "verbs": "verbs",
 	} {
 		text, err := os.ReadFile("pages/smcr-" + page + ".8.txt")
 		if err != nil {

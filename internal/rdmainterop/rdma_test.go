@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rdmainterop
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// programs are the tests of perftest, by the names of both sides.
+var programs = []struct{ tool, ours string }{
+	{"ib_write_bw", "write-bw"},
+	{"ib_send_bw", "send-bw"},
+	{"ib_read_bw", "read-bw"},
+	{"ib_write_lat", "write-lat"},
+	{"ib_send_lat", "send-lat"},
+}
+
+// TestPrograms has each program of the RDMA world on the kernel's rxe talk to
+// ours, in both roles: sizes from 1 byte to 8 MiB, all path MTUs, then on a
+// network that loses, delays and reorders packets.
+func TestPrograms(t *testing.T) {
+	b := newBed(t)
+	t.Run("pingpong", func(t *testing.T) {
+		for _, c := range []struct{ size, n, mtu int }{
+			{1, 20, 1024}, {4096, 20, 256}, {4097, 20, 512}, {65536, 10, 1024}, {1 << 20, 5, 2048}, {8 << 20, 3, 4096},
+		} {
+			b.pingPongs(t, c.size, c.n, c.mtu)
+		}
+	})
+	t.Run("one byte", func(t *testing.T) {
+		for _, p := range programs {
+			b.perf(t, p.tool, p.ours, 20, "-s", "1")
+		}
+	})
+	t.Run("all sizes", func(t *testing.T) {
+		for _, p := range programs {
+			b.perf(t, p.tool, p.ours, 5, "-a")
+		}
+	})
+	t.Run("path MTU", func(t *testing.T) {
+		for _, mtu := range []string{"256", "512", "1024", "2048"} {
+			for _, p := range programs[:3] {
+				b.perf(t, p.tool, p.ours, 5, "-s", "1000000", "-m", mtu)
+			}
+		}
+	})
+	for _, n := range []struct {
+		name string
+		args []string
+	}{
+		{"loss", []string{"loss", "1%"}},
+		{"reordering", []string{"delay", "2ms", "reorder", "75%", "50%"}},
+	} {
+		t.Run(n.name, func(t *testing.T) {
+			b.netem(t, n.args...)
+			b.pingPongs(t, 1<<20, 5, 1024)
+			for _, p := range programs {
+				b.perf(t, p.tool, p.ours, 5, "-s", "1048576")
+			}
+			b.perf(t, "ib_write_bw", "write-bw", 5, "-a")
+		})
+	}
+}
+
+// pingPongs sends messages in both roles. Both sides check their content.
+func (b *bed) pingPongs(t *testing.T, size, n, mtu int) {
+	t.Helper()
+	args := []string{"-c", "-s", fmt.Sprint(size), "-n", fmt.Sprint(n), "-m", fmt.Sprint(mtu)}
+	tool := b.tool(append([]string{"ibv_rc_pingpong", "-e", "-g", "1"}, args...)...)
+	ours := b.ours(append([]string{"pingpong"}, args...)...)
+	check := func(fromTool, fromOurs string) {
+		t.Helper()
+		if strings.Contains(fromTool, "invalid data") || !strings.Contains(fromTool, fmt.Sprintf("%d iters in", n)) {
+			t.Errorf("the kernel's side:\n%s", fromTool)
+		}
+		var r []struct{ Checked, MTU int }
+		if err := json.Unmarshal([]byte(fromOurs), &r); err != nil || len(r) != 1 || r[0].Checked != n || r[0].MTU != mtu {
+			t.Errorf("our side: %v: %s", err, fromOurs)
+		}
+	}
+	check(b.pair(t, tool, ours))
+	fromOurs, fromTool := b.pair(t, ours, tool)
+	check(fromTool, fromOurs)
+}
+
+// perf measures in both roles.
+func (b *bed) perf(t *testing.T, tool, ours string, n int, args ...string) {
+	t.Helper()
+	args = append(args, "-n", fmt.Sprint(n))
+	theirs := b.tool(append([]string{tool, "-F", "-x", "1"}, args...)...)
+	mine := b.ours(append([]string{"perf", ours}, args...)...)
+	want := 1
+	if args[0] == "-a" {
+		want = 23
+	}
+	fromTool, fromOurs := b.pair(t, theirs, mine)
+	checkRows(t, fromOurs, want, n)
+	fromOurs, fromTool = b.pair(t, mine, theirs)
+	rows := toolRows(fromTool)
+	if len(rows) != want || rows[len(rows)-1] != lastSize(args) {
+		t.Errorf("%s wrote %d rows, want %d, the last of %d bytes:\n%s", tool, len(rows), want, lastSize(args), fromTool)
+	}
+	if ours == "write-bw" || ours == "read-bw" {
+		want = 1 // the last, as the client reports it
+	}
+	checkRows(t, fromOurs, want, n)
+}
+
+func lastSize(args []string) int {
+	if args[0] == "-a" {
+		return 8 << 20
+	}
+	n, _ := strconv.Atoi(args[1])
+	return n
+}
+
+var rowOfTool = regexp.MustCompile(`(?m)^ *(\d+) +\d+ +\d+\.\d+`)
+
+// toolRows returns the sizes in the table of a program of perftest.
+func toolRows(s string) (sizes []int) {
+	for _, m := range rowOfTool.FindAllStringSubmatch(s, -1) {
+		n, _ := strconv.Atoi(m[1])
+		sizes = append(sizes, n)
+	}
+	return sizes
+}
+
+// checkRows checks the table of our side: rows with as many iterations, and
+// results that are more than nothing.
+func checkRows(t *testing.T, text string, want, n int) {
+	t.Helper()
+	var rows []struct {
+		Size, Iterations int
+		Average          float64 `json:"average_mib_per_second"`
+		Typical          float64 `json:"typical_usec"`
+	}
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if len(rows) != want && !(want == 23 && len(rows) == 0) {
+		t.Errorf("%d rows, want %d: %s", len(rows), want, text)
+	}
+	for _, r := range rows {
+		if r.Iterations != n || r.Average <= 0 && r.Typical <= 0 {
+			t.Errorf("row %+v", r)
+		}
+	}
+}
+
+// TestExchange writes what the programs say to each other over TCP to the file
+// that SMCR_TEST_PCAP names: the tests of the codecs have it from there.
+func TestExchange(t *testing.T) {
+	file := os.Getenv("SMCR_TEST_PCAP")
+	if file == "" {
+		t.Skip("writes a capture of the TCP exchange to the file SMCR_TEST_PCAP")
+	}
+	b := newBed(t)
+	c := b.Command("tcpdump", "-i", "k0", "-U", "-s", "0", "-w", "/run/share/x.pcap", "tcp")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b.must(t, "sleep", "3")
+	b.pingPongs(t, 4096, 3, 1024)
+	b.perf(t, "ib_write_bw", "write-bw", 5, "-s", "65536")
+	b.must(t, "sleep", "1")
+	data, err := os.ReadFile(b.Share() + "/x.pcap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

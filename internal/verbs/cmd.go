@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/verbs/rc"
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce"
+
+	"github.com/spf13/cobra"
+)
+
+// NewCmd returns the command smcr verbs.
+func NewCmd(f *cmdutil.Factory) *cobra.Command {
+	cmd := cmdutil.Group(&cobra.Command{
+		Use:   "verbs",
+		Short: "Test RDMA itself, below SMC",
+		Long: "List the software RDMA devices of this network namespace, and test the path to\n" +
+			"another host over them: toward smcr there, or toward the usual programs on any\n" +
+			"RDMA device that speaks RoCE.",
+	})
+	cmd.AddCommand(newDevices(f), newGIDs(f), newPingPong(f), newPerf(f))
+	return cmd
+}
+
+// common is what both kinds of test share.
+type common struct {
+	*cmdutil.Factory
+	host     string // of the server; empty to be it
+	device   string
+	gid      int
+	port     uint16
+	ibPort   int
+	mtu      int
+	patience time.Duration
+	format   string
+	counters bool
+}
+
+// defaultPort is that of the programs.
+const defaultPort = 18515
+
+func (c *common) addFlags(cmd *cobra.Command, gidFlag, gidShort string, mtu int, mtuHelp string) {
+	fl := cmd.Flags()
+	fl.StringVarP(&c.device, "device", "d", "", "software RDMA `device` or its netdev; the default is that of the connection's address")
+	fl.IntVarP(&c.gid, gidFlag, gidShort, -1, "`index` into the GID table; the default is the RoCEv2 GID of the connection's address")
+	fl.Uint16VarP(&c.port, "port", "p", defaultPort, "TCP `port` to listen on or to connect to")
+	fl.IntVarP(&c.ibPort, "ib-port", "i", 1, "`port` of the device: there is only 1")
+	fl.IntVarP(&c.mtu, "mtu", "m", mtu, mtuHelp)
+	fl.DurationVar(&c.patience, "timeout", 30*time.Second, "give up when the peer does nothing for this `time`")
+	fl.BoolVar(&c.counters, "counters", false, "write the packet counters of the device to standard error at the end, as JSON")
+	cmdutil.AddFormatFlag(cmd, &c.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	_ = cmd.RegisterFlagCompletionFunc("device", cmdutil.CompleteNetDevs)
+	_ = cmd.RegisterFlagCompletionFunc("mtu", cobra.FixedCompletions([]string{"256", "512", "1024", "2048", "4096"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// take reads the arguments and checks the flags.
+func (c *common) take(args []string) error {
+	if len(args) == 1 {
+		c.host = args[0]
+	}
+	if c.ibPort != 1 {
+		return cmdutil.UsageError("--ib-port %d: a software device has only port 1", c.ibPort)
+	}
+	if c.patience <= 0 {
+		return cmdutil.UsageError("--timeout %v: it must be longer than nothing", c.patience)
+	}
+	if c.mtu != 0 && mtuCode(c.mtu) == 0 {
+		return cmdutil.UsageError("--mtu %d: choose 256, 512, 1024, 2048 or 4096", c.mtu)
+	}
+	return nil
+}
+
+// oneHost takes at most one argument.
+func oneHost(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return cmdutil.UsageError("%s: one host, please: %q is too much", cmd.CommandPath(), args[1])
+	}
+	return nil
+}
+
+// mtuCode returns the code of a path MTU in bytes, 0 if there is none.
+func mtuCode(bytes int) rdmaverbs.MTU {
+	for m := rdmaverbs.MTU256; m <= rdmaverbs.MTU4096; m++ {
+		if m.Bytes() == bytes {
+			return m
+		}
+	}
+	return 0
+}
+
+// meet makes the TCP connection to the other side, and opens the device.
+func (c *common) meet(ctx context.Context) (net.Conn, *rc.Source, error) {
+	tcp, err := c.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	local, _ := netip.ParseAddrPort(tcp.LocalAddr().String())
+	choice := rc.Choice{Device: c.device, GID: c.gid, Local: local.Addr(), Log: slog.New(slog.DiscardHandler)}
+	s, err := choice.Open(ctx)
+	if err != nil {
+		tcp.Close()
+		return nil, nil, err
+	}
+	return tcp, s, nil
+}
+
+func (c *common) connect(ctx context.Context) (net.Conn, error) {
+	port := strconv.Itoa(int(c.port))
+	if c.host != "" {
+		return (&net.Dialer{Timeout: c.patience}).DialContext(ctx, "tcp", net.JoinHostPort(c.host, port))
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", port))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	if c.format == cmdutil.FormatTable {
+		fmt.Fprintf(c.IO.Out, "waiting for a client at TCP port %s\n", port)
+	}
+	return l.Accept()
+}
+
+// finish closes what meet returned.
+func (c *common) finish(tcp net.Conn, s *rc.Source) {
+	if d, ok := s.Device.(interface{ Counters() softroce.Counters }); ok && c.counters {
+		b, err := json.Marshal(d.Counters())
+		if err == nil {
+			fmt.Fprintf(c.IO.ErrOut, "%s\n", b)
+		}
+	}
+	s.Close()
+	tcp.Close()
+}
+
+// describe prints who talks to whom.
+func (c *common) describe(s *rc.Source, mtu rdmaverbs.MTU, peer rdmaverbs.GID) {
+	if c.format == cmdutil.FormatTable {
+		fmt.Fprintf(c.IO.Out, "device %s, GID %d: %v to %v, path MTU %d\n", s.Name(), s.Index, s.GID.GID.Addr(), peer.Addr(), mtu.Bytes())
+	}
+}

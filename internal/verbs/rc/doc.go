@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rc makes one end of a reliable connection on a software RDMA device
+// of this network namespace: device, memory, completion queues and queue pair,
+// for programs that exchange the numbers of a queue pair over a TCP connection
+// of their own, as the test programs of the RDMA world do.
+//
+// Every wait is bounded by a context and by the patience that its caller has
+// with a silent peer. The package starts no goroutine.
+package rc
