@@ -176,6 +176,12 @@ type Timers struct {
 	// LLC is how long an answer to a request may take, and ConfirmLink how
 	// long the confirmation of an added link may.
 	LLC, ConfirmLink time.Duration
+	// RKey is how long the answer to CONFIRM RKEY and DELETE RKEY may take
+	// until the link counts as failed (RFC 7609, appendix C.7.1). A peer with
+	// much to send answers late: in Linux the answer waits up to 10 s for room
+	// in the send queue. A link that carries nothing any more is told by the
+	// transport, earlier.
+	RKey time.Duration
 	// ConfirmFirst is how long the peer may take for each step of a first
 	// contact until data may flow. It is longer than a failing send and a
 	// DECLINE for it take, since after it the TCP connection is reset (RFC
@@ -213,6 +219,7 @@ func DefaultTimers(role Role) Timers {
 		TestLinkAnswer: 2 * time.Second,
 		Idle:           600 * time.Second,
 		LLC:            2 * time.Second,
+		RKey:           12 * time.Second,
 		ConfirmLink:    5 * time.Second,
 		ConfirmFirst:   10 * time.Second,
 		LLCStart:       20 * time.Second,

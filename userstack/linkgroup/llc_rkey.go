@@ -103,7 +103,7 @@ func (g *Group) confirmRKey(r *rmb) bool {
 	rk.sent = copy(m.Other[:], rk.rest)
 	g.rk = rk
 	via.sendLLC(m, nothing, nil)
-	g.set(timerRKey, g.now.Add(g.cfg.Timers.LLC))
+	g.set(timerRKey, g.now.Add(g.cfg.Timers.RKey))
 	return true
 }
 
@@ -165,7 +165,7 @@ func (g *Group) confirmReplied(negative, retry bool) {
 		m := wire.ConfirmRKeyCont{Left: uint8(len(rk.rest))}
 		rk.sent = copy(m.Other[:], rk.rest)
 		rk.via.sendLLC(m, nothing, nil)
-		g.set(timerRKey, g.now.Add(g.cfg.Timers.LLC))
+		g.set(timerRKey, g.now.Add(g.cfg.Timers.RKey))
 		return
 	}
 	told := rk.told
@@ -293,7 +293,7 @@ func (g *Group) deleteRKeys() {
 		copy(m.RKeys[:], keys)
 		via.sendLLC(m, nothing, nil)
 	}
-	g.set(timerRKey, g.now.Add(g.cfg.Timers.LLC))
+	g.set(timerRKey, g.now.Add(g.cfg.Timers.RKey))
 }
 
 // recvDeleteRKeyReply frees the RMBs. A negative reply means that the peer

@@ -145,9 +145,20 @@ func TestConfirmRKeyAnswers(t *testing.T) {
 		t.Errorf("for ever refused: %d, %v", n, err)
 	}
 
+	// A late answer: Linux may wait 10 s for room in its send queue.
+	r, _, m = setup()
+	r.wait(10 * time.Second)
+	if n, err := ready(r); n != 0 || len(r.dead) != 0 {
+		t.Errorf("a late answer, before it: %d, %v, dead %v", n, err, r.dead)
+	}
+	r.recv(r.link, m)
+	if n, err := ready(r); n != 1 || err != nil || len(r.dead) != 0 {
+		t.Errorf("a late answer: %d, %v, dead %v", n, err, r.dead)
+	}
+
 	// No answer: the link is lost, and with it the group.
 	r, _, _ = setup()
-	r.wait(3 * time.Second)
+	r.wait(13 * time.Second)
 	if n, err := ready(r); n != 1 || err == nil || len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) {
 		t.Errorf("no answer: %d, %v, dead %v", n, err, r.dead)
 	}
