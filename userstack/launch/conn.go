@@ -54,6 +54,7 @@ type conn struct {
 	swapped  bool // the program has the pair's end
 	local    netip.AddrPort
 	err      syscall.Errno // SO_ERROR, until it is read
+	inPair   bool          // the kernel has err too, and tells it once the pair is cut
 	reported bool          // connect() returned 0, or another call told so
 	over     bool          // the service holds no TCP socket any more
 	here     bool          // the launcher itself relays, and keeps tcp
@@ -191,7 +192,11 @@ func (c *conn) broken(e syscall.Errno) {
 	err := unix.Sendto(app, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	if err != nil && !errors.Is(err, unix.EAGAIN) {
 		c.s.log.Debug("cannot reset a connection", "conn", c.cc.ID(), "err", err)
+		return
 	}
+	c.mu.Lock()
+	c.inPair = true
+	c.mu.Unlock()
 }
 
 func (s *supervisor) countReady(ev broker.Event) {

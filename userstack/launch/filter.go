@@ -38,7 +38,7 @@ const (
 // Socket options of level SOL_SOCKET that a socketpair answers differently
 // from the TCP socket it stands for.
 var (
-	getTrapped = []uint32{unix.SO_ERROR, unix.SO_DOMAIN, unix.SO_PROTOCOL}
+	getTrapped = []uint32{unix.SO_ERROR, unix.SO_DOMAIN, unix.SO_PROTOCOL, unix.SO_PEERCRED}
 	setTrapped = []uint32{unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE}
 )
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/netip"
 	"syscall"
 	"time"
@@ -36,7 +37,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	c.mu.Lock()
-	phase, swapped, ap := c.phase, c.swapped, c.local
+	phase, swapped, reset, ap := c.phase, c.swapped, c.over && c.inPair, c.local
 	if phase != phaseCarried && c.tcp >= 0 {
 		ap = localAddr(c.tcp)
 	}
@@ -46,7 +47,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	if n.Nr == unix.SYS_GETPEERNAME {
-		if phase != phaseCarried {
+		if phase != phaseCarried || reset {
 			s.fail(n, unix.ENOTCONN)
 			return
 		}
@@ -84,6 +85,10 @@ func (s *supervisor) sockopt(n *notif, c *conn) {
 		s.giveInt(n, c.domain)
 	case get && level == unix.SOL_SOCKET && name == unix.SO_PROTOCOL:
 		s.giveInt(n, unix.IPPROTO_TCP)
+	case get && level == unix.SOL_SOCKET && name == unix.SO_PEERCRED:
+		nobody := binary.NativeEndian.AppendUint32(nil, 0) // struct ucred of TCP
+		nobody = binary.NativeEndian.AppendUint64(nobody, math.MaxUint64)
+		s.fail(n, errnoOf(n.writeOption(nobody)))
 	case get:
 		v, err := c.getOption(n, level, name)
 		if err == nil {
@@ -121,14 +126,20 @@ func (s *supervisor) soError(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(c.err))); err != nil {
+	// The kernel's own error on the pair's end must not be seen as well; if
+	// it was seen, there is none any more.
+	e := c.err
+	if fd := getFDOf(n.tid(), n.fdArg(), inode); fd >= 0 {
+		cut := pollHup(fd)
+		own, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if c.inPair && cut && own == 0 && err == nil {
+			e = 0
+		}
+		_ = unix.Close(fd)
+	}
+	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(e))); err != nil {
 		s.fail(n, errnoOf(err))
 		return
-	}
-	// The kernel's own error on the pair's end must not be seen as well.
-	if fd := getFDOf(n.tid(), n.fdArg(), inode); fd >= 0 {
-		_, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		_ = unix.Close(fd)
 	}
 	if err := n.reply(0); err != nil {
 		s.answered(err)
@@ -139,6 +150,13 @@ func (s *supervisor) soError(n *notif, c *conn) {
 	if !c.swapped {
 		s.unregister(inode, c)
 	}
+}
+
+// pollHup reports whether the other end of the pair was closed.
+func pollHup(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&unix.POLLHUP != 0
 }
 
 func (s *supervisor) giveInt(n *notif, v int) {

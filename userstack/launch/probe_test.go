@@ -75,10 +75,12 @@ func sockaddrOf(s string) (unix.Sockaddr, int, netip.AddrPort) {
 	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ap.Addr().As16()}, unix.AF_INET6, ap
 }
 
-// isPair tells whether fd is a unix socket: those have a peer process.
+// isPair tells whether fd is a unix socket: those alone know SIOCUNIXFILE,
+// which fails for one without a name.
 func isPair(fd int) bool {
-	u, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	return err == nil && u.Pid != 0
+	const sIOCUNIXFILE = 0x89E0
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), sIOCUNIXFILE, 0)
+	return e == unix.EPERM || e == unix.ENOENT
 }
 
 func soErrorOf(fd int) syscall.Errno {
