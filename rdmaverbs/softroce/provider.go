@@ -41,6 +41,8 @@ type config struct {
 	maxQP   int
 	window  windowLimit
 	log     *slog.Logger
+
+	siblings *siblings // of the provider
 }
 
 // How much a queue pair keeps outstanding unless WithWindow says otherwise.
@@ -66,6 +68,7 @@ type Option func(*config)
 // lo, with RoCE version 1 and 2; entry 0 of a GID table is version 1.
 func New(opts ...Option) *Provider {
 	p := &Provider{c: defaultConfig()}
+	p.c.siblings = new(siblings)
 	for _, o := range opts {
 		o(&p.c)
 	}

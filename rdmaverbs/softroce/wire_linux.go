@@ -30,6 +30,8 @@ const ioBatch = 64
 // Sending is safe for concurrent use. The sockets belong to the network
 // namespace of the thread that called openWire.
 type netWire struct {
+	netns    uint64
+	siblings *siblings // nil if there are none
 	log      *slog.Logger
 	index    int
 	loopback bool
@@ -41,6 +43,9 @@ type netWire struct {
 	watch    io.Closer
 	loop     *loop
 	stats    wireCounters
+
+	one sync.Mutex // one goroutine at a time is in handler
+	h   handler    // set by start
 
 	mu          sync.RWMutex // guards the descriptors against close
 	closed      bool
@@ -104,12 +109,15 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, nil, err
 	}
-	w := &netWire{log: c.log, index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
+	w := &netWire{log: c.log, siblings: c.siblings, index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			w.release()
 		}
 	}()
+	if w.netns, err = netnsID(); err != nil {
+		return nil, nil, nil, err
+	}
 	w.self.Store(newIdentity(info))
 	if wants(rdmaverbs.RoCEv1) {
 		if w.v1, err = openPacketPort(info); err != nil {
@@ -195,6 +203,10 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		w.countLooped(pkts)
 		return nil
 	}
+	if dst.typ == rdmaverbs.RoCEv2 && w.siblings.owner(w, dst.dgid, func(x *netWire) { x.loop.send(dst, pkts) }) {
+		w.countLooped(pkts)
+		return nil
+	}
 	tx := txPool.Get().(*txBatch)
 	defer txPool.Put(tx)
 	for len(pkts) > 0 {
@@ -249,12 +261,8 @@ func (w *netWire) start(h handler) error {
 	}
 	w.started = true
 	// One goroutine a socket, one of them at a time in h.
-	var one sync.Mutex
-	serial := func(batch []inbound) {
-		one.Lock()
-		defer one.Unlock()
-		h(batch)
-	}
+	w.h = h
+	serial := w.hand
 	if w.v1 != nil {
 		w.receivers.Go(func() { w.receiveV1(serial) })
 	}
@@ -265,9 +273,19 @@ func (w *netWire) start(h handler) error {
 				w.receivers.Go(func() { w.receiveV2(family, serial) })
 			}
 		}
+		if w.siblings != nil {
+			w.siblings.add(w)
+		}
 		w.ll.started(func() { w.receivers.Go(func() { w.receiveLL(serial) }) })
 	}
 	return nil
+}
+
+// hand gives a batch to the handler.
+func (w *netWire) hand(batch []inbound) {
+	w.one.Lock()
+	defer w.one.Unlock()
+	w.h(batch)
 }
 
 // close implements wire. It must not be called by the handler.
@@ -285,6 +303,9 @@ func (w *netWire) close() error {
 // release ends the reception and frees all that openWire got.
 func (w *netWire) release() {
 	w.stopping.Store(true)
+	if w.siblings != nil {
+		w.siblings.remove(w)
+	}
 	close(w.quit)
 	if w.watch != nil {
 		w.watch.Close()
@@ -328,7 +349,7 @@ func (w *netWire) receiveV2(family int, h handler) {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()
 	w.v2.sock[family].whenReadable(&w.stopping, func() bool {
-		return w.v2.take(family, rx, w.self.Load(), &w.stats, h)
+		return w.take(family, rx, h)
 	})
 }
 

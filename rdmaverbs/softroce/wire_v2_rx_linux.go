@@ -5,6 +5,7 @@ package softroce
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -110,12 +111,21 @@ func (r *udpRx) meta(i, family int) (m udpMeta) {
 	return m
 }
 
-// take hands messages that the socket of a family holds to h, and tells
-// whether there may be more.
-func (u *udpPorts) take(family int, rx *rxBatch, self *identity, c *wireCounters, h handler) (more bool) {
-	n := rx.udp.receive(u.sock[family].fd)
+// take hands messages that the socket of a family holds to h, those for another
+// netdev to that one, and tells whether there may be more.
+func (w *netWire) take(family int, rx *rxBatch, h handler) (more bool) {
+	self := w.self.Load()
+	n := rx.udp.receive(w.v2.sock[family].fd)
 	for i := range n {
-		u.split(i, family, rx, self, c)
+		m := rx.udp.meta(i, family)
+		mine := len(rx.in)
+		if !m.ok || slices.Contains(self.v2, m.dst) || !w.siblings.owner(w, m.dst, func(x *netWire) {
+			x.v2.split(i, family, &m, rx, x.self.Load(), &x.stats)
+			x.loop.pass(rx.in[mine:])
+			rx.in = rx.in[:mine]
+		}) {
+			w.v2.split(i, family, &m, rx, self, &w.stats)
+		}
 		if len(rx.in) >= ioBatch || i == n-1 && len(rx.in) > 0 {
 			h(rx.in)
 			rx.reset()
@@ -125,9 +135,8 @@ func (u *udpPorts) take(family int, rx *rxBatch, self *identity, c *wireCounters
 }
 
 // split puts the packets of message i into rx.
-func (u *udpPorts) split(i, family int, rx *rxBatch, self *identity, c *wireCounters) {
+func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity, c *wireCounters) {
 	r := rx.udp
-	m := r.meta(i, family)
 	b := r.buf[i*udpBuf:][:r.msgs[i].n]
 	if !m.ok {
 		c.dropShort.Add(1)
@@ -147,7 +156,7 @@ func (u *udpPorts) split(i, family int, rx *rxBatch, self *identity, c *wireCoun
 	for range datagrams {
 		d := b[:min(size, len(b))]
 		b = b[len(d):]
-		data, drop := u.parse(d, family, &m, &id, rx, c)
+		data, drop := u.parse(d, family, m, &id, rx, c)
 		id++
 		if drop != nil {
 			drop.Add(1)
