@@ -90,7 +90,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	if acc.first {
 		return h.clientFirst(ctx, acc, t, devs, rt.VLAN, pnetID)
 	}
-	return h.clientNext(ctx, acc, t)
+	return h.clientNext(ctx, acc, t, rt.VLAN)
 }
 
 // clientFirst creates the link group that the server's ACCEPT begins.
@@ -141,11 +141,12 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 }
 
 // clientNext puts the connection on the link group that ACCEPT names.
-func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms) (*Conn, error) {
+func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16) (*Conn, error) {
 	s := h.s
 	var c *Conn
 	var err error
-	g := s.reuse(linkgroup.Client, t, acc.PeerID, acc.GID, acc.MAC, uint32(acc.QPN), func(g *group, now time.Time) error {
+	k := groupKey{role: linkgroup.Client, terms: t, peer: acc.PeerID, gid: acc.GID, mac: acc.MAC, qpn: uint32(acc.QPN), vlan: vlan}
+	g := s.reuse(k, func(g *group, now time.Time) error {
 		// A failure is not that of the group: to decline as if there were
 		// none would make the server end it.
 		c, err = g.newConn(now, h, true)

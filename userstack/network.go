@@ -18,7 +18,7 @@ type Route struct {
 	VLAN    uint16         // its VLAN id, 0 if it is none
 	Gateway netip.Addr     // next hop; the zero Addr for a neighbour
 	Local   []netip.Prefix // addresses of the netdev with their prefix lengths
-	Peers   []string       // other netdevs with an address in the same subnet: alternates for a second link
+	Peers   []string       // other netdevs of the same VLAN with an address in the same subnet: alternates for a second link
 }
 
 // A Network answers questions about addresses and netdevs of one network

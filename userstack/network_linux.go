@@ -134,9 +134,7 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 		return Route{}, fmt.Errorf("userstack: netdev %d of the route to %s is gone", r.LinkIndex, remote)
 	}
 	rt.NetDev = l.Attrs().Name
-	if v, ok := l.(*netlink.Vlan); ok {
-		rt.VLAN = uint16(v.VlanId)
-	}
+	rt.VLAN = vlanOf(l)
 	for _, a := range addrs {
 		if p, ok := prefixFromIPNet(a.IPNet); ok && a.LinkIndex == rt.IfIndex {
 			rt.Local = append(rt.Local, p)
@@ -149,7 +147,7 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 			continue
 		}
 		for _, q := range rt.Local {
-			if o := byIndex[a.LinkIndex]; samePrefix(p, q) && o != nil && ethernetLike(o) {
+			if o := byIndex[a.LinkIndex]; samePrefix(p, q) && o != nil && ethernetLike(o) && vlanOf(o) == rt.VLAN {
 				seen[a.LinkIndex] = true
 				rt.Peers = append(rt.Peers, o.Attrs().Name)
 				break
@@ -174,6 +172,14 @@ func (n *hostNetwork) NetDevs() ([]NetDev, error) {
 		out = append(out, NetDev{Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0})
 	}
 	return out, nil
+}
+
+// vlanOf returns the VLAN id of a netdev, 0 if it is none.
+func vlanOf(l netlink.Link) uint16 {
+	if v, ok := l.(*netlink.Vlan); ok {
+		return uint16(v.VlanId)
+	}
+	return 0
 }
 
 // ethernetLike reports whether RoCE frames can be sent on l.

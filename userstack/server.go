@@ -84,7 +84,8 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	}
 	defer leave()
 	var c *Conn
-	g := s.reuse(linkgroup.Server, t, prop.PeerID, gid, mac, 0, func(g *group, now time.Time) (err error) {
+	k := groupKey{role: linkgroup.Server, terms: t, peer: prop.PeerID, gid: gid, mac: mac, vlan: rt.VLAN}
+	g := s.reuse(k, func(g *group, now time.Time) (err error) {
 		if !g.core.CanAccept() {
 			return linkgroup.ErrFull
 		}

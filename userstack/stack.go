@@ -142,17 +142,30 @@ type peerKey struct {
 	gid wire.GID
 }
 
-// reuse finds a group for a subsequent contact: same peer, same role, same
-// version and enterprise ID (t is nil for version 1), and a link that the
-// peer's address belongs to. take puts the connection on it,
+// groupKey is what a connection demands of a link group. All connections of a
+// group have one VLAN and one pair of roles (RFC 7609, section 2.2).
+type groupKey struct {
+	role  linkgroup.Role
+	terms *terms // nil in version 1
+	peer  wire.PeerID
+	// A link of the group ends there; qpn 0 matches any queue pair.
+	gid  wire.GID
+	mac  wire.MAC
+	qpn  uint32
+	vlan uint16
+}
+
+// reuse finds a group for a subsequent contact: same peer, role, VLAN, version
+// and enterprise ID, and a link that the peer's address belongs to. take puts the connection on it,
 // with its lock held, or says by an error that the group does not serve.
-func (s *Stack) reuse(role linkgroup.Role, t *terms, peer wire.PeerID, gid wire.GID, mac wire.MAC, qpn uint32, take func(g *group, now time.Time) error) *group {
+func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
-		if g.role != role || g.peer != peer || g.terms.version() != t.version() || t != nil && g.terms.eid != t.eid {
+		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.version() != k.terms.version() ||
+			k.terms != nil && g.terms.eid != k.terms.eid {
 			continue
 		}
 		err := g.event(func(now time.Time) error {
-			if !g.core.HasLink(gid, mac, qpn) {
+			if !g.core.HasLink(k.gid, k.mac, k.qpn) {
 				return linkgroup.ErrNoLink
 			}
 			return take(g, now)

@@ -153,7 +153,7 @@ func (h *Host) Route(_, remote netip.Addr) (Route, error) {
 func (h *Host) route(n *netdev, via netip.Prefix) Route {
 	rt := Route{NetDev: n.Name, IfIndex: n.index, VLAN: n.VLAN, Local: n.Addrs}
 	for _, o := range h.devs {
-		if o == n || o.gone {
+		if o == n || o.gone || o.VLAN != n.VLAN {
 			continue
 		}
 		for _, p := range o.Addrs {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"smcr/nl"
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/simfabric"
+)
+
+// TestVLANsApart: connections of two VLANs never share a link group, even where
+// a pnetid gives them the same device (RFC 7609, sections 2.2 and 5.1).
+func TestVLANsApart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
+		t.Cleanup(b.w.Close)
+		t.Cleanup(b.noObjects)
+		at := func(vlan uint16, host int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(vlan), byte(host)}) }
+		host := func(n int, name string) *simfabric.Host {
+			devs := netdevs(n, 1)
+			for _, v := range []uint16{7, 8} {
+				devs = append(devs, simfabric.NetDev{Name: "vlan" + string(rune('0'+v)), VLAN: v, NoRDMA: true, Addrs: []netip.Prefix{netip.PrefixFrom(at(v, n), 24)}})
+			}
+			return b.w.Host(name, devs...)
+		}
+		b.ch, b.sh = host(1, "client"), host(2, "server")
+		b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
+		for _, s := range []*Stack{b.client, b.server} {
+			for _, p := range []nl.PNET{{ID: "NET", NetDev: "vlan7"}, {ID: "NET", NetDev: "vlan8"}, {ID: "NET", IBDev: "soft-eth0", IBPort: 1}} {
+				if err := s.Control().AddPNET(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var pairs [][2]*Conn
+		for _, v := range []uint16{7, 8, 7, 8} {
+			ct, st, err := b.w.Connect(netip.AddrPortFrom(at(v, 1), 0), netip.AddrPortFrom(at(v, 2), 80))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, s, cerr, serr := b.rendezvous(ct, st)
+			if cerr != nil || serr != nil {
+				t.Fatalf("VLAN %d: client %v, server %v", v, cerr, serr)
+			}
+			b.exchange(c, s, pattern(uint64(v), 3000))
+			for _, x := range []*Conn{c, s} {
+				if got := x.g.core.VLAN(); got != v {
+					t.Errorf("connection of VLAN %d is in a link group of VLAN %d", v, got)
+				}
+			}
+			pairs = append(pairs, [2]*Conn{c, s})
+		}
+		if c, s := len(groups(b.client)), len(groups(b.server)); c != 2 || s != 2 {
+			t.Errorf("%d and %d link groups, want one for each VLAN", c, s)
+		}
+		for _, p := range pairs {
+			b.finish(p[0], p[1])
+		}
+	})
+}
+
+// TestThirdPeer: a peer that knows the RKey and address of another peer's RMB
+// can neither write to it nor keep its link (RFC 7609, section 5; one
+// protection domain for each link group).
+func TestThirdPeer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		// A second client, with a link group of its own with the server.
+		h3 := b.w.Host("third", netdevs(3, 1)...)
+		third := b.stack(h3, nil)
+		ct, st, err := b.w.Connect(netip.AddrPortFrom(addr(3, 0), 0), netip.AddrPortFrom(addr(2, 0), 80))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s3 *Conn
+		var wg sync.WaitGroup
+		wg.Go(func() { s3, err = b.server.Server(context.Background(), st) })
+		c3, cerr := third.Client(context.Background(), ct)
+		wg.Wait()
+		if cerr != nil || err != nil {
+			t.Fatal(cerr, err)
+		}
+		if s3.g == s.g {
+			t.Fatal("two peers share a link group")
+		}
+		// Where the first client may write.
+		var victim linkgroup.ConnParams
+		s.g.do(func(time.Time) { victim = s.core.Local() })
+		b.exchange(c3, s3, []byte("hello"))
+		send := c3.core.SendHandle().(*region)
+		var l *link
+		c3.g.do(func(time.Time) { l = c3.core.Link().Data.(*link) })
+		mr, err := send.mr(c3.g, l.dev, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("fine!")); err != nil { // stands where the other one writes
+			t.Fatal(err)
+		}
+		time.Sleep(settled)
+		wr := rdmaverbs.SendWR{ID: tokenFlag, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, RemoteAddr: victim.VAddr, RKey: victim.RKey}
+		wr.SG[0] = rdmaverbs.SGE{MR: mr, Len: 5}
+		if _, err := l.qp.PostSend(wr); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.ended(c3); err == nil {
+			t.Error("the third peer's connection went on")
+		}
+		b.ended(s3)
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(s, got); err != nil || string(got) != "fine!" {
+			t.Errorf("read %q, %v", got, err)
+		}
+		b.exchange(c, s, pattern(1, 4000))
+		b.finish(c, s)
+	})
+}
