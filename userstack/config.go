@@ -62,6 +62,7 @@ type Config struct {
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 
+	release0   bool                                    // tests: a stack from before version 2.1
 	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
 	random     func() uint32                           // simulations; else the runtime's
 }

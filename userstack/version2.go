@@ -118,6 +118,14 @@ func errRouted(remote netip.Addr) error {
 	return fmt.Errorf("%w: %s is behind a router, which takes version 2 and an enterprise ID", ErrNotOnLink, remote)
 }
 
+// release returns the latest release of version 2 that the stack speaks.
+func (s *Stack) release() uint8 {
+	if s.cfg.release0 {
+		return 0
+	}
+	return wire.ReleaseV21
+}
+
 // limits returns what the stack offers.
 func (s *Stack) limits() (conns, links uint8) {
 	conns, links = maxConnsV2, maxLinksV2
@@ -161,8 +169,10 @@ func (s *Stack) offer(devs []*device, rt Route, local netip.Addr) (*wire.Offer, 
 	if err != nil {
 		return nil, nil, nil
 	}
-	o := &wire.Offer{Mode: wire.ModeR, EIDs: eids, GID: d.GID, Release: wire.ReleaseV21}
-	o.MaxConns, o.MaxLinks = s.limits()
+	o := &wire.Offer{Mode: wire.ModeR, EIDs: eids, GID: d.GID, Release: s.release()}
+	if o.Release >= wire.ReleaseV21 {
+		o.MaxConns, o.MaxLinks = s.limits()
+	}
 	return o, &terms{local: own}, devs
 }
 
@@ -211,7 +221,9 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 			return &DeclineError{Code: wire.DiagIndirect, Err: fmt.Errorf("server finds a router on the way to us, but its RoCE GID %s is our neighbour", a.GID)}
 		}
 	}
-	t.maxLinks = min(t.maxLinks, o.MaxLinks)
+	if _, links := s.limits(); t.release < wire.ReleaseV21 {
+		t.maxLinks = min(t.maxLinks, links)
+	}
 	t.learn(x)
 	return nil
 }
@@ -243,10 +255,9 @@ func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt Route, local ne
 	if t.routed, err = s.routed(t.local.Addr(), o.GID); err != nil {
 		return nil, wire.GID{}, nil, err
 	}
-	t.maxConns, t.maxLinks = maxConnsV2, maxLinksV2
-	if t.release = min(o.Release, wire.ReleaseV21); t.release == wire.ReleaseV21 {
-		conns, links := s.limits()
-		t.maxConns, t.maxLinks = min(conns, o.MaxConns), min(links, o.MaxLinks)
+	t.maxConns, t.maxLinks = s.limits()
+	if t.release = min(o.Release, s.release()); t.release >= wire.ReleaseV21 {
+		t.maxConns, t.maxLinks = min(t.maxConns, o.MaxConns), min(t.maxLinks, o.MaxLinks)
 	}
 	switch {
 	case t.maxConns < minConnsV2:
