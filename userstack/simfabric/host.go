@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -68,6 +69,7 @@ type netdev struct {
 	gids   []rdmaverbs.GIDEntry
 	noGIDs bool // the table looks empty
 	lan    *lan
+	rng    *rand.Rand
 	up     bool
 	gone   bool
 	cut    time.Time // when it last went down or away
@@ -88,7 +90,7 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 			d.MTU = rdmaverbs.MTU1024
 		}
 		n := &netdev{
-			NetDev: d, host: h, index: len(h.devs) + 2, lan: w.lan(d.LAN), up: true,
+			NetDev: d, host: h, index: len(h.devs) + 2, lan: w.lan(d.LAN), up: true, rng: w.random(atNetDev, uint32(w.lastID)),
 			mac: net.HardwareAddr{2, 0, 0, 0, byte(w.lastID >> 8), byte(w.lastID)},
 		}
 		n.gids = []rdmaverbs.GIDEntry{{GID: linkLocal(n.mac), Type: rdmaverbs.RoCEv1, NetDev: d.Name}}

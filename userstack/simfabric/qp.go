@@ -4,6 +4,7 @@ package simfabric
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -24,8 +25,9 @@ type qp struct {
 	rts    rdmaverbs.PathInfo // as given to ToRTS
 	closed bool
 
-	rq []recvWQE
-	sq []*sendWQE
+	rng *rand.Rand
+	rq  []recvWQE
+	sq  []*sendWQE
 	// sent counts the requests at the head of sq that the peer has executed
 	// or refused; their answers are on the way.
 	sent       int
@@ -102,9 +104,10 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 	}
 	q := &qp{w: w, gid: p.dev.n.gids[init.SGIDIndex].GID, dev: p.dev, pd: p, init: init, scq: scq, rcq: rcq, state: rdmaverbs.QPSInit}
 	for q.qpn < 16 || w.qps[q.qpn] != nil {
-		q.qpn = w.rng.Uint32N(1<<24 - 1)
+		q.qpn = p.dev.n.rng.Uint32N(1<<24 - 1)
 	}
 	w.qps[q.qpn] = q
+	q.rng = w.random(atQP, q.qpn)
 	w.count.QPs++
 	p.users++
 	scq.qps++
@@ -309,7 +312,7 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	case wr.Op == rdmaverbs.OpRead && q.rts.MaxRdAtom == 0:
 		w.status = rdmaverbs.StatusLocQPOpErr
 	}
-	q.lastArrive = q.w.arrival(now, q.lastArrive)
+	q.lastArrive = q.w.arrival(q.rng, now, q.lastArrive)
 	w.at = q.lastArrive
 	q.sq = append(q.sq, w)
 	q.arm()

@@ -5,6 +5,7 @@ package simfabric
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -28,6 +29,7 @@ type TCPConn struct {
 	n             *netdev
 	local, remote *net.TCPAddr
 	peer          *TCPConn
+	rng           *rand.Rand
 
 	// Guarded by w.mu; cond is on it.
 	cond       *sync.Cond
@@ -70,11 +72,11 @@ func (w *World) Connect(from, to netip.AddrPort) (client, server *TCPConn, err e
 		return nil, nil, fmt.Errorf("simfabric: connect %s to %s: %w", from, to, syscall.EHOSTUNREACH)
 	}
 	end := func(n *netdev, ap netip.AddrPort) *TCPConn {
+		w.port++
 		if ap.Port() == 0 {
-			w.port++
-			ap = netip.AddrPortFrom(ap.Addr(), w.port)
+			ap = netip.AddrPortFrom(ap.Addr(), uint16(w.port))
 		}
-		return &TCPConn{w: w, n: n, local: net.TCPAddrFromAddrPort(ap), cond: sync.NewCond(&w.mu)}
+		return &TCPConn{w: w, n: n, local: net.TCPAddrFromAddrPort(ap), cond: sync.NewCond(&w.mu), rng: w.random(atTCP, w.port)}
 	}
 	client, server = end(a, from), end(b, to)
 	client.peer, server.peer = server, client
@@ -142,7 +144,7 @@ func (c *TCPConn) Write(p []byte) (total int, err error) {
 		}
 		if n := min(len(p), c.w.cfg.TCPWindow-c.flight); n > 0 {
 			// Cut anywhere: nobody may rely on boundaries.
-			n = 1 + c.w.rng.IntN(n)
+			n = 1 + c.rng.IntN(n)
 			c.send(now, segment{data: append([]byte(nil), p[:n]...)})
 			c.flight += n
 			total += n
@@ -155,7 +157,7 @@ func (c *TCPConn) Write(p []byte) (total int, err error) {
 
 // send puts s on the way. mu is held.
 func (c *TCPConn) send(now time.Time, s segment) {
-	c.lastArrive = c.w.arrival(now, c.lastArrive)
+	c.lastArrive = c.w.arrival(c.rng, now, c.lastArrive)
 	s.at = c.lastArrive
 	c.segs = append(c.segs, s)
 	c.arm()

@@ -79,7 +79,7 @@ func (q *qp) arrive(now time.Time) {
 
 // answer sends the outcome of w back.
 func (q *qp) answer(now time.Time, w *sendWQE) {
-	q.lastAck = q.w.arrival(now, q.lastAck)
+	q.lastAck = q.w.arrival(q.rng, now, q.lastAck)
 	w.ackAt = q.lastAck
 	q.sent++
 }
@@ -184,7 +184,7 @@ func (q *qp) partial(w *sendWQE) {
 	if !ok {
 		return
 	}
-	n := mtu * q.w.rng.IntN((w.length-1)/mtu+1)
+	n := mtu * q.rng.IntN((w.length-1)/mtu+1)
 	msg := make([]byte, w.length)
 	w.gather(msg)
 	p.place1(q, w, to[:n], msg[:n], EventPartial)

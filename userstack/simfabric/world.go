@@ -45,7 +45,6 @@ type World struct {
 
 	// mu guards everything in the world.
 	mu     sync.Mutex
-	rng    *rand.Rand
 	events eventHeap
 	seq    uint64
 	closed bool
@@ -57,7 +56,7 @@ type World struct {
 	count  Objects
 	lastID int
 	vaddr  uint64
-	port   uint16
+	port   uint32
 	notify []func() // to be called once mu is free
 }
 
@@ -80,7 +79,6 @@ func New(cfg Config) *World {
 	}
 	w := &World{
 		cfg: cfg, done: make(chan struct{}), wake: make(chan struct{}, 1),
-		rng:  rand.New(rand.NewPCG(cfg.Seed, 0x736d6372)),
 		lans: map[string]*lan{}, addrs: map[netip.Addr]*netdev{},
 		qps: map[uint32]*qp{}, mrs: map[uint32]*mr{},
 		vaddr: 1 << 32, port: 40000,
@@ -239,13 +237,27 @@ func (w *World) run() {
 	}
 }
 
+// random returns the source of all chance at one place: a netdev, a queue pair,
+// a TCP connection. What happens at one place so does not depend on the order
+// in which goroutines act at others.
+func (w *World) random(kind, id uint32) *rand.Rand {
+	return rand.New(rand.NewPCG(w.cfg.Seed, uint64(kind)<<32|uint64(id)))
+}
+
+// Kinds of places.
+const (
+	atNetDev = iota + 1
+	atQP
+	atTCP
+)
+
 // arrival draws when a message sent now arrives, not before last.
-func (w *World) arrival(now, last time.Time) time.Time {
+func (w *World) arrival(rng *rand.Rand, now, last time.Time) time.Time {
 	t := now.Add(w.cfg.Delay)
 	if w.cfg.Jitter > 0 {
-		t = t.Add(time.Duration(w.rng.Int64N(int64(w.cfg.Jitter))))
+		t = t.Add(time.Duration(rng.Int64N(int64(w.cfg.Jitter))))
 	}
-	if w.cfg.Loss > 0 && w.rng.Float64() < w.cfg.Loss {
+	if w.cfg.Loss > 0 && rng.Float64() < w.cfg.Loss {
 		t = t.Add(w.cfg.RetransmitDelay)
 	}
 	if t.Before(last) {

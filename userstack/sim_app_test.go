@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"smcr/userstack/simfabric"
+)
+
+// simPair is one connection: a program at each end.
+type simPair struct {
+	s       *simulation
+	id      int
+	from    time.Time
+	ends    [2]*simEnd // client, server
+	sure    bool       // it has to end in order with all its bytes
+	tainted bool       // one host lies or stops: what comes is anybody's guess
+}
+
+// simEnd is a program at one end of a connection. It never blocks: it acts
+// when the connection has woken it, as an event of the world.
+type simEnd struct {
+	p     *simPair
+	side  int // 0 client, 1 server
+	host  *simHost
+	stack *Stack
+	tcp   *simfabric.TCPConn
+	other *simEnd
+
+	cancel context.CancelFunc // of the rendezvous
+	done   atomic.Bool        // the rendezvous is over
+	c      *Conn
+	err    error
+
+	// Habits.
+	total      int64 // bytes to write
+	chunk      int
+	slow       time.Duration // longest pause before the next piece
+	closeEarly bool          // Close in place of CloseWrite
+	abortAt    int64         // reset after so many bytes in both directions; 0: never
+	cutTCP     bool          // reset the TCP connection below instead
+
+	wrote, read int64
+	wdone, eof  bool
+	closed      bool
+	rough       bool // broke off on purpose
+	queued      bool
+	over        bool
+	rerr, werr  error
+	end         error
+}
+
+// simByte is a byte of a stream: its position decides.
+func simByte(id, side int, pos int64) byte {
+	x := uint64(pos)*0x9E3779B97F4A7C15 + uint64(id)*0xD1B54A32D192ED03 + uint64(side)*0x2545F4914F6CDD1D
+	return byte(x >> 56)
+}
+
+func (e *simEnd) name() string { return e.host.name }
+
+// habits draws how the two programs behave.
+func (p *simPair) habits(gentle bool) {
+	r := p.s.rng
+	for _, e := range p.ends {
+		switch r.IntN(4) {
+		case 0:
+			e.total = int64(r.IntN(50))
+		case 1:
+			e.total = int64(r.IntN(4 << 10))
+		case 2:
+			e.total = int64(r.IntN(60 << 10))
+		}
+		e.chunk = 1 + r.IntN(20<<10)
+		if r.IntN(4) == 0 {
+			e.chunk = 1 + r.IntN(200)
+			e.total = min(e.total, 3000)
+		}
+		if r.IntN(3) == 0 {
+			e.slow = time.Duration(1+r.IntN(3000)) * time.Microsecond
+		}
+		if gentle {
+			continue
+		}
+		e.closeEarly = r.IntN(6) == 0
+		if r.IntN(10) == 0 {
+			e.abortAt = 1 + int64(r.IntN(40<<10))
+			e.cutTCP = r.IntN(3) == 0
+		}
+	}
+}
+
+// launch begins the rendezvous. Both sides run in goroutines, since they
+// block; the programs that follow do not.
+func (p *simPair) launch(timeout time.Duration) {
+	run := func(e *simEnd, f func(context.Context, TCPConn) (*Conn, error)) {
+		// Each side has its own: those of one context end in any order.
+		timeout += time.Microsecond
+		var ctx context.Context
+		ctx, e.cancel = context.WithTimeout(context.Background(), timeout)
+		go e.rendezvous(ctx, f)
+	}
+	run(p.ends[0], p.ends[0].stack.Client)
+	// Later, so that the time limits of the two never end at one instant.
+	p.s.w.After(p.s.some(50*time.Microsecond), func() { run(p.ends[1], p.ends[1].stack.Server) })
+}
+
+func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, TCPConn) (*Conn, error)) {
+	e.c, e.err = f(ctx, e.tcp)
+	if e.err != nil {
+		e.c = nil
+		e.tcp.Close() // a real program would go on with TCP
+	}
+	e.done.Store(true)
+}
+
+// wanted looks for a reason to let the program act.
+func (e *simEnd) wanted() bool {
+	if !e.done.Load() || e.over || e.queued {
+		return false
+	}
+	if e.c == nil {
+		return true
+	}
+	want := e.wrote+e.read == 0 && !e.wdone && !e.eof && !e.closed // the first time
+	for _, ch := range []chan struct{}{e.c.rwake, e.c.wwake} {
+		select {
+		case <-ch:
+			want = true
+		default:
+		}
+	}
+	select {
+	case <-e.c.done:
+		want = true
+	default:
+	}
+	return want
+}
+
+// act is one turn of the program.
+func (e *simEnd) act() {
+	e.queued = false
+	s := e.p.s
+	if e.over || s.ending {
+		return
+	}
+	if e.c == nil {
+		e.finish(e.err)
+		return
+	}
+	select {
+	case <-e.c.done:
+		e.drain()
+		e.finish(e.c.Err())
+		return
+	default:
+	}
+	if e.closed {
+		return
+	}
+	if e.abortAt > 0 && e.wrote+e.read >= e.abortAt {
+		e.rough, e.closed = true, true
+		if e.cutTCP {
+			s.trace.notef("%s program %d cuts TCP", e.name(), e.p.id)
+			_ = e.tcp.SetLinger(0)
+			e.tcp.Close()
+			e.closed = false
+			e.abortAt = 0
+			return
+		}
+		s.trace.notef("%s program %d aborts", e.name(), e.p.id)
+		e.c.Abort()
+		return
+	}
+	again := e.readSome()
+	again = e.writeSome() || again
+	if e.wdone && (e.eof || e.rerr != nil) || e.werr != nil && e.rerr != nil {
+		e.close()
+		return
+	}
+	if again {
+		e.wake()
+	}
+}
+
+func (e *simEnd) close() {
+	if !e.closed {
+		e.p.s.trace.notef("%s program %d closes: wrote %d, read %d", e.name(), e.p.id, e.wrote, e.read)
+		e.closed = true
+		e.c.Close()
+	}
+}
+
+// wake lets the program act soon.
+func (e *simEnd) wake() {
+	if e.queued {
+		return
+	}
+	e.queued = true
+	s := e.p.s
+	d := time.Duration(1 + s.rng.IntN(20000))
+	if e.slow > 0 {
+		d += time.Duration(s.rng.Int64N(int64(e.slow)))
+	}
+	s.w.After(d, e.act)
+}
+
+// readable and writable ask without blocking.
+func (e *simEnd) readable() (n int, err error) {
+	e.c.g.mu.Lock()
+	a, b, err := e.c.readable()
+	e.c.g.unlock()
+	return len(a) + len(b), err
+}
+
+func (e *simEnd) writable() (n int, err error) {
+	e.c.g.mu.Lock()
+	a, b, err := e.c.writable()
+	e.c.g.unlock()
+	return len(a) + len(b), err
+}
+
+func (e *simEnd) readSome() bool {
+	if e.eof || e.rerr != nil {
+		return false
+	}
+	n, err := e.readable()
+	if err == io.EOF {
+		e.sawEnd()
+		return true
+	}
+	if err != nil {
+		e.rerr = err
+		return true
+	}
+	if n == 0 {
+		return false
+	}
+	buf := e.p.s.buf[:min(n, 1+e.p.s.rng.IntN(e.chunk))]
+	m, err := e.c.Read(buf)
+	if err != nil || m != len(buf) {
+		e.p.s.fail("%s connection %d: read %d of %d bytes that are there: %v", e.name(), e.p.id, m, len(buf), err)
+		return false
+	}
+	e.check(buf)
+	return true
+}
+
+// check compares bytes that came with the stream.
+func (e *simEnd) check(b []byte) {
+	if !e.p.tainted {
+		for i := range b {
+			pos := e.read + int64(i)
+			if want := simByte(e.p.id, 1-e.side, pos); b[i] != want || pos >= e.other.wrote {
+				e.p.s.fail("%s connection %d: byte %d is %#02x, the peer wrote %#02x and %d bytes in all", e.name(), e.p.id, pos, b[i], want, e.other.wrote)
+				return
+			}
+		}
+	}
+	e.read += int64(len(b))
+}
+
+// sawEnd: an end comes after all bytes that the other program wrote.
+func (e *simEnd) sawEnd() {
+	e.eof = true
+	if !e.p.tainted && e.read != e.other.wrote {
+		e.p.s.fail("%s connection %d: the end of the stream after %d of %d bytes", e.name(), e.p.id, e.read, e.other.wrote)
+	}
+}
+
+func (e *simEnd) writeSome() bool {
+	if e.wdone {
+		return false
+	}
+	if e.wrote == e.total {
+		e.wdone = true
+		if e.closeEarly {
+			e.rough = true
+			e.close()
+		} else if err := e.c.CloseWrite(); err != nil {
+			e.p.s.fail("%s connection %d: CloseWrite: %v", e.name(), e.p.id, err)
+		}
+		return true
+	}
+	n, err := e.writable()
+	if err != nil {
+		e.werr, e.wdone = err, true
+		return true
+	}
+	if n == 0 {
+		return false
+	}
+	buf := e.p.s.buf[:min(int64(n), int64(1+e.p.s.rng.IntN(e.chunk)), e.total-e.wrote)]
+	for i := range buf {
+		buf[i] = simByte(e.p.id, e.side, e.wrote+int64(i))
+	}
+	// Counted before: the peer may have them before Write returns.
+	e.wrote += int64(len(buf))
+	if m, err := e.c.Write(buf); err != nil || m != len(buf) {
+		e.p.s.fail("%s connection %d: wrote %d of %d bytes for which there was room: %v", e.name(), e.p.id, m, len(buf), err)
+	}
+	return true
+}
+
+// drain looks once more after the end: how it was has to fit what came.
+func (e *simEnd) drain() {
+	if e.rerr == nil && !e.eof && !e.closed {
+		if _, err := e.readable(); err == io.EOF {
+			e.sawEnd()
+		}
+	}
+}
+
+// finish is the end of the connection on this side.
+func (e *simEnd) finish(err error) {
+	s := e.p.s
+	e.over, e.end = true, err
+	if err != nil {
+		s.trace.notef("%s connection %d is over: wrote %d, read %d: %v", e.name(), e.p.id, e.wrote, e.read, err)
+	} else {
+		s.trace.notef("%s connection %d is over: wrote %d, read %d", e.name(), e.p.id, e.wrote, e.read)
+	}
+	if e.c != nil && !e.closed {
+		e.closed = true
+		e.c.Close()
+	}
+	if e.other.over {
+		s.pairOver(e.p)
+	}
+}
+
+// judge says what is wrong with how a connection ended.
+func (p *simPair) judge() {
+	if p.tainted {
+		return
+	}
+	a, b := p.ends[0], p.ends[1]
+	rough := a.rough || b.rough
+	orderly := a.c != nil && b.c != nil && a.end == nil && b.end == nil
+	if p.sure && !orderly && !rough {
+		p.s.fail("connection %d ended with %v at the client and %v at the server although nothing failed", p.id, a.end, b.end)
+		return
+	}
+	if !orderly || rough {
+		return
+	}
+	for _, e := range p.ends {
+		if e.read != e.other.total {
+			p.s.fail("%s connection %d ended in order after %d of %d bytes", e.name(), p.id, e.read, e.other.total)
+		}
+	}
+}

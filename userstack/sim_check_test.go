@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"time"
+
+	"smcr/userstack/simfabric"
+)
+
+// observe sees each event of the world, which is locked.
+func (s *simulation) observe(e *simfabric.Event) {
+	s.trace.event(e)
+	if s.ending {
+		return
+	}
+	switch e.Kind {
+	case simfabric.EventWrite, simfabric.EventPartial:
+		s.writes = append(s.writes, simWrite{
+			from: e.From.Host, to: e.To.Host, rkey: e.RKey, addr: e.Addr,
+			before: append([]byte(nil), e.Data...), after: append([]byte(nil), e.Mem...), forged: e.Note != "",
+		})
+	case simfabric.EventSend:
+		s.overhear(e)
+		s.triggers(e)
+	case simfabric.EventRefused:
+		// An honest host writes only where it may. While links end, keys go
+		// before the news of it arrives, so this alone is no failure.
+	}
+}
+
+// check verifies all invariants. All goroutines are blocked.
+func (s *simulation) check() {
+	now := time.Now()
+	for i := range s.writes {
+		s.checkWrite(now, &s.writes[i])
+	}
+	s.writes = s.writes[:0]
+	for _, h := range s.hosts {
+		if h.stack == nil {
+			continue
+		}
+		for _, g := range h.stack.groupList() {
+			g.mu.Lock()
+			err := g.core.Check()
+			g.mu.Unlock()
+			if err != nil {
+				s.fail("%s link group %s: %v", h.name, g.name(), err)
+				return
+			}
+		}
+	}
+	for _, p := range s.pairs {
+		s.checkPair(p)
+	}
+}
+
+// checkWrite: nobody writes where nobody expects it, and no third host at all.
+func (s *simulation) checkWrite(now time.Time, w *simWrite) {
+	to := s.host(w.to)
+	if to.stack == nil {
+		return
+	}
+	for _, g := range to.stack.groupList() {
+		g.mu.Lock()
+		ok, err := g.core.CheckWrite(now, w.rkey, w.addr, w.before, w.after)
+		peer := s.hostOf(g)
+		g.mu.Unlock()
+		if !ok {
+			continue
+		}
+		if peer != nil && peer.name != w.from {
+			s.fail("%s wrote to memory of %s that is for %s", w.from, w.to, peer.name)
+		}
+		// Who is lied to about an address writes there in good faith.
+		if err != nil && !s.dishonest(w.from) && !s.dishonest(w.to) && !w.forged {
+			s.fail("%s>%s: %v", w.from, w.to, err)
+		}
+		return
+	}
+}
+
+func (s *simulation) dishonest(name string) bool {
+	return s.liar != nil && s.liar.name == name || s.stopped != nil && s.stopped.name == name
+}
+
+func (s *simulation) host(name string) *simHost { return s.hosts[name[0]-'A'] }
+
+// hostOf returns the host at the other end of a link group.
+func (s *simulation) hostOf(g *group) *simHost {
+	if !g.peerAddr.IsValid() {
+		return nil
+	}
+	return s.hosts[g.peerAddr.As4()[3]-1]
+}
+
+func (s *simulation) checkPair(p *simPair) {
+	if p.tainted {
+		return
+	}
+	a, b := p.ends[0], p.ends[1]
+	if a.over || b.over || !a.done.Load() || !b.done.Load() || a.c == nil || b.c == nil {
+		return
+	}
+	if err := simCheckPair(a.c, b.c); err != nil {
+		s.fail("connection %d: %v", p.id, err)
+	}
+}
+
+// leaks looks for what a closed stack has left.
+func (s *simulation) leaks() {
+	for _, h := range s.hosts {
+		for _, st := range append(h.old, h.stack) {
+			if st == nil {
+				continue
+			}
+			if n := st.mem.inUse(); n != 0 {
+				s.fail("%s: %d bytes of memory are still handed out", h.name, n)
+			}
+			if n := len(st.groups); n != 0 {
+				s.fail("%s: %d link groups are left", h.name, n)
+			}
+		}
+	}
+	if got := s.w.Objects(); got != (simfabric.Objects{}) {
+		s.fail("verbs objects left: %+v", got)
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"fmt"
+	"time"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
+)
+
+// simCheckPair checks two ends of one connection against each other.
+func simCheckPair(a, b *Conn) error {
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
+	b.g.mu.Lock()
+	defer b.g.mu.Unlock()
+	return linkgroup.CheckPair(a.core, b.core)
+}
+
+// simTrigger lets something happen when a certain message is on its way: that
+// is how faults meet the middle of an exchange.
+type simTrigger struct {
+	llc  wire.LLCType // 0: CDC
+	skip int          // messages to let pass
+	then func()
+}
+
+// triggers looks whether a message is one that is waited for.
+func (s *simulation) triggers(e *simfabric.Event) {
+	if len(s.armed) == 0 || len(e.Data) == 0 {
+		return
+	}
+	typ := wire.LLCType(0)
+	if !wire.IsCDC(e.Data) {
+		h, err := wire.ParseLLCHeader(e.Data)
+		if err != nil {
+			return
+		}
+		typ = h.Type
+	}
+	for i := 0; i < len(s.armed); i++ {
+		t := &s.armed[i]
+		if t.llc != typ {
+			continue
+		}
+		if t.skip--; t.skip < 0 {
+			s.hits = append(s.hits, t.then)
+			s.armed = append(s.armed[:i], s.armed[i+1:]...)
+			i--
+		}
+	}
+}
+
+// soon calls f at some time within span, or in the middle of an exchange. It
+// counts as planned only in the first case: the exchange may never come.
+func (s *simulation) soon(span time.Duration, f func()) {
+	if s.rng.IntN(2) == 0 {
+		s.later(s.some(span), f)
+		return
+	}
+	types := []wire.LLCType{
+		0, wire.LLCConfirmLink, wire.LLCAddLink, wire.LLCAddLinkCont, wire.LLCDeleteLink, wire.LLCDeleteRKey,
+		wire.LLCConfirmRKey, wire.LLCTestLink, wire.LLCConfirmLink, wire.LLCAddLink, wire.LLCDeleteLink,
+	}
+	late := s.some(200 * time.Microsecond)
+	s.armed = append(s.armed, simTrigger{
+		llc: types[s.rng.IntN(len(types))], skip: s.rng.IntN(6),
+		then: func() { s.later(late, f) },
+	})
+}
+
+// planTrouble draws what fails.
+func (s *simulation) planTrouble(span time.Duration) {
+	for range 1 + s.rng.IntN(4) {
+		s.soon(span, s.trouble)
+	}
+}
+
+// trouble makes something fail, and come back.
+func (s *simulation) trouble() {
+	s.faults++
+	r := s.rng
+	h := s.hosts[r.IntN(len(s.hosts))]
+	dev := fmt.Sprintf("eth%d", r.IntN(h.devs))
+	outage := s.some(50 * time.Millisecond)
+	if r.IntN(3) == 0 {
+		outage = s.some(8 * time.Second)
+	}
+	back := func(f func()) { s.later(outage, f) }
+	switch r.IntN(8) {
+	case 0, 1:
+		h.h.SetPort(dev, false)
+		back(func() { h.h.SetPort(dev, true) })
+	case 2, 3:
+		h.h.Remove(dev)
+		back(func() { h.h.Restore(dev) })
+	case 4:
+		s.w.SetLAN("lan", false)
+		back(func() { s.w.SetLAN("lan", true) })
+	case 5:
+		if h.down {
+			return
+		}
+		h.h.Vanish(true)
+		back(func() {
+			if !h.down {
+				h.h.Vanish(false)
+			}
+		})
+	case 6:
+		s.reboot(h, outage)
+	case 7:
+		s.breakQP()
+	}
+}
+
+// breakQP makes one queue pair fail, as a device does that finds a fault.
+func (s *simulation) breakQP() {
+	if qps := s.w.QPs(); len(qps) > 0 {
+		s.w.InjectWrite(qps[s.rng.IntN(len(qps))].QPN, s.rng.Uint32(), 1, []byte{0})
+	}
+}
+
+// reboot ends a host without a word, and starts it again.
+func (s *simulation) reboot(h *simHost, outage time.Duration) {
+	if h.down || h.stack == nil {
+		return
+	}
+	s.trace.notef("%s reboots", h.name)
+	old := h.stack
+	h.down, h.stack = true, nil
+	h.old = append(h.old, old)
+	h.h.Vanish(true)
+	s.planned++
+	gone := make(chan error, 1)
+	h.gone, h.away = gone, outage
+	s.w.After(s.cancel(h), func() { go func() { gone <- old.Close() }() })
+}
+
+// reboots lets hosts whose old stack has ended come back.
+func (s *simulation) reboots() {
+	for _, h := range s.hosts {
+		select {
+		case err := <-h.gone:
+			if err != nil {
+				s.fail("close %s: %v", h.name, err)
+			}
+			s.later(h.away, func() {
+				h.down = false
+				h.h.Vanish(false)
+				h.start()
+			})
+			s.planned--
+		default:
+		}
+	}
+}
+
+// planFailover: two hosts with two devices each lose one device, port or queue
+// pair once the links stand. No connection notices.
+func (s *simulation) planFailover(pairs int) {
+	a, b := s.hosts[0], s.hosts[1]
+	for _, h := range s.hosts {
+		h.conf.MaxLinks = 2
+		h.conf.MaxConns = 0
+		h.stack.cfg.MaxLinks, h.stack.cfg.MaxConns = 2, 0
+	}
+	var wait func()
+	hold := s.launchBetween(a, b, true, true) // keeps the group until the others have begun
+	hold.ends[0].total, hold.ends[0].slow = max(hold.ends[0].total, 20<<10), 5*time.Millisecond
+	hold.ends[0].chunk = 1 + s.rng.IntN(2000)
+	wait = func() {
+		if hold.ends[0].done.Load() && hold.ends[1].done.Load() {
+			s.failover(hold, pairs)
+			return
+		}
+		s.later(100*time.Microsecond, wait)
+	}
+	s.later(1, wait)
+}
+
+// failover begins the other connections, and then lets one link fail.
+func (s *simulation) failover(hold *simPair, pairs int) {
+	a, b := s.hosts[0], s.hosts[1]
+	span := time.Duration(1+s.rng.IntN(10)) * time.Millisecond
+	begun := []*simPair{hold}
+	for range pairs {
+		s.later(s.some(span), func() {
+			if p := s.launchBetween(a, b, true, false); p != nil {
+				begun = append(begun, p)
+			}
+		})
+	}
+	s.later(span+s.some(20*time.Millisecond), func() {
+		for _, p := range begun {
+			for _, e := range p.ends {
+				if !e.done.Load() { // a rendezvous may fail
+					p.sure = false
+				}
+			}
+		}
+		if !s.redundant() {
+			return
+		}
+		h := s.hosts[s.rng.IntN(2)]
+		dev := fmt.Sprintf("eth%d", s.rng.IntN(2))
+		switch s.rng.IntN(3) {
+		case 0:
+			h.h.SetPort(dev, false)
+		case 1:
+			h.h.Remove(dev)
+		case 2:
+			s.breakQP()
+		}
+	})
+}
+
+// redundant says whether all link groups have two links, so that one may fail.
+func (s *simulation) redundant() bool {
+	for _, h := range s.hosts {
+		for _, g := range h.stack.groupList() {
+			g.mu.Lock()
+			t := g.core.Type()
+			g.mu.Unlock()
+			if t != linkgroup.TypeSymmetric {
+				return false
+			}
+		}
+	}
+	return true
+}

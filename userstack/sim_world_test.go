@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/simfabric"
+)
+
+// simMode is what a seed is about.
+type simMode uint8
+
+const (
+	simCalm     simMode = iota // nothing fails: all is delivered
+	simFailover                // one of two links is lost: nobody notices
+	simTrouble                 // links, ports, devices, switches and hosts fail and come back
+	simLiar                    // one host sends what it should not
+	simStop                    // one host stops to answer
+	simCrowd                   // many connections, small groups, parallel groups
+	numSimModes
+)
+
+var simModeNames = [...]string{"calm", "failover", "trouble", "liar", "stop", "crowd"}
+
+func (m simMode) String() string { return simModeNames[m] }
+
+// simulation is the life of some hosts in one world. Everything in it follows
+// from the seed: the world carries out one event after the other, and after
+// each waits until all goroutines of the stacks are blocked.
+type simulation struct {
+	seed  uint64
+	mode  simMode
+	rng   *rand.Rand // of the director and the programs
+	wire  *rand.Rand // of what happens on the wire
+	w     *simfabric.World
+	trace *simTracer
+	logs  bool
+	buf   []byte
+
+	hosts   []*simHost
+	pairs   []*simPair
+	open    int // pairs that are not over
+	planned int // pairs and faults still to come
+	faults  int // that were begun
+	failure string
+	done    chan struct{}
+	ending  bool
+	settled int // tries of the connection at the end
+	real    time.Duration
+	late    bool
+
+	writes  []simWrite
+	armed   []simTrigger
+	hits    []func()
+	liar    *simHost
+	stopped *simHost
+	overheard
+}
+
+// simHost is a host with its stack.
+type simHost struct {
+	s     *simulation
+	i     int
+	name  string
+	h     *simfabric.Host
+	conf  Config
+	eid   string
+	devs  int
+	stack *Stack
+	down  bool          // rebooting
+	gone  chan error    // the end of the old stack
+	away  time.Duration // how long the host then stays away
+	old   []*Stack
+}
+
+// simWrite is a write to be checked after the event.
+type simWrite struct {
+	from, to      string
+	rkey          uint32
+	addr          uint64
+	before, after []byte
+	forged        bool
+}
+
+// simResult is what is left of a simulation.
+type simResult struct {
+	failure string
+	hash    uint64
+	trace   *simTracer
+	mode    simMode
+	// late: the machine did not let the process run for so long that the Go
+	// scheduler may have taken the processor from a goroutine within a step.
+	// Only such a run can differ from another one of the seed.
+	late bool
+}
+
+// simulate runs one seed.
+func simulate(t *testing.T, seed uint64, logs bool) (res simResult) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulation(seed, logs)
+		s.run()
+		res = simResult{s.failure, s.trace.hash, s.trace, s.mode, s.late}
+	})
+	return res
+}
+
+func newSimulation(seed uint64, logs bool) *simulation {
+	s := &simulation{
+		seed: seed, mode: simMode(seed % uint64(numSimModes)),
+		rng: rand.New(rand.NewPCG(seed, 0x73696d)), wire: rand.New(rand.NewPCG(seed, 0x77697265)),
+		logs: logs, trace: &simTracer{start: time.Now()}, buf: make([]byte, 32<<10), done: make(chan struct{}),
+	}
+	r := s.rng
+	conf := simfabric.Config{
+		Seed:            seed,
+		Delay:           time.Duration(1+r.IntN(100)) * time.Microsecond,
+		Jitter:          time.Duration(1+r.IntN(300_000)) * time.Nanosecond,
+		RetransmitDelay: time.Duration(1+r.IntN(4000)) * time.Microsecond,
+		Step:            s.step, Observe: s.observe, Alter: s.alter, AlterTCP: s.alterTCP,
+	}
+	switch r.IntN(4) {
+	case 0:
+		conf.Jitter = time.Duration(1 + r.Int64N(int64(10*time.Millisecond)))
+	case 1:
+		conf.Loss = 0.05
+	case 2:
+		conf.Loss = 0.005
+	}
+	s.w = simfabric.New(conf)
+	n := 2
+	switch s.mode {
+	case simCrowd, simTrouble, simCalm:
+		n = 2 + r.IntN(3)
+	case simLiar, simStop:
+		n = 3
+	}
+	for i := range n {
+		s.addHost(i)
+	}
+	switch s.mode {
+	case simLiar:
+		s.liar = s.hosts[r.IntN(n)]
+	case simStop:
+		s.stopped = s.hosts[r.IntN(n)]
+	}
+	return s
+}
+
+func (s *simulation) addHost(i int) {
+	r := s.rng
+	h := &simHost{s: s, i: i, name: string(rune('A' + i)), devs: 1 + r.IntN(3)}
+	if s.mode == simFailover {
+		h.devs = 2
+	}
+	h.h = s.w.Host(h.name, netdevs(i+1, h.devs)...)
+	var mu sync.Mutex
+	source := rand.New(rand.NewPCG(s.seed, uint64(i)))
+	random := func() uint32 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Uint32()
+	}
+	h.conf = Config{
+		Provider: h.h.Provider(), Network: simNetwork{h.h}, NoOption: true, Hostname: h.name,
+		RecvBuf: 16 << 10 << (r.IntN(3) / 2), SendBuf: 4096 << r.IntN(4),
+		EyeCatcher: r.IntN(3) == 0, MaxLinks: r.IntN(4), random: random,
+	}
+	if r.IntN(3) == 0 || s.mode == simCrowd {
+		h.conf.MaxConns = 1 + r.IntN(6)
+	}
+	if s.logs {
+		h.conf.Log = slog.New(simLog{x: s.trace, host: h.name})
+	}
+	h.conf.tuneTimers = s.tuner()
+	if r.IntN(2) == 0 {
+		h.eid = "SIMULATION"
+	}
+	s.hosts = append(s.hosts, h)
+	h.start()
+}
+
+// tuner returns what draws the timers of a host. Some are shorter than usual, so
+// that what they lead to happens often, and none is round: which of two timers
+// of one instant fires first is beyond our control.
+func (s *simulation) tuner() func(linkgroup.Role, *linkgroup.Timers) {
+	idle := s.some(50 * time.Millisecond)
+	retry := s.some(5 * time.Second)
+	odd := s.some(time.Microsecond)
+	var groups atomic.Int32 // each has other timers
+	return func(_ linkgroup.Role, t *linkgroup.Timers) {
+		t.RMBIdle, t.AddLinkRetry = idle, retry
+		odd := odd + time.Duration(groups.Add(1))
+		for i, d := range []*time.Duration{
+			&t.TestLink, &t.TestLinkAnswer, &t.Idle, &t.LLC, &t.ConfirmLink, &t.ConfirmFirst, &t.LLCStart,
+			&t.CloseWait, &t.AbortWait, &t.TCPGrace, &t.Terminate,
+		} {
+			*d += odd * time.Duration(i+1)
+		}
+	}
+}
+
+// start gives the host a new stack.
+func (h *simHost) start() {
+	stack, err := New(h.conf)
+	if err == nil && h.eid != "" {
+		err = stack.eids.add(h.eid)
+	}
+	if err != nil {
+		h.s.fail("%s: %v", h.name, err)
+		return
+	}
+	h.stack = stack
+}
+
+// fail notes the first failure and ends the simulation.
+func (s *simulation) fail(format string, args ...any) {
+	if s.failure == "" {
+		s.failure = fmt.Sprintf(format, args...)
+		s.trace.notef("FAILURE: %s", s.failure)
+	}
+	s.end()
+}
+
+func (s *simulation) end() {
+	if !s.ending {
+		s.ending = true
+		close(s.done)
+	}
+}
+
+// run lives through the simulation.
+func (s *simulation) run() {
+	s.trace.notef("seed %d: %s, %d hosts", s.seed, s.mode, len(s.hosts))
+	for _, h := range s.hosts {
+		s.trace.notef("%s: %d devices, EID %q, buffers %d and %d, eye catcher %v, at most %d links and %d connections",
+			h.name, h.devs, h.eid, h.conf.RecvBuf, h.conf.SendBuf, h.conf.EyeCatcher, h.conf.MaxLinks, h.conf.MaxConns)
+	}
+	s.plan()
+	<-s.done
+	for _, h := range s.hosts {
+		time.Sleep(s.cancel(h))
+		h.h.Vanish(false)
+		if h.stack == nil {
+			continue
+		}
+		if err := h.stack.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
+			s.fail("close %s: %v", h.name, err)
+		}
+	}
+	time.Sleep(time.Second) // what is on the way gets there
+	s.w.Close()
+	if s.failure == "" {
+		s.leaks()
+	}
+}
+
+// cancel ends the rendezvous of a host one after the other, before its stack
+// does it in whatever order.
+func (s *simulation) cancel(h *simHost) (after time.Duration) {
+	for _, p := range s.pairs {
+		for _, e := range p.ends {
+			if e.host == h && !e.done.Load() && e.cancel != nil {
+				after++
+				s.w.After(after, e.cancel)
+			}
+		}
+	}
+	return after + 1
+}
+
+// plan draws the connections and what is to fail.
+func (s *simulation) plan() {
+	r := s.rng
+	pairs := 1 + r.IntN(8)
+	span := time.Duration(1+r.IntN(40)) * time.Millisecond
+	switch s.mode {
+	case simCrowd:
+		pairs = 6 + r.IntN(14)
+	case simFailover:
+		s.planFailover(pairs)
+		return
+	case simTrouble:
+		s.planTrouble(span)
+	case simLiar:
+		pairs += 2
+		s.planLies(span)
+	case simStop:
+		pairs += 2
+	}
+	for range pairs {
+		s.later(s.some(span), func() { s.launch(s.mode == simCalm || s.mode == simCrowd, false) })
+	}
+	if s.mode == simStop {
+		s.later(s.some(span), func() {
+			s.trace.notef("%s stops", s.stopped.name)
+			s.mute = true
+		})
+	}
+}
+
+// later calls f when d has passed; until then the simulation does not end.
+func (s *simulation) later(d time.Duration, f func()) {
+	s.planned++
+	s.w.After(d, func() {
+		s.planned--
+		if !s.ending {
+			f()
+			s.maybeEnd()
+		}
+	})
+}
+
+// some is a time between 0 and d.
+func (s *simulation) some(d time.Duration) time.Duration {
+	return time.Duration(1 + s.rng.Int64N(int64(d)))
+}
+
+// launch begins a connection between two hosts.
+func (s *simulation) launch(sure, gentle bool) {
+	i := s.rng.IntN(len(s.hosts))
+	j := (i + 1 + s.rng.IntN(len(s.hosts)-1)) % len(s.hosts)
+	s.launchBetween(s.hosts[i], s.hosts[j], sure, gentle)
+}
+
+func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
+	from := netip.AddrPortFrom(addr(a.i+1, 0), 0)
+	to := netip.AddrPortFrom(addr(b.i+1, 0), 80)
+	ct, st, err := s.w.Connect(from, to)
+	if err != nil {
+		if sure {
+			s.fail("connect %s to %s: %v", from, to, err)
+		}
+		return nil
+	}
+	p := &simPair{s: s, id: len(s.pairs) + 1, from: time.Now(), sure: sure}
+	p.tainted = a == s.liar || b == s.liar || a == s.stopped || b == s.stopped
+	p.ends[0] = &simEnd{p: p, side: 0, host: a, stack: a.stack, tcp: ct}
+	p.ends[1] = &simEnd{p: p, side: 1, host: b, stack: b.stack, tcp: st}
+	p.ends[0].other, p.ends[1].other = p.ends[1], p.ends[0]
+	p.habits(gentle)
+	s.pairs = append(s.pairs, p)
+	s.open++
+	s.trace.notef("%s>%s connection %d: %d and %d bytes to send", a.name, b.name, p.id, p.ends[0].total, p.ends[1].total)
+	timeout := 100*time.Second + s.some(time.Second)
+	if !sure && s.rng.IntN(4) == 0 {
+		timeout = s.some(50 * time.Millisecond)
+	}
+	p.launch(timeout)
+	// The stacks find dead peers themselves. Programs give up on liars only.
+	if p.tainted {
+		s.w.After(2*time.Minute, func() { p.giveUp() })
+	}
+	s.w.After(15*time.Minute, func() {
+		for _, e := range p.ends {
+			if !e.over {
+				s.fail("%s connection %d does not end: %s", e.name(), p.id, e.describe())
+			}
+		}
+	})
+	return p
+}
+
+func (p *simPair) giveUp() {
+	if p.s.ending {
+		return
+	}
+	for _, e := range p.ends {
+		if e.c != nil && !e.over && !e.closed {
+			e.closed = true
+			e.c.Abort()
+		}
+	}
+}
+
+func (e *simEnd) describe() string {
+	if e.c == nil {
+		return fmt.Sprintf("rendezvous over: %v, error %v", e.done.Load(), e.err)
+	}
+	return fmt.Sprintf("state %s, closed %v, wrote %d of %d, read %d of %d, %+v", e.c.state(), e.closed, e.wrote, e.total, e.read, e.other.wrote, e.c.core.Info())
+}
+
+// pairOver counts a connection that has ended on both sides.
+func (s *simulation) pairOver(p *simPair) {
+	for _, e := range p.ends {
+		e.cancel()
+	}
+	s.open--
+	p.judge()
+	s.maybeEnd()
+}
+
+// maybeEnd ends the simulation when nothing is left to happen; before that
+// the hosts that did not lie must get on with each other.
+func (s *simulation) maybeEnd() {
+	if s.open > 0 || s.planned > 0 || s.ending {
+		return
+	}
+	if s.mode == simCalm || s.mode == simCrowd || s.mode == simFailover {
+		s.end()
+		return
+	}
+	if n := len(s.pairs); s.settled > 0 {
+		if p := s.pairs[n-1]; p.ends[0].end == nil && p.ends[1].end == nil {
+			s.end()
+			return
+		}
+	}
+	if s.settled++; s.settled > 6 {
+		s.fail("after all failures: no connection between %s and %s", s.hosts[0].name, s.hosts[1].name)
+		return
+	}
+	// TEST LINK finds links that died unnoticed.
+	s.later(40*time.Second, func() {
+		var honest []*simHost
+		for _, h := range s.hosts {
+			if h != s.liar && h != s.stopped {
+				honest = append(honest, h)
+			}
+		}
+		s.launchBetween(honest[0], honest[1], false, true)
+	})
+}
+
+// step comes after each event of the world.
+func (s *simulation) step() {
+	synctest.Wait()
+	if s.ending {
+		return
+	}
+	s.onTime()
+	s.check()
+	s.reboots()
+	for _, f := range s.hits {
+		f()
+	}
+	s.hits = s.hits[:0]
+	for _, p := range s.pairs {
+		for _, e := range p.ends {
+			if e.wanted() {
+				e.wake()
+			}
+		}
+	}
+}
+
+// onTime takes note if a step took longer than the Go scheduler lets a goroutine
+// run undisturbed, which is 10 ms.
+func (s *simulation) onTime() {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		s.fail("%v", err)
+		return
+	}
+	now := time.Duration(ts.Nano())
+	if s.real > 0 && now-s.real > 8*time.Millisecond {
+		s.late = true
+	}
+	s.real = now
+}
+
+// dump writes the trace for people to read.
+func (x *simResult) dump(w io.Writer, lines int) {
+	x.trace.print(w, lines)
+}
