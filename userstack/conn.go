@@ -89,6 +89,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	count(stats.RX, wire.BufSizeFor(s.cfg.RecvBuf).Bytes(), g.rmbBytes == rmb)
 	count(stats.TX, s.cfg.SendBuf, g.sendBytes == snd)
 	core.Data = c
+	core.SetNoDelay(now, true) // as package net has it
 	g.conns[c] = struct{}{}
 	if !g.peerAddr.IsValid() {
 		g.peerAddr = peerOf(tcp)
@@ -554,6 +555,27 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 // else leaves Close as it is, which sends unsent data in the background.
 func (c *Conn) SetLinger(sec int) error {
 	c.lingerZero.Store(sec == 0)
+	return nil
+}
+
+// SetCork holds back small pieces of data until more is written, it is called
+// with false, or a quarter of a second has passed, as TCP_CORK does.
+func (c *Conn) SetCork(on bool) error {
+	if c.closed.Load() {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.shut(func(now time.Time) { c.core.SetCork(now, on) })
+	return nil
+}
+
+// SetNoDelay chooses whether small pieces of data go out at once (the default)
+// or wait, as with the Nagle algorithm, until the message before is delivered
+// (RFC 7609, section 4.5.2).
+func (c *Conn) SetNoDelay(on bool) error {
+	if c.closed.Load() {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.shut(func(now time.Time) { c.core.SetNoDelay(now, on) })
 	return nil
 }
 

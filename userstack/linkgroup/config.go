@@ -148,6 +148,10 @@ type Config struct {
 	// SendQueue is the number of work requests that the queue pair of a
 	// link takes. Zero means 48.
 	SendQueue int
+	// Autocork is how many bytes a connection holds back at most while one of
+	// its messages is outstanding, and at most half of its send buffer. Zero
+	// means 64 KiB; less means none.
+	Autocork int
 	// RMBEsPerRMB is how many connections share an RMB of the smaller size
 	// classes, 1 to 255. Zero means 16.
 	RMBEsPerRMB int

@@ -78,6 +78,9 @@ type Conn struct {
 	full     bool           // the driver waits for ActWakeWrite
 	utx      uint64         // position after the urgent byte to be confirmed, 0 if none
 	utxNext  uint64         // the one after it
+	corked   bool           // small pieces wait for more
+	noDelay  bool           // not even for the message before
+	push     bool           // but not now
 
 	// What is to be sent.
 	update bool // the consumer cursor, or a message again
@@ -89,6 +92,7 @@ type Conn struct {
 	closeAt           time.Time // stranding timer
 	graceAt           time.Time
 	urgentAt          time.Time
+	corkAt            time.Time
 	tcpReset          bool
 
 	named  *Link     // client: the link that ACCEPT named, which CONFIRM repeats
@@ -295,7 +299,8 @@ func (c *Conn) leave() {
 	g := c.g
 	c.state = StateClosed
 	c.unbound()
-	c.closeAt, c.graceAt, c.checkAt, c.urgentAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
+	c.urgentAt, c.corkAt = time.Time{}, time.Time{}
 	if g.conns[c.token] == c {
 		delete(g.conns, c.token)
 	}

@@ -148,6 +148,10 @@ func (c *Conn) expire(now time.Time) {
 	if due(c.moveAt, now) {
 		c.rebind()
 	}
+	if due(c.corkAt, now) {
+		c.corkAt = time.Time{}
+		c.Push(now)
+	}
 	if due(c.urgentAt, now) {
 		c.urgentAt = time.Time{}
 		c.g.log.Warn("peer does not confirm urgent data, connection reset", "token", c.token)
@@ -216,7 +220,8 @@ func (c *Conn) evict() {
 func (c *Conn) purge(err error) {
 	c.err = err
 	c.aborting = true
-	c.graceAt, c.checkAt, c.urgentAt = time.Time{}, time.Time{}, time.Time{}
+	c.graceAt, c.checkAt = time.Time{}, time.Time{}
+	c.urgentAt, c.corkAt = time.Time{}, time.Time{}
 	c.checking, c.stashed = false, false
 	c.update = false
 	c.wakeAll()

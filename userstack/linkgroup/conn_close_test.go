@@ -17,7 +17,7 @@ import (
 // line. A step is an event, the message sent, and the state after it:
 //
 //	shut close abort     the application
-//	data                 the application sends, nothing is completed
+//	data much            the application sends, nothing is completed
 //	D C A                the peer's message with that flag
 //	in                   the peer's message with a byte of data
 //	ok                   completion of all that was sent
@@ -56,7 +56,7 @@ func TestStates(t *testing.T) {
 		{"4.8.1 data is never taken", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE 61s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrCloseTimeout},
 		{"shutdown waits for ever", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 20s>:PEERCLOSEWAIT1", errNone},
 		{"1A, 1B", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
-		{"1A with data outstanding", "data>cdc:ACTIVE data>cdc:ACTIVE abort>:PEERABORTWAIT ok>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"1A with data outstanding", "data>cdc:ACTIVE much>cdc:ACTIVE abort>:PEERABORTWAIT ok>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
 		{"1B closed instead", "abort>cdc+A:PEERABORTWAIT C>:PEERABORTWAIT ok>:CLOSED", ErrAborted},
 		{"1B other messages are ignored", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT in>:PEERABORTWAIT D>:PEERABORTWAIT A>:CLOSED", ErrAborted},
 		{"1B timer", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrAborted},
@@ -154,6 +154,8 @@ func (r *rig) do(ev string) {
 		r.c.Abort(now)
 	case "data":
 		r.send(10)
+	case "much":
+		r.send(3000)
 	case "full":
 		// The peer's element is full and there is more.
 		r.c.pcons, r.c.sent, r.c.fin, r.c.prep = 0, 16384-10, 16384-10, 16384-10

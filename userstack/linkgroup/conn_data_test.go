@@ -142,20 +142,31 @@ func TestPiggyback(t *testing.T) {
 	}
 }
 
-// TestGather: while two messages are outstanding more data waits for the
-// next.
+// TestGather: while a message is outstanding more data waits for the next, up
+// to half of the send buffer; then a second goes out, and no third.
 func TestGather(t *testing.T) {
 	r := newRig(t, Server, noTest)
 	r.open()
 	for range 5 {
 		r.send(10)
 	}
-	r.expect("cdc cdc")
-	r.done()
+	r.expect("cdc")
+	r.do("ok")
 	acts := r.acts
-	if len(acts) != 2 || acts[0].Len != 30 || acts[0].Off != 20 {
+	if len(acts) != 2 || acts[0].Len != 40 || acts[0].Off != 10 {
 		t.Errorf("actions after completion: %+v", acts)
 	}
+	r.done()
+	r.acts = nil
+	r.send(10)
+	r.send(2048)
+	r.expect("cdc")
+	r.send(1)
+	r.expect("cdc")
+	r.send(1900)
+	r.expect("")
+	r.do("ok")
+	r.expect("cdc")
 }
 
 // TestWrap writes over the ends of the send ring and of the peer's element.

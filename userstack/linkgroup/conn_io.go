@@ -53,6 +53,7 @@ func (c *Conn) produce(now time.Time, n int, urgent bool) {
 	}
 	c.transmit()
 	c.armUrgent()
+	c.armCork()
 }
 
 // RecvData returns the unread part of the RMBE, in order, for one consumer.

@@ -46,7 +46,7 @@ func (c *Conn) mayPost() bool {
 	if c.tstate&wire.ConnClosed != 0 {
 		return c.update // again, after failover
 	}
-	return c.sendable() > 0 || c.newlyBlocked() || c.newlyUrgent() || c.endDue() != 0
+	return c.sendable() > 0 && !c.held() || c.newlyBlocked() || c.newlyUrgent() || c.endDue() != 0
 }
 
 // sendable returns how many bytes may be written now.
@@ -140,6 +140,7 @@ func (c *Conn) post() bool {
 	if c.sent >= c.replay {
 		c.replay = 0
 	}
+	c.uncork()
 	c.tflags = 0
 	if c.blocked() {
 		c.tflags = wire.ProdWriterBlocked

@@ -150,6 +150,9 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	if cfg.MaxConns <= 0 {
 		cfg.MaxConns = 255
 	}
+	if cfg.Autocork == 0 {
+		cfg.Autocork = defaultAutocork
+	}
 	if cfg.SendQueue == 0 {
 		cfg.SendQueue = defaultSendQueue
 	}

@@ -27,6 +27,7 @@ var _ broker.Handler = (*Service)(nil)
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
+	smc     atomic.Pointer[userstack.Conn]
 }
 
 // hold lets the program's options act on sock from now on.
@@ -206,6 +207,9 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	}
 	if smc, ok := n.(*userstack.Conn); ok {
 		_ = smc.SetOOBInline(true) // the program's own end decides
+		h.smc.Store(smc)
+		_ = smc.SetNoDelay(isSet(sock, unix.TCP_NODELAY))
+		_ = smc.SetCork(isSet(sock, unix.TCP_CORK))
 	}
 	r := &relay{app: app, net: n, linger0: &h.linger0, broken: func(e syscall.Errno) {
 		if e != 0 {
@@ -312,6 +316,12 @@ func fileConn(fd int) (net.Conn, error) {
 		return nil, fmt.Errorf("service: %w", err)
 	}
 	return c, nil
+}
+
+// isSet reports whether a TCP option of the program's socket is on.
+func isSet(sock *broker.Descriptor, name int) bool {
+	v, err := broker.GetSockopt(sock, unix.IPPROTO_TCP, name, 4)
+	return err == nil && len(v) == 4 && binary.NativeEndian.Uint32(v) != 0
 }
 
 // lingerOf returns SO_LINGER's seconds, -1 if it is off.

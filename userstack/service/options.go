@@ -4,6 +4,7 @@ package service
 
 import (
 	"context"
+	"encoding/binary"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,16 @@ func (s *Service) SetOption(_ context.Context, c *broker.Conn, level, name int, 
 	}
 	if err := broker.SetSockopt(h.sock, level, name, value); err != nil {
 		return err
+	}
+	if level == unix.IPPROTO_TCP && len(value) >= 4 {
+		on := binary.NativeEndian.Uint32(value) != 0
+		switch smc := h.smc.Load(); {
+		case smc == nil:
+		case name == unix.TCP_CORK:
+			_ = smc.SetCork(on)
+		case name == unix.TCP_NODELAY:
+			_ = smc.SetNoDelay(on)
+		}
 	}
 	if level == unix.SOL_SOCKET && name == unix.SO_LINGER {
 		sec, err := lingerOf(h.sock)
