@@ -88,15 +88,15 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		t = nil
 	}
 	if acc.first {
-		return h.clientFirst(ctx, acc, t, devs, rt.VLAN, pnetID)
+		return h.clientFirst(ctx, acc, t, devs, lan{rt, local.Addr(), remote.Addr(), pnetID})
 	}
 	return h.clientNext(ctx, acc, t, rt.VLAN)
 }
 
 // clientFirst creates the link group that the server's ACCEPT begins.
-func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
+func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*device, at lan) (*Conn, error) {
 	s := h.s
-	g := newGroup(s, linkgroup.Client, t, acc.PeerID, vlan, devs, pnetID)
+	g := newGroup(s, linkgroup.Client, t, acc.PeerID, at, devs)
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}

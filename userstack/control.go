@@ -87,7 +87,7 @@ func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 	c.eachGroup(func(g *group) {
 		row := nl.LinkGroup{
 			ID: lgrID(g), Role: nl.Role(g.core.Role()), Type: nl.LinkGroupType(g.core.Type()),
-			PNETID: g.pnet, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
+			PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
 			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
 			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
 		}

@@ -142,26 +142,10 @@ func (s *Stack) cannotOpen(netdev string, err error) {
 // device is closed.
 func (s *Stack) watchDevice(d *device) {
 	defer close(d.done)
+	s.deviceChanged(d, false) // one that was plugged in is news to older groups
 	for ev := range d.rdma.Events() {
-		p, err := d.rdma.Port(1)
 		fatal := ev.Type == rdmaverbs.EventDeviceFatal
-		lost := fatal || ev.Type == rdmaverbs.EventPortErr || err != nil || p.State != rdmaverbs.PortActive
-		s.log.Info("device event", "dev", d.name, "up", !lost, "gone", fatal)
-		for _, g := range s.groupList() {
-			cd, err := d.core(g.terms.subnet())
-			down := lost || err != nil
-			g.do(func(now time.Time) {
-				switch {
-				case g.dead:
-				case down:
-					g.core.DeviceDown(now, d.id)
-				case ev.Type == rdmaverbs.EventPortActive, ev.Type == rdmaverbs.EventGIDChange:
-					// The GID of a port that comes up may come later: an IPv6
-					// address is checked for duplicates first.
-					g.core.DeviceUp(now, cd)
-				}
-			})
-		}
+		s.deviceChanged(d, fatal || ev.Type == rdmaverbs.EventPortErr)
 		if fatal {
 			s.devMu.Lock()
 			if s.devices[d.dev] == d {
@@ -171,6 +155,31 @@ func (s *Stack) watchDevice(d *device) {
 			// Close ends this loop: it closes the event channel.
 			go d.rdma.Close()
 		}
+	}
+}
+
+// deviceChanged tells the link groups on the device's LAN whether it is up.
+func (s *Stack) deviceChanged(d *device, lost bool) {
+	p, err := d.rdma.Port(1)
+	lost = lost || err != nil || p.State != rdmaverbs.PortActive
+	s.log.Info("device", "dev", d.name, "up", !lost)
+	for _, g := range s.groupList() {
+		// The GID of a port that comes up may come later: an IPv6 address is
+		// checked for duplicates first.
+		cd, err := d.core(g.terms.subnet())
+		down := lost || err != nil
+		if !down && !s.onLAN(g, d) {
+			continue
+		}
+		g.do(func(now time.Time) {
+			switch {
+			case g.dead:
+			case down:
+				g.core.DeviceDown(now, d.id)
+			default:
+				g.core.DeviceUp(now, cd)
+			}
+		})
 	}
 }
 
@@ -196,6 +205,36 @@ func (s *Stack) closeDevices() error {
 // with the same pnetid. Without one the device on that netdev serves; the
 // netdevs beside it in the same subnet give the alternates.
 func (s *Stack) devicesFor(rt Route) ([]*device, string, error) {
+	names, id, err := s.netDevsFor(rt)
+	if err != nil {
+		return nil, "", err
+	}
+	var out []*device
+	var errs []error
+	for _, n := range names {
+		d, err := s.openDevice(n)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if p, err := d.rdma.Port(1); err != nil || p.State != rdmaverbs.PortActive {
+			errs = append(errs, fmt.Errorf("%s is down", d.name))
+			continue
+		}
+		out = append(out, d)
+	}
+	if len(out) == 0 {
+		if id != "" && len(errs) == 0 {
+			errs = append(errs, fmt.Errorf("no device has pnetid %q of netdev %s", id, rt.NetDev))
+		}
+		return nil, id, fmt.Errorf("%w: %w", ErrNoDevice, errors.Join(errs...))
+	}
+	return out, id, nil
+}
+
+// netDevsFor returns the netdevs whose devices may serve a connection over rt,
+// and their pnetid.
+func (s *Stack) netDevsFor(rt Route) ([]string, string, error) {
 	netdevs, err := s.net.NetDevs()
 	if err != nil {
 		return nil, "", err
@@ -215,30 +254,26 @@ func (s *Stack) devicesFor(rt Route) ([]*device, string, error) {
 		}
 		names = append(names, rt.Peers...)
 	}
-	var out []*device
-	var errs []error
-	for _, n := range names {
-		if !s.allowed(n) {
-			continue
-		}
-		d, err := s.openDevice(n)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if p, err := d.rdma.Port(1); err != nil || p.State != rdmaverbs.PortActive {
-			errs = append(errs, fmt.Errorf("%s is down", d.name))
-			continue
-		}
-		out = append(out, d)
+	return slices.DeleteFunc(names, func(n string) bool { return !s.allowed(n) }), id, nil
+}
+
+// lan is where the connection of a first contact runs, and with it all links of
+// its group: on devices of one LAN and one VLAN.
+type lan struct {
+	rt            Route
+	local, remote netip.Addr
+	pnetID        string
+}
+
+// onLAN reports whether d may carry links of g. What has been plugged in since
+// the first contact may too.
+func (s *Stack) onLAN(g *group, d *device) bool {
+	rt, err := s.net.Route(g.lan.local, g.lan.remote)
+	if err != nil || rt.VLAN != g.lan.rt.VLAN {
+		rt = g.lan.rt // its netdev is down
 	}
-	if len(out) == 0 {
-		if id != "" && len(errs) == 0 {
-			errs = append(errs, fmt.Errorf("no device has pnetid %q of netdev %s", id, rt.NetDev))
-		}
-		return nil, id, fmt.Errorf("%w: %w", ErrNoDevice, errors.Join(errs...))
-	}
-	return out, id, nil
+	names, _, err := s.netDevsFor(rt)
+	return err == nil && slices.Contains(names, d.dev)
 }
 
 // allowed reports whether the configuration lets netdev carry RoCE.

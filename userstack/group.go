@@ -29,7 +29,7 @@ type group struct {
 	log  *slog.Logger
 	peer wire.PeerID // as in the proposal or ACCEPT
 	role linkgroup.Role
-	pnet string // pnetid of the first device, for listings
+	lan  lan
 	// terms are nil in version 1. What the peer told of itself is guarded
 	// by mu.
 	terms *terms
@@ -85,9 +85,9 @@ const (
 // tokenFlag marks work request ids of the send side.
 const tokenFlag = 1 << 63
 
-func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, vlan uint16, devs []*device, pnetID string) *group {
+func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan, devs []*device) *group {
 	g := &group{
-		s: s, role: role, terms: t, peer: peer, pnet: pnetID,
+		s: s, role: role, terms: t, peer: peer, lan: at,
 		pds:      map[int]rdmaverbs.PD{},
 		sendPool: map[int][]*region{},
 		first:    make(chan error, 1),
@@ -102,7 +102,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, vlan ui
 		s.cfg.tuneTimers(role, &timers)
 	}
 	cfg := linkgroup.Config{
-		Role: role, ID: id, LocalPeerID: s.peerID, PeerID: peer, VLAN: vlan,
+		Role: role, ID: id, LocalPeerID: s.peerID, PeerID: peer, VLAN: at.rt.VLAN,
 		MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 		SendQueue: sendDepth, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
 	}

@@ -96,7 +96,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 		leave()
 		return h.serverNext(ctx, g, c)
 	}
-	return h.serverFirst(ctx, prop, t, devs, rt.VLAN, pnetID)
+	return h.serverFirst(ctx, prop, t, devs, lan{rt, local.Addr(), remote.Addr(), pnetID})
 }
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
@@ -118,9 +118,9 @@ func sameSubnet(p wire.Proposal, rt Route, local netip.Addr) bool {
 }
 
 // serverFirst creates a link group: first contact.
-func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, devs []*device, vlan uint16, pnetID string) (*Conn, error) {
+func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, devs []*device, at lan) (*Conn, error) {
 	s := h.s
-	g := newGroup(s, linkgroup.Server, t, prop.PeerID, vlan, devs, pnetID)
+	g := newGroup(s, linkgroup.Server, t, prop.PeerID, at, devs)
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}

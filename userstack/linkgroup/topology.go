@@ -115,3 +115,6 @@ func (g *Group) surplus(keep *Link) *Link {
 	}
 	return nil
 }
+
+// Devices returns the candidates for links, those that are down too.
+func (g *Group) Devices() []Device { return slices.Clone(g.devices) }
