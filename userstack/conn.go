@@ -450,13 +450,19 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 			n, rerr = r.Read(a)
 		}
 		n = max(n, 0)
+		lost := false
 		c.g.do(func(now time.Time) {
+			// What the peer did not wait for is lost, as with TCP.
+			lost = n > 0 && errors.Is(c.core.WriteErr(), linkgroup.ErrPeerClosed)
 			if n > 0 && !c.over {
 				c.produced(now, n, urgent)
 				c.txBytes += uint64(n)
 			}
 			c.unhold()
 		})
+		if lost {
+			return total, c.opError("write", sysError("write", linkgroup.ErrReset))
+		}
 		c.s.stats.TX(n, n)
 		total += int64(n)
 		if rerr == io.EOF {

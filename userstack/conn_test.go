@@ -375,6 +375,33 @@ func TestReadFromWriteTo(t *testing.T) {
 	})
 }
 
+// TestReadFromAfterPeerClosed has a writer learn with the first bytes that the
+// peer did not wait for them.
+func TestReadFromAfterPeerClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		r, w := io.Pipe()
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.ReadFrom(r)
+			result <- err
+		}()
+		synctest.Wait() // it reads
+		s.Close()
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("read: %d, %v, want the end", n, err)
+		}
+		go w.Write([]byte("late"))
+		if err := <-result; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("ReadFrom: %v, want ECONNRESET", err)
+		}
+		r.Close()
+		c.Close()
+		<-s.Done()
+	})
+}
+
 type errWriter struct{ err error }
 
 func (w errWriter) Write([]byte) (int, error) { return 0, w.err }

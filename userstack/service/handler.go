@@ -211,16 +211,13 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetNoDelay(isSet(sock, unix.TCP_NODELAY))
 		_ = smc.SetCork(isSet(sock, unix.TCP_CORK))
 	}
-	r := &relay{app: app, net: n, linger0: &h.linger0, broken: func(e syscall.Errno) {
+	r := &relay{app: app, net: n, linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
 		if e != 0 {
 			_ = c.Broken(context.WithoutCancel(ctx), e)
 		}
 	}}
 	defer s.enterRelay()()
-	stop, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.ending, cancel)()
-	if r.run(stop.Done()) {
+	if r.run(s.ending.Done()) {
 		c.SetCloseReason("reset")
 	}
 	if n.Done() == nil {

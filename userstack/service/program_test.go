@@ -121,20 +121,21 @@ type relayBed struct {
 	linger0 atomic.Bool
 	stop    chan struct{}
 	ended   chan bool
-	brokens atomic.Int32 // calls of broken
+	left    chan struct{} // of the relay
+	brokens atomic.Int32  // calls of broken
 }
 
 // newRelayBed makes a relay. before is called before it runs.
 func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
 	t.Helper()
 	checkLeaks(t)
-	b := &relayBed{net: newFakeStream(), stop: make(chan struct{}), ended: make(chan bool, 1)}
+	b := &relayBed{net: newFakeStream(), stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
 	var app *net.UnixConn
 	b.program, app = socketpair(t)
 	if before != nil {
 		before(b)
 	}
-	r := &relay{app: app, net: b.net, linger0: &b.linger0, broken: func(e syscall.Errno) { b.broken(e) }}
+	r := &relay{app: app, net: b.net, linger0: &b.linger0, left: b.left, broken: func(e syscall.Errno) { b.broken(e) }}
 	go func() { b.ended <- r.run(b.stop) }()
 	return b
 }

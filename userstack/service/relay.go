@@ -78,7 +78,8 @@ type relay struct {
 	net     stream
 	linger0 *atomic.Bool
 	broken  func(syscall.Errno)
-	data    *oob.Socket // app, for the data
+	left    <-chan struct{} // closed when the launcher has gone; may be nil
+	data    *oob.Socket     // app, for the data
 
 	once    sync.Once
 	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
@@ -104,6 +105,10 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 		select {
 		case <-stop:
 			r.cut(syscall.ECONNRESET)
+		case <-r.left:
+			if !r.linger(stop, done) {
+				r.cut(syscall.ECONNRESET)
+			}
 		case <-r.net.Done():
 			// Both sides closed it, or it was reset while the program was
 			// idle, which would not notice otherwise.
@@ -128,6 +133,45 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 	_ = r.net.Close()
 	_ = r.app.Close()
 	return r.reset.Load()
+}
+
+const (
+	// orphanGrace is how long a program that was killed with its launcher may
+	// take to go, and orphanLimit how long what it wrote may take to leave.
+	orphanGrace = 200 * time.Millisecond
+	orphanLimit = time.Minute
+)
+
+// linger waits for the end of a connection whose launcher has gone, and reports
+// false when it is to be cut: what a program wrote before it ended is still
+// sent, as the kernel does for TCP. A program that outlives its launcher has no
+// use of its connections.
+func (r *relay) linger(stop, done <-chan struct{}) bool {
+	limit := time.NewTimer(orphanLimit)
+	defer limit.Stop()
+	tick := time.NewTicker(orphanGrace / 20)
+	defer tick.Stop()
+	for begin := time.Now(); !hungUp(r.app); {
+		if time.Since(begin) > orphanGrace {
+			return false
+		}
+		select {
+		case <-stop:
+			return false
+		case <-done:
+			return true
+		case <-tick.C:
+		}
+	}
+	r.appUp.Store(true) // nobody is left to be told of a reset
+	select {
+	case <-done:
+		return true
+	case <-stop:
+	case <-r.net.Done():
+	case <-limit.C:
+	}
+	return false
 }
 
 // cut ends both sides abortively.

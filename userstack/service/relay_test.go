@@ -430,3 +430,43 @@ func TestRelayTCP(t *testing.T) {
 		}
 	})
 }
+
+// What a program wrote before it ended is sent though its launcher has gone.
+func TestLauncherLeaves(t *testing.T) {
+	const written = "a last word"
+	closed := func(t *testing.T) *relayBed {
+		b := newRelayBed(t, func(b *relayBed) { b.net.full = true })
+		b.write(written)
+		b.close()
+		close(b.left)
+		return b
+	}
+	t.Run("program before it", func(t *testing.T) {
+		b := closed(t)
+		time.Sleep(2 * orphanGrace)
+		b.net.change(func() { b.net.full = false })
+		b.peerGets(written, true)
+		b.wantOver(false, false)
+	})
+	t.Run("program soon after it", func(t *testing.T) {
+		b := newRelayBed(t, nil)
+		b.write(written)
+		close(b.left)
+		time.Sleep(orphanGrace / 4)
+		b.close()
+		b.peerGets(written, true)
+		b.wantOver(false, false)
+	})
+	t.Run("program stays", func(t *testing.T) {
+		b := newRelayBed(t, nil)
+		close(b.left)
+		b.wantEnd(unix.ECONNRESET)
+		b.wantOver(true, true)
+	})
+	t.Run("and the service ends", func(t *testing.T) {
+		b := closed(t)
+		time.Sleep(orphanGrace)
+		close(b.stop)
+		b.wantOver(true, false)
+	})
+}
