@@ -54,6 +54,10 @@ type Config struct {
 	// section 4.2, which Linux peers refuse. Without it they begin with data,
 	// as Linux has it, unless a peer turns out to be one that needs them.
 	EyeCatcher bool
+	// GroupIdle is how long a server keeps a link group without connections.
+	// A client keeps it a tenth longer, at most 10 s, so that it is the server
+	// that ends the group. Zero means 10 minutes, as with Linux.
+	GroupIdle time.Duration
 	// NoVersion2 keeps the stack to SMC version 1. Otherwise it speaks
 	// version 2 too as soon as it has an enterprise ID.
 	NoVersion2 bool
@@ -99,6 +103,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.MaxLinks < 0 || c.MaxLinks > linkgroup.MaxLinks {
 		return fmt.Errorf("userstack: %d links a group: 1 to %d", c.MaxLinks, linkgroup.MaxLinks)
+	}
+	if c.GroupIdle < 0 {
+		return fmt.Errorf("userstack: link groups are kept for %v: not before they are idle", c.GroupIdle)
 	}
 	if c.MaxConns < 0 || c.MaxConns > 255 {
 		return fmt.Errorf("userstack: %d connections a group: 1 to 255", c.MaxConns)

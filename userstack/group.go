@@ -98,6 +98,12 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 	timers := linkgroup.DefaultTimers(role)
 	// Programs are to see the end of a peer whose stack died within a second.
 	timers.TCPGrace = 500 * time.Millisecond
+	if idle := s.cfg.GroupIdle; idle > 0 {
+		timers.Idle = idle
+		if role == linkgroup.Client {
+			timers.Idle += min(idle/10, 10*time.Second)
+		}
+	}
 	if s.cfg.tuneTimers != nil {
 		s.cfg.tuneTimers(role, &timers)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"time"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
@@ -57,6 +58,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 				}
 				o.AssumeSMC = append(o.AssumeSMC, p)
 			}
+			if o.GroupIdle <= 0 {
+				return cmdutil.UsageError("--group-idle %v: more than 0", o.GroupIdle)
+			}
 			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
 				return cmdutil.UsageError("--log-level %q: debug, info, warn or error", level)
 			}
@@ -80,6 +84,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&o.SendBuf, "sndbuf", userstack.DefaultBuf, "size of send buffers in `bytes`")
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "begin RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 is never")
+	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
 	fl.StringVar(&level, "log-level", "info", "log from this `level` on: debug, info, warn, error")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {

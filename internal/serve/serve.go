@@ -34,6 +34,7 @@ type Options struct {
 	SendBuf     int
 	EyeCatcher  bool
 	IdleTimeout time.Duration
+	GroupIdle   time.Duration
 	OnDemand    bool
 	LogLevel    slog.Level
 	// Config is the configuration file. Empty means that of the host, which
@@ -114,6 +115,7 @@ func (o *Options) config() (service.Config, error) {
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, EyeCatcher: o.EyeCatcher, Log: log,
+			GroupIdle: o.GroupIdle,
 			// Version 2 of SMC-R names RoCE version 2 GIDs.
 			NoVersion2: o.RoCE == "v1",
 		},
