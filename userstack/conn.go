@@ -585,6 +585,38 @@ func (c *Conn) SetNoDelay(on bool) error {
 	return nil
 }
 
+// SetKeepAliveConfig sets keepalive as for a net.TCPConn, at both levels of RFC
+// 7609, section 4.5.3: the kernel sends TCP keepalives on the TCP connection
+// below, and the link is tested when the connection and it have been idle for
+// config.Idle (zero: 15 seconds, as package net has it). Interval and Count act
+// on TCP alone.
+func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	if c.closed.Load() {
+		return c.opError("set", net.ErrClosed)
+	}
+	if tcp, ok := c.tcp.(*net.TCPConn); ok {
+		if err := tcp.SetKeepAliveConfig(config); err != nil {
+			return err
+		}
+	}
+	idle := config.Idle
+	switch {
+	case !config.Enable:
+		idle = 0
+	case idle <= 0:
+		idle = 15 * time.Second
+	}
+	c.KeepLinkAlive(idle)
+	return nil
+}
+
+// KeepLinkAlive is the part of SetKeepAliveConfig that concerns SMC-R: the link
+// is tested when it and the connection have been idle so long. Zero switches
+// that off.
+func (c *Conn) KeepLinkAlive(idle time.Duration) {
+	c.shut(func(now time.Time) { c.core.SetKeepAlive(now, idle) })
+}
+
 // SyscallConn gives access to the TCP connection below, for its options.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	if sc, ok := c.tcp.(syscall.Conn); ok {

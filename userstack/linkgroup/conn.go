@@ -93,6 +93,9 @@ type Conn struct {
 	graceAt           time.Time
 	urgentAt          time.Time
 	corkAt            time.Time
+	keepAt            time.Time
+	keepIdle          time.Duration
+	active            time.Time // last message sent or received
 	tcpReset          bool
 
 	named  *Link     // client: the link that ACCEPT named, which CONFIRM repeats
@@ -300,7 +303,7 @@ func (c *Conn) leave() {
 	c.state = StateClosed
 	c.unbound()
 	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
-	c.urgentAt, c.corkAt = time.Time{}, time.Time{}
+	c.urgentAt, c.corkAt, c.keepAt = time.Time{}, time.Time{}, time.Time{}
 	if g.conns[c.token] == c {
 		delete(g.conns, c.token)
 	}

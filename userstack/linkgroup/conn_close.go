@@ -148,6 +148,9 @@ func (c *Conn) expire(now time.Time) {
 	if due(c.moveAt, now) {
 		c.rebind()
 	}
+	if due(c.keepAt, now) {
+		c.keepAlive(now)
+	}
 	if due(c.corkAt, now) {
 		c.corkAt = time.Time{}
 		c.Push(now)

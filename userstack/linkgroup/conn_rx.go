@@ -76,6 +76,7 @@ func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 		return
 	}
 	c.rseq = m.Seq
+	c.active = now
 	c.rflags = m.Flags
 	news := m.State &^ c.rstate
 	c.rstate |= m.State

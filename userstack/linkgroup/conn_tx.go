@@ -153,6 +153,7 @@ func (c *Conn) post() bool {
 		c.endSent(due)
 	}
 	c.rconf, c.update = c.rcons, false
+	c.active = c.g.now
 	c.seq++
 	r := l.push(np + 1)
 	r.conn, r.sent, r.seq, r.state = c, c.sent, c.seq, c.tstate

@@ -444,6 +444,11 @@ func (g *Group) testLink(l *Link) {
 		l.testAt = at
 		return
 	}
+	g.probe(l)
+}
+
+// probe sends TEST LINK.
+func (g *Group) probe(l *Link) {
 	for i := 0; i < len(l.testData); i += 4 {
 		binary.BigEndian.PutUint32(l.testData[i:], g.env.Random())
 	}
@@ -461,7 +466,7 @@ func (g *Group) recvTestLink(l *Link, m wire.TestLink) {
 	case m.UserData != l.testData:
 		g.failLink(l, wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: TEST LINK reply with other data", ErrProtocol))
 	default:
-		l.testing = false
+		l.testing, l.testAt = false, time.Time{}
 		g.armTest(l)
 	}
 }

@@ -208,8 +208,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	if smc, ok := n.(*userstack.Conn); ok {
 		_ = smc.SetOOBInline(true) // the program's own end decides
 		h.smc.Store(smc)
-		_ = smc.SetNoDelay(isSet(sock, unix.TCP_NODELAY))
-		_ = smc.SetCork(isSet(sock, unix.TCP_CORK))
+		carryOptions(smc, sock)
 	}
 	r := &relay{app: app, net: n, linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
 		if e != 0 {
@@ -313,12 +312,6 @@ func fileConn(fd int) (net.Conn, error) {
 		return nil, fmt.Errorf("service: %w", err)
 	}
 	return c, nil
-}
-
-// isSet reports whether a TCP option of the program's socket is on.
-func isSet(sock *broker.Descriptor, name int) bool {
-	v, err := broker.GetSockopt(sock, unix.IPPROTO_TCP, name, 4)
-	return err == nil && len(v) == 4 && binary.NativeEndian.Uint32(v) != 0
 }
 
 // lingerOf returns SO_LINGER's seconds, -1 if it is off.

@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/binary"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack"
 	"smcr/userstack/broker"
 )
 
@@ -24,21 +26,44 @@ func (s *Service) SetOption(_ context.Context, c *broker.Conn, level, name int, 
 	if err := broker.SetSockopt(h.sock, level, name, value); err != nil {
 		return err
 	}
-	if level == unix.IPPROTO_TCP && len(value) >= 4 {
-		on := binary.NativeEndian.Uint32(value) != 0
-		switch smc := h.smc.Load(); {
-		case smc == nil:
-		case name == unix.TCP_CORK:
-			_ = smc.SetCork(on)
-		case name == unix.TCP_NODELAY:
-			_ = smc.SetNoDelay(on)
-		}
+	if smc := h.smc.Load(); smc != nil {
+		carryOption(smc, h.sock, level, name)
 	}
 	if level == unix.SOL_SOCKET && name == unix.SO_LINGER {
 		sec, err := lingerOf(h.sock)
 		h.linger0.Store(err == nil && sec == 0)
 	}
 	return nil
+}
+
+// carryOptions applies what the program has set on its socket so far.
+func carryOptions(smc *userstack.Conn, sock *broker.Descriptor) {
+	carryOption(smc, sock, unix.IPPROTO_TCP, unix.TCP_NODELAY)
+	carryOption(smc, sock, unix.IPPROTO_TCP, unix.TCP_CORK)
+	carryOption(smc, sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+}
+
+// carryOption applies an option of the program's socket to the connection.
+func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) {
+	get := func(level, name int) uint32 {
+		v, err := broker.GetSockopt(sock, level, name, 4)
+		if err != nil || len(v) != 4 {
+			return 0
+		}
+		return binary.NativeEndian.Uint32(v)
+	}
+	switch {
+	case level == unix.IPPROTO_TCP && name == unix.TCP_CORK:
+		_ = smc.SetCork(get(level, name) != 0)
+	case level == unix.IPPROTO_TCP && name == unix.TCP_NODELAY:
+		_ = smc.SetNoDelay(get(level, name) != 0)
+	case level == unix.IPPROTO_TCP && name == unix.TCP_KEEPIDLE, level == unix.SOL_SOCKET && name == unix.SO_KEEPALIVE:
+		var idle uint32
+		if get(unix.SOL_SOCKET, unix.SO_KEEPALIVE) != 0 {
+			idle = get(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+		}
+		smc.KeepLinkAlive(time.Duration(idle) * time.Second)
+	}
 }
 
 // GetOption implements broker.Handler.
