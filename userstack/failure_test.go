@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"syscall"
 	"testing"
@@ -191,6 +192,28 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 		}
 		timers := linkgroup.DefaultTimers(linkgroup.Client)
 		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+timers.TestLinkAnswer+time.Second {
+			t.Errorf("noticed after %v", d)
+		}
+	})
+}
+
+// TestKeepAlive: keepalive finds it as soon as it was asked to.
+func TestKeepAlive(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		b.exchange(c, s, []byte("hello"))
+		time.Sleep(settled)
+		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		b.sh.Vanish(true)
+		start := time.Now()
+		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v", err)
+		}
+		answer := linkgroup.DefaultTimers(linkgroup.Client).TestLinkAnswer
+		if d := time.Since(start); d < 4*time.Second || d > 4*time.Second+answer+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
 	})

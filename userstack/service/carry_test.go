@@ -26,6 +26,7 @@ type carried struct {
 	cc, sc         *broker.ClientConn
 	cprog, sprog   *program
 	cl, sl         *broker.Client
+	serverHost     *simfabric.Host
 }
 
 // newCarried makes the connection; the client's launcher is user uid's.
@@ -34,10 +35,9 @@ func newCarried(t *testing.T, uid int) *carried {
 	checkLeaks(t)
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
 	t.Cleanup(w.Close)
-	c := &carried{
-		client: newServiceBed(t, w.Host("client", netdev(1)), nil),
-		server: newServiceBed(t, w.Host("server", netdev(2)), nil),
-	}
+	c := &carried{serverHost: w.Host("server", netdev(2))}
+	c.client = newServiceBed(t, w.Host("client", netdev(1)), nil)
+	c.server = newServiceBed(t, c.serverHost, nil)
 	c.cl, c.sl = c.client.launcher(uid), c.server.launcher(os.Geteuid())
 	l, remote := listenTCP(t)
 	fd := tcpSocket(t, 0)
@@ -230,6 +230,26 @@ func TestCarryReset(t *testing.T) {
 			t.Error("no reset")
 		}
 	})
+}
+
+// TestKeepAliveOption: a program that asks for keepalive learns of a peer that
+// is gone when it wanted to.
+func TestKeepAliveOption(t *testing.T) {
+	c := newCarried(t, os.Geteuid())
+	one := []byte{1, 0, 0, 0}
+	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
+		if err := c.cc.SetOption(t.Context(), o[0], o[1], one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.serverHost.Vanish(true)
+	start := time.Now()
+	brokenBy(t, c.cc, c.cprog)
+	c.cprog.wantEnd(unix.ECONNRESET)
+	if d := time.Since(start); d > 6*time.Second {
+		t.Errorf("noticed after %v", d)
+	}
+	c.sprog.close()
 }
 
 func TestOptions(t *testing.T) {
