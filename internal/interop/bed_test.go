@@ -43,8 +43,20 @@ type side struct {
 	sockets []string // option of the peer
 }
 
-// newBed makes both sides, on one LAN with the given number of devices each.
+// A setup says what both sides have.
+type setup struct {
+	devices  int  // soft-RoCE devices on the LAN, each
+	version1 bool // of SMC-R, and no enterprise ID
+}
+
+// newBed makes both sides, on one LAN with the given number of devices each,
+// for SMC-R version 2.
 func newBed(t *testing.T, devices int) (kernel, user *side) {
+	t.Helper()
+	return newBedOf(t, setup{devices: devices})
+}
+
+func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	t.Helper()
 	g := guest.New(t, guest.Config{Name: "linux"})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
@@ -54,7 +66,11 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
 	user.under = []string{b.smcr, "run", "--mode", "user", "--"}
 
-	if err := g.LoadSMC(t.Context()); err != nil {
+	load := g.LoadSMC
+	if with.version1 {
+		load = g.LoadSMCv1
+	}
+	if err := load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	kernel.run(t, "ip", "netns", "add", netns)
@@ -63,7 +79,7 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 	// The bridge must not answer ARP for the addresses of k0 and k1.
 	kernel.run(t, "sysctl", "-qw", "net.ipv4.conf.lan.arp_ignore=8")
 	kernel.run(t, "ip", "link", "set", "lan", "up")
-	for i := range devices {
+	for i := range with.devices {
 		// The kernel's end of its own wire to the bridge is k0, k1.
 		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i))
 		b.wire(t, user, fmt.Sprintf("u%d", i), addrOf(userAddr, i))
@@ -73,14 +89,27 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 		}
 		kernel.smcrun(t, "pnet", "add", "SMC1", "-I", fmt.Sprintf("k%d", i), "-D", rxe)
 	}
-	kernel.smcrun(t, "ueid", "add", eid)
+	if !with.version1 {
+		kernel.smcrun(t, "ueid", "add", eid)
+	}
 
-	b.stack = g.Command("ip", "netns", "exec", netns, b.smcr, "serve", "--roce", "v2", "--log-level", "debug")
-	if err := b.stack.Start(); err != nil {
+	user.serve(t)
+	if !with.version1 {
+		user.smcrun(t, "ueid", "add", eid)
+	}
+	return kernel, user
+}
+
+// serve starts the stack of the user's side.
+func (s *side) serve(t *testing.T, args ...string) {
+	t.Helper()
+	c := s.Command(append(append(append([]string{}, s.prefix...), s.smcr, "serve", "--roce", "v2", "--log-level", "debug"), args...)...)
+	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	s.stack = c
 	t.Cleanup(func() {
-		r := b.stop(t, b.stack)
+		r := s.stop(t, c)
 		if t.Failed() {
 			t.Logf("log of the stack:\n%s", r.Stderr[max(0, len(r.Stderr)-20000):])
 		}
@@ -88,11 +117,9 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 	eventually(t, "the stack answers", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
 		defer cancel()
-		_, err := user.try(ctx, b.smcr, "--backend", "user", "info")
+		_, err := s.try(ctx, s.smcr, "--backend", "user", "info")
 		return err == nil
 	})
-	user.smcrun(t, "ueid", "add", eid)
-	return kernel, user
 }
 
 // programs builds the programs and brings them into the guest.

@@ -34,6 +34,8 @@ type (
 	}
 	counters struct {
 		SMCR struct {
+			ClientV1 int `json:"client_v1"`
+			ServerV1 int `json:"server_v1"`
 			ClientV2 int `json:"client_v2"`
 			ServerV2 int `json:"server_v2"`
 		} `json:"smcr"`
@@ -68,7 +70,7 @@ func TestKernel(t *testing.T) {
 			addr := func(port int) netip.AddrPort {
 				return netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5000+100*i+port))
 			}
-			t.Run("One", func(t *testing.T) { testOne(t, tt.client, tt.server, addr(1)) })
+			t.Run("One", func(t *testing.T) { testOne(t, tt.client, tt.server, addr(1), 2) })
 			if t.Failed() {
 				return
 			}
@@ -138,8 +140,9 @@ func active(t *testing.T, s *side) []connection {
 	})
 }
 
-// testOne holds one connection and looks at both sides.
-func testOne(t *testing.T, client, server *side, at netip.AddrPort) {
+// testOne holds one connection, which is of the given version of SMC-R, and
+// looks at both sides.
+func testOne(t *testing.T, client, server *side, at netip.AddrPort, version int) {
 	stop := server.start(t, "listening", "serve", at.String())
 	end := client.start(t, "done", "echo", "-hold", at.String())
 	for _, s := range []*side{client, server} {
@@ -155,7 +158,8 @@ func testOne(t *testing.T, client, server *side, at netip.AddrPort) {
 		if len(groups) != 1 {
 			t.Fatalf("%s: link groups %+v, want one", s.backend, groups)
 		}
-		if g := groups[0]; g.Version != 2 || g.Conns != 1 || g.Type != "SINGLE" || g.V2 == nil || *g.V2 != (groupV2{1, "LINUX", "linux", eid}) {
+		if g := groups[0]; g.Version != version || g.Conns != 1 || g.Type != "SINGLE" ||
+			version == 2 && (g.V2 == nil || *g.V2 != (groupV2{1, "LINUX", "linux", eid})) {
 			t.Errorf("%s: link group %+v, %+v", s.backend, g, g.V2)
 		}
 	}

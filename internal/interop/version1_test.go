@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A direction says which side has the server.
+type direction struct {
+	name           string
+	client, server *side
+}
+
+func directions(kernel, user *side) []direction {
+	return []direction{{"KernelToUser", kernel, user}, {"UserToKernel", user, kernel}}
+}
+
+// TestVersion1 is TestKernel for version 1 of SMC-R: messages of RFC 7609 with
+// a kernel that speaks it, between link-local GIDs.
+func TestVersion1(t *testing.T) {
+	kernel, user := newBedOf(t, setup{devices: 1, version1: true})
+	for i, tt := range directions(kernel, user) {
+		t.Run(tt.name, func(t *testing.T) {
+			at := func(port int) netip.AddrPort {
+				return netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5000+100*i+port))
+			}
+			t.Run("One", func(t *testing.T) { testOne(t, tt.client, tt.server, at(1), 1) })
+			if t.Failed() {
+				return
+			}
+			stop := tt.server.start(t, "listening", "serve", at(2).String())
+			for _, size := range []int{1, 8191, 1 << 16, 1<<16 + 1, 200_000, 1<<20 + 3} {
+				t.Run(fmt.Sprint("Bytes", size), func(t *testing.T) {
+					tt.client.connect(t, "echo", at(2), "-bytes", fmt.Sprint(size))
+				})
+			}
+			// Not more: the kernel's server takes them one after the other, and
+			// an emulated one takes its time.
+			t.Run("Parallel", func(t *testing.T) {
+				tt.client.connect(t, "echo", at(2), "-n", "10", "-parallel", "-bytes", "70000")
+			})
+			t.Run("Short", func(t *testing.T) { tt.client.connect(t, "echo", at(2), "-n", "30", "-bytes", "500") })
+			t.Run("Reset", func(t *testing.T) {
+				tt.client.connect(t, "reset", at(2), "-n", "5")
+				tt.client.connect(t, "echo", at(2), "-n", "5")
+			})
+			t.Logf("server: %s", stop().Stdout)
+			for _, s := range []*side{kernel, user} {
+				eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
+				if n := len(query[linkGroup](t, s, "linkgroup", "list")); n != i+1 {
+					t.Errorf("%s: %d link groups, want one for each direction so far", s.backend, n)
+				}
+			}
+		})
+	}
+	t.Run("Counters", func(t *testing.T) {
+		const conns = 1 + 6 + 10 + 30 + 5 + 5
+		for _, s := range []*side{kernel, user} {
+			x := stats(t, s)
+			if x.Fallbacks.Client != 0 || x.Fallbacks.Server != 0 || x.SMCR.ClientV1 != conns || x.SMCR.ServerV1 != conns {
+				t.Errorf("%s: %+v, want %d connections of version 1 in each direction, and no fallback", s.backend, x, conns)
+			}
+		}
+	})
+	t.Run("Choice", func(t *testing.T) { testChoice(t, kernel, user) })
+	t.Run("End", func(t *testing.T) {
+		kernel.stop(t, kernel.stack)
+		eventually(t, "kernel: link groups end with the stack", func() bool {
+			return len(query[linkGroup](t, kernel, "linkgroup", "list")) == 0
+		})
+	})
+	t.Run("EyeCatcher", func(t *testing.T) { testEyeCatcher(t, kernel, user) })
+}
+
+// testEyeCatcher: a Linux client declines a server whose RMB elements begin with
+// eye catchers, and has TCP.
+func testEyeCatcher(t *testing.T, kernel, user *side) {
+	user.serve(t, "--eye-catcher")
+	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5320)
+	stop := user.start(t, "listening", "serve", at.String())
+	before := stats(t, kernel)
+	kernel.connect(t, "echo", at, "-bytes", "100000")
+	stop()
+	if x := stats(t, kernel); x.Fallbacks.Client != before.Fallbacks.Client+1 || x.SMCR != before.SMCR {
+		t.Errorf("kernel: %+v, before %+v, want one more fallback", x, before)
+	}
+	if x := stats(t, user); x.Fallbacks.Server != 1 || x.SMCR.ServerV1 != 0 {
+		t.Errorf("user: %+v, want one fallback", x)
+	}
+}
+
+// testChoice: a client with an enterprise ID offers both versions. The server
+// takes version 2 if it has that ID, else version 1.
+func testChoice(t *testing.T, kernel, user *side) {
+	port := 5300
+	for _, c := range []struct {
+		name         string
+		kernel, user string // enterprise ID
+		wantV2       bool
+	}{
+		{name: "ServerHasNone", kernel: eid},
+		{name: "BothHaveIt", kernel: eid, user: eid, wantV2: true},
+		{name: "ServerHasAnother", kernel: eid, user: "ANOTHER"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for s, id := range map[*side]string{kernel: c.kernel, user: c.user} {
+				s.smcrun(t, "ueid", "flush")
+				if id != "" {
+					s.smcrun(t, "ueid", "add", id)
+				}
+			}
+			for _, d := range directions(kernel, user) {
+				port++
+				at := netip.AddrPortFrom(netip.MustParseAddr(d.server.addr), uint16(port))
+				before := map[*side]counters{kernel: stats(t, kernel), user: stats(t, user)}
+				stop := d.server.start(t, "listening", "serve", at.String())
+				d.client.connect(t, "echo", at, "-n", "3", "-bytes", "100000")
+				stop()
+				for s, old := range before {
+					now := stats(t, s)
+					v1 := now.SMCR.ClientV1 + now.SMCR.ServerV1 - old.SMCR.ClientV1 - old.SMCR.ServerV1
+					v2 := now.SMCR.ClientV2 + now.SMCR.ServerV2 - old.SMCR.ClientV2 - old.SMCR.ServerV2
+					want1, want2 := 3, 0
+					if c.wantV2 {
+						want1, want2 = 0, 3
+					}
+					if v1 != want1 || v2 != want2 || now.Fallbacks != old.Fallbacks {
+						t.Errorf("%s, %s: %d connections of version 1 and %d of version 2, want %d and %d; fallbacks %+v, before %+v",
+							d.name, s.backend, v1, v2, want1, want2, now.Fallbacks, old.Fallbacks)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestVersion1TwoDevices has link groups of two links, made by ADD LINK and ADD
+// LINK CONTINUATION, and takes a device away.
+func TestVersion1TwoDevices(t *testing.T) {
+	kernel, user := newBedOf(t, setup{devices: 2, version1: true})
+	for i, tt := range directions(kernel, user) {
+		t.Run(tt.name, func(t *testing.T) {
+			at := netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5400+i))
+			tt.server.start(t, "listening", "serve", at.String())
+			end := tt.client.start(t, "done", "echo", "-hold", "-n", "5", at.String())
+			for _, s := range []*side{kernel, user} {
+				eventually(t, s.backend+": two links", func() bool {
+					g := query[linkGroup](t, s, "linkgroup", "list")
+					return len(g) == i+1 && g[i].Type == "SYM" && g[i].Version == 1
+				})
+				t.Logf("%s: %s%s", s.backend, s.smcrun(t, "linkgroup", "list"), s.smcrun(t, "link", "list"))
+			}
+			tt.client.connect(t, "echo", at, "-n", "10", "-parallel", "-bytes", "70000")
+			end()
+		})
+	}
+	t.Run("Failover", func(t *testing.T) { testFailoverV1(t, kernel, user) })
+	for _, s := range []*side{kernel, user} {
+		if x := stats(t, s).Fallbacks; x.Client != 0 || x.Server != 0 {
+			t.Errorf("%s: fallbacks %+v", s.backend, x)
+		}
+	}
+}
+
+// testFailoverV1 takes a device of ours away from under connections whose
+// client is the kernel, and gives it back: with several RMBs on either side the
+// link that is added then needs more than one ADD LINK CONTINUATION.
+func testFailoverV1(t *testing.T, kernel, user *side) {
+	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
+	user.start(t, "listening", "serve", at.String())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(time.Second)
+		user.run(t, "ip", "link", "set", "u1", "down")
+	}()
+	kernel.connect(t, "echo", at, "-n", "4", "-parallel", "-bytes", "3000000")
+	<-done
+	hold := kernel.start(t, "done", "echo", "-hold", "-n", "5", at.String())
+	user.run(t, "ip", "link", "set", "u1", "up")
+	for _, s := range []*side{kernel, user} {
+		eventually(t, s.backend+": two links again", func() bool {
+			return !slices.ContainsFunc(query[linkGroup](t, s, "linkgroup", "list"), func(g linkGroup) bool { return g.Type != "SYM" })
+		})
+	}
+	kernel.connect(t, "echo", at, "-n", "10", "-parallel", "-bytes", "70000")
+	hold()
+}
