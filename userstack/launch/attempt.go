@@ -190,13 +190,11 @@ func (a *attempt) place(n *notif) bool {
 	nonblock := a.nonblock
 	if n != a.n {
 		// The program may have changed it since it called connect(). While
-		// that call waits it has not, and the flag of the socket says nothing:
-		// the service sets it for a moment to connect the socket.
-		flags, err := unix.FcntlInt(uintptr(a.tcp), unix.F_GETFL, 0)
-		if err != nil {
+		// that call waits it has not, and the flag of the socket says nothing.
+		var err error
+		if nonblock, err = a.nonblocking(func() (int, error) { return unix.FcntlInt(uintptr(a.tcp), unix.F_GETFL, 0) }); err != nil {
 			return false
 		}
-		nonblock = flags&unix.O_NONBLOCK != 0
 	}
 	if err := a.swapIn(n, nonblock); err != nil {
 		a.s.log.Debug("cannot place a socketpair", "conn", a.cc.ID(), "err", err)
@@ -452,7 +450,9 @@ func (a *attempt) borrow(l *loan) bool {
 	switch a.waitFor {
 	case needSwapIn:
 		if a.place(l.n) {
-			if l.wait && a.n == nil {
+			// Of several calls that were interrupted, one may be known by now
+			// that another had replaced when it was lent.
+			if l.wait && (a.n == nil || !a.n.valid()) {
 				a.keep(l)
 			}
 			// connect() was interrupted, and the TCP socket looked ready since.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +40,8 @@ type conn struct {
 	cc     *broker.ClientConn
 	domain int // AF_INET or AF_INET6
 	remote netip.AddrPort
+	// blocking tells that the socket was, when connect() was called first.
+	blocking bool
 
 	// loans offers notifications of the program to the attempt, which needs
 	// one whenever it wants to place a descriptor. settled is closed when it
@@ -89,6 +92,29 @@ func (c *conn) lend(n *notif, wait bool) bool {
 		return l.kept
 	case <-c.settled:
 		return false
+	}
+}
+
+// flagTime is how long a socket may be non-blocking that was blocking, until
+// it counts as made so by the program.
+const flagTime = 250 * time.Millisecond
+
+// nonblocking tells whether the program has its socket non-blocking. flags
+// reads the socket's status flags. O_NONBLOCK alone says little: the service
+// sets it for a moment, in which it connects a blocking socket, and a signal
+// may have the program call again in that moment.
+func (c *conn) nonblocking(flags func() (int, error)) (bool, error) {
+	for end := time.Now().Add(flagTime); ; time.Sleep(time.Millisecond) {
+		f, err := flags()
+		if err != nil {
+			return false, err
+		}
+		if f&unix.O_NONBLOCK == 0 {
+			return false, nil
+		}
+		if !c.blocking || c.isSettled() || time.Now().After(end) {
+			return true, nil
+		}
 	}
 }
 

@@ -115,7 +115,8 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	req.Nonblock = flags&unix.O_NONBLOCK != 0
 	c := &conn{
 		s: s, domain: domain, remote: req.Remote, tcp: tcp, tcpInode: inode,
-		loans: make(chan *loan), settled: make(chan struct{}),
+		blocking: !req.Nonblock,
+		loans:    make(chan *loan), settled: make(chan struct{}),
 	}
 	if !s.register(inode, c) { // cannot be: connect looked a moment ago
 		_ = unix.Close(tcp)
@@ -181,12 +182,12 @@ func sendTimeout(fd int) time.Duration {
 // rejoin answers connect() on a socket whose connection is known: a second
 // call, or one restarted after a signal.
 func (s *supervisor) rejoin(n *notif, c *conn) {
-	flags, err := fdFlags(n.tid(), n.fdArg())
+	nonblock, err := c.nonblocking(func() (int, error) { return fdFlags(n.tid(), n.fdArg()) })
 	if err != nil {
 		s.cont(n)
 		return
 	}
-	if c.lend(n, flags&unix.O_NONBLOCK == 0) {
+	if c.lend(n, !nonblock) {
 		return
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())

@@ -29,6 +29,7 @@ type fakeStack struct {
 	notCandidate bool          // everything stays native
 	noPeer       bool          // peers have no SMC
 	decline      string        // CLC handshakes end in TCP, for this reason
+	flagTime     time.Duration // sockets are non-blocking while they are connected, which takes this long
 	estDelay     time.Duration // before Established
 	clcDelay     time.Duration // before Ready
 	failCLC      syscall.Errno // CLC handshakes break the connection
@@ -46,7 +47,7 @@ type fakeStack struct {
 // fresh returns a fake that answers the same and has counted nothing.
 func (f *fakeStack) fresh() *fakeStack {
 	return &fakeStack{
-		notCandidate: f.notCandidate, noPeer: f.noPeer, decline: f.decline,
+		notCandidate: f.notCandidate, noPeer: f.noPeer, decline: f.decline, flagTime: f.flagTime,
 		estDelay: f.estDelay, clcDelay: f.clcDelay, failCLC: f.failCLC, breakAfter: f.breakAfter, decide: f.decide,
 	}
 }
@@ -95,6 +96,7 @@ func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.De
 		_ = c.NotCandidate("not on a link with SMC")
 		return
 	}
+	f.flag(ctx, sock)
 	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
 		errno, ok := err.(syscall.Errno)
 		if !ok {
@@ -129,6 +131,28 @@ func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.De
 		return
 	}
 	f.carry(ctx, c, end, sock)
+}
+
+// flag is what a service does to a socket that was held up while it connected it.
+func (f *fakeStack) flag(ctx context.Context, sock *broker.Descriptor) {
+	if f.flagTime == 0 {
+		return
+	}
+	err := sock.Control(func(fd int) error {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err != nil {
+			return err
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK); err != nil {
+			return err
+		}
+		pause(ctx, f.flagTime)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
+		return err
+	})
+	if err != nil {
+		f.t.Errorf("flags: %v", err)
+	}
 }
 
 func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {

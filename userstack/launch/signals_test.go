@@ -47,6 +47,17 @@ def connect_restarted():
     time.sleep(0.2)
     echo(s)
 
+def connect_blocking():
+    # The kernel makes the call again; nobody takes the socket for
+    # non-blocking, which the service makes it for a moment.
+    signal.signal(signal.SIGUSR1, count); signal.siginterrupt(signal.SIGUSR1, False)
+    later(0.001, 20, 0.001)
+    s = socket.socket(); s.connect(addr)
+    assert hits, 'the handler did not run'
+    assert s.getpeername() == addr
+    assert os.get_blocking(s.fileno()), 'the socket became non-blocking'
+    s.sendall(b'hi'); assert s.recv(2) == b'hi'
+
 def connect_interrupted():
     # EINTR; the connection goes on and is found ready by poll.
     signal.signal(signal.SIGUSR1, stop); later(float(sys.argv[3]))
@@ -121,6 +132,8 @@ func TestSignals(t *testing.T) {
 		{"connect_restarted", &fakeStack{clcDelay: 150 * ms}, nil},
 		{"connect_restarted", &fakeStack{clcDelay: 150 * ms, decline: "no link"}, nil},
 		{"connect_restarted", &fakeStack{estDelay: 150 * ms, noPeer: true}, nil},
+		{"connect_blocking", &fakeStack{flagTime: 50 * ms}, nil},
+		{"connect_blocking", &fakeStack{flagTime: 50 * ms, clcDelay: 50 * ms}, nil},
 		{"connect_interrupted", &fakeStack{estDelay: 400 * ms}, []string{"0.15"}},
 		{"connect_interrupted", &fakeStack{estDelay: 400 * ms, noPeer: true}, []string{"0.15"}},
 		{"connect_interrupted", &fakeStack{clcDelay: 400 * ms}, []string{"0.15"}},
