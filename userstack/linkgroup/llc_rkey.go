@@ -69,7 +69,7 @@ type peerRKey struct {
 
 // startRKey starts the exchange that is due, if any.
 func (g *Group) startRKey() {
-	if g.rk.kind != rkNone || !g.timers[timerRetry].IsZero() {
+	if g.rk.kind != rkNone || !g.timers[timerRetry].IsZero() || g.deleting() {
 		return
 	}
 	for _, r := range g.rmbs {
@@ -78,6 +78,11 @@ func (g *Group) startRKey() {
 		}
 	}
 	g.deleteRKeys()
+}
+
+// deleting says, on the client, that a DELETE LINK exchange is under way.
+func (g *Group) deleting() bool {
+	return slices.ContainsFunc(g.links, func(l *Link) bool { return l.delReply || l.delReplied })
 }
 
 func (g *Group) confirmRKey(r *rmb) bool {
