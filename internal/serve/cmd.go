@@ -82,6 +82,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&o.RoCE, "roce", "both", "RoCE `version` on the wire: v1, v2 or both")
 	fl.IntVar(&o.RecvBuf, "rcvbuf", userstack.DefaultBuf, "size of receive buffers (RMB elements) in `bytes`, at most 524288")
 	fl.IntVar(&o.SendBuf, "sndbuf", userstack.DefaultBuf, "size of send buffers in `bytes`")
+	fl.IntVar(&o.MaxLinks, "max-links", 2, "most links of a link group, 2 to 8, for hosts with as many devices; Linux peers take 2")
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "begin RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 is never")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")

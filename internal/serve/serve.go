@@ -32,6 +32,7 @@ type Options struct {
 	RoCE        string
 	RecvBuf     int
 	SendBuf     int
+	MaxLinks    int
 	EyeCatcher  bool
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
@@ -114,7 +115,7 @@ func (o *Options) config() (service.Config, error) {
 		Log: log, IdleTimeout: o.IdleTimeout,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
-			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, EyeCatcher: o.EyeCatcher, Log: log,
+			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
 			GroupIdle: o.GroupIdle,
 			// Version 2 of SMC-R names RoCE version 2 GIDs.
 			NoVersion2: o.RoCE == "v1",
