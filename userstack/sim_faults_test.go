@@ -207,12 +207,12 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 		}
 		h := s.hosts[s.rng.IntN(2)]
 		dev := fmt.Sprintf("eth%d", s.rng.IntN(2))
-		switch s.rng.IntN(3) {
-		case 0:
-			h.h.SetPort(dev, false)
-		case 1:
+		switch n := s.rng.IntN(3); {
+		case n == 0 && !s.hold: // nothing that was acknowledged is lost
 			h.h.Remove(dev)
-		case 2:
+		case n <= 1:
+			h.h.SetPort(dev, false)
+		default:
 			s.breakQP()
 		}
 	})

@@ -67,6 +67,7 @@ type simulation struct {
 	armed   []simTrigger
 	hits    []func()
 	liar    *simHost
+	hold    bool // adapters may lose what they acknowledged
 	stopped *simHost
 	overheard
 }
@@ -250,6 +251,7 @@ func (s *simulation) run() {
 			h.name, h.devs, h.eid, h.conf.RecvBuf, h.conf.SendBuf, h.conf.EyeCatcher, h.conf.MaxLinks, h.conf.MaxConns)
 	}
 	s.plan()
+	s.beat()
 	<-s.done
 	for _, h := range s.hosts {
 		time.Sleep(s.cancel(h))
@@ -265,6 +267,14 @@ func (s *simulation) run() {
 	s.w.Close()
 	if s.failure == "" {
 		s.leaks()
+	}
+}
+
+// beat makes a step now and then, for what happens without an event of the
+// world: a timer ends a rendezvous, say.
+func (s *simulation) beat() {
+	if !s.ending {
+		s.w.After(time.Second+1, s.beat)
 	}
 }
 

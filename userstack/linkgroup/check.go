@@ -142,7 +142,8 @@ func CheckPair(a, b *Conn) error {
 // rkey; before and after are the bytes there. The write belongs to one
 // connection, to neither its eye catcher nor to bytes that wait to be read,
 // unless it repeats them, or to an RMBE that rests because the peer may still
-// write to it. Memory of other groups is none of ours: ok is false.
+// write to it; and nothing of an earlier connection was there. Memory of other
+// groups is none of ours: ok is false.
 func (g *Group) CheckWrite(now time.Time, rkey uint32, addr uint64, before, after []byte) (ok bool, err error) {
 	for _, r := range g.rmbs {
 		at := r.token(rkey)
@@ -192,6 +193,9 @@ func (c *Conn) checkWrite(in int, before, after []byte) error {
 	for i := range after {
 		// How far the byte is ahead of the first unread one.
 		d := (uint64(first+i) + size - c.rcons%size) % size
+		if c.rcons+d < size && before[i] != 0 && before[i] != after[i] {
+			return broken("connection %#x: byte %d of RMBE %d is %#02x before anything is written to it", c.token, in+i, c.elem+1, before[i])
+		}
 		if d < c.rprod-c.rcons && after[i] != before[i] {
 			return broken("connection %#x: a write of %d bytes over byte %d, which is not read", c.token, len(after), c.rcons+d)
 		}

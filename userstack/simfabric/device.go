@@ -145,6 +145,7 @@ func (d *Device) lost() {
 	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventPortErr, Port: 1})
 	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
 	for _, q := range d.qps() {
+		q.forget()
 		q.fail("device lost")
 	}
 }

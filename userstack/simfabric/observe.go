@@ -54,8 +54,8 @@ type Event struct {
 	Note     string
 }
 
-// place returns where q is.
-func (q *qp) place() Place { return Place{q.dev.n.host.name, q.dev.n.Name, q.qpn} }
+// where returns where q is.
+func (q *qp) where() Place { return Place{q.dev.n.host.name, q.dev.n.Name, q.qpn} }
 
 // observe reports e. mu is held.
 func (w *World) observe(e *Event) {
@@ -90,9 +90,9 @@ func (w *World) QPs() []QP {
 	var out []QP
 	for _, q := range w.qps {
 		if q.state == rdmaverbs.QPSRTR || q.state == rdmaverbs.QPSRTS {
-			e := QP{Place: q.place()}
+			e := QP{Place: q.where()}
 			if p := q.peer(); p != nil {
-				e.Peer = p.place()
+				e.Peer = p.where()
 			}
 			out = append(out, e)
 		}
@@ -141,9 +141,9 @@ func (w *World) Inject(qpn uint32, msg []byte) bool {
 		return false
 	}
 	p := q.peer()
-	w.observe(&Event{Kind: EventSend, From: p.place(), To: q.place(), Data: msg, Note: "forged"})
+	w.observe(&Event{Kind: EventSend, From: p.where(), To: q.where(), Data: msg, Note: "forged"})
 	if q.receive(msg) == rdmaverbs.StatusSuccess {
-		q.rcq.push(rdmaverbs.WC{ID: q.rq[0].id, QPN: q.qpn, Op: rdmaverbs.WCRecv, Len: len(msg)})
+		q.deliver(rdmaverbs.WC{ID: q.rq[0].id, QPN: q.qpn, Op: rdmaverbs.WCRecv, Len: len(msg)})
 		q.rq = q.rq[1:]
 	}
 	return true
@@ -158,7 +158,7 @@ func (w *World) InjectWrite(qpn, rkey uint32, addr uint64, data []byte) bool {
 	if q == nil {
 		return false
 	}
-	e := Event{Kind: EventWrite, From: q.peer().place(), To: q.place(), RKey: rkey, Addr: addr, Note: "forged"}
+	e := Event{Kind: EventWrite, From: q.peer().where(), To: q.where(), RKey: rkey, Addr: addr, Note: "forged"}
 	s := sendWQE{wr: rdmaverbs.SendWR{RKey: rkey, RemoteAddr: addr}, length: len(data)}
 	to, ok := q.remote(&s, rdmaverbs.AccessRemoteWrite)
 	if !ok {

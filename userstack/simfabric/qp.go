@@ -31,6 +31,8 @@ type qp struct {
 	// sent counts the requests at the head of sq that the peer has executed
 	// or refused; their answers are on the way.
 	sent       int
+	held       []held // received, not announced
+	undo       []undo // writes since the last message
 	lastArrive time.Time
 	lastAck    time.Time
 	sendArmed  bool // an event for the first request not sent is scheduled
@@ -187,6 +189,7 @@ func (q *qp) ToError() error {
 
 // toError flushes all requests. mu is held.
 func (q *qp) toError() {
+	q.releaseAll()
 	q.state = rdmaverbs.QPSErr
 	for _, w := range q.sq {
 		q.scq.push(rdmaverbs.WC{ID: w.wr.ID, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
@@ -202,7 +205,7 @@ func (q *qp) fail(reason string) {
 	if q.state == rdmaverbs.QPSErr {
 		return
 	}
-	q.w.observe(&Event{Kind: EventFailed, From: q.place(), Note: reason})
+	q.w.observe(&Event{Kind: EventFailed, From: q.where(), Note: reason})
 	q.toError()
 	q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: q.qpn})
 }

@@ -214,7 +214,7 @@ func (c *TCPConn) arrive(now time.Time) {
 
 // tell lets the arrival of s be altered and observed.
 func (c *TCPConn) tell(p *TCPConn, s *segment) {
-	from, to := c.place(), p.place()
+	from, to := c.where(), p.where()
 	if c.w.cfg.AlterTCP != nil && len(s.data) > 0 {
 		n := len(s.data)
 		s.data = c.w.cfg.AlterTCP(from, to, s.data)
@@ -233,7 +233,7 @@ func (c *TCPConn) tell(p *TCPConn, s *segment) {
 	c.w.observe(&e)
 }
 
-func (c *TCPConn) place() Place { return Place{c.n.host.name, c.n.Name, uint32(c.local.Port)} }
+func (c *TCPConn) where() Place { return Place{c.n.host.name, c.n.Name, uint32(c.local.Port)} }
 
 // die ends the connection at this side.
 func (c *TCPConn) die(err error) {

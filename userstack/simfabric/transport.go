@@ -187,18 +187,15 @@ func (q *qp) partial(w *sendWQE) {
 	n := mtu * q.rng.IntN((w.length-1)/mtu+1)
 	msg := make([]byte, w.length)
 	w.gather(msg)
-	p.place1(q, w, to[:n], msg[:n], EventPartial)
+	p.place(q, w, to[:n], msg[:n], EventPartial)
 }
 
-// place1 stores src, which w of q brings, in memory of p.
-func (p *qp) place1(q *qp, w *sendWQE, to, src []byte, kind EventKind) {
-	if q.w.cfg.Observe == nil {
-		copy(to, src)
-		return
-	}
+// place stores src, which w of q brings, in memory of p.
+func (p *qp) place(q *qp, w *sendWQE, to, src []byte, kind EventKind) {
 	before := append([]byte(nil), to...)
 	copy(to, src)
-	q.w.observe(&Event{Kind: kind, From: q.place(), To: p.place(), Data: before, Mem: to, RKey: w.wr.RKey, Addr: w.wr.RemoteAddr})
+	p.written(w.wr.RKey, to, before)
+	q.w.observe(&Event{Kind: kind, From: q.where(), To: p.where(), Data: before, Mem: to, RKey: w.wr.RKey, Addr: w.wr.RemoteAddr})
 }
 
 // execute does at p what w asks for. rnr says that p has no receive request.
@@ -217,12 +214,12 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 		msg := w.message()
 		if q.w.cfg.Alter != nil {
 			var deliver bool
-			if msg, deliver = q.w.cfg.Alter(q.place(), p.place(), msg); !deliver {
-				q.w.observe(&Event{Kind: EventLost, From: q.place(), To: p.place(), Data: msg})
+			if msg, deliver = q.w.cfg.Alter(q.where(), p.where(), msg); !deliver {
+				q.w.observe(&Event{Kind: EventLost, From: q.where(), To: p.where(), Data: msg})
 				return rdmaverbs.StatusSuccess, false
 			}
 		}
-		q.w.observe(&Event{Kind: EventSend, From: q.place(), To: p.place(), Data: msg})
+		q.w.observe(&Event{Kind: EventSend, From: q.where(), To: p.where(), Data: msg})
 		if st := p.receive(msg); st != rdmaverbs.StatusSuccess {
 			return st, false
 		}
@@ -231,14 +228,14 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 		wc.Op = rdmaverbs.WCRecvWriteImm
 		to, ok := p.remote(w, rdmaverbs.AccessRemoteWrite)
 		if !ok {
-			q.w.observe(&Event{Kind: EventRefused, From: q.place(), To: p.place(), RKey: wr.RKey, Addr: wr.RemoteAddr})
+			q.w.observe(&Event{Kind: EventRefused, From: q.where(), To: p.where(), RKey: wr.RKey, Addr: wr.RemoteAddr})
 			p.fail("remote access error")
 			return rdmaverbs.StatusRemAccessErr, false
 		}
-		if q.w.cfg.Observe == nil {
+		if q.w.cfg.Observe == nil && q.w.cfg.Hold <= 0 {
 			w.gather(to)
 		} else {
-			p.place1(q, w, to, w.message(), EventWrite)
+			p.place(q, w, to, w.message(), EventWrite)
 		}
 	case rdmaverbs.OpRead:
 		from, ok := p.remote(w, rdmaverbs.AccessRemoteRead)
@@ -254,7 +251,7 @@ func (q *qp) execute(p *qp, w *sendWQE) (st rdmaverbs.WCStatus, rnr bool) {
 		if wr.Op != rdmaverbs.OpSend {
 			wc.Imm, wc.HasImm = wr.Imm, true
 		}
-		p.rcq.push(wc)
+		p.deliver(wc)
 	}
 	return rdmaverbs.StatusSuccess, false
 }

@@ -25,6 +25,10 @@ type Config struct {
 	// not read; zero means 64 KiB.
 	TCPWindow int
 
+	// Hold is how long an adapter keeps messages at most which it has
+	// acknowledged already. They are lost if it is removed meanwhile.
+	Hold time.Duration
+
 	// The rest is for tests that steer and watch. Alter and AlterTCP may
 	// change what arrives; Alter may also keep a message from the receiver,
 	// which the sender does not notice. Like Observe they are called with

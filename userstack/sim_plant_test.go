@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+var simPlant = flag.String("sim.plant", "", "bugs that TestPlantedBugs plants: a regular expression; none means a few")
+
+// plantedBug is a fault that somebody could have made: a text in a file of the
+// stack and what takes its place. The build that has it exists for the test
+// alone (go help build, -overlay).
+type plantedBug struct {
+	name, file, old, new string
+	quick                bool // tried in each run of the tests
+}
+
+// plantedBugs are found by the simulation within plantedSeeds seeds each.
+var plantedBugs = []plantedBug{
+	// Failover (RFC 7609, section 4.6).
+	{name: "no failover validation", file: "linkgroup/conn_tx.go", old: "c.verify = true", new: "c.verify = false"},
+	{name: "what was not confirmed is not written again", file: "linkgroup/conn_tx.go", old: "from := max(c.fin, c.pcons)", new: "from := c.sent", quick: true},
+	{name: "messages that had arrived on a closed link are dropped", file: "group.go", old: "e.leftover = append(e.leftover, leftover{cl,", new: "_ = append(e.leftover, leftover{cl,"},
+	{name: "connections stay on a link that failed", file: "linkgroup/llc.go", old: "	l.closeQP()\n	g.deregister(l)", new: "	g.deregister(l)"},
+	// Data (4.5).
+	{name: "window off by one", file: "linkgroup/conn_tx.go", old: "return c.tx.size - int(c.sent-c.pcons) }", new: "return c.tx.size - int(c.sent-c.pcons) + 1 }", quick: true},
+	{name: "announced before it is written", file: "linkgroup/conn_tx.go", old: "Prod: c.tx.cursor(c.sent), Cons:", new: "Prod: c.tx.cursor(min(c.prep, c.sent+1)), Cons:"},
+	{name: "told as read before it is", file: "linkgroup/conn_tx.go", old: "Cons: c.rx.cursor(c.rcons),\n", new: "Cons: c.rx.cursor(c.rprod),\n"},
+	{name: "cursors wrap one byte late", file: "linkgroup/cursor.go", old: "Count: uint32(r.start) + uint32(pos%n)}", new: "Count: uint32(r.start) + uint32(pos%(n+1))}"},
+	{name: "a producer cursor beyond the window is believed", file: "linkgroup/conn_rx.go", old: "if dp > uint64(c.rx.size)-(c.rprod-c.rcons) {", new: "if dp > uint64(c.rx.size)<<15 {"},
+	{name: "a consumer cursor beyond what was written is believed", file: "linkgroup/conn_rx.go", old: "if dc > max(c.sent, c.replay)-c.pcons {", new: "if dc > uint64(c.tx.size) {"},
+	{name: "a blocked writer is not told of progress", file: "linkgroup/conn_rx.go", old: "if c.rflags&(wire.ProdCursorRequest|wire.ProdWriterBlocked) != 0 {", new: "if c.rflags&wire.ProdCursorRequest != 0 {"},
+	{name: "the reader is woken once", file: "linkgroup/conn_io.go", old: "func (c *Conn) RecvData() (a, b []byte) {\n	c.woken = false\n", new: "func (c *Conn) RecvData() (a, b []byte) {\n"},
+	{name: "a message before CONFIRM is lost", file: "linkgroup/conn_rx.go", old: "c.stash, c.stashed = m, true", new: "c.stash = m"},
+	// RMBs (4.4).
+	{name: "an element is not zeroed", file: "linkgroup/rmb.go", old: "		clear(r.mem0(i))\n", new: ""},
+	{name: "two connections get one element", file: "linkgroup/rmb.go", old: "	r.elems[i].used = true\n", new: "	r.elems[i].used = i > 0\n"},
+	{name: "an element is free again at once after a failed rendezvous", file: "linkgroup/conn.go", old: "c.free(g.now.Add(g.cfg.Timers.AbortWait), false)", new: "c.free(time.Time{}, false)"},
+	{name: "an RMB is written under the key of another link", file: "linkgroup/conn_tx.go", old: "at := &c.rtoken.at[l.slot]", new: "at := &c.rtoken.at[0]"},
+	{name: "the send buffer leaks", file: "linkgroup/conn.go", old: "	c.g.env.FreeSendBuf(c.shandle)\n", new: ""},
+	{name: "all link groups share one protection domain", file: "group.go", old: "	pd, err := dev.rdma.AllocPD()\n	if err != nil {\n		return nil, err\n	}\n", new: "	if dev.all == nil {\n		pd, err := dev.rdma.AllocPD()\n		if err != nil {\n			return nil, err\n		}\n		dev.all = pd\n	}\n	pd := dev.all\n"},
+	// LLC (3.5.4, 3.5.5).
+	{name: "the reply to DELETE LINK is lost", file: "linkgroup/llc_deletelink.go", old: "	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)\n", new: ""},
+	{name: "no reply to TEST LINK is missed", file: "linkgroup/llc.go", old: "	l.testing = true\n", new: ""},
+	{name: "CONFIRM RKEY leaves out the other links", file: "linkgroup/llc_rkey.go", old: "		if l != via {\n			rk.rest", new: "		if false {\n			rk.rest"},
+	// The end (4.8).
+	{name: "the end is told before the data is sent", file: "linkgroup/conn_tx.go", old: "if c.inflight > 0 || c.fin != c.prep || c.aborting {", new: "if c.aborting {"},
+	{name: "a closed connection waits for ever", file: "linkgroup/conn_close.go", old: "	c.closeAt = at\n", new: ""},
+	{name: "a reset is not answered", file: "linkgroup/conn_close.go", old: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))\n	c.transmit()\n", new: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.aborting = false\n"},
+	{name: "a connection is counted on its old link", file: "linkgroup/conn_tx.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
+	{name: "completions that come while the lock is held wait", file: "group.go", old: "		if !g.pollWanted.Load() || !g.mu.TryLock() {\n			return\n		}\n", new: "		return\n"},
+}
+
+// plantedSeeds is how many seeds may go by before a bug is caught.
+const plantedSeeds = 1000
+
+var (
+	simCaught  = regexp.MustCompile(`(?m)seed (\d+) \((\w+)\): (.*)$`)
+	simStarted = regexp.MustCompile(`(?m)^=== RUN   TestSimulation/(\d+)$`)
+	simPanic   = regexp.MustCompile(`(?m)^(?:panic|fatal error): (.*)$`)
+)
+
+// TestPlantedBugs checks the simulation: what it is there to find it finds.
+func TestPlantedBugs(t *testing.T) {
+	want := regexp.MustCompile(*simPlant)
+	for _, b := range plantedBugs {
+		if *simPlant == "" && !b.quick || !want.MatchString(b.name) {
+			continue
+		}
+		t.Run(strings.ReplaceAll(b.name, " ", "-"), func(t *testing.T) {
+			t.Logf("caught: %s", b.hunt(t))
+		})
+	}
+}
+
+// hunt builds the stack with the bug and returns what found it.
+func (b plantedBug) hunt(t *testing.T) string {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	bin := b.build(ctx, t)
+	cmd := exec.CommandContext(ctx, bin, "-test.run", "^TestSimulation$", "-test.v", "-test.timeout", "5m",
+		"-sim.first", "1", "-sim.seeds", fmt.Sprint(plantedSeeds), "-sim.lines", "0")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("%d seeds pass with this bug", plantedSeeds)
+	}
+	if m := simCaught.FindSubmatch(out); m != nil {
+		return fmt.Sprintf("seed %s (%s): %s", m[1], m[2], m[3])
+	}
+	started := simStarted.FindAllSubmatch(out, -1)
+	if len(started) == 0 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	what := err.Error()
+	if m := simPanic.FindSubmatch(out); m != nil {
+		what = "panic: " + string(m[1])
+	}
+	return fmt.Sprintf("seed %s: %s", started[len(started)-1][1], what)
+}
+
+// build compiles the tests of this package with the bug in the stack.
+func (b plantedBug) build(ctx context.Context, t *testing.T) string {
+	dir := t.TempDir()
+	replace := map[string]string{}
+	plant := func(file, old, new string) {
+		path, err := filepath.Abs(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(src), old); n != 1 {
+			t.Fatalf("%s has the text %q %d times, it takes exactly one: the bug has to follow the code", file, old, n)
+		}
+		to := filepath.Join(dir, filepath.Base(file))
+		if err := os.WriteFile(to, []byte(strings.Replace(string(src), old, new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[path] = to
+	}
+	plant(b.file, b.old, b.new)
+	if strings.Contains(b.new, "dev.all") {
+		plant("device.go", "type device struct {\n", "type device struct {\n	all rdmaverbs.PD\n")
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "planted.test")
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", list, "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return bin
+}
