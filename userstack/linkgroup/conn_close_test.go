@@ -19,6 +19,7 @@ import (
 //	shut close abort     the application
 //	data much            the application sends, nothing is completed
 //	D C A                the peer's message with that flag
+//	took                 the peer has read everything
 //	in                   the peer's message with a byte of data
 //	ok                   completion of all that was sent
 //	60s ...              time passes
@@ -35,6 +36,11 @@ func TestStates(t *testing.T) {
 		{"3A close", "close>cdc+C:PEERCLOSEWAIT1", errNone},
 		{"3A close with data", "data>cdc:ACTIVE close>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1", errNone},
 		{"3A close with unread data", "in>:ACTIVE close>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"3A close waits for the window", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE took>cdc:ACTIVE ok>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
+		{"3A shutdown, then close, with data", "data>cdc:ACTIVE shut>:ACTIVE close>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
+		{"3A close with data, peer closes meanwhile", "data>cdc:ACTIVE close>:ACTIVE C>:APPCLOSEWAIT1 ok>cdc+C:APPCLOSEWAIT1 ok>:CLOSED", nil},
+		{"3A close with data unsent, peer closes", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE C>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrReset},
+		{"4.8.1 data is taken late", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE 59s>:ACTIVE took>cdc:ACTIVE 59s>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
 		{"3B", "shut>cdc+D:PEERCLOSEWAIT1 D>:PEERCLOSEWAIT2 ok>:PEERCLOSEWAIT2 close>cdc+D+C:PEERCLOSEWAIT2 ok>:PEERCLOSEWAIT2 C>:CLOSED", nil},
 		{"3C close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
 		{"3C simultaneous close", "close>cdc+C:PEERCLOSEWAIT1 C>:PEERCLOSEWAIT1 ok>:CLOSED", nil},
@@ -160,6 +166,8 @@ func (r *rig) do(ev string) {
 		// The peer's element is full and there is more.
 		r.c.pcons, r.c.sent, r.c.fin, r.c.prep = 0, 16384-10, 16384-10, 16384-10
 		r.send(20)
+	case "took":
+		r.got(int(r.c.sent - r.c.pcons))
 	case "D", "C", "A":
 		m := r.cdc()
 		m.State = map[string]wire.ConnState{"D": wire.ConnSendingDone, "C": wire.ConnClosed, "A": wire.ConnAbnormalClose}[ev]

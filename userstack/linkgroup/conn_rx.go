@@ -38,7 +38,7 @@ func (c *Conn) wantUpdate() bool {
 	}
 	size := uint64(c.rx.size)
 	seen := size - (c.rprod - c.rconf)
-	return seen < size/2 && gain >= size/10
+	return seen*2 < size && gain*10 >= size
 }
 
 // recvCDC processes a message of the peer.
