@@ -35,6 +35,8 @@ func (n simNetwork) Route(local, remote netip.Addr) (Route, error) {
 	return Route(rt), nil
 }
 
+func (simNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
+
 func (n simNetwork) NetDevs() ([]NetDev, error) {
 	var out []NetDev
 	for _, d := range n.h.NetDevs() {

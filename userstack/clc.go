@@ -66,6 +66,23 @@ func (h *clc) bind(ctx context.Context) (release func()) {
 	}
 }
 
+// route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
+// 5.5).
+func (h *clc) route(local, remote netip.AddrPort) (Route, error) {
+	rt, err := h.s.net.Route(local.Addr(), remote.Addr())
+	if err != nil {
+		return Route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
+	}
+	secured, err := h.s.net.Secured(local, remote)
+	if err != nil {
+		return Route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
+	}
+	if secured {
+		return Route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("a policy of this host is for %s and %s", local, remote)}
+	}
+	return rt, nil
+}
+
 // read reads one message within clcTimeout.
 func (h *clc) read(ctx context.Context) (wire.CLC, error) {
 	if err := h.s.interrupted(ctx); err != nil {

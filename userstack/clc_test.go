@@ -525,6 +525,8 @@ func (noNetwork) Route(_, remote netip.Addr) (Route, error) {
 	return Route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
 }
 
+func (noNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
+
 func (noNetwork) NetDevs() ([]NetDev, error) { return nil, nil }
 
 // shorter makes all subnets larger by one bit.

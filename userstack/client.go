@@ -27,9 +27,9 @@ func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
 func (h *clc) client(ctx context.Context) (*Conn, error) {
 	s := h.s
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
-	rt, err := s.net.Route(local.Addr(), remote.Addr())
+	rt, err := h.route(local, remote)
 	if err != nil {
-		return nil, h.decline(&DeclineError{Code: wire.DiagNoRoute, Err: err})
+		return nil, h.decline(err)
 	}
 	devs, pnetID, err := s.devicesFor(rt)
 	if err != nil {

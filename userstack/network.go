@@ -28,6 +28,9 @@ type Network interface {
 	// to remote. If there is no such route to another host, the error is
 	// ErrNotOnLink.
 	Route(local, remote netip.Addr) (Route, error)
+	// Secured reports whether IPsec is to protect the packets of a TCP
+	// connection.
+	Secured(local, remote netip.AddrPort) (bool, error)
 	// NetDevs lists the netdevs a RoCE device can stand on.
 	NetDevs() ([]NetDev, error)
 }

@@ -16,8 +16,9 @@ import (
 // It keeps the netdevs and addresses until rtnetlink tells of a change: every
 // rendezvous asks for them.
 type hostNetwork struct {
-	h    *netlink.Handle
-	done chan struct{}
+	h     *netlink.Handle
+	ipsec ipsec
+	done  chan struct{}
 
 	mu    sync.Mutex
 	links []netlink.Link // nil: to be read anew
@@ -31,7 +32,12 @@ func newHostNetwork() (*hostNetwork, error) {
 	if err != nil {
 		return nil, fmt.Errorf("userstack: open rtnetlink: %w", err)
 	}
-	n := &hostNetwork{h: h, done: make(chan struct{})}
+	policies, err := openIPsec()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	n := &hostNetwork{h: h, ipsec: policies, done: make(chan struct{})}
 	forget := func(blind bool) {
 		n.mu.Lock()
 		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
@@ -40,7 +46,7 @@ func newHostNetwork() (*hostNetwork, error) {
 	// Both channels are closed when done is.
 	lc, ac := make(chan netlink.LinkUpdate, 16), make(chan netlink.AddrUpdate, 16)
 	if err := netlink.LinkSubscribe(lc, n.done); err != nil {
-		h.Close()
+		n.close()
 		return nil, fmt.Errorf("userstack: watch netdevs: %w", err)
 	}
 	go func() {
@@ -65,6 +71,12 @@ func newHostNetwork() (*hostNetwork, error) {
 func (n *hostNetwork) close() {
 	close(n.done)
 	n.h.Close()
+	n.ipsec.close()
+}
+
+// Secured implements Network.
+func (n *hostNetwork) Secured(local, remote netip.AddrPort) (bool, error) {
+	return n.ipsec.secured(local, remote)
 }
 
 // state returns the netdevs and addresses.

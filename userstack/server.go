@@ -50,9 +50,9 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	}
 	h.v2 = !prop.TypeV1.HasR()
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
-	rt, err := s.net.Route(local.Addr(), remote.Addr())
+	rt, err := h.route(local, remote)
 	if err != nil {
-		return nil, h.decline(&DeclineError{Code: wire.DiagNoRoute, Err: err})
+		return nil, h.decline(err)
 	}
 	devs, pnetID, err := s.devicesFor(rt)
 	if err != nil {

@@ -36,6 +36,8 @@ func (n loopback) Route(_, remote netip.Addr) (userstack.Route, error) {
 	return userstack.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
 }
 
+func (loopback) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
+
 func (n loopback) NetDevs() (out []userstack.NetDev, _ error) {
 	for _, d := range n.h.NetDevs() {
 		out = append(out, userstack.NetDev(d))
