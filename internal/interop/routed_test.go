@@ -3,7 +3,6 @@
 package interop
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,7 +74,7 @@ func TestRouted(t *testing.T) {
 					t.Errorf("%s: not %d link groups with a router between: %+v", s.backend, i+1, groups)
 				}
 			}
-			tt.client.connect(t, "echo", at, "-n", "10", "-parallel", "-bytes", fmt.Sprint(1<<20+3))
+			tt.client.connect(t, "echo", at, "-n", "10", "-bytes", "200003")
 			end()
 		})
 	}
