@@ -157,8 +157,7 @@ func (c *Conn) expire(now time.Time) {
 	}
 	if due(c.urgentAt, now) {
 		c.urgentAt = time.Time{}
-		c.g.log.Warn("peer does not confirm urgent data, connection reset", "token", c.token)
-		c.abort(ErrUrgentTimeout)
+		c.urgentTimeout()
 	}
 	if due(c.graceAt, now) {
 		c.graceAt = time.Time{}

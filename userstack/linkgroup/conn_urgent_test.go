@@ -348,3 +348,41 @@ func TestUrgentRandom(t *testing.T) {
 		})
 	}
 }
+
+// TestUrgentLinux: a Linux peer that has read all but the urgent byte may never
+// confirm it. It has the byte, so that the stream goes on.
+func TestUrgentLinux(t *testing.T) {
+	wait := DefaultTimers(Server).UrgentLinux
+	r := newRig(t, Server, noTest)
+	r.open()
+	r.g.cfg.Version, r.g.cfg.PeerOS = wire.Version2, wire.OSLinux
+	r.urge(10)
+	r.expect("cdc+P+U")
+	r.done()
+	r.send(5)
+	r.got(8)
+	r.wait(2 * wait)
+	r.expect("")
+	r.got(1)
+	r.wait(wait - time.Millisecond)
+	r.expect("")
+	r.wait(2 * time.Millisecond)
+	r.expect("cdc")
+	if m, _ := wire.ParseCDC(r.last); m.Prod.Count != 15 {
+		t.Errorf("producer cursor %d, want 15", m.Prod.Count)
+	}
+	r.done()
+	// The confirmation may come with that of the data behind it, and the next
+	// urgent byte waits for its own.
+	r.got(6)
+	r.urge(1)
+	r.expect("cdc+P+U")
+	r.done()
+	r.send(1)
+	r.expect("")
+	r.got(1)
+	r.expect("cdc")
+	if r.c.State() != StateActive {
+		t.Errorf("state %s", r.c.State())
+	}
+}

@@ -36,12 +36,21 @@ func (p *program) send(s string) (int, error) {
 	return unix.SendmsgN(p.fd, []byte(s), nil, nil, unix.MSG_NOSIGNAL)
 }
 
+// readAgain is read(2), repeated when a signal of the Go runtime interrupts it.
+func readAgain(fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(fd, b); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
 // read wants exactly want.
 func (p *program) read(want string) {
 	p.t.Helper()
 	buf := make([]byte, len(want))
 	for got := 0; got < len(buf); {
-		n, err := unix.Read(p.fd, buf[got:])
+		n, err := readAgain(p.fd, buf[got:])
 		if n <= 0 || err != nil {
 			p.t.Fatalf("read after %q: %d, %v", clipped(buf[:got]), n, err)
 		}
@@ -56,7 +65,7 @@ func (p *program) read(want string) {
 // end of file.
 func (p *program) wantEnd(want error) {
 	p.t.Helper()
-	n, err := unix.Read(p.fd, make([]byte, 16))
+	n, err := readAgain(p.fd, make([]byte, 16))
 	if n > 0 || err != want {
 		p.t.Errorf("read: %d bytes, %v; want the end: %v", max(n, 0), err, want)
 	}

@@ -44,11 +44,15 @@ func (t tcpStream) ReadFrom(r io.Reader) (int64, error) {
 
 // WriteTo implements stream.
 func (t tcpStream) WriteTo(w io.Writer) (int64, error) {
+	to, ok := w.(*oob.Socket)
+	if !ok {
+		return io.Copy(w, t.TCPConn)
+	}
 	from, err := oob.New(t.TCPConn)
 	if err != nil {
 		return 0, err
 	}
-	return 0, oob.Copy(w.(*oob.Socket), from)
+	return 0, oob.Copy(to, from)
 }
 
 func (t tcpStream) Abort() error {
@@ -64,6 +68,7 @@ func (t tcpStream) Done() <-chan struct{} { return nil }
 //
 //	program                         network
 //	shutdown(SHUT_WR)            -> CloseWrite
+//	shutdown(SHUT_RD)            -> what the peer sends is thrown away
 //	close                        -> Close, or Abort if data for the program is lost
 //	close with SO_LINGER 0       -> Abort, unless the peer's end of file came first
 //	shutdown after end of file   -> Close: nothing can follow in either direction
@@ -257,6 +262,10 @@ func (r *relay) awaitWrite() error {
 // down carries what the peer sends.
 func (r *relay) down() (reset bool) {
 	_, err := r.net.WriteTo(r.data)
+	if errors.Is(err, syscall.EPIPE) && !hungUp(r.app) {
+		// The program has shut down reading, and may go on writing.
+		_, err = r.net.WriteTo(io.Discard)
+	}
 	switch {
 	case err == nil:
 		r.peerEOF.Store(true)
