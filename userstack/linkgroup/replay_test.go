@@ -406,7 +406,7 @@ func TestReplay(t *testing.T) {
 		server, client outcome
 	}{
 		{"iperf3_two_connections-v1.srv", outcome{said: 24, known: known{endTwice: 1}}, outcome{said: 26, known: known{justFull: 2, disorderly: 1}}},
-		{"two-rnics-v1.eth0 two-rnics-v1.eth1", outcome{said: 37}, outcome{said: 37}},
+		{"two-rnics-v1.eth0 two-rnics-v1.eth1", outcome{said: 40}, outcome{said: 40}},
 		{"a_first_contact_echo.srv", outcome{said: 7, known: known{ownTarget: 1}}, outcome{said: 7}},
 		{"a2_second_conn_echo.srv", outcome{said: 7}, outcome{said: 7}},
 		{"b_half_close.srv", outcome{said: 12}, outcome{said: 8}},
