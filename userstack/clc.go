@@ -143,12 +143,18 @@ func (h *clc) decline(cause error) error {
 	return d
 }
 
+// declineWait is how long a client whose link failed in a first contact waits
+// for the server to notice. The server declines at once; if both did, each would
+// take the other's DECLINE for data.
+const declineWait = 2 * time.Second
+
 // watchDecline waits for the outcome of an LLC exchange while listening for
 // a DECLINE, which the peer may send until data flows (RFC 7609, appendix
 // C.2). The end of the TCP stream is none: a peer that is through with the
 // exchange first may have sent its data, and closed, before the last message of
 // the exchange is processed here. The group's own timers bound the wait then.
-func (h *clc) watchDecline(ctx context.Context, outcome <-chan error) error {
+// After a failure it listens on for patience.
+func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience time.Duration) error {
 	type got struct {
 		m   wire.CLC
 		err error
@@ -164,7 +170,14 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error) error {
 	}()
 	select {
 	case err := <-outcome:
-		_ = h.tcp.SetReadDeadline(time.Unix(1, 0))
+		until := time.Unix(1, 0)
+		if err != nil && patience > 0 && !errors.Is(err, linkgroup.ErrNoFallback) {
+			until = time.Now().Add(patience)
+		}
+		_ = h.tcp.SetReadDeadline(until)
+		if err := h.s.interrupted(ctx); err != nil {
+			_ = h.tcp.SetReadDeadline(time.Unix(1, 0))
+		}
 		if g := <-ch; g.m != nil {
 			if d, ok := g.m.(wire.Decline); ok {
 				return &DeclineError{Remote: true, Code: d.Diagnosis}

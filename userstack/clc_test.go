@@ -482,7 +482,7 @@ func TestEndBeforeOutcome(t *testing.T) {
 				}
 			})
 			h := &clc{s: b.server, tcp: st}
-			if err := h.watchDecline(ctx, outcome); !errors.Is(err, want) {
+			if err := h.watchDecline(ctx, outcome, 0); !errors.Is(err, want) {
 				t.Errorf("%v, want %v", err, want)
 			}
 		})

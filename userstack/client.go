@@ -128,7 +128,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 		g.drop(c)
 		return nil, err
 	}
-	if err := h.watchDecline(ctx, g.first); err != nil {
+	if err := h.watchDecline(ctx, g.first, declineWait); err != nil {
 		return nil, h.abandon(g, c, err)
 	}
 	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {

@@ -164,7 +164,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 	if err != nil {
 		return nil, h.abandon(g, c, err)
 	}
-	if err := h.watchDecline(ctx, g.first); err != nil {
+	if err := h.watchDecline(ctx, g.first, 0); err != nil {
 		return nil, h.abandon(g, c, err)
 	}
 	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {

@@ -379,11 +379,9 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		g.clear(timerFirst)
 		g.addWanted = true
 	} else {
-		wait := g.cfg.Timers.ConfirmFirst
-		if !g.peerEye {
-			wait = g.cfg.Timers.LLC // as Linux
-		}
-		g.set(timerFirst, g.now.Add(wait))
+		// Not less, although Linux waits for 2 s: a server whose ADD LINK fails
+		// may still decline.
+		g.set(timerFirst, g.now.Add(g.cfg.Timers.ConfirmFirst))
 	}
 }
 

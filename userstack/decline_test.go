@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"smcr/nl"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
+)
+
+// newSplitBed makes a bed whose RoCE devices, two a host, stand on a LAN "roce"
+// of their own, which a pnetid gives to the netdevs that carry TCP.
+func newSplitBed(t *testing.T) *bed {
+	b := &bed{t: t, w: simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond, Jitter: 10 * time.Microsecond})}
+	t.Cleanup(b.w.Close)
+	t.Cleanup(b.noObjects)
+	host := func(n int, name string) *simfabric.Host {
+		devs := netdevs(n, 1)
+		devs[0].NoRDMA = true
+		for _, dev := range []string{"roce0", "roce1"} {
+			devs = append(devs, simfabric.NetDev{Name: dev, LAN: "roce"})
+		}
+		return b.w.Host(name, devs...)
+	}
+	b.ch, b.sh = host(1, "client"), host(2, "server")
+	b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
+	for _, s := range []*Stack{b.client, b.server} {
+		for _, p := range []nl.PNET{{ID: "NET", NetDev: "eth0"}, {ID: "NET", IBDev: "soft-roce0", IBPort: 1}, {ID: "NET", IBDev: "soft-roce1", IBPort: 1}} {
+			if err := s.Control().AddPNET(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return b
+}
+
+// TestDeadFabric: where CLC works and RoCE does not, both sides go on with TCP
+// (RFC 7609, appendix C.2 and figure 42).
+func TestDeadFabric(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newSplitBed(t)
+		ct, st := b.tcp()
+		b.w.SetLAN("roce", false)
+		start := time.Now()
+		_, _, cerr, serr := b.rendezvous(ct, st)
+		wantDecline(t, "client", cerr, wire.DiagTimeoutConfLink, true)
+		wantDecline(t, "server", serr, wire.DiagTimeoutConfLink, false)
+		if d := time.Since(start); d > linkgroup.DefaultTimers(linkgroup.Client).ConfirmFirst {
+			t.Errorf("took %v", d)
+		}
+		b.stillTCP(ct, st)
+	})
+}
+
+// TestFabricDiesDuringFirstContact: whenever RoCE fails, it does not happen that
+// one side goes on with TCP and the other with SMC-R (RFC 7609, appendix C.3).
+func TestFabricDiesDuringFirstContact(t *testing.T) {
+	var both, none, reset int
+	for cut := time.Duration(0); cut < 700*time.Microsecond; cut += 7 * time.Microsecond {
+		bubble(t, func(t *testing.T) {
+			b := newSplitBed(t)
+			ct, st := b.tcp()
+			time.AfterFunc(cut, func() { b.w.SetLAN("roce", false) })
+			c, s, cerr, serr := b.rendezvous(ct, st)
+			var cd, sd *DeclineError
+			cTCP, sTCP := errors.As(cerr, &cd), errors.As(serr, &sd)
+			switch {
+			case cerr == nil && serr == nil:
+				both++
+			case cTCP && sTCP:
+				none++
+				b.stillTCP(ct, st)
+			case cTCP && serr == nil, sTCP && cerr == nil:
+				t.Errorf("RoCE fails after %v: client %v, server %v", cut, cerr, serr)
+			default:
+				reset++
+			}
+			for _, x := range []struct {
+				c   *Conn
+				tcp TCPConn
+			}{{c, ct}, {s, st}} {
+				if x.c != nil {
+					x.c.SetLinger(0)
+					x.c.Close()
+				} else {
+					x.tcp.SetLinger(0)
+					x.tcp.Close()
+				}
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+	t.Logf("%d with SMC-R, %d with TCP, %d reset", both, none, reset)
+	if both == 0 || none == 0 {
+		t.Error("the times do not cover the whole first contact")
+	}
+}
