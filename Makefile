@@ -11,6 +11,8 @@ DESTDIR  ?=
 COMPAT   ?= yes
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
+# Seeds of the simulation that make test tries.
+SIMSEEDS    ?= 3000
 # Time for each fuzz target, for the soak, and for the whole of go test.
 FUZZTIME    ?= 30s
 SOAKTIME    ?= 30m
@@ -25,7 +27,7 @@ E2E          = ./internal/e2e/...
 KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test lint cross race kernel e2e fuzz soak bench demo guest generate test-tools clean
+.PHONY: all help build install uninstall test lint cross race sim plant kernel e2e fuzz soak bench demo guest generate test-tools clean
 
 all: build
 
@@ -41,7 +43,10 @@ help:
 	  'kernel     tests against Linux kernels in QEMU' \
 	  'e2e        end-to-end tests only; RUN=regexp selects' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
-	  'soak       all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
+	  'sim        $(SIMSEEDS) seeds of the simulation of whole stacks' \
+  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
+  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
+  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
@@ -61,7 +66,7 @@ uninstall:
 	$(say) 'uninstall from $(DESTDIR)$(PREFIX)'
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install uninstall $(COMPAT_NAMES)
 
-test: test-tools lint cross race kernel e2e
+test: test-tools lint cross race sim kernel e2e
 
 lint:
 	$(say) 'gofmt'
@@ -97,8 +102,20 @@ e2e:
 fuzz:
 	@GO='$(GO)' scripts/fuzz '$(FUZZTIME)' $(or $(PKG),./...)
 
+sim:
+	$(say) 'simulation of whole stacks, $(SIMSEEDS) seeds'
+	@GO='$(GO)' scripts/simulate '$(SIMSEEDS)'
+
+plant:
+	$(say) 'bugs planted in the stack'
+	@$(GO) test -count=1 -v -timeout 0 -run 'TestPlantedBugs$$' ./userstack -sim.plant='$(or $(BUG),.)'
+
 soak:
+ifdef SEEDS
+	@GO='$(GO)' scripts/simulate '$(SEEDS)' '$(or $(FIRST),1)'
+else
 	@GO='$(GO)' scripts/soak '$(SOAKTIME)' $(or $(PKG),./...)
+endif
 
 bench: build
 	$(say) 'benchmark: SMC-R in user space beside kernel TCP'

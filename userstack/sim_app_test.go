@@ -43,12 +43,14 @@ type simEnd struct {
 	closeEarly bool          // Close in place of CloseWrite
 	abortAt    int64         // reset after so many bytes in both directions; 0: never
 	cutTCP     bool          // reset the TCP connection below instead
+	urgent     bool          // some of it is urgent
 
 	wrote, read int64
 	wdone, eof  bool
 	closed      bool
 	rough       bool // broke off on purpose
 	queued      bool
+	inline      bool // urgent bytes stay in the stream from now on
 	over        bool
 	rerr, werr  error
 	end         error
@@ -82,6 +84,7 @@ func (p *simPair) habits(gentle bool) {
 		if r.IntN(3) == 0 {
 			e.slow = time.Duration(1+r.IntN(3000)) * time.Microsecond
 		}
+		e.urgent = r.IntN(4) == 0
 		if gentle {
 			continue
 		}
@@ -175,6 +178,12 @@ func (e *simEnd) act() {
 		s.trace.notef("%s program %d aborts", e.name(), e.p.id)
 		e.c.Abort()
 		return
+	}
+	if !e.inline {
+		e.inline = true
+		if err := e.c.SetOOBInline(true); err != nil {
+			s.fail("%s connection %d: SetOOBInline: %v", e.name(), e.p.id, err)
+		}
 	}
 	again := e.readSome()
 	again = e.writeSome() || again
@@ -300,7 +309,11 @@ func (e *simEnd) writeSome() bool {
 	}
 	// Counted before: the peer may have them before Write returns.
 	e.wrote += int64(len(buf))
-	if m, err := e.c.Write(buf); err != nil || m != len(buf) {
+	write := e.c.Write
+	if e.urgent && e.other.inline && e.p.s.rng.IntN(6) == 0 {
+		write = e.c.WriteUrgent // the last byte
+	}
+	if m, err := write(buf); err != nil || m != len(buf) {
 		e.p.s.fail("%s connection %d: wrote %d of %d bytes for which there was room: %v", e.name(), e.p.id, m, len(buf), err)
 	}
 	return true

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"testing"
 )
 
@@ -19,6 +20,14 @@ var (
 	simLines = flag.Int("sim.lines", 300, "lines of the trace of a failing seed")
 )
 
+// TestSimulation lets whole stacks talk over a simulated fabric, each seed
+// another story: see newSimulation for the hosts, plan for what happens,
+// check for what must hold after each step, and plantedBugs for faults that
+// this is known to find.
+//
+// A failing seed prints what happened, and does so each time that it is run:
+//
+//	go test ./userstack -run 'TestSimulation$' -sim.seeds 1 -sim.first 4711 -sim.trace
 func TestSimulation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -32,27 +41,52 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// TestSimulationRepeats checks that a seed tells one story only.
+func TestSimulationRepeats(t *testing.T) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector shuffles goroutines: go test -run TestSimulationRepeats ./userstack")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for seed := range uint64(24) {
+		simRepeat(t, 1_000_000+seed)
+		runtime.GC()
+	}
+}
+
+// simRepeat runs a seed twice and compares. What the machine has delayed may
+// differ, and is run again.
+func simRepeat(t *testing.T, seed uint64) simResult {
+	a, b := simulate(t, seed, *simShow), simulate(t, seed, *simShow)
+	for range 20 {
+		switch {
+		case a.hash == b.hash:
+			return a
+		case a.late:
+			a = simulate(t, seed, *simShow)
+		case b.late:
+			b = simulate(t, seed, *simShow)
+		default:
+			t.Errorf("seed %d ran differently:\n%s", seed, simDiff(a.trace, b.trace))
+			return a
+		}
+	}
+	t.Logf("seed %d: the machine is too busy to compare two runs", seed)
+	return a
+}
+
 func simSeed(t *testing.T, seed uint64) {
-	res := simulate(t, seed, *simShow)
+	var res simResult
 	if *simTwice {
-		again := simulate(t, seed, *simShow)
-		for range 4 {
-			switch {
-			case res.late:
-				res = simulate(t, seed, *simShow)
-			case again.late:
-				again = simulate(t, seed, *simShow)
-			}
-		}
-		if again.hash != res.hash {
-			t.Errorf("seed %d ran differently (%v %v):\n%s", seed, res.late, again.late, simDiff(res.trace, again.trace))
-		}
+		res = simRepeat(t, seed)
+	} else {
+		res = simulate(t, seed, *simShow)
 	}
 	if *simShow || res.failure != "" {
 		res.dump(os.Stderr, *simLines)
 	}
 	if res.failure != "" {
-		t.Errorf("seed %d (%s): %s", seed, res.mode, res.failure)
+		t.Errorf("seed %d (%s): %s\nagain: make soak SEEDS=1 FIRST=%d", seed, res.mode, res.failure, seed)
 	}
 }
 
