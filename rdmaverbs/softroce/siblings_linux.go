@@ -36,22 +36,53 @@ func (s *siblings) remove(w *netWire) {
 	s.wires = slices.DeleteFunc(s.wires, func(x *netWire) bool { return x == w })
 }
 
-// owner calls f with the sibling of w that has gid as a version 2 entry, unless
-// it is one that each netdev may have, and reports whether there is one. It
-// stays open meanwhile. f must not wait: others cannot open and close.
-func (s *siblings) owner(w *netWire, gid rdmaverbs.GID, f func(*netWire)) bool {
-	if s == nil || isLinkLocal(gid) {
+// owner returns the sibling of w that has gid as a version 2 entry, unless it is
+// one that each netdev may have, or nil. It stays open while s.mu, which is
+// held, is.
+func (s *siblings) owner(w *netWire, gid rdmaverbs.GID) *netWire {
+	if isLinkLocal(gid) {
+		return nil
+	}
+	for _, x := range s.wires {
+		if x != w && x.netns == w.netns && x.v2 != nil && slices.Contains(x.self.Load().v2, gid) {
+			return x
+		}
+	}
+	return nil
+}
+
+// send hands version 2 packets that w is to send to the sibling that they are
+// for, and reports whether there is one.
+func (s *siblings) send(w *netWire, dst *path, pkts []packet) bool {
+	if s == nil {
 		return false
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, x := range s.wires {
-		if x != w && x.netns == w.netns && x.v2 != nil && slices.Contains(x.self.Load().v2, gid) {
-			f(x)
-			return true
-		}
+	x := s.owner(w, dst.dgid)
+	if x != nil {
+		x.loop.send(dst, pkts)
 	}
-	return false
+	return x != nil
+}
+
+// receive hands message i, which w received, to the sibling that it is for, and
+// reports whether there is one.
+func (s *siblings) receive(w *netWire, i, family int, m *udpMeta, rx *rxBatch) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	x := s.owner(w, m.dst)
+	if x == nil {
+		return false
+	}
+	mine := len(rx.in)
+	x.v2.split(i, family, m, rx, x.self.Load(), &x.stats)
+	x.loop.pass(rx.in[mine:])
+	rx.in = rx.in[:mine]
+	return true
 }
 
 // netnsID tells network namespaces apart: that of the calling thread.

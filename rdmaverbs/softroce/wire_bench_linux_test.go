@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/internal/netnstest"
+	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 )
 
@@ -24,8 +25,11 @@ func openRaw(t testing.TB, host *netnstest.Host, netdev string, h handler) *wire
 
 // benchPath returns the path from a to b by the encapsulation named.
 func benchPath(a, b *wireEnd, pair *netnstest.Pair, kind string) *path {
-	if kind == "v1" {
+	switch kind {
+	case "v1":
 		return a.pathV1(b)
+	case "link-local":
+		return &path{typ: rdmaverbs.RoCEv2, sgid: a.self.Load().def, dgid: b.self.Load().def, dmac: b.info.HWAddr}
 	}
 	return pathV2(pair.A.Links[0].IPv4, pair.B.Links[0].IPv4)
 }

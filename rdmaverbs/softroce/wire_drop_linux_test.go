@@ -446,7 +446,7 @@ func TestWireNoAllocs(t *testing.T) {
 	for i := range pkts {
 		pkts[i] = testPacket(header.WriteMiddle, uint32(i), 1024)
 	}
-	for _, kind := range []string{"v1", "v2"} {
+	for _, kind := range []string{"v1", "v2", "link-local"} {
 		p := benchPath(a, b, pair, kind)
 		n := testing.AllocsPerRun(100, func() {
 			if err := a.send(p, pkts); err != nil {

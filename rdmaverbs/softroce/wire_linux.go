@@ -203,7 +203,7 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		w.countLooped(pkts)
 		return nil
 	}
-	if dst.typ == rdmaverbs.RoCEv2 && w.siblings.owner(w, dst.dgid, func(x *netWire) { x.loop.send(dst, pkts) }) {
+	if dst.typ == rdmaverbs.RoCEv2 && w.siblings.send(w, dst, pkts) {
 		w.countLooped(pkts)
 		return nil
 	}

@@ -50,7 +50,7 @@ func openQuiet(t testing.TB, host *netnstest.Host, netdev string) *wireEnd {
 	t.Helper()
 	e := new(wireEnd)
 	open := func() error {
-		w, info, _, err := openWire(netdev, defaultConfig())
+		w, info, _, err := openWire(netdev, New().c)
 		if err == nil {
 			e.netWire, e.info = w.(*netWire), info
 		}

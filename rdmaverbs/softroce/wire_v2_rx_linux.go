@@ -118,12 +118,7 @@ func (w *netWire) take(family int, rx *rxBatch, h handler) (more bool) {
 	n := rx.udp.receive(w.v2.sock[family].fd)
 	for i := range n {
 		m := rx.udp.meta(i, family)
-		mine := len(rx.in)
-		if !m.ok || slices.Contains(self.v2, m.dst) || !w.siblings.owner(w, m.dst, func(x *netWire) {
-			x.v2.split(i, family, &m, rx, x.self.Load(), &x.stats)
-			x.loop.pass(rx.in[mine:])
-			rx.in = rx.in[:mine]
-		}) {
+		if !m.ok || slices.Contains(self.v2, m.dst) || !w.siblings.receive(w, i, family, &m, rx) {
 			w.v2.split(i, family, &m, rx, self, &w.stats)
 		}
 		if len(rx.in) >= ioBatch || i == n-1 && len(rx.in) > 0 {
