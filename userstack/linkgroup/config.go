@@ -207,9 +207,6 @@ type Timers struct {
 	// byte before it, which is all that the peer has left to read; the
 	// connection is aborted then. Zero means for ever.
 	UrgentWait time.Duration
-	// UrgentLinux is the same for a Linux peer, toward which the connection
-	// goes on without the confirmation then.
-	UrgentLinux time.Duration
 	// TCPGrace is how long after the end of the TCP connection the peer may
 	// still close the SMC-R connection in order.
 	TCPGrace time.Duration
@@ -233,7 +230,6 @@ func DefaultTimers(role Role) Timers {
 		CloseWait:      60 * time.Second,
 		AbortWait:      10 * time.Second,
 		UrgentWait:     60 * time.Second,
-		UrgentLinux:    200 * time.Millisecond,
 		TCPGrace:       2 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,

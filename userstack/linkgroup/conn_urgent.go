@@ -18,12 +18,14 @@ import (
 //
 // The receiver keeps the byte aside and lets the stream go on behind it as
 // soon as the reader gets there, whether the byte was asked for or not: then
-// the peer learns at once that it may go on. Linux does not always say so,
-// and two Linux kernels wait for each other until the connection ends. Toward
-// a Linux that has read all but the urgent byte the stream goes on after
-// Timers.UrgentLinux: it has kept the byte aside when it came. Toward others,
-// what waits behind an urgent byte that nobody confirms ends the connection
-// after Timers.UrgentWait.
+// the peer learns at once that it may go on. Linux does not always say so, and
+// two Linux kernels wait for each other until the connection ends: a program
+// that takes the byte with recv(MSG_OOB), having read all before it, leaves the
+// kernel's consumer cursor before the byte. To go on all the same would be
+// worse: the kernel counts what comes without the urgent byte but reads it from
+// that cursor, so that the program gets the urgent byte as data and never the
+// last byte (TestUrgentLinux). So what waits behind an urgent byte that nobody
+// confirms ends the connection after Timers.UrgentWait.
 
 // ProducedUrgent is [Conn.Produced] for n bytes of which the last is urgent.
 func (c *Conn) ProducedUrgent(now time.Time, n int) { c.produce(now, n, true) }
@@ -83,27 +85,14 @@ func (c *Conn) urgentConfirmed() {
 // to confirm while more waits.
 func (c *Conn) armUrgent() {
 	wait := c.g.cfg.Timers.UrgentWait
-	if c.g.peerIsLinux() {
-		wait = c.g.cfg.Timers.UrgentLinux
-	}
 	if c.urgentAt.IsZero() && c.urgentWaits() && c.prep > c.utx && c.pcons+1 == c.utx && wait > 0 {
 		c.urgentAt = c.g.now.Add(wait)
 		c.g.connTimer(c.urgentAt)
 	}
 }
 
-// peerIsLinux says that the peer deviates from the specification as Linux does.
-func (g *Group) peerIsLinux() bool {
-	return g.cfg.Version >= wire.Version2 && g.cfg.PeerOS == wire.OSLinux
-}
-
 // urgentTimeout is the end of the wait for the peer to confirm an urgent byte.
 func (c *Conn) urgentTimeout() {
-	if c.g.peerIsLinux() {
-		c.utx, c.utxNext = c.utxNext, 0
-		c.transmit()
-		return
-	}
 	c.g.log.Warn("peer does not confirm urgent data, connection reset", "token", c.token)
 	c.abort(ErrUrgentTimeout)
 }

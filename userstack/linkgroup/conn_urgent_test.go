@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -349,40 +350,156 @@ func TestUrgentRandom(t *testing.T) {
 	}
 }
 
-// TestUrgentLinux: a Linux peer that has read all but the urgent byte may never
-// confirm it. It has the byte, so that the stream goes on.
-func TestUrgentLinux(t *testing.T) {
-	wait := DefaultTimers(Server).UrgentLinux
-	r := newRig(t, Server, noTest)
-	r.open()
-	r.g.cfg.Version, r.g.cfg.PeerOS = wire.Version2, wire.OSLinux
-	r.urge(10)
-	r.expect("cdc+P+U")
-	r.done()
-	r.send(5)
-	r.got(8)
-	r.wait(2 * wait)
-	r.expect("")
-	r.got(1)
-	r.wait(wait - time.Millisecond)
-	r.expect("")
-	r.wait(2 * time.Millisecond)
-	r.expect("cdc")
-	if m, _ := wire.ParseCDC(r.last); m.Prod.Count != 15 {
-		t.Errorf("producer cursor %d, want 15", m.Prod.Count)
+// linuxReader is the receive side of Linux' SMC as far as urgent data goes: its
+// cursors, the number of bytes that it thinks can be read, and when it sends a
+// consumer cursor update (net/smc/smc_rx.c and smc_cdc.c, Linux 6.12).
+type linuxReader struct {
+	rmb        [16384]byte
+	prod, cons uint64
+	bytes      int // to be read
+	urg        uint64
+	valid      bool // the urgent byte was not read
+	skip       bool // it is to be skipped
+	inline     bool
+	forced     bool // an update is sent
+}
+
+func (x *linuxReader) arrive(prod uint64, urgent bool) {
+	n := int(prod - x.prod)
+	x.prod = prod
+	if urgent && n > 0 {
+		x.urg, x.valid = prod, true
+		if !x.inline {
+			n--
+		}
 	}
-	r.done()
-	// The confirmation may come with that of the data behind it, and the next
-	// urgent byte waits for its own.
-	r.got(6)
-	r.urge(1)
-	r.expect("cdc+P+U")
-	r.done()
-	r.send(1)
-	r.expect("")
-	r.got(1)
-	r.expect("cdc")
-	if r.c.State() != StateActive {
-		t.Errorf("state %s", r.c.State())
+	x.bytes += n
+}
+
+func (x *linuxReader) update(n int) {
+	x.cons += uint64(n)
+	if !x.valid && !x.skip {
+		return
+	}
+	switch left := int64(x.urg - x.cons); {
+	case x.inline && left == 0:
+		x.forced, x.valid = true, false
+	case !x.inline && left == 1:
+		x.cons++
+		x.forced, x.skip = true, false
+	case !x.inline && left < -1:
+		x.valid = false
+	}
+}
+
+// recv is recv() of a program that reads what is there.
+func (x *linuxReader) recv() string {
+	if x.bytes == 0 {
+		if x.valid {
+			x.update(0)
+		}
+		return ""
+	}
+	n := x.bytes
+	if x.valid && x.inline && n > 1 {
+		n--
+	}
+	s := string(x.rmb[x.cons : x.cons+uint64(n)])
+	x.bytes -= n
+	x.update(n)
+	return s
+}
+
+// recvOOB is recv(MSG_OOB).
+func (x *linuxReader) recvOOB() {
+	if x.valid && !x.inline {
+		x.valid = false
+		x.skip = x.urg-x.cons > 1
+		x.update(0)
+	}
+}
+
+// TestUrgentLinux sends "abc", "U" urgent, and "def" to a Linux that reads in
+// one way or another. Its program gets the right bytes, even where the kernel
+// never confirms the urgent one; then the connection ends.
+func TestUrgentLinux(t *testing.T) {
+	tests := []struct {
+		name   string
+		inline bool
+		steps  string // a read after the first piece, after the second: r recv, o recv(MSG_OOB), - nothing
+		stream string
+		hangs  bool
+	}{
+		{"read, then ignored", false, "r r", "abcdef", false},
+		{"unread, then taken, then read", false, "- or", "abcdef", false},
+		{"unread, then read, then taken", false, "- ro", "abcdef", false},
+		{"unread, then ignored", false, "- r", "abcdef", false},
+		{"read and confirmed, then taken", false, "rc or", "abc", true},
+		{"inline", true, "r r", "abcUdef", false},
+		{"inline, unread", true, "- rr", "abcUdef", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Server, noTest)
+			r.open()
+			x := &linuxReader{inline: tt.inline}
+			var got string
+			confirmed := uint64(0)
+			confirm := func() {
+				n := int(x.cons - confirmed)
+				confirmed, x.forced = x.cons, false
+				r.got(n)
+			}
+			deliver := func() {
+				r.take()
+				for _, a := range r.acts {
+					switch a.Kind {
+					case ActWrite:
+						copy(x.rmb[a.RemoteAddr-peerRMB.VAddr-16384:], r.c.sbuf[a.Off:a.Off+a.Len])
+					case ActSend:
+						m, _ := wire.ParseCDC(a.Message())
+						x.arrive(uint64(m.Prod.Count), m.Flags&wire.ProdUrgentPresent != 0)
+					}
+				}
+				r.acts = nil
+				r.do("ok")
+			}
+			read := func(how string) {
+				for _, k := range how {
+					switch k {
+					case 'r':
+						got += x.recv()
+					case 'o':
+						x.recvOOB()
+					case 'c':
+						confirm() // with data of its own
+					}
+					if x.forced {
+						confirm()
+					}
+				}
+			}
+			steps := strings.Fields(tt.steps)
+			copy(r.c.sbuf, "abcUdef")
+			r.send(3)
+			deliver()
+			read(steps[0])
+			r.urge(1)
+			deliver()
+			r.send(3)
+			deliver()
+			read(steps[1])
+			deliver()
+			read("rrr")
+			deliver()
+			read("rrr")
+			if got != tt.stream {
+				t.Errorf("the program reads %q, want %q", got, tt.stream)
+			}
+			r.wait(DefaultTimers(Server).UrgentWait + time.Second)
+			if hangs := errors.Is(r.c.WriteErr(), ErrUrgentTimeout); hangs != tt.hangs {
+				t.Errorf("ended for want of a confirmation: %v, want %v", hangs, tt.hangs)
+			}
+		})
 	}
 }
