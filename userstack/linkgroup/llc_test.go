@@ -264,7 +264,7 @@ func TestAddLinkRequest(t *testing.T) {
 // TestContinuations: each side has its own number of RMBs to tell (RFC 7609,
 // appendix A.3.3).
 func TestContinuations(t *testing.T) {
-	for _, n := range [][2]int{{1, 1}, {5, 1}, {1, 5}, {4, 3}, {9, 9}} {
+	for _, n := range [][2]int{{1, 1}, {5, 1}, {1, 5}, {4, 3}, {9, 9}, {255, 2}, {100, 255}} {
 		s := started(t, 1, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 		g := s.group(Server)
 		// A second link that is added late, when there are RMBs.

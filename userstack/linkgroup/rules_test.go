@@ -179,3 +179,31 @@ func TestBothSidesMove(t *testing.T) {
 		s.finish()
 	}
 }
+
+// TestDeleteRKeyMany: up to eight RMBs go in one DELETE RKEY (RFC 7609, appendix
+// A.3.7), and those that the peer does not know are named by the error mask.
+func TestDeleteRKeyMany(t *testing.T) {
+	s := started(t, 2, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.Timers.RMBIdle = time.Hour })
+	for range 11 {
+		s.hosts[Server].newIdleRMB()
+		s.settle()
+	}
+	s.trace = nil
+	for _, r := range s.group(Server).rmbs {
+		s.group(Server).retire(r)
+	}
+	s.group(Server).Tick(s.now)
+	s.hosts[Server].drain()
+	s.settle()
+	got := strings.Join(s.trace, " ")
+	for _, want := range []string{":delete-rkey(8)", "c1:re:delete-rkey(8)", ":delete-rkey(3)"} {
+		if !strings.Contains(strings.ReplaceAll(got, "c2:", "c1:"), want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+	if n := len(s.group(Client).rtokens); n != 1 || len(s.hosts[Server].rmbs) != 1 {
+		t.Errorf("the client knows %d RMBs of %d", n, len(s.hosts[Server].rmbs))
+	}
+	s.agree()
+	s.finish()
+}
