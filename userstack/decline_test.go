@@ -100,3 +100,51 @@ func TestFabricDiesDuringFirstContact(t *testing.T) {
 		t.Error("the times do not cover the whole first contact")
 	}
 }
+
+// TestNoDeclineAfterAccept: on a subsequent contact the server cannot decline any
+// more when it has accepted (RFC 7609, appendices C.1 and C.3): the client may
+// have written data already.
+func TestNoDeclineAfterAccept(t *testing.T) {
+	for name, edit := range map[string]func(*wire.Endpoint){
+		"queue pair": func(e *wire.Endpoint) { e.QPN++ },
+		"RKey":       func(e *wire.Endpoint) { e.RMB.RKey++ },
+		"element":    func(e *wire.Endpoint) { e.RMBEIndex = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{devices: 2})
+				c, s := b.connect()
+				var own linkgroup.ConnParams
+				c.g.do(func(time.Time) { own = c.core.Local() })
+				ct, st := b.tcp()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					p := scripted{t, ct}
+					p.send(wire.Proposal{
+						PeerID: b.client.peerIDNow(), GID: own.Link.GID, MAC: own.Link.MAC,
+						IPv4: prefix(1, 0).Masked(), Growth: make([]byte, wire.ProposalGrowthLinux),
+					})
+					if a := as[wire.Accept](p); a.FirstContact {
+						t.Error("ACCEPT of a first contact")
+					}
+					own.Token++
+					e := endpoint(b.client.peerIDNow(), own)
+					edit(&e)
+					p.send(wire.Confirm{Endpoint: e})
+				}()
+				_, err := b.server.Server(t.Context(), st)
+				<-done
+				wantBroken(t, err, nil)
+				st.SetLinger(0)
+				st.Close()
+				if n, err := ct.Read(make([]byte, 1)); err == nil {
+					t.Errorf("the client got %d bytes after ACCEPT", n)
+				}
+				ct.Close()
+				b.exchange(c, s, pattern(3, 1000))
+				b.finish(c, s)
+			})
+		})
+	}
+}
