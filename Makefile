@@ -27,7 +27,7 @@ E2E          = ./internal/e2e/...
 KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test lint cross race sim plant kernel e2e fuzz soak bench demo guest generate test-tools clean
+.PHONY: all help build install uninstall test lint cross race sim plant kernel e2e fuzz soak bench bench-rdma demo guest generate test-tools clean
 
 all: build
 
@@ -48,6 +48,7 @@ help:
   'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
   '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
+	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
@@ -123,6 +124,11 @@ bench: build
 	@$(GO) run -buildvcs=false ./internal/bench/smcrbench -smcr bin/smcr $(BENCHFLAGS)
 	$(say) 'benchmark: listings of 1 to 100,000 rows'
 	@$(GO) run -buildvcs=false ./internal/bench/listbench -smcr bin/smcr $(LISTFLAGS)
+
+bench-rdma: build
+	$(say) 'benchmark: software RoCE in user space beside that of the kernel'
+	@scripts/setup-test-tools bench-rdma
+	@$(GO) run -buildvcs=false ./internal/bench/rdmabench -smcr bin/smcr $(RDMAFLAGS)
 
 demo: build
 	@scripts/setup-test-tools demo

@@ -154,7 +154,7 @@ func (b *bed) pair(t *testing.T, server, client program) (fromServer, fromClient
 	r, serr := s.Wait(ctx)
 	if serr != nil || cerr != nil {
 		t.Fatalf("server %q: %v\n%s%s\nclient %q: %v\n%s%s\nrxe0:\n%s", server.argv, serr, r.Stdout, r.Stderr, client.argv, cerr, c.Stdout, c.Stderr,
-			b.must(t, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *"))
+			b.must(t, "sh", "-c", "rdma -d res show qp; cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *"))
 	}
 	counters := r.Stderr
 	if client.name == user.name {
