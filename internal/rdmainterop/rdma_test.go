@@ -45,13 +45,13 @@ func TestPrograms(t *testing.T) {
 			b.perf(t, p.tool, p.ours, 5, "-a", "-u", "18")
 		}
 		for _, p := range programs[3:] {
-			for _, size := range []string{"4096", "100000", "8388608"} {
+			for _, size := range []string{"4096", "8388608"} {
 				b.perf(t, p.tool, p.ours, 5, "-s", size, "-u", "18")
 			}
 		}
 	})
 	t.Run("path MTU", func(t *testing.T) {
-		for _, mtu := range []string{"256", "512", "1024", "2048"} {
+		for _, mtu := range []string{"256", "1024"} {
 			for _, p := range programs[:3] {
 				b.perf(t, p.tool, p.ours, 5, "-s", "500000", "-m", mtu, "-u", "18")
 			}
