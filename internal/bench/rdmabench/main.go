@@ -138,7 +138,23 @@ func run(ctx context.Context, o options) (err error) {
 			fmt.Fprintf(tw, "%s\t%d\t%.2f\t%.2f\t%s\t%.2f\t%s\t\n", t.what, size, m, n, unit, n/m, better)
 		}
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return b.overWire(ctx)
+}
+
+// overWire checks that what rxe sent did take the wire.
+func (b *bed) overWire(ctx context.Context) error {
+	r, err := b.Run(ctx, "cat", "/sys/class/net/r1/statistics/rx_bytes")
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(r.Stdout))
+	if err != nil || n < 1<<20 {
+		return fmt.Errorf("only %q bytes of rxe went over the veth pair: the kernel looped the rest, its figures are worthless", strings.TrimSpace(r.Stdout))
+	}
+	return nil
 }
 
 // setUp makes the two lanes.
