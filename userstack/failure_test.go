@@ -280,7 +280,7 @@ func TestClientLostGroup(t *testing.T) {
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
 		g := groups(b.client)[0]
-		g.lost(errors.New("test"))
+		g.lost(g.core.Links()[0].Local().QPN, errors.New("test"))
 		synctest.Wait()
 		b.w.SetLAN("lan", true)
 		ct, st := b.tcp()
@@ -299,6 +299,27 @@ func TestClientLostGroup(t *testing.T) {
 		c2, s2 := b.connect()
 		b.exchange(c2, s2, pattern(1, 1000))
 		b.finish(c2, s2)
+	})
+}
+
+// TestClientLostLink has the link that the server's ACCEPT named fail before the
+// client reads it: "out of sync" then says nothing of the link group, whose
+// other link lives on.
+func TestClientLostLink(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{devices: 2})
+		c, s := b.connect()
+		time.Sleep(time.Second)
+		if n := b.links(b.server); n != 2 {
+			t.Fatalf("%d links, want 2", n)
+		}
+		qpn := s.g.core.Links()[0].Local().QPN
+		b.ch.SetPort("eth0", false)
+		time.Sleep(time.Second)
+		s.g.lost(qpn, errors.New("declined: out of sync"))
+		b.exchange(c, s, pattern(1, 1000))
+		b.ch.SetPort("eth0", true)
+		b.finish(c, s)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"smcr/userstack/linkgroup"
@@ -197,8 +198,7 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		g.cancel(c)
 		var d *DeclineError
 		if errors.As(err, &d) && d.Code == wire.DiagSync {
-			// The client no longer has this link group: neither have we.
-			g.lost(d)
+			g.lost(local.Link.QPN, d)
 		}
 		return nil, err
 	}
@@ -219,10 +219,19 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 
 // lost ends a link group that the peer has ended without our knowing: nobody
 // is left to exchange messages with.
-func (g *group) lost(cause error) {
-	g.log.Warn("peer has lost this link group", "err", cause)
+//
+// qpn is the end of the link that ACCEPT named. If that link has failed since,
+// the client did not find it for this reason, and the group lives on.
+func (g *group) lost(qpn uint32, cause error) {
 	g.do(func(now time.Time) {
-		for _, l := range g.core.Links() {
+		links := g.core.Links()
+		if !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
+			return l.Local().QPN == qpn && l.State() == linkgroup.LinkActive
+		}) {
+			return
+		}
+		g.log.Warn("peer has lost this link group", "err", cause)
+		for _, l := range links {
 			g.core.LinkFailed(now, l, cause)
 		}
 	})

@@ -47,7 +47,7 @@ func (s *simulation) triggers(e *simfabric.Event) {
 			continue
 		}
 		if t.skip--; t.skip < 0 {
-			s.hits = append(s.hits, t.then)
+			s.hits, s.hitAt = append(s.hits, t.then), e.To
 			s.armed = append(s.armed[:i], s.armed[i+1:]...)
 			i--
 		}
@@ -182,40 +182,52 @@ func (s *simulation) planFailover(pairs int) {
 	s.later(1, wait)
 }
 
-// failover begins the other connections, and then lets one link fail.
+// failover begins the other connections, and then lets one link fail, mostly
+// when data has just arrived over it.
 func (s *simulation) failover(hold *simPair, pairs int) {
 	a, b := s.hosts[0], s.hosts[1]
 	span := time.Duration(1+s.rng.IntN(10)) * time.Millisecond
 	begun := []*simPair{hold}
 	for range pairs {
 		s.later(s.some(span), func() {
-			if p := s.launchBetween(a, b, true, false); p != nil {
+			// When a link has failed, a rendezvous may fail too.
+			if p := s.launchBetween(a, b, s.faults == 0, false); p != nil {
 				begun = append(begun, p)
 			}
 		})
 	}
-	s.later(span+s.some(20*time.Millisecond), func() {
+	fault := func() {
+		if !s.redundant() {
+			return
+		}
+		s.faults++
+		h, dev := s.hosts[s.rng.IntN(2)], fmt.Sprintf("eth%d", s.rng.IntN(2))
+		if s.hitAt.Host != "" && s.rng.IntN(4) > 0 {
+			h, dev = s.host(s.hitAt.Host), s.hitAt.NetDev
+		}
+		kind := s.rng.IntN(3)
 		for _, p := range begun {
 			for _, e := range p.ends {
-				if !e.done.Load() { // a rendezvous may fail
+				// An adapter that goes may take along what it acknowledged.
+				if !e.done.Load() || kind == 0 && s.hold {
 					p.sure = false
 				}
 			}
 		}
-		if !s.redundant() {
-			return
-		}
-		h := s.hosts[s.rng.IntN(2)]
-		dev := fmt.Sprintf("eth%d", s.rng.IntN(2))
-		switch n := s.rng.IntN(3); {
-		case n == 0 && !s.hold: // nothing that was acknowledged is lost
+		switch kind {
+		case 0:
 			h.h.Remove(dev)
-		case n <= 1:
+		case 1:
 			h.h.SetPort(dev, false)
-		default:
+		case 2:
 			s.breakQP()
 		}
-	})
+	}
+	if s.rng.IntN(4) == 0 {
+		s.later(span+s.some(20*time.Millisecond), fault)
+		return
+	}
+	s.armed = append(s.armed, simTrigger{skip: s.rng.IntN(60), then: fault})
 }
 
 // redundant says whether all link groups have two links, so that one may fail.

@@ -66,6 +66,7 @@ type simulation struct {
 	writes  []simWrite
 	armed   []simTrigger
 	hits    []func()
+	hitAt   simfabric.Place // where the last message came that was waited for
 	liar    *simHost
 	hold    bool // adapters may lose what they acknowledged
 	stopped *simHost
