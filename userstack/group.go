@@ -96,7 +96,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 	id := s.nextGroupID()
 	g.log = s.log.With("lgr", fmt.Sprintf("%x", id), "role", role.String())
 	timers := linkgroup.DefaultTimers(role)
-	// Programs are to see the end of a peer whose stack died within a second.
+	// Programs are to see within a second that the stack of their peer died.
 	timers.TCPGrace = 500 * time.Millisecond
 	if idle := s.cfg.GroupIdle; idle > 0 {
 		timers.Idle = idle

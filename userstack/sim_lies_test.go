@@ -12,9 +12,8 @@ import (
 
 // overheard are messages of the past, which a liar says again.
 type overheard struct {
-	mute  bool // the stopped host has stopped
-	past  [][]byte
-	plain int // forged messages that were sent
+	mute bool // the stopped host has stopped
+	past [][]byte
 }
 
 const maxOverheard = 64

@@ -210,6 +210,9 @@ type Timers struct {
 	// TCPGrace is how long after the end of the TCP connection the peer may
 	// still close the SMC-R connection in order.
 	TCPGrace time.Duration
+	// TCPGraceAlive is the same for a peer that speaks on the link and has
+	// ended the TCP connection by FIN.
+	TCPGraceAlive time.Duration
 	// Terminate is how long the message that deletes all links may take.
 	Terminate time.Duration
 	// RMBIdle is how long an RMB without connections is kept.
@@ -231,6 +234,7 @@ func DefaultTimers(role Role) Timers {
 		AbortWait:      10 * time.Second,
 		UrgentWait:     60 * time.Second,
 		TCPGrace:       2 * time.Second,
+		TCPGraceAlive:  10 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,
 		RMBIdle:        60 * time.Second,

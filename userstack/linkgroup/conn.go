@@ -90,7 +90,7 @@ type Conn struct {
 	wrShut, appClosed bool
 	aborting          bool
 	closeAt           time.Time // stranding timer
-	graceAt           time.Time
+	graceAt, tcpEndAt time.Time
 	urgentAt          time.Time
 	corkAt            time.Time
 	keepAt            time.Time

@@ -103,7 +103,8 @@ func (c *Conn) Abort(now time.Time) {
 
 // TCPClosed says that the TCP connection below ended, by FIN or RST. If the
 // peer has not said so on the link too within Timers.TCPGrace, the connection
-// is reset.
+// is reset. After a FIN a peer whose stack still speaks, if need be asked by
+// TEST LINK, may take Timers.TCPGraceAlive: a busy host may be that far behind.
 func (c *Conn) TCPClosed(now time.Time, reset bool) {
 	if c.state == StateClosed || !c.attached || c.aborting {
 		return
@@ -111,8 +112,32 @@ func (c *Conn) TCPClosed(now time.Time, reset bool) {
 	c.g.now = now
 	c.tcpReset = c.tcpReset || reset
 	if c.graceAt.IsZero() && !c.tcpExplained() {
-		c.graceAt = now.Add(c.g.cfg.Timers.TCPGrace)
+		c.tcpEndAt = now
+		c.graceAt = now.Add(c.g.cfg.Timers.TCPGrace / 4)
 		c.g.connTimer(c.graceAt)
+	}
+}
+
+// graceOver looks at a connection without TCP below, whose end the peer has
+// not explained for a while.
+func (c *Conn) graceOver(now time.Time) {
+	c.graceAt = time.Time{}
+	if c.tcpExplained() {
+		return
+	}
+	timers, l := &c.g.cfg.Timers, c.link
+	judge, last := c.tcpEndAt.Add(timers.TCPGrace), c.tcpEndAt.Add(timers.TCPGraceAlive)
+	switch heard := l.lastRx.After(c.tcpEndAt); {
+	case now.Before(judge):
+		c.graceAt = judge
+		if !heard && !c.tcpReset && l.state == LinkActive && l.qpOpen && !l.testing {
+			c.g.probe(l)
+		}
+	case heard && !c.tcpReset && now.Before(last):
+		c.graceAt = last
+	default:
+		c.g.log.Info("TCP connection ended and the peer has not said why, connection reset", "token", c.token)
+		c.abort(ErrReset)
 	}
 }
 
@@ -160,10 +185,7 @@ func (c *Conn) expire(now time.Time) {
 		c.urgentTimeout()
 	}
 	if due(c.graceAt, now) {
-		c.graceAt = time.Time{}
-		if !c.tcpExplained() {
-			c.abort(ErrReset)
-		}
+		c.graceOver(now)
 	}
 	if due(c.closeAt, now) {
 		c.closeAt = time.Time{}

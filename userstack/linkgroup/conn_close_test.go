@@ -23,6 +23,7 @@ import (
 //	in                   the peer's message with a byte of data
 //	ok                   completion of all that was sent
 //	60s ...              time passes
+//	test                 the peer answers TEST LINK
 //	fin rst              the TCP connection ends
 //	reuse delrkey fail   the peer gives its RMB element or RMB to others; the link fails
 func TestStates(t *testing.T) {
@@ -75,7 +76,10 @@ func TestStates(t *testing.T) {
 		{"abort after the peer's close", "C>:APPCLOSEWAIT1 abort>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrAborted},
 		{"bad message", "bad>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
 		{"overlay", "smash>:ACTIVE in>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
-		{"TCP FIN, never explained", "fin>:ACTIVE 1s>:ACTIVE 2s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrReset},
+		{"TCP FIN, never explained", "fin>:ACTIVE 1s>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
+		{"TCP FIN, never explained, peer alive", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 8s>:ACTIVE 2s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrReset},
+		{"TCP FIN, explained late", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 5s>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
+		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", ErrReset},
 		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP RST with D", "D>:APPCLOSEWAIT1 rst>:APPCLOSEWAIT1 3s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
 		{"TCP RST with C", "rst>:ACTIVE C>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
@@ -186,6 +190,8 @@ func (r *rig) do(ev string) {
 			delete(r.tok, r.link)
 			r.g.Sent(now, r.link, t)
 		}
+	case "test": // the answer
+		r.recv(r.link, wire.TestLink{Reply: true, UserData: r.link.testData})
 	case "fin", "rst":
 		r.c.TCPClosed(now, ev == "rst")
 	case "fail":

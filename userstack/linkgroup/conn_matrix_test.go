@@ -22,7 +22,7 @@ ACTIVE []
 	D: nothing; APPCLOSEWAIT1 = = =; -
 	C: nothing; APPCLOSEWAIT1 = = =; -
 	A: cdc+A; PROCESSABORT CLOSED = =; reset
-	fin: nothing; ACTIVE = PEERABORTWAIT CLOSED; reset
+	fin: nothing; ACTIVE = CLOSED =; reset
 	rst: nothing; ACTIVE = PEERABORTWAIT CLOSED; reset
 	fail: nothing; CLOSED = = =; reset
 PEERCLOSEWAIT1 [shut ok]
@@ -32,7 +32,7 @@ PEERCLOSEWAIT1 [shut ok]
 	D: nothing; PEERCLOSEWAIT2 = = =; -
 	C: nothing; APPFINCLOSEWAIT = = =; -
 	A: cdc+D+A; PROCESSABORT CLOSED = =; reset
-	fin: nothing; PEERCLOSEWAIT1 = PEERABORTWAIT CLOSED; reset
+	fin: nothing; PEERCLOSEWAIT1 = CLOSED =; reset
 	rst: nothing; PEERCLOSEWAIT1 = PEERABORTWAIT CLOSED; reset
 	fail: nothing; CLOSED = = =; reset
 PEERCLOSEWAIT1 [close ok]
@@ -42,7 +42,7 @@ PEERCLOSEWAIT1 [close ok]
 	D: nothing; PEERCLOSEWAIT2 = = CLOSED; timeout
 	C: nothing; CLOSED = = =; in order
 	A: cdc+C+A; PROCESSABORT CLOSED = =; reset
-	fin: nothing; PEERCLOSEWAIT1 = PEERABORTWAIT CLOSED; reset
+	fin: nothing; PEERCLOSEWAIT1 = CLOSED =; reset
 	rst: nothing; PEERCLOSEWAIT1 = PEERABORTWAIT CLOSED; reset
 	fail: nothing; CLOSED = = =; reset
 PEERCLOSEWAIT2 [shut ok D]
