@@ -47,6 +47,8 @@ type side struct {
 type setup struct {
 	devices  int  // soft-RoCE devices on the LAN, each
 	version1 bool // of SMC-R, and no enterprise ID
+
+	options []string // of smcr serve
 }
 
 // newBed makes both sides, on one LAN with the given number of devices each,
@@ -93,7 +95,7 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 		kernel.smcrun(t, "ueid", "add", eid)
 	}
 
-	user.serve(t)
+	user.serve(t, with.options...)
 	if !with.version1 {
 		user.smcrun(t, "ueid", "add", eid)
 	}

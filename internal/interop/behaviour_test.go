@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/internal/guest"
+	"smcr/userstack/wire"
 )
 
 var (
@@ -44,6 +45,16 @@ type behaviour struct {
 // urgentLimit is how long a sender behind urgent data is waited for.
 const urgentLimit = 5 * time.Second
 
+// Why something differs where one side is ours.
+const (
+	becauseReset  = "a reset ends TCP below by RST (RFC 7609, 4.8.2), and poll, recv and SO_ERROR tell the program of it as they do with TCP: HUP beside ERR, ECONNRESET in place of the end"
+	becauseLate   = "the first data for a peer that has closed makes the connection a reset, as with TCP, where Linux refuses it and goes on"
+	becauseOver   = "when both directions have ended nothing is left to be carried: the connection is closed at once, before the program closes its socket"
+	becauseLinger = "SO_LINGER with zero is a reset, as with TCP"
+	becauseShut   = "after shutdown(SHUT_RD) what the peer sends is thrown away, where Linux still has the program read it"
+	becauseUrgent = "two kernels wait for each other; a kernel that sends does not wait with us, and toward a kernel that does not confirm the urgent byte we buffer what follows"
+)
+
 // Steps wait=go are the moment at which the states of both sides are looked at.
 const moment = "wait=go"
 
@@ -57,82 +68,99 @@ var behaviours = []behaviour{
 		client: "recv=1000 drain touch=c wait=go send=300000 close",
 		server: "send=1000 shut=w touch=s wait=go recv=300000 drain close",
 	}, {
-		name:   "half-close-both",
-		client: "send=1000 shut=w recv=1000 drain touch=c wait=go close",
-		server: "recv=1000 drain send=1000 shut=w touch=s wait=go close",
+		name:    "half-close-both",
+		client:  "send=1000 shut=w recv=1000 drain touch=c wait=go close",
+		server:  "recv=1000 drain send=1000 shut=w touch=s wait=go close",
+		race:    true,
+		because: becauseOver,
 	}, {
-		name:   "close",
-		client: "send=10 wait=got close touch=closed",
-		server: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error pause=300 send=10 close",
+		name:    "close",
+		client:  "send=10 wait=got close touch=closed",
+		server:  "recv=10 touch=got wait=closed pause=300 poll drain send=10 pause=300 send=10 close",
+		because: becauseLate,
 	}, {
-		name:   "close-server",
-		client: "recv=10 touch=got wait=closed pause=300 poll drain send=10 error pause=300 send=10 close",
-		server: "send=10 wait=got close touch=closed",
+		name:    "close-server",
+		client:  "recv=10 touch=got wait=closed pause=300 poll drain send=10 pause=300 send=10 close",
+		server:  "send=10 wait=got close touch=closed",
+		because: becauseLate,
 	}, {
 		name:   "close-both",
 		client: "send=10 recv=10 touch=c wait=go close",
 		server: "send=10 recv=10 touch=s wait=go close",
 		race:   true,
 	}, {
-		name:   "close-unread",
-		client: "send=100 wait=sent pause=300 close touch=closed",
-		server: "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
+		name:    "close-unread",
+		client:  "send=100 wait=sent pause=300 close touch=closed",
+		server:  "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
+		because: becauseReset,
 	}, {
-		name:   "close-unread-server",
-		client: "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
-		server: "send=100 wait=sent pause=300 close touch=closed",
+		name:    "close-unread-server",
+		client:  "recv=100 send=5000 touch=sent wait=closed pause=300 poll send=100 error drain close",
+		server:  "send=100 wait=sent pause=300 close touch=closed",
+		because: becauseReset,
 	}, {
-		name:   "close-unread-after-data",
-		client: "send=100 wait=sent pause=300 close touch=closed",
-		server: "send=5000 touch=sent wait=closed pause=300 poll recv=100 drain send=100 close",
+		name:    "close-unread-after-data",
+		client:  "send=100 wait=sent pause=300 close touch=closed",
+		server:  "send=5000 touch=sent wait=closed pause=300 poll recv=100 drain send=100 close",
+		because: becauseReset,
 	}, {
-		name:   "close-unread-both",
-		client: "send=5000 touch=c wait=go close",
-		server: "send=5000 touch=s wait=go close",
-		race:   true,
+		name:    "close-unread-both",
+		client:  "send=5000 touch=c wait=go close",
+		server:  "send=5000 touch=s wait=go close",
+		race:    true,
+		because: becauseReset,
 	}, {
-		name:   "close-unread-blocked",
-		client: "recv=10 wait=full pause=300 close",
-		server: "send=10 eager=full stream error drain close",
+		name:    "close-unread-blocked",
+		client:  "recv=10 wait=full pause=300 close",
+		server:  "send=10 eager=full stream error drain close",
+		because: becauseReset,
 	}, {
-		name:   "linger",
-		client: "send=100 linger0 wait=got close touch=closed",
-		server: "recv=100 touch=got wait=closed pause=300 poll drain send=100 error pause=300 send=10 close",
+		name:    "linger",
+		client:  "send=100 linger0 wait=got close touch=closed",
+		server:  "recv=100 touch=got wait=closed pause=300 poll drain send=100 pause=300 send=10 close",
+		because: becauseLinger,
 	}, {
-		name:   "shutdown-read",
-		client: "send=10 shut=r touch=shut wait=sent pause=300 recv=10 poll close touch=closed",
-		server: "recv=10 wait=shut pause=300 send=5000 touch=sent wait=closed pause=300 send=10 drain close",
+		name:    "shutdown-read",
+		client:  "send=10 shut=r touch=shut wait=sent pause=300 recv=10 poll close touch=closed",
+		server:  "recv=10 wait=shut pause=300 send=5000 touch=sent wait=closed pause=300 send=10 drain close",
+		because: becauseShut,
 	}, {
 		name:   "slow-reader",
 		client: "send=8000000 shut=w drain close",
 		server: "pause=700 slow=1000000 recv=7000000 drain close",
 	}, {
-		name:   "windows-closed",
-		client: "eager=c wait=s wait=go take=s shut=w drain close",
-		server: "eager=s wait=c wait=go take=c shut=w drain close",
-		race:   true,
+		name:    "windows-closed",
+		client:  "eager=c wait=s wait=go take=s shut=w drain close",
+		server:  "eager=s wait=c wait=go take=c drain shut=w close",
+		race:    true,
+		because: becauseOver,
 	}, {
-		name:   "kill",
-		client: "send=10 wait=got kill",
-		server: "recv=10 touch=got drain send=10 error pause=300 send=10 close",
+		name:    "kill",
+		client:  "send=10 wait=got kill",
+		server:  "recv=10 touch=got drain send=10 pause=300 send=10 close",
+		because: becauseLate,
 	}, {
-		name:   "kill-server",
-		client: "recv=10 touch=got drain send=10 error pause=300 send=10 close",
-		server: "send=10 wait=got kill",
+		name:    "kill-server",
+		client:  "recv=10 touch=got drain send=10 pause=300 send=10 close",
+		server:  "send=10 wait=got kill",
+		because: becauseLate,
 	}, {
-		name:   "kill-unread",
-		client: "recv=10 wait=full pause=300 kill",
-		server: "send=10 eager=full stream error close",
+		name:    "kill-unread",
+		client:  "recv=10 wait=full pause=300 kill",
+		server:  "send=10 eager=full stream error close",
+		because: becauseReset,
 	}, {
-		name:   "urgent",
-		client: "send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
-		server: "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
-		limit:  urgentLimit,
+		name:    "urgent",
+		client:  "send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
+		server:  "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
+		limit:   urgentLimit,
+		because: becauseUrgent,
 	}, {
-		name:   "urgent-nonblocking",
-		client: "send=5 wait=got oob=! touch=oob sendnb=5 shut=w drain close",
-		server: "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
-		limit:  urgentLimit,
+		name:    "urgent-nonblocking",
+		client:  "send=5 wait=got oob=! touch=oob sendnb=5 shut=w drain close",
+		server:  "recv=5 touch=got wait=oob pri recvoob recv=5 drain close",
+		limit:   urgentLimit,
+		because: becauseUrgent,
 	}, {
 		name:   "urgent-inline",
 		client: "wait=inline send=5 wait=got oob=! touch=oob send=5 shut=w drain close",
@@ -144,10 +172,11 @@ var behaviours = []behaviour{
 		server: "recv=5 touch=got wait=oob recv=5 drain close",
 		limit:  urgentLimit,
 	}, {
-		name:   "urgent-mark",
-		client: "send=5 wait=got oob=! touch=oob pause=200 send=5 shut=w drain close",
-		server: "recv=5 touch=got wait=oob pri mark=1 recvoob recv=5 drain close",
-		limit:  urgentLimit,
+		name:    "urgent-mark",
+		client:  "send=5 wait=got oob=! touch=oob pause=200 send=5 shut=w drain close",
+		server:  "recv=5 touch=got wait=oob pri mark=1 recvoob recv=5 drain close",
+		limit:   urgentLimit,
+		because: becauseUrgent,
 	},
 }
 
@@ -157,8 +186,8 @@ func TestBehaviour(t *testing.T) {
 	kernel, user := newBed(t, 1)
 	// Many messages in one frame are hard to tell.
 	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off")
-	wire := newCapture(t, kernel.Guest, "k0")
-	wire.start(t)
+	messages := newCapture(t, kernel.Guest, "k0")
+	messages.start(t)
 	for i, role := range []struct {
 		name           string
 		client, server *side
@@ -169,8 +198,14 @@ func TestBehaviour(t *testing.T) {
 		t.Run(role.name, func(t *testing.T) {
 			for j, b := range behaviours {
 				t.Run(b.name, func(t *testing.T) {
-					got := b.observe(t, role.client, role.server, wire, uint16(6000+100*i+j))
-					b.compare(t, role.name, got)
+					want := b.want(t, role.name)
+					got := b.observe(t, role.client, role.server, messages, uint16(6000+100*i+j))
+					if got != want && !*updateHere {
+						// A busy machine may have been too slow for a pause.
+						t.Logf("once again: -recorded +now:\n%s", cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
+						got = b.observe(t, role.client, role.server, messages, uint16(6050+100*i+j))
+					}
+					b.compare(t, role.name, want, got)
 				})
 			}
 			at := netip.AddrPortFrom(netip.MustParseAddr(role.server.addr), uint16(6090+100*i))
@@ -188,73 +223,69 @@ func TestBehaviour(t *testing.T) {
 	}
 }
 
-// compare compares with what is recorded.
-func (b behaviour) compare(t *testing.T, role, got string) {
+// read returns a record, or nothing if there is none.
+func (b behaviour) read(t *testing.T, name string) string {
 	t.Helper()
-	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join(recorded, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-		return string(text)
+	text, err := os.ReadFile(filepath.Join(recorded, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
 	}
-	kernels, ours := read(b.name+".txt"), b.name+"."+role+".txt"
-	if kernels == "" {
+	return string(text)
+}
+
+// want returns what is recorded for a role.
+func (b behaviour) want(t *testing.T, role string) string {
+	t.Helper()
+	kernels, ours := b.read(t, b.name+".txt"), b.read(t, b.name+"."+role+".txt")
+	switch {
+	case kernels == "":
 		t.Fatalf("no record of two kernels: go test -run TestTwoKernels/%s -update-kernels", b.name)
+	case ours == "":
+		return kernels
+	case ours == kernels:
+		t.Error("here as with two kernels: the record for this role is to be removed")
+	case b.because == "":
+		t.Error("differs from two kernels without a reason")
 	}
-	if *updateHere {
-		var err error
-		if got != kernels {
-			err = os.WriteFile(filepath.Join(recorded, ours), []byte(got), 0o644)
-		} else if err = os.Remove(filepath.Join(recorded, ours)); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		if err != nil {
-			t.Fatal(err)
+	return ours
+}
+
+// compare compares with what is recorded, or records it.
+func (b behaviour) compare(t *testing.T, role, want, got string) {
+	t.Helper()
+	if !*updateHere {
+		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+			t.Errorf("-recorded +now:\n%s", diff)
 		}
 		return
 	}
-	want := read(ours)
-	switch {
-	case want == "":
-		want = kernels
-	case want == kernels:
-		t.Errorf("%s is the same as two kernels: remove it", ours)
-	case b.because == "":
-		t.Errorf("%s differs from two kernels without a reason", ours)
+	file := filepath.Join(recorded, b.name+"."+role+".txt")
+	var err error
+	if got != b.read(t, b.name+".txt") {
+		err = os.WriteFile(file, []byte(got), 0o644)
+	} else if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("-recorded +now:\n%s", diff)
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
 // observe runs the programs and returns what they saw, the states and what
 // went over the wire.
-func (b behaviour) observe(t *testing.T, client, server *side, wire *capture, port uint16) string {
+func (b behaviour) observe(t *testing.T, client, server *side, messages *capture, port uint16) string {
 	t.Helper()
-	from := wire.size()
+	from := messages.size()
 	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
 	defer cancel()
 	shared, done := client.exchange(t, server)
 	defer done()
-	at := netip.AddrPortFrom(netip.MustParseAddr(server.addr), port).String()
-	start := func(s *side, command, steps string) *guest.Cmd {
-		args := []string{"-dir", shared}
-		if b.limit > 0 {
-			args = append(args, "-limit", b.limit.String())
-		}
-		argv := s.peerArgs(command, append(append(args, at), strings.Fields(steps)...)...)
-		c := s.Command(append(append([]string{}, s.prefix...), argv...)...)
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	commands := []*guest.Cmd{start(server, "accept", b.server)}
+	at := netip.AddrPortFrom(netip.MustParseAddr(server.addr), port)
+	commands := []*guest.Cmd{server.script(t, "accept", shared, b.limit, at, b.server)}
 	if err := commands[0].WaitStdout(ctx, "listening"); err != nil {
 		t.Fatal(err)
 	}
-	commands = append(commands, start(client, "connect", b.client))
+	commands = append(commands, client.script(t, "connect", shared, b.limit, at, b.client))
 	var states []string
 	if slices.Contains(strings.Fields(b.client), moment) {
 		host := filepath.Join(client.Share(), filepath.Base(shared))
@@ -293,8 +324,12 @@ func (b behaviour) observe(t *testing.T, client, server *side, wire *capture, po
 	for _, s := range []*side{client, server} {
 		eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
 	}
-	frames := wire.since(t, from)
-	told, err := story(frames, port, b.race)
+	frames := messages.since(t, from)
+	var without wire.ProducerFlags
+	if !strings.Contains(b.client+b.server, "eager") && !strings.Contains(b.server, "slow") {
+		without = wire.ProdWriterBlocked // by chance
+	}
+	told, err := story(frames, port, b.race, without)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,11 +339,28 @@ func (b behaviour) observe(t *testing.T, client, server *side, wire *capture, po
 	return text.String() + told
 }
 
+// script starts a peer that does steps; dir is where their files are.
+func (s *side) script(t *testing.T, command, dir string, limit time.Duration, at netip.AddrPort, steps string) *guest.Cmd {
+	t.Helper()
+	args := []string{"-dir", dir}
+	if limit > 0 {
+		args = append(args, "-limit", limit.String())
+	}
+	argv := s.peerArgs(command, append(append(args, at.String()), strings.Fields(steps)...)...)
+	c := s.Command(append(append([]string{}, s.prefix...), argv...)...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // stateAt names the state of the connection to or from a port.
 func stateAt(t *testing.T, s *side, port uint16) string {
 	t.Helper()
 	list := slices.DeleteFunc(query[connection](t, s, "connection", "list"), func(c connection) bool {
-		return c.State == "LISTEN" || c.Local.Port() != port && c.Remote.Port() != port
+		// Linux lists none where TCP below has ended in both directions.
+		unnamed := c.Local.Port() == 0 && c.State != "INIT"
+		return c.State == "LISTEN" || !unnamed && c.Local.Port() != port && c.Remote.Port() != port
 	})
 	if len(list) != 1 {
 		return fmt.Sprintf("none: %+v", list)

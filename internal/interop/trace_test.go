@@ -240,8 +240,8 @@ func cdcFlags(m wire.CDC) string {
 
 // story tells what the frames of one connection say: the CLC messages, the
 // changes of the state flags of CDC in their order, other flags that each side
-// used, and which side ended TCP. With race each side is told for itself.
-func story(frames []frame, port uint16, race bool) (string, error) {
+// used but for those without, and how TCP ended. With race each side is told for itself.
+func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (string, error) {
 	var client netip.Addr
 	name := func(f frame) string {
 		if f.from == client {
@@ -272,7 +272,9 @@ func story(frames []frame, port uint16, race bool) (string, error) {
 		case f.flags&(tcpFIN|tcpRST) != 0:
 			tcp[who] = f.String()
 		case f.cdc != nil:
-			flags[who] |= f.cdc.Flags
+			if f.cdc.Flags&wire.ProdFailoverVerify == 0 {
+				flags[who] |= f.cdc.Flags &^ without
+			}
 			if f.cdc.State != state[who] {
 				states = append(states, who+" "+cdcFlags(wire.CDC{State: f.cdc.State}))
 				state[who] = f.cdc.State
@@ -289,8 +291,13 @@ func story(frames []frame, port uint16, race bool) (string, error) {
 	for _, who := range []string{"client", "server"} {
 		text += who + " flags: " + cdcFlags(wire.CDC{Flags: flags[who]}) + "\n"
 	}
-	for _, who := range []string{"client", "server"} {
-		text += who + " tcp: " + tcp[who] + "\n"
+	switch {
+	case tcp["client"] == "RST" || tcp["server"] == "RST":
+		text += "tcp: reset\n" // the other's FIN may come before that or not
+	case tcp["client"] == "FIN" && tcp["server"] == "FIN":
+		text += "tcp: ended in order\n"
+	default:
+		text += fmt.Sprintf("tcp: ended by client %s, by server %s\n", tcp["client"], tcp["server"])
 	}
 	return text, nil
 }

@@ -19,11 +19,11 @@ func TestTwoKernels(t *testing.T) {
 	}
 	a, b := guest.Pair(t)
 	server, client := newKernel(t, a, kernelAddr), newKernel(t, b, userAddr)
-	wire := newCapture(t, a, "eth0")
-	wire.start(t)
+	messages := newCapture(t, a, "eth0")
+	messages.start(t)
 	for i, b := range behaviours {
 		t.Run(b.name, func(t *testing.T) {
-			got := b.observe(t, client, server, wire, uint16(6000+i))
+			got := b.observe(t, client, server, messages, uint16(6000+i))
 			if err := os.WriteFile(filepath.Join(recorded, b.name+".txt"), []byte(got), 0o644); err != nil {
 				t.Fatal(err)
 			}
