@@ -217,8 +217,8 @@ func TestCollisionsEverywhere(t *testing.T) {
 		list := happenings()
 		for _, a := range list {
 			for _, b := range list {
-				// With delays, every other step: the others are much the same.
-				for steps := 0; !t.Failed(); steps += 1 + min(1, int(v.delay)) {
+				// With delays, every third step: the others are much the same.
+				for steps := 0; !t.Failed(); steps += 1 + 2*min(1, int(v.delay)) {
 					met := true
 					t.Run(fmt.Sprintf("%+v/%s %s/%s %s/%d", v, a.who, a.name, b.who, b.name, steps), func(t *testing.T) {
 						met = collide(t, a, b, steps, v)
