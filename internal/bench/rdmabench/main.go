@@ -111,6 +111,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	fmt.Printf("Linux %s in QEMU, %d processors, emulated; veth, MTU %d; %d rounds\n", g.Kernel(), o.cpus, o.mtu, o.rounds)
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	defer func() { err = errors.Join(err, tw.Flush()) }() // what was measured before an error, too
 	fmt.Fprintln(tw, "operation\tbytes\trxe\tsoftroce\tunit\tratio\tbetter is\t")
 	for _, t := range tests {
 		for _, size := range o.sizes {
@@ -137,9 +138,6 @@ func run(ctx context.Context, o options) (err error) {
 			m, n := bench.Median(rxe), bench.Median(soft)
 			fmt.Fprintf(tw, "%s\t%d\t%.2f\t%.2f\t%s\t%.2f\t%s\t\n", t.what, size, m, n, unit, n/m, better)
 		}
-	}
-	if err := tw.Flush(); err != nil {
-		return err
 	}
 	return b.overWire(ctx)
 }
