@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,10 @@ import (
 const (
 	// commandLimit bounds each command in the guest.
 	commandLimit = time.Minute
+
+	// guestLimit bounds the life of a guest: more than a test takes on a
+	// machine that is busy with others.
+	guestLimit = 20 * time.Minute
 
 	netns      = "user"
 	kernelAddr = "10.7.2.1"
@@ -47,6 +52,7 @@ type side struct {
 type setup struct {
 	devices  int  // soft-RoCE devices on the LAN, each
 	version1 bool // of SMC-R, and no enterprise ID
+	mtu      int  // of the LAN: of 1500, the default, RoCE makes a path MTU of 1024, of 9000 one of 4096
 
 	options []string // of smcr serve
 }
@@ -60,11 +66,14 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 
 func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	t.Helper()
-	g := guest.New(t, guest.Config{Name: "linux"})
+	mtu := cmp.Or(with.mtu, 1500)
+	g := guest.New(t, guest.Config{Name: "linux", Limit: guestLimit})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
 	b := &bed{Guest: g}
 	b.programs(t)
 	kernel = &side{bed: b, backend: "kernel", addr: kernelAddr, sockets: []string{"-smc"}}
+	// Signals by which the Go runtime preempts goroutines interrupt a connect.
+	kernel.under = []string{"env", "GODEBUG=asyncpreemptoff=1"}
 	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
 	user.under = []string{b.smcr, "run", "--mode", "user", "--"}
 
@@ -83,8 +92,8 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	kernel.run(t, "ip", "link", "set", "lan", "up")
 	for i := range with.devices {
 		// The kernel's end of its own wire to the bridge is k0, k1.
-		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i))
-		b.wire(t, user, fmt.Sprintf("u%d", i), addrOf(userAddr, i))
+		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i), mtu)
+		b.wire(t, user, fmt.Sprintf("u%d", i), addrOf(userAddr, i), mtu)
 		rxe := fmt.Sprintf("rxe%d", i)
 		if err := g.AddRXE(t.Context(), rxe, fmt.Sprintf("k%d", i)); err != nil {
 			t.Fatal(err)
@@ -113,7 +122,7 @@ func (s *side) serve(t *testing.T, args ...string) {
 	t.Cleanup(func() {
 		r := s.stop(t, c)
 		if t.Failed() {
-			t.Logf("log of the stack:\n%s", r.Stderr[max(0, len(r.Stderr)-20000):])
+			t.Logf("log of the stack:\n%s", r.Stderr[max(0, len(r.Stderr)-200<<10):])
 		}
 	})
 	eventually(t, "the stack answers", func() bool {
@@ -150,11 +159,11 @@ func addrOf(first string, i int) string {
 }
 
 // wire gives a side a netdev on the LAN.
-func (b *bed) wire(t *testing.T, s *side, name, addr string) {
+func (b *bed) wire(t *testing.T, s *side, name, addr string, mtu int) {
 	t.Helper()
 	port := "p" + name
 	commands := [][]string{
-		{"ip", "link", "add", port, "type", "veth", "peer", "name", name},
+		{"ip", "link", "add", port, "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", name, "mtu", fmt.Sprint(mtu)},
 		{"ip", "link", "set", port, "master", "lan", "up"},
 	}
 	if len(s.prefix) > 0 {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -190,13 +191,20 @@ func (o *options) serve() error {
 
 // each makes the connections and hands them to use with their numbers.
 func (o *options) each(use func(c conn, i int) error) error {
+	var slowest atomic.Int64
 	one := func(i int) error {
 		c, sa, err := o.socket()
 		if err != nil {
 			return err
 		}
+		begin := time.Now()
 		if err := unix.Connect(int(c), sa); err != nil {
 			return errors.Join(os.NewSyscallError("connect", err), c.Close())
+		}
+		for took := int64(time.Since(begin)); ; {
+			if old := slowest.Load(); took <= old || slowest.CompareAndSwap(old, took) {
+				break
+			}
 		}
 		return use(c, i)
 	}
@@ -218,7 +226,8 @@ func (o *options) each(use func(c conn, i int) error) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Printf("%d connections done in %v\n", o.n, time.Since(begin).Round(time.Millisecond))
+	fmt.Printf("%d connections done in %v, slowest connect %v\n", o.n,
+		time.Since(begin).Round(time.Millisecond), time.Duration(slowest.Load()).Round(time.Millisecond))
 	if o.hold {
 		return unix.Pause()
 	}
