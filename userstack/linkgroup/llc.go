@@ -339,6 +339,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 	if !first && !added {
 		return
 	}
+	g.committed = g.committed || added
 	if err := g.checkConfirmLink(l, m); err != nil {
 		if first {
 			g.die(err)
@@ -347,7 +348,6 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		}
 		return
 	}
-	g.committed = g.committed || added
 	if g.cfg.Role == Client {
 		if err := g.env.ReadyQP(l); err != nil {
 			if first {

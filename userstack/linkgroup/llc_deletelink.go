@@ -156,8 +156,10 @@ func (g *Group) replyDelete(l *Link) {
 			return
 		}
 	}
+	if l != via && !l.drained() {
+		l.closeQP() // what has not completed is repeated over another link
+	}
 	if l != via {
-		l.closeQP()
 		g.unhook(l)
 	}
 	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)
