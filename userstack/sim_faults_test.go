@@ -227,7 +227,11 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 		s.later(span+s.some(20*time.Millisecond), fault)
 		return
 	}
-	s.armed = append(s.armed, simTrigger{skip: s.rng.IntN(60), then: fault})
+	then := fault
+	if late := s.some(time.Millisecond); s.rng.IntN(3) > 0 { // acknowledged, but perhaps not seen
+		then = func() { s.later(late, fault) }
+	}
+	s.armed = append(s.armed, simTrigger{skip: s.rng.IntN(60), then: then})
 }
 
 // redundant says whether all link groups have two links, so that one may fail.

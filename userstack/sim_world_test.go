@@ -142,6 +142,10 @@ func newSimulation(seed uint64, logs bool) *simulation {
 	case 2:
 		conf.Loss = 0.005
 	}
+	if r.IntN(2) == 0 {
+		conf.Hold = s.some(3 * time.Millisecond)
+	}
+	s.hold = conf.Hold > 0
 	s.w = simfabric.New(conf)
 	n := 2
 	switch s.mode {

@@ -78,5 +78,8 @@ func (q *qp) forget() {
 		q.w.observe(&Event{Kind: EventChange, From: q.where(), Note: "loses a message that it has acknowledged"})
 		back(q.held[i].undo)
 	}
+	for _, h := range q.held {
+		q.rcq.push(rdmaverbs.WC{ID: h.wc.ID, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
+	}
 	q.held, q.undo = nil, nil
 }
