@@ -96,22 +96,31 @@ func (h *clc) read(ctx context.Context) (wire.CLC, error) {
 }
 
 func (h *clc) readMsg() (wire.CLC, error) {
-	if _, err := io.ReadFull(h.tcp, h.buf[:wire.HeaderLen]); err != nil {
+	if _, err := io.ReadFull(h.tcp, h.buf[:wire.HeaderLen]); errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, fmt.Errorf("%w: read CLC header: %w", errCLC, err)
+	} else if err != nil {
 		return nil, fmt.Errorf("userstack: read CLC header: %w", err)
 	}
 	hd, err := wire.ParseHeader(h.buf[:wire.HeaderLen])
 	if err != nil {
-		return nil, fmt.Errorf("userstack: peer sent no CLC message: %w", err)
+		return nil, fmt.Errorf("%w: peer sent no CLC message: %w", errCLC, err)
 	}
-	if _, err := io.ReadFull(h.tcp, h.buf[wire.HeaderLen:hd.Length]); err != nil {
+	if _, err := io.ReadFull(h.tcp, h.buf[wire.HeaderLen:hd.Length]); err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, fmt.Errorf("%w: read %s: %w", errCLC, hd.Type, io.ErrUnexpectedEOF)
+	} else if err != nil {
 		return nil, fmt.Errorf("userstack: read %s: %w", hd.Type, err)
 	}
 	m, err := wire.ParseCLC(h.buf[:hd.Length])
 	if err != nil {
-		return nil, fmt.Errorf("userstack: %w", err)
+		return nil, fmt.Errorf("%w: %w", errCLC, err)
 	}
 	return m, nil
 }
+
+// errCLC means that the peer sent something else than the CLC messages that may
+// come. The TCP connection ends: what follows cannot be told from data (RFC 7609,
+// appendix C.6).
+var errCLC = errors.New("userstack: protocol error")
 
 func (h *clc) write(m wire.CLC) error {
 	b, err := m.AppendBinary(nil)
@@ -182,7 +191,9 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience t
 			if d, ok := g.m.(wire.Decline); ok {
 				return &DeclineError{Remote: true, Code: d.Diagnosis}
 			}
-			return fmt.Errorf("userstack: unexpected %s", g.m.CLCType())
+			return fmt.Errorf("%w: unexpected %s", errCLC, g.m.CLCType())
+		} else if errors.Is(g.err, errCLC) {
+			return g.err
 		}
 		return err
 	case g := <-ch:
@@ -202,7 +213,7 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience t
 		if d, ok := g.m.(wire.Decline); ok {
 			return &DeclineError{Remote: true, Code: d.Diagnosis}
 		}
-		return fmt.Errorf("userstack: unexpected %s", g.m.CLCType())
+		return fmt.Errorf("%w: unexpected %s", errCLC, g.m.CLCType())
 	}
 }
 

@@ -193,9 +193,12 @@ func (g *group) event(f func(now time.Time) error) (err error) {
 }
 
 // abandon ends a link group whose first contact failed, and declines if it is
-// not too late for that.
+// not too late for that and the peer keeps to the protocol.
 func (h *clc) abandon(g *group, c *Conn, cause error) error {
 	g.drop(c)
+	if errors.Is(cause, errCLC) {
+		return cause
+	}
 	if errors.Is(cause, linkgroup.ErrNoFallback) {
 		return tooLate(cause)
 	}
