@@ -49,11 +49,18 @@ func samePrefix(a, b netip.Prefix) bool {
 	return a.IsValid() && b.IsValid() && a.Bits() == b.Bits() && a.Masked() == b.Masked()
 }
 
-// prefixOf returns the prefix of rt that holds addr.
+// prefixOf returns the address and prefix of rt for a TCP connection from addr:
+// addr itself, or where the route leads over another netdev, as it does when
+// that of addr is down, the address there in whose subnet addr is.
 func (rt *Route) prefixOf(addr netip.Addr) (netip.Prefix, bool) {
 	addr = addr.Unmap().WithZone("")
 	for _, p := range rt.Local {
 		if p.Addr() == addr {
+			return p, true
+		}
+	}
+	for _, p := range rt.Local {
+		if p.Contains(addr) {
 			return p, true
 		}
 	}
