@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"smcr/userstack/linkgroup"
@@ -36,6 +37,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		return nil, h.decline(err)
 	}
 	id := s.identity(devs[0])
+	devs = s.linkedFirst(devs, remote.Addr())
 	offer, t, devs2 := s.offer(devs, rt, local.Addr())
 	d, err := devs[0].core(netip.Prefix{})
 	if rt.Gateway.IsValid() {
@@ -91,6 +93,38 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		return h.clientFirst(ctx, acc, t, devs, lan{rt, local.Addr(), remote.Addr(), pnetID})
 	}
 	return h.clientNext(ctx, acc, t, rt.VLAN)
+}
+
+// linkedFirst puts devices that carry links to the peer before those that do
+// not, because they have just come up: a server finds its link group by the GID
+// of a link, and would make another one (RFC 7609, section 3.5.2.2).
+func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
+	linked := map[int]bool{}
+	for _, g := range s.groupList() {
+		if g.role != linkgroup.Client {
+			continue
+		}
+		g.do(func(time.Time) {
+			if g.peerAddr != remote || !g.core.CanAccept() {
+				return
+			}
+			for _, l := range g.core.Links() {
+				if l.State() == linkgroup.LinkActive {
+					linked[l.Dev().ID] = true
+				}
+			}
+		})
+	}
+	slices.SortStableFunc(devs, func(a, b *device) int {
+		switch {
+		case linked[a.id] == linked[b.id]:
+			return 0
+		case linked[a.id]:
+			return -1
+		}
+		return 1
+	})
+	return devs
 }
 
 // clientFirst creates the link group that the server's ACCEPT begins.

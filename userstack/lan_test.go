@@ -78,3 +78,29 @@ func TestDevicePluggedIn(t *testing.T) {
 		b.finish(c2, s2)
 	})
 }
+
+// TestDeviceWithoutLink: while a device has come up and its link has not, a new
+// connection still finds the link group.
+func TestDeviceWithoutLink(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{devices: 2})
+		c, s := b.connect()
+		time.Sleep(time.Second)
+		b.ch.SetPort("eth0", false)
+		time.Sleep(time.Second)
+		if n := b.links(b.server); n != 1 {
+			t.Fatalf("%d links with one device, want 1", n)
+		}
+		b.ch.SetPort("eth0", true)
+		c2, s2 := b.connect()
+		if c2.g != c.g || s2.g != s.g {
+			t.Error("the new connection has a link group of its own")
+		}
+		time.Sleep(time.Second)
+		if n := b.links(b.client); n != 2 {
+			t.Errorf("%d links with both devices, want 2", n)
+		}
+		b.finish(c, s)
+		b.finish(c2, s2)
+	})
+}
