@@ -20,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/internal/netnstest"
 )
 
 // writeFile fills a file with size random bytes and returns their digest.
@@ -58,17 +60,18 @@ func (l *lab) curl(limit time.Duration, args ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func TestNginxCurl1GiB(t *testing.T) {
-	const size = 1 << 30
-	l := newLab(t, "nginx", "curl", "tshark")
-	dir := t.TempDir()
+// nginx starts nginx on host A with one file of size random bytes, big, in dir
+// and returns its digest.
+func (l *lab) nginx(dir string, size int64) (nginx *netnstest.Process, digest string) {
+	t := l.t
+	t.Helper()
 	// nginx's workers run as another user.
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	digest := writeFile(t, filepath.Join(dir, "big"), size)
+	digest = writeFile(t, filepath.Join(dir, "big"), size)
 	conf := filepath.Join(dir, "nginx.conf")
 	err := os.WriteFile(conf, fmt.Appendf(nil, `
 daemon off;
@@ -90,10 +93,18 @@ http {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nginx := l.under(l.A, "nginx", "-e", "stderr", "-c", conf)
+	nginx = l.under(l.A, "nginx", "-e", "stderr", "-c", conf)
 	if err := l.A.WaitListen(80, startTime); err != nil {
 		t.Fatal(err, nginx.Log())
 	}
+	return nginx, digest
+}
+
+func TestNginxCurl1GiB(t *testing.T) {
+	const size = 1 << 30
+	l := newLab(t, "nginx", "curl", "tshark")
+	dir := t.TempDir()
+	nginx, digest := l.nginx(dir, size)
 	w := l.watch()
 	start := time.Now()
 	if got := l.curl(4*time.Minute, "http://"+l.A.Addr()+"/big"); got != digest {
