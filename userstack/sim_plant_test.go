@@ -58,7 +58,6 @@ var plantedBugs = []plantedBug{
 	{name: "a closed connection waits for ever", file: "linkgroup/conn_close.go", old: "	c.closeAt = at\n", new: ""},
 	{name: "a reset is not answered", file: "linkgroup/conn_close.go", old: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))\n	c.transmit()\n", new: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.aborting = false\n"},
 	{name: "a connection is counted on its old link", file: "linkgroup/conn_tx.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
-	{name: "completions that come while the lock is held wait", file: "group.go", old: "		if !g.pollWanted.Load() || !g.mu.TryLock() {\n			return\n		}\n", new: "		return\n"},
 }
 
 // plantedSeeds is how many seeds may go by before a bug is caught.

@@ -371,12 +371,12 @@ func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
 	s.open++
 	s.trace.notef("%s>%s connection %d: %d and %d bytes to send", a.name, b.name, p.id, p.ends[0].total, p.ends[1].total)
 	timeout := 100*time.Second + s.some(time.Second)
-	if !sure && s.rng.IntN(4) == 0 {
+	if !sure && !gentle && s.rng.IntN(4) == 0 {
 		timeout = s.some(50 * time.Millisecond)
 	}
 	p.launch(timeout)
 	// The stacks find dead peers themselves. Programs give up on liars only.
-	if p.tainted {
+	if a == s.liar || b == s.liar {
 		s.w.After(2*time.Minute, func() { p.giveUp() })
 	}
 	s.w.After(15*time.Minute, func() {
