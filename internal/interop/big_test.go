@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// shortConns is how many connections come one after another in each
+	// direction: 2,000 in all.
+	shortConns = 1000
+
+	// longLimit bounds what takes a minute on an idle machine.
+	longLimit = 8 * time.Minute
+
+	// stallLimit is what no connect may take. Linux puts off a first contact
+	// for 3 s where it misses ADD LINK, and sends a SYN again after 1 s. The
+	// rest is for a machine that is busy.
+	stallLimit = 2500 * time.Millisecond
+)
+
+// TestBig has messages of 64 MiB, and connections that are many: the server is
+// once here and once there.
+func TestBig(t *testing.T) {
+	kernel, user := newBedOf(t, setup{devices: 1, mtu: 9000})
+	for i, tt := range []struct {
+		name           string
+		client, server *side
+	}{
+		{"KernelToUser", kernel, user},
+		{"UserToKernel", user, kernel},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			at := netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5500+i))
+			stop := tt.server.start(t, "listening", "serve", at.String())
+			c := count(t, tt.client, tt.server)
+			// The group stays, however long nobody uses it.
+			tt.client.start(t, "done", "echo", "-hold", at.String())
+			t.Run("64MiB", func(t *testing.T) { tt.client.long(t, "echo", at, "-bytes", fmt.Sprint(64<<20)) })
+			t.Run("Parallel", func(t *testing.T) {
+				tt.client.long(t, "echo", at, "-n", "40", "-parallel", "-bytes", fmt.Sprint(1<<20))
+			})
+			t.Run("Short", func(t *testing.T) { testShort(t, tt.client, tt.server, user, at) })
+			c.want(t, 1+1+40+shortConns)
+			for _, s := range []*side{kernel, user} {
+				role := "CLNT"
+				if s == tt.server {
+					role = "SERV"
+				}
+				n := 0
+				for _, g := range query[linkGroup](t, s, "linkgroup", "list") {
+					if g.Role == role {
+						n++
+					}
+				}
+				if n != 1 {
+					t.Errorf("%s: %d link groups as %s, want all connections on one", s.backend, n, role)
+				}
+			}
+			if r := stop(); strings.Contains(r.Stdout, "reset") || strings.Contains(r.Stdout, "failed") {
+				t.Errorf("%s: server: %s%s", tt.server.backend, r.Stdout, r.Stderr)
+			}
+		})
+	}
+	wantQuiet(t, user)
+}
+
+// long is connect for what takes long.
+func (s *side) long(t *testing.T, command string, to netip.AddrPort, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), longLimit)
+	defer cancel()
+	r, err := s.try(ctx, s.peerArgs(command, append(args, to.String())...)...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", s.backend, err, r.Stdout)
+	}
+	t.Logf("%s: %s", s.backend, strings.TrimSpace(r.Stdout))
+	return r.Stdout
+}
+
+// testShort makes connections one after another. None stalls, and of none
+// anything stays with the stack.
+func testShort(t *testing.T, client, server, user *side, at netip.AddrPort) {
+	batch := func(n int) {
+		t.Helper()
+		begin := time.Now()
+		out := client.long(t, "echo", at, "-n", strconv.Itoa(n), "-bytes", "500")
+		m := regexp.MustCompile(`slowest connect (\S+)`).FindStringSubmatch(out)
+		if m == nil {
+			t.Fatalf("%q", out)
+		}
+		if slowest, err := time.ParseDuration(m[1]); err != nil || slowest > stallLimit {
+			t.Errorf("a connect took %s (%v), want at most %v", m[1], err, stallLimit)
+		}
+		t.Logf("%.0f connections/s", float64(n)/time.Since(begin).Seconds())
+		for _, s := range []*side{client, server} {
+			// The connection that keeps the link group.
+			eventually(t, s.backend+": one connection is left", func() bool { return len(active(t, s)) == 1 })
+		}
+	}
+	batch(shortConns / 10)
+	before := user.footprint(t)
+	batch(shortConns - shortConns/10)
+	var after footprint
+	eventually(t, "descriptors and memory are back", func() bool {
+		after = user.footprint(t)
+		return after.files <= before.files && after.memory <= before.memory+footprintSlack
+	})
+	t.Logf("the stack has %d descriptors and %d KiB, before %d and %d KiB", after.files, after.memory>>10, before.files, before.memory>>10)
+}
+
+// footprintSlack is what the memory of the stack may vary by between
+// collections of garbage: less than the buffers of 40 connections, let alone
+// of 900.
+const footprintSlack = 16 << 20
+
+// A footprint is what the stack's process holds.
+type footprint struct {
+	files  int   // descriptors
+	memory int64 // bytes resident
+}
+
+func (s *side) footprint(t *testing.T) footprint {
+	t.Helper()
+	out := s.run(t, "sh", "-c", `pid=$(pgrep -f '^[^ ]*smcr serve'); ls /proc/$pid/fd | wc -l; grep VmRSS /proc/$pid/status`)
+	f := strings.Fields(out) // files, "VmRSS:", KiB, "kB"
+	if len(f) != 4 {
+		t.Fatalf("footprint of the stack: %q", out)
+	}
+	files, err1 := strconv.Atoi(f[0])
+	memory, err2 := strconv.ParseInt(f[2], 10, 64)
+	if err1 != nil || err2 != nil {
+		t.Fatalf("footprint of the stack: %q", out)
+	}
+	return footprint{files, memory << 10}
+}
