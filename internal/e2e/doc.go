@@ -6,8 +6,8 @@
 // has no other code; package probe is the one program written for it.
 //
 // What belongs here is what only the whole product can show. The tests run the
-// program as built into a temporary directory and know nothing of
-// its packages. Each ends within a bound of its own and leaves no process or
+// program as built into a temporary directory and know nothing of its packages,
+// but for the decoder of messages that tshark does not know. Each ends within a bound of its own and leaves no process or
 // namespace behind.
 //
 // Needs root, and the programs that scripts/setup-test-tools installs; run by

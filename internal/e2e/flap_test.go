@@ -10,6 +10,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -45,8 +48,9 @@ const (
 )
 
 // newSwitchedLab is a lab whose hosts have n devices each in one LAN, all on
-// one switch: the other ends of a device's cable do not go down with it.
-func newSwitchedLab(t *testing.T, n int, tools ...string) *lab {
+// one switch: the other ends of a device's cable do not go down with it. The
+// last link of the switch shows all that it forwards.
+func newSwitchedLab(t *testing.T, n int, tools ...string) (*lab, *netnstest.Host) {
 	t.Helper()
 	l := newLab(t, append([]string{"ip", "ethtool"}, tools...)...)
 	sw := netnstest.New(t, netnstest.Options{Links: n})
@@ -76,7 +80,8 @@ func newSwitchedLab(t *testing.T, n int, tools ...string) *lab {
 			run(h, "ethtool -K eth%d tx-udp-segmentation off", i)
 		}
 	}
-	return l
+	near.B.Links = append(near.B.Links, netnstest.Link{Name: "lan"})
+	return l, near.B
 }
 
 // ownAddresses makes each device of a host answer ARP for its own address alone,
@@ -108,33 +113,39 @@ type linkRow struct {
 	State     string
 }
 
-// linkWatch follows smcr link list --watch of one host.
+// linkWatch follows smcr link list --watch of one host, whose output it reads.
 type linkWatch struct {
-	p    *netnstest.Process
-	read int // of the log
+	mu   sync.Mutex
+	part []byte // of a line
 	rows []linkRow
 	seen []string // each state that differs from the one before
+	err  error
 }
 
 func (l *lab) watchLinks(h *netnstest.Host) *linkWatch {
 	l.t.Helper()
-	return &linkWatch{p: h.Go(l.t, bin("smcr"), "--backend", "user", "link", "list", "-o", "json", "--watch=100ms")}
+	w := &linkWatch{}
+	cmd := h.Command(context.Background(), bin("smcr"), "--backend", "user", "link", "list", "-o", "json", "--watch=100ms")
+	cmd.Stdout = w
+	h.GoCmd(l.t, cmd)
+	return w
 }
 
-// active returns the netdevs of the active links of each link group as they are
-// now.
-func (w *linkWatch) active() (map[string][]string, error) {
-	log := w.p.Log()
+// Write implements io.Writer.
+func (w *linkWatch) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.part = append(w.part, b...)
 	for {
-		line, _, ok := strings.Cut(log[w.read:], "\n")
+		line, rest, ok := bytes.Cut(w.part, []byte("\n"))
 		if !ok {
-			break
+			return len(b), nil
 		}
-		w.read += len(line) + 1
 		var list struct{ Rows []linkRow }
-		if err := json.Unmarshal([]byte(line), &list); err != nil {
-			return nil, fmt.Errorf("smcr link list --watch: %w in %q", err, line)
+		if err := json.Unmarshal(line, &list); err != nil {
+			w.err = fmt.Errorf("smcr link list --watch: %w in %q", err, line)
 		}
+		w.part = rest
 		w.rows = list.Rows
 		var state []string
 		for _, r := range w.rows {
@@ -144,6 +155,20 @@ func (w *linkWatch) active() (map[string][]string, error) {
 			w.seen = append(w.seen, s)
 		}
 	}
+}
+
+// history returns how the links came and went.
+func (w *linkWatch) history() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.seen, "\n")
+}
+
+// active returns the netdevs of the active links of each link group as they are
+// now.
+func (w *linkWatch) active() (map[string][]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	groups := map[string][]string{}
 	for _, r := range w.rows {
 		list := groups[r.LinkGroup]
@@ -152,7 +177,7 @@ func (w *linkWatch) active() (map[string][]string, error) {
 		}
 		groups[r.LinkGroup] = list
 	}
-	return groups, nil
+	return groups, w.err
 }
 
 // flapper takes devices down and up, one after the other.
@@ -175,8 +200,11 @@ func (f *flapper) links(n int, limit time.Duration) error {
 				return netnstest.Stop(err)
 			}
 			f.groups = max(f.groups, len(groups))
+			// A group without a link is in its first contact, whose TCP may be
+			// on the device that is down.
+			maps.DeleteFunc(groups, func(_ string, devs []string) bool { return len(devs) == 0 })
 			if len(groups) == 0 {
-				return errors.New("no link group is listed")
+				return errors.New("no link is listed")
 			}
 			for _, devs := range groups {
 				if len(devs) != n {
@@ -200,6 +228,9 @@ func (f *flapper) flap(e end) error {
 			return fmt.Errorf("%v, up: %t: %w", e, up, err)
 		}
 		*took = append(*took, time.Since(start))
+		if d := time.Since(start); d > time.Second {
+			f.t.Logf("at %v: %v, up: %t: %v", start.UTC().Format(time.TimeOnly), e, up, d)
+		}
 		time.Sleep(time.Until(start.Add(f.period)))
 		return nil
 	}
@@ -222,21 +253,22 @@ func (p *programs) say(format string, args ...any) {
 	p.said = append(p.said, fmt.Sprintf(format, args...))
 }
 
-// client runs a program on host B under smcr run and returns its output.
-func (p *programs) client(limit time.Duration, argv ...string) ([]byte, error) {
+// client runs a program on host B under smcr run, which writes its output to
+// out.
+func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) error {
 	ctx, cancel := context.WithTimeout(p.l.t.Context(), limit)
 	defer cancel()
 	cmd := p.l.B.Command(ctx, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--"}, argv...)...)
-	var out, log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &log
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = out, &log
 	err := cmd.Run()
 	if m := summaryRE.FindStringSubmatch(log.String()); err == nil && (m == nil || m[2] != strconv.Itoa(outOfSync(log.String()))) {
 		err = errors.New("not all connections were SMC-R")
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w\n%s\n%s", argv[0], err, tail(out.String(), 2000), tail(log.String(), 2000))
+		err = fmt.Errorf("%s: %w\n%s", argv[0], err, tail(log.String(), 2000))
 	}
-	return out.Bytes(), err
+	return err
 }
 
 var outOfSyncRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*out of sync`)
@@ -258,17 +290,30 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 func (p *programs) download(url, digest string, size int64, d time.Duration) {
 	start := time.Now()
 	rate := size / int64(max(d/time.Second, 1))
-	out, err := p.client(d+time.Minute, "curl", "--silent", "--show-error", "--fail", "--noproxy", "*", "--limit-rate", fmt.Sprint(rate), url)
-	sum := sha256.Sum256(out)
-	if got := hex.EncodeToString(sum[:]); err != nil || int64(len(out)) != size || got != digest {
-		p.l.t.Errorf("curl: %v; %d bytes of %d, digest %s, want %s", err, len(out), size, got, digest)
+	var got digester
+	got.Hash = sha256.New()
+	err := p.client(&got, d+time.Minute, "curl", "--silent", "--show-error", "--fail", "--noproxy", "*", "--limit-rate", fmt.Sprint(rate), url)
+	if sum := hex.EncodeToString(got.Sum(nil)); err != nil || got.n != size || sum != digest {
+		p.l.t.Errorf("curl: %v; %d bytes of %d, digest %s, want %s", err, got.n, size, sum, digest)
 	}
-	p.say("curl: %d bytes in %v", len(out), time.Since(start).Round(time.Millisecond))
+	p.say("curl: %d bytes in %v", got.n, time.Since(start).Round(time.Millisecond))
+}
+
+// digester counts the bytes too.
+type digester struct {
+	hash.Hash
+	n int64
+}
+
+func (d *digester) Write(b []byte) (int, error) {
+	d.n += int64(len(b))
+	return d.Hash.Write(b)
 }
 
 // iperf has iperf3 send in both directions at once.
 func (p *programs) iperf(d time.Duration) {
-	out, err := p.client(d+time.Minute, "iperf3", "-c", p.l.A.Addr(), "-t", fmt.Sprint(int(d/time.Second)), "--bidir", "-P", "2", "--json")
+	var out bytes.Buffer
+	err := p.client(&out, d+time.Minute, "iperf3", "-c", p.l.A.Addr(), "-t", fmt.Sprint(int(d/time.Second)), "--bidir", "-P", "2", "--json")
 	var report struct {
 		Error string
 		End   struct {
@@ -277,10 +322,10 @@ func (p *programs) iperf(d time.Duration) {
 		}
 	}
 	if err == nil {
-		err = json.Unmarshal(out, &report)
+		err = json.Unmarshal(out.Bytes(), &report)
 	}
 	if err != nil || report.Error != "" || report.End.Forth.Bytes == 0 || report.End.Back.Bytes == 0 {
-		p.l.t.Errorf("iperf3: %v, %+v\n%s", err, report, tail(string(out), 1000))
+		p.l.t.Errorf("iperf3: %v, %+v\n%s", err, report, tail(out.String(), 1000))
 	}
 	p.say("iperf3: %d MiB forth, %d MiB back", report.End.Forth.Bytes>>20, report.End.Back.Bytes>>20)
 }
@@ -297,9 +342,10 @@ func (p *programs) redis() {
 			return
 		default:
 		}
-		out, err := p.client(time.Minute, "redis-benchmark", "-h", p.l.A.Addr(), "-c", "10", "-n", fmt.Sprint(requests), "-d", "2000", "-t", "set,get", "--csv")
-		if err != nil || !bytes.Contains(out, []byte(`"SET","`)) || !bytes.Contains(out, []byte(`"GET","`)) {
-			p.l.t.Errorf("redis-benchmark: %v\n%s", err, out)
+		var out bytes.Buffer
+		err := p.client(&out, time.Minute, "redis-benchmark", "-h", p.l.A.Addr(), "-c", "10", "-n", fmt.Sprint(requests), "-d", "2000", "-t", "set,get", "--csv")
+		if err != nil || !strings.Contains(out.String(), `"SET","`) || !strings.Contains(out.String(), `"GET","`) {
+			p.l.t.Errorf("redis-benchmark: %v\n%s", err, &out)
 			return
 		}
 		runs++
@@ -324,7 +370,7 @@ func TestFlap(t *testing.T) {
 			if d < time.Minute && !strings.HasSuffix(tt.name, "Both") {
 				t.Skip("its own is part of Both: set SMCR_E2E_FLAP=1m")
 			}
-			l := newSwitchedLab(t, 2, "nginx", "curl", "iperf3", "redis-server", "redis-benchmark", "tshark")
+			l, sw := newSwitchedLab(t, 2, "nginx", "curl", "iperf3", "redis-server", "redis-benchmark", "tshark")
 			l.serve(l.A)
 			l.serve(l.B)
 			if tt.eid {
@@ -333,13 +379,15 @@ func TestFlap(t *testing.T) {
 					l.ownAddresses(h)
 				}
 			}
-			l.flap(t, tt.ends(l), d)
+			c := watchFailover(t, sw, tt.eid)
+			f := l.flap(t, tt.ends(l), d)
+			wantFailover(t, c, tt.eid, f.flaps)
 		})
 	}
 }
 
 // flap runs the programs while the devices come and go.
-func (l *lab) flap(t *testing.T, ends []end, d time.Duration) {
+func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 	size := int64(256 << 20)
 	if d >= time.Minute {
 		size = 1 << 30
@@ -380,9 +428,10 @@ func (l *lab) flap(t *testing.T, ends []end, d time.Duration) {
 		err = f.flap(ends[f.flaps%len(ends)])
 	}
 	if err != nil {
-		t.Errorf("flap %d: %v\n%s:\n%s\n%s:\n%s", f.flaps, err, l.A.Name, strings.Join(f.a.seen, "\n"), l.B.Name, strings.Join(f.b.seen, "\n"))
+		t.Errorf("flap %d: %v\n%s:\n%s\n%s:\n%s", f.flaps, err, l.A.Name, f.a.history(), l.B.Name, f.b.history())
 	}
 	t.Logf("%d flaps; to one link: %s; to two: %s; at most %d link groups", f.flaps, spread(f.gone), spread(f.back), f.groups)
+	return f
 }
 
 // spread describes a sample.
