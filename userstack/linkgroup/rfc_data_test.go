@@ -217,3 +217,35 @@ func TestBlockedWriterUnblocks(t *testing.T) {
 	r.give(0, wire.ProdWriterBlocked)
 	r.expect("cdc") // what was read since
 }
+
+// TestElementBusyUntilBothAreDone: an element is free for another connection when
+// both sides have said that they are done with it, and the driver too (RFC 7609,
+// section 4.4.2).
+func TestElementBusyUntilBothAreDone(t *testing.T) {
+	for _, steps := range [][]string{{"close", "ok", "C"}, {"C", "close", "ok"}, {"abort", "ok", "A"}, {"A", "ok"}} {
+		r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+		r.open()
+		m := r.c.rmb
+		free := func() bool {
+			c, err := r.g.NewConn(r.s.now, 0, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Cancel(r.s.now)
+			return c.rmb == m
+		}
+		for i, step := range steps {
+			if free() {
+				t.Errorf("%v: free before step %d", steps, i)
+			}
+			r.do(step)
+		}
+		if r.c.State() != StateClosed || free() {
+			t.Errorf("%v: %s, or free before the driver has released it", steps, r.c.State())
+		}
+		r.c.Release()
+		if !free() {
+			t.Errorf("%v: not free in the end", steps)
+		}
+	}
+}
