@@ -17,7 +17,7 @@ type Route struct {
 	IfIndex int            // its index
 	VLAN    uint16         // its VLAN id, 0 if it is none
 	Gateway netip.Addr     // next hop; the zero Addr for a neighbour
-	Local   []netip.Prefix // addresses of the netdev with their prefix lengths
+	Local   []netip.Prefix // addresses of the netdev with their prefix lengths, and the source address if a peer has it
 	Peers   []string       // other netdevs of the same VLAN with an address in the same subnet: alternates for a second link
 }
 

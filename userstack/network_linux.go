@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -152,18 +153,25 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 			rt.Local = append(rt.Local, p)
 		}
 	}
-	seen := map[int]bool{rt.IfIndex: true}
+	seen := map[int]bool{}
 	for _, a := range addrs {
 		p, ok := prefixFromIPNet(a.IPNet)
-		if !ok || seen[a.LinkIndex] || p.Addr().IsLinkLocalUnicast() {
+		if !ok || a.LinkIndex == rt.IfIndex || p.Addr().IsLinkLocalUnicast() {
 			continue
 		}
-		for _, q := range rt.Local {
-			if o := byIndex[a.LinkIndex]; samePrefix(p, q) && o != nil && ethernetLike(o) && vlanOf(o) == rt.VLAN {
-				seen[a.LinkIndex] = true
-				rt.Peers = append(rt.Peers, o.Attrs().Name)
-				break
-			}
+		o := byIndex[a.LinkIndex]
+		if o == nil || !ethernetLike(o) || vlanOf(o) != rt.VLAN ||
+			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return samePrefix(p, q) }) {
+			continue
+		}
+		if !seen[a.LinkIndex] {
+			seen[a.LinkIndex] = true
+			rt.Peers = append(rt.Peers, o.Attrs().Name)
+		}
+		// Of two netdevs in a subnet the route may take the one that does not
+		// have the source address.
+		if p.Addr() == local.Unmap().WithZone("") {
+			rt.Local = append(rt.Local, p)
 		}
 	}
 	return rt, nil
