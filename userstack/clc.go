@@ -32,6 +32,7 @@ type clc struct {
 	tcp   TCPConn
 	owner Owner
 	v2    bool // DECLINE has the layout of version 2
+	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
 }
 
@@ -41,7 +42,7 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 		return nil, err
 	}
 	defer s.wg.Done()
-	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
+	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx), recv: s.recvBufOf(tcp)}
 	release := h.bind(ctx)
 	defer release()
 	c, err := run(h, ctx)

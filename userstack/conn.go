@@ -69,7 +69,8 @@ const inlineCopy = 4 << 10
 func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	s, tcp := g.s, h.tcp
 	rmb, snd := g.rmbBytes, g.sendBytes
-	core, err := g.core.NewConn(now, uint8(wire.BufSizeFor(s.cfg.RecvBuf)), s.cfg.SendBuf)
+	rmbe := min(wire.BufSizeFor(max(s.cfg.RecvBuf, h.recv)), wire.MaxBufSizeRFC)
+	core, err := g.core.NewConn(now, uint8(rmbe), s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 			s.stats.BufferAlloc(dir, size)
 		}
 	}
-	count(stats.RX, wire.BufSizeFor(s.cfg.RecvBuf).Bytes(), g.rmbBytes == rmb)
+	count(stats.RX, rmbe.Bytes(), g.rmbBytes == rmb)
 	count(stats.TX, s.cfg.SendBuf, g.sendBytes == snd)
 	core.Data = c
 	core.SetNoDelay(now, true) // as package net has it

@@ -12,6 +12,7 @@ import (
 // defaults fills in what the configuration left to the stack: the host's
 // network, software RoCE and the eBPF program.
 func (s *Stack) defaults() error {
+	s.tcpRcv = defaultRecvBuf()
 	if s.net == nil {
 		n, err := newHostNetwork()
 		if err != nil {

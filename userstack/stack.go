@@ -36,6 +36,7 @@ type Stack struct {
 	stats  stats.Collector
 	option OptionMarker // nil: not permitted
 	optErr error        // why option is nil
+	tcpRcv int          // SO_RCVBUF of a new TCP socket
 	peerID wire.PeerID
 	born   time.Time
 
