@@ -26,7 +26,8 @@ import (
 //	--------------+-------------------------------+-------------+-------------------------------------+------------
 //	active        | link fails, other link        | asked       | connections move, DELETE LINK       | 3.5.5.1.4
 //	asked         | timer, carrier fails          | asked, dead | carrier fails, asked over another   | C.7.1
-//	any           | DELETE LINK                   | drain       | connections move                    | 3.5.5.1.3
+//	any           | DELETE LINK, orderly          | drain       | connections move                    | 3.5.5.1.3
+//	any           | DELETE LINK, disorderly       | replied     | connections move, reply             | 3.5.5.1.3
 //	drain         | all completed, half the timer | replied     | reply                               | 3.5.5.1.3
 //	replied       | reply delivered               | -           | free                                | 3.5.5.1.3
 //	any           | DELETE LINK, unknown link     | same        | reply with reason 1                 | C.7.1
@@ -140,6 +141,9 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 	l.delAsked, l.delReply, l.delReplied, l.delVia = false, true, false, via
 	l.delReason, l.delOrderly = m.Reason, m.Orderly
 	l.delAt = g.now.Add(g.cfg.Timers.LLC / 2)
+	if l != via && (!m.Orderly || m.Reason == wire.DeleteLinkLostPath) {
+		l.closeQP() // nobody is left there to confirm what we wait for
+	}
 	g.moveConns(l)
 	g.deleteDrained()
 }
