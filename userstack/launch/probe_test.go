@@ -523,8 +523,15 @@ func probeReset(args []string) error {
 	if string(got) != args[1] {
 		return fmt.Errorf("before the reset %q, want %q", got, args[1])
 	}
-	if _, err := unix.Getpeername(fd); err != nil {
-		return fmt.Errorf("getpeername after reset: %w", err)
+	// As with TCP. The launcher may hear of the reset after the program.
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(ms) {
+		_, err := unix.Getpeername(fd)
+		if errors.Is(err, unix.ENOTCONN) {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("getpeername after reset: %v, want %w", err, unix.ENOTCONN)
+		}
 	}
 	return nil
 }
