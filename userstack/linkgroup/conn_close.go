@@ -39,7 +39,8 @@ import (
 //	any             | Abort, bad message        | PEERABORTWAIT   | send A, purge, wake both    | 4.8.2 1A
 //	any             | TCP ended, grace over     | PEERABORTWAIT   | send A, purge, wake both    | 4.8.2
 //	any             | A received                | PROCESSABORT    | send A, purge, wake both    | 4.8.2 2A
-//	PROCESSABORT    | A delivered               | CLOSED          | ActConnClosed ErrReset      | 4.8.2 2B
+//	any, C sent     | A received                | PROCESSABORT    | purge, wake both            | A.4
+//	PROCESSABORT    | A or C delivered          | CLOSED          | ActConnClosed ErrReset      | 4.8.2 2B
 //	PEERABORTWAIT   | A or C received, A deliv. | CLOSED          | ActConnClosed err           | 4.8.2 1B
 //	PEERABORTWAIT,  | AbortWait over            | CLOSED          | ActConnClosed err, RMBE is  | 4.8.2 1B
 //	PROCESSABORT    |                           |                 | not used again              |
@@ -226,6 +227,12 @@ func (c *Conn) peerAborted() {
 	c.finish()
 }
 
+// answered says that the peer's reset needs no answer: our C says already that we
+// are done, and no message follows it (RFC 7609, appendix A.4).
+func (c *Conn) answered() bool {
+	return c.state == StateProcessAbort && c.tstate&wire.ConnClosed != 0
+}
+
 // evict ends a connection whose RMBE the peer has given up: no message may be
 // sent and nothing be written. After our own close that is the orderly end;
 // the peer's last message is just not processed yet.
@@ -301,7 +308,7 @@ func (c *Conn) finish() bool {
 		return false
 	}
 	if c.aborting {
-		if c.tdone&wire.ConnAbnormalClose == 0 {
+		if c.tdone&wire.ConnAbnormalClose == 0 && !(c.answered() && c.tdone&wire.ConnClosed != 0) {
 			return false
 		}
 		c.closed(c.err, false)

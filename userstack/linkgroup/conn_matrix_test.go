@@ -41,7 +41,7 @@ PEERCLOSEWAIT1 [close ok]
 	abort: cdc+C+A; PEERABORTWAIT = = CLOSED; aborted
 	D: nothing; PEERCLOSEWAIT2 = = CLOSED; timeout
 	C: nothing; CLOSED = = =; in order
-	A: cdc+C+A; PROCESSABORT CLOSED = =; reset
+	A: nothing; CLOSED = = =; reset
 	fin: nothing; PEERCLOSEWAIT1 = CLOSED =; reset
 	rst: nothing; PEERCLOSEWAIT1 = PEERABORTWAIT CLOSED; reset
 	fail: nothing; CLOSED = = =; reset
@@ -61,7 +61,7 @@ PEERCLOSEWAIT2 [close ok D]
 	abort: cdc+C+A; PEERABORTWAIT = = CLOSED; aborted
 	D: nothing; PEERCLOSEWAIT2 = = CLOSED; timeout
 	C: nothing; CLOSED = = =; in order
-	A: cdc+C+A; PROCESSABORT CLOSED = =; reset
+	A: nothing; CLOSED = = =; reset
 	fin: nothing; PEERCLOSEWAIT2 = = CLOSED; timeout
 	rst: nothing; PEERCLOSEWAIT2 = PEERABORTWAIT CLOSED; reset
 	fail: nothing; CLOSED = = =; reset
@@ -121,7 +121,7 @@ PEERFINCLOSEWAIT [D close ok]
 	abort: cdc+C+A; PEERABORTWAIT = = CLOSED; aborted
 	D: nothing; PEERFINCLOSEWAIT = = CLOSED; timeout
 	C: nothing; CLOSED = = =; in order
-	A: cdc+C+A; PROCESSABORT CLOSED = =; reset
+	A: nothing; CLOSED = = =; reset
 	fin: nothing; PEERFINCLOSEWAIT = = CLOSED; timeout
 	rst: nothing; PEERFINCLOSEWAIT = PEERABORTWAIT CLOSED; reset
 	fail: nothing; CLOSED = = =; reset

@@ -41,7 +41,7 @@ func (c *Conn) mayPost() bool {
 		return true
 	}
 	if c.aborting {
-		return c.tstate&wire.ConnAbnormalClose == 0 || c.update
+		return c.tstate&wire.ConnAbnormalClose == 0 && !c.answered() || c.update
 	}
 	if c.tstate&wire.ConnClosed != 0 {
 		return c.update // again, after failover
@@ -147,7 +147,9 @@ func (c *Conn) post() bool {
 	}
 	c.tflags |= c.urgentFlags(n)
 	if c.aborting {
-		c.tstate |= wire.ConnAbnormalClose
+		if !c.answered() {
+			c.tstate |= wire.ConnAbnormalClose
+		}
 	} else if due := c.endDue(); n == 0 && due != 0 {
 		c.tstate |= due
 		c.endSent(due)
