@@ -186,6 +186,11 @@ type Timers struct {
 	// in the send queue. A link that carries nothing any more is told by the
 	// transport, earlier.
 	RKey time.Duration
+	// DeleteLink is how long the server may take to delete a link that the
+	// client has asked it to, until the link that the client asked over counts
+	// as failed. Before Linux answers, it waits until all it has sent on the
+	// link is completed or has failed, which is 2 s or more.
+	DeleteLink time.Duration
 	// ConfirmFirst is how long the peer may take for each step of a first
 	// contact until data may flow. It is longer than a failing send and a
 	// DECLINE for it take, since after it the TCP connection is reset (RFC
@@ -227,6 +232,7 @@ func DefaultTimers(role Role) Timers {
 		Idle:           600 * time.Second,
 		LLC:            2 * time.Second,
 		RKey:           12 * time.Second,
+		DeleteLink:     12 * time.Second,
 		ConfirmLink:    5 * time.Second,
 		ConfirmFirst:   10 * time.Second,
 		LLCStart:       20 * time.Second,

@@ -74,7 +74,7 @@ func (g *Group) askDelete(l *Link) {
 		return // the group is about to die
 	}
 	l.delAsked, l.delVia = true, via
-	l.delAt = g.now.Add(g.cfg.Timers.LLC)
+	l.delAt = g.now.Add(g.cfg.Timers.DeleteLink)
 	via.sendLLC(wire.DeleteLink{LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, nothing, nil)
 }
 
