@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"smcr/userstack/wire"
+)
+
+// TestVLANOf: the VLAN of a connection is that of the netdev of its route (RFC 7609,
+// sections 2 and 5.1).
+func TestVLANOf(t *testing.T) {
+	for want, l := range map[uint16]netlink.Link{
+		0:    &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0.5"}},
+		7:    &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, VlanId: 7},
+		4094: &netlink.Vlan{VlanId: 4094},
+	} {
+		if got := vlanOf(l); got != want {
+			t.Errorf("%s: VLAN %d, want %d", l.Attrs().Name, got, want)
+		}
+	}
+}
+
+// TestProposedPrefixes: a proposal over IPv6 lists the prefixes of the netdev, at
+// most eight and no link-local one; one that is the server's too is enough (RFC
+// 7609, section 3.5.1.2 and appendix A.2.2).
+func TestProposedPrefixes(t *testing.T) {
+	rt := Route{Local: []netip.Prefix{netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("10.0.0.1/8")}}
+	for i := range 12 {
+		rt.Local = append(rt.Local, netip.MustParsePrefix(fmt.Sprintf("2001:db8:%x::1/64", i)))
+	}
+	list := rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+	var want []netip.Prefix
+	for i := range 8 {
+		want = append(want, netip.MustParsePrefix(fmt.Sprintf("2001:db8:%x::/64", i)))
+	}
+	if !slices.Equal(list, want) {
+		t.Fatalf("lists %v, want %v", list, want)
+	}
+	raw, err := wire.Proposal{IPv6: list}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prop, err := wire.ParseProposal(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for server, same := range map[string]bool{
+		"2001:db8:7::2/64": true, "2001:db8:0::2/64": true, "2001:db8:8::2/64": false, "2001:db8:7::2/48": false, "fe80::2/64": false,
+	} {
+		s := netip.MustParsePrefix(server)
+		if got := sameSubnet(prop, Route{Local: []netip.Prefix{netip.MustParsePrefix("fd00::2/64"), s}}, s.Addr()); got != same {
+			t.Errorf("server at %s: same LAN %v, want %v", server, got, same)
+		}
+	}
+}
