@@ -177,8 +177,8 @@ type Timers struct {
 	TestLink, TestLinkAnswer time.Duration
 	// Idle is how long a group without connections is kept.
 	Idle time.Duration
-	// LLC is how long an answer to a request may take, and ConfirmLink how
-	// long the confirmation of an added link may.
+	// LLC is how long an answer to a request may take, or RKey over the last
+	// link, and ConfirmLink how long the confirmation of an added link may.
 	LLC, ConfirmLink time.Duration
 	// RKey is how long the answer to CONFIRM RKEY and DELETE RKEY may take
 	// until the link counts as failed (RFC 7609, appendix C.7.1). A peer with

@@ -130,6 +130,7 @@ type Group struct {
 	peerRK    peerRKey
 	bye       bye
 	addWanted bool // server: try to add a link; client: tell of a device
+	wished    bool // server: the client has told of a device since the last link
 	tried     bool // server: a second link was tried
 	committed bool // the connection of the first contact cannot fall back
 	addTries  int  // failed ones in a row

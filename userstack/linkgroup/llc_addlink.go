@@ -99,10 +99,19 @@ func (g *Group) sendAddLink(reply bool) {
 	ex.via.sendLLC(m, then, nil)
 }
 
-// answerTime is how long the peer may take for the next step.
+// answerTime is how long the peer may take for the next step of ADD LINK.
 func (g *Group) answerTime() time.Duration {
 	if g.phase == phaseSecond {
 		return g.cfg.Timers.ConfirmFirst
+	}
+	return g.llcTime(g.ex.via)
+}
+
+// llcTime is how long the peer may take to answer over via, which then counts as
+// failed. The last link is not given up for an answer that may only be late.
+func (g *Group) llcTime(via *Link) time.Duration {
+	if g.bestLink(via) == nil {
+		return max(g.cfg.Timers.LLC, g.cfg.Timers.RKey)
 	}
 	return g.cfg.Timers.LLC
 }
@@ -151,7 +160,7 @@ func (g *Group) hearWish(gid wire.GID) bool {
 	}
 	g.log.Debug("client has another device", "gid", gid)
 	g.addTries = 0
-	g.addWanted = true
+	g.addWanted, g.wished = true, true
 	return true
 }
 
@@ -270,7 +279,11 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		g.endExchange()
 		g.removeLink(l)
 		if g.Type() != TypeSymmetric {
-			g.addTries = 16 // a new device will be announced
+			if !g.wished {
+				g.addTries = 16 // a new device will be announced
+			}
+			// Linux announces one whose port is not active yet, and then rejects.
+			g.wished = false
 			g.retryAdd()
 		}
 		return
@@ -376,7 +389,7 @@ func (g *Group) addDone() {
 	l := g.ex.link
 	g.endExchange()
 	g.clear(timerAdd)
-	g.addTries = 0
+	g.addTries, g.wished = 0, false
 	if g.cfg.Role == Client {
 		if g.phase == phaseSecond {
 			g.open()
@@ -388,7 +401,8 @@ func (g *Group) addDone() {
 		x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric
 	}
 	g.rebalance()
-	g.addWanted = g.Type() == TypeSymmetric // perhaps there is another device
+	// Perhaps there is another device, or one has come up meanwhile.
+	g.addWanted = g.addWanted || g.Type() == TypeSymmetric
 }
 
 // addFailed gives up a link that the peer knows of: it is deleted on both

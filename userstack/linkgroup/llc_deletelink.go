@@ -63,7 +63,7 @@ func (g *Group) deleteDrained() {
 func (g *Group) sendDelete() {
 	ex := &g.ex
 	ex.step = waitDeleteReply
-	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC))
+	g.set(timerExchange, g.now.Add(g.llcTime(ex.via)))
 	ex.via.sendLLC(wire.DeleteLink{LinkNum: ex.link.id, Orderly: ex.link.delOrderly, Reason: ex.link.delReason}, nothing, nil)
 }
 

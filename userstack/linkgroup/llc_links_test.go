@@ -73,8 +73,8 @@ func TestLinkDeletion(t *testing.T) {
 }
 
 // TestDeletionTimeouts: a deletion without answer costs the link that
-// carries it (RFC 7609, appendix C.7.1). A client that asked for it leaves the
-// server more time: Linux first waits for what it has sent on the link.
+// carries it (RFC 7609, appendix C.7.1). The last one has more time: Linux first
+// waits for what it has sent on the link that is deleted.
 func TestDeletionTimeouts(t *testing.T) {
 	for _, role := range []Role{Server, Client} {
 		s := started(t, 2, 2, noTest)
@@ -83,12 +83,10 @@ func TestDeletionTimeouts(t *testing.T) {
 		g.LinkFailed(s.now, g.links[0], errAny)
 		s.hosts[role].drain()
 		s.pass(10 * time.Second)
-		if role == Client {
-			if s.hosts[role].gone {
-				t.Errorf("the client has not waited: %v", s.hosts[role].deadE)
-			}
-			s.pass(4 * time.Second)
+		if s.hosts[role].gone {
+			t.Errorf("the %s has not waited: %v", role, s.hosts[role].deadE)
 		}
+		s.pass(4 * time.Second)
 		if !s.hosts[role].gone || !errors.Is(s.hosts[role].deadE, ErrReset) {
 			t.Errorf("%s: %v", role, s.hosts[role].deadE)
 		}
@@ -164,6 +162,52 @@ func TestNewDevice(t *testing.T) {
 	s.pass(6 * time.Second)
 	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
 		t.Errorf("types %s", got)
+	}
+	s.finish()
+}
+
+// TestDeviceUpDuringAddLink: a device that comes up while an asymmetric link is
+// being added gets its link at once when that is there.
+func TestDeviceUpDuringAddLink(t *testing.T) {
+	for _, role := range []Role{Server, Client} {
+		s := started(t, 2, 2, noTest)
+		g := s.group(role)
+		g.DeviceDown(s.now, 0)
+		s.hosts[role].drain()
+		up := false
+		s.tap = func(from *host, _ *Link, msg []byte) {
+			if !up && from.role == Server && strings.HasPrefix(describe(msg), "add-link") {
+				up = true
+				s.after(time.Microsecond/2, func() {
+					g.DeviceUp(s.now, device(role, 0))
+					s.hosts[role].drain()
+				})
+			}
+		}
+		s.pass(6 * time.Second) // the asymmetric link comes after 5
+		if got := s.types(); !up || got != "SYMMETRIC/SYMMETRIC" {
+			t.Errorf("%s: types %s, %v", role, got, s.trace)
+		}
+		s.finish()
+	}
+}
+
+// TestAddLinkRejectedTooEarly: a client that tells of a device and rejects the
+// link for it, as Linux does when the port is not active yet, is asked again
+// soon.
+func TestAddLinkRejectedTooEarly(t *testing.T) {
+	s := started(t, 1, 1, noTest)
+	sh, ch := s.hosts[Server], s.hosts[Client]
+	ch.failQP = 1
+	ch.g.DeviceUp(s.now, device(Client, 1))
+	ch.drain()
+	s.settle()
+	if got := s.types(); got != "SINGLE/SINGLE" || sh.g.timers[timerAdd].IsZero() {
+		t.Fatalf("types %s: %v", got, s.trace)
+	}
+	s.pass(6 * time.Second)
+	if got := s.types(); got != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+		t.Errorf("types %s: %v", got, s.trace)
 	}
 	s.finish()
 }
