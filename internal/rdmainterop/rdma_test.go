@@ -44,32 +44,32 @@ func TestPrograms(t *testing.T) {
 		for _, p := range programs[:3] {
 			b.perf(t, p.tool, p.ours, 5, "-a", "-u", "18")
 		}
-		for _, p := range programs[3:] {
-			for _, size := range []string{"4096", "8388608"} {
-				b.perf(t, p.tool, p.ours, 5, "-s", size, "-u", "18")
-			}
+		// The largest takes long to go to and fro in an emulated machine: one
+		// of the two does.
+		for i, size := range []string{"262144", "8388608"} {
+			b.perf(t, programs[3+i].tool, programs[3+i].ours, 5, "-s", size, "-u", "18")
 		}
 	})
 	t.Run("path MTU", func(t *testing.T) {
-		for _, mtu := range []string{"256", "1024"} {
-			for _, p := range programs[:3] {
-				b.perf(t, p.tool, p.ours, 5, "-s", "500000", "-m", mtu, "-u", "18")
-			}
+		for _, p := range programs[:3] {
+			b.perf(t, p.tool, p.ours, 5, "-s", "500000", "-m", "256", "-u", "18")
 		}
 	})
 	for _, n := range []struct {
 		name string
 		args []string
+		size int
 	}{
-		{"loss", []string{"loss", "1%"}},
-		{"reordering", []string{"delay", "2ms", "reorder", "75%", "50%"}},
+		{"loss", []string{"loss", "1%"}, 1 << 20},
+		// RoCE repeats everything behind a gap: a quarter of the size takes as long.
+		{"reordering", []string{"delay", "2ms", "reorder", "75%", "50%"}, 1 << 18},
 	} {
 		t.Run(n.name, func(t *testing.T) {
 			b.netem(t, n.args...)
 			b.lossy = true
-			b.pingPongs(t, 1<<20, 5, 1024)
+			b.pingPongs(t, n.size, 5, 1024)
 			for _, p := range programs {
-				b.perf(t, p.tool, p.ours, 5, "-s", "1048576")
+				b.perf(t, p.tool, p.ours, 5, "-s", fmt.Sprint(n.size))
 			}
 		})
 	}
