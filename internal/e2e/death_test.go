@@ -72,7 +72,9 @@ func TestKill(t *testing.T) {
 						continue
 					}
 					for line := range strings.Lines(p.Log()) {
-						if strings.Contains(line, want) && !strings.Contains(line, "EOF") && !strings.Contains(line, "reset") && !strings.Contains(line, "broken pipe") {
+						// A stack that dies cuts what is under way; the others close it.
+						eof := victim != "stack" && strings.Contains(line, "EOF")
+						if strings.Contains(line, want) && !eof && !strings.Contains(line, "reset") && !strings.Contains(line, "broken pipe") {
 							t.Errorf("the %s saw %q", name, line)
 						}
 					}

@@ -24,6 +24,8 @@ var ErrServiceGone = errors.New("broker: the service is gone")
 type Client struct {
 	t    *transport
 	done chan struct{}
+	dead chan struct{}
+	stop context.CancelFunc // ends the wait for dead
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -51,12 +53,22 @@ func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, e
 	cl := &Client{
 		t: newTransport(c), done: make(chan struct{}),
 		results: make(map[uint32]chan Message), conns: make(map[uint64]*ClientConn),
+		dead: make(chan struct{}),
 	}
 	if err := cl.hello(ctx, command); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
-	cl.wg.Go(cl.receive)
+	pidfd := peerPidfd(c)
+	dctx, stop := context.WithCancel(context.Background())
+	cl.stop = stop
+	cl.wg.Go(func() {
+		defer pidfd.Close()
+		cl.receive()
+		if awaitDeath(dctx, pidfd) {
+			close(cl.dead)
+		}
+	})
 	return cl, nil
 }
 
@@ -94,6 +106,11 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 // Done is closed when the session is over.
 func (cl *Client) Done() <-chan struct{} { return cl.done }
 
+// Dead is closed when the session is over and the service's process has ended,
+// so that it can no longer act on anything that it was passed. It stays open
+// where that cannot be known, or does not happen within ten seconds.
+func (cl *Client) Dead() <-chan struct{} { return cl.dead }
+
 // Err returns why the session is over, an error wrapping ErrServiceGone, or
 // nil while it lasts.
 func (cl *Client) Err() error {
@@ -106,6 +123,7 @@ func (cl *Client) Err() error {
 // the Client's goroutine.
 func (cl *Client) Close() error {
 	err := cl.t.c.Close()
+	cl.stop()
 	cl.wg.Wait()
 	return err
 }

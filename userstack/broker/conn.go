@@ -188,6 +188,7 @@ func (c *Conn) end() {
 		select {
 		case a := <-c.answers:
 			if a.d != nil {
+				_ = a.d.Control(MarkLetGo)
 				_ = a.d.Close()
 			}
 			continue

@@ -423,7 +423,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	if err := a.cc.Attach(a.pair.end); err != nil {
 		l.s.log.Debug("cannot pass a socketpair to the service", "err", err)
 	}
-	a.pair.closeEnd()
+	c.keepEnd()
 	c.carried()
 }
 

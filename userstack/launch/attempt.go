@@ -156,7 +156,9 @@ func (a *attempt) cleanup() {
 		a.tcp = -1
 	}
 	if a.pair != nil {
-		a.pair.close()
+		if a.phase != phaseCarried { // else its end is a keeper
+			a.pair.close()
+		}
 		if a.phase != phaseCarried && a.phase != phaseFailed {
 			a.s.unregister(a.pair.inode, a.conn)
 		}
@@ -342,6 +344,7 @@ func (a *attempt) attach() bool {
 	if err := a.cc.Attach(a.pair.end); err != nil {
 		a.s.log.Debug("cannot pass a socketpair to the service", "err", err)
 	}
+	a.keepEnd()
 	return true
 }
 

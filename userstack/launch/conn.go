@@ -5,10 +5,7 @@
 package launch
 
 import (
-	"errors"
 	"net/netip"
-	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -128,37 +125,6 @@ func (c *conn) isSettled() bool {
 	}
 }
 
-// program duplicates the program's end of the pair, looking where it was last
-// and then at all descriptors of the process. It returns -1 if it is not
-// there.
-func (c *conn) program() int {
-	c.mu.Lock()
-	tgid, fd, inode := c.tgid, c.fd, c.pair.inode
-	c.mu.Unlock()
-	if app := getFDOf(tgid, fd, inode); app >= 0 {
-		return app
-	}
-	dir := "/proc/" + strconv.Itoa(tgid) + "/fd"
-	d, err := os.Open(dir)
-	if err != nil {
-		return -1
-	}
-	defer d.Close()
-	names, _ := d.Readdirnames(-1)
-	for _, name := range names {
-		fd, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if ino, err := socketInode(tgid, fd); err == nil && ino == inode {
-			if app := getFDOf(tgid, fd, inode); app >= 0 {
-				return app
-			}
-		}
-	}
-	return -1
-}
-
 // getFDOf duplicates descriptor fd of a process if it is the socket of the
 // inode, else it returns -1.
 func getFDOf(pid, fd int, inode uint64) int {
@@ -176,10 +142,12 @@ func getFDOf(pid, fd int, inode uint64) int {
 
 // carried follows a connection that the service carries until it ends.
 func (c *conn) carried() {
+	defer c.drop()
 	for {
 		select {
 		case ev, ok := <-c.cc.Events():
 			if !ok {
+				c.lost()
 				c.s.retire(c)
 				return
 			}
@@ -187,11 +155,14 @@ func (c *conn) carried() {
 			case broker.EventReady: // of an accepted connection
 				c.s.countReady(ev)
 			case broker.EventBroken:
-				c.broken(ev.Errno)
+				c.s.stats.broken()
+				c.reset(ev.Errno)
+				c.drop()
 				if err := c.cc.BrokenDone(); err != nil {
 					c.s.log.Debug("broken connection", "err", err)
 				}
 			case broker.EventClosed:
+				c.drop() // the service closed its own: this is the end
 				c.s.stats.ended()
 				if ev.Text != "" {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
@@ -201,28 +172,6 @@ func (c *conn) carried() {
 			return
 		}
 	}
-}
-
-// broken makes the end of the connection look like a reset: the kernel gives
-// ECONNRESET to a stream socket whose peer closes with something unread.
-func (c *conn) broken(e syscall.Errno) {
-	c.s.stats.broken()
-	c.mu.Lock()
-	c.err = e
-	c.mu.Unlock()
-	app := c.program()
-	if app < 0 {
-		return // closed already, or out of reach: an end of file
-	}
-	defer unix.Close(app)
-	err := unix.Sendto(app, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-	if err != nil && !errors.Is(err, unix.EAGAIN) {
-		c.s.log.Debug("cannot reset a connection", "conn", c.cc.ID(), "err", err)
-		return
-	}
-	c.mu.Lock()
-	c.inPair = true
-	c.mu.Unlock()
 }
 
 func (s *supervisor) countReady(ev broker.Event) {

@@ -199,8 +199,9 @@ func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker
 		f.t.Errorf("pair: %v", err)
 		return
 	}
+	// Whatever ends this, nothing reads from the pair afterwards.
+	defer func() { _ = end.Control(broker.MarkLetGo) }()
 	defer inner.Close()
-	end.Close()
 	outer, err := descConn(sock)
 	if err != nil {
 		f.t.Errorf("socket: %v", err)

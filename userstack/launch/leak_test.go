@@ -38,7 +38,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 	run() // what the runtime and the test keep
 	before := countFDs(t)
 	run()
-	const perRound = 7 + 7 + 1 // sessions, both ends, and the second greeter: open until the test ends
+	const perRound = 7 + 7 + 7 + 1 // sessions, both ends and a pidfd, and the second greeter: open until the test ends
 	after := countFDs(t)
 	for i := 0; after > before+perRound && i < 500; i++ {
 		time.Sleep(20 * ms) // the peers of the echo servers close

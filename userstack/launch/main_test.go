@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")); err != nil {
 		panic(err)
 	}
+	if addr := os.Getenv(fakeEnv); addr != "" {
+		os.Exit(serveFake(addr))
+	}
 	if name := os.Getenv(probeEnv); name != "" {
 		os.Exit(runProbe(name, os.Args[1:]))
 	}

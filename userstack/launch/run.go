@@ -70,6 +70,7 @@ type Broker interface {
 	Connect(sock int, req broker.ConnectRequest) (*broker.ClientConn, error)
 	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
 	Done() <-chan struct{}
+	Dead() <-chan struct{}
 }
 
 var _ Broker = (*broker.Client)(nil)

@@ -25,11 +25,15 @@ type supervisor struct {
 	stats  *counters
 	poll   *poller
 	epolls epollIndex
+	ends   endIndex
 	decide time.Duration // decideTime, except in tests
 	stop   int           // eventfd that ends serve
 	wg     sync.WaitGroup
 
 	warned atomic.Bool // of a service that is gone
+
+	keepers    atomic.Int64
+	maxKeepers int64
 
 	mu        sync.Mutex
 	conns     map[uint64]*conn     // by inode, of the TCP socket and of the program's end
@@ -51,7 +55,8 @@ func newSupervisor(ctx context.Context, fd int, b Broker, decide time.Duration, 
 	}
 	s := &supervisor{
 		ctx: ctx, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
-		conns: make(map[uint64]*conn), listeners: make(map[uint64]*listener),
+		maxKeepers: maxKeepers(),
+		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener),
 	}
 	s.l.syncWakeUp()
 	return s, nil

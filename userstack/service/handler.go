@@ -158,7 +158,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	}
 	tcp, _, err := takeTCP(sock)
 	if err != nil {
-		_ = end.Close()
+		dropEnd(end)
 		return
 	}
 	conn, err := s.stack.ServerMaybe(userstack.WithOwner(ctx, ownerOf(c)), tcp)
@@ -167,7 +167,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	case err == nil:
 		if _, err := c.Ready(ctx, broker.ModeSMCR, ""); err != nil {
 			_ = conn.Abort()
-			_ = end.Close()
+			dropEnd(end)
 			return
 		}
 		s.relay(ctx, c, sock, end, conn)
@@ -175,7 +175,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		log.Debug("connection stays TCP", "err", err)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
 			_ = tcpStream{tcp}.Abort()
-			_ = end.Close()
+			dropEnd(end)
 			return
 		}
 		s.relay(ctx, c, sock, end, tcpStream{tcp})
@@ -184,8 +184,14 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		_ = tcpStream{tcp}.Abort()
 		c.SetCloseReason(err.Error())
 		_ = c.Broken(ctx, syscall.ECONNRESET)
-		_ = end.Close()
+		dropEnd(end)
 	}
+}
+
+// dropEnd closes the service's end of a pair that it has never read from.
+func dropEnd(end *broker.Descriptor) {
+	_ = end.Control(broker.MarkLetGo)
+	_ = end.Close()
 }
 
 // relay runs a relay until the program is through with the connection.

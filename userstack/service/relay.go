@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack/broker"
 	"smcr/userstack/oob"
 )
 
@@ -192,9 +193,18 @@ func (r *relay) cut(errno syscall.Errno) {
 			_ = r.app.SetReadDeadline(time.Unix(1, 0))
 			<-r.upRead
 			r.broken(errno)
+			letGo(r.app)
 		}
 		_ = r.app.Close()
 	})
+}
+
+// letGo tells a launcher whose session has ended, and which Broken does not
+// reach any more, that it may make a reset of the program's end itself.
+func letGo(app *net.UnixConn) {
+	if rc, err := app.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
+	}
 }
 
 // up carries what the program writes.

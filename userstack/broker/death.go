@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// deathLimit is how long after the end of a session the service's process
+	// is watched, deathTick how often.
+	deathLimit = 10 * time.Second
+	deathTick  = 5 * time.Millisecond
+
+	// soPeerPidfd is SO_PEERPIDFD (asm-generic/socket.h, Linux 6.5).
+	soPeerPidfd = 77
+)
+
+// peerPidfd returns a pidfd of the process at the other end of c, a closed
+// Descriptor where there is no way to know it, as across PID namespaces before
+// Linux 6.5.
+func peerPidfd(c *net.UnixConn) *Descriptor {
+	pidfd := -1
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return NewDescriptor(-1)
+	}
+	err = rc.Control(func(fd uintptr) {
+		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPidfd); err == nil {
+			pidfd = n
+			return
+		}
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || cred.Pid <= 0 {
+			return
+		}
+		if n, err := unix.PidfdOpen(int(cred.Pid), 0); err == nil {
+			pidfd = n
+		}
+	})
+	if err != nil {
+		return NewDescriptor(-1)
+	}
+	return NewDescriptor(pidfd)
+}
+
+// awaitDeath waits for the process of pidfd to end, until ctx does and for
+// deathLimit at most, and tells whether it has.
+func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
+	limit := time.NewTimer(deathLimit)
+	defer limit.Stop()
+	tick := time.NewTicker(deathTick)
+	defer tick.Stop()
+	for {
+		ended := false
+		err := pidfd.Control(func(fd int) error {
+			// A pidfd becomes readable once the process is a zombie: its last
+			// thread has let go of all descriptors.
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(p, 0)
+			ended = err == nil && n > 0
+			return nil
+		})
+		if err != nil {
+			return false
+		}
+		if ended {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-limit.C:
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// letGoMark is the SO_PRIORITY, of no other use on a unix socket, of an end
+// that the service reads no more. It needs no message, which the end of the
+// session could come before.
+const letGoMark = 1
+
+// MarkLetGo tells the launcher, which has a copy of end, that the service will
+// not read from it any more.
+func MarkLetGo(end int) error {
+	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, letGoMark)
+}
+
+// LetGo tells whether MarkLetGo was called for end, of which the caller has
+// another descriptor.
+func LetGo(end int) bool {
+	v, err := unix.GetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY)
+	return err == nil && v == letGoMark
+}
