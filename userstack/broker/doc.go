@@ -50,6 +50,14 @@
 // seqpacket socket cancel the context of the service's handler. The service
 // ends each connection with Closed.
 //
+// # The end of a session
+//
+// The launcher keeps a copy of each end that it passed with Attach until Broken
+// or Closed, so that the death of the service is no end of file to the program.
+// Once the process is dead (Client.Dead), or has marked an end as one that it
+// reads no more (MarkLetGo), the launcher may write into the pair and make the
+// end a reset.
+//
 // A Client, a Server and a Conn are safe for concurrent use. No privileges
 // are needed by this package; the service's handler has its own needs.
 package broker

@@ -43,6 +43,11 @@
 //     an end of file: the byte that makes it ECONNRESET can no longer be put
 //     into the socketpair. getsockopt(SO_ERROR) tells.
 //   - set-user-ID programs gain no privileges (no_new_privs).
+//   - A stack that is killed resets its connections, like a peer that dies. The
+//     launcher needs one descriptor for each connection for that and takes at
+//     most half of what RLIMIT_NOFILE allows it; connections beyond, and
+//     connections that the program has passed on to processes that are not its
+//     descendants, end in an end of file then.
 //   - A launcher that is killed leaves a program whose trapped calls fail with
 //     ENOSYS; the service resets its SMC connections.
 //   - 32-bit programs on a 64-bit kernel are not trapped at all.

@@ -14,14 +14,17 @@
 // A program reads from a socketpair, and the kernel gives ECONNRESET to the
 // end of one only when the other is closed with data unread in it. To make a
 // reset of an end, the service therefore stops reading, has the launcher write
-// a byte in the program's place ([broker.Conn.Broken]) and closes. There are
-// two cases in which nothing can be written, so that a reset looks like an end
-// of file, unless something that the program wrote lay there unread:
+// a byte in the program's place ([broker.Conn.Broken]) and closes. The launcher
+// has a copy of the end, too, which it closes when the connection has ended:
+// the death of the service by SIGKILL therefore closes nothing, and the
+// launcher makes a reset of it. A service that lives on without the session
+// marks the ends that it reads no more ([broker.MarkLetGo]). There are cases
+// in which a reset looks like an end of file, unless something that the program
+// wrote lay there unread:
 //
 //   - after the program's own shutdown(SHUT_WR), which the kernel does not take
 //     back for anybody. getsockopt(SO_ERROR) tells the program even then.
-//   - after the death of the service by SIGKILL, which closes the pairs at once,
-//     or of the launcher.
+//   - after the death of the launcher by SIGKILL.
 //
 // A service that is told to end makes resets of the connections that are left.
 //
