@@ -470,3 +470,37 @@ func TestDescriptor(t *testing.T) {
 		t.Errorf("the other end: %d, %v, want %v", n, err, io.EOF)
 	}
 }
+
+// The process of a service that is closed, but lives, is not dead, and a pair's
+// end tells through any descriptor whether it was let go.
+func TestNotDead(t *testing.T) {
+	cl := dial(t, serve(t, &Server{Handler: &handler{}}))
+	if err := cl.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-cl.Dead():
+		t.Error("dead")
+	default:
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	keeper, err := unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(keeper)
+	if LetGo(keeper) {
+		t.Error("let go from the start")
+	}
+	if err := MarkLetGo(fds[1]); err != nil {
+		t.Fatal(err)
+	}
+	if !LetGo(keeper) || LetGo(fds[0]) {
+		t.Errorf("let go %v, the other end %v", LetGo(keeper), LetGo(fds[0]))
+	}
+}

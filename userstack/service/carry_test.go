@@ -32,6 +32,12 @@ type carried struct {
 // newCarried makes the connection; the client's launcher is user uid's.
 func newCarried(t *testing.T, uid int) *carried {
 	t.Helper()
+	return newCarriedBy(t, uid, attach)
+}
+
+// newCarriedBy is newCarried with another attach for the client.
+func newCarriedBy(t *testing.T, uid int, attachClient func(testing.TB, *broker.ClientConn) *program) *carried {
+	t.Helper()
 	checkLeaks(t)
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
 	t.Cleanup(w.Close)
@@ -61,7 +67,7 @@ func newCarried(t *testing.T, uid int) *carried {
 			t.Fatalf("%+v", ev)
 		}
 	}
-	c.cprog = attach(t, c.cc)
+	c.cprog = attachClient(t, c.cc)
 	c.cprog.write("both relays")
 	c.sprog.read("both relays")
 	c.sprog.write("are at work")
@@ -196,6 +202,31 @@ func TestCarryReset(t *testing.T) {
 		c.sprog.wantEnd(unix.ECONNRESET)
 		if ev := next(t, c.sc, broker.EventClosed); ev.Text == "" {
 			t.Error("no reset")
+		}
+	})
+	t.Run("session lost", func(t *testing.T) {
+		keeper := -1
+		c := newCarriedBy(t, os.Geteuid(), func(t testing.TB, cc *broker.ClientConn) (p *program) {
+			p, keeper = attachKept(t, cc)
+			return p
+		})
+		defer unix.Close(keeper)
+		if broker.LetGo(keeper) {
+			t.Error("let go before the end")
+		}
+		if err := c.cl.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(testTime); !broker.LetGo(keeper); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the service does not let go")
+			}
+		}
+		c.cprog.write("x") // the launcher's, which nobody may read
+		brokenBy(t, c.sc, c.sprog)
+		c.sprog.wantEnd(unix.ECONNRESET)
+		if n, err := unix.IoctlGetInt(keeper, unix.SIOCINQ); n != 1 || err != nil {
+			t.Errorf("%d bytes unread, %v", n, err)
 		}
 	})
 	t.Run("launcher stopped", func(t *testing.T) {

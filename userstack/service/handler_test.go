@@ -444,6 +444,14 @@ func TestDeclineRelayed(t *testing.T) {
 // attach gives the service its end of a pair and returns the program's.
 func attach(t testing.TB, c *broker.ClientConn) *program {
 	t.Helper()
+	p, keeper := attachKept(t, c)
+	_ = unix.Close(keeper)
+	return p
+}
+
+// attachKept also returns a copy of the service's end, as a launcher has it.
+func attachKept(t testing.TB, c *broker.ClientConn) (p *program, keeper int) {
+	t.Helper()
 	p, end := socketpair(t)
 	f, err := end.File()
 	if err != nil {
@@ -456,10 +464,14 @@ func attach(t testing.TB, c *broker.ClientConn) *program {
 		t.Fatal(err)
 	}
 	var aerr error
-	if err := rc.Control(func(fd uintptr) { aerr = c.Attach(int(fd)) }); err != nil || aerr != nil {
+	if err := rc.Control(func(fd uintptr) {
+		if aerr = c.Attach(int(fd)); aerr == nil {
+			keeper, aerr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		}
+	}); err != nil || aerr != nil {
 		t.Fatal(err, aerr)
 	}
-	return p
+	return p, keeper
 }
 
 // A peer that announced SMC and then ends the connection: there is no data to
