@@ -103,11 +103,16 @@ func (p *poller) run() {
 	}
 }
 
-// close ends the poller and waits for its goroutine.
-func (p *poller) close() {
+// halt waits for the poller's goroutine: nothing is called any more.
+func (p *poller) halt() {
 	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
 	_, _ = unix.Write(p.wake, one[:])
 	p.wg.Wait()
+}
+
+// close ends the poller; nothing may be watched any more.
+func (p *poller) close() {
+	p.halt()
 	_ = unix.Close(p.ep)
 	_ = unix.Close(p.wake)
 }

@@ -64,6 +64,7 @@ func newSupervisor(ctx context.Context, fd int, b Broker, decide time.Duration, 
 
 // close waits for all goroutines, which s.ctx has to have ended.
 func (s *supervisor) close() {
+	s.poll.halt() // it starts goroutines
 	s.wg.Wait()
 	s.mu.Lock()
 	for _, l := range s.listeners {
