@@ -3,7 +3,8 @@
 // Command peer makes the connections of the tests in package interop, over
 // AF_SMC sockets of the kernel or over TCP sockets, which smcr run takes over:
 //
-//	peer serve [-smc] ADDRESS:PORT     echo each connection to its end
+//	peer serve [-smc] [-check] ADDRESS:PORT
+//	                                   echo each connection to its end
 //	peer echo [-smc] [-n N] [-parallel] [-bytes B] [-hold] ADDRESS:PORT
 //	                                   connect, compare the echo, close in order
 //	peer reset [-smc] [-n N] ADDRESS:PORT

@@ -32,6 +32,7 @@ type options struct {
 	parallel bool
 	size     int
 	hold     bool
+	check    bool
 	dir      string
 	limit    time.Duration
 	steps    []string
@@ -47,6 +48,7 @@ func run(args []string) error {
 	flags.IntVar(&o.n, "n", 1, "`number` of connections")
 	flags.BoolVar(&o.parallel, "parallel", false, "all connections at once")
 	flags.IntVar(&o.size, "bytes", 100000, "`bytes` to send over each connection")
+	flags.BoolVar(&o.check, "check", false, "serve: compare with what echo sends")
 	flags.BoolVar(&o.hold, "hold", false, "keep the connections until killed")
 	flags.StringVar(&o.dir, "dir", "", "`directory` of the files of steps")
 	flags.DurationVar(&o.limit, "limit", 20*time.Second, "`time` that a step may take")
@@ -169,8 +171,18 @@ func (o *options) serve() error {
 			defer c.Close()
 			// Not io.Copy, which hides how the connection ended.
 			buf := make([]byte, 64<<10)
-			for {
+			for pos, first := 0, 0; ; {
 				n, err := c.Read(buf)
+				for _, b := range buf[:max(n, 0)] {
+					if pos == 0 {
+						first = int(b)
+					}
+					if o.check && b != echoByte(first, pos) {
+						fmt.Printf("wrong byte %d on connection %d\n", pos, first)
+						return
+					}
+					pos++
+				}
 				if err == nil {
 					_, err = c.Write(buf[:n])
 				}
@@ -234,13 +246,16 @@ func (o *options) each(use func(c conn, i int) error) error {
 	return nil
 }
 
+// echoByte is byte j of what connection i sends.
+func echoByte(i, j int) byte { return pattern(j) ^ byte(i) }
+
 // echo sends while it reads what comes back, and then ends its direction: what
 // is still under way must come before the end of the other direction. It closes
 // unless the connection is to be held.
 func (o *options) echo(c conn, i int) error {
 	data := make([]byte, o.size)
 	for j := range data {
-		data[j] = byte(j*7) ^ byte(j>>8) ^ byte(j>>16) ^ byte(i)
+		data[j] = echoByte(i, j)
 	}
 	want := sha256.Sum256(data)
 	sent := make(chan error, 1)
@@ -259,7 +274,11 @@ func (o *options) echo(c conn, i int) error {
 		return fmt.Errorf("connection %d: %w", i, err)
 	}
 	if sha256.Sum256(got) != want {
-		return fmt.Errorf("connection %d: the echo of %d bytes differs", i, o.size)
+		j := 0
+		for got[j] == data[j] {
+			j++
+		}
+		return fmt.Errorf("connection %d: the echo of %d bytes differs from %d on", i, o.size, j)
 	}
 	if o.hold {
 		return nil
