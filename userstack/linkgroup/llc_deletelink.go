@@ -26,6 +26,7 @@ import (
 //	--------------+-------------------------------+-------------+-------------------------------------+------------
 //	active        | link fails, other link        | asked       | connections move, DELETE LINK       | 3.5.5.1.4
 //	asked         | timer, carrier fails          | asked, dead | carrier fails, asked over another   | C.7.1
+//	asked         | timer, the peer is Linux      | asked       | TEST LINK, asked again              | -
 //	any           | DELETE LINK, orderly          | drain       | connections move                    | 3.5.5.1.3
 //	any           | DELETE LINK, disorderly       | replied     | connections move, reply             | 3.5.5.1.3
 //	drain         | all completed, half the timer | replied     | reply                               | 3.5.5.1.3
@@ -91,6 +92,15 @@ func (g *Group) deleteTimeout(l *Link) {
 	if l.delAsked {
 		via := l.delVia
 		if via == nil || via.state != LinkActive {
+			g.askDelete(l)
+			return
+		}
+		if g.cfg.PeerOS == wire.OSLinux {
+			// It was seen to take longer than any timer, with its connections
+			// moved and the carrier in use. TEST LINK tells whether it works.
+			if !via.testing {
+				g.probe(via)
+			}
 			g.askDelete(l)
 			return
 		}

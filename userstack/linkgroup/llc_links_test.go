@@ -95,6 +95,34 @@ func TestDeletionTimeouts(t *testing.T) {
 	}
 }
 
+// TestLinuxDeletesLate: a Linux server that takes minutes to delete a link costs
+// nothing as long as it answers TEST LINK; one that does not has lost the
+// carrier too.
+func TestLinuxDeletesLate(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		s := started(t, 2, 2, func(c *Config) { noTest(c); linux(c) })
+		s.block = func(from *host, _ *Link, msg []byte) bool {
+			what := describe(msg)
+			return strings.HasPrefix(what, "delete-link(") || !alive && from.role == Server && what == "re:test-link"
+		}
+		g, h := s.group(Client), s.hosts[Client]
+		g.LinkFailed(s.now, g.links[0], errAny)
+		h.drain()
+		s.pass(2 * time.Minute)
+		if h.gone == alive {
+			t.Errorf("the server answers TEST LINK: %v; the client's group ended: %v, %v", alive, h.gone, h.deadE)
+		}
+		s.block = nil
+		if alive {
+			s.pass(time.Minute)
+			if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+				t.Errorf("in the end: %s", got)
+			}
+		}
+		s.finish()
+	}
+}
+
 // TestBothLinksLost: nothing is left but to reset.
 func TestBothLinksLost(t *testing.T) {
 	s := started(t, 2, 2, noTest)
