@@ -614,14 +614,17 @@ func probeServer(args []string) error {
 			b := make([]byte, 100)
 			for {
 				n, err := unix.Read(c, b)
+				if errors.Is(err, unix.EINTR) {
+					continue // sockets inherit SO_RCVTIMEO, with which it is
+				}
 				if err != nil {
-					return err
+					return fmt.Errorf("read: %w", err)
 				}
 				if n == 0 {
 					return nil
 				}
 				if _, err := unix.Write(c, b[:n]); err != nil {
-					return err
+					return fmt.Errorf("write: %w", err)
 				}
 			}
 		}
