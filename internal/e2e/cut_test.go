@@ -15,9 +15,10 @@ import (
 // cutServer does with each connection what its first byte asks for, and tells
 // how it ended. "G" is that of an HTTP request, whose answer has no length.
 const cutServer = `
-import socket, sys, threading
+import os, socket, sys, threading
+def say(s): os.write(1, (s + '\n').encode()) # whole lines from all threads
 l = socket.create_server((sys.argv[1], 7))
-print('listening')
+say('listening')
 def send(c):
     try:
         while True: c.sendall(b'x' * 65536)
@@ -31,13 +32,14 @@ def serve(c):
     what = c.recv(1).decode()
     if what in 'is': c.sendall(what.encode())
     if what == 'G': c.sendall(b'HTTP/1.0 200 OK\r\n\r\n')
-    print('server', what, 'ended:', (send if what in 'Gs' else read)(c))
+    say(f"server {what} ended: {(send if what in 'Gs' else read)(c)}")
 while True: threading.Thread(target=serve, args=(l.accept()[0],)).start()
 `
 
 // cutClient has a connection of each kind, and tells how it ended.
 const cutClient = `
-import select, socket, sys, threading
+import os, select, socket, sys, threading
+def say(s): os.write(1, (s + '\n').encode()) # whole lines from all threads
 def read(c):
     n = 0
     while True:
@@ -63,12 +65,12 @@ def run(name, what, f):
     c = socket.create_connection((sys.argv[1], 7))
     c.sendall(what)
     if what != b'r': c.recv(1)
-    t = threading.Thread(target=lambda: print('client', name, 'ended:', f(c)))
+    t = threading.Thread(target=lambda: say(f'client {name} ended: {f(c)}'))
     t.start()
     return t
 ts = [run('idle', b'i', read), run('idle epoll', b'i', poll), run('writer', b'r', send), run('stream', b's', read), run('stream epoll', b's', poll)]
 full.wait(60)
-print('all up')
+say('all up')
 for t in ts: t.join()
 `
 

@@ -183,18 +183,19 @@ func (w *linkWatch) active() (map[string][]string, error) {
 // flapper takes devices down and up, one after the other.
 type flapper struct {
 	t      *testing.T
-	a, b   *linkWatch
+	hosts  map[*netnstest.Host]*linkWatch
 	period time.Duration
 	flaps  int
 	groups int             // the most link groups that a host had
-	gone   []time.Duration // from down to one link on both hosts
+	gone   []time.Duration // from down to links without the device
 	back   []time.Duration // from up to two
 }
 
-// links waits until each link group of both hosts lists n active links.
-func (f *flapper) links(n int, limit time.Duration) error {
+// until waits until all link groups of both hosts are as ok, which gets the
+// netdevs of a group's active links, wants them.
+func (f *flapper) until(limit time.Duration, ok func(h *netnstest.Host, devs []string) bool) error {
 	return netnstest.Until(limit, func() error {
-		for _, w := range []*linkWatch{f.a, f.b} {
+		for h, w := range f.hosts {
 			groups, err := w.active()
 			if err != nil {
 				return netnstest.Stop(err)
@@ -207,8 +208,8 @@ func (f *flapper) links(n int, limit time.Duration) error {
 				return errors.New("no link is listed")
 			}
 			for _, devs := range groups {
-				if len(devs) != n {
-					return fmt.Errorf("active links of the link groups are %v, want %d of each", groups, n)
+				if !ok(h, devs) {
+					return fmt.Errorf("active links of the link groups of %s are %v", h.Name, groups)
 				}
 			}
 		}
@@ -216,15 +217,29 @@ func (f *flapper) links(n int, limit time.Duration) error {
 	})
 }
 
+// two are all links, on any host.
+func two(_ *netnstest.Host, devs []string) bool { return len(devs) == 2 }
+
+// without is what is left without e: one link, or two that share e's neighbour
+// in a group that was made meanwhile.
+func without(e end) func(*netnstest.Host, []string) bool {
+	return func(h *netnstest.Host, devs []string) bool {
+		if h == e.h {
+			return !slices.Contains(devs, e.h.Links[e.i].Name)
+		}
+		return len(devs) <= 2
+	}
+}
+
 // flap takes e down for a period and up for another. Before it returns the
 // links are there again.
 func (f *flapper) flap(e end) error {
-	step := func(up bool, n int, took *[]time.Duration) error {
+	step := func(up bool, want func(*netnstest.Host, []string) bool, took *[]time.Duration) error {
 		start := time.Now()
 		if err := e.h.SetLink(e.i, up); err != nil {
 			return err
 		}
-		if err := f.links(n, backTime); err != nil {
+		if err := f.until(backTime, want); err != nil {
 			return fmt.Errorf("%v, up: %t: %w", e, up, err)
 		}
 		*took = append(*took, time.Since(start))
@@ -235,7 +250,7 @@ func (f *flapper) flap(e end) error {
 		return nil
 	}
 	f.flaps++
-	return errors.Join(step(false, 1, &f.gone), step(true, 2, &f.back))
+	return errors.Join(step(false, without(e), &f.gone), step(true, two, &f.back))
 }
 
 // programs run on both hosts while devices come and go.
@@ -401,7 +416,7 @@ func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 			t.Fatal(err, iperfServer.Log(), redisServer.Log())
 		}
 	}
-	f := &flapper{t: t, a: l.watchLinks(l.A), b: l.watchLinks(l.B), period: time.Second / 2}
+	f := &flapper{t: t, hosts: map[*netnstest.Host]*linkWatch{l.A: l.watchLinks(l.A), l.B: l.watchLinks(l.B)}, period: time.Second / 2}
 	p := &programs{l: l, stop: make(chan struct{})}
 	p.wg.Go(func() { p.download(url, digest, size, d) })
 	p.wg.Go(func() { p.iperf(d) })
@@ -420,7 +435,7 @@ func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 		}
 		l.wantNoConnections(l.A, l.B)
 	}()
-	if err := f.links(2, startTime); err != nil {
+	if err := f.until(startTime, two); err != nil {
 		t.Fatal(err)
 	}
 	var err error
@@ -428,7 +443,7 @@ func (l *lab) flap(t *testing.T, ends []end, d time.Duration) *flapper {
 		err = f.flap(ends[f.flaps%len(ends)])
 	}
 	if err != nil {
-		t.Errorf("flap %d: %v\n%s:\n%s\n%s:\n%s", f.flaps, err, l.A.Name, f.a.history(), l.B.Name, f.b.history())
+		t.Errorf("flap %d: %v\n%s:\n%s\n%s:\n%s", f.flaps, err, l.A.Name, f.hosts[l.A].history(), l.B.Name, f.hosts[l.B].history())
 	}
 	t.Logf("%d flaps; to one link: %s; to two: %s; at most %d link groups", f.flaps, spread(f.gone), spread(f.back), f.groups)
 	return f
