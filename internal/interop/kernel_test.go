@@ -59,13 +59,7 @@ func stats(t *testing.T, s *side) counters {
 // TestKernel boots one guest for all parts. In each one side has the server.
 func TestKernel(t *testing.T) {
 	kernel, user := newBed(t, 1)
-	for i, tt := range []struct {
-		name           string
-		client, server *side
-	}{
-		{"KernelToUser", kernel, user},
-		{"UserToKernel", user, kernel},
-	} {
+	for i, tt := range directions(kernel, user) {
 		t.Run(tt.name, func(t *testing.T) {
 			addr := func(port int) netip.AddrPort {
 				return netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5000+100*i+port))

@@ -45,30 +45,30 @@ type deviceJSON struct {
 }
 
 func newDevices(f *cmdutil.Factory) *cobra.Command {
-	var format string
-	var only cmdutil.Filter
-	cmd := &cobra.Command{
+	return newList(f, &cobra.Command{
 		Use:   "devices",
 		Short: "List the software RDMA devices",
 		Long: "List the software RDMA devices of this network namespace: one for each Ethernet\n" +
 			"device. Nothing needs to be made before one is used.",
 		Example: "  smcr verbs devices",
-		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, names, err := look(cmd.Context(), only)
-			if err != nil {
-				return err
-			}
-			return printDevices(f.IO.Out, format, all, names)
-		},
-	}
-	addListFlags(cmd, &format, &only)
-	return cmd
+	}, printDevices)
 }
 
-func addListFlags(cmd *cobra.Command, format *string, only *cmdutil.Filter) {
-	cmdutil.AddFormatFlag(cmd, format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	cmdutil.AddFilter(cmd, only, "device", "only this `device`, or the one of this netdev", cmdutil.CompleteNetDevs)
+// newList gives cmd what lists of devices have in common, and print the rows.
+func newList(f *cmdutil.Factory, cmd *cobra.Command, print func(io.Writer, string, []*softroce.Facts, []string) error) *cobra.Command {
+	var format string
+	var only cmdutil.Filter
+	cmd.Args = cmdutil.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		all, names, err := look(cmd.Context(), only)
+		if err != nil {
+			return err
+		}
+		return print(f.IO.Out, format, all, names)
+	}
+	cmdutil.AddFormatFlag(cmd, &format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	cmdutil.AddFilter(cmd, &only, "device", "only this `device`, or the one of this netdev", cmdutil.CompleteNetDevs)
+	return cmd
 }
 
 func printDevices(w io.Writer, format string, all []*softroce.Facts, names []string) error {
@@ -102,25 +102,13 @@ type gidJSON struct {
 }
 
 func newGIDs(f *cmdutil.Factory) *cobra.Command {
-	var format string
-	var only cmdutil.Filter
-	cmd := &cobra.Command{
+	return newList(f, &cobra.Command{
 		Use:   "gids",
 		Short: "List the GID tables of the software RDMA devices",
 		Long: "List the GID tables of the software RDMA devices. The index is what the option\n" +
 			"--gid-index of the tests wants.",
 		Example: "  smcr verbs gids --device eth0",
-		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, names, err := look(cmd.Context(), only)
-			if err != nil {
-				return err
-			}
-			return printGIDs(f.IO.Out, format, all, names)
-		},
-	}
-	addListFlags(cmd, &format, &only)
-	return cmd
+	}, printGIDs)
 }
 
 func printGIDs(w io.Writer, format string, all []*softroce.Facts, names []string) error {
