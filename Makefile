@@ -23,7 +23,9 @@ STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 # The end-to-end tests measure time and run alone, after all other packages.
 E2E          = ./internal/e2e/...
-# Packages that boot Linux kernels: one at a time, or they starve each other.
+# Packages that boot Linux kernels: one at a time, with so many of their tests
+# side by side, or they starve each other.
+GUESTS      ?= 2
 KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop ./internal/run
 say          = @printf '==> %s\n'
 
@@ -40,13 +42,13 @@ help:
 	  'lint       gofmt, go vet, staticcheck, generated files' \
 	  'cross      build and vet for arm64 and s390x' \
 	  'race       unit tests only, race detector on' \
-	  'kernel     tests against Linux kernels in QEMU' \
+	  'kernel     tests against Linux kernels in QEMU, GUESTS=$(GUESTS) at once' \
 	  'e2e        end-to-end tests only; RUN=regexp selects' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
 	  'sim        $(SIMSEEDS) seeds of the simulation of whole stacks' \
-  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
-  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
-  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
+	  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
+	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
+	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
@@ -94,7 +96,7 @@ race:
 
 kernel:
 	$(say) 'go test -race, with real Linux kernels in QEMU'
-	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout $(TESTTIMEOUT) $(KERNEL)
+	@CGO_ENABLED=1 $(GO) test -race -p 1 -parallel $(GUESTS) -timeout $(TESTTIMEOUT) $(KERNEL)
 
 e2e:
 	$(say) 'go test, end-to-end: unmodified programs on two hosts'

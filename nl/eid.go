@@ -80,8 +80,9 @@ func (e *EIDError) Error() string {
 func (e *EIDError) Is(target error) bool { return target == os.ErrInvalid }
 
 // CheckEID applies the kernel's rules for a user-defined enterprise ID: 1 to 32
-// characters out of A-Z, 0-9, '.' and '-', the first a letter or digit, no two
-// dots in a row. Blanks at the end are padding. The error is an [EIDError].
+// characters out of A-Z, 0-9, '.' and '-', the first a letter or digit; and that
+// of smc-tools, no two dots in a row. Blanks at the end are padding. The error is
+// an [EIDError].
 func CheckEID(eid string) error {
 	s := strings.TrimRight(eid, " ")
 	alnum := func(c byte) bool { return c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' }

@@ -3,6 +3,7 @@
 package nl
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"syscall"
@@ -340,24 +341,26 @@ func (s *Server) dumpUEIDs(ctx context.Context, req *request, out *replies) erro
 func (s *Server) doUEID(ctx context.Context, req *request, _ *replies) error {
 	ad := &attrDecoder{b: req.attrs}
 	var eid string
+	found := false
 	for ad.Next() {
 		if ad.Type() == attrUEID {
-			if b := ad.Bytes(); len(b) != MaxEIDLen+1 || b[MaxEIDLen] != 0 {
+			found = true
+			if b := ad.Bytes(); len(b) != MaxEIDLen+1 || bytes.IndexByte(b, 0) != MaxEIDLen {
 				return syscall.EINVAL
 			}
 			eid = text(ad)
 		}
 	}
-	if ad.Err() != nil {
+	if ad.Err() != nil || !found {
 		return syscall.EINVAL
+	}
+	if req.cmd == cmdRemoveUEID {
+		return s.ctl.RemoveUEID(ctx, eid) // ENOENT also for what cannot be one
 	}
 	if err := CheckEID(eid); err != nil {
 		return err
 	}
-	if req.cmd == cmdAddUEID {
-		return s.ctl.AddUEID(ctx, eid)
-	}
-	return s.ctl.RemoveUEID(ctx, eid)
+	return s.ctl.AddUEID(ctx, eid)
 }
 
 func (s *Server) doFlushUEID(ctx context.Context, _ *request, _ *replies) error {

@@ -12,17 +12,15 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
-
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 // serve starts a server for ctl and returns its address: an abstract name of its
@@ -201,103 +199,6 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// asUser runs fn on a thread with the user ID given, which needs root.
-func asUser(t *testing.T, uid int, fn func()) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root to become another user: sudo go test ./nl")
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
-		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
-		if errno != 0 {
-			done <- errno
-			return
-		}
-		fn()
-		done <- nil
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestOtherUser checks that another user may read and not change.
-func TestOtherUser(t *testing.T) {
-	fake := nltestsmc.NewFake(nltestsmc.SampleState())
-	address := serve(t, fake, nl.ServerConfig{MaxConnsPerUser: 3})
-	asUser(t, 65534, func() {
-		c, err := nl.DialUnix(t.Context(), address)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		if groups, err := c.LinkGroups(t.Context()); err != nil || len(groups) != 2 {
-			t.Errorf("LinkGroups: %v, %v", groups, err)
-		}
-		ctx := t.Context()
-		for what, err := range map[string]error{
-			"AddPNET":         c.AddPNET(ctx, nl.PNET{ID: "A", NetDev: "lo"}),
-			"RemovePNET":      c.RemovePNET(ctx, "A"),
-			"FlushPNET":       c.FlushPNET(ctx),
-			"AddUEID":         c.AddUEID(ctx, "A"),
-			"FlushUEID":       c.FlushUEID(ctx),
-			"SetHSLimitation": c.SetHSLimitation(ctx, true),
-		} {
-			if !errors.Is(err, os.ErrPermission) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		// Connections beyond the limit are refused; root's is not.
-		for range 2 {
-			c, err := nl.DialUnix(ctx, address)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-		}
-		if c, err := nl.DialUnix(ctx, address); err == nil {
-			c.Close()
-			t.Error("a fourth connection: no error")
-		}
-	})
-	if t.Skipped() {
-		return
-	}
-	c := dial(t, address)
-	if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
-		t.Errorf("state changed: %v, %v", eids, err)
-	}
-	if err := c.AddUEID(t.Context(), "A"); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestImpostor checks that a client does not talk to a stack of somebody else.
-func TestImpostor(t *testing.T) {
-	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
-	var l *net.UnixListener
-	asUser(t, 65534, func() {
-		var err error
-		if l, err = nl.ListenUnix(address); err != nil {
-			t.Error(err)
-		}
-	})
-	if l == nil {
-		return
-	}
-	defer l.Close()
-	if _, err := nl.DialUnix(t.Context(), address); !errors.Is(err, os.ErrPermission) {
-		t.Errorf("dial: %v", err)
-	}
-}
-
 // slowControl answers when it is told to, or when its context ends.
 type slowControl struct {
 	*nltestsmc.Fake
@@ -366,11 +267,26 @@ func TestMalformedRequests(t *testing.T) {
 		b = binary.NativeEndian.AppendUint16(b, flags)
 		return append(append(b, make([]byte, 8)...), data...)
 	}
+	// A request of SMC_GEN_NETLINK with attribute 1, the enterprise ID.
+	ueid := func(cmd byte, id string) []byte {
+		b := binary.NativeEndian.AppendUint16([]byte{cmd, 1, 0, 0}, uint16(4+len(id)))
+		b = append(append(b, binary.NativeEndian.AppendUint16(nil, 1)...), id...)
+		return message(0x23, 5, append(b, make([]byte, -len(b)&3)...)...)
+	}
+	padded := func(id string) string { return fmt.Sprintf("%-32s\x00", id) }
+	const add, remove = 10, 11
 	for _, x := range []struct {
 		name  string
 		send  []byte
 		errno syscall.Errno // 0: the server hangs up
 	}{
+		{"enterprise ID of other length", ueid(add, "A\x00"), syscall.EINVAL},
+		{"enterprise ID with a NUL", ueid(add, "A\x00"+padded("")[2:]), syscall.EINVAL},
+		{"enterprise ID of wrong characters", ueid(add, padded("lower")), syscall.EINVAL},
+		{"no enterprise ID", message(0x23, 5, add, 1, 0, 0), syscall.EINVAL},
+		{"no enterprise ID to remove", message(0x23, 5, remove, 1, 0, 0), syscall.EINVAL},
+		{"enterprise ID to remove that cannot be one", ueid(remove, padded("lower")), syscall.ENOENT},
+		{"enterprise ID that is there", ueid(add, padded("SMCV2-EXAMPLE-UEID")), syscall.EEXIST},
 		{"short header", []byte{1, 2, 3}, 0},
 		{"length beyond the datagram", binary.NativeEndian.AppendUint32(nil, 1<<30), 0},
 		{"no generic netlink header", message(0x23, 1), syscall.EINVAL},

@@ -95,6 +95,14 @@ func newBed(t testing.TB, c bedConfig) *bed {
 	return b
 }
 
+// side returns the host and the stack of "client" or "server".
+func (b *bed) side(who string) (*simfabric.Host, *Stack) {
+	if who == "server" {
+		return b.sh, b.server
+	}
+	return b.ch, b.client
+}
+
 // stack starts a stack on h.
 func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	b.t.Helper()
@@ -122,6 +130,12 @@ func (b *bed) closeStack(s *Stack) {
 	if err := s.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
 		b.t.Errorf("close %s: %v", s.cfg.Hostname, err)
 	}
+	s.mu.Lock()
+	ending := len(s.ending)
+	s.mu.Unlock()
+	if ending > 0 {
+		b.t.Errorf("%s: %d link groups have not given back what they had", s.cfg.Hostname, ending)
+	}
 	if n := s.mem.inUse(); n != 0 {
 		b.t.Errorf("%s: %d bytes of memory are still handed out", s.cfg.Hostname, n)
 	}
@@ -143,6 +157,17 @@ func (b *bed) tcp() (c, s *simfabric.TCPConn) {
 		b.t.Fatal(err)
 	}
 	return c, s
+}
+
+// ended runs one side of the rendezvous on a TCP connection, whose other side is
+// the test's, and tells how it ended.
+func ended(t *testing.T, side func(context.Context, TCPConn) (*Conn, error), tcp TCPConn) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := side(t.Context(), tcp)
+		done <- err
+	}()
+	return done
 }
 
 // rendezvous runs both sides of the rendezvous on a TCP connection.

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"smcr/stats"
@@ -34,7 +36,16 @@ type clc struct {
 	v2    bool // DECLINE has the layout of version 2
 	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
+
+	// firm is set while the peer may count on SMC-R without having told: the
+	// end of the context then does not end the wait for it.
+	firm atomic.Bool
 }
+
+// lateGrace is how long a read goes on whose time is over. What came in time
+// counts, also where this process stood still meanwhile and its timers fired
+// first.
+const lateGrace = 50 * time.Millisecond
 
 // rendezvous runs one side of the CLC exchange on tcp and counts how it ended.
 func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, run func(*clc, context.Context) (*Conn, error)) (*Conn, error) {
@@ -57,7 +68,11 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 // function it returns ends that and clears the deadline.
 func (h *clc) bind(ctx context.Context) (release func()) {
 	cut := func() { _ = h.tcp.SetDeadline(time.Unix(1, 0)) }
-	stop1 := context.AfterFunc(ctx, cut)
+	stop1 := context.AfterFunc(ctx, func() {
+		if !h.firm.Load() {
+			cut()
+		}
+	})
 	stop2 := context.AfterFunc(h.s.ctx, cut)
 	return func() {
 		ok1, ok2 := stop1(), stop2()
@@ -84,20 +99,41 @@ func (h *clc) route(local, remote netip.AddrPort) (Route, error) {
 	return rt, nil
 }
 
-// read reads one message within clcTimeout.
-func (h *clc) read(ctx context.Context) (wire.CLC, error) {
-	if err := h.s.interrupted(ctx); err != nil {
+// read reads one message within d.
+func (h *clc) read(ctx context.Context, d time.Duration) (wire.CLC, error) {
+	if err := h.extend(ctx, d); err != nil {
 		return nil, err
 	}
-	_ = h.tcp.SetReadDeadline(time.Now().Add(clcTimeout))
-	if err := h.s.interrupted(ctx); err != nil {
-		return nil, err
-	}
-	return h.readMsg()
+	extended := false
+	return h.readMsg(readerFunc(func(b []byte) (int, error) {
+		n, err := h.tcp.Read(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) && !extended {
+			extended = true
+			if h.extend(ctx, lateGrace) == nil {
+				n, err = h.tcp.Read(b)
+			}
+		}
+		return n, err
+	}))
 }
 
-func (h *clc) readMsg() (wire.CLC, error) {
-	if _, err := io.ReadFull(h.tcp, h.buf[:wire.HeaderLen]); errors.Is(err, io.ErrUnexpectedEOF) {
+// extend gives reads on tcp until d from now, unless the rendezvous is to end.
+func (h *clc) extend(ctx context.Context, d time.Duration) error {
+	if err := h.s.interrupted(ctx); err != nil {
+		return err
+	}
+	_ = h.tcp.SetReadDeadline(time.Now().Add(d))
+	return h.s.interrupted(ctx)
+}
+
+type readerFunc func([]byte) (int, error)
+
+// Read implements io.Reader.
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+func (h *clc) readMsg(r io.Reader) (wire.CLC, error) {
+	// Part of a message must not be taken for none: its rest would be data.
+	if n, err := io.ReadFull(r, h.buf[:wire.HeaderLen]); err != nil && n > 0 {
 		return nil, fmt.Errorf("%w: read CLC header: %w", errCLC, err)
 	} else if err != nil {
 		return nil, fmt.Errorf("userstack: read CLC header: %w", err)
@@ -106,10 +142,10 @@ func (h *clc) readMsg() (wire.CLC, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: peer sent no CLC message: %w", errCLC, err)
 	}
-	if _, err := io.ReadFull(h.tcp, h.buf[wire.HeaderLen:hd.Length]); err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := io.ReadFull(r, h.buf[wire.HeaderLen:hd.Length]); err == io.EOF {
 		return nil, fmt.Errorf("%w: read %s: %w", errCLC, hd.Type, io.ErrUnexpectedEOF)
 	} else if err != nil {
-		return nil, fmt.Errorf("userstack: read %s: %w", hd.Type, err)
+		return nil, fmt.Errorf("%w: read %s: %w", errCLC, hd.Type, err)
 	}
 	m, err := wire.ParseCLC(h.buf[:hd.Length])
 	if err != nil {
@@ -136,13 +172,13 @@ func (h *clc) write(m wire.CLC) error {
 }
 
 // decline tells the peer that the connection continues as TCP, and returns
-// the reason. If the peer cannot be told, the connection is unusable and the
-// returned error is not a *DeclineError.
-func (h *clc) decline(cause error) error {
-	d := declineFor(cause)
-	if d.Remote {
-		return d
+// the reason. If the peer cannot be told, or nobody wants the connection any
+// more, it is unusable and the returned error is not a *DeclineError.
+func (h *clc) decline(ctx context.Context, cause error) error {
+	if err := h.s.interrupted(ctx); err != nil {
+		return err
 	}
+	d := declineFor(cause)
 	m := wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == wire.DiagSync}
 	if h.v2 {
 		m.Version, m.OSType = wire.Version2, wire.OSLinux
@@ -151,6 +187,54 @@ func (h *clc) decline(cause error) error {
 		return err
 	}
 	return d
+}
+
+// crossWait is how long a DECLINE that may meet another one may be under way.
+const crossWait = 500 * time.Millisecond
+
+// declineFirst is decline in the LLC part of a first contact, where the peer may
+// decline at the same time: each would then take the other's DECLINE for data.
+// TCP goes on only if the peer's has ours soon, and none comes from there for as
+// long as linger says.
+func (h *clc) declineFirst(ctx context.Context, cause error, linger time.Duration) error {
+	err := h.decline(ctx, cause)
+	var d *DeclineError
+	if !errors.As(err, &d) {
+		return err
+	}
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		unacked, first := probeTCP(h.tcp)
+		hd, perr := wire.ParseHeader(first)
+		switch took := time.Since(begin); {
+		case perr == nil && hd.Type == wire.TypeDecline:
+			return fmt.Errorf("userstack: both sides have declined: %v", d)
+		case len(first) >= wire.HeaderLen, !unacked && took >= linger:
+			return d
+		case unacked && took >= crossWait:
+			return fmt.Errorf("userstack: the peer may not know that SMC-R is declined: %v", d)
+		}
+		if err := h.s.interrupted(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// A tcpProber tells whether the peer's TCP has yet to acknowledge anything, and
+// what can be read, which it leaves there: a CLC header's worth.
+type tcpProber interface {
+	Probe() (unacked bool, first []byte)
+}
+
+// probeTCP is Probe of any TCP connection. What cannot tell is taken to be
+// acknowledged.
+func probeTCP(tcp TCPConn) (unacked bool, first []byte) {
+	switch c := tcp.(type) {
+	case tcpProber:
+		return c.Probe()
+	case *net.TCPConn:
+		return probeSocket(c)
+	}
+	return false, nil
 }
 
 // declineWait is how long a client whose link failed in a first contact waits
@@ -175,12 +259,15 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience t
 		return err
 	}
 	go func() {
-		m, err := h.readMsg()
+		m, err := h.readMsg(h.tcp)
 		ch <- got{m, err}
 	}()
 	select {
 	case err := <-outcome:
 		until := time.Unix(1, 0)
+		if err != nil {
+			until = time.Now().Add(lateGrace)
+		}
 		if err != nil && patience > 0 && !errors.Is(err, linkgroup.ErrNoFallback) {
 			until = time.Now().Add(patience)
 		}

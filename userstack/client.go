@@ -30,11 +30,11 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
 	rt, err := h.route(local, remote)
 	if err != nil {
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
 	devs, pnetID, err := s.devicesFor(rt)
 	if err != nil {
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
 	id := s.identity(devs[0])
 	devs = s.linkedFirst(devs, remote.Addr())
@@ -44,7 +44,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		err = &DeclineError{Code: wire.DiagNoRoute, Err: errRouted(remote.Addr())}
 	}
 	if err != nil && offer == nil {
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
 	// The area for future growth makes it the layout that Linux and tshark read.
 	prop := wire.Proposal{PeerID: id, GID: d.GID, MAC: d.MAC, Growth: make([]byte, wire.ProposalGrowthLinux)}
@@ -68,7 +68,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	if err := h.write(prop); err != nil {
 		return nil, err
 	}
-	m, err := h.read(ctx)
+	m, err := h.read(ctx, clcTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	if acc.version >= wire.Version2 {
 		h.v2 = true
 		if err := s.accepted(t, offer, acc); err != nil {
-			return nil, h.decline(err)
+			return nil, h.decline(ctx, err)
 		}
 		devs = devs2
 	} else {
@@ -151,7 +151,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 		return g.core.ConnectFirst(now, peer.Link)
 	})
 	if err != nil {
-		return nil, h.abandon(g, c, err)
+		return nil, h.abandon(ctx, g, c, err, 0)
 	}
 	conf := s.newAnswer(t, true, local)
 	conf.MTU = min(conf.MTU, acc.MTU)
@@ -162,8 +162,10 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 		g.drop(c)
 		return nil, err
 	}
+	confirmed := time.Now()
 	if err := h.watchDecline(ctx, g.first, declineWait); err != nil {
-		return nil, h.abandon(g, c, err)
+		// A DECLINE of the server that is older than ours may need as long again.
+		return nil, h.abandon(ctx, g, c, err, min(time.Since(confirmed), clcTimeout))
 	}
 	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {
 		g.drop(c)
@@ -187,7 +189,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 		return nil
 	})
 	if g == nil {
-		return nil, h.decline(&DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("no link group with peer %s, queue pair %s", acc.PeerID, acc.QPN)})
+		return nil, h.decline(ctx, &DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("no link group with peer %s, queue pair %s", acc.PeerID, acc.QPN)})
 	}
 	if err == nil {
 		err = s.wait(ctx, c.ready)
@@ -204,7 +206,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 	}
 	if err != nil {
 		g.cancel(c)
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
 	if err := h.write(s.newAnswer(t, false, local).confirm()); err != nil {
 		c.abandon()
@@ -228,15 +230,18 @@ func (g *group) event(f func(now time.Time) error) (err error) {
 
 // abandon ends a link group whose first contact failed, and declines if it is
 // not too late for that and the peer keeps to the protocol.
-func (h *clc) abandon(g *group, c *Conn, cause error) error {
+func (h *clc) abandon(ctx context.Context, g *group, c *Conn, cause error, linger time.Duration) error {
 	g.drop(c)
+	if d, ok := cause.(*DeclineError); ok && d.Remote {
+		return d
+	}
 	if errors.Is(cause, errCLC) {
 		return cause
 	}
 	if errors.Is(cause, linkgroup.ErrNoFallback) {
 		return tooLate(cause)
 	}
-	return h.decline(cause)
+	return h.declineFirst(ctx, cause, linger)
 }
 
 // tooLate makes an error after which the TCP connection is reset: the peer

@@ -3,7 +3,9 @@
 package userstack
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,7 +114,8 @@ func TestNoDeclineAfterAccept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				b := newBed(t, bedConfig{devices: 2})
+				words := &wordsOf{keep: func(w string) bool { return w == "A" }}
+				b := newBed(t, bedConfig{devices: 2, fabric: simfabric.Config{Observe: words.observe}})
 				c, s := b.connect()
 				var own linkgroup.ConnParams
 				c.g.do(func(time.Time) { own = c.core.Local() })
@@ -142,9 +145,100 @@ func TestNoDeclineAfterAccept(t *testing.T) {
 					t.Errorf("the client got %d bytes after ACCEPT", n)
 				}
 				ct.Close()
+				// A client that does not look at TCP is told too.
 				b.exchange(c, s, pattern(3, 1000))
+				if got := words.take(); !slices.Equal(got, []string{"server:A"}) {
+					t.Errorf("the link group carried %q", got)
+				}
 				b.finish(c, s)
 			})
 		})
 	}
+}
+
+// TestLateConfirm: from CONFIRM on the client counts on SMC-R, and it may take
+// its time for it. So the server waits, also when its program has gone, and then
+// resets the connection on the link group.
+func TestLateConfirm(t *testing.T) {
+	for name, leaves := range map[string]bool{"wanted": false, "program gone": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				words := &wordsOf{keep: func(w string) bool { return w == "A" }}
+				b := newBed(t, bedConfig{fabric: simfabric.Config{Observe: words.observe}})
+				c, s := b.connect()
+				ct, near := b.tcp() // between them stands the test
+				far, st := b.tcp()
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					cl, sv := scripted{t, near}, scripted{t, far}
+					sv.send(as[wire.Proposal](cl))
+					cl.send(as[wire.Accept](sv))
+					confirm := as[wire.Confirm](cl)
+					if leaves {
+						cancel()
+					}
+					time.Sleep(25 * time.Second)
+					sv.send(confirm)
+				}()
+				type served struct {
+					c   *Conn
+					err error
+				}
+				server := make(chan served, 1)
+				go func() {
+					x, err := b.server.Server(ctx, st)
+					server <- served{x, err}
+				}()
+				c2, err := b.client.Client(t.Context(), ct)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x := <-server
+				<-done
+				if leaves {
+					wantBroken(t, x.err, nil)
+					if err := b.ended(c2); err == nil {
+						t.Error("the client's connection ended in order")
+					}
+					if got := words.take(); len(got) == 0 || got[0] != "server:A" {
+						t.Errorf("the link group carried %q", got)
+					}
+					st.Close()
+				} else {
+					if x.err != nil {
+						t.Fatal(x.err)
+					}
+					b.exchange(c2, x.c, pattern(1, 1000))
+					b.finish(c2, x.c)
+				}
+				near.Close()
+				far.Close()
+				b.finish(c, s)
+			})
+		})
+	}
+}
+
+// TestDeclineOfAnother: a link group that ended because a peer has declined one
+// connection is no DECLINE of the others: their peers have to be told. Nor is
+// there one when nobody wants the connection any more.
+func TestDeclineOfAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		ct, st := b.tcp()
+		h := &clc{s: b.server, tcp: st}
+		cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: wire.DiagSync})
+		wantDecline(t, "server", h.decline(t.Context(), cause), wire.DiagNoActiveLink, false)
+		if d := as[wire.Decline](scripted{t, ct}); d.Diagnosis != wire.DiagNoActiveLink || d.OutOfSync {
+			t.Errorf("declined with %+v", d)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		wantBroken(t, h.decline(ctx, cause), nil)
+		ct.Close()
+		st.Close()
+	})
 }

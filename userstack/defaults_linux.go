@@ -42,6 +42,9 @@ type marker struct{ *tcpopt.Program }
 
 func (m marker) PeerSMC(fd int) (bool, error) {
 	st, err := m.Peer(fd)
+	if errors.Is(err, tcpopt.ErrNotMarked) {
+		return false, nil // nothing was announced
+	}
 	if err != nil {
 		return false, err
 	}

@@ -148,12 +148,15 @@ func (s *Stack) watchDevice(d *device) {
 		s.deviceChanged(d, fatal || ev.Type == rdmaverbs.EventPortErr)
 		if fatal {
 			s.devMu.Lock()
-			if s.devices[d.dev] == d {
+			if s.devices[d.dev] == d { // else the stack closes it
 				delete(s.devices, d.dev)
+				// Close ends this loop: it closes the event channel.
+				s.leaving.Go(func() {
+					_ = d.rdma.Close()
+					<-d.done
+				})
 			}
 			s.devMu.Unlock()
-			// Close ends this loop: it closes the event channel.
-			go d.rdma.Close()
 		}
 	}
 }
@@ -195,6 +198,7 @@ func (s *Stack) closeDevices() error {
 		errs = append(errs, d.rdma.Close())
 		<-d.done
 	}
+	s.leaving.Wait()
 	return errors.Join(errs...)
 }
 
@@ -239,14 +243,20 @@ func (s *Stack) netDevsFor(rt Route) ([]string, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	at := pnet.NetDev{Name: rt.NetDev}
 	ports := make([]pnet.Port, len(netdevs))
 	for i, n := range netdevs {
+		if n.Name == rt.NetDev {
+			at.Lower = n.Lower
+		}
 		ports[i] = pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up}
 	}
-	match, id := s.pnets.Match(pnet.NetDev{Name: rt.NetDev}, ports)
+	match, id := s.pnets.Match(at, ports)
 	var names []string
 	for _, p := range match {
-		names = append(names, p.NetDev)
+		if n := inVLAN(netdevs, p.NetDev, rt); n != "" && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
 	}
 	if id == "" {
 		if len(names) == 0 {
@@ -255,6 +265,23 @@ func (s *Stack) netDevsFor(rt Route) ([]string, string, error) {
 		names = append(names, rt.Peers...)
 	}
 	return slices.DeleteFunc(names, func(n string) bool { return !s.allowed(n) }), id, nil
+}
+
+// inVLAN returns the netdev through which a netdev takes part in the VLAN of a
+// route (0: without tag): itself, or a VLAN upon it, which has a device and GIDs
+// of its own. It returns "" where there is none.
+func inVLAN(netdevs []NetDev, name string, rt Route) string {
+	for _, n := range netdevs {
+		if n.Name == rt.NetDev && (name == rt.NetDev || slices.Contains(n.Lower, name)) {
+			return rt.NetDev
+		}
+	}
+	for _, n := range netdevs {
+		if n.VLAN == rt.VLAN && (n.Name == name || n.Up && len(n.Lower) > 0 && n.Lower[0] == name) {
+			return n.Name
+		}
+	}
+	return ""
 }
 
 // lan is where the connection of a first contact runs, and with it all links of

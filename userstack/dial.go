@@ -47,10 +47,14 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 		return nil, err
 	}
 	tcp := nc.(*net.TCPConn)
-	if !s.peerSMC(tcp) {
+	smc, err := s.peerSMC(tcp)
+	if err == nil && !smc {
 		return tcp, nil
 	}
-	c, err := s.Client(ctx, tcp)
+	var c *Conn
+	if err == nil {
+		c, err = s.Client(ctx, tcp)
+	}
 	return s.settle("dial", tcp, c, err)
 }
 
@@ -70,22 +74,21 @@ func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error) (net.Con
 	return nil, &net.OpError{Op: op, Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 }
 
-// peerSMC reports whether the peer of an established connection announced
-// SMC, or is assumed to speak it.
-func (s *Stack) peerSMC(tcp *net.TCPConn) bool {
+// peerSMC reports whether the peer of an established connection announced SMC,
+// or is assumed to speak it. After an error nobody can tell whether the peer
+// waits for CLC messages or for data: the connection is of no use.
+func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
 	if s.option == nil {
-		return s.Assumed(addrPort(tcp.RemoteAddr()).Addr())
+		return s.Assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
 	}
 	rc, err := tcp.SyscallConn()
 	if err != nil {
-		return false
+		return false, err
 	}
-	var smc bool
-	if cerr := rc.Control(func(fd uintptr) { smc, err = s.option.PeerSMC(int(fd)) }); cerr != nil || err != nil {
-		s.log.Debug("no word of the TCP option", "remote", tcp.RemoteAddr(), "err", errors.Join(cerr, err))
-		return false
+	if cerr := rc.Control(func(fd uintptr) { smc, err = s.option.PeerSMC(int(fd)) }); cerr != nil {
+		return false, cerr
 	}
-	return smc
+	return smc, err
 }
 
 // Listen announces on address as net.Listen does. The listener's Accept
@@ -172,11 +175,15 @@ func (l *listener) run() {
 // serve runs the rendezvous of an accepted connection and gives it out.
 func (l *listener) serve(tcp *net.TCPConn) {
 	s := l.s
-	if !s.peerSMC(tcp) || s.option == nil && !looksLikeCLC(tcp) {
+	smc, err := s.peerSMC(tcp)
+	if err == nil && (!smc || s.option == nil && !looksLikeCLC(tcp)) {
 		l.give(tcp, nil)
 		return
 	}
-	c, err := s.Server(s.ctx, tcp)
+	var c *Conn
+	if err == nil {
+		c, err = s.Server(s.ctx, tcp)
+	}
 	nc, err := s.settle("accept", tcp, c, err)
 	if err != nil {
 		// The peer went away or broke the protocol: nobody to give.

@@ -45,10 +45,11 @@ func (e *DeclineError) Error() string {
 
 func (e *DeclineError) Unwrap() error { return e.Err }
 
-// declineFor chooses the diagnosis for a local failure.
+// declineFor chooses the diagnosis for a local failure. That of a link group may
+// be what a peer has declined another connection with.
 func declineFor(err error) *DeclineError {
 	var d *DeclineError
-	if errors.As(err, &d) {
+	if errors.As(err, &d) && !d.Remote {
 		return d
 	}
 	code := wire.DiagInternal

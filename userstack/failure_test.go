@@ -377,10 +377,7 @@ func TestLinkComesBack(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				b := newBed(t, bedConfig{devices: 2})
 				c, s := b.connect()
-				h := b.ch
-				if who == "server" {
-					h = b.sh
-				}
+				h, _ := b.side(who)
 				x := startTraffic(t, c, s, 3)
 				for range 3 {
 					h.SetPort("eth1", false)
@@ -411,10 +408,7 @@ func TestLateGID(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				b := newBed(t, bedConfig{devices: 2})
 				c, s := b.connect()
-				h := b.ch
-				if who == "server" {
-					h = b.sh
-				}
+				h, _ := b.side(who)
 				h.SetPort("eth1", false)
 				h.SetGIDs("eth1", false)
 				time.Sleep(time.Second)

@@ -13,10 +13,11 @@ import (
 // memPool keeps mapped memory for reuse by size, so that opening and closing
 // connections neither maps nor faults pages.
 type memPool struct {
-	mu    sync.Mutex
-	free  map[int][][]byte
-	bytes int // in free
-	out   int // handed out
+	mu     sync.Mutex
+	free   map[int][][]byte
+	bytes  int  // in free
+	out    int  // handed out
+	closed bool // nothing is kept any more
 }
 
 // poolMax bounds what the pool keeps, in bytes.
@@ -52,7 +53,7 @@ func (p *memPool) put(b []byte) {
 	n := len(b)
 	p.mu.Lock()
 	p.out -= n
-	if p.bytes+n <= poolMax {
+	if !p.closed && p.bytes+n <= poolMax {
 		p.free[n] = append(p.free[n], b)
 		p.bytes += n
 		p.mu.Unlock()
@@ -62,10 +63,11 @@ func (p *memPool) put(b []byte) {
 	_ = rdmaverbs.FreeBuffer(b)
 }
 
-// close unmaps what is free.
+// close unmaps what is free, and what is handed out once it is taken back.
 func (p *memPool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.closed = true
 	for n, list := range p.free {
 		for _, b := range list {
 			_ = rdmaverbs.FreeBuffer(b)

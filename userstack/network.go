@@ -40,6 +40,8 @@ type NetDev struct {
 	Name  string
 	Index int
 	Up    bool
+	VLAN  uint16   // its VLAN id, 0 if it is none
+	Lower []string // of a VLAN, the netdevs that it is stacked upon, nearest first
 }
 
 // samePrefix reports whether a and b, an address each with its prefix

@@ -189,7 +189,10 @@ func (n *hostNetwork) NetDevs() ([]NetDev, error) {
 			continue
 		}
 		at := l.Attrs()
-		out = append(out, NetDev{Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0})
+		out = append(out, NetDev{
+			Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0,
+			VLAN: vlanOf(l), Lower: below(l, links),
+		})
 	}
 	return out, nil
 }
@@ -200,6 +203,19 @@ func vlanOf(l netlink.Link) uint16 {
 		return uint16(v.VlanId)
 	}
 	return 0
+}
+
+// below names the netdevs that a VLAN is stacked upon, the nearest first.
+func below(l netlink.Link, links []netlink.Link) (names []string) {
+	for vlanOf(l) != 0 && len(names) < len(links) {
+		i := slices.IndexFunc(links, func(o netlink.Link) bool { return o.Attrs().Index == l.Attrs().ParentIndex })
+		if i < 0 {
+			break // in another network namespace
+		}
+		l = links[i]
+		names = append(names, l.Attrs().Name)
+	}
+	return names
 }
 
 // ethernetLike reports whether RoCE frames can be sent on l.

@@ -24,6 +24,8 @@ func TestSubnetOverOtherNetDev(t *testing.T) {
 	}{
 		{"Own", []netip.Prefix{prefix("10.7.0.9/16"), prefix("10.7.0.1/16")}, addr("10.7.0.1"), prefix("10.7.0.0/16"), true, prefix("10.7.0.1/16")},
 		{"OfOther", []netip.Prefix{prefix("10.9.0.1/16"), prefix("10.7.1.1/16")}, addr("10.7.0.1"), prefix("10.7.0.0/16"), true, prefix("10.7.1.1/16")},
+		// Linux compares with all addresses of the netdev.
+		{"OfOtherAddress", []netip.Prefix{prefix("10.9.0.1/16"), prefix("10.7.0.1/16")}, addr("10.9.0.1"), prefix("10.7.0.0/16"), true, prefix("10.9.0.1/16")},
 		{"OtherLength", []netip.Prefix{prefix("10.7.0.1/17")}, addr("10.7.0.1"), prefix("10.7.0.0/16"), false, prefix("10.7.0.1/17")},
 		{"OtherSubnet", []netip.Prefix{prefix("10.9.0.1/16")}, addr("10.7.0.1"), prefix("10.7.0.0/16"), false, netip.Prefix{}},
 	} {

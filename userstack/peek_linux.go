@@ -45,3 +45,22 @@ func looksLikeCLC(tcp *net.TCPConn) bool {
 	})
 	return clc
 }
+
+// probeSocket is Probe of a kernel's TCP connection. A socket that does not say
+// has ended, which the next use of it will tell.
+func probeSocket(tcp *net.TCPConn) (unacked bool, first []byte) {
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return false, nil
+	}
+	var b [wire.HeaderLen]byte
+	_ = rc.Control(func(fd uintptr) {
+		// The other way round a message might come in between.
+		left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		unacked = err == nil && left > 0
+		if n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == nil && n > 0 {
+			first = b[:n]
+		}
+	})
+	return unacked, first
+}

@@ -143,11 +143,7 @@ func TestOldServer(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		b.withEIDs([]string{"COMMON-1"}, nil)
 		ct, st := b.tcp()
-		done := make(chan error, 1)
-		go func() {
-			_, err := b.client.Client(t.Context(), ct)
-			done <- err
-		}()
+		done := ended(t, b.client.Client, ct)
 		p := scripted{t, st}
 		o, err := as[wire.Proposal](p).Offer()
 		if err != nil {

@@ -168,45 +168,63 @@ func TestAcceptOfKnownLink(t *testing.T) {
 	}
 }
 
+// unconfirmed is a connection whose CONFIRM the test holds.
+type unconfirmed struct {
+	client    *Conn
+	confirm   <-chan wire.Confirm // what the client has said
+	near, far *simfabric.TCPConn  // ends of the test; what far says, the server hears
+	server    <-chan servedConn
+}
+
+// servedConn is what the server's side of a rendezvous came to.
+type servedConn struct {
+	c   *Conn
+	err error
+}
+
+// unconfirmed makes a connection and keeps its CONFIRM from the server.
+func (b *bed) unconfirmed(t *testing.T) *unconfirmed {
+	t.Helper()
+	ct, near := b.tcp() // between them stands the test
+	far, st := b.tcp()
+	server := make(chan servedConn, 1)
+	go func() {
+		x, err := b.server.Server(context.Background(), st)
+		server <- servedConn{x, err}
+	}()
+	confirm := make(chan wire.Confirm, 1)
+	go func() {
+		cl, sv := scripted{t, near}, scripted{t, far}
+		sv.send(as[wire.Proposal](cl))
+		cl.send(as[wire.Accept](sv))
+		confirm <- as[wire.Confirm](cl)
+	}()
+	client, err := b.client.Client(t.Context(), ct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unconfirmed{client, confirm, near, far, server}
+}
+
 // TestDataBeforeConfirm: the client's data may come before CONFIRM was processed;
 // the server's program gets it afterwards (RFC 7609, section 3.5.2.4).
 func TestDataBeforeConfirm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
-		ct, near := b.tcp() // between them stands the test
-		far, st := b.tcp()
-		type served struct {
-			c   *Conn
-			err error
-		}
-		server := make(chan served, 1)
-		go func() {
-			x, err := b.server.Server(context.Background(), st)
-			server <- served{x, err}
-		}()
-		confirm := make(chan wire.Confirm, 1)
-		go func() {
-			cl, sv := scripted{t, near}, scripted{t, far}
-			sv.send(as[wire.Proposal](cl))
-			cl.send(as[wire.Accept](sv))
-			confirm <- as[wire.Confirm](cl)
-		}()
-		c2, err := b.client.Client(t.Context(), ct)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := b.unconfirmed(t)
+		c2 := u.client
 		if _, err := c2.Write([]byte("early")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(settled)
 		select {
-		case x := <-server:
+		case x := <-u.server:
 			t.Fatalf("server without CONFIRM: %+v", x)
 		default:
 		}
-		scripted{t, far}.send(<-confirm)
-		x := <-server
+		scripted{t, u.far}.send(<-u.confirm)
+		x := <-u.server
 		if x.err != nil {
 			t.Fatal(x.err)
 		}
@@ -216,8 +234,8 @@ func TestDataBeforeConfirm(t *testing.T) {
 		}
 		b.exchange(x.c, c2, pattern(1, 1000))
 		b.finish(c2, x.c)
-		near.Close()
-		far.Close()
+		u.near.Close()
+		u.far.Close()
 		b.finish(c, s)
 	})
 }

@@ -27,6 +27,27 @@ func TestVLANOf(t *testing.T) {
 	}
 }
 
+// TestBelow: a VLAN stands upon netdevs of its own network namespace; the other
+// end of a veth pair, which has the same attribute, is none.
+func TestBelow(t *testing.T) {
+	at := func(index, parent int, name string) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Index: index, ParentIndex: parent, Name: name}
+	}
+	links := []netlink.Link{
+		&netlink.Veth{LinkAttrs: at(2, 3, "veth0")},
+		&netlink.Veth{LinkAttrs: at(3, 2, "veth1")},
+		&netlink.Vlan{LinkAttrs: at(4, 2, "veth0.7"), VlanId: 7},
+		&netlink.Vlan{LinkAttrs: at(5, 4, "veth0.7.8"), VlanId: 8},
+		&netlink.Vlan{LinkAttrs: at(6, 9, "far.7"), VlanId: 7},
+	}
+	want := []string{"[]", "[]", "[veth0]", "[veth0.7 veth0]", "[]"}
+	for i, l := range links {
+		if got := fmt.Sprint(below(l, links)); got != want[i] {
+			t.Errorf("%s: stands upon %s, want %s", l.Attrs().Name, got, want[i])
+		}
+	}
+}
+
 // TestProposedPrefixes: a proposal over IPv6 lists the prefixes of the netdev, at
 // most eight and no link-local one; one that is the server's too is enough (RFC
 // 7609, section 3.5.1.2 and appendix A.2.2).

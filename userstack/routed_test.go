@@ -106,5 +106,11 @@ func TestRoutedCandidate(t *testing.T) {
 		if err := b.client.Candidate(addr(1, 0), addr(2, 0), -1); err != nil {
 			t.Errorf("with an enterprise ID: %v", err)
 		}
+		// Version 2 is for IPv4.
+		for remote, want := range map[string]bool{"10.0.0.2": true, "::ffff:10.0.0.2": true, "fd00::2": false} {
+			if got := b.client.speaksV2(netip.MustParseAddr(remote)); got != want {
+				t.Errorf("version 2 with %s: %t", remote, got)
+			}
+		}
 	})
 }

@@ -4,68 +4,159 @@ package userstack
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"smcr/nl"
+	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
-// TestVLANsApart: connections of two VLANs never share a link group, even where
-// a pnetid gives them the same device (RFC 7609, sections 2.2 and 5.1).
+// TestVLANsApart: connections of two VLANs never share a link group nor a
+// device, even where a pnetid names but the device of the netdev below (RFC 7609,
+// sections 2.2 and 5.1).
 func TestVLANsApart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
-		t.Cleanup(b.w.Close)
-		t.Cleanup(b.noObjects)
-		at := func(vlan uint16, host int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(vlan), byte(host)}) }
-		host := func(n int, name string) *simfabric.Host {
-			devs := netdevs(n, 1)
-			for _, v := range []uint16{7, 8} {
-				devs = append(devs, simfabric.NetDev{Name: "vlan" + string(rune('0'+v)), VLAN: v, NoRDMA: true, Addrs: []netip.Prefix{netip.PrefixFrom(at(v, n), 24)}})
-			}
-			return b.w.Host(name, devs...)
+	device := nl.PNET{ID: "NET", IBDev: "soft-eth0", IBPort: 1}
+	for _, tt := range []struct {
+		name  string
+		pnets []nl.PNET
+		id    string // pnetid of the link groups
+	}{
+		{"NoPNETID", nil, ""},
+		{"OfTheVLANs", []nl.PNET{{ID: "NET", NetDev: "vlan7"}, {ID: "NET", NetDev: "vlan8"}, device}, "NET"},
+		{"OfTheNetdevBelow", []nl.PNET{{ID: "NET", NetDev: "eth0"}, device}, "NET"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) { testVLANsApart(t, tt.pnets, tt.id) })
+		})
+	}
+}
+
+func testVLANsApart(t *testing.T, pnets []nl.PNET, id string) {
+	b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
+	t.Cleanup(b.w.Close)
+	t.Cleanup(b.noObjects)
+	at := func(vlan uint16, host int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(vlan), byte(host)}) }
+	host := func(n int, name string) *simfabric.Host {
+		devs := netdevs(n, 1)
+		for _, v := range []uint16{7, 8} {
+			devs = append(devs, simfabric.NetDev{Name: fmt.Sprint("vlan", v), VLAN: v, Lower: []string{"eth0"}, Addrs: []netip.Prefix{netip.PrefixFrom(at(v, n), 24)}})
 		}
-		b.ch, b.sh = host(1, "client"), host(2, "server")
-		b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
-		for _, s := range []*Stack{b.client, b.server} {
-			for _, p := range []nl.PNET{{ID: "NET", NetDev: "vlan7"}, {ID: "NET", NetDev: "vlan8"}, {ID: "NET", IBDev: "soft-eth0", IBPort: 1}} {
-				if err := s.Control().AddPNET(t.Context(), p); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		var pairs [][2]*Conn
-		for _, v := range []uint16{7, 8, 7, 8} {
-			ct, st, err := b.w.Connect(netip.AddrPortFrom(at(v, 1), 0), netip.AddrPortFrom(at(v, 2), 80))
-			if err != nil {
+		return b.w.Host(name, devs...)
+	}
+	b.ch, b.sh = host(1, "client"), host(2, "server")
+	b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
+	for _, s := range []*Stack{b.client, b.server} {
+		for _, p := range pnets {
+			if err := s.Control().AddPNET(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
-			c, s, cerr, serr := b.rendezvous(ct, st)
-			if cerr != nil || serr != nil {
-				t.Fatalf("VLAN %d: client %v, server %v", v, cerr, serr)
-			}
-			b.exchange(c, s, pattern(uint64(v), 3000))
-			for _, x := range []*Conn{c, s} {
-				if got := x.g.core.VLAN(); got != v {
-					t.Errorf("connection of VLAN %d is in a link group of VLAN %d", v, got)
+		}
+	}
+	var pairs [][2]*Conn
+	for _, v := range []uint16{7, 8, 7, 8} {
+		ct, st, err := b.w.Connect(netip.AddrPortFrom(at(v, 1), 0), netip.AddrPortFrom(at(v, 2), 80))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, s, cerr, serr := b.rendezvous(ct, st)
+		if cerr != nil || serr != nil {
+			t.Fatalf("VLAN %d: client %v, server %v", v, cerr, serr)
+		}
+		b.exchange(c, s, pattern(uint64(v), 3000))
+		pairs = append(pairs, [2]*Conn{c, s})
+	}
+	for _, s := range []*Stack{b.client, b.server} {
+		list, err := s.Control().LinkGroups(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		links, err := s.Control().Links(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, g := range list {
+			for _, l := range links {
+				if l.LinkGroup == g.ID {
+					got = append(got, fmt.Sprintf("VLAN %d, pnetid %q, %d connections, %s", g.VLAN, g.PNETID, g.Conns, l.IBDev))
 				}
 			}
-			pairs = append(pairs, [2]*Conn{c, s})
 		}
-		if c, s := len(groups(b.client)), len(groups(b.server)); c != 2 || s != 2 {
-			t.Errorf("%d and %d link groups, want one for each VLAN", c, s)
+		var want []string
+		for _, v := range []uint16{7, 8} {
+			want = append(want, fmt.Sprintf("VLAN %d, pnetid %q, 2 connections, soft-vlan%d", v, id, v))
 		}
-		for _, p := range pairs {
-			b.finish(p[0], p[1])
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("links: -want +got:\n%s", diff)
 		}
-	})
+	}
+	for _, p := range pairs {
+		b.finish(p[0], p[1])
+	}
 }
+
+// TestNetDevsForVLAN: the devices that may serve a connection are those of
+// netdevs in its VLAN.
+func TestNetDevsForVLAN(t *testing.T) {
+	hosts := netdevList{
+		{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "eth2", Up: true}, {Name: "eth3", Up: true},
+		{Name: "eth0.7", Up: true, VLAN: 7, Lower: []string{"eth0"}},
+		{Name: "eth0.8", Up: true, VLAN: 8, Lower: []string{"eth0"}},
+		{Name: "eth1.7", Up: true, VLAN: 7, Lower: []string{"eth1"}},
+		{Name: "eth2.7", VLAN: 7, Lower: []string{"eth2"}},
+		{Name: "eth0.9", Up: true, VLAN: 9, Lower: []string{"eth0"}},
+		{Name: "eth0.9.7", Up: true, VLAN: 7, Lower: []string{"eth0.9", "eth0"}},
+		{Name: "eth4.7", Up: true, VLAN: 7, Lower: []string{"eth4"}}, // in another network namespace
+	}
+	all := []pnet.Entry{{ID: "A", NetDev: "eth0"}}
+	for _, d := range []string{"eth0", "eth1", "eth2", "eth3"} {
+		all = append(all, pnet.Entry{ID: "A", IBDev: "soft-" + d, IBPort: 1})
+	}
+	for _, tt := range []struct {
+		name    string
+		entries []pnet.Entry
+		rt      Route
+		want    string
+	}{
+		{"no pnetid", nil, Route{NetDev: "eth0.7", VLAN: 7, Peers: []string{"eth1.7"}}, "[eth0.7 eth1.7]"},
+		{"no pnetid, no VLAN", nil, Route{NetDev: "eth0", Peers: []string{"eth1"}}, "[eth0 eth1]"},
+		{"no VLAN", all, Route{NetDev: "eth0"}, "[eth0 eth1 eth2 eth3]"},
+		{"of the netdev below", all, Route{NetDev: "eth0.7", VLAN: 7}, "[eth0.7 eth1.7]"},
+		{"only one has the VLAN", all, Route{NetDev: "eth0.8", VLAN: 8}, "[eth0.8]"},
+		{"a tag upon a tag", all, Route{NetDev: "eth0.9.7", VLAN: 7}, "[eth0.9.7 eth1.7]"},
+		{"of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1", IBPort: 1}}, Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
+		{"device of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1.7", IBPort: 1}}, Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
+		{"device of another VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, Route{NetDev: "eth0.7", VLAN: 7}, "[]"},
+		{"without tag, device of a VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, Route{NetDev: "eth0"}, "[]"},
+	} {
+		s := &Stack{net: hosts, pnets: new(pnet.Table)}
+		for _, e := range tt.entries {
+			if err := s.pnets.Add(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names, _, err := s.netDevsFor(tt.rt)
+		if got := fmt.Sprint(names); got != tt.want || err != nil {
+			t.Errorf("%s: %s, %v, want %s", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+// netdevList is a Network of which only the netdevs are known.
+type netdevList []NetDev
+
+func (l netdevList) NetDevs() ([]NetDev, error)              { return l, nil }
+func (netdevList) Route(_, _ netip.Addr) (Route, error)      { return Route{}, ErrNotOnLink }
+func (netdevList) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
 // TestThirdPeer: a peer that knows the RKey and address of another peer's RMB
 // can neither write to it nor keep its link (RFC 7609, section 5; one

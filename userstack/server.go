@@ -26,14 +26,14 @@ func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 
 func (h *clc) server(ctx context.Context) (*Conn, error) {
 	s := h.s
-	m, err := h.read(ctx)
+	m, err := h.read(ctx, clcTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer s.serving.Add(-1)
 	if n := s.serving.Add(1); n > hsLimit && s.limitHS.Load() {
 		if _, ok := m.(wire.Proposal); ok {
-			return nil, h.decline(&DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d handshakes under way and their number is limited", n)})
+			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d handshakes under way and their number is limited", n)})
 		}
 	}
 	var prop wire.Proposal
@@ -47,17 +47,17 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	}
 	offersV2 := prop.Version >= wire.Version2 && prop.TypeV2.HasR()
 	if !prop.TypeV1.HasR() && !offersV2 {
-		return nil, h.decline(&DeclineError{Code: wire.DiagModeMismatch, Err: fmt.Errorf("proposal offers %s", prop.TypeV1)})
+		return nil, h.decline(ctx, &DeclineError{Code: wire.DiagModeMismatch, Err: fmt.Errorf("proposal offers %s", prop.TypeV1)})
 	}
 	h.v2 = !prop.TypeV1.HasR()
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
 	rt, err := h.route(local, remote)
 	if err != nil {
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
 	devs, pnetID, err := s.devicesFor(rt)
 	if err != nil {
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
 	var t *terms
 	key := peerKey{id: prop.PeerID}
@@ -70,13 +70,13 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 			t, gid, mac, devs = t2, gid2, wire.MAC{}, devs2
 			key.gid = gid
 		case !prop.TypeV1.HasR():
-			return nil, h.decline(err)
+			return nil, h.decline(ctx, err)
 		default:
 			s.log.Debug("not version 2", "peer", prop.PeerID, "err", err)
 		}
 	}
 	if t == nil && !sameSubnet(prop, rt, local.Addr()) {
-		return nil, h.decline(&DeclineError{Code: wire.DiagPrefixMismatch})
+		return nil, h.decline(ctx, &DeclineError{Code: wire.DiagPrefixMismatch})
 	}
 	s.identity(devs[0])
 	leave, err := s.enterFirst(ctx, key)
@@ -101,10 +101,10 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 }
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
-// subnet is ours, or one of its IPv6 prefixes is.
+// subnet is one of the netdev's, or one of its IPv6 prefixes is.
 func sameSubnet(p wire.Proposal, rt Route, local netip.Addr) bool {
-	if own, ok := rt.prefixOf(local); ok && own.Addr().Is4() {
-		return samePrefix(own, p.IPv4)
+	if local.Unmap().Is4() {
+		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && samePrefix(own, p.IPv4) })
 	}
 	for _, q := range p.IPv6 {
 		for _, own := range rt.Local {
@@ -138,13 +138,13 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 		return nil
 	})
 	if err != nil {
-		return nil, h.abandon(g, c, err)
+		return nil, h.abandon(ctx, g, c, err, 0)
 	}
 	if err := h.write(s.newAnswer(t, true, local).accept()); err != nil {
 		g.drop(c)
 		return nil, err
 	}
-	conf, err := h.readConfirm(ctx)
+	conf, err := h.readConfirm(ctx, clcTimeout)
 	if err != nil {
 		g.drop(c)
 		return nil, err
@@ -155,7 +155,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 			if err := t.confirmed(conf); err != nil {
 				return err
 			}
-			g.core.SetPeer(conf.PeerID, t.peerOS)
+			g.core.SetPeer(conf.PeerID, t.peerOS, t.peerRelease)
 		}
 		if err := peer.Check(); err != nil {
 			return err
@@ -163,10 +163,10 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 		return g.core.ConnectFirst(now, peer.Link)
 	})
 	if err != nil {
-		return nil, h.abandon(g, c, err)
+		return nil, h.abandon(ctx, g, c, err, 0)
 	}
 	if err := h.watchDecline(ctx, g.first, 0); err != nil {
-		return nil, h.abandon(g, c, err)
+		return nil, h.abandon(ctx, g, c, err, 0)
 	}
 	if err := g.event(func(now time.Time) error { return c.core.Attach(now, peer) }); err != nil {
 		g.drop(c)
@@ -187,13 +187,20 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 	}
 	if err != nil {
 		g.cancel(c)
-		return nil, h.decline(err)
+		return nil, h.decline(ctx, err)
 	}
-	if err := h.write(s.newAnswer(g.terms, false, local).accept()); err != nil {
+	// The client counts on SMC-R as soon as it has sent CONFIRM, and Linux then
+	// takes no notice of TCP any more: the connection must be refused on the
+	// link group, for which CONFIRM is needed.
+	h.firm.Store(true)
+	if err = s.interrupted(ctx); err == nil {
+		err = h.write(s.newAnswer(g.terms, false, local).accept())
+	}
+	if err != nil {
 		g.cancel(c)
 		return nil, err
 	}
-	conf, err := h.readConfirm(ctx)
+	conf, err := h.readConfirm(context.WithoutCancel(ctx), linkgroup.ConfirmWait)
 	if err != nil {
 		g.cancel(c)
 		var d *DeclineError
@@ -204,12 +211,17 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 	}
 	peer := params(conf.Endpoint)
 	err = g.event(func(now time.Time) error {
-		if !g.core.HasLink(peer.Link.GID, peer.Link.MAC, peer.Link.QPN) {
-			return fmt.Errorf("%w: CONFIRM names unknown queue pair %s", linkgroup.ErrNoLink, conf.QPN)
+		if err := s.interrupted(ctx); err != nil {
+			return err
 		}
 		return c.core.Attach(now, peer)
 	})
 	if err != nil {
+		g.do(func(now time.Time) {
+			if !g.dead {
+				c.core.Refuse(now, peer)
+			}
+		})
 		g.cancel(c)
 		return nil, tooLate(err)
 	}
@@ -237,9 +249,9 @@ func (g *group) lost(qpn uint32, cause error) {
 	})
 }
 
-// readConfirm reads CONFIRM of the version that was chosen.
-func (h *clc) readConfirm(ctx context.Context) (*answer, error) {
-	m, err := h.read(ctx)
+// readConfirm reads CONFIRM of the version that was chosen, within d.
+func (h *clc) readConfirm(ctx context.Context, d time.Duration) (*answer, error) {
+	m, err := h.read(ctx, d)
 	if err != nil {
 		return nil, err
 	}

@@ -211,7 +211,7 @@ func (s *simulation) tuner() func(linkgroup.Role, *linkgroup.Timers) {
 		t.RMBIdle, t.AddLinkRetry = idle, retry
 		odd := odd + time.Duration(groups.Add(1))
 		for i, d := range []*time.Duration{
-			&t.TestLink, &t.TestLinkAnswer, &t.Idle, &t.LLC, &t.ConfirmLink, &t.ConfirmFirst, &t.LLCStart,
+			&t.TestLink, &t.TestLinkAnswer, &t.TestLinkBusy, &t.Idle, &t.LLC, &t.ConfirmLink, &t.ConfirmFirst, &t.LLCStart,
 			&t.CloseWait, &t.AbortWait, &t.TCPGrace, &t.TCPGraceAlive, &t.Terminate,
 		} {
 			*d += odd * time.Duration(i+1)

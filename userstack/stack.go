@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -45,10 +44,12 @@ type Stack struct {
 	noDevice  map[string]string  // why a netdev has no device, where that was said
 	lastDev   int
 	devClosed bool
+	leaving   sync.WaitGroup // devices that were removed, while they are closed
 
 	mu        sync.Mutex
 	closed    bool
 	groups    map[*group]struct{}
+	ending    map[*group]struct{} // dead, with something left to give back
 	lastLGR   atomic.Uint32
 	first     map[peerKey]chan struct{} // servers' first contacts under way
 	conns     map[*Conn]struct{}
@@ -71,7 +72,7 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.Network, pnets: cfg.PNETs,
 		mem: newMemPool(), option: cfg.Option, born: time.Now(),
-		devices: map[string]*device{}, groups: map[*group]struct{}{},
+		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -134,6 +135,31 @@ func (s *Stack) forgetGroup(g *group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.groups, g)
+	s.ending[g] = struct{}{}
+}
+
+func (s *Stack) groupOver(g *group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ending, g)
+}
+
+// awaitGroups waits until the groups that have died are over, but not longer
+// than limit.
+func (s *Stack) awaitGroups(limit time.Duration) {
+	s.mu.Lock()
+	ending := slices.Collect(maps.Keys(s.ending))
+	s.mu.Unlock()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for _, g := range ending {
+		select {
+		case <-g.over:
+		case <-t.C:
+			s.log.Warn("link groups have not given back their memory", "stopped at", g.name())
+			return
+		}
+	}
 }
 
 // peerKey tells peers apart. In version 2 the GID of the proposal belongs to
@@ -156,13 +182,17 @@ type groupKey struct {
 	vlan uint16
 }
 
-// reuse finds a group for a subsequent contact: same peer, role, VLAN, version
-// and enterprise ID, and a link that the peer's address belongs to. take puts the connection on it,
+// reuse finds a group for a subsequent contact: same peer, role, VLAN and version,
+// and a link that the peer's address belongs to. take puts the connection on it,
 // with its lock held, or says by an error that the group does not serve.
+//
+// A server also demands the enterprise ID of the group, which its ACCEPT repeats.
+// A client does not: a Linux server has connections share a link group whatever
+// ID was agreed on for each, and ends the group if the client knows none.
 func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
 		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.version() != k.terms.version() ||
-			k.terms != nil && g.terms.eid != k.terms.eid {
+			k.role == linkgroup.Server && k.terms != nil && g.terms.eid != k.terms.eid {
 			continue
 		}
 		err := g.event(func(now time.Time) error {
@@ -239,7 +269,9 @@ func (s *Stack) Assumed(remote netip.Addr) bool {
 }
 
 // Close resets all connections, ends all link groups with DELETE LINK and
-// frees everything. It waits a bounded time for peers' answers.
+// frees everything. It waits a bounded time for peers' answers. The buffer of a
+// connection whose ReadFrom or WriteTo is in the program's own reader or writer
+// is freed when that returns.
 func (s *Stack) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -274,17 +306,15 @@ func (s *Stack) Close() error {
 	for _, c := range conns {
 		c.ended(linkgroup.ErrReset)
 	}
+	s.wg.Wait() // for rendezvous: they may have objects on devices, too
+	s.awaitGroups(3 * time.Second)
 	errs := []error{s.closeDevices()}
 	if s.ownOpt {
 		errs = append(errs, s.option.Close())
 	}
-	s.wg.Wait()
 	if s.ownNet != nil {
 		s.ownNet.close()
 	}
 	s.mem.close()
 	return errors.Join(errs...)
 }
-
-// String names the stack for logs.
-func (s *Stack) String() string { return fmt.Sprintf("smcr stack %s", s.peerID) }

@@ -302,10 +302,7 @@ func TestCloseDuringFirstContact(t *testing.T) {
 		for at := time.Duration(0); at < 600*time.Microsecond; at += 13 * time.Microsecond {
 			bubble(t, func(t *testing.T) {
 				b := newBed(t, bedConfig{devices: 2, fabric: simfabric.Config{Delay: 20 * time.Microsecond}})
-				victim := b.client
-				if who == "server" {
-					victim = b.server
-				}
+				_, victim := b.side(who)
 				ct, st := b.tcp()
 				var c, s *Conn
 				var cerr, serr error

@@ -40,7 +40,7 @@ func (t *eidTable) list() []wire.EID {
 	return slices.Clone(t.ids)
 }
 
-// add adds an ID with the kernel's errors: EINVAL, EEXIST, ERANGE.
+// add adds an ID with the kernel's errors, in its order: EINVAL, ERANGE, EEXIST.
 func (t *eidTable) add(s string) error {
 	if err := nl.CheckEID(s); err != nil {
 		return err
@@ -52,10 +52,10 @@ func (t *eidTable) add(s string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case slices.Contains(t.ids, id):
-		return fmt.Errorf("enterprise ID %q: %w", id, syscall.EEXIST)
 	case len(t.ids) >= nl.MaxUEIDs:
 		return fmt.Errorf("the stack holds %d enterprise IDs at most: %w", nl.MaxUEIDs, syscall.ERANGE)
+	case slices.Contains(t.ids, id):
+		return fmt.Errorf("enterprise ID %q: %w", id, syscall.EEXIST)
 	}
 	t.ids = append(t.ids, id)
 	return nil

@@ -129,11 +129,7 @@ func TestOffers(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				b.withEIDs(nil, []string{"COMMON-1"})
 				ct, st := b.tcp()
-				done := make(chan error, 1)
-				go func() {
-					_, err := b.server.Server(t.Context(), st)
-					done <- err
-				}()
+				done := ended(t, b.server.Server, st)
 				p := scripted{t, ct}
 				p.send(offering(t, tt.edit))
 				if tt.want != 0 {
@@ -188,11 +184,7 @@ func TestAnswers(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				b.withEIDs([]string{"COMMON-1"}, nil)
 				ct, st := b.tcp()
-				done := make(chan error, 1)
-				go func() {
-					_, err := b.client.Client(t.Context(), ct)
-					done <- err
-				}()
+				done := ended(t, b.client.Client, ct)
 				p := scripted{t, st}
 				prop := as[wire.Proposal](p)
 				o, err := prop.Offer()

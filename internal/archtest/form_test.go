@@ -17,7 +17,7 @@ import (
 const (
 	licence = "// SPDX-License-Identifier: Apache-2.0"
 	// maxLines of a file that is not a test: beyond it lies a second subject.
-	maxLines = 700
+	maxLines = 500
 )
 
 // eachFile calls f for each Go file of the module, tests and files for other

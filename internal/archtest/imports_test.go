@@ -48,10 +48,10 @@ var edges = []struct {
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/simfabric",
+		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt",
 		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
@@ -77,7 +77,7 @@ var confined = map[string][]string{
 }
 
 // suites are the packages that exist for tests though they are none.
-var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric"}
+var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "internal/verbs/codectest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric"}
 
 type pkg struct {
 	ImportPath, Dir                                    string

@@ -3,6 +3,7 @@
 package cmdutil
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -102,6 +103,17 @@ func OneArg(what string) cobra.PositionalArgs {
 			return nil
 		}
 		return UsageError("%s: one %s, please: %q is too much", cmd.CommandPath(), what, args[1])
+	}
+}
+
+// RunE returns what a command without arguments runs: run with the options, or
+// runF, which tests give, in its place.
+func RunE[O any](opts *O, runF func(*O) error, run func(context.Context, *O) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		if runF != nil {
+			return runF(opts)
+		}
+		return run(cmd.Context(), opts)
 	}
 }
 

@@ -138,6 +138,19 @@ func (f *Factory) With(ctx context.Context, fn func(context.Context, nl.Multi) e
 	return explain(fn(ctx, m))
 }
 
+// Action returns a command without arguments that does one thing to the one stack
+// to change.
+func (f *Factory) Action(use, short string, do func(nl.Control, context.Context) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error { return do(c, ctx) })
+		},
+	}
+}
+
 // WithOne calls fn with the one stack to change. Where there are several, the
 // user must say which.
 func (f *Factory) WithOne(ctx context.Context, fn func(context.Context, nl.Control) error) error {

@@ -12,8 +12,8 @@ func TestFlags(t *testing.T) {
 	cmdtest.Flags[listOptions]{
 		New: newCmdList,
 		Good: map[string]func(*listOptions) bool{
-			"":           func(o *listOptions) bool { return o.format == "table" && !o.all },
-			"-a -o wide": func(o *listOptions) bool { return o.format == "wide" && o.all },
+			"":           func(o *listOptions) bool { return o.Format == "table" && !o.all },
+			"-a -o wide": func(o *listOptions) bool { return o.Format == "wide" && o.all },
 			"--all":      func(o *listOptions) bool { return o.all },
 		},
 		Bad: []string{"-o xml", "extra", "--nope"},

@@ -5,9 +5,7 @@ package connection
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/netip"
-	"slices"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
@@ -30,16 +28,14 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 }
 
 type listOptions struct {
-	*cmdutil.Factory
-	format string
-	all    bool
-	watch  watch.Options
+	watch.ListOptions
+	all bool
 
 	state, mode, role, group, peer, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
-	opts := &listOptions{Factory: f}
+	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"show"},
@@ -51,16 +47,10 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 			"--state asks for them.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return listRun(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also sockets that listen or have no connection yet")
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
 		"PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2", "APPFINCLOSEWAIT", "PEERFINCLOSEWAIT",
 		"PEERABORTWAIT", "PROCESSABORT")
@@ -164,21 +154,12 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[connJSON], err error) {
-		rows, err := nl.All(ctx, m, nl.Control.Connections)
-		if err != nil {
-			return v, err
-		}
-		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Connection]) bool { return !opts.keep(&r.Value) })
-		if opts.format == cmdutil.FormatJSON {
-			v.Rows = make([]connJSON, len(rows))
-			for i, r := range rows {
-				v.Rows[i] = toJSON(r, opts.NetDev)
-			}
-		}
-		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide).Print(w) }
-		return v, nil
-	})
+	return watch.List[nl.Connection, connJSON]{
+		Read:   nl.Control.Connections,
+		Filter: watch.Keep(opts.keep),
+		JSON:   func(r nl.Row[nl.Connection]) connJSON { return toJSON(r, opts.NetDev) },
+		Table:  table,
+	}.Show(ctx, &opts.ListOptions)
 }
 
 // keep reports whether a connection is one of those that were asked for.

@@ -12,8 +12,8 @@ func TestFlags(t *testing.T) {
 	cmdtest.Flags[listOptions]{
 		New: newCmdList,
 		Good: map[string]func(*listOptions) bool{
-			"":        func(o *listOptions) bool { return o.format == "table" },
-			"-o json": func(o *listOptions) bool { return o.format == "json" },
+			"":        func(o *listOptions) bool { return o.Format == "table" },
+			"-o json": func(o *listOptions) bool { return o.Format == "json" },
 		},
 		Bad: []string{"-o xml", "extra", "--nope"},
 	}.Run(t)

@@ -5,7 +5,6 @@ package device
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 
 	"smcr/internal/cmdutil"
@@ -28,15 +27,13 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 }
 
 type listOptions struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
+	watch.ListOptions
 
 	netdev, ibdev, pnetid, state cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
-	opts := &listOptions{Factory: f}
+	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"show"},
@@ -47,15 +44,9 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 			"set it, not the hardware.",
 		Example: "  smcr device list\n  smcr device list --state inactive\n  smcr device list -o json",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return listRun(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only ports of this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only this RoCE `device`", f.CompleteIBDevs())
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only ports with this `pnetid`", f.CompletePNETIDs(false))
@@ -147,23 +138,12 @@ func toJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[deviceJSON], err error) {
-		rows, err := nl.All(ctx, m, nl.Control.Devices)
-		if err != nil {
-			return v, err
-		}
-		var kept []nl.Row[nl.Device]
-		for _, r := range rows {
-			if opts.keep(&r.Value) {
-				kept = append(kept, r)
-				v.Rows = append(v.Rows, toJSON(r, opts.Factory.NetDev))
-			}
-		}
-		v.Text = func(w io.Writer) error {
-			return table(kept, opts.format == cmdutil.FormatWide, opts.Factory.NetDev).Print(w)
-		}
-		return v, nil
-	})
+	return watch.List[nl.Device, deviceJSON]{
+		Read:   nl.Control.Devices,
+		Filter: watch.Keep(opts.keep),
+		JSON:   func(r nl.Row[nl.Device]) deviceJSON { return toJSON(r, opts.NetDev) },
+		Table:  func(rows []nl.Row[nl.Device], wide bool) *output.Table { return table(rows, wide, opts.NetDev) },
+	}.Show(ctx, &opts.ListOptions)
 }
 
 // keep leaves those ports of a device that were asked for, and reports whether
@@ -178,7 +158,7 @@ func (o *listOptions) keep(d *nl.Device) bool {
 	d.Ports = slices.Clone(d.Ports)
 	for i := range d.Ports {
 		p := &d.Ports[i]
-		if p.Valid = p.Valid && o.netdev.Keep(o.Factory.NetDev(p.NetDev)) && o.pnetid.Keep(p.PNETID) && o.state.Keep(state(p)); p.Valid {
+		if p.Valid = p.Valid && o.netdev.Keep(o.NetDev(p.NetDev)) && o.pnetid.Keep(p.PNETID) && o.state.Keep(state(p)); p.Valid {
 			left = true
 		}
 	}

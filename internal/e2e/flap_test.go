@@ -277,7 +277,7 @@ func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) er
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = out, &log
 	err := cmd.Run()
-	if m := summaryRE.FindStringSubmatch(log.String()); err == nil && (m == nil || m[2] != strconv.Itoa(outOfSync(log.String()))) {
+	if m := summaryRE.FindStringSubmatch(log.String()); err == nil && (m == nil || m[2] != strconv.Itoa(linkGone(log.String()))) {
 		err = errors.New("not all connections were SMC-R")
 	}
 	if err != nil {
@@ -286,13 +286,13 @@ func (p *programs) client(out io.Writer, limit time.Duration, argv ...string) er
 	return err
 }
 
-var outOfSyncRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*out of sync`)
+var linkGoneRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: .*no active link to queue pair`)
 
-// outOfSync returns how many connections of smcr run -v are TCP because the link
+// linkGone returns how many connections of smcr run -v are TCP because the link
 // that the server named was gone when the client heard of it: their TCP was on
 // the device that was down meanwhile (RFC 7609, section 3.5.2.3).
-func outOfSync(log string) (n int) {
-	for _, m := range outOfSyncRE.FindAllStringSubmatch(log, -1) {
+func linkGone(log string) (n int) {
+	for _, m := range linkGoneRE.FindAllStringSubmatch(log, -1) {
 		k, _ := strconv.Atoi(m[1])
 		n += k
 	}

@@ -32,12 +32,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			"What the stack does not know is left out.",
 		Example: "  smcr export\n  smcr --backend kernel export > " + config.DefaultPath,
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return run(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, run),
 	}
 }
 

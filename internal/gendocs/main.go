@@ -22,13 +22,26 @@ import (
 var texts embed.FS
 
 func main() {
-	dir := "."
-	if len(os.Args) > 1 {
-		dir = os.Args[1]
+	dir, err := directory(os.Args[1:])
+	if err == nil {
+		err = write(dir)
 	}
-	if err := write(dir); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "gendocs:", err)
 		os.Exit(1)
+	}
+}
+
+// directory returns the folder that the command line names. There are no
+// options: what looks like one is not taken for a folder to write to.
+func directory(args []string) (string, error) {
+	switch {
+	case len(args) == 0:
+		return ".", nil
+	case len(args) > 1 || strings.HasPrefix(args[0], "-"):
+		return "", fmt.Errorf("cannot take %q: the one argument is the root of the module, by default the current directory", args)
+	default:
+		return args[0], nil
 	}
 }
 

@@ -52,6 +52,27 @@ func TestUpToDate(t *testing.T) {
 	}
 }
 
+func TestDirectory(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+		ok   bool
+	}{
+		{nil, ".", true},
+		{[]string{"../.."}, "../..", true},
+		{[]string{"./-h"}, "./-h", true},
+		{[]string{"-h"}, "", false},
+		{[]string{"--help"}, "", false},
+		{[]string{"-"}, "", false},
+		{[]string{"..", "-h"}, "", false},
+		{[]string{"man", "completions"}, "", false},
+	} {
+		if got, err := directory(tt.args); got != tt.want || (err == nil) != tt.ok {
+			t.Errorf("%q: %q, %v", tt.args, got, err)
+		}
+	}
+}
+
 func generated(t *testing.T) map[string][]byte {
 	t.Helper()
 	files, err := generate()

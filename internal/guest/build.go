@@ -4,9 +4,13 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -14,6 +18,47 @@ import (
 // program runs in guests too. The working directory must be within the module.
 func Build(ctx context.Context, pkg, file string) error {
 	return goCommand(ctx, "build", "-buildvcs=false", "-trimpath", "-o", file, pkg)
+}
+
+// Program compiles a main package as Build does, once for all callers in this
+// process, with whose end the file is removed.
+func Program(ctx context.Context, pkg string) (file string, err error) {
+	return programs.file(ctx, pkg)
+}
+
+var programs builds
+
+// builds are compiled programs in a directory that a watchdog removes.
+type builds struct {
+	mu   sync.Mutex
+	dir  string
+	dog  *watchdog
+	done map[string]string // files by packages
+}
+
+func (b *builds) file(ctx context.Context, pkg string) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dog == nil {
+		dir, err := os.MkdirTemp("", fmt.Sprintf("smcr-programs-%d-", os.Getpid()))
+		if err != nil {
+			return "", fmt.Errorf("guest: %w", err)
+		}
+		dog, err := watch(dir)
+		if err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
+		}
+		b.dir, b.dog, b.done = dir, dog, make(map[string]string)
+	}
+	file, ok := b.done[pkg]
+	if !ok {
+		file = filepath.Join(b.dir, fmt.Sprint(len(b.done)), path.Base(pkg))
+		if err := Build(ctx, pkg, file); err != nil {
+			return "", err
+		}
+		b.done[pkg] = file
+	}
+	return file, nil
 }
 
 // BuildTest compiles the tests of a package of this module as Build does. Run

@@ -32,8 +32,11 @@ const (
 	pushLimit = time.Minute
 
 	defaultMemory = 1536
-	defaultCPUs   = 2
-	defaultLimit  = 10 * time.Minute
+	// QEMU before 8.1 may run stale code when one emulated CPU patches what
+	// another is translating: a kernel with two then panics now and then. One
+	// also suffers less on a machine that is busy.
+	defaultCPUs  = 1
+	defaultLimit = 10 * time.Minute
 )
 
 // A Config describes a guest. The zero value is one without wires.
@@ -41,7 +44,7 @@ type Config struct {
 	// Name is the host name. The default is "guest".
 	Name string
 
-	// Memory in MiB and the number of CPUs. The defaults are 1536 and 2.
+	// Memory in MiB and the number of CPUs. The defaults are 1536 and 1.
 	Memory, CPUs int
 
 	// NICs are the guest's ends of wires to other guests.

@@ -25,8 +25,8 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	})
 	cmd.AddCommand(
 		watch.Command(f, "show", "list", "Show whether the limitation is on", read),
-		newCmdSet(f, "enable", "Let connections be plain TCP under pressure", true),
-		newCmdSet(f, "disable", "Let connections wait for their SMC handshake", false),
+		f.Action("enable", "Let connections be plain TCP under pressure", set(true)),
+		f.Action("disable", "Let connections wait for their SMC handshake", set(false)),
 	)
 	return cmd
 }
@@ -51,15 +51,6 @@ func read(ctx context.Context, m nl.Multi) (v watch.View[limitJSON], err error) 
 	return v, nil
 }
 
-func newCmdSet(f *cmdutil.Factory, use, short string, on bool) *cobra.Command {
-	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error {
-				return c.SetHSLimitation(ctx, on)
-			})
-		},
-	}
+func set(on bool) func(nl.Control, context.Context) error {
+	return func(c nl.Control, ctx context.Context) error { return c.SetHSLimitation(ctx, on) }
 }

@@ -18,31 +18,23 @@ import (
 )
 
 type options struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
+	watch.ListOptions
 }
 
 // NewCmd returns the command smcr info.
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmdInfo(f, nil) }
 
 func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
-	opts := &options{Factory: f}
+	opts := &options{watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
 		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
 			"user space: versions, features, and how many devices each has.",
 		Args: cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return run(cmd.Context(), opts)
-		},
+		RunE: cmdutil.RunE(opts, runF, run),
 	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }
 
@@ -64,7 +56,7 @@ type infoJSON struct {
 }
 
 func run(ctx context.Context, opts *options) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[infoJSON], err error) {
+	return watch.Show(ctx, &opts.ListOptions, func(ctx context.Context, m nl.Multi) (v watch.View[infoJSON], err error) {
 		infos, err := nl.Each(ctx, m, nl.Control.SysInfo)
 		if err != nil {
 			return v, err

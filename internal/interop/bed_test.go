@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 const (
 	// commandLimit bounds each command in the guest.
-	commandLimit = time.Minute
+	commandLimit = 2 * time.Minute
 
 	// guestLimit bounds the life of a guest: more than a test takes on a
 	// machine that is busy with others.
@@ -54,6 +53,10 @@ type setup struct {
 	version1 bool // of SMC-R, and no enterprise ID
 	mtu      int  // of the LAN: of 1500, the default, RoCE makes a path MTU of 1024, of 9000 one of 4096
 
+	// kernelIdle is how long link groups of the kernel live on unused, as a
+	// server; as a client guest.IdleClient longer. 0: Linux's ten minutes.
+	kernelIdle time.Duration
+
 	options []string // of smcr serve
 }
 
@@ -77,19 +80,14 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
 	user.under = []string{b.smcr, "run", "--mode", "user", "--"}
 
-	load := g.LoadSMC
-	if with.version1 {
-		load = g.LoadSMCv1
-	}
-	if err := load(t.Context()); err != nil {
+	if err := g.LoadChangedSMC(t.Context(), guest.SMCOptions{Version1: with.version1, Idle: with.kernelIdle}); err != nil {
 		t.Fatal(err)
 	}
-	kernel.run(t, "ip", "netns", "add", netns)
-	user.run(t, "ip", "link", "set", "lo", "up")
-	kernel.run(t, "ip", "link", "add", "lan", "type", "bridge")
+	b.batch(t, nil, "link add lan type bridge\nnetns add "+netns+"\n")
 	// The bridge must not answer ARP for the addresses of k0 and k1.
 	kernel.run(t, "sysctl", "-qw", "net.ipv4.conf.lan.arp_ignore=8")
-	kernel.run(t, "ip", "link", "set", "lan", "up")
+	b.batch(t, nil, "link set lan up\n")
+	b.batch(t, user.prefix, "link set lo up\n")
 	for i := range with.devices {
 		// The kernel's end of its own wire to the bridge is k0, k1.
 		b.wire(t, kernel, fmt.Sprintf("k%d", i), addrOf(kernelAddr, i), mtu)
@@ -133,13 +131,12 @@ func (s *side) serve(t *testing.T, args ...string) {
 	})
 }
 
-// programs builds the programs and brings them into the guest.
+// programs brings the programs into the guest.
 func (b *bed) programs(t *testing.T) {
 	t.Helper()
-	dir := t.TempDir()
-	push := func(name, pkg string) string {
-		file := filepath.Join(dir, name)
-		if err := guest.Build(t.Context(), pkg, file); err != nil {
+	push := func(pkg string) string {
+		file, err := guest.Program(t.Context(), pkg)
+		if err != nil {
 			t.Fatal(err)
 		}
 		name, err := b.Push(file)
@@ -148,7 +145,7 @@ func (b *bed) programs(t *testing.T) {
 		}
 		return name
 	}
-	b.smcr, b.peer = push("smcr", "smcr/cmd/smcr"), push("peer", "smcr/internal/interop/peer")
+	b.smcr, b.peer = push("smcr/cmd/smcr"), push("smcr/internal/interop/peer")
 }
 
 // addrOf returns the address of a side's device.
@@ -162,24 +159,31 @@ func addrOf(first string, i int) string {
 func (b *bed) wire(t *testing.T, s *side, name, addr string, mtu int) {
 	t.Helper()
 	port := "p" + name
-	commands := [][]string{
-		{"ip", "link", "add", port, "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", name, "mtu", fmt.Sprint(mtu)},
-		{"ip", "link", "set", port, "master", "lan", "up"},
-	}
+	lines := fmt.Sprintf("link add %[1]s mtu %[3]d type veth peer name %[2]s mtu %[3]d\nlink set %[1]s master lan up\n", port, name, mtu)
 	if len(s.prefix) > 0 {
-		commands = append(commands, []string{"ip", "link", "set", name, "netns", netns})
+		lines += fmt.Sprintf("link set %s netns %s\n", name, netns)
 	}
-	for _, argv := range commands {
-		if _, err := b.Run(t.Context(), argv...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.batch(t, nil, lines)
 	// Two netdevs in one subnet: each answers for its own address only.
+	sysctl := []string{"sysctl", "-qw"}
 	for _, set := range []string{"arp_ignore=1", "arp_announce=2", "rp_filter=0"} {
-		s.run(t, "sysctl", "-qw", "net.ipv4.conf."+name+"."+set)
+		sysctl = append(sysctl, "net.ipv4.conf."+name+"."+set)
 	}
-	s.run(t, "ip", "addr", "add", addr+"/24", "dev", name)
-	s.run(t, "ip", "link", "set", name, "up")
+	s.run(t, sysctl...)
+	b.batch(t, s.prefix, fmt.Sprintf("addr add %[2]s/24 dev %[1]s\nlink set %[1]s up\n", name, addr))
+}
+
+// batch runs ip once for all lines: in the guest, beginning a process takes
+// longer than what it does.
+func (b *bed) batch(t *testing.T, prefix []string, lines string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+	defer cancel()
+	c := b.Command(append(append([]string{}, prefix...), "ip", "-batch", "-")...)
+	c.Stdin = []byte(lines)
+	if r, err := c.Run(ctx); err != nil {
+		t.Fatalf("%v\n%s%s", err, lines, r.Stdout)
+	}
 }
 
 // try runs a command on a side.

@@ -107,6 +107,7 @@ func groupsGone(t *testing.T, sides ...*side) {
 
 // TestEnds ends what connections live on.
 func TestEnds(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBedOf(t, setup{devices: 1, options: []string{"--group-idle", "4s"}})
 	kernel.run(t, "sysctl", "-qw", fmt.Sprintf("net.smc.smcr_testlink_time=%d", int(kernelTestLink.Seconds())))
 	user.run(t, "ethtool", "-K", "u0", "tx-udp-segmentation", "off") // one message a frame
@@ -213,6 +214,7 @@ func testWireCut(t *testing.T, kernel, user *side) {
 // command for that may hang in the kernel; ours ends the connections and goes
 // on.
 func TestKernelDeviceDeleted(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBed(t, 1)
 	sessions := []*session{
 		open(t, "idle, kernel to user", kernel, user, 7050, "drain error", "drain error"),

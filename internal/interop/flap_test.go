@@ -26,6 +26,7 @@ const (
 // right and the links to come back. It logs which connections end: Linux resets
 // some, and sends others the wrong bytes (docs/interop.md).
 func TestFlap(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("SMCR_INTEROP_FLAP") == "" {
 		t.Skip("what Linux does varies: set SMCR_INTEROP_FLAP=1")
 	}

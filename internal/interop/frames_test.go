@@ -45,6 +45,7 @@ var allowedMarks = map[string]bool{
 
 // TestFrames has tshark dissect the frames that the stack sends to a kernel.
 func TestFrames(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("tshark"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)

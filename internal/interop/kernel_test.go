@@ -3,7 +3,6 @@
 package interop
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -16,6 +15,8 @@ type (
 		ID      string   `json:"id"`
 		Role    string   `json:"role"`
 		Type    string   `json:"type"`
+		VLAN    uint16   `json:"vlan"`
+		PNETID  string   `json:"pnetid"`
 		Conns   int      `json:"conns"`
 		Version int      `json:"version"`
 		V2      *groupV2 `json:"v2"`
@@ -58,55 +59,14 @@ func stats(t *testing.T, s *side) counters {
 
 // TestKernel boots one guest for all parts. In each one side has the server.
 func TestKernel(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBed(t, 1)
-	for i, tt := range directions(kernel, user) {
-		t.Run(tt.name, func(t *testing.T) {
-			addr := func(port int) netip.AddrPort {
-				return netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5000+100*i+port))
-			}
-			t.Run("One", func(t *testing.T) { testOne(t, tt.client, tt.server, addr(1), 2) })
-			if t.Failed() {
-				return
-			}
-			stop := tt.server.start(t, "listening", "serve", addr(2).String())
-			for _, size := range []int{1, 100, 1 << 16, 1<<16 + 1, 1 << 20, 5<<20 + 3} {
-				t.Run(fmt.Sprint("Bytes", size), func(t *testing.T) {
-					tt.client.connect(t, "echo", addr(2), "-bytes", fmt.Sprint(size))
-				})
-			}
-			t.Run("Parallel", func(t *testing.T) {
-				tt.client.connect(t, "echo", addr(2), "-n", "40", "-parallel", "-bytes", "300000")
-			})
-			t.Run("Short", func(t *testing.T) { tt.client.connect(t, "echo", addr(2), "-n", "200", "-bytes", "500") })
-			t.Run("Reset", func(t *testing.T) {
-				tt.client.connect(t, "reset", addr(2), "-n", "5")
-				// The link group lives on.
-				tt.client.connect(t, "echo", addr(2), "-n", "5")
-			})
-			t.Logf("server: %s", stop().Stdout)
-			for _, s := range []*side{kernel, user} {
-				eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
-				// All connections were on one link group.
-				if n := len(query[linkGroup](t, s, "linkgroup", "list")); n != i+1 {
-					t.Errorf("%s: %d link groups, want one for each direction so far", s.backend, n)
-				}
-			}
-		})
-	}
-	const conns = 1 + 6 + 40 + 200 + 5 + 5
-	for _, s := range []*side{kernel, user} {
-		x := stats(t, s)
-		if x.Fallbacks.Client != 0 || x.Fallbacks.Server != 0 || x.SMCR.ClientV2 != conns || x.SMCR.ServerV2 != conns {
-			t.Errorf("%s: %+v, want %d connections of version 2 in each direction, and no fallback", s.backend, x, conns)
-		}
-	}
+	traffic{
+		version: 2, sizes: []int{1, 100, 1 << 16, 1<<16 + 1, 1 << 20, 5<<20 + 3},
+		parallel: 40, each: 300_000, short: 50,
+	}.flow(t, kernel, user)
 	t.Run("NoCommonEID", func(t *testing.T) { testNoCommonEID(t, kernel, user) })
-	t.Run("End", func(t *testing.T) {
-		kernel.stop(t, kernel.stack)
-		eventually(t, "kernel: link groups end with the stack", func() bool {
-			return len(query[linkGroup](t, kernel, "linkgroup", "list")) == 0
-		})
-	})
+	t.Run("End", func(t *testing.T) { testEnd(t, kernel) })
 }
 
 // testNoCommonEID: without an enterprise ID in common connections are TCP, and
@@ -163,6 +123,7 @@ func testOne(t *testing.T, client, server *side, at netip.AddrPort, version int)
 
 // TestTwoDevices has link groups of two links with the kernel.
 func TestTwoDevices(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBed(t, 2)
 	for i, tt := range []struct {
 		name           string

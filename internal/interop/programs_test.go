@@ -23,6 +23,7 @@ const programLimit = 3 * time.Minute
 // once there. Each side's programs run under smcr run: over the kernel's SMC,
 // or over the stack.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBed(t, 1)
 	site := newSite(t, kernel)
 	for _, tt := range []struct {

@@ -55,6 +55,7 @@ type routedGroup struct {
 // TestRouted: the kernel and the stack in user space agree on version 2 with a
 // router between them.
 func TestRouted(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBed(t, 1)
 	route(t, kernel, user)
 	for i, tt := range []struct {

@@ -23,6 +23,7 @@ var inGuest = []string{"TestKernelRXE", "TestKernelGIDs", "TestKernelHasPort", "
 // TestSoftRoCE runs tests of package softroce against the kernel's soft-RoCE:
 // they are built here and run in a guest.
 func TestSoftRoCE(t *testing.T) {
+	t.Parallel()
 	netnstest.Require(t, "nsenter", "rdma")
 	if exec.Command("/usr/bin/python3", "-c", "import pyverbs").Run() != nil {
 		if os.Getenv("CI") == "true" {

@@ -10,6 +10,7 @@ import (
 
 // TestStory reads captures of two Linux kernels with what reads ours.
 func TestStory(t *testing.T) {
+	t.Parallel()
 	const clc = "clc: client Proposal, server Accept, client Confirm\n"
 	for _, tt := range []struct {
 		name string

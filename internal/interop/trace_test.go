@@ -26,6 +26,7 @@ type frame struct {
 	from, to netip.Addr
 	ports    [2]uint16 // of TCP: source, destination
 	flags    byte      // of TCP
+	qp       uint32    // of RoCE: destination
 	clc      wire.CLC
 	llc      wire.LLC
 	cdc      *wire.CDC
@@ -46,7 +47,7 @@ type capture struct {
 }
 
 // snapLen keeps every message whole, and not the data.
-const snapLen = 256
+const snapLen = 512
 
 // messages is the filter for TCP and sends of one packet, without RDMA writes.
 const messages = "tcp or (udp dst port 4791 and udp[8] = 4)"
@@ -178,7 +179,8 @@ func parseFrames(b []byte) ([]frame, error) {
 			if bth.Opcode() != header.SendOnly {
 				continue
 			}
-			key.qp, key.number = bth.DestQP(), bth.PSN()
+			f.qp = bth.DestQP()
+			key.qp, key.number = f.qp, bth.PSN()
 			data := payload[8+header.BTHLen : len(payload)-4]
 			data = data[:len(data)-int(bth.PadCount())]
 			ok = true

@@ -8,25 +8,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
-// TestDeviceDown takes each of our two devices away while data flows both ways
-// on several connections of a kernel: none is lost, and the device serves again
-// when it is back.
+// TestDeviceDown takes each of the two devices of either side away while data
+// flows both ways on several connections, with the kernel as client and as
+// server: none is lost, what is left carries new connections at once, and the
+// device serves again when it is back.
 func TestDeviceDown(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBed(t, 2)
-	for i, device := range []string{"u1", "u0"} {
-		at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), uint16(5401+i))
-		t.Run(device, func(t *testing.T) { testDeviceDown(t, kernel, user, at, user, device) })
-		if t.Failed() {
-			return
-		}
-		restart(t, kernel, user)
-	}
-	for _, s := range []*side{kernel, user} {
-		if x := stats(t, s).Fallbacks; x.Client != 0 || x.Server != 0 {
-			t.Errorf("%s: fallbacks %+v", s.backend, x)
+	for i, d := range directions(kernel, user) {
+		for j, device := range []string{"u1", "u0", "k1", "k0"} {
+			of := user
+			if strings.HasPrefix(device, "k") {
+				of = kernel
+			}
+			at := netip.AddrPortFrom(netip.MustParseAddr(d.server.addr), uint16(5400+10*i+j))
+			t.Run(d.name+"/"+device, func(t *testing.T) { testDeviceDown(t, d, at, of, device) })
+			// In a link group that goes on, Linux would use memory on the next
+			// failing over that it did not register on the new link.
+			restart(t, kernel, user)
 		}
 	}
 }
@@ -42,15 +43,24 @@ func types(t *testing.T, s *side) []string {
 }
 
 // testDeviceDown takes a device away under connections and brings it back.
-func testDeviceDown(t *testing.T, client, server *side, at netip.AddrPort, of *side, device string) {
-	server.start(t, "listening", "serve", at.String())
-	client.connect(t, "echo", at)
-	for _, s := range []*side{client, server} {
-		eventually(t, s.backend+": a link group of two links", func() bool { return slices.Equal(types(t, s), []string{"SYM"}) })
+func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, device string) {
+	both := []*side{d.client, d.server}
+	symmetric := func() {
+		t.Helper()
+		for _, s := range both {
+			eventually(t, s.backend+": link groups of two links", func() bool {
+				list := types(t, s)
+				return len(list) > 0 && !slices.ContainsFunc(list, func(x string) bool { return x != "SYM" })
+			})
+		}
 	}
+	stop := d.server.start(t, "listening", "serve", "-check", at.String())
+	d.client.connect(t, "echo", at)
+	symmetric()
 	if t.Failed() {
 		return
 	}
+	before := []counters{stats(t, d.client), stats(t, d.server)}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), commandLimit)
 		defer cancel()
@@ -58,28 +68,44 @@ func testDeviceDown(t *testing.T, client, server *side, at netip.AddrPort, of *s
 			t.Error(err)
 		}
 	})
-	done := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+	defer cancel()
+	ended := make(chan error, 1)
 	go func() {
-		defer close(done)
-		time.Sleep(500 * time.Millisecond)
-		if _, err := of.try(t.Context(), "ip", "link", "set", device, "down"); err != nil {
-			t.Error(err)
-		}
+		r, err := d.client.try(ctx, d.client.peerArgs("echo", "-n", "4", "-parallel", "-bytes", "3000000", at.String())...)
+		t.Logf("%s: %s", d.client.backend, r.Stdout)
+		ended <- err
 	}()
-	client.connect(t, "echo", at, "-n", "4", "-parallel", "-bytes", "2000000")
-	<-done
-	for _, s := range []*side{client, server} {
+	// Not while they are being made: the first devices have the addresses of TCP.
+	for _, s := range both {
+		eventually(t, s.backend+": four connections", func() bool { return len(active(t, s)) == 4 })
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("%s: the connections ended before the device went down: %v", d.client.backend, err)
+	default:
+	}
+	of.run(t, "ip", "link", "set", device, "down")
+	if err := <-ended; err != nil {
+		t.Errorf("%s: %v", d.client.backend, err)
+	}
+	for _, s := range both {
 		t.Logf("%s: %v", s.backend, types(t, s))
 	}
-	// What is left carries new connections, and the device when it is back. The
-	// first devices have the addresses of TCP.
+	// The first devices have the addresses of TCP.
 	if strings.HasSuffix(device, "1") {
-		client.connect(t, "echo", at, "-n", "3")
+		d.client.connect(t, "echo", at, "-n", "3")
 	}
 	of.run(t, "ip", "link", "set", device, "up")
-	client.connect(t, "echo", at, "-n", "3")
-	for _, s := range []*side{client, server} {
-		eventually(t, s.backend+": two links again", func() bool { return slices.Equal(types(t, s), []string{"SYM"}) })
+	d.client.connect(t, "echo", at, "-n", "3")
+	symmetric()
+	if out := stop().Stdout; out != "listening\n" {
+		t.Errorf("%s: server: %s", d.server.backend, out)
+	}
+	for i, s := range both {
+		if x := stats(t, s); x.Fallbacks != before[i].Fallbacks {
+			t.Errorf("%s: fallbacks %+v, before %+v", s.backend, x.Fallbacks, before[i].Fallbacks)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 // the programs and steps of TestBehaviour. What it writes is what TestBehaviour
 // compares with.
 func TestTwoKernels(t *testing.T) {
+	t.Parallel()
 	if !*updateKernels {
 		t.Skip("records reference data: go test ./internal/interop -run TestTwoKernels -update-kernels")
 	}

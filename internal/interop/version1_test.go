@@ -3,7 +3,6 @@
 package interop
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -23,57 +22,16 @@ func directions(kernel, user *side) []direction {
 // TestVersion1 is TestKernel for version 1 of SMC-R: messages of RFC 7609 with
 // a kernel that speaks it, between link-local GIDs.
 func TestVersion1(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBedOf(t, setup{devices: 1, version1: true})
-	for i, tt := range directions(kernel, user) {
-		t.Run(tt.name, func(t *testing.T) {
-			at := func(port int) netip.AddrPort {
-				return netip.AddrPortFrom(netip.MustParseAddr(tt.server.addr), uint16(5000+100*i+port))
-			}
-			t.Run("One", func(t *testing.T) { testOne(t, tt.client, tt.server, at(1), 1) })
-			if t.Failed() {
-				return
-			}
-			stop := tt.server.start(t, "listening", "serve", at(2).String())
-			for _, size := range []int{1, 8191, 1 << 16, 1<<16 + 1, 200_000, 1<<20 + 3} {
-				t.Run(fmt.Sprint("Bytes", size), func(t *testing.T) {
-					tt.client.connect(t, "echo", at(2), "-bytes", fmt.Sprint(size))
-				})
-			}
-			// Not more: the kernel's server takes them one after the other, and
-			// an emulated one takes its time.
-			t.Run("Parallel", func(t *testing.T) {
-				tt.client.connect(t, "echo", at(2), "-n", "10", "-parallel", "-bytes", "70000")
-			})
-			t.Run("Short", func(t *testing.T) { tt.client.connect(t, "echo", at(2), "-n", "30", "-bytes", "500") })
-			t.Run("Reset", func(t *testing.T) {
-				tt.client.connect(t, "reset", at(2), "-n", "5")
-				tt.client.connect(t, "echo", at(2), "-n", "5")
-			})
-			t.Logf("server: %s", stop().Stdout)
-			for _, s := range []*side{kernel, user} {
-				eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
-				if n := len(query[linkGroup](t, s, "linkgroup", "list")); n != i+1 {
-					t.Errorf("%s: %d link groups, want one for each direction so far", s.backend, n)
-				}
-			}
-		})
-	}
-	t.Run("Counters", func(t *testing.T) {
-		const conns = 1 + 6 + 10 + 30 + 5 + 5
-		for _, s := range []*side{kernel, user} {
-			x := stats(t, s)
-			if x.Fallbacks.Client != 0 || x.Fallbacks.Server != 0 || x.SMCR.ClientV1 != conns || x.SMCR.ServerV1 != conns {
-				t.Errorf("%s: %+v, want %d connections of version 1 in each direction, and no fallback", s.backend, x, conns)
-			}
-		}
-	})
+	// No more at once: the kernel's server takes them one after the other, and an
+	// emulated one takes its time.
+	traffic{
+		version: 1, sizes: []int{1, 8191, 1 << 16, 1<<16 + 1, 200_000, 1<<20 + 3},
+		parallel: 10, each: 70_000, short: 30,
+	}.flow(t, kernel, user)
 	t.Run("Choice", func(t *testing.T) { testChoice(t, kernel, user) })
-	t.Run("End", func(t *testing.T) {
-		kernel.stop(t, kernel.stack)
-		eventually(t, "kernel: link groups end with the stack", func() bool {
-			return len(query[linkGroup](t, kernel, "linkgroup", "list")) == 0
-		})
-	})
+	t.Run("End", func(t *testing.T) { testEnd(t, kernel) })
 	t.Run("EyeCatcher", func(t *testing.T) { testEyeCatcher(t, kernel, user) })
 }
 
@@ -142,6 +100,7 @@ func testChoice(t *testing.T, kernel, user *side) {
 // TestVersion1TwoDevices has link groups of two links, made by ADD LINK and ADD
 // LINK CONTINUATION, and takes a device away.
 func TestVersion1TwoDevices(t *testing.T) {
+	t.Parallel()
 	kernel, user := newBedOf(t, setup{devices: 2, version1: true})
 	for i, tt := range directions(kernel, user) {
 		t.Run(tt.name, func(t *testing.T) {

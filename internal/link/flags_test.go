@@ -12,8 +12,8 @@ func TestFlags(t *testing.T) {
 	cmdtest.Flags[listOptions]{
 		New: newCmdList,
 		Good: map[string]func(*listOptions) bool{
-			"":        func(o *listOptions) bool { return o.format == "table" },
-			"-o wide": func(o *listOptions) bool { return o.format == "wide" },
+			"":        func(o *listOptions) bool { return o.Format == "table" },
+			"-o wide": func(o *listOptions) bool { return o.Format == "wide" },
 		},
 		Bad: []string{"-o xml", "extra", "--nope"},
 	}.Run(t)

@@ -5,9 +5,7 @@ package link
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/netip"
-	"slices"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
@@ -30,15 +28,13 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 }
 
 type listOptions struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
+	watch.ListOptions
 
 	group, role, state, peer, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
-	opts := &listOptions{Factory: f}
+	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"show"},
@@ -46,15 +42,9 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Long:    "List the links of all SMC-R link groups of this network namespace.",
 		Example: "  smcr link list -o wide\n  smcr link list --state activating,inactive --watch",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return listRun(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
@@ -87,21 +77,12 @@ type linkJSON struct {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[linkJSON], err error) {
-		rows, err := nl.All(ctx, m, nl.Control.Links)
-		if err != nil {
-			return v, err
-		}
-		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.Link]) bool { return !opts.keep(&r.Value) })
-		if opts.format == cmdutil.FormatJSON {
-			v.Rows = make([]linkJSON, len(rows))
-			for i, r := range rows {
-				v.Rows[i] = toJSON(r, opts.NetDev)
-			}
-		}
-		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide, opts.NetDev).Print(w) }
-		return v, nil
-	})
+	return watch.List[nl.Link, linkJSON]{
+		Read:   nl.Control.Links,
+		Filter: watch.Keep(opts.keep),
+		JSON:   func(r nl.Row[nl.Link]) linkJSON { return toJSON(r, opts.NetDev) },
+		Table:  func(rows []nl.Row[nl.Link], wide bool) *output.Table { return table(rows, wide, opts.NetDev) },
+	}.Show(ctx, &opts.ListOptions)
 }
 
 // keep reports whether a link is one of those that were asked for.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 
@@ -32,15 +31,13 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 }
 
 type listOptions struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
+	watch.ListOptions
 
 	role, typ, pnetid, peer, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
-	opts := &listOptions{Factory: f}
+	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"show"},
@@ -52,15 +49,9 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 			"peer's or the local one.",
 		Example: "  smcr linkgroup list\n  smcr linkgroup list --role server --peer 10.1.0.0/16\n  smcr linkgroup list -o json --watch 5s",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return listRun(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddChoiceFilter(cmd, &opts.typ, "type", "only of this `type`", "NONE", "SINGLE", "SYM", "ASYMP", "ASYML")
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only with this `pnetid`", f.CompletePNETIDs(false))
@@ -124,27 +115,16 @@ func toJSON(r nl.Row[nl.LinkGroup]) groupJSON {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[groupJSON], err error) {
-		rows, err := nl.All(ctx, m, nl.Control.LinkGroups)
-		if err != nil {
-			return v, err
-		}
-		if rows, err = filter(ctx, opts, m, rows); err != nil {
-			return v, err
-		}
-		if opts.format == cmdutil.FormatJSON {
-			v.Rows = make([]groupJSON, len(rows))
-			for i, r := range rows {
-				v.Rows[i] = toJSON(r)
-			}
-		}
-		v.Text = func(w io.Writer) error { return table(rows, opts.format == cmdutil.FormatWide).Print(w) }
-		return v, nil
-	})
+	return watch.List[nl.LinkGroup, groupJSON]{
+		Read:   nl.Control.LinkGroups,
+		Filter: opts.filter,
+		JSON:   toJSON,
+		Table:  table,
+	}.Show(ctx, &opts.ListOptions)
 }
 
 // filter keeps the link groups that were asked for.
-func filter(ctx context.Context, opts *listOptions, m nl.Multi, rows []nl.Row[nl.LinkGroup]) ([]nl.Row[nl.LinkGroup], error) {
+func (opts *listOptions) filter(ctx context.Context, m nl.Multi, rows []nl.Row[nl.LinkGroup]) ([]nl.Row[nl.LinkGroup], error) {
 	type key struct {
 		stack string
 		id    nl.LinkGroupID

@@ -5,9 +5,7 @@ package pnetcmd
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
-	"slices"
 	"syscall"
 
 	"smcr/internal/cmdutil"
@@ -29,7 +27,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"connections over the one may use the other for SMC-R. A network device without\n" +
 			"pnetid uses its own RoCE port.",
 	})
-	cmd.AddCommand(newCmdAdd(f, nil), newCmdDel(f, nil), newCmdList(f, nil), newCmdFlush(f, nil))
+	cmd.AddCommand(newCmdAdd(f, nil), newCmdDel(f, nil), newCmdList(f, nil), f.Action("flush", "Remove all pnetids", nl.Control.FlushPNET))
 	return cmd
 }
 
@@ -157,29 +155,21 @@ func delRun(ctx context.Context, opts *delOptions) error {
 }
 
 type listOptions struct {
-	*cmdutil.Factory
-	format string
-	watch  watch.Options
+	watch.ListOptions
 
 	pnetid, netdev, ibdev cmdutil.Filter
 }
 
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
-	opts := &listOptions{Factory: f}
+	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"show"},
 		Short:   "List the pnetids that users gave",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return listRun(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only this `pnetid`", f.CompletePNETIDs(false))
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only of this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only of this RoCE `device`", f.CompleteIBDevs())
@@ -196,23 +186,22 @@ type entryJSON struct {
 }
 
 func listRun(ctx context.Context, opts *listOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[entryJSON], err error) {
-		rows, err := nl.All(ctx, m, nl.Control.PNETs)
-		if err != nil {
-			return v, err
-		}
-		rows = slices.DeleteFunc(rows, func(r nl.Row[nl.PNET]) bool {
-			return !opts.pnetid.Keep(r.Value.ID) || !opts.netdev.Keep(r.Value.NetDev) || !opts.ibdev.Keep(r.Value.IBDev)
-		})
-		for _, r := range rows {
-			v.Rows = append(v.Rows, entryJSON{r.Stack, r.Value.ID, r.Value.NetDev, r.Value.IBDev, r.Value.IBPort})
-		}
-		v.Text = func(w io.Writer) error { return table(rows).Print(w) }
-		return v, nil
-	})
+	return watch.List[nl.PNET, entryJSON]{
+		Read:   nl.Control.PNETs,
+		Filter: watch.Keep(opts.keep),
+		JSON: func(r nl.Row[nl.PNET]) entryJSON {
+			return entryJSON{r.Stack, r.Value.ID, r.Value.NetDev, r.Value.IBDev, r.Value.IBPort}
+		},
+		Table: table,
+	}.Show(ctx, &opts.ListOptions)
 }
 
-func table(rows []nl.Row[nl.PNET]) *output.Table {
+// keep reports whether an entry is one of those that were asked for.
+func (o *listOptions) keep(e *nl.PNET) bool {
+	return o.pnetid.Keep(e.ID) && o.netdev.Keep(e.NetDev) && o.ibdev.Keep(e.IBDev)
+}
+
+func table(rows []nl.Row[nl.PNET], _ bool) *output.Table {
 	t := output.NewTable("PNET-ID", "Net-Dev", "IB-Dev", "IB-P", "Stack")
 	for _, r := range rows {
 		port := any("-")
@@ -222,20 +211,4 @@ func table(rows []nl.Row[nl.PNET]) *output.Table {
 		t.Add(r.Value.ID, output.Or(r.Value.NetDev), output.Or(r.Value.IBDev), port, r.Stack)
 	}
 	return t
-}
-
-func newCmdFlush(f *cmdutil.Factory, runF func(*cmdutil.Factory) error) *cobra.Command {
-	return &cobra.Command{
-		Use:   "flush",
-		Short: "Remove all pnetids",
-		Args:  cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(f)
-			}
-			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error {
-				return c.FlushPNET(ctx)
-			})
-		},
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -68,12 +67,11 @@ func newBed(t *testing.T) *bed {
 	needTools(t, "ibv_rc_pingpong", "ib_write_bw", "ib_write_lat", "ib_send_bw", "ib_send_lat", "ib_read_bw", "ib_read_lat", "ss", "tc")
 	g := guest.New(t, guest.Config{Name: "linux", Limit: 20 * time.Minute})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
-	file := filepath.Join(t.TempDir(), "smcr")
-	if err := guest.Build(t.Context(), "smcr/cmd/smcr", file); err != nil {
+	file, err := guest.Program(t.Context(), "smcr/cmd/smcr")
+	if err != nil {
 		t.Fatal(err)
 	}
 	b := &bed{Guest: g, port: 18515}
-	var err error
 	if b.smcr, err = g.Push(file); err != nil {
 		t.Fatal(err)
 	}

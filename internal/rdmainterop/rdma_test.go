@@ -22,9 +22,9 @@ var programs = []struct{ tool, ours string }{
 }
 
 // TestPrograms has each program of the RDMA world on the kernel's rxe talk to
-// ours, in both roles: sizes from 1 byte to 8 MiB, all path MTUs, then on a
-// network that loses, delays and reorders packets.
+// ours, in both roles: sizes from 1 byte to 8 MiB, all path MTUs.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	t.Run("pingpong", func(t *testing.T) {
 		for _, c := range []struct{ size, n, mtu int }{
@@ -55,6 +55,13 @@ func TestPrograms(t *testing.T) {
 			b.perf(t, p.tool, p.ours, 5, "-s", "500000", "-m", "256", "-u", "18")
 		}
 	})
+}
+
+// TestBadNetwork is TestPrograms on a network that loses, delays and reorders
+// packets.
+func TestBadNetwork(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
 	for _, n := range []struct {
 		name string
 		args []string
@@ -163,6 +170,7 @@ func checkRows(t *testing.T, text string, want, n int) {
 // TestExchange writes what the programs say to each other over TCP to the file
 // that SMCR_TEST_PCAP names: the tests of the codecs have it from there.
 func TestExchange(t *testing.T) {
+	t.Parallel()
 	file := os.Getenv("SMCR_TEST_PCAP")
 	if file == "" {
 		t.Skip("writes a capture of the TCP exchange to the file SMCR_TEST_PCAP")

@@ -16,10 +16,8 @@ import (
 )
 
 type options struct {
-	*cmdutil.Factory
-	fs     FS
-	format string
-	watch  watch.Options
+	watch.ListOptions
+	fs FS
 
 	netdev, ibdev, pnetid, state cmdutil.Filter
 }
@@ -28,7 +26,7 @@ type options struct {
 func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, NewFS(DefaultRoot), nil) }
 
 func newCmd(f *cmdutil.Factory, fs FS, runF func(*options) error) *cobra.Command {
-	opts := &options{Factory: f, fs: fs}
+	opts := &options{ListOptions: watch.ListOptions{Factory: f}, fs: fs}
 	cmd := &cobra.Command{
 		Use:   "rnics",
 		Short: "List the RDMA devices of this host",
@@ -39,15 +37,9 @@ func newCmd(f *cmdutil.Factory, fs FS, runF func(*options) error) *cobra.Command
 			"before a PNET-ID tells that a user gave it, not the hardware.",
 		Example: "  smcr rnics\n  smcr rnics --state active -o wide",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return run(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, run),
 	}
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only ports of this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only this RDMA `device`", completeDevices(fs))
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only ports with this `pnetid`", f.CompletePNETIDs(false))
@@ -103,7 +95,7 @@ type gidJSON struct {
 }
 
 func run(ctx context.Context, opts *options) error {
-	return watch.Loop(ctx, opts.IO, opts.watch, opts.format, func(ctx context.Context) (v watch.View[portJSON], err error) {
+	return watch.Loop(ctx, opts.IO, opts.Watch, opts.Format, func(ctx context.Context) (v watch.View[portJSON], err error) {
 		devices, err := opts.fs.Devices()
 		if err != nil {
 			return v, err
@@ -113,7 +105,7 @@ func run(ctx context.Context, opts *options) error {
 			return v, err
 		}
 		names := []string{"IB-Dev", ">IB-P", "Net-Dev", "State", "Link-Layer", "Rate", "Driver", "PNET-ID"}
-		wide := opts.format == cmdutil.FormatWide
+		wide := opts.Format == cmdutil.FormatWide
 		if wide {
 			names = append(names, "PCI-Address", "PCI-ID", "FID", "PCHID", ">NUMA", "Firmware", "GID")
 		}

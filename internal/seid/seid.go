@@ -26,8 +26,8 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	})
 	cmd.AddCommand(
 		watch.Command(f, "show", "list", "Show the system enterprise ID", read),
-		newCmdSet(f, "enable", "Propose the system enterprise ID to peers", true),
-		newCmdSet(f, "disable", "Propose only user-defined enterprise IDs to peers", false),
+		f.Action("enable", "Propose the system enterprise ID to peers", set(true)),
+		f.Action("disable", "Propose only user-defined enterprise IDs to peers", set(false)),
 	)
 	return cmd
 }
@@ -57,32 +57,21 @@ func read(ctx context.Context, m nl.Multi) (v watch.View[seidJSON], err error) {
 	return v, nil
 }
 
-func newCmdSet(f *cmdutil.Factory, use, short string, on bool) *cobra.Command {
-	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error {
-				return set(ctx, c, on)
-			})
-		},
-	}
-}
-
-func set(ctx context.Context, c nl.Control, on bool) error {
-	// Stacks without one have different ways to refuse; the kernel's is the
-	// error of any unknown operation.
-	s, err := c.SEID(ctx)
-	if err != nil {
+func set(on bool) func(nl.Control, context.Context) error {
+	return func(c nl.Control, ctx context.Context) error {
+		// Stacks without one have different ways to refuse; the kernel's is the
+		// error of any unknown operation.
+		s, err := c.SEID(ctx)
+		if err != nil {
+			return err
+		}
+		if s.Value == "" {
+			return cmdutil.Say(os.ErrNotExist, "this host has no system enterprise ID: use 'smcr ueid add'")
+		}
+		err = c.SetSEID(ctx, on)
+		if errors.Is(err, os.ErrNotExist) && !on {
+			return cmdutil.Say(err, "the system enterprise ID is the only one: define another with 'smcr ueid add' first")
+		}
 		return err
 	}
-	if s.Value == "" {
-		return cmdutil.Say(os.ErrNotExist, "this host has no system enterprise ID: use 'smcr ueid add'")
-	}
-	err = c.SetSEID(ctx, on)
-	if errors.Is(err, os.ErrNotExist) && !on {
-		return cmdutil.Say(err, "the system enterprise ID is the only one: define another with 'smcr ueid add' first")
-	}
-	return err
 }

@@ -29,14 +29,12 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 }
 
 type showOptions struct {
-	*cmdutil.Factory
-	format  string
+	watch.ListOptions
 	details bool
-	watch   watch.Options
 }
 
 func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Command {
-	opts := &showOptions{Factory: f}
+	opts := &showOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
 		Use:     "show",
 		Aliases: []string{"list"},
@@ -45,16 +43,10 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 			"connections, those that became plain TCP and why, requests and buffers by size.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if runF != nil {
-				return runF(opts)
-			}
-			return showRun(cmd.Context(), opts)
-		},
+		RunE:    cmdutil.RunE(opts, runF, showRun),
 	}
 	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "also by side, version and reason")
-	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	opts.watch.AddFlag(cmd)
+	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }
 
@@ -74,7 +66,7 @@ func read(c nl.Control, ctx context.Context) (snapshot, error) {
 }
 
 func showRun(ctx context.Context, opts *showOptions) error {
-	return watch.Show(ctx, opts.Factory, opts.watch, opts.format, func(ctx context.Context, m nl.Multi) (v watch.View[statsJSON], err error) {
+	return watch.Show(ctx, &opts.ListOptions, func(ctx context.Context, m nl.Multi) (v watch.View[statsJSON], err error) {
 		rows, err := nl.Each(ctx, m, read)
 		if err != nil {
 			return v, err

@@ -29,7 +29,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 		watch.Command(f, "list", "show", "List the user-defined enterprise IDs", read),
 		newCmdAdd(f),
 		newCmdDel(f),
-		newCmdFlush(f),
+		f.Action("flush", "Remove all user-defined enterprise IDs", nl.Control.FlushUEID),
 	)
 	return cmd
 }
@@ -113,17 +113,4 @@ func delRun(ctx context.Context, opts *changeOptions) error {
 		}
 		return err
 	})
-}
-
-func newCmdFlush(f *cmdutil.Factory) *cobra.Command {
-	return &cobra.Command{
-		Use:   "flush",
-		Short: "Remove all user-defined enterprise IDs",
-		Args:  cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error {
-				return c.FlushUEID(ctx)
-			})
-		},
-	}
 }

@@ -87,32 +87,30 @@ type View[T any] struct {
 // Command returns a command that does nothing but show a list, in JSON too. It is
 // called verb or alias.
 func Command[T any](f *cmdutil.Factory, verb, alias, short string, read func(context.Context, nl.Multi) (View[T], error)) *cobra.Command {
-	var format string
-	var o Options
+	o := &ListOptions{Factory: f}
 	cmd := &cobra.Command{
 		Use:     verb,
 		Aliases: []string{alias},
 		Short:   short,
 		Args:    cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return Show(cmd.Context(), f, o, format, read)
+			return Show(cmd.Context(), o, read)
 		},
 	}
-	cmdutil.AddFormatFlag(cmd, &format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	o.AddFlag(cmd)
+	o.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }
 
 // Show asks the stacks for a list and shows it, once or repeatedly.
-func Show[T any](ctx context.Context, f *cmdutil.Factory, o Options, format string, read func(context.Context, nl.Multi) (View[T], error)) error {
+func Show[T any](ctx context.Context, o *ListOptions, read func(context.Context, nl.Multi) (View[T], error)) error {
 	ask := func(ctx context.Context) (v View[T], err error) {
-		err = f.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		err = o.With(ctx, func(ctx context.Context, m nl.Multi) error {
 			v, err = read(ctx, m)
 			return err
 		})
 		return v, err
 	}
-	return Loop(ctx, f.IO, o, format, ask)
+	return Loop(ctx, o.IO, o.Watch, o.Format, ask)
 }
 
 // Loop shows what read returns, once or repeatedly; then a signal (SIGINT,

@@ -153,10 +153,10 @@ func (f *Fake) AddUEID(ctx context.Context, eid string) error {
 			return err
 		}
 		switch {
+		case len(s.UEIDs) >= nl.MaxUEIDs: // asked first, as by the kernel
+			return syscall.ERANGE
 		case slices.Contains(s.UEIDs, eid):
 			return syscall.EEXIST
-		case len(s.UEIDs) >= nl.MaxUEIDs:
-			return syscall.ERANGE
 		}
 		s.UEIDs = append(s.UEIDs, eid)
 		return nil

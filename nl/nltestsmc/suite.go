@@ -186,6 +186,7 @@ func testUEID(t *testing.T, ctx context.Context, c nl.Control) {
 		}
 	}
 	checkIs(t, "AddUEID to a full table", c.AddUEID(ctx, "T5"), syscall.ERANGE)
+	checkIs(t, "AddUEID again to a full table", c.AddUEID(ctx, "T1"), syscall.ERANGE)
 	for _, bad := range []string{"", " ", "lower", "A..B", ".A", "-A", "A B", "A_B", "123456789012345678901234567890123"} {
 		checkIs(t, "AddUEID "+bad, c.AddUEID(ctx, bad), os.ErrInvalid)
 	}

@@ -39,13 +39,14 @@ type Device struct {
 	epoch  time.Time
 	mrs    mrTable
 
-	mu     sync.RWMutex
-	info   netdevInfo
-	gids   []rdmaverbs.GIDEntry
-	qps    map[uint32]*qp
-	past   endpointStats // of closed queue pairs
-	gone   bool          // the netdev or the wire is lost
-	closed bool
+	mu       sync.RWMutex
+	info     netdevInfo
+	gids     []rdmaverbs.GIDEntry
+	qps      map[uint32]*qp
+	past     endpointStats // of closed queue pairs
+	departed []*departed   // oldest first
+	gone     bool          // the netdev or the wire is lost
+	closed   bool
 
 	eventMu     sync.Mutex
 	events      chan rdmaverbs.AsyncEvent
@@ -256,13 +257,19 @@ func (d *Device) addQP(q *qp) error {
 	}
 }
 
-// removeQP forgets q, which is closed.
+// removeQP removes q, which is closed.
 func (d *Device) removeQP(q *qp) {
 	d.mu.Lock()
 	delete(d.qps, q.ep.qpn)
 	d.past.add(&q.ep.stats)
+	p := d.depart(q)
+	aside := p != nil && d.unreachable()
 	d.mu.Unlock()
 	d.timers.remove(q)
+	if aside {
+		q.bye = p
+		q.goodbye()
+	}
 }
 
 func (d *Device) findQP(n uint32) *qp {
@@ -300,6 +307,7 @@ func (d *Device) receive(pkts []inbound) {
 func (d *Device) deliver(pkts []inbound) {
 	now := d.now()
 	var q *qp
+	var refused *departed
 	for i := range pkts {
 		in := &pkts[i]
 		t, err := header.ParseTransport(in.data)
@@ -313,6 +321,11 @@ func (d *Device) deliver(pkts []inbound) {
 			}
 			if q = d.findQP(n); q == nil {
 				d.drops.unknownQP.Add(1)
+				// A train of packets has one answer, that to the first.
+				if p, at := d.late(in, t.BTH); p != nil && p != refused {
+					refused = p
+					d.refuse(p, at, at)
+				}
 				continue
 			}
 			q.mu.Lock()

@@ -31,6 +31,7 @@ type qp struct {
 
 	// queued is used by the receive goroutine alone.
 	queued bool
+	bye    *departed // set when closed, if the peer is to be told of it
 }
 
 // CreateQP creates a queue pair in state Init.
@@ -442,6 +443,10 @@ func (q *qp) unlock() {
 
 // expire is called by the timers.
 func (q *qp) expire() {
+	if q.bye != nil {
+		q.goodbye()
+		return
+	}
 	for more := true; more; {
 		q.mu.Lock()
 		q.wakeAt = never

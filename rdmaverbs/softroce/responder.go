@@ -34,6 +34,7 @@ type responder struct {
 
 	silent bool // a NAK was sent for expect: nothing more until it comes
 	ackDue bool
+	told   psn             // all before it was confirmed
 	nak    header.Syndrome // NAK to send for PSN nakPSN; 0 if none
 	nakPSN psn
 
@@ -63,7 +64,7 @@ type readJob struct {
 }
 
 func (r *responder) start(expect psn, minRNR uint8, reads int) {
-	r.expect, r.minRNR = expect, minRNR
+	r.expect, r.told, r.minRNR = expect, expect, minRNR
 	r.jobMax = reads
 	// Duplicates may come while the answers to the originals wait.
 	r.jobs = make([]readJob, 2*reads)
@@ -339,10 +340,10 @@ func (r *responder) fill(e *endpoint, b *batch) {
 	switch {
 	case r.nak != 0:
 		r.emitAck(e, b, r.nak, r.nakPSN)
-		r.nak, r.ackDue = 0, false
+		r.told, r.nak, r.ackDue = r.nakPSN, 0, false
 	case r.ackDue:
 		r.emitAck(e, b, header.ACKNoCredits, r.expect.add(-1))
-		r.ackDue = false
+		r.told, r.ackDue = r.expect, false
 	}
 }
 
@@ -387,6 +388,9 @@ func (r *responder) fillJob(e *endpoint, b *batch) bool {
 		}
 		j.at, j.raddr, j.left, j.first = j.at.add(1), j.raddr+uint64(n), j.left-n, false
 		if j.left == 0 {
+			if !j.dup {
+				r.told = j.at
+			}
 			r.popJob()
 			return true
 		}

@@ -66,6 +66,31 @@ func (s *siblings) send(w *netWire, dst *path, pkts []packet) bool {
 	return x != nil
 }
 
+// aside sends packets of w, whose netdev is down, through each of its siblings.
+// The host still has the address, which Linux lets it send from anywhere.
+func (s *siblings) aside(w *netWire, dst *path, pkts []packet) {
+	if s == nil {
+		return
+	}
+	s.mu.RLock()
+	wires := slices.Clone(s.wires)
+	s.mu.RUnlock()
+	for _, x := range wires {
+		if x == w || x.netns != w.netns || x.loopback {
+			continue
+		}
+		x.mu.RLock()
+		if !x.closed && !x.gone.Load() {
+			_ = x.transmit(dst, pkts) // its own device hears of it
+		}
+		x.mu.RUnlock()
+	}
+}
+
+// sendAside sends packets for a netdev that is down through others of the host,
+// if any of these reaches the peer.
+func (w *netWire) sendAside(dst *path, pkts []packet) { w.siblings.aside(w, dst, pkts) }
+
 // receive hands message i, which w received, to the sibling that it is for, and
 // reports whether there is one.
 func (s *siblings) receive(w *netWire, i, family int, m *udpMeta, rx *rxBatch) bool {

@@ -91,6 +91,36 @@ func TestSeveralDevices(t *testing.T) {
 	}
 }
 
+// TestGoodbye: the peer of a queue pair that is closed while its netdev is down
+// learns it by the wire of another.
+func TestGoodbye(t *testing.T) {
+	netnstest.Require(t, "sysctl")
+	p := netnstest.New(t, netnstest.Options{MTU: 9000, Links: 2})
+	for _, dev := range []string{"all", "eth0", "eth1"} {
+		if out, err := p.A.Command(t.Context(), "sysctl", "-qw", "net.ipv4.conf."+dev+".rp_filter=0").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	a, b := openAll(t, p.A), openAll(t, p.B)
+	x, y := verbstest.Connect(t, verbstest.Pair{A: v2End(t, a[0]), B: v2End(t, b[0])}, verbstest.Config{Timeout: 22, RetryCnt: 7})
+	dst, _ := y.MR(64, verbstest.All)
+	x.Send(oneByte(1, dst))
+	x.OK(1, 1)
+	ip(t, p.B, "link", "set", "eth0", "down")
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if at, err := b[0].Port(1); err != nil || time.Now().After(deadline) {
+			t.Fatalf("port %+v, %v", at, err)
+		} else if at.State == rdmaverbs.PortDown {
+			break
+		}
+	}
+	x.Send(oneByte(2, dst))
+	if err := y.QP.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.Fails(x.SendCQ, 2, rdmaverbs.StatusRemOpErr)
+}
+
 // TestOtherUDP: the host's other UDP sockets receive what is theirs while a
 // device is busy.
 func TestOtherUDP(t *testing.T) {

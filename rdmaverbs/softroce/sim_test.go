@@ -76,9 +76,17 @@ func (w *simWire) send(dst *path, pkts []packet) error {
 	if closed {
 		return errWireClosed
 	}
-	if down {
-		return nil
+	if !down {
+		w.forward(dst, pkts)
 	}
+	return nil
+}
+
+// sendAside sends also while the wire is down, as through another netdev.
+func (w *simWire) sendAside(dst *path, pkts []packet) { w.forward(dst, pkts) }
+
+// forward gives packets to the wire that they are for.
+func (w *simWire) forward(dst *path, pkts []packet) {
 	f := w.net
 	f.mu.Lock()
 	to := f.wires[dst.dgid]
@@ -117,7 +125,6 @@ func (w *simWire) send(dst *path, pkts []packet) error {
 	if to != nil {
 		to.put(out)
 	}
-	return nil
 }
 
 func (w *simWire) put(pkts []simPacket) {

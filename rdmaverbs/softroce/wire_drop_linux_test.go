@@ -448,7 +448,7 @@ func TestWireNoAllocs(t *testing.T) {
 	}
 	for _, kind := range []string{"v1", "v2", "link-local"} {
 		p := benchPath(a, b, pair, kind)
-		n := testing.AllocsPerRun(100, func() {
+		exchange := func() {
 			if err := a.send(p, pkts); err != nil {
 				t.Fatal(err)
 			}
@@ -460,9 +460,16 @@ func TestWireNoAllocs(t *testing.T) {
 					t.Fatalf("%s: lost packets: %+v", kind, b.counters())
 				}
 			}
-		})
-		// The pool of batches is emptied now and then; the average is cut
-		// to a whole number.
+		}
+		// The pool of batches is emptied now and then, the more often the
+		// busier the machine; what is allocated for each packet is so always.
+		n := testing.AllocsPerRun(100, exchange)
+		for range 4 {
+			if n == 0 {
+				break
+			}
+			n = min(n, testing.AllocsPerRun(100, exchange))
+		}
 		if n > 0 {
 			t.Errorf("%s: %v allocations for %d packets", kind, n, len(pkts))
 		}

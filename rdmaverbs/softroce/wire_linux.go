@@ -207,6 +207,11 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		w.countLooped(pkts)
 		return nil
 	}
+	return w.transmit(dst, pkts)
+}
+
+// transmit puts packets on the wire. w.mu is held.
+func (w *netWire) transmit(dst *path, pkts []packet) error {
 	tx := txPool.Get().(*txBatch)
 	defer txPool.Put(tx)
 	for len(pkts) > 0 {

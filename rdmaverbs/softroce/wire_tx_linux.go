@@ -53,6 +53,8 @@ type txBatch struct {
 	udp     [header.UDPLen]byte
 	control [ioBatch][udpControl]byte
 	segs    [ioBatch]uint16 // packets in each message
+
+	lost uint64 // packets that the last flush could not send
 }
 
 // errNoGSO means that a message of several segments was refused.
@@ -99,6 +101,8 @@ func (tx *txBatch) clear(n int) {
 // take are counted and left; the error means that no other packet will pass
 // either.
 func (tx *txBatch) flush(fd, n int, c *wireCounters) error {
+	tx.lost = 0
+	defer func() { c.txLost.Add(tx.lost) }()
 	var deadline time.Time
 	for i := 0; i < n; {
 		sent, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd),
@@ -116,15 +120,15 @@ func (tx *txBatch) flush(fd, n int, c *wireCounters) error {
 				deadline = now.Add(sendWait)
 			}
 			if !now.Before(deadline) {
-				c.txLost.Add(tx.packets(i, n))
+				tx.lost += tx.packets(i, n)
 				return nil
 			}
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 1)
 		case unix.ENXIO, unix.ENODEV:
-			c.txLost.Add(tx.packets(i, n))
+			tx.lost += tx.packets(i, n)
 			return errNetdevGone
 		case unix.ENETDOWN:
-			c.txLost.Add(tx.packets(i, n))
+			tx.lost += tx.packets(i, n)
 			return nil
 		default:
 			// ENOBUFS: the queue of the netdev dropped this packet.
@@ -134,7 +138,7 @@ func (tx *txBatch) flush(fd, n int, c *wireCounters) error {
 			if tx.segs[i] > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
 				return errNoGSO
 			}
-			c.txLost.Add(uint64(tx.segs[i]))
+			tx.lost += uint64(tx.segs[i])
 			i++
 		}
 	}

@@ -5,6 +5,7 @@ package softroce
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"unsafe"
 
@@ -14,8 +15,8 @@ import (
 )
 
 // udpPorts are the UDP sockets for RoCE version 2 on one netdev: for each
-// version of IP one on port 4791 that receives, and some on ports of the
-// kernel's choice that send.
+// version of IP one on port 4791 that receives, and some on dynamic ports that
+// send.
 //
 // All are bound to the netdev, so that several netdevs can each have port
 // 4791, and do not share it: with SO_REUSEPORT the kernel would deal packets
@@ -79,7 +80,7 @@ func (u *udpPorts) openFamily(family int) error {
 		return err
 	}
 	for i := range u.tx[family] {
-		fd, err := u.open(family, 0)
+		fd, err := u.openSource(family)
 		if err != nil {
 			return err
 		}
@@ -100,6 +101,33 @@ func (u *udpPorts) openFamily(family int) error {
 		}
 	}
 	return nil
+}
+
+// Source ports are dynamic ports, as adapters have it and Linux's soft-RoCE too
+// (rdma_flow_label_to_udp_sport). The upper ones are not among those that Linux
+// gives to programs by itself (ip_local_port_range).
+const (
+	minSourcePort   = 0xc000
+	quietSourcePort = 61000
+	maxSourcePort   = 0xffff
+
+	sourceTries = 64 // for each of the two ranges
+)
+
+// openSource opens a socket to send from, on a dynamic port that is free. Where
+// next to all are taken the kernel chooses another one.
+func (u *udpPorts) openSource(family int) (fd int, err error) {
+	for i := range 2 * sourceTries {
+		lowest := quietSourcePort
+		if i >= sourceTries {
+			lowest = minSourcePort
+		}
+		fd, err = u.open(family, lowest+rand.IntN(maxSourcePort+1-lowest))
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return fd, err
+		}
+	}
+	return u.open(family, 0)
 }
 
 // source returns the socket to send from for a path with that source port;

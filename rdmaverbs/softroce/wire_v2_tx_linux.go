@@ -47,7 +47,20 @@ func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
 		bytes += transportLen(&pkts[i])
 	}
 	w.stats.txBytes.Add(uint64(bytes))
-	gso := !w.v2.noGSO.Load()
+	err := w.sendTo(tx, t, pkts, !w.v2.noGSO.Load())
+	if err == errNoGSO {
+		// What was sent before is sent again, which a transport must stand
+		// anyway. That the netdev cannot is known only if the packets leave one
+		// by one: those that have become too long for its MTU do not either.
+		if err = w.sendTo(tx, t, pkts, false); err == nil && tx.lost == 0 {
+			w.v2.noGSO.Store(true)
+		}
+	}
+	return err
+}
+
+// sendTo sends packets to t, several in one message if gso is true.
+func (w *netWire) sendTo(tx *txBatch, t *v2Target, pkts []packet, gso bool) error {
 	msgs := 0
 	for i := 0; i < len(pkts); {
 		n := 1
@@ -60,12 +73,6 @@ func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
 	}
 	err := tx.flush(t.fd, msgs, &w.stats)
 	tx.clear(len(pkts))
-	if err == errNoGSO {
-		// This netdev cannot. What was sent before is sent again, which a
-		// transport must stand anyway; it happens once.
-		w.v2.noGSO.Store(true)
-		return w.sendV2(tx, dst, pkts)
-	}
 	return err
 }
 

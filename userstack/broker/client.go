@@ -310,13 +310,19 @@ const (
 	// EventBroken: the connection ends abortively with Errno; the launcher has
 	// to answer with BrokenDone.
 	EventBroken
-	// EventClosed is the last event.
+	// EventClosed is the last event. Errno is not 0 if the service gave the
+	// connection up before the pair's end came: nobody reads from it, also if it
+	// was sent.
 	EventClosed
+	// EventPassMark: another urgent byte is about to be put into the pair; the
+	// launcher has to answer with MarkPassed.
+	EventPassMark
 )
 
 var eventKinds = map[Type]EventKind{
 	TypeNotCandidate: EventNotCandidate, TypeFailed: EventFailed, TypeEstablished: EventEstablished,
 	TypeTaken: EventTaken, TypeReady: EventReady, TypeBroken: EventBroken, TypeClosed: EventClosed,
+	TypePassMark: EventPassMark,
 }
 
 // maxEvents bounds the events of one connection: no order of calls on a Conn
@@ -351,7 +357,8 @@ func (c *ClientConn) Events() <-chan Event { return c.events }
 func (c *ClientConn) Proceed() error { return c.send(TypeProceed, -1) }
 
 // Attach answers EventReady or EventTaken with the service's end of the
-// socketpair, which stays the caller's.
+// socketpair, which stays the caller's. If it fails, the service has not got
+// it and will not.
 func (c *ClientConn) Attach(end int) error { return c.send(TypeAttach, end) }
 
 // Release answers EventReady of ModeTCP: the program has its TCP socket.
@@ -362,6 +369,9 @@ func (c *ClientConn) Cancel() error { return c.send(TypeCancel, -1) }
 
 // BrokenDone answers EventBroken.
 func (c *ClientConn) BrokenDone() error { return c.send(TypeBrokenDone, -1) }
+
+// MarkPassed answers EventPassMark.
+func (c *ClientConn) MarkPassed() error { return c.send(TypeMarkPassed, -1) }
 
 func (c *ClientConn) send(t Type, fd int) error {
 	return c.cl.send(&Message{Type: t, Conn: c.id}, fd)

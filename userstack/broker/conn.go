@@ -38,7 +38,10 @@ type Conn struct {
 	cancel context.CancelCauseFunc
 
 	answers chan answer
+	passed  chan struct{} // answers to PassMark
+	deaf    atomic.Bool   // the launcher did not answer one
 	accept  bool
+	owed    atomic.Bool // the launcher was asked for the pair, which has not come
 	data    atomic.Value
 	closed  atomic.Pointer[string]
 }
@@ -94,6 +97,7 @@ func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
 // is non-blocking and the caller's to close.
 func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
 	c.accept = true
+	c.owed.Store(true)
 	if err := c.send(&Message{Type: TypeTaken}); err != nil {
 		return nil, err
 	}
@@ -108,6 +112,9 @@ func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
 // and the caller's to close; or nil, for ModeTCP only, when the program has
 // its TCP socket back and the caller has to close its own copy and return.
 func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor, error) {
+	if !c.accept {
+		c.owed.Store(true)
+	}
 	if err := c.send(&Message{Type: TypeReady, Mode: mode, Text: clip(reason)}); err != nil {
 		return nil, err
 	}
@@ -136,6 +143,35 @@ func (c *Conn) Broken(ctx context.Context, errno syscall.Errno) error {
 	return err
 }
 
+// markTimeout bounds the wait for a launcher's answer to PassMark.
+const markTimeout = 3 * time.Second
+
+// PassMark announces that the caller is about to put another urgent byte into
+// the pair: if the program stands before the last one, the launcher takes that
+// away, as TCP does (see oob.PassMark). It waits for the launcher. One that does
+// not answer in time is not asked again.
+func (c *Conn) PassMark(ctx context.Context) error {
+	if c.deaf.Load() {
+		return nil
+	}
+	timer := time.NewTimer(markTimeout)
+	defer timer.Stop()
+	if err := c.send(&Message{Type: TypePassMark}); err != nil {
+		return err
+	}
+	select {
+	case <-c.passed:
+		return nil
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		c.deaf.Store(true)
+		return fmt.Errorf("broker: no %v from launcher %d within %v", TypeMarkPassed, c.ss.l.PID, markTimeout)
+	}
+}
+
 // SetCloseReason sets the text that the launcher logs when the connection
 // ends, such as why it was reset.
 func (c *Conn) SetCloseReason(s string) { s = clip(s); c.closed.Store(&s) }
@@ -143,7 +179,7 @@ func (c *Conn) SetCloseReason(s string) { s = clip(s); c.closed.Store(&s) }
 func (c *Conn) send(m *Message) error {
 	m.Conn = c.id
 	if err := c.ss.t.send(m, -1); err != nil {
-		_ = c.ss.t.c.Close()
+		c.ss.t.shut()
 		return err
 	}
 	return nil
@@ -158,6 +194,9 @@ func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 		case a := <-c.answers:
 			for _, t := range want {
 				if a.t == t {
+					if t == TypeAttach || t == TypeRelease {
+						c.owed.Store(false)
+					}
 					return a, nil
 				}
 			}
@@ -187,16 +226,17 @@ func (c *Conn) end() {
 	for {
 		select {
 		case a := <-c.answers:
-			if a.d != nil {
-				_ = a.d.Control(MarkLetGo)
-				_ = a.d.Close()
-			}
+			discard(Message{Type: a.t}, a.d)
 			continue
 		default:
 		}
 		break
 	}
 	m := Message{Type: TypeClosed, Conn: c.id}
+	if c.owed.Load() {
+		// The pair may be under way, and in it what the program takes for sent.
+		m.Errno = int32(syscall.ECONNRESET)
+	}
 	if s := c.closed.Load(); s != nil {
 		m.Text = *s
 	}

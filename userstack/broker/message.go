@@ -13,7 +13,7 @@ import (
 // Version is the protocol's version, carried by Hello and Welcome. Launcher
 // and service are the same program, so there is no negotiation: another
 // version is refused.
-const Version = 1
+const Version = 2
 
 // Sizes in bytes.
 const (
@@ -61,9 +61,11 @@ const (
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.
 	TypeBrokenDone
+	// TypeMarkPassed answers TypePassMark.
+	TypeMarkPassed
 
 	// TypeWelcome answers TypeHello: Size is Version.
-	TypeWelcome Type = iota + 53
+	TypeWelcome Type = iota + 52
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
 	// TypeNotCandidate tells that the connection stays native; Text is why.
@@ -79,16 +81,20 @@ const (
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken
 	// TypeClosed is the last message about a connection; Text is for the log.
+	// With an Errno the service gave it up before the pair came.
 	TypeClosed
+	// TypePassMark tells that another urgent byte is about to be put into the
+	// pair.
+	TypePassMark
 )
 
 var typeNames = map[Type]string{
 	TypeHello: "hello", TypeListen: "listen", TypeConnect: "connect", TypeAccept: "accept",
 	TypeProceed: "proceed", TypeAttach: "attach", TypeRelease: "release", TypeCancel: "cancel",
-	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done",
+	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done", TypeMarkPassed: "mark-passed",
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
-	TypeBroken: "broken", TypeClosed: "closed",
+	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
 }
 
 // String returns the type's name in lower case.

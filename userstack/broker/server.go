@@ -199,22 +199,51 @@ type session struct {
 
 func (ss *session) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = ss.t.c.Close() })
+	stop := context.AfterFunc(ctx, ss.t.shut)
 	defer stop()
 	defer ss.wg.Wait()
 	defer cancel(ErrLauncherGone)
+	defer ss.drain()
 	for {
 		m, d, err := ss.t.receive()
-		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 			return nil
-		}
-		if err == nil {
+		case err == nil && ss.t.ended.Load():
+			discard(m, d)
+			return nil
+		case err == nil:
 			err = ss.handle(ctx, m, d)
 		}
 		if err != nil {
 			return fmt.Errorf("broker: launcher %d: %w", ss.l.PID, err)
 		}
 	}
+}
+
+// drain ends the session and discards what the launcher sent before it could
+// know.
+func (ss *session) drain() {
+	ss.t.shut()
+	for {
+		m, d, err := ss.t.receive()
+		if err != nil && !errors.Is(err, ErrMalformed) {
+			return
+		}
+		discard(m, d)
+	}
+}
+
+// discard closes what came with a message that nobody acts on. Of a pair's end
+// the launcher learns that way that nobody will read from it.
+func discard(m Message, d *Descriptor) {
+	if d == nil {
+		return
+	}
+	if m.Type == TypeAttach {
+		_ = d.Control(MarkLetGo)
+	}
+	_ = d.Close()
 }
 
 // handle acts on one message. d, if any, is handle's to close or pass on.
@@ -234,9 +263,7 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	c := ss.conns[m.Conn]
 	if c == nil {
 		// It ended while the message was under way.
-		if d != nil {
-			_ = d.Close()
-		}
+		discard(m, d)
 		if m.Type == TypeSetOption || m.Type == TypeGetOption {
 			ss.wg.Go(func() { ss.result(m.Seq, nil, syscall.ENOTCONN) })
 		}
@@ -249,10 +276,13 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 		case c.answers <- answer{m.Type, d}:
 			return nil
 		default:
-			if d != nil {
-				_ = d.Close()
-			}
+			discard(m, d)
 			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
+		}
+	case TypeMarkPassed:
+		select {
+		case c.passed <- struct{}{}:
+		default: // late
 		}
 	case TypeCancel:
 		c.cancel(ErrCanceled)
@@ -272,7 +302,7 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 }
 
 func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
-	c := &Conn{ss: ss, id: m.Conn, answers: make(chan answer, 4)}
+	c := &Conn{ss: ss, id: m.Conn, answers: make(chan answer, 4), passed: make(chan struct{}, 1)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ss.mu.Lock()
 	_, dup := ss.conns[m.Conn]
@@ -311,7 +341,7 @@ func (ss *session) result(seq uint32, v []byte, err error) {
 // the session.
 func (ss *session) sendOrDrop(m *Message) {
 	if err := ss.t.send(m, -1); err != nil {
-		_ = ss.t.c.Close()
+		ss.t.shut()
 	}
 }
 

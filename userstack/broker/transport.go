@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,8 @@ type transport struct {
 
 	rbuf []byte // the receiver's own
 	oob  []byte
+
+	ended atomic.Bool // this side called shut
 }
 
 func newTransport(c *net.UnixConn) *transport {
@@ -57,6 +60,17 @@ func (t *transport) send(m *Message, fd int) error {
 		return fmt.Errorf("broker: send %v: %w", m.Type, err)
 	}
 	return nil
+}
+
+// shut ends the session: neither side can send any more, but what the other
+// sent before is still there to be received, and io.EOF comes after it. A
+// close would throw descriptors away of which the other side takes it that
+// they have arrived.
+func (t *transport) shut() {
+	t.ended.Store(true)
+	if rc, err := t.c.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
 }
 
 // receive returns the next message and its descriptor, which is nil or the

@@ -368,7 +368,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		c = &conn{
 			s: l.s, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
 			loans: make(chan *loan), settled: make(chan struct{}),
-			phase: phaseCarried, pair: a.pair, swapped: true, reported: true,
+			phase: phaseCarried, pair: a.pair, swapped: true, reported: true, unready: true,
 		}
 		close(c.settled)
 		if tgid, err := tgidOf(n.tid()); err == nil {
@@ -420,10 +420,10 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		return
 	}
 	a.pair.closeApp()
-	if err := a.cc.Attach(a.pair.end); err != nil {
-		l.s.log.Debug("cannot pass a socketpair to the service", "err", err)
+	if !c.pass() {
+		c.unserved()
+		return
 	}
-	c.keepEnd()
 	c.carried()
 }
 

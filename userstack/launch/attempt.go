@@ -42,6 +42,7 @@ const (
 //	SMC               | place the pair, proceed      | proceed                        | proceed
 //	ready, SMC        | -                            | drain, 0, attach               | drain (writable), attach
 //	ready, TCP        | -                            | swap back, 0, release          | writable; swap back at SO_ERROR or attach
+//	attach fails      | -                            | SMC: reset; TCP: relay here    | SMC: reset; TCP: relay here
 type attempt struct {
 	*conn
 	n        *notif // the call that waits, or nil
@@ -56,7 +57,10 @@ type attempt struct {
 	waitFor need
 	carry   func() bool // needDecide: what to do if the TCP socket cannot be placed
 	early   bool        // see loan.early
+	long    bool        // the hold time is over
+	begun   bool        // connect() has returned EINPROGRESS
 	verdict bool        // the service has said what there is to say before Attach
+	lone    bool        // the program has the pair, and the service did not get its end
 }
 
 // need is what an attempt wants a call of the program for.
@@ -97,6 +101,7 @@ func (a *attempt) run(timeout time.Duration) {
 		case ev := <-a.self:
 			over = a.event(ev)
 		case <-hold.C:
+			a.long = true
 			a.held()
 		case <-tick.C:
 			if a.n != nil && !a.n.valid() {
@@ -126,6 +131,8 @@ func (a *attempt) run(timeout time.Duration) {
 	case a.phase != phaseCarried:
 	case a.here:
 		a.s.wg.Go(a.relayed)
+	case a.lone:
+		a.unserved()
 	default:
 		a.conn.carried()
 	}
@@ -180,6 +187,7 @@ func (a *attempt) answer(e syscall.Errno) bool {
 	if err != nil && !isGone(err) {
 		a.s.log.Error("cannot answer connect", "err", err)
 	}
+	a.begun = a.begun || err == nil && e == unix.EINPROGRESS
 	return err == nil
 }
 
@@ -224,10 +232,10 @@ func (a *attempt) watch(events uint32) {
 
 // held is called when the TCP handshake takes long.
 func (a *attempt) held() {
-	if a.n == nil || a.phase != phaseConnecting || a.swapped {
+	if a.n == nil || a.phase != phaseConnecting {
 		return
 	}
-	if !a.place(a.n) {
+	if !a.place(a.n) { // it may be there already, and the answer was lost
 		if !a.n.valid() {
 			a.n = nil
 		}
@@ -269,13 +277,15 @@ func (a *attempt) event(ev broker.Event) bool {
 		if a.swapped || a.n != nil && a.place(a.n) {
 			return a.proceed()
 		}
-		a.n = nil
+		if a.n != nil && !a.n.valid() {
+			a.n = nil
+		}
 		a.await(needSwapIn, borrowTime)
 	case broker.EventReady:
 		a.verdict = true
 		a.s.countReady(ev)
 		if ev.Mode == broker.ModeTCP {
-			return a.native(a.attach)
+			return a.native(a.attachTCP)
 		}
 		return a.smc()
 	case broker.EventClosed:
@@ -290,13 +300,11 @@ func (a *attempt) event(ev broker.Event) bool {
 	return false
 }
 
-func (a *attempt) await(what need, d time.Duration) {
-	a.waitFor = what
-	a.timer = time.After(d)
-}
-
 func (a *attempt) proceed() bool {
 	a.waitFor, a.timer = needNothing, nil
+	a.mu.Lock()
+	a.served = true
+	a.mu.Unlock()
 	if err := a.cc.Proceed(); err != nil {
 		return a.failed(unix.ECONNABORTED)
 	}
@@ -304,288 +312,4 @@ func (a *attempt) proceed() bool {
 		a.answer(unix.EINPROGRESS)
 	}
 	return false
-}
-
-// connectHere connects the socket of a pair that was placed too early.
-func (a *attempt) connectHere() {
-	fd, err := unix.FcntlInt(uintptr(a.tcp), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		a.self <- broker.Event{Kind: broker.EventFailed, Errno: unix.EMFILE}
-		return
-	}
-	a.s.wg.Go(func() {
-		d := broker.NewDescriptor(fd)
-		defer d.Close()
-		if err := broker.ConnectSocket(a.s.ctx, d, a.remote); err != nil {
-			a.self <- broker.Event{Kind: broker.EventFailed, Errno: errnoOr(err, unix.ECONNABORTED)}
-			return
-		}
-		a.self <- broker.Event{Kind: broker.EventEstablished}
-	})
-}
-
-// smc hands the pair to the service.
-func (a *attempt) smc() bool {
-	app := a.program()
-	err := a.pair.drain(app)
-	if app >= 0 {
-		_ = unix.Close(app)
-	}
-	if err != nil {
-		a.s.log.Warn("cannot drain a socketpair", "err", err)
-		return a.failed(unix.ECONNABORTED)
-	}
-	return a.attach()
-}
-
-// attach passes the service's end of the drained pair and reports success.
-func (a *attempt) attach() bool {
-	a.succeed()
-	if err := a.cc.Attach(a.pair.end); err != nil {
-		a.s.log.Debug("cannot pass a socketpair to the service", "err", err)
-	}
-	a.keepEnd()
-	return true
-}
-
-// succeed makes the pair the program's connection and reports that to a
-// waiting call.
-func (a *attempt) succeed() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.phase = phaseCarried
-	a.local = localAddr(a.tcp)
-	a.reported = a.answer(0)
-}
-
-// native gives the program its TCP socket, which is connected. If the pair is
-// in place and nobody waits in connect(), carry takes over when the program
-// cannot have it back.
-func (a *attempt) native(carry func() bool) bool {
-	if !a.swapped {
-		return a.nativeDone()
-	}
-	if a.n != nil {
-		err := a.swapBack(a.n)
-		if err == nil {
-			a.release()
-			return a.nativeDone()
-		}
-		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
-		if !a.n.valid() { // interrupted, and perhaps restarted soon
-			a.n = nil
-		}
-	}
-	app := a.program()
-	err := a.pair.drain(app)
-	if app >= 0 {
-		_ = unix.Close(app)
-	}
-	if err != nil {
-		a.s.log.Warn("cannot drain a socketpair", "err", err)
-		return a.failed(unix.ECONNABORTED)
-	}
-	if a.n != nil {
-		return carry()
-	}
-	a.carry = carry
-	a.watch(unix.EPOLLIN)
-	a.await(needDecide, a.s.decide)
-	return false
-}
-
-func (a *attempt) release() {
-	if err := a.cc.Release(); err != nil {
-		a.s.log.Debug("cannot release a socket", "err", err)
-	}
-}
-
-// nativeDone ends an attempt whose TCP socket is in place.
-func (a *attempt) nativeDone() bool {
-	e := syscall.Errno(0)
-	if a.nonblock {
-		e = unix.EINPROGRESS
-	}
-	a.mu.Lock()
-	a.phase = phaseNative
-	a.reported = a.answer(e) || a.nonblock
-	reported := a.reported
-	a.mu.Unlock()
-	if reported {
-		a.s.unregister(a.tcpInode, a.conn)
-	} else {
-		// connect() was interrupted; if it is restarted it has to return 0.
-		a.s.retire(a.conn)
-	}
-	return true
-}
-
-// failed reports e.
-func (a *attempt) failed(e syscall.Errno) bool {
-	disconnect(a.tcp)
-	if a.swapped && a.n != nil {
-		if err := a.swapBack(a.n); err != nil {
-			a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
-		}
-	}
-	a.mu.Lock()
-	a.phase = phaseFailed
-	if !a.answer(e) {
-		a.err = e
-	}
-	told := a.err == 0
-	a.mu.Unlock()
-	if told && !a.swapped {
-		a.s.unregister(a.tcpInode, a.conn)
-		return true
-	}
-	a.sub.stop()
-	a.sub = nil
-	if a.pair != nil {
-		a.pair.closeEnd() // with the junk unread: HUP
-	}
-	a.await(needFailed, failedTime)
-	return false
-}
-
-// borrow uses a call of the program for what the attempt needs.
-func (a *attempt) borrow(l *loan) bool {
-	switch a.waitFor {
-	case needSwapIn:
-		if a.place(l.n) {
-			// Of several calls that were interrupted, one may be known by now
-			// that another had replaced when it was lent.
-			if l.wait && (a.n == nil || !a.n.valid()) {
-				a.keep(l)
-			}
-			// connect() was interrupted, and the TCP socket looked ready since.
-			a.early = a.early || !l.wait
-			l.early = !l.wait
-			return a.proceed()
-		}
-	case needDecide:
-		if l.wait {
-			a.keep(l)
-		}
-		return a.decide(l.n)
-	case needFailed:
-		if a.swapped {
-			if err := a.swapBack(l.n); err != nil {
-				a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
-			}
-		}
-		a.s.retire(a.conn)
-		return true
-	}
-	if a.phase != phaseConnecting || a.n != nil && a.n.valid() {
-		return false
-	}
-	a.n = nil
-	switch {
-	case l.wait:
-		a.keep(l)
-	case !a.nonblock && !a.swapped && a.place(l.n):
-		// connect() was interrupted, and the program has looked at the TCP
-		// socket since, which says little of the connection.
-		a.early = true
-	}
-	l.early = a.early && !l.wait
-	return false
-}
-
-func (a *attempt) keep(l *loan) {
-	a.n, a.nonblock, l.kept = l.n, false, true
-}
-
-// decide gives the program its TCP socket by call n unless it wrote into the
-// pair already. A connect() that waits gets its answer.
-func (a *attempt) decide(n *notif) bool {
-	if a.pair.pending() > 0 {
-		return a.carry()
-	}
-	if err := a.swapBack(n); err != nil {
-		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
-		return a.carry()
-	}
-	a.release()
-	if a.n != nil {
-		return a.nativeDone()
-	}
-	a.mu.Lock()
-	a.phase, a.reported = phaseNative, true
-	a.mu.Unlock()
-	a.s.unregister(a.tcpInode, a.conn)
-	return true
-}
-
-// stirred is called when the program closed the pair, or wrote while the
-// attempt waits for a decision.
-func (a *attempt) stirred() bool {
-	if a.waitFor == needDecide && !hungUp(a.pair.end) {
-		return a.carry()
-	}
-	if a.waitFor == needDecide && a.pair.pending() > 0 {
-		return a.carry() // written and closed: the bytes have to arrive
-	}
-	if err := a.cc.Cancel(); err != nil {
-		a.s.log.Debug("cannot cancel", "err", err)
-	}
-	a.setPhase(phaseNative)
-	a.s.unregister(a.tcpInode, a.conn)
-	a.s.unregister(a.pair.inode, a.conn)
-	return true
-}
-
-func (a *attempt) timedOut() bool {
-	a.timer = nil
-	switch a.waitFor {
-	case needDecide:
-		return a.carry()
-	case needSwapIn:
-		// The peer expects a CLC proposal on a socket that the program holds.
-		a.s.stats.failed(ReasonInterrupted)
-		if err := a.cc.Cancel(); err != nil {
-			a.s.log.Debug("cannot cancel", "err", err)
-		}
-		return a.failed(unix.ECONNABORTED)
-	case needFailed:
-		a.s.retire(a.conn)
-		return true
-	}
-	return false
-}
-
-// lostService goes on, or ends, without the service.
-func (a *attempt) lostService() bool {
-	a.s.serviceGone()
-	switch {
-	case a.waitFor == needFailed:
-		return false
-	case a.waitFor == needDecide:
-		a.carry = a.relay
-		return false
-	case a.verdict: // connectHere goes on
-		return false
-	}
-	if !a.swapped && a.n != nil {
-		if _, reason := freshTCP(a.tcp); reason == "" {
-			a.s.stats.tcp(ReasonNoService)
-			a.setPhase(phaseNative)
-			a.s.unregister(a.tcpInode, a.conn)
-			a.s.cont(a.n)
-			a.n = nil
-			return true
-		}
-	}
-	a.s.stats.failed(ReasonNoService)
-	return a.failed(unix.ECONNABORTED)
-}
-
-// exists tells whether there is a thread tid.
-func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }
-
-func hungUp(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents&unix.POLLHUP != 0
 }

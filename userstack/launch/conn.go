@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -58,25 +59,29 @@ type conn struct {
 	reported bool          // connect() returned 0, or another call told so
 	over     bool          // the service holds no TCP socket any more
 	here     bool          // the launcher itself relays, and keeps tcp
+	served   bool          // the service sets the options of tcp
+	unready  bool          // accepted, and not counted: EventReady has not come
 	tgid, fd int           // where the program's end was last seen
 }
 
 // loan lends a stopped call to an attempt.
 type loan struct {
 	n *notif
-	// wait asks the attempt to keep the call and answer it when it is done.
-	wait bool
-	kept bool
+	// wait asks the attempt to keep the call, a connect(), and to answer it:
+	// when it is done, or if the socket is non-blocking, when that would have
+	// been answered which the signal interrupted of which this is the repetition.
+	wait, nonblock bool
+	kept           bool
 	// early tells that the program took the connection for made, before it is:
 	// the call has to wait until the attempt is settled.
 	early bool
 	done  chan struct{}
 }
 
-// lend offers n to the attempt, if that still runs, and tells whether it was
-// kept. It may wait for the attempt to be settled.
-func (c *conn) lend(n *notif, wait bool) bool {
-	l := &loan{n: n, wait: wait, done: make(chan struct{})}
+// lend offers a call to the attempt, if that still runs, and tells whether it
+// was kept. It may wait for the attempt to be settled.
+func (c *conn) lend(l *loan) bool {
+	l.done = make(chan struct{})
 	select {
 	case c.loans <- l:
 		<-l.done
@@ -152,8 +157,8 @@ func (c *conn) carried() {
 				return
 			}
 			switch ev.Kind {
-			case broker.EventReady: // of an accepted connection
-				c.s.countReady(ev)
+			case broker.EventReady:
+				c.ready(ev)
 			case broker.EventBroken:
 				c.s.stats.broken()
 				c.reset(ev.Errno)
@@ -161,14 +166,58 @@ func (c *conn) carried() {
 				if err := c.cc.BrokenDone(); err != nil {
 					c.s.log.Debug("broken connection", "err", err)
 				}
+			case broker.EventPassMark:
+				c.passMark()
+				if err := c.cc.MarkPassed(); err != nil {
+					c.s.log.Debug("urgent data", "conn", c.cc.ID(), "err", err)
+				}
 			case broker.EventClosed:
-				c.drop() // the service closed its own: this is the end
+				c.closed(ev.Errno)
 				c.s.stats.ended()
 				if ev.Text != "" {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
 				}
 			}
 		case <-c.s.ctx.Done():
+			c.countLast()
+			return
+		}
+	}
+}
+
+// ready is for accepted connections alone: their attempt does it for others.
+func (c *conn) ready(ev broker.Event) {
+	if c.unready {
+		c.unready = false
+		c.s.countReady(ev)
+	}
+}
+
+// lastTime bounds the wait for what the service said before a program ended.
+const lastTime = time.Second
+
+// countLast counts a connection of a program that has ended already, if the
+// service said in time what it became. What that sent before it answers a
+// question comes before the answer.
+func (c *conn) countLast() {
+	if !c.unready {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.s.ctx), lastTime)
+	defer cancel()
+	if _, err := c.cc.GetOption(ctx, unix.SOL_SOCKET, unix.SO_TYPE, 4); err != nil {
+		c.s.log.Debug("last word on a connection", "conn", c.cc.ID(), "err", err)
+	}
+	for {
+		select {
+		case ev, ok := <-c.cc.Events():
+			if !ok {
+				return
+			}
+			if ev.Kind == broker.EventReady {
+				c.ready(ev)
+			}
+		default:
 			return
 		}
 	}

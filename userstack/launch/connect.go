@@ -187,7 +187,7 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	if c.lend(n, !nonblock) {
+	if c.lend(&loan{n: n, wait: true, nonblock: nonblock}) {
 		return
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())

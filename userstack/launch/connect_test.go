@@ -103,8 +103,41 @@ func TestOptionsCarriedOver(t *testing.T) {
 
 func TestPending(t *testing.T) {
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
-	t.Run("TCP", func(t *testing.T) { probe(t, &fakeStack{estDelay: 100 * ms}, "pending", addr) })
-	t.Run("CLC", func(t *testing.T) { probe(t, &fakeStack{clcDelay: 100 * ms}, "pending", addr) })
+	for name, stack := range map[string]*fakeStack{
+		"TCP": {estGate: make(chan struct{})}, "CLC": {clcGate: make(chan struct{})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProbe(t, stack, "pending", addr)
+			if got := p.line(t); got != "pending" {
+				t.Fatal(got)
+			}
+			if stack.estGate != nil {
+				close(stack.estGate)
+			} else {
+				close(stack.clcGate)
+			}
+			if res := p.wait(t); res.status != 0 {
+				t.Errorf("status %d\n%s", res.status, res.out)
+			}
+		})
+	}
+}
+
+// TestOptionsInHandshake: from the CLC handshake on the service sets options,
+// which it has to know of; not the launcher, although it has the socket still.
+func TestOptionsInHandshake(t *testing.T) {
+	stack := &fakeStack{clcGate: make(chan struct{})}
+	p := startProbe(t, stack, "setting", echoServer(t, "tcp4", "127.0.0.1:0", ""))
+	for end := time.Now().Add(10 * time.Second); stack.options.Load() == 0; time.Sleep(ms) {
+		if time.Now().After(end) {
+			t.Error("the service was not asked to set an option")
+			break
+		}
+	}
+	close(stack.clcGate)
+	if res := p.wait(t); res.status != 0 {
+		t.Errorf("status %d\n%s", res.status, res.out)
+	}
 }
 
 func TestServerSpeaksFirst(t *testing.T) {
@@ -139,7 +172,7 @@ func TestCloseEarly(t *testing.T) {
 
 func TestReset(t *testing.T) {
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "some text")
-	res := probe(t, &fakeStack{breakAfter: 4}, "reset", addr, "some")
+	res := probe(t, &fakeStack{breakAfter: 4, closeDelay: 300 * ms}, "reset", addr, "some")
 	if res.stats.Broken != 1 {
 		t.Errorf("%d broken connections, want 1", res.stats.Broken)
 	}

@@ -42,6 +42,9 @@
 //   - A reset by the peer after the program's own shutdown(SHUT_WR) is read as
 //     an end of file: the byte that makes it ECONNRESET can no longer be put
 //     into the socketpair. getsockopt(SO_ERROR) tells.
+//   - A signal whose handler has no SA_RESTART can end any trapped call with
+//     EINTR while it waits for the launcher, also those that never wait
+//     otherwise, such as getsockname(). Others are made again by the kernel.
 //   - set-user-ID programs gain no privileges (no_new_privs).
 //   - A stack that is killed resets its connections, like a peer that dies. The
 //     launcher needs one descriptor for each connection for that and takes at

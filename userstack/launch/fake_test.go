@@ -7,8 +7,6 @@ package launch
 import (
 	"context"
 	"io"
-	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,9 +30,12 @@ type fakeStack struct {
 	flagTime     time.Duration // sockets are non-blocking while they are connected, which takes this long
 	estDelay     time.Duration // before Established
 	clcDelay     time.Duration // before Ready
+	estGate      chan struct{} // if set, Established waits until it is closed
+	clcGate      chan struct{} // if set, a client's Ready does
 	failCLC      syscall.Errno // CLC handshakes break the connection
 	decide       time.Duration // not the stack's: how long the launcher waits for SO_ERROR
 	breakAfter   int64         // bytes from the peer after which connections break
+	closeDelay   time.Duration // between the end of a broken connection and Closed
 
 	connects, accepts, listens, options atomic.Int64
 	released, attached                  atomic.Int64
@@ -85,6 +86,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// await waits until gate is closed. A gate that is nil is open.
+func await(ctx context.Context, gate <-chan struct{}) {
+	if gate == nil {
+		return
+	}
+	select {
+	case <-gate:
+	case <-ctx.Done():
+	}
+}
+
 func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, req broker.ConnectRequest) {
 	f.connects.Add(1)
 	f.active.Add(1)
@@ -106,6 +118,7 @@ func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.De
 		return
 	}
 	pause(ctx, f.estDelay)
+	await(ctx, f.estGate)
 	if f.noPeer {
 		_ = c.Established(ctx, false)
 		return
@@ -114,6 +127,7 @@ func (f *fakeStack) Connect(ctx context.Context, c *broker.Conn, sock *broker.De
 		return
 	}
 	pause(ctx, f.clcDelay)
+	await(ctx, f.clcGate)
 	if f.failCLC != 0 {
 		_ = c.Failed(f.failCLC, "the peer broke the handshake")
 		return
@@ -213,11 +227,15 @@ func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker
 	if f.breakAfter > 0 {
 		_, _ = io.CopyN(inner, outer, f.breakAfter)
 		_ = c.Broken(ctx, syscall.ECONNRESET)
+		f.set(c, nil)
+		_ = inner.Close()
+		_ = end.Close()
+		pause(ctx, f.closeDelay)
 		return
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { carryBytes(outer, inner) })
-	wg.Go(func() { carryBytes(inner, outer) })
+	wg.Go(func() { carryBytes(outer, inner, nil) })
+	wg.Go(func() { carryBytes(inner, outer, func() { _ = c.PassMark(ctx) }) })
 	wg.Wait()
 }
 
@@ -246,28 +264,16 @@ func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, level, name, si
 // client starts the fake's server on a socketpair and returns a session.
 func (f *fakeStack) client() *broker.Client {
 	f.t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	conn := func(fd int) *net.UnixConn {
-		file := os.NewFile(uintptr(fd), "broker")
-		defer file.Close()
-		c, err := net.FileConn(file)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		return c.(*net.UnixConn)
-	}
+	ours, theirs := sessionPair(f.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	srv := &broker.Server{Handler: f}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := srv.ServeConn(ctx, conn(fds[0])); err != nil && ctx.Err() == nil {
+		if err := srv.ServeConn(ctx, ours); err != nil && ctx.Err() == nil {
 			f.t.Errorf("server: %v", err)
 		}
 	})
-	cl, err := broker.NewClient(ctx, conn(fds[1]), f.t.Name())
+	cl, err := broker.NewClient(ctx, theirs, f.t.Name())
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"strconv"
@@ -57,6 +58,42 @@ func (c *conn) keepEnd() {
 		c.pair.closeEnd()
 		c.mu.Unlock()
 	}
+}
+
+// pass passes the end to the service. If it fails, nobody will ever read from
+// the pair.
+func (c *conn) pass() bool {
+	if err := c.cc.Attach(c.pair.end); err != nil {
+		c.s.log.Debug("cannot pass a socketpair to the service", "conn", c.cc.ID(), "err", err)
+		return false
+	}
+	c.keepEnd()
+	return true
+}
+
+// unserved ends a connection that the program took for made and whose end could
+// not be passed to the service.
+func (c *conn) unserved() {
+	_ = c.cc.Cancel() // where the session lives on, the peer is told
+	if uncertain(c.pair.end) {
+		c.reset(unix.ECONNRESET)
+	}
+	c.mu.Lock()
+	c.pair.closeEnd()
+	c.mu.Unlock()
+	c.s.retire(c)
+}
+
+// closed ends a connection of which the service has said the last. If it never
+// read from the pair, or could not announce that it reads no more, the program
+// sees a reset: e is the errno of broker.EventClosed.
+func (c *conn) closed(e syscall.Errno) {
+	defer c.drop()
+	if c.pair.end < 0 || e == 0 && !broker.LetGo(c.pair.end) || !uncertain(c.pair.end) {
+		return
+	}
+	c.s.stats.broken()
+	c.reset(cmp.Or(e, unix.ECONNRESET))
 }
 
 // drop closes the keeper, if there is one.

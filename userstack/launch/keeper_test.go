@@ -296,3 +296,55 @@ func TestKeepersBounded(t *testing.T) {
 		t.Errorf("%d keepers, want 1", got)
 	}
 }
+
+// What accepted connections became is counted though the program has ended
+// before the launcher took note of it.
+func TestCountedAtEnd(t *testing.T) {
+	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cl := (&fakeStack{t: t}).client()
+	s := &supervisor{ctx: ctx, broker: cl, log: slog.New(slog.DiscardHandler), stats: newCounters(), maxKeepers: 1}
+	const conns = 20
+	for range conns {
+		func() {
+			sa, family, remote := sockaddrOf(addr)
+			sock, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(sock)
+			if err := unix.Connect(sock, sa); err != nil {
+				t.Fatal(err)
+			}
+			cc, err := cl.Accept(sock, localAddr(sock), remote)
+			if err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case ev := <-cc.Events():
+				if ev.Kind != broker.EventTaken {
+					t.Fatalf("%+v, want the connection taken", ev)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("no word from the service")
+			}
+			c := &conn{s: s, cc: cc, unready: true}
+			if c.pair, err = newPair(sock, false, false); err != nil {
+				t.Fatal(err)
+			}
+			defer c.pair.closeApp()
+			if err := cc.Attach(c.pair.end); err != nil {
+				t.Fatal(err)
+			}
+			c.keepEnd()
+			if err := echo(c.pair.app, "carried"); err != nil {
+				t.Fatal(err)
+			}
+			c.carried()
+		}()
+	}
+	if got := s.snapshot().ByMode[broker.ModeSMCR]; got != conns {
+		t.Errorf("%d connections counted, want %d", got, conns)
+	}
+}

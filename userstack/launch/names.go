@@ -31,13 +31,13 @@ func localAddr(fd int) netip.AddrPort {
 
 // getname answers getsockname() and getpeername() with the TCP addresses.
 func (s *supervisor) getname(n *notif, c *conn) {
-	c.lend(n, false)
+	c.lend(&loan{n: n})
 	if s.connOf(n) != c {
 		s.cont(n)
 		return
 	}
 	c.mu.Lock()
-	phase, swapped, reset, ap := c.phase, c.swapped, c.over && c.inPair, c.local
+	phase, swapped, inPair, over, ap := c.phase, c.swapped, c.inPair, c.over, c.local
 	if phase != phaseCarried && c.tcp >= 0 {
 		ap = localAddr(c.tcp)
 	}
@@ -47,7 +47,8 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	if n.Nr == unix.SYS_GETPEERNAME {
-		if phase != phaseCarried || reset {
+		// The program sees the reset before the service says its last.
+		if phase != phaseCarried || inPair && (over || c.cut(n)) {
 			s.fail(n, unix.ENOTCONN)
 			return
 		}
@@ -55,6 +56,16 @@ func (s *supervisor) getname(n *notif, c *conn) {
 	}
 	err := n.writeSockaddr(n.Args[1], n.Args[2], appendSockaddr(nil, c.domain, ap), false)
 	s.fail(n, errnoOf(err))
+}
+
+// cut tells whether the program's end, which n is about, has been cut off.
+func (c *conn) cut(n *notif) bool {
+	fd := getFDOf(n.tid(), n.fdArg(), c.pair.inode)
+	if fd < 0 {
+		return false
+	}
+	defer unix.Close(fd)
+	return pollHup(fd)
 }
 
 // errnoOf is the errno to answer for err, 0 for nil.
@@ -113,7 +124,7 @@ func (s *supervisor) sockopt(n *notif, c *conn) {
 
 // soError answers SO_ERROR, which clears the error.
 func (s *supervisor) soError(n *notif, c *conn) {
-	c.lend(n, false)
+	c.lend(&loan{n: n})
 	inode, err := socketInode(n.tid(), n.fdArg())
 	if err != nil || s.lookup(inode) != c {
 		s.cont(n)
@@ -179,25 +190,47 @@ func (c *conn) laterSndbuf(n *notif) bool {
 	return true
 }
 
-// direct calls f with the TCP socket if the launcher has it, or with a fresh
-// one, in state CLOSE, when the connection is over and there is none. It
-// returns false if the service has it.
-func (c *conn) direct(f func(fd int) error) (bool, error) {
+// option has an option of the TCP socket set or read: by the service from when
+// it may begin the CLC handshake, as it has to know what is set, and sets some
+// for its own purposes meanwhile; before, and where the launcher relays, by here.
+// When the connection is over, the launcher has a fresh socket, in state CLOSE,
+// answer.
+func (c *conn) option(service func(ctx context.Context) error, here func(fd int) error) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.tcp >= 0:
-		return true, f(c.tcp)
-	case c.over:
-		fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return true, err
-		}
-		defer unix.Close(fd)
-		return true, f(fd)
-	default:
-		return false, nil
+	served := !c.over && (c.tcp < 0 || c.served && !c.here && c.phase != phaseFailed)
+	if !served {
+		defer c.mu.Unlock()
+		return c.withSocket(here)
 	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
+	defer cancel()
+	err := service(ctx)
+	var e syscall.Errno
+	switch {
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, broker.ErrServiceGone):
+		// It has ended, and the launcher is about to hear of it.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.withSocket(here)
+	case err == nil || errors.As(err, &e):
+		return err
+	}
+	return unix.ENOTCONN
+}
+
+// withSocket calls f with the TCP socket if the launcher has it, else with a
+// fresh one. c.mu is held.
+func (c *conn) withSocket(f func(fd int) error) error {
+	if c.tcp >= 0 {
+		return f(c.tcp)
+	}
+	fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return f(fd)
 }
 
 func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
@@ -211,18 +244,16 @@ func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
 	}
 	size = min(size, broker.MaxValue)
 	var v []byte
-	if ok, err := c.direct(func(fd int) error {
+	err := c.option(func(ctx context.Context) (err error) {
+		v, err = c.cc.GetOption(ctx, level, name, size)
+		return err
+	}, func(fd int) error {
 		buf := make([]byte, max(size, 1))
-		m, err := getRaw(fd, level, name, buf[:])
+		m, err := getRaw(fd, level, name, buf)
 		v = buf[:min(m, size)]
 		return err
-	}); ok {
-		return v, err
-	}
-	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
-	defer cancel()
-	v, err := c.cc.GetOption(ctx, level, name, size)
-	return v, c.gone(err)
+	})
+	return v, err
 }
 
 func (c *conn) setOption(n *notif, level, name int) error {
@@ -245,19 +276,6 @@ func (c *conn) setOption(n *notif, level, name int) error {
 	if !n.valid() {
 		return unix.ENOENT
 	}
-	if ok, err := c.direct(func(fd int) error { return setRaw(fd, level, name, v) }); ok {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
-	defer cancel()
-	return c.gone(c.cc.SetOption(ctx, level, name, v))
-}
-
-// gone makes what is not an errno one: the TCP socket is no more.
-func (c *conn) gone(err error) error {
-	var e syscall.Errno
-	if err == nil || errors.As(err, &e) {
-		return err
-	}
-	return unix.ENOTCONN
+	return c.option(func(ctx context.Context) error { return c.cc.SetOption(ctx, level, name, v) },
+		func(fd int) error { return setRaw(fd, level, name, v) })
 }

@@ -18,11 +18,15 @@ import (
 // socket: for a program that was given the pair before it was known that its
 // peer has no SMC, and cannot be given its TCP socket back.
 func (a *attempt) relay() bool {
+	a.carryHere()
+	a.succeed()
+	return true
+}
+
+func (a *attempt) carryHere() {
 	a.mu.Lock()
 	a.here = true
 	a.mu.Unlock()
-	a.succeed()
-	return true
 }
 
 // relayed runs the relay until both directions ended.
@@ -53,9 +57,19 @@ func (c *conn) relayed() {
 	})
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { carryBytes(outer, inner) })
-	wg.Go(func() { carryBytes(inner, outer) })
+	wg.Go(func() { carryBytes(outer, inner, nil) })
+	wg.Go(func() { carryBytes(inner, outer, c.passMark) })
 	wg.Wait()
+}
+
+// passMark lets the program's end pass the urgent mark that it stands at.
+func (c *conn) passMark() {
+	app := c.program()
+	if app < 0 {
+		return
+	}
+	oob.PassMark(app)
+	_ = unix.Close(app)
 }
 
 // stream is a stream socket in Go's poller. Unlike a net.Conn it changes no
@@ -76,9 +90,9 @@ func (s stream) CloseWrite() error {
 }
 
 // carryBytes copies until the end of file and passes that on; an error ends
-// both directions.
-func carryBytes(to, from stream) {
-	if err := copyBytes(to, from); err != nil {
+// both directions. passMark is what to has to do before another urgent byte.
+func carryBytes(to, from stream, passMark func()) {
+	if err := copyBytes(to, from, passMark); err != nil {
 		_ = to.Close()
 		_ = from.Close()
 		return
@@ -87,11 +101,12 @@ func carryBytes(to, from stream) {
 }
 
 // copyBytes carries urgent bytes as such.
-func copyBytes(to, from stream) error {
+func copyBytes(to, from stream, passMark func()) error {
 	dst, err := oob.New(to)
 	if err != nil {
 		return err
 	}
+	dst.PassMark = passMark
 	src, err := oob.New(from)
 	if err != nil {
 		return err

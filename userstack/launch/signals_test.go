@@ -21,7 +21,7 @@ import (
 // python writes handlers without SA_RESTART, and restarts calls itself unless
 // the handler raises: both ends of what an interrupted call can lead to.
 const pythonSignals = `
-import os, select, signal, socket, sys, threading, time
+import errno, os, select, signal, socket, sys, threading, time
 host, port = sys.argv[2].rsplit(':', 1)
 addr = (host, int(port))
 hits = []
@@ -33,7 +33,8 @@ def later(t, n=1, every=0.05):
         time.sleep(t)
         for _ in range(n):
             os.kill(os.getpid(), signal.SIGUSR1); time.sleep(every)
-    threading.Thread(target=run).start()
+    thread = threading.Thread(target=run); thread.start()
+    return thread
 
 def echo(s):
     s.settimeout(5); s.sendall(b'hi'); assert s.recv(2) == b'hi'
@@ -57,6 +58,25 @@ def connect_blocking():
     assert s.getpeername() == addr
     assert os.get_blocking(s.fileno()), 'the socket became non-blocking'
     s.sendall(b'hi'); assert s.recv(2) == b'hi'
+
+def connect_nonblocking():
+    # The kernel makes the call again while it is held, which is no second one:
+    # the first word on a connection that is being made is EINPROGRESS.
+    signal.signal(signal.SIGUSR1, count); signal.siginterrupt(signal.SIGUSR1, False)
+    later(0.001, int(sys.argv[3]), 0.001)
+    s = socket.socket(); s.setblocking(False)
+    e = s.connect_ex(addr)
+    assert hits, 'the handler did not run'
+    assert e in (0, errno.EINPROGRESS), errno.errorcode[e]
+    if e == errno.EINPROGRESS:
+        e = s.connect_ex(addr)
+        assert e in (0, errno.EALREADY, errno.EISCONN), errno.errorcode[e]
+    r, w, x = select.select([], [s], [], 5)
+    assert w, 'never writable'
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    assert s.getpeername() == addr
+    assert not os.get_blocking(s.fileno()), 'the socket became blocking'
+    echo(s)
 
 def connect_interrupted():
     # EINTR; the connection goes on and is found ready by poll.
@@ -84,8 +104,9 @@ def accept_interrupted():
     # Nothing that comes now is lost.
     signal.signal(signal.SIGUSR1, count)
     cs = [socket.create_connection(l.getsockname()) for _ in range(3)]
-    later(0.0, 20, 0.002)
+    storm = later(0.0, 20, 0.002)
     got = {l.accept()[1] for _ in cs}
+    storm.join() # getsockname can be interrupted, too: see the package's description
     assert got == {c.getsockname() for c in cs}, got
 
 def accept_storm():
@@ -134,6 +155,11 @@ func TestSignals(t *testing.T) {
 		{"connect_restarted", &fakeStack{estDelay: 150 * ms, noPeer: true}, nil},
 		{"connect_blocking", &fakeStack{flagTime: 50 * ms}, nil},
 		{"connect_blocking", &fakeStack{flagTime: 50 * ms, clcDelay: 50 * ms}, nil},
+		{"connect_nonblocking", &fakeStack{estDelay: 150 * ms}, []string{"40"}},
+		{"connect_nonblocking", &fakeStack{estDelay: 10 * ms, clcDelay: 150 * ms}, []string{"40"}},
+		{"connect_nonblocking", &fakeStack{estDelay: 10 * ms, clcDelay: 150 * ms, decline: "no link"}, []string{"40"}},
+		{"connect_nonblocking", &fakeStack{estDelay: 10 * ms, noPeer: true}, []string{"20"}},
+		{"connect_nonblocking", &fakeStack{estDelay: 40 * ms, noPeer: true}, []string{"100"}},
 		{"connect_interrupted", &fakeStack{estDelay: 400 * ms}, []string{"0.15"}},
 		{"connect_interrupted", &fakeStack{estDelay: 400 * ms, noPeer: true}, []string{"0.15"}},
 		{"connect_interrupted", &fakeStack{clcDelay: 400 * ms}, []string{"0.15"}},
@@ -199,10 +225,13 @@ func TestKilledInConnect(t *testing.T) {
 }
 
 func TestContextEndsProgram(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 200*ms)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	began := time.Now()
-	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "20"}, Broker: (&fakeStack{t: t}).client()}, "")
+	var began time.Time
+	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "20"}, Broker: (&fakeStack{t: t}).client(), Started: func(int) {
+		began = time.Now()
+		time.AfterFunc(200*ms, cancel)
+	}}, "")
 	if res.status != 128+15 || time.Since(began) > 3*time.Second {
 		t.Errorf("status %d after %v", res.status, time.Since(began))
 	}

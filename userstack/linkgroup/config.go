@@ -130,6 +130,8 @@ type Config struct {
 	// PeerOS is the operating system that the peer named in version 2
 	// (wire.OSLinux...). Linux deviates from the specification.
 	PeerOS uint8
+	// PeerRelease is the release of version 2 that the peer named with it.
+	PeerRelease uint8
 	// Routed tells that a router is between the peers, for ADD LINK of
 	// version 2.
 	Routed bool
@@ -173,8 +175,9 @@ type Config struct {
 type Timers struct {
 	// TestLink is the silence on a link after which TEST LINK is sent;
 	// zero switches the tests off. TestLinkAnswer is how long the answer
-	// may take before the link counts as failed.
-	TestLink, TestLinkAnswer time.Duration
+	// may take before the link counts as failed, TestLinkBusy the same as long
+	// as something else gets through: the answer comes behind it.
+	TestLink, TestLinkAnswer, TestLinkBusy time.Duration
 	// Idle is how long a group without connections is kept.
 	Idle time.Duration
 	// LLC is how long an answer to a request may take, or RKey over the last
@@ -229,6 +232,7 @@ func DefaultTimers(role Role) Timers {
 	t := Timers{
 		TestLink:       30 * time.Second,
 		TestLinkAnswer: 2 * time.Second,
+		TestLinkBusy:   12 * time.Second,
 		Idle:           600 * time.Second,
 		LLC:            2 * time.Second,
 		RKey:           12 * time.Second,

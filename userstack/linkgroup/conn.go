@@ -45,10 +45,12 @@ type Conn struct {
 	woken    bool // ActWakeRead was sent and RecvData not called since
 	stash    wire.CDC
 	stashed  bool
-	checking bool // failover validation waits for messages of the old link
+	early    uint16 // last CDC message before Attach that a validation may speak of
+	checking bool   // failover validation waits for messages of the old link
 	checkSeq uint16
 	checkAt  time.Time
 	moved    bool // the peer has moved the connection
+	strayAt  time.Time
 
 	// Urgent data received.
 	urgent   uint64 // position after the urgent byte, 0 if there was none
@@ -78,6 +80,7 @@ type Conn struct {
 	full     bool           // the driver waits for ActWakeWrite
 	utx      uint64         // position after the urgent byte to be confirmed, 0 if none
 	utxNext  uint64         // the one after it
+	lost     lostByte       // (see conn_lost.go)
 	corked   bool           // small pieces wait for more
 	noDelay  bool           // not even for the message before
 	push     bool           // but not now
@@ -91,7 +94,7 @@ type Conn struct {
 	aborting          bool
 	closeAt           time.Time // stranding timer
 	graceAt, tcpEndAt time.Time
-	urgentAt          time.Time
+	urgentAt, takenAt time.Time
 	corkAt            time.Time
 	keepAt            time.Time
 	keepIdle          time.Duration
@@ -212,30 +215,26 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	case peer.Index == 0 || peer.Token == 0 || peer.SizeCode > maxSizeCode:
 		return fmt.Errorf("%w: RMBE index %d, alert token %#x, size code %d", ErrInvalidParams, peer.Index, peer.Token, peer.SizeCode)
 	}
-	on := g.links[0]
-	if g.phase == phaseOpen {
-		if on = g.linkTo(peer.Link); on == nil {
-			return fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
-		}
+	on, t, err := g.peerRMB(peer)
+	if err != nil {
+		return err
 	}
-	k := wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}
-	t := g.findRToken(on, peer.RKey)
-	if t == nil {
-		// The first contact tells the RMB by CLC. Later the peer must have
-		// made it known on all links; with one link that is the same.
-		if g.redundant(on) {
-			return fmt.Errorf("%w: %#08x on link %d", ErrUnknownRKey, peer.RKey, on.id)
+	if !t.on(c.link) {
+		l := g.linkWith(t)
+		if l == nil {
+			return fmt.Errorf("%w: %#08x on any active link", ErrUnknownRKey, peer.RKey)
 		}
-		if t = g.addRToken(on, k, false); t == nil {
-			return fmt.Errorf("%w: %d RMBs of the peer", ErrFull, maxRMBs)
-		}
-	}
-	if at := &t.at[on.slot]; at.noAddr {
-		at.noAddr, at.Addr = false, peer.VAddr
+		c.setLink(l)
 	}
 	for _, o := range g.connsSorted() {
 		if o != c && o.attached && (o.peer.Token == peer.Token || o.rtoken == t && overlap(o.peer, peer)) {
-			g.log.Warn("peer reused an RMB element", "token", o.token)
+			// Expected where we have said C: the peer's last message, over
+			// RoCE, may arrive after what its next connection says over TCP.
+			log := g.log.Warn
+			if o.tstate&wire.ConnClosed != 0 {
+				log = g.log.Debug
+			}
+			log("peer reused an RMB element", "token", o.token)
 			o.evict()
 		}
 	}
@@ -245,6 +244,12 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	c.tx = newRing(wire.BufSize(peer.SizeCode).Bytes(), g.peerEye)
 	if g.cfg.Role == Client && g.phase == phaseOpen {
 		c.named = on
+	}
+	if c.checking {
+		c.awaitOld(now)
+	}
+	if on == nil {
+		c.awaitMove(now)
 	}
 	if c.stashed {
 		c.stashed = false
@@ -289,6 +294,27 @@ func (c *Conn) Cancel(now time.Time) {
 	g.settle(now)
 }
 
+// Refuse tells the peer, whose CONFIRM said peer, that a connection which could
+// not be attached is over; [Conn.Cancel] follows. It is for peers that count on
+// SMC-R from their CONFIRM on and do not look at TCP any more: Linux.
+func (c *Conn) Refuse(now time.Time, peer ConnParams) {
+	g := c.g
+	l := c.link
+	if l.state != LinkActive || !l.qpOpen {
+		l = g.bestLink(nil)
+	}
+	if g.phase != phaseOpen || l == nil || c.attached || c.canceled || peer.Token == 0 {
+		return
+	}
+	g.now = now
+	var it llcItem
+	if _, err := (wire.CDC{Seq: 1, Token: peer.Token, State: wire.ConnAbnormalClose}).AppendBinary(it.msg[:0]); err != nil {
+		panic("linkgroup: cannot encode a CDC message: " + err.Error())
+	}
+	l.queueLLC(&it)
+	g.settle(now)
+}
+
 // Release says that the driver holds no slice of the connection any more. It
 // is called once, after [ActConnClosed]; the memory of the send ring and of
 // the RMBE is given back then.
@@ -304,6 +330,7 @@ func (c *Conn) leave() {
 	c.unbound()
 	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
 	c.urgentAt, c.corkAt, c.keepAt = time.Time{}, time.Time{}, time.Time{}
+	c.forget()
 	if g.conns[c.token] == c {
 		delete(g.conns, c.token)
 	}

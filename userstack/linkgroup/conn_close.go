@@ -105,7 +105,8 @@ func (c *Conn) Abort(now time.Time) {
 // TCPClosed says that the TCP connection below ended, by FIN or RST. If the
 // peer has not said so on the link too within Timers.TCPGrace, the connection
 // is reset. After a FIN a peer whose stack still speaks, if need be asked by
-// TEST LINK, may take Timers.TCPGraceAlive: a busy host may be that far behind.
+// TEST LINK, may take Timers.TCPGraceAlive: a busy host may be that far behind,
+// and so may what it says on a link that is full.
 func (c *Conn) TCPClosed(now time.Time, reset bool) {
 	if c.state == StateClosed || !c.attached || c.aborting {
 		return
@@ -136,6 +137,12 @@ func (c *Conn) graceOver(now time.Time) {
 		}
 	case heard && !c.tcpReset && now.Before(last):
 		c.graceAt = last
+	case !c.tcpReset && now.Before(last) && l.alive().Add(timers.TCPGrace).After(now):
+		// Its answer is behind what still gets through.
+		c.graceAt = l.alive().Add(timers.TCPGrace)
+		if c.graceAt.After(last) {
+			c.graceAt = last
+		}
 	default:
 		c.g.log.Info("TCP connection ended and the peer has not said why, connection reset", "token", c.token)
 		c.abort(ErrReset)
@@ -174,6 +181,9 @@ func (c *Conn) expire(now time.Time) {
 	if due(c.moveAt, now) {
 		c.rebind()
 	}
+	if due(c.strayAt, now) {
+		c.stray()
+	}
 	if due(c.keepAt, now) {
 		c.keepAlive(now)
 	}
@@ -184,6 +194,10 @@ func (c *Conn) expire(now time.Time) {
 	if due(c.urgentAt, now) {
 		c.urgentAt = time.Time{}
 		c.urgentTimeout()
+	}
+	if due(c.takenAt, now) {
+		c.takenAt = time.Time{}
+		c.silent()
 	}
 	if due(c.graceAt, now) {
 		c.graceOver(now)
@@ -253,6 +267,7 @@ func (c *Conn) purge(err error) {
 	c.aborting = true
 	c.graceAt, c.checkAt = time.Time{}, time.Time{}
 	c.urgentAt, c.corkAt = time.Time{}, time.Time{}
+	c.forget()
 	c.checking, c.stashed = false, false
 	c.update = false
 	c.wakeAll()

@@ -79,6 +79,8 @@ func TestStates(t *testing.T) {
 		{"overlay", "smash>:ACTIVE in>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
 		{"TCP FIN, never explained", "fin>:ACTIVE 1s>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
 		{"TCP FIN, never explained, peer alive", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 8s>:ACTIVE 2s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrReset},
+		{"TCP FIN, never explained, acknowledged", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE 2s>:CLOSED", ErrReset},
+		{"TCP FIN, explained behind other data", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP FIN, explained late", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 5s>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", ErrReset},
 		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},

@@ -44,12 +44,15 @@ func (c *Conn) wantUpdate() bool {
 // recvCDC processes a message of the peer.
 func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 	if m.Flags&wire.ProdFailoverVerify != 0 {
-		if c.attached {
-			c.recvVerify(now, m.Seq)
-		}
+		c.recvVerify(now, m.Seq)
 		return
 	}
-	if !c.attached || c.checking && int16(m.Seq-c.checkSeq) > 0 {
+	newer := c.checking && int16(m.Seq-c.checkSeq) > 0 // than what is waited for
+	if !c.attached && !newer && int16(m.Seq-c.early) > 0 {
+		c.early = m.Seq
+		c.checking = c.checking && m.Seq != c.checkSeq
+	}
+	if !c.attached || newer {
 		if !c.stashed || int16(m.Seq-c.stash.Seq) > 0 {
 			c.stash, c.stashed = m, true
 		}
@@ -82,6 +85,7 @@ func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 	c.rstate |= m.State
 	c.rprod += dp
 	c.pcons += dc
+	c.cursorTold(m.Flags, news, dp, dc)
 	c.urgentNews(m.Flags, dp)
 	if dc > 0 {
 		c.progress()
@@ -138,7 +142,7 @@ func (c *Conn) checkCursors(m wire.CDC) (dp, dc uint64, err error) {
 	if !ok {
 		return 0, 0, fmt.Errorf("%w: consumer cursor %d outside of the RMB element", ErrProtocol, m.Cons.Count)
 	}
-	if dc > max(c.sent, c.replay)-c.pcons {
+	if dc > max(c.sent, c.replay)-c.lost.lag-c.pcons {
 		return 0, 0, fmt.Errorf("%w: consumer cursor %d:%d beyond what was written", ErrProtocol, m.Cons.Wrap, m.Cons.Count)
 	}
 	return dp, dc, nil
@@ -149,11 +153,23 @@ func (c *Conn) checkCursors(m wire.CDC) (dp, dc uint64, err error) {
 // (RFC 7609, section 4.6.1).
 func (c *Conn) recvVerify(now time.Time, seq uint16) {
 	c.moved = true
-	if int16(c.rseq-seq) >= 0 {
+	last := c.rseq
+	if !c.attached {
+		last = c.early
+	}
+	if int16(last-seq) >= 0 {
 		return
 	}
-	// It may still stand in the completion queue of the old link.
-	c.checking, c.checkSeq, c.checkAt = true, seq, now.Add(verifyWait)
+	c.checking, c.checkSeq = true, seq
+	if c.attached {
+		c.awaitOld(now)
+	}
+}
+
+// awaitOld waits for the message that a failover validation spoke of, which may
+// still stand in the completion queue of the old link.
+func (c *Conn) awaitOld(now time.Time) {
+	c.checkAt = now.Add(verifyWait)
 	c.g.connTimer(c.checkAt)
 }
 

@@ -14,6 +14,7 @@ const maxChunk = 128 << 10
 // our consumer cursor, the end of the connection. It does nothing when there
 // is nothing or too much is outstanding; completions call it again.
 func (c *Conn) transmit() {
+	c.passLost()
 	for c.mayPost() {
 		l := c.link
 		if c.waitOn != nil {
@@ -37,7 +38,7 @@ func (c *Conn) mayPost() bool {
 	if !c.usable() || c.inflight >= maxInflight {
 		return false
 	}
-	if c.verify || c.update && c.tstate&(wire.ConnClosed|wire.ConnAbnormalClose) == 0 {
+	if c.verify || (c.update || c.lost.ask) && c.tstate&(wire.ConnClosed|wire.ConnAbnormalClose) == 0 {
 		return true
 	}
 	if c.aborting {
@@ -78,11 +79,12 @@ func (c *Conn) window() int { return c.tx.size - int(c.sent-c.pcons) }
 // would have the rest sent byte by byte. Data to be repeated after failover
 // always has its room.
 func (c *Conn) blocked() bool {
-	if c.urgentWaits() {
-		return false // for something else
+	end := c.writable()
+	if end <= c.sent {
+		return false // or for something else
 	}
 	w := c.window()
-	return uint64(w) < c.writable()-c.sent && w < c.tx.size/10 && c.replay <= c.sent && !c.aborting
+	return uint64(w) < end-c.sent && w < c.tx.size/10 && c.replay <= c.sent && !c.aborting
 }
 
 // newlyBlocked says that the peer is to be told so (RFC 7609, section
@@ -118,15 +120,20 @@ func (c *Conn) post() bool {
 	}
 	n := c.sendable()
 	// A piece ends where the send ring or the peer's element does.
-	// Each is reached at most once, so there are at most three.
-	var pieces [3]piece
+	// Each is reached at most once, so there are at most three; a fourth is
+	// an urgent byte at a second place.
+	var pieces [4]piece
 	np := 0
 	for done := 0; done < n; np++ {
 		pos := c.sent + uint64(done)
-		off, roff := int(pos%uint64(len(c.sbuf))), c.tx.off(pos)
+		off, roff := int(pos%uint64(len(c.sbuf))), c.tx.off(c.slot(pos))
 		m := min(n-done, len(c.sbuf)-off, c.tx.start+c.tx.size-roff)
 		pieces[np] = piece{off: off, roff: roff, n: m}
 		done += m
+	}
+	if c.lost.lag > 0 && n > 0 && c.sent+uint64(n) == c.utx {
+		pieces[np] = piece{off: int((c.utx - 1) % uint64(len(c.sbuf))), roff: c.tx.off(c.utx - 1), n: 1}
+		np++
 	}
 	if l.room() < np+1 {
 		return false
@@ -145,7 +152,7 @@ func (c *Conn) post() bool {
 	if c.blocked() {
 		c.tflags = wire.ProdWriterBlocked
 	}
-	c.tflags |= c.urgentFlags(n)
+	c.tflags |= c.urgentFlags(n) | c.cursorRequest(n)
 	if c.aborting {
 		if !c.answered() {
 			c.tstate |= wire.ConnAbnormalClose
@@ -199,6 +206,7 @@ func (c *Conn) completed(r *request) {
 	}
 	if !r.check {
 		c.finSeq = r.seq
+		c.heard(r.seq)
 		c.tdone |= r.state
 		if r.sent > c.fin {
 			c.fin = r.sent
@@ -265,5 +273,6 @@ func (c *Conn) move(to *Link) {
 		c.replay = max(c.replay, c.sent)
 		c.sent = from
 	}
+	c.askAgain()
 	c.transmit()
 }

@@ -21,10 +21,11 @@ import (
 // the peer learns at once that it may go on. Linux does not always say so, and
 // two Linux kernels wait for each other until the connection ends: a program
 // that takes the byte with recv(MSG_OOB), having read all before it, leaves the
-// kernel's consumer cursor before the byte. To go on all the same would be
-// worse: the kernel counts what comes without the urgent byte but reads it from
-// that cursor, so that the program gets the urgent byte as data and never the
-// last byte (TestUrgentLinux). So what waits behind an urgent byte that nobody
+// kernel's consumer cursor before the byte, and so does one that polls for
+// data and takes no notice of the byte. The kernel counts what comes without the urgent byte but reads it
+// from that cursor: sent as ever, it would have the program get the urgent byte
+// as data and never the last byte. conn_lost.go goes on where it knows what the
+// kernel will do; otherwise what waits behind an urgent byte that nobody
 // confirms ends the connection after Timers.UrgentWait.
 
 // ProducedUrgent is [Conn.Produced] for n bytes of which the last is urgent.
@@ -45,10 +46,15 @@ func (c *Conn) urgentWaits() bool { return c.utx != 0 && c.sent >= c.utx }
 // writable returns the position up to which may be written as far as urgent
 // data is concerned.
 func (c *Conn) writable() uint64 {
-	if c.utx != 0 {
-		return c.utx
+	switch {
+	case c.utx == 0:
+		return c.prep
+	case c.fin < c.utx:
+		return c.utx // after failover the mark must be repeated alone
+	case c.utxNext != 0:
+		return min(c.utx+c.lost.lag, c.utxNext-1)
 	}
-	return c.prep
+	return min(c.utx+c.lost.lag, c.prep)
 }
 
 // urgentFlags returns the flags of a message that takes the producer cursor n
@@ -77,6 +83,8 @@ func (c *Conn) urgentConfirmed() {
 	if c.utx != 0 && c.pcons >= c.utx {
 		c.utx, c.utxNext = c.utxNext, 0
 		c.urgentAt = time.Time{}
+		c.lost.byte(nothingKnown)
+		c.takenAt = time.Time{}
 	}
 	c.armUrgent()
 }
@@ -85,7 +93,7 @@ func (c *Conn) urgentConfirmed() {
 // to confirm while more waits.
 func (c *Conn) armUrgent() {
 	wait := c.g.cfg.Timers.UrgentWait
-	if c.urgentAt.IsZero() && c.urgentWaits() && c.prep > c.utx && c.pcons+1 == c.utx && wait > 0 {
+	if c.urgentAt.IsZero() && c.urgentWaits() && c.prep > c.sent && c.pcons+c.lost.lag+1 == c.sent && wait > 0 {
 		c.urgentAt = c.g.now.Add(wait)
 		c.g.connTimer(c.urgentAt)
 	}

@@ -123,7 +123,8 @@ type Group struct {
 	conns   map[uint32]*Conn
 	rmbs    []*rmb
 	rtokens []*rtoken
-	lost    int // elements that are not used again
+	past    []*pastLink // the oldest first
+	lost    int         // elements that are not used again
 
 	ex        exchange
 	rk        rkeyExchange
@@ -197,8 +198,8 @@ func (g *Group) v2() bool { return g.cfg.Version >= wire.Version2 }
 
 // SetPeer says who the peer is where CONFIRM tells more than the proposal: a
 // server of version 2 calls it before [Group.ConnectFirst].
-func (g *Group) SetPeer(id wire.PeerID, os uint8) {
-	g.cfg.PeerID, g.cfg.PeerOS = id, os
+func (g *Group) SetPeer(id wire.PeerID, os, release uint8) {
+	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease = id, os, release
 	g.layout = wire.LLCLayoutFor(g.cfg.Version, os)
 }
 
@@ -261,9 +262,11 @@ func (g *Group) worn() bool { return g.lost > 32 }
 // HasLink says whether a link ends at the given port and queue pair of the
 // peer; qpn 0 matches any. This is the check of a subsequent contact (RFC
 // 7609, sections 3.5.2.2 and 3.5.2.3). A link that has just failed counts
-// while another carries on, because the peer may not know yet.
+// while another carries on, because the peer may not know yet; and so does, by
+// its queue pair, one that was removed while the peer's message was under way.
 func (g *Group) HasLink(peer wire.GID, mac wire.MAC, qpn uint32) bool {
-	return g.phase == phaseOpen && g.bestLink(nil) != nil && g.linkTo(Endpoint{GID: peer, MAC: mac, QPN: qpn}) != nil
+	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
+	return g.phase == phaseOpen && g.bestLink(nil) != nil && (g.linkTo(e) != nil || g.pastLinkTo(e) != nil)
 }
 
 func (g *Group) linkTo(peer Endpoint) *Link {

@@ -57,6 +57,7 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 		return
 	}
 	g.now = now
+	l.lastAck = now
 	slow := false
 	for l.sqLen > 0 && int64(l.sq[l.sqHead].token-token) <= 0 {
 		r := l.pop()
@@ -320,6 +321,6 @@ func (g *Group) die(err error) {
 			g.freeRMB(r)
 		}
 	}
-	g.rtokens = nil
+	g.rtokens, g.past = nil, nil
 	g.act(Action{Kind: ActGroupDead, Err: err})
 }

@@ -106,7 +106,7 @@ func (g *Group) fire(timer int) {
 	case timerConn:
 		for _, c := range g.connsSorted() {
 			c.expire(g.now)
-			for _, t := range [...]time.Time{c.closeAt, c.graceAt, c.checkAt, c.urgentAt, c.corkAt, c.keepAt, c.moveAt} {
+			for _, t := range [...]time.Time{c.closeAt, c.graceAt, c.checkAt, c.urgentAt, c.takenAt, c.corkAt, c.keepAt, c.moveAt, c.strayAt} {
 				if !t.IsZero() && c.state != StateClosed {
 					g.connTimer(t)
 				}

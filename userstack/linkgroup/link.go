@@ -78,9 +78,11 @@ type Link struct {
 	// Connections that wait for room in the send queue, in order.
 	waitHead, waitTail *Conn
 
-	lastRx   time.Time
+	lastRx   time.Time // a message came
+	lastAck  time.Time // the peer's adapter acknowledged what was sent
 	testAt   time.Time // next look at the link, zero if none
-	testing  bool
+	testing  bool      // since testedAt
+	testedAt time.Time
 	testData [16]byte
 
 	// Deletion. delWanted: the server is to run the exchange. delAsked: the
@@ -196,15 +198,19 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 		copy(it.msg[:], b) // nothing if it is there
 	}
 	it.then, it.on = then, on
+	l.queueLLC(&it)
+}
+
+func (l *Link) queueLLC(it *llcItem) {
 	if len(l.llcq) >= maxLLCQueue {
 		l.flooded = true // settle sees to it
 		return
 	}
 	if len(l.llcq) > 0 || l.used >= len(l.sq) {
-		l.llcq = append(l.llcq, it)
+		l.llcq = append(l.llcq, *it)
 		return
 	}
-	l.postLLC(&it)
+	l.postLLC(it)
 }
 
 func (l *Link) postLLC(it *llcItem) {

@@ -57,7 +57,7 @@ func (g *Group) startAdd() {
 		}
 		return
 	}
-	via := g.bestLink(nil)
+	via := g.carrier(dev)
 	l, err := g.newLink(dev)
 	if err != nil {
 		g.log.Warn("no second link", "err", err)
@@ -75,6 +75,22 @@ func (g *Group) startAdd() {
 	g.ex = exchange{kind: exAdd, step: waitAddReply, via: via, link: l, pairs: pairs, peerLeft: -1}
 	g.set(timerExchange, g.now.Add(g.answerTime()))
 	g.sendAddLink(false)
+}
+
+// carrier returns the link to send ADD LINK over: one that does not end at dev if
+// there is such a one. Linux takes a link that ends at the port of the carrier
+// for asymmetric, and rejects that where it has an asymmetric one.
+func (g *Group) carrier(dev Device) *Link {
+	var best *Link
+	for _, l := range g.links {
+		if l.state == LinkActive && l.dev.ID != dev.ID && (best == nil || l.conns < best.conns) {
+			best = l
+		}
+	}
+	if best == nil {
+		best = g.bestLink(nil)
+	}
+	return best
 }
 
 // sendAddLink sends our end of the link to add; in version 2 with our RTokens

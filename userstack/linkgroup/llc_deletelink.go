@@ -18,7 +18,7 @@ import (
 //	deleteReply   | reply                         | -           | free                                | 3.5.5.1.3
 //	deleteReply   | timer, carrier fails          | -           | carrier fails, both again or dead   | C.7.1
 //	any           | client: DELETE LINK, orderly  | same        | deletion wanted                     | 3.5.5.1.4
-//	any           | client: the same, disorderly  | same        | link fails, deletion wanted         | 3.5.5.1.4
+//	any           | the same, disorderly or lost  | same        | link fails, deletion wanted         | 3.5.5.1.4
 //	any           | client: unknown link          | same        | ignored if it existed, else reply 1 | C.7.1
 //	any           | client: DELETE LINK all       | dying       | DELETE LINK all                     | 3.5.4
 //
@@ -207,7 +207,9 @@ func (g *Group) recvDeleteWish(via, l *Link, m wire.DeleteLink) {
 	if g.ex.kind == exDelete && g.ex.link == l || l.delWanted {
 		return
 	}
-	if !m.Orderly {
+	// Linux asks for an orderly deletion also of a link that is lost, on which
+	// nothing can complete.
+	if !m.Orderly || m.Reason == wire.DeleteLinkLostPath {
 		if g.bestLink(l) == nil {
 			// The client has another link, so this is not the whole truth.
 			l.delWanted, l.delReason = true, m.Reason

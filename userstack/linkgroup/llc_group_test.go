@@ -48,6 +48,51 @@ func TestTestLink(t *testing.T) {
 	}
 }
 
+// TestTestLinkBusy: an answer to TEST LINK may be late as long as something else
+// gets through.
+func TestTestLinkBusy(t *testing.T) {
+	busy := DefaultTimers(Server).TestLinkBusy
+	for _, tt := range []struct {
+		name string
+		sign func(r *rig)
+		ends time.Duration // after the request, if no answer comes
+	}{
+		{"nothing", func(*rig) {}, 2 * time.Second},
+		{"acknowledgements", func(r *rig) { r.send(1); r.done() }, busy},
+		{"data", func(r *rig) { r.give(1, 0) }, busy},
+	} {
+		for _, answered := range []bool{false, true} {
+			r := newRig(t, Server, noTest)
+			r.open()
+			r.c.SetKeepAlive(r.s.now, time.Minute)
+			r.wait(time.Minute)
+			r.expect("test-link")
+			asked := r.s.now
+			for len(r.dead) == 0 && r.s.now.Sub(asked) < busy-time.Second {
+				tt.sign(r)
+				r.wait(time.Second)
+			}
+			if tt.ends < busy {
+				if took := r.s.now.Sub(asked); len(r.dead) != 1 || took != tt.ends {
+					t.Errorf("%s: dead %v after %v, want %v", tt.name, r.dead, took, tt.ends)
+				}
+				continue
+			}
+			if len(r.dead) > 0 {
+				t.Fatalf("%s: dead %v after %v", tt.name, r.dead, r.s.now.Sub(asked))
+			}
+			if answered {
+				r.recv(r.link, wire.TestLink{Reply: true, UserData: r.link.testData})
+			}
+			tt.sign(r)
+			r.wait(time.Second)
+			if dead := len(r.dead) == 1 && errors.Is(r.dead[0], ErrTimeout); dead == answered {
+				t.Errorf("%s, answered %v: dead %v after %v", tt.name, answered, r.dead, busy)
+			}
+		}
+	}
+}
+
 // TestIdle: a group without connections ends after a while, by the server.
 func TestIdle(t *testing.T) {
 	s := started(t, 1, 1, nil)

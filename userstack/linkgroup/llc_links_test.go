@@ -194,6 +194,33 @@ func TestNewDevice(t *testing.T) {
 	s.finish()
 }
 
+// TestLostLinkNotDrained: a client that asks for an orderly deletion of a link
+// that it says is lost, as Linux does, gets it, but nothing waits for what is
+// under way there.
+func TestLostLinkNotDrained(t *testing.T) {
+	for _, reason := range []wire.DeleteLinkReason{wire.DeleteLinkLostPath, wire.DeleteLinkOperator} {
+		s := started(t, 2, 2, noTest)
+		lost := s.group(Server).linkByID(2)
+		asked := false
+		s.tap = func(from *host, _ *Link, msg []byte) {
+			if from.role != Server || describe(msg) != "delete-link(2)" {
+				return
+			}
+			asked = true
+			if lost.qpOpen != (reason == wire.DeleteLinkOperator) {
+				t.Errorf("%s: queue pair of the link is open: %v", reason, lost.qpOpen)
+			}
+		}
+		s.group(Client).links[0].sendLLC(wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: reason}, nothing, nil)
+		s.hosts[Client].drain()
+		s.settle()
+		if got := s.types(); !asked || got != "SINGLE/SINGLE" {
+			t.Errorf("%s: types %s, deleted %v", reason, got, asked)
+		}
+		s.finish()
+	}
+}
+
 // TestDeviceUpDuringAddLink: a device that comes up while an asymmetric link is
 // being added gets its link at once when that is there.
 func TestDeviceUpDuringAddLink(t *testing.T) {

@@ -46,6 +46,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 	devs := [2]int{1 + r.IntN(2), 1 + r.IntN(2)}
 	if mode == failover {
 		devs = [2]int{2, 2}
+		s.slowConfirm = []time.Duration{0, 20 * time.Millisecond, 300 * time.Millisecond}[seed%3]
 	}
 	s.addHost(Server, devs[0], edit)
 	s.addHost(Client, devs[1], edit)
@@ -182,6 +183,9 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		t.Fatalf("connections hang after %v", s.now.Sub(epoch))
 	}
 	if !deaths {
+		if err := errors.Join(s.refused...); err != nil {
+			t.Errorf("the server refused a connection: %v", err)
+		}
 		for _, h := range s.hosts {
 			for _, p := range h.apps {
 				o := p.other

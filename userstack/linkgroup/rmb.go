@@ -208,6 +208,55 @@ type rtoken struct {
 	conns int
 }
 
+// on says that the RMB can be written to over l.
+func (t *rtoken) on(l *Link) bool { return t.at[l.slot].ok && !t.at[l.slot].noAddr }
+
+// peerRMB returns the link and the RMB that ACCEPT or CONFIRM names. The link is
+// nil if it was removed while CONFIRM was under way. A client that gets such an
+// ACCEPT declines: a Linux server does not move a connection that is not open yet.
+func (g *Group) peerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
+	on = g.links[0]
+	if g.phase == phaseOpen {
+		on = g.linkTo(peer.Link)
+	}
+	if on == nil {
+		if p := g.pastLinkTo(peer.Link); p != nil && g.cfg.Role == Server {
+			t = p.rmbs[peer.RKey]
+		}
+		if t == nil {
+			return nil, nil, fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
+		}
+		g.log.Info("CONFIRM names a link that was lost meanwhile", "peerqpn", peer.Link.QPN)
+		return nil, t, nil
+	}
+	if t = g.findRToken(on, peer.RKey); t == nil {
+		// The first contact tells the RMB by CLC. Later the peer must have
+		// made it known on all links; with one link that is the same.
+		if g.redundant(on) {
+			return nil, nil, fmt.Errorf("%w: %#08x on link %d", ErrUnknownRKey, peer.RKey, on.id)
+		}
+		if t = g.addRToken(on, wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false); t == nil {
+			return nil, nil, fmt.Errorf("%w: %d RMBs of the peer", ErrFull, maxRMBs)
+		}
+	}
+	if at := &t.at[on.slot]; at.noAddr {
+		at.noAddr, at.Addr = false, peer.VAddr
+	}
+	return on, t, nil
+}
+
+// linkWith returns the active link with the fewest connections over which an RMB
+// of the peer can be written to, or nil.
+func (g *Group) linkWith(t *rtoken) *Link {
+	var best *Link
+	for _, l := range g.links {
+		if l.state == LinkActive && t.on(l) && (best == nil || l.conns < best.conns) {
+			best = l
+		}
+	}
+	return best
+}
+
 func (g *Group) findRToken(l *Link, rkey uint32) *rtoken {
 	for _, t := range g.rtokens {
 		if t.at[l.slot].ok && t.at[l.slot].RKey == rkey {
@@ -239,6 +288,7 @@ func (g *Group) dropRToken(t *rtoken) {
 	for i, o := range g.rtokens {
 		if o == t {
 			g.rtokens = append(g.rtokens[:i], g.rtokens[i+1:]...)
+			g.forgetPast(t)
 			return
 		}
 	}

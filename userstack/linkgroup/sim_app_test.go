@@ -280,17 +280,19 @@ func (s *sim) connect(code uint8, sbuf int, edit func(srv, cli *app)) {
 				cli.open = true
 				ch.drain()
 				cli.wake()
-				s.after(s.delay(), func() {
-					if sh.gone || srv.closed {
-						fail(srv)
-					} else if srv.c.Attach(s.now, confirm) != nil {
-						fail(srv)
-					} else {
+				s.after(s.delay()+s.slowConfirm, func() {
+					err := ErrGroupDead
+					if !sh.gone && !srv.closed {
+						err = srv.c.Attach(s.now, confirm)
+					}
+					if err == nil {
 						srv.open = true
 						sh.drain()
 						srv.wake()
 						return
 					}
+					fail(srv)
+					s.refused = append(s.refused, err)
 					// The TCP connection breaks.
 					cli.c.TCPClosed(s.now, true)
 					ch.drain()

@@ -55,6 +55,10 @@ type sim struct {
 	qpn   uint32
 	// maxDelay bounds each delay; zero makes everything take 1 µs.
 	maxDelay time.Duration
+	// slowConfirm is how much longer CONFIRM takes than other messages.
+	slowConfirm time.Duration
+	// refused has the reasons for which servers took no CONFIRM.
+	refused []error
 	// skew lets the messages of different links overtake each other in the
 	// receiving host.
 	skew bool

@@ -103,6 +103,10 @@ func TestAsymmetricReplaced(t *testing.T) {
 				if m, err := wire.ParseDeleteLink(msg); err == nil && !m.Reply {
 					reasons = append(reasons, m.Reason)
 				}
+				// Linux would reject it.
+				if m, err := wire.ParseAddLink(msg); err == nil && from.role == Server && m.GID == l.local.GID {
+					t.Errorf("%s with device %d again: ADD LINK for a link that ends where its carrier does", role, dev)
+				}
 			}
 			delete(s.dead, down.GID)
 			s.group(role).DeviceUp(s.now, down)

@@ -114,7 +114,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("CONFIRM LINK to an unknown system in %s", got)
 	}
 	z = newRig(t, Server, func(c *Config) { c.Version = wire.Version2 })
-	z.g.SetPeer(wire.PeerID{1}, wire.OSLinux)
+	z.g.SetPeer(wire.PeerID{1}, wire.OSLinux, wire.ReleaseV21)
 	z.begin()
 	if got := z.layoutOf(); got != wire.LLCV2Little || z.g.PeerID() != (wire.PeerID{1}) {
 		t.Errorf("CONFIRM LINK to Linux %s in %s", z.g.PeerID(), got)
@@ -238,4 +238,20 @@ func TestAddLinkV2(t *testing.T) {
 		t.Errorf("longest message has %d bytes, want %d", longest, want)
 	}
 	s.finish()
+}
+
+// TestAddLinkExt: ADD LINK of version 2 says whether a router is on the way, and
+// names the peer's GID.
+func TestAddLinkExt(t *testing.T) {
+	for _, routed := range []bool{false, true} {
+		r := newRig(t, Server, func(c *Config) { linux(c); c.Routed = routed })
+		r.begin()
+		r.expect("confirm-link")
+		r.recv(r.link, v2(r.confirmLink(true, r.link)))
+		r.expect("add-link")
+		m, err := wire.ParseAddLink(r.last)
+		if err != nil || m.Ext == nil || m.Ext.Direct == routed || m.Ext.TargetGID != peerEnd.GID {
+			t.Errorf("routed %t: %+v, %+v, %v", routed, m, m.Ext, err)
+		}
+	}
 }

@@ -12,7 +12,12 @@ import (
 
 // Socket is a connected stream socket in Go's poller.
 type Socket struct {
-	rc syscall.RawConn
+	// PassMark, if set, is called before an urgent byte is written behind one
+	// that the other end may not have got to yet; see the function of that name.
+	PassMark func()
+
+	rc     syscall.RawConn
+	marked bool // an urgent byte was written
 
 	// The reader's call, kept so that reading allocates nothing.
 	read   func(fd uintptr) bool
@@ -116,7 +121,33 @@ func (s *Socket) Write(p []byte) (int, error) { return s.send(p, 0) }
 
 // WriteUrgent is Write, with the last byte urgent. Where unix sockets have no
 // urgent bytes it is written like the others.
-func (s *Socket) WriteUrgent(p []byte) (int, error) { return s.send(p, unix.MSG_OOB) }
+func (s *Socket) WriteUrgent(p []byte) (int, error) {
+	if s.PassMark != nil && s.marked && s.unread() {
+		s.PassMark()
+	}
+	s.marked = true
+	return s.send(p, unix.MSG_OOB)
+}
+
+// unread tells whether the other end may have something to read.
+func (s *Socket) unread() bool {
+	n := 0
+	err := s.rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return err == nil && n > 0
+}
+
+// PassMark takes away the urgent byte that is the next in fd, a unix socket, as
+// TCP does when another one arrives: a reader that has read all before it, and
+// does not care for urgent bytes, never sees it. A unix socket would make it an
+// ordinary byte. A reader that is not there yet gets it as one from TCP too.
+func PassMark(fd int) {
+	if at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK); err != nil || at == 0 {
+		return
+	}
+	var b [1]byte
+	// Fails if it was taken, or stays in the stream (SO_OOBINLINE).
+	_, _, _ = unix.Recvfrom(fd, b[:], unix.MSG_OOB|unix.MSG_DONTWAIT)
+}
 
 func (s *Socket) send(p []byte, flags int) (int, error) {
 	s.wp, s.wflags, s.werr = p, flags, nil

@@ -9,6 +9,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -198,5 +202,102 @@ func TestReadAllocs(t *testing.T) {
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations a read", n)
+	}
+}
+
+// TestPassMark: a reader that takes no notice of urgent bytes finds in its
+// stream what TCP would have it find, whether or not it had read all before an
+// urgent byte when the next one came.
+func TestPassMark(t *testing.T) {
+	needOOB(t)
+	fdOf := func(c net.Conn) (fd int) {
+		rc, err := c.(syscall.Conn).SyscallConn()
+		if err == nil {
+			err = rc.Control(func(n uintptr) { fd = int(n) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	// A number is how many bytes are read; !x is urgent.
+	for _, steps := range [][]string{
+		{"data", "!1", "4", "data", "!2", "4", "data", "!3", "4", "end", "3"},
+		{"data", "!1", "4", "data", "!2", "data", "!3", "end", "12"},
+		{"data", "!1", "data", "!2", "9", "data", "!3", "end", "7"},
+		{"!1", "!2", "!3", "end", "3"},
+		{"data", "!1", "3", "!2", "data", "6"},
+		{"!1", "oob 1", "data", "!2", "4", "oob 2", "!3", "end", "3"},
+		{"inline", "data", "!1", "4", "data", "!2", "6"},
+	} {
+		var got [2][]string
+		for i, pair := range []func(*testing.T) (net.Conn, net.Conn){tcpPair, unixPair} {
+			in, out := pair(t)
+			from := wrap(t, in) // which sets a deadline
+			fd := fdOf(out)
+			calls := 0
+			if i == 1 {
+				from.PassMark = func() { calls++; PassMark(fd) }
+			}
+			read := func(n, flags int) {
+				b := make([]byte, n)
+				var m int
+				for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+					k, _, err := unix.Recvfrom(fd, b[m:], flags|unix.MSG_DONTWAIT)
+					m += max(k, 0)
+					if m == n || err != unix.EAGAIN && err != nil && err != unix.EINVAL || time.Now().After(end) {
+						break
+					}
+				}
+				if m < n {
+					t.Errorf("%q: %d bytes after %q, want %d", steps, m, got[i], n)
+				}
+				got[i] = append(got[i], string(b[:m]))
+			}
+			for _, step := range steps {
+				n, err := strconv.Atoi(step)
+				switch {
+				case err == nil:
+					read(n, 0)
+				case strings.HasPrefix(step, "oob "):
+					read(1, unix.MSG_OOB)
+				case step == "inline":
+					if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1); err != nil {
+						t.Fatal(err)
+					}
+				case step[0] == '!':
+					if _, err := from.WriteUrgent([]byte(step[1:])); err != nil {
+						t.Fatal(err)
+					}
+					arrived(t, fd)
+				default:
+					if _, err := from.Write([]byte(step)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if i == 1 && calls == 0 {
+				t.Errorf("%q: never asked to pass a mark", steps)
+			}
+		}
+		if !slices.Equal(got[0], got[1]) {
+			t.Errorf("%q: read %q, over TCP %q", steps, got[1], got[0])
+		}
+	}
+}
+
+// arrived waits until an urgent byte is there.
+func arrived(t *testing.T, fd int) {
+	t.Helper()
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+	for {
+		n, err := unix.Poll(p, 10000)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("no urgent byte: %d, %v", n, err)
+		}
+		return
 	}
 }

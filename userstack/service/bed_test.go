@@ -50,12 +50,18 @@ func (n loopback) NetDevs() (out []userstack.NetDev, _ error) {
 type option struct {
 	connects, listens atomic.Int32
 	smc               atomic.Bool
+	broken            atomic.Bool // cannot tell
 }
 
-func (o *option) MarkConnect(int) error     { o.connects.Add(1); return nil }
-func (o *option) MarkListen(int) error      { o.listens.Add(1); return nil }
-func (o *option) PeerSMC(int) (bool, error) { return o.smc.Load(), nil }
-func (o *option) Close() error              { return nil }
+func (o *option) MarkConnect(int) error { o.connects.Add(1); return nil }
+func (o *option) MarkListen(int) error  { o.listens.Add(1); return nil }
+func (o *option) Close() error          { return nil }
+func (o *option) PeerSMC(int) (bool, error) {
+	if o.broken.Load() {
+		return false, errors.New("no word of the TCP option")
+	}
+	return o.smc.Load(), nil
+}
 
 // serviceBed is a service without sockets of its own, and a launcher's
 // sessions with it.

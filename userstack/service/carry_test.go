@@ -32,11 +32,12 @@ type carried struct {
 // newCarried makes the connection; the client's launcher is user uid's.
 func newCarried(t *testing.T, uid int) *carried {
 	t.Helper()
-	return newCarriedBy(t, uid, attach)
+	return newCarriedBy(t, uid, func(int) {}, attach)
 }
 
-// newCarriedBy is newCarried with another attach for the client.
-func newCarriedBy(t *testing.T, uid int, attachClient func(testing.TB, *broker.ClientConn) *program) *carried {
+// newCarriedBy is newCarried with another attach for the client, and with early
+// for what the program does to its TCP socket while the connection is made.
+func newCarriedBy(t *testing.T, uid int, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) *carried {
 	t.Helper()
 	checkLeaks(t)
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
@@ -53,6 +54,7 @@ func newCarriedBy(t *testing.T, uid int, attachClient func(testing.TB, *broker.C
 	}
 	peer := accept(t, l)
 	next(t, c.cc, broker.EventEstablished)
+	early(fd)
 	if err := unix.Close(dup2(t, fd)); err != nil { // the pair took its place
 		t.Fatal(err)
 	}
@@ -181,6 +183,17 @@ func TestCarryReset(t *testing.T) {
 		c.sprog.wantEnd(unix.ECONNRESET)
 		c.over(t, true)
 	})
+	t.Run("SO_LINGER in time", func(t *testing.T) {
+		c := newCarriedBy(t, os.Geteuid(), func(fd int) {
+			if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}, attach)
+		c.cprog.close()
+		brokenBy(t, c.sc, c.sprog)
+		c.sprog.wantEnd(unix.ECONNRESET)
+		c.over(t, true)
+	})
 	t.Run("SO_LINGER taken back", func(t *testing.T) {
 		c := newCarried(t, os.Geteuid())
 		for _, on := range []byte{1, 0} {
@@ -206,7 +219,7 @@ func TestCarryReset(t *testing.T) {
 	})
 	t.Run("session lost", func(t *testing.T) {
 		keeper := -1
-		c := newCarriedBy(t, os.Geteuid(), func(t testing.TB, cc *broker.ClientConn) (p *program) {
+		c := newCarriedBy(t, os.Geteuid(), func(int) {}, func(t testing.TB, cc *broker.ClientConn) (p *program) {
 			p, keeper = attachKept(t, cc)
 			return p
 		})

@@ -20,6 +20,7 @@ type fakeStream struct {
 	done chan struct{}
 
 	in       []byte // sent by the peer, not taken by WriteTo
+	discards bool   // WriteTo throws away what the peer sends
 	inEnd    bool   // the peer sends no more
 	peerGone bool   // the peer has closed
 	reset    bool   // by the peer
@@ -110,6 +111,7 @@ func (f *fakeStream) writeErr() error {
 
 // WriteTo implements stream.
 func (f *fakeStream) WriteTo(w io.Writer) (total int64, err error) {
+	f.change(func() { f.discards = w == io.Discard })
 	for {
 		f.mu.Lock()
 		for len(f.in) == 0 && !f.inEnd && !f.closed && !f.reset {
@@ -126,6 +128,11 @@ func (f *fakeStream) WriteTo(w io.Writer) (total int64, err error) {
 		case len(in) > 0:
 			n, err := w.Write(in)
 			total += int64(n)
+			f.change(func() {
+				// Close came meanwhile, and there is unread data after all.
+				f.aborted = f.aborted || f.closed && n < len(in) && !f.reset
+				f.in = append(in[n:len(in):len(in)], f.in...)
+			})
 			if err != nil {
 				return total, err
 			}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -27,7 +28,9 @@ var _ broker.Handler = (*Service)(nil)
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
-	smc     atomic.Pointer[userstack.Conn]
+
+	mu  sync.Mutex // for one change of options at a time
+	smc *userstack.Conn
 }
 
 // hold lets the program's options act on sock from now on.
@@ -36,9 +39,6 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 		return h
 	}
 	h := &held{sock: sock}
-	if sec, err := lingerOf(sock); err == nil && sec == 0 {
-		h.linger0.Store(true)
-	}
 	c.SetData(h)
 	return h
 }
@@ -73,18 +73,20 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		smc, err = s.stack.PeerAnnounced(fd, req.Remote.Addr())
 		return err
 	}); err != nil {
-		log.Debug("no word of the TCP option", "err", err)
+		// The peer may wait for CLC messages, or for data.
+		_ = c.Failed(syscall.ECONNABORTED, err.Error())
+		return
 	}
 	if !smc {
 		s.stack.CountFallback(true, userstack.ReasonPeerNoSMC)
 		_ = c.Established(ctx, false)
 		return
 	}
-	hold(c, sock)
+	h := hold(c, sock)
 	if err := c.Established(ctx, true); err != nil {
 		return
 	}
-	tcp, restore, err := takeTCP(sock)
+	tcp, restore, err := h.takeTCP()
 	if err != nil {
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
@@ -134,16 +136,21 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	defer sock.Close()
 	var remote netip.AddrPort
 	smc := false
+	var unknown error
 	err := sock.Control(func(fd int) (err error) {
-		if remote, err = socketAddr(unix.Getpeername(fd)); err != nil {
-			return err
+		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
+			smc, unknown = s.stack.PeerAnnounced(fd, remote.Addr())
 		}
-		smc, err = s.stack.PeerAnnounced(fd, remote.Addr())
 		return err
 	})
 	switch {
 	case err != nil:
 		_ = c.NotCandidate(err.Error())
+		return
+	case unknown != nil:
+		// The peer may wait for CLC messages, or for data. The launcher drops
+		// what nothing is said of.
+		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
 		return
 	case !smc:
 		s.stack.CountFallback(false, userstack.ReasonPeerNoSMC)
@@ -151,12 +158,12 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return
 	}
 	log := s.log.With("remote", remote, "launcher", c.Launcher().PID)
-	hold(c, sock)
+	h := hold(c, sock)
 	end, err := c.TakeOver(ctx)
 	if err != nil {
 		return
 	}
-	tcp, _, err := takeTCP(sock)
+	tcp, _, err := h.takeTCP()
 	if err != nil {
 		dropEnd(end)
 		return
@@ -201,6 +208,8 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	if err != nil {
 		s.log.Error("take the program's connection", "err", err)
 		_ = n.Abort()
+		c.SetCloseReason(err.Error())
+		dropEnd(end)
 		return
 	}
 	// The TCP connection ends with its last descriptor: ours must not
@@ -211,16 +220,16 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 			_ = sock.Close()
 		}()
 	}
-	if smc, ok := n.(*userstack.Conn); ok {
+	smc, _ := n.(*userstack.Conn)
+	if smc != nil {
 		_ = smc.SetOOBInline(true) // the program's own end decides
-		h.smc.Store(smc)
-		carryOptions(smc, sock)
 	}
+	h.carryOptions(smc)
 	r := &relay{app: app, net: n, linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
 		if e != 0 {
 			_ = c.Broken(context.WithoutCancel(ctx), e)
 		}
-	}}
+	}, passMark: func() { _ = c.PassMark(ctx) }}
 	defer s.enterRelay()()
 	if r.run(s.ending.Done()) {
 		c.SetCloseReason("reset")
@@ -228,6 +237,13 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	if n.Done() == nil {
 		_ = sock.Close()
 	}
+}
+
+// takeTCP is the function takeTCP while the program changes no options.
+func (h *held) takeTCP() (tcp *net.TCPConn, restore func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return takeTCP(h.sock)
 }
 
 // takeTCP makes a net.TCPConn of a program's socket. restore sets blocking
@@ -293,8 +309,14 @@ func keepOptions(sock *broker.Descriptor) (restore func()) {
 	}
 }
 
+// takeUnix makes a net.UnixConn of the service's end of a pair, which it closes
+// unless it fails.
 func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
-	c, err := fileConn(end.Take())
+	fd, err := end.Dup()
+	if err != nil {
+		return nil, fmt.Errorf("service: take a program's end: %w", err)
+	}
+	c, err := fileConn(fd)
 	if err != nil {
 		return nil, err
 	}
@@ -303,6 +325,7 @@ func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("service: the program's end is %T, not a unix stream", c)
 	}
+	_ = end.Close()
 	return u, nil
 }
 

@@ -5,6 +5,8 @@ package service
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"os"
 	"syscall"
 	"time"
 
@@ -23,24 +25,51 @@ func (s *Service) SetOption(_ context.Context, c *broker.Conn, level, name int, 
 	if c.Launcher().UID != 0 && !harmless(level, name) {
 		return syscall.EPERM
 	}
+	return h.set(level, name, value)
+}
+
+func (h *held) set(level, name int, value []byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err := broker.SetSockopt(h.sock, level, name, value); err != nil {
-		return err
+		return ended(err)
 	}
-	if smc := h.smc.Load(); smc != nil {
-		carryOption(smc, h.sock, level, name)
+	if h.smc != nil {
+		carryOption(h.smc, h.sock, level, name)
 	}
 	if level == unix.SOL_SOCKET && name == unix.SO_LINGER {
-		sec, err := lingerOf(h.sock)
-		h.linger0.Store(err == nil && sec == 0)
+		h.noteLinger()
 	}
 	return nil
 }
 
-// carryOptions applies what the program has set on its socket so far.
-func carryOptions(smc *userstack.Conn, sock *broker.Descriptor) {
-	carryOption(smc, sock, unix.IPPROTO_TCP, unix.TCP_NODELAY)
-	carryOption(smc, sock, unix.IPPROTO_TCP, unix.TCP_CORK)
-	carryOption(smc, sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+// carryOptions applies what the program has set on its socket so far, and from
+// now on what it sets, to smc, if there is one.
+func (h *held) carryOptions(smc *userstack.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noteLinger()
+	if smc == nil {
+		return
+	}
+	h.smc = smc
+	carryOption(smc, h.sock, unix.IPPROTO_TCP, unix.TCP_NODELAY)
+	carryOption(smc, h.sock, unix.IPPROTO_TCP, unix.TCP_CORK)
+	carryOption(smc, h.sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+}
+
+func (h *held) noteLinger() {
+	sec, err := lingerOf(h.sock)
+	h.linger0.Store(err == nil && sec == 0)
+}
+
+// ended makes an errno of what becomes of an option once the TCP socket is no
+// more: the launcher knows better then.
+func ended(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return syscall.ENOTCONN
+	}
+	return err
 }
 
 // carryOption applies an option of the program's socket to the connection.
@@ -72,7 +101,14 @@ func (s *Service) GetOption(_ context.Context, c *broker.Conn, level, name, size
 	if !ok {
 		return nil, syscall.ENOTCONN
 	}
-	return broker.GetSockopt(h.sock, level, name, size)
+	return h.get(level, name, size)
+}
+
+func (h *held) get(level, name, size int) ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, err := broker.GetSockopt(h.sock, level, name, size)
+	return v, ended(err)
 }
 
 // harmless lists the options that an unprivileged program may set on its

@@ -69,7 +69,8 @@ func (t tcpStream) Done() <-chan struct{} { return nil }
 //
 //	program                         network
 //	shutdown(SHUT_WR)            -> CloseWrite
-//	shutdown(SHUT_RD)            -> what the peer sends is thrown away
+//	shutdown(SHUT_RD)            -> what the peer sends is thrown away, from the
+//	                                first on that cannot be written
 //	close                        -> Close, or Abort if data for the program is lost
 //	close with SO_LINGER 0       -> Abort, unless the peer's end of file came first
 //	shutdown after end of file   -> Close: nothing can follow in either direction
@@ -80,12 +81,13 @@ func (t tcpStream) Done() <-chan struct{} { return nil }
 // broken is called before the program's end is cut, so that it sees a reset
 // and not an end of file.
 type relay struct {
-	app     *net.UnixConn
-	net     stream
-	linger0 *atomic.Bool
-	broken  func(syscall.Errno)
-	left    <-chan struct{} // closed when the launcher has gone; may be nil
-	data    *oob.Socket     // app, for the data
+	app      *net.UnixConn
+	net      stream
+	linger0  *atomic.Bool
+	broken   func(syscall.Errno)
+	passMark func()          // see oob.Socket
+	left     <-chan struct{} // closed when the launcher has gone; may be nil
+	data     *oob.Socket     // app, for the data
 
 	once    sync.Once
 	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
@@ -103,6 +105,7 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 		_ = r.app.Close()
 		return true
 	}
+	r.data.PassMark = r.passMark
 	r.upRead = make(chan struct{})
 	done := make(chan struct{})
 	watcher := make(chan struct{})

@@ -470,22 +470,3 @@ func TestLauncherLeaves(t *testing.T) {
 		b.wantOver(true, false)
 	})
 }
-
-// A program that shuts down reading goes on writing while the peer sends.
-func TestShutdownRead(t *testing.T) {
-	b := newRelayBed(t, nil)
-	if err := unix.Shutdown(b.fd, unix.SHUT_RD); err != nil {
-		t.Fatal(err)
-	}
-	b.net.peerSends("nobody reads")
-	if !b.net.await(func() bool { return b.net.in == nil }) {
-		t.Fatal("the relay does not take it")
-	}
-	b.write("still here")
-	b.peerGets("still here", false)
-	b.net.peerSends("nor this")
-	b.net.peerEnds()
-	b.close()
-	b.peerGets("still here", true)
-	b.wantOver(false, false)
-}

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+	"smcr/userstack/oob"
 )
 
 // needOOB skips where unix sockets have no urgent bytes.
@@ -79,6 +82,30 @@ func TestUrgent(t *testing.T) {
 		to.read("2")
 		from.write(" three")
 		to.read(" three")
+	}
+	c.cprog.shutdown()
+	c.sprog.wantEnd(nil)
+	c.sprog.close()
+	c.cprog.wantEnd(nil)
+}
+
+// TestUrgentIgnored: a program that takes no notice of urgent bytes never sees
+// those before which it had read everything, as with TCP.
+func TestUrgentIgnored(t *testing.T) {
+	needOOB(t)
+	c := newCarried(t, os.Geteuid())
+	for i := range 4 {
+		c.cprog.write("data")
+		c.cprog.urge("!")
+		if i > 0 { // the program has not read since it stood before the last one
+			next(t, c.sc, broker.EventPassMark)
+			oob.PassMark(c.sprog.fd)
+			if err := c.sc.MarkPassed(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.sprog.wantUnread(5)
+		c.sprog.read("data")
 	}
 	c.cprog.shutdown()
 	c.sprog.wantEnd(nil)

@@ -28,6 +28,9 @@ type NetDev struct {
 	Addrs []netip.Prefix
 	// VLAN is its VLAN id, 0 for none.
 	VLAN uint16
+	// Lower names, of a VLAN, the netdevs that it is stacked upon, which
+	// share nothing with it but the name here.
+	Lower []string
 	// NoRDMA says that no RDMA device stands on it.
 	NoRDMA bool
 	// MTU is the path MTU, zero for 1024 bytes.
@@ -39,6 +42,8 @@ type NetDevState struct {
 	Name  string
 	Index int
 	Up    bool
+	VLAN  uint16
+	Lower []string
 }
 
 // A Route says how a host reaches a neighbour.
@@ -175,7 +180,7 @@ func (h *Host) NetDevs() []NetDevState {
 	var out []NetDevState
 	for _, n := range h.devs {
 		if !n.gone {
-			out = append(out, NetDevState{n.Name, n.index, n.up})
+			out = append(out, NetDevState{n.Name, n.index, n.up, n.VLAN, n.Lower})
 		}
 	}
 	return out

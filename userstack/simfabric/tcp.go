@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -232,6 +233,17 @@ func (c *TCPConn) tell(p *TCPConn, s *segment) {
 	}
 	c.w.observe(&e)
 }
+
+// Probe reports whether anything is on the way to the peer, and returns the
+// first bytes that can be read, which it does not take.
+func (c *TCPConn) Probe() (unacked bool, first []byte) {
+	c.w.mu.Lock()
+	defer c.w.unlock()
+	return len(c.segs) > 0, slices.Clone(c.buf[:min(len(c.buf), probeLen)])
+}
+
+// probeLen is how much [TCPConn.Probe] shows.
+const probeLen = 64
 
 func (c *TCPConn) where() Place { return Place{c.n.host.name, c.n.Name, uint32(c.local.Port)} }
 

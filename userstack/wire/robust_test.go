@@ -82,6 +82,7 @@ func TestMalformed(t *testing.T) {
 		ipv6     = fig("clc_proposal.rfc_ipv6")
 		accept   = fig("clc_accept.rfc")
 		decline  = fig("clc_decline.rfc")
+		linux    = readHex(t, "testdata/captures/clc_proposal.iperf3_two_connections-v1.srv.frame4.hex") // version 2
 	)
 	tests := []struct {
 		name string
@@ -104,6 +105,7 @@ func TestMalformed(t *testing.T) {
 		{"prefix that is not there", set(proposal, 47, 1), ErrLength},
 		{"prefix too many", set(ipv6, 47, 1), ErrLength},
 		{"nine prefixes", set(ipv6, 47, 9), ErrRange},
+		{"prefix that is not there, version 2", set(linux, 87, 1), ErrLength},
 		{"IPv6 prefix of 129 bits", set(ipv6, 64, 129), ErrRange},
 		{"accept of version 2", set(accept, 7, 0x28), ErrLength},
 		{"accept of version 3", set(accept, 7, 0x38), ErrVersion},

@@ -229,6 +229,16 @@ func TestMalformedV2(t *testing.T) {
 	}
 }
 
+// longerArea inserts four bytes into the area for future growth of a proposal:
+// Linux refuses what is longer than 40 bytes.
+func longerArea(b []byte) []byte {
+	const end = ProposalFixedLen + ProposalGrowthLinux
+	b = slices.Concat(b[:end], make([]byte, 4), b[end:])
+	binary.BigEndian.PutUint16(b[5:], uint16(len(b)))
+	binary.BigEndian.PutUint16(b[38:], ProposalGrowthLinux+4)
+	return b
+}
+
 func TestMalformedOffer(t *testing.T) {
 	parse := func(b []byte) Proposal {
 		p, err := ParseProposal(b)
@@ -255,6 +265,7 @@ func TestMalformedOffer(t *testing.T) {
 		{"extension behind the end", set(both, 50, 0xff, 0xff), ErrLength},
 		{"extension elsewhere, version 2 alone", set(only, 50, 0, 0x1d), ErrLength},
 		{"version 1 without the area", set(rfc, 7, 0x20), ErrLength},
+		{"longer area", longerArea(both), ErrLength},
 		{"one EID too few", set(both, ext, 1), ErrLength},
 		{"one EID too many", set(both, ext, 3), ErrLength},
 		{"nine EIDs", set(both, ext, 9), ErrRange},

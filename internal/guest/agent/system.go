@@ -5,9 +5,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -100,7 +102,10 @@ func makeSystem() error {
 			return fmt.Errorf("set the host name: %w", err)
 		}
 	}
-	return raiseLoopback()
+	if err := raiseLoopback(); err != nil {
+		return err
+	}
+	return firstConnect()
 }
 
 // mountAll mounts in order, making the directories, which lie below root.
@@ -165,4 +170,21 @@ func raiseLoopback() error {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 	return nil
+}
+
+// firstConnect makes the first TCP connection. The kernel chooses its secrets
+// then and patches the code that looks for them, which must not be in use: an
+// emulated processor may run into the breakpoint of such a patch after it is
+// complete, and the kernel does not know it any more.
+func firstConnect() error {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	c, err := net.DialTimeout("tcp4", l.Addr().String(), 10*time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }

@@ -13,12 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-)
 
-// Protocols of AF_SMC sockets (linux/smc.h, enum of SMCPROTO).
-const (
-	protoSMC  = 0 // over IPv4
-	protoSMC6 = 1 // over IPv6
+	"smcr/internal/blocking"
 )
 
 func main() {
@@ -43,89 +39,32 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	p := blocking.SMC
+	if *tcp {
+		p = blocking.TCP
+	}
 	switch args[0] {
 	case "serve":
-		return serve(addr, *tcp)
+		return serve(p, addr)
 	case "connect":
-		return connect(addr, *tcp, *n, *size)
+		return connect(p, addr, *n, *size)
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// A conn is a socket without deadlines: blocking system calls suffice here.
-type conn int
-
-func (c conn) Read(b []byte) (int, error) {
-	n, err := unix.Read(int(c), b)
-	if err != nil {
-		return 0, os.NewSyscallError("read", err)
-	}
-	if n == 0 && len(b) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-func (c conn) Write(b []byte) (int, error) {
-	for done := 0; done < len(b); {
-		n, err := unix.Write(int(c), b[done:])
-		if err != nil {
-			return done, os.NewSyscallError("write", err)
-		}
-		done += n
-	}
-	return len(b), nil
-}
-
-func (c conn) Close() error { return unix.Close(int(c)) }
-
-// socket makes a socket and the address in the form that it takes.
-func socket(addr netip.AddrPort, tcp bool) (conn, unix.Sockaddr, error) {
-	family, proto := unix.AF_SMC, protoSMC
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(addr.Port())}
-	switch a := sa.(*unix.SockaddrInet4); {
-	case addr.Addr().Is4():
-		a.Addr = addr.Addr().As4()
-	default:
-		sa = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
-		proto = protoSMC6
-	}
-	if tcp {
-		family, proto = unix.AF_INET, 0
-		if addr.Addr().Is6() {
-			family = unix.AF_INET6
-		}
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, proto)
-	if err != nil {
-		return 0, nil, os.NewSyscallError("socket", err)
-	}
-	return conn(fd), sa, nil
-}
-
-func serve(addr netip.AddrPort, tcp bool) error {
-	l, sa, err := socket(addr, tcp)
+func serve(p blocking.Protocol, addr netip.AddrPort) error {
+	l, err := blocking.Listen(p, addr, 64)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if err := unix.SetsockoptInt(int(l), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	if err := unix.Bind(int(l), sa); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
-	if err := unix.Listen(int(l), 64); err != nil {
-		return os.NewSyscallError("listen", err)
-	}
 	fmt.Println("listening")
 	for {
-		fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC)
+		c, err := l.Accept()
 		if err != nil {
-			return os.NewSyscallError("accept", err)
+			return err
 		}
 		go func() {
-			c := conn(fd)
 			defer c.Close()
 			if _, err := io.Copy(c, c); err != nil {
 				fmt.Fprintln(os.Stderr, "smcpeer:", err)
@@ -134,17 +73,14 @@ func serve(addr netip.AddrPort, tcp bool) error {
 	}
 }
 
-func connect(addr netip.AddrPort, tcp bool, n, size int) error {
-	conns := make([]conn, n)
+func connect(p blocking.Protocol, addr netip.AddrPort, n, size int) error {
+	conns := make([]blocking.Conn, n)
 	for i := range conns {
-		c, sa, err := socket(addr, tcp)
+		c, err := blocking.Dial(p, addr)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		if err := unix.Connect(int(c), sa); err != nil {
-			return os.NewSyscallError("connect", err)
-		}
 		conns[i] = c
 	}
 	errs := make([]error, n)
@@ -162,7 +98,7 @@ func connect(addr netip.AddrPort, tcp bool, n, size int) error {
 
 // echo sends while it compares what comes back, so that neither side waits for
 // the other with all buffers full.
-func echo(c conn, size int, seed byte) error {
+func echo(c blocking.Conn, size int, seed byte) error {
 	want := make([]byte, size)
 	for i := range want {
 		want[i] = byte(i) ^ byte(i>>8) ^ byte(i>>16) ^ seed

@@ -5,8 +5,9 @@
 //
 //	peer serve [-smc] [-check] ADDRESS:PORT
 //	                                   echo each connection to its end
-//	peer echo [-smc] [-n N] [-parallel] [-bytes B] [-hold] ADDRESS:PORT
-//	                                   connect, compare the echo, close in order
+//	peer echo [-smc] [-n N] [-parallel] [-bytes B] [-hold] [-tell] ADDRESS:PORT
+//	                                   connect, compare the echo, close in order;
+//	                                   with -tell write what became of each one
 //	peer reset [-smc] [-n N] ADDRESS:PORT
 //	                                   close with data unread
 //	peer accept|connect [-smc] [-dir D] [-limit T] ADDRESS:PORT STEP...

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"flag"
@@ -10,11 +11,14 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/blocking"
 )
 
 func main() {
@@ -33,6 +37,7 @@ type options struct {
 	size     int
 	hold     bool
 	check    bool
+	tell     bool
 	dir      string
 	limit    time.Duration
 	steps    []string
@@ -46,12 +51,13 @@ func run(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.BoolVar(&o.smc, "smc", false, "AF_SMC sockets")
 	flags.IntVar(&o.n, "n", 1, "`number` of connections")
-	flags.BoolVar(&o.parallel, "parallel", false, "all connections at once")
+	flags.BoolVar(&o.parallel, "parallel", false, "all connections side by side")
 	flags.IntVar(&o.size, "bytes", 100000, "`bytes` to send over each connection")
 	flags.BoolVar(&o.check, "check", false, "serve: compare with what echo sends")
+	flags.BoolVar(&o.tell, "tell", false, "echo: write what became of each connection")
 	flags.BoolVar(&o.hold, "hold", false, "keep the connections until killed")
 	flags.StringVar(&o.dir, "dir", "", "`directory` of the files of steps")
-	flags.DurationVar(&o.limit, "limit", 20*time.Second, "`time` that a step may take")
+	flags.DurationVar(&o.limit, "limit", 45*time.Second, "`time` that a step may take")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -77,62 +83,21 @@ func run(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// A conn is a blocking socket.
-type conn int
-
-func (c conn) Read(b []byte) (int, error) {
-	n, err := unix.Read(int(c), b)
-	if err != nil {
-		return 0, os.NewSyscallError("read", err)
-	}
-	if n == 0 && len(b) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-func (c conn) Write(b []byte) (int, error) {
-	for done := 0; done < len(b); {
-		n, err := unix.Write(int(c), b[done:])
-		if err != nil {
-			return done, os.NewSyscallError("write", err)
-		}
-		done += n
-	}
-	return len(b), nil
-}
-
-func (c conn) Close() error { return unix.Close(int(c)) }
-
-func (o *options) socket() (conn, unix.Sockaddr, error) {
-	family := unix.AF_INET
+// protocol is that of the sockets.
+func (o *options) protocol() blocking.Protocol {
 	if o.smc {
-		family = unix.AF_SMC
+		return blocking.SMC
 	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, nil, os.NewSyscallError("socket", err)
-	}
-	return conn(fd), &unix.SockaddrInet4{Port: int(o.addr.Port()), Addr: o.addr.Addr().As4()}, nil
+	return blocking.TCP
 }
 
-// listen returns a socket that listens.
-func (o *options) listen() (conn, error) {
-	l, sa, err := o.socket()
-	if err != nil {
-		return 0, err
+// listen returns a socket that listens, and says so.
+func (o *options) listen() (blocking.Conn, error) {
+	l, err := blocking.Listen(o.protocol(), o.addr, 256)
+	if err == nil {
+		fmt.Println("listening")
 	}
-	if err := unix.SetsockoptInt(int(l), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return 0, errors.Join(os.NewSyscallError("setsockopt", err), l.Close())
-	}
-	if err := unix.Bind(int(l), sa); err != nil {
-		return 0, errors.Join(os.NewSyscallError("bind", err), l.Close())
-	}
-	if err := unix.Listen(int(l), 256); err != nil {
-		return 0, errors.Join(os.NewSyscallError("listen", err), l.Close())
-	}
-	fmt.Println("listening")
-	return l, nil
+	return l, err
 }
 
 // accept runs the script on the first connection.
@@ -141,17 +106,14 @@ func (o *options) accept() error {
 	if err != nil {
 		return err
 	}
-	fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC)
-	if err != nil {
-		return errors.Join(os.NewSyscallError("accept", err), l.Close())
-	}
-	if err := l.Close(); err != nil {
+	c, err := l.Accept()
+	if err = errors.Join(err, l.Close()); err != nil {
 		return err
 	}
-	return o.script(conn(fd), 0)
+	return o.script(c, 0)
 }
 
-func (o *options) script(c conn, _ int) error {
+func (o *options) script(c blocking.Conn, _ int) error {
 	return (&script{c: c, dir: o.dir, limit: o.limit}).run(o.steps)
 }
 
@@ -162,12 +124,11 @@ func (o *options) serve() error {
 	}
 	defer l.Close()
 	for {
-		fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC)
+		c, err := l.Accept()
 		if err != nil {
-			return os.NewSyscallError("accept", err)
+			return err
 		}
 		go func() {
-			c := conn(fd)
 			defer c.Close()
 			// Not io.Copy, which hides how the connection ended.
 			buf := make([]byte, 64<<10)
@@ -201,36 +162,60 @@ func (o *options) serve() error {
 	}
 }
 
-// each makes the connections and hands them to use with their numbers.
-func (o *options) each(use func(c conn, i int) error) error {
+// connecting is how many connections are made at once: Linux gives up a
+// rendezvous after 6 s, which an emulated CPU takes for a few dozen.
+const connecting = 10
+
+// each makes the connections and hands them to use with their numbers, in
+// parallel as soon as all are there.
+func (o *options) each(use func(c blocking.Conn, i int) error) error {
 	var slowest atomic.Int64
-	one := func(i int) error {
-		c, sa, err := o.socket()
-		if err != nil {
-			return err
-		}
+	begin := time.Now()
+	// connect makes a connection; done, unless it fails, says what it came to.
+	connect := func(i int) (c blocking.Conn, done func(error), err error) {
 		begin := time.Now()
-		if err := unix.Connect(int(c), sa); err != nil {
-			return errors.Join(os.NewSyscallError("connect", err), c.Close())
+		if c, err = blocking.Dial(o.protocol(), o.addr); err != nil {
+			o.told(i, "no connect", time.Since(begin), err)
+			return c, nil, err
 		}
-		for took := int64(time.Since(begin)); ; {
-			if old := slowest.Load(); took <= old || slowest.CompareAndSwap(old, took) {
+		took := time.Since(begin)
+		for {
+			if old := slowest.Load(); int64(took) <= old || slowest.CompareAndSwap(old, int64(took)) {
 				break
 			}
 		}
-		return use(c, i)
+		return c, func(err error) {
+			o.told(i, fmt.Sprintf("connect %v, end", took.Round(time.Millisecond)), time.Since(begin), err)
+		}, nil
 	}
 	errs := make([]error, o.n)
-	begin := time.Now()
 	if o.parallel {
-		var wg sync.WaitGroup
+		turns := make(chan struct{}, connecting)
+		var connects, wg sync.WaitGroup
+		connects.Add(o.n)
 		for i := range o.n {
-			wg.Go(func() { errs[i] = one(i) })
+			wg.Go(func() {
+				turns <- struct{}{}
+				c, done, err := connect(i)
+				<-turns
+				connects.Done()
+				if errs[i] = err; err != nil {
+					return
+				}
+				connects.Wait()
+				errs[i] = use(c, i)
+				done(errs[i])
+			})
 		}
 		wg.Wait()
 	} else {
 		for i := range o.n {
-			if errs[i] = one(i); errs[i] != nil {
+			c, done, err := connect(i)
+			if errs[i] = err; err == nil {
+				errs[i] = use(c, i)
+				done(errs[i])
+			}
+			if errs[i] != nil && !o.tell {
 				break
 			}
 		}
@@ -246,13 +231,25 @@ func (o *options) each(use func(c conn, i int) error) error {
 	return nil
 }
 
+// told writes what became of a connection, so long after its begin.
+func (o *options) told(i int, what string, after time.Duration, err error) {
+	if !o.tell {
+		return
+	}
+	outcome := "right"
+	if err != nil {
+		outcome = strings.TrimPrefix(err.Error(), fmt.Sprintf("connection %d: ", i))
+	}
+	fmt.Printf("connection %d: %s after %v: %s\n", i, what, after.Round(time.Millisecond), outcome)
+}
+
 // echoByte is byte j of what connection i sends.
 func echoByte(i, j int) byte { return pattern(j) ^ byte(i) }
 
 // echo sends while it reads what comes back, and then ends its direction: what
 // is still under way must come before the end of the other direction. It closes
 // unless the connection is to be held.
-func (o *options) echo(c conn, i int) error {
+func (o *options) echo(c blocking.Conn, i int) error {
 	data := make([]byte, o.size)
 	for j := range data {
 		data[j] = echoByte(i, j)
@@ -262,23 +259,22 @@ func (o *options) echo(c conn, i int) error {
 	go func() {
 		_, err := c.Write(data)
 		if err == nil && !o.hold {
-			err = os.NewSyscallError("shutdown", unix.Shutdown(int(c), unix.SHUT_WR))
+			err = c.CloseWrite()
 		}
 		sent <- err
 	}()
 	got := make([]byte, o.size)
-	if _, err := io.ReadFull(c, got); err != nil {
-		return fmt.Errorf("connection %d: %w", i, err)
+	if n, err := io.ReadFull(c, got); err != nil {
+		if wrong := differences(got[:n], data[:n]); wrong != "" {
+			err = fmt.Errorf("%w; wrong before that: %s", err, wrong)
+		}
+		return fmt.Errorf("connection %d: %w after %d bytes", i, err, n)
 	}
 	if err := <-sent; err != nil {
 		return fmt.Errorf("connection %d: %w", i, err)
 	}
 	if sha256.Sum256(got) != want {
-		j := 0
-		for got[j] == data[j] {
-			j++
-		}
-		return fmt.Errorf("connection %d: the echo of %d bytes differs from %d on", i, o.size, j)
+		return fmt.Errorf("connection %d: the echo of %d bytes differs: %s", i, o.size, differences(got, data))
 	}
 	if o.hold {
 		return nil
@@ -289,8 +285,47 @@ func (o *options) echo(c conn, i int) error {
 	return c.Close()
 }
 
+// differences says where bytes are wrong, and from where in the stream they are
+// when they are of another place a multiple of 4 KiB away.
+func differences(got, want []byte) string {
+	const window, step, most = 64, 4096, 8
+	var list []string
+	for from := 0; from < len(want); from++ {
+		if got[from] == want[from] {
+			continue
+		}
+		// Wrong ones in a row may be right by chance.
+		to := from + 1
+		for last := from; to < len(want) && to-last < window; to++ {
+			if got[to] != want[to] {
+				last = to
+			}
+		}
+		for to > from+1 && got[to-1] == want[to-1] {
+			to--
+		}
+		text := fmt.Sprintf("%d bytes from %d on", to-from, from)
+		for d := step; to-from >= window && d < len(want); d += step {
+			if from+d+window <= len(want) && bytes.Equal(got[from:from+window], want[from+d:from+d+window]) {
+				text += fmt.Sprintf(" are those of %d later", d)
+				break
+			}
+			if from >= d && bytes.Equal(got[from:from+window], want[from-d:from-d+window]) {
+				text += fmt.Sprintf(" are those of %d earlier", d)
+				break
+			}
+		}
+		if list = append(list, text); len(list) == most {
+			list = append(list, "and more")
+			break
+		}
+		from = to
+	}
+	return strings.Join(list, ", ")
+}
+
 // reset closes while the echo is not read.
-func (o *options) reset(c conn, i int) error {
+func (o *options) reset(c blocking.Conn, i int) error {
 	if _, err := c.Write(make([]byte, o.size)); err != nil {
 		return fmt.Errorf("connection %d: %w", i, err)
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/blocking"
 )
 
 // pollFiles is how often a step looks for a file that it waits for.
@@ -47,7 +49,7 @@ const pollFiles = 2 * time.Millisecond
 //	pause=MS     milliseconds
 //	kill         SIGKILL to itself
 type script struct {
-	c       conn
+	c       blocking.Conn
 	dir     string
 	limit   time.Duration
 	in, out int // position in the stream, for its contents

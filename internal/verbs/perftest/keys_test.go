@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/verbs/codectest"
 	"smcr/rdmaverbs"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,48 +20,24 @@ import (
 const golden = "0000:0001:000013:f3ec49:00000466:0000564bc98f80" +
 	"00:00:00:00:00:00:00:00:00:00:00:ff:ff:0a:09:09:01:00000000:\x00"
 
-func TestKeys(t *testing.T) {
-	want := Keys{
-		OutReads: 1, QPN: 0x13, PSN: 0xf3ec49, RKey: 0x466, VAddr: 0x564bc98f8000,
-		GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1},
-	}
-	got, err := ParseKeys([]byte(golden))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff(golden, string(got.AppendTo(nil))); d != "" {
-		t.Error(d)
-	}
-	for n := range len(golden) {
-		if k, err := ParseKeys([]byte(golden[:n])); err == nil {
-			t.Errorf("%d bytes: %+v", n, k)
-		}
+func keys() codectest.Codec[Keys] {
+	c := codectest.Codec[Keys]{
+		Golden: golden,
+		Want: Keys{
+			OutReads: 1, QPN: 0x13, PSN: 0xf3ec49, RKey: 0x466, VAddr: 0x564bc98f8000,
+			GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1},
+		},
+		Parse: ParseKeys, Append: (*Keys).AppendTo,
 	}
 	for i := range len(golden) - 1 {
-		b := []byte(golden)
-		b[i] = 'x'
-		if k, err := ParseKeys(b); err == nil {
-			t.Errorf("x at %d: %+v", i, k)
-		}
+		c.Spoil = append(c.Spoil, i)
 	}
+	return c
 }
 
-func FuzzParseKeys(f *testing.F) {
-	f.Add([]byte(golden))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		k, err := ParseKeys(b)
-		if err != nil {
-			return
-		}
-		again, err := ParseKeys(k.AppendTo(nil))
-		if err != nil || again != k {
-			t.Errorf("%q: %+v, then %+v, %v", b, k, again, err)
-		}
-	})
-}
+func TestKeys(t *testing.T) { keys().Run(t) }
+
+func FuzzParseKeys(f *testing.F) { keys().Fuzz(f) }
 
 func talks(t *testing.T) (client, server *talk) {
 	a, b := net.Pipe()

@@ -5,55 +5,27 @@ package pingpong
 import (
 	"testing"
 
+	"smcr/internal/verbs/codectest"
 	"smcr/internal/verbs/rc"
 	"smcr/rdmaverbs"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // What ibv_rc_pingpong 44.0 sent on Linux 6.12, device rxe0 with 10.9.9.1:
 // captured by TestExchange of internal/rdmainterop.
 const golden = "0000:000011:7a3188:00000000000000000000ffff0a090901\x00"
 
-func TestDest(t *testing.T) {
-	want := Dest{QPN: 0x11, PSN: 0x7a3188, GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1}}
-	got, err := ParseDest([]byte(golden))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff(golden, string(got.AppendTo(nil))); d != "" {
-		t.Error(d)
-	}
-	for n := range len(golden) {
-		if d, err := ParseDest([]byte(golden[:n])); err == nil {
-			t.Errorf("%d bytes: %+v", n, d)
-		}
-	}
-	for _, i := range []int{0, 4, 5, 11, 12, 18, 19, 50} {
-		b := []byte(golden)
-		b[i] = 'x'
-		if d, err := ParseDest(b); err == nil {
-			t.Errorf("x at %d: %+v", i, d)
-		}
+func dest() codectest.Codec[Dest] {
+	return codectest.Codec[Dest]{
+		Golden: golden,
+		Want:   Dest{QPN: 0x11, PSN: 0x7a3188, GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1}},
+		Spoil:  []int{0, 4, 5, 11, 12, 18, 19, 50},
+		Parse:  ParseDest, Append: (*Dest).AppendTo,
 	}
 }
 
-func FuzzParseDest(f *testing.F) {
-	f.Add([]byte(golden))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := ParseDest(b)
-		if err != nil {
-			return
-		}
-		again, err := ParseDest(d.AppendTo(nil))
-		if err != nil || again != d {
-			t.Errorf("%q: %+v, then %+v, %v", b, d, again, err)
-		}
-	})
-}
+func TestDest(t *testing.T) { dest().Run(t) }
+
+func FuzzParseDest(f *testing.F) { dest().Fuzz(f) }
 
 // TestCheck has the check find a wrong byte wherever it is.
 func TestCheck(t *testing.T) {

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/nl"
+	"smcr/nl/nltestsmc"
+)
+
+// asUser runs fn on a thread with the user ID given, which needs root.
+func asUser(t *testing.T, uid int, fn func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root to become another user: sudo go test ./nl")
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
+		if errno != 0 {
+			done <- errno
+			return
+		}
+		fn()
+		done <- nil
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOtherUser checks that another user may read and not change.
+func TestOtherUser(t *testing.T) {
+	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	address := serve(t, fake, nl.ServerConfig{MaxConnsPerUser: 3})
+	asUser(t, 65534, func() {
+		c, err := nl.DialUnix(t.Context(), address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		if groups, err := c.LinkGroups(t.Context()); err != nil || len(groups) != 2 {
+			t.Errorf("LinkGroups: %v, %v", groups, err)
+		}
+		ctx := t.Context()
+		for what, err := range map[string]error{
+			"AddPNET":         c.AddPNET(ctx, nl.PNET{ID: "A", NetDev: "lo"}),
+			"RemovePNET":      c.RemovePNET(ctx, "A"),
+			"FlushPNET":       c.FlushPNET(ctx),
+			"AddUEID":         c.AddUEID(ctx, "A"),
+			"FlushUEID":       c.FlushUEID(ctx),
+			"SetHSLimitation": c.SetHSLimitation(ctx, true),
+		} {
+			if !errors.Is(err, os.ErrPermission) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		// Connections beyond the limit are refused; root's is not.
+		for range 2 {
+			c, err := nl.DialUnix(ctx, address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+		}
+		if c, err := nl.DialUnix(ctx, address); err == nil {
+			c.Close()
+			t.Error("a fourth connection: no error")
+		}
+	})
+	if t.Skipped() {
+		return
+	}
+	c := dial(t, address)
+	if eids, err := c.UEIDs(t.Context()); err != nil || len(eids) != 1 {
+		t.Errorf("state changed: %v, %v", eids, err)
+	}
+	if err := c.AddUEID(t.Context(), "A"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestImpostor checks that a client does not talk to a stack of somebody else.
+func TestImpostor(t *testing.T) {
+	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())
+	var l *net.UnixListener
+	asUser(t, 65534, func() {
+		var err error
+		if l, err = nl.ListenUnix(address); err != nil {
+			t.Error(err)
+		}
+	})
+	if l == nil {
+		return
+	}
+	defer l.Close()
+	if _, err := nl.DialUnix(t.Context(), address); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("dial: %v", err)
+	}
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"smcr/stats"
+	"smcr/userstack/linkgroup"
+)
+
+// inlineCopy is the size up to which data is copied under the group's lock:
+// cheaper than taking it twice.
+const inlineCopy = 4 << 10
+
+// overErr is the error of a connection that has ended although the
+// application did not close it: what the core has, or a reset.
+func overErr(err error) error {
+	if err == nil || err == io.EOF {
+		return linkgroup.ErrReset
+	}
+	return err
+}
+
+// readable returns what can be read now: data, or an error once there is
+// none. With neither the caller waits. g.mu is held.
+func (c *Conn) readable() (a, b []byte, err error) {
+	if c.closed.Load() {
+		return nil, nil, net.ErrClosed
+	}
+	if c.over {
+		return nil, nil, sysError("read", overErr(c.core.ReadErr()))
+	}
+	if a, b = c.core.RecvData(); len(a) > 0 {
+		return a, b, nil
+	}
+	return nil, nil, sysError("read", c.core.ReadErr())
+}
+
+// writable likewise returns the free pieces of the send buffer.
+func (c *Conn) writable() (a, b []byte, err error) {
+	if c.closed.Load() {
+		return nil, nil, net.ErrClosed
+	}
+	if c.over {
+		return nil, nil, sysError("write", overErr(c.core.WriteErr()))
+	}
+	if err := c.core.WriteErr(); err != nil {
+		return nil, nil, sysError("write", err)
+	}
+	a, b = c.core.SendSpace()
+	return a, b, nil
+}
+
+// barred tells why nothing may begin now: the end of the connection comes
+// before that of time, as with TCP.
+func (c *Conn) barred(dl *deadline) error {
+	switch {
+	case c.closed.Load():
+		return net.ErrClosed
+	case dl.expired():
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// wait waits for a wake-up, the deadline or the end of the connection.
+func (c *Conn) wait(ch <-chan struct{}, dl *deadline) error {
+	select {
+	case <-ch:
+		return nil
+	case <-c.done:
+		return nil
+	case <-dl.wait():
+		return os.ErrDeadlineExceeded
+	}
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	for {
+		if err := c.barred(&c.rdl); err != nil {
+			return 0, c.opError("read", err)
+		}
+		if len(p) == 0 {
+			return 0, nil
+		}
+		c.g.mu.Lock()
+		a, b, err := c.readable()
+		if err != nil {
+			c.g.unlock()
+			return 0, c.opError("read", err)
+		}
+		if len(a) > 0 {
+			n := copy(p, a)
+			n += copy(p[n:], b)
+			c.core.Consumed(time.Now(), n)
+			c.rxBytes += uint64(n)
+			c.s.stats.RX(n)
+			c.g.unlock()
+			return n, nil
+		}
+		c.g.unlock()
+		if err := c.wait(c.rwake, &c.rdl); err != nil {
+			return 0, c.opError("read", err)
+		}
+	}
+}
+
+// WriteTo implements io.WriterTo: it writes to w straight from the RMB
+// element until the peer has said that it sends no more. A w which is an
+// [UrgentWriter] gets the urgent bytes at their place in the stream.
+func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	uw, _ := w.(UrgentWriter)
+	for {
+		if err := c.barred(&c.rdl); err != nil {
+			return total, c.opError("read", err)
+		}
+		c.g.mu.Lock()
+		a, b, err := c.readable()
+		urgent := uw != nil && err == nil && c.core.AtMark()
+		if urgent && len(a) > 0 && c.core.UrgentInline() {
+			a, b = a[:1], nil
+		} else if urgent {
+			u, uerr := c.core.Urgent(false)
+			if uerr == nil {
+				c.g.unlock()
+				if _, err := uw.WriteUrgent([]byte{u}); err != nil {
+					return total, err
+				}
+				continue
+			}
+			urgent = false
+		}
+		if err != nil {
+			c.g.unlock()
+			if err == io.EOF {
+				err = nil
+			}
+			return total, c.opError("read", err)
+		}
+		if len(a) == 0 {
+			c.g.unlock()
+			if err := c.wait(c.rwake, &c.rdl); err != nil {
+				return total, c.opError("read", err)
+			}
+			continue
+		}
+		c.hold()
+		c.delivering = true
+		c.g.unlock()
+		var n int
+		var werr error
+		if urgent {
+			n, werr = uw.WriteUrgent(a)
+		} else {
+			n, werr = w.Write(a)
+		}
+		if werr == nil && len(b) > 0 {
+			var m int
+			m, werr = w.Write(b)
+			n += m
+		}
+		total += int64(n)
+		c.g.do(func(now time.Time) {
+			c.delivering = false
+			if !c.over {
+				c.core.Consumed(now, n)
+				c.rxBytes += uint64(n)
+				if c.closeAfter {
+					c.core.Close(now)
+				}
+			}
+			c.unhold()
+		})
+		c.s.stats.RX(n)
+		if werr != nil {
+			return total, werr
+		}
+	}
+}
+
+// space returns the free pieces of the send buffer, with g.mu held unless there
+// is an error. It waits until there is one, or looks once if none is needed.
+func (c *Conn) space(need bool) (a, b []byte, err error) {
+	for {
+		if err := c.barred(&c.wdl); err != nil {
+			return nil, nil, c.opError("write", err)
+		}
+		c.g.mu.Lock()
+		a, b, err := c.writable()
+		if err == nil && (len(a) > 0 || !need) {
+			return a, b, nil
+		}
+		c.g.unlock()
+		if err != nil {
+			return nil, nil, c.opError("write", err)
+		}
+		c.s.stats.Buffer(stats.TX, stats.Full)
+		if err := c.wait(c.wwake, &c.wdl); err != nil {
+			return nil, nil, c.opError("write", err)
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (total int, err error) { return c.write(p, false) }
+
+func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	for {
+		a, b, err := c.space(len(p) > 0)
+		if err != nil {
+			return total, err
+		}
+		if len(p) == 0 {
+			c.g.unlock()
+			return total, nil
+		}
+		n := min(len(p), len(a)+len(b))
+		if n <= inlineCopy {
+			copy(b, p[copy(a, p):])
+			c.produced(time.Now(), n, urgent && n == len(p))
+			c.txBytes += uint64(n)
+			c.g.unlock()
+		} else {
+			c.hold()
+			c.g.copying++
+			c.g.unlock()
+			copy(b, p[copy(a, p):])
+			c.g.do(func(now time.Time) {
+				c.g.copying--
+				if !c.over {
+					c.produced(now, n, urgent && n == len(p))
+					c.txBytes += uint64(n)
+				}
+				c.unhold()
+			})
+		}
+		c.s.stats.TX(n, n)
+		total += n
+		if p = p[n:]; len(p) == 0 {
+			return total, nil
+		}
+	}
+}
+
+// ReadFrom implements io.ReaderFrom: it reads from r straight into the send
+// buffer until r ends. An r which is an [UrgentReader] may have urgent bytes.
+func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	ur, _ := r.(UrgentReader)
+	for {
+		a, _, err := c.space(true)
+		if err != nil {
+			return total, err
+		}
+		c.hold()
+		c.g.unlock()
+		var n int
+		var urgent bool
+		var rerr error
+		if ur != nil {
+			n, urgent, rerr = ur.ReadMark(a)
+		} else {
+			n, rerr = r.Read(a)
+		}
+		n = max(n, 0)
+		lost := false
+		c.g.do(func(now time.Time) {
+			// What the peer did not wait for is lost, as with TCP.
+			lost = n > 0 && errors.Is(c.core.WriteErr(), linkgroup.ErrPeerClosed)
+			if n > 0 && !c.over {
+				c.produced(now, n, urgent)
+				c.txBytes += uint64(n)
+			}
+			c.unhold()
+		})
+		if lost {
+			return total, c.opError("write", sysError("write", linkgroup.ErrReset))
+		}
+		c.s.stats.TX(n, n)
+		total += int64(n)
+		if rerr == io.EOF {
+			return total, nil
+		}
+		if rerr != nil {
+			return total, rerr
+		}
+	}
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// link is the driver's part of a linkgroup.Link.
+type link struct {
+	g    *group
+	core *linkgroup.Link
+	dev  *device
+	qp   rdmaverbs.QP
+	cq   rdmaverbs.CQ
+	rbuf []byte
+	rmr  rdmaverbs.MR
+	more *longBuf // version 2: for messages longer than recvSlot
+	init linkgroup.Endpoint
+	peer linkgroup.Endpoint
+	mtu  uint8 // path MTU code
+	gone atomic.Bool
+}
+
+// Sizes of the queues of a link. The receive queue is larger than what a
+// peer of the same kind has outstanding, so that it does not run dry.
+const (
+	sendDepth = 192
+	recvDepth = 384
+	recvSlot  = 64 // bytes a receive: a 44-byte message, aligned
+)
+
+func (l *link) recvWR(slot int) rdmaverbs.RecvWR {
+	wr := rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.rmr, Off: slot * recvSlot, Len: recvSlot}}
+	if l.more != nil {
+		wr.More = l.more.recv(slot)
+	}
+	return wr
+}
+
+// message returns the n bytes that arrived in a slot. They may be overwritten
+// when the slot is posted again.
+func (l *link) message(slot, n int) []byte {
+	b := l.rbuf[slot*recvSlot:][:recvSlot]
+	if n <= recvSlot || l.more == nil {
+		return b[:min(n, recvSlot)]
+	}
+	return append(append(make([]byte, 0, n), b...), l.more.message(slot, n-recvSlot)...)
+}
+
+// groupEnv is the core's view of its driver. Its methods run with mu held.
+type groupEnv group
+
+var _ linkgroup.Env = (*groupEnv)(nil)
+
+func (e *groupEnv) Random() uint32 { return e.s.cfg.random() }
+
+// pd returns the group's protection domain on dev: one a device, so that no
+// other peer's queue pair reaches this group's memory (RFC 7609, section 5).
+func (e *groupEnv) pd(dev *device) (rdmaverbs.PD, error) {
+	if pd := e.pds[dev.id]; pd != nil {
+		return pd, nil
+	}
+	pd, err := dev.rdma.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	e.pds[dev.id] = pd
+	return pd, nil
+}
+
+// NewQP implements linkgroup.Env.
+func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endpoint, error) {
+	dev := e.s.deviceByID(d.ID)
+	if dev == nil {
+		return linkgroup.Endpoint{}, fmt.Errorf("device %s is gone", d.Name)
+	}
+	l := &link{g: (*group)(e), core: cl, dev: dev}
+	ep, err := l.create(e)
+	if err != nil {
+		l.destroy()
+		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", dev.name, err)
+	}
+	l.init = ep
+	cl.Data = l
+	e.links = append(e.links, l)
+	return ep, nil
+}
+
+func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
+	pd, err := e.pd(l.dev)
+	if err != nil {
+		return ep, err
+	}
+	if l.cq, err = l.dev.rdma.CreateCQ(sendDepth+recvDepth, l.g.onComplete); err != nil {
+		return ep, err
+	}
+	if l.rbuf, err = e.s.mem.get(recvDepth * recvSlot); err != nil {
+		return ep, err
+	}
+	if l.rmr, err = pd.RegisterMR(l.rbuf, rdmaverbs.AccessLocalWrite); err != nil {
+		return ep, err
+	}
+	if l.g.terms != nil {
+		if l.more, err = newLongBuf(pd); err != nil {
+			return ep, err
+		}
+	}
+	sgid, gid, err := l.dev.sourceGID(l.g.terms.subnet())
+	if err != nil {
+		return ep, err
+	}
+	l.qp, err = pd.CreateQP(rdmaverbs.QPInit{
+		SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendDepth, MaxRecv: recvDepth,
+		Port: 1, SGIDIndex: sgid, Access: rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteWrite,
+	})
+	if err != nil {
+		return ep, err
+	}
+	wrs := make([]rdmaverbs.RecvWR, recvDepth)
+	for i := range wrs {
+		wrs[i] = l.recvWR(i)
+	}
+	if _, err = l.qp.PostRecv(wrs...); err != nil {
+		return ep, err
+	}
+	port, err := l.dev.rdma.Port(1)
+	if err != nil {
+		return ep, err
+	}
+	ep = linkgroup.Endpoint{GID: wire.GID(gid), QPN: l.qp.QPN(), PSN: e.s.cfg.random() >> 8, MTU: uint8(port.ActiveMTU)}
+	copy(ep.MAC[:], port.HWAddr)
+	return ep, nil
+}
+
+// path describes the way to the peer. 7 retries and RNR retries without end
+// are what Linux uses. The timeout is 17 (537 ms), above the 15 of Linux:
+// processes on a busy host may be kept waiting longer than a kernel, and a
+// lost packet rarely has to wait for it.
+//
+// The hop limits are those of Linux: RoCE packets to a neighbour do not pass a
+// router. Behind a router the provider finds the next hop.
+func (l *link) path() rdmaverbs.PathInfo {
+	p := rdmaverbs.PathInfo{
+		DGID: rdmaverbs.GID(l.peer.GID), DMAC: append([]byte(nil), l.peer.MAC[:]...),
+		DQPN: l.peer.QPN, RQPSN: l.peer.PSN, SQPSN: l.init.PSN,
+		PathMTU: rdmaverbs.MTU(l.mtu), HopLimit: 1,
+		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
+	}
+	if l.g.terms != nil && l.g.terms.routed {
+		p.DMAC, p.HopLimit = nil, 64
+	}
+	return p
+}
+
+// ConnectQP implements linkgroup.Env.
+func (e *groupEnv) ConnectQP(cl *linkgroup.Link, peer linkgroup.Endpoint, mtu uint8) error {
+	l := cl.Data.(*link)
+	l.peer = peer
+	l.mtu = mtu
+	return l.qp.ToRTR(l.path())
+}
+
+// ReadyQP implements linkgroup.Env.
+func (e *groupEnv) ReadyQP(cl *linkgroup.Link) error {
+	l := cl.Data.(*link)
+	return l.qp.ToRTS(l.path())
+}
+
+// CloseQP implements linkgroup.Env.
+func (e *groupEnv) CloseQP(cl *linkgroup.Link) {
+	l, _ := cl.Data.(*link)
+	if l == nil || l.gone.Swap(true) {
+		return
+	}
+	if err := l.qp.Close(); err != nil {
+		e.log.Warn("close queue pair", "err", err)
+	}
+	for {
+		n := l.cq.Poll(e.wc2[:])
+		if n == 0 {
+			break
+		}
+		for _, wc := range e.wc2[:n] {
+			if wc.Status == rdmaverbs.StatusSuccess && wc.ID&tokenFlag == 0 {
+				e.leftover = append(e.leftover, leftover{cl, append([]byte(nil), l.message(int(wc.ID), wc.Len)...)})
+				e.pollWanted.Store(true)
+			}
+		}
+	}
+	for i, o := range e.links {
+		if o == l {
+			e.links = append(e.links[:i], e.links[i+1:]...)
+			break
+		}
+	}
+	e.later = append(e.later, l.destroy)
+}
+
+// destroy frees the queues and receive buffers of a link. It runs without
+// the group's lock.
+func (l *link) destroy() {
+	l.gone.Store(true)
+	if l.qp != nil {
+		_ = l.qp.Close()
+	}
+	if l.rmr != nil {
+		_ = l.rmr.Close()
+	}
+	if l.more != nil {
+		l.more.close()
+		l.more = nil
+	}
+	if l.cq != nil {
+		_ = l.cq.Close()
+	}
+	if l.rbuf != nil {
+		l.g.s.mem.put(l.rbuf)
+		l.rbuf = nil
+	}
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"smcr/userstack/wire"
+)
+
+// TestRing checks cursors against counting byte by byte.
+func TestRing(t *testing.T) {
+	for _, eye := range []bool{false, true} {
+		r := newRing(10, eye)
+		cu := wire.Cursor{Count: uint32(r.start)}
+		for pos := range uint64(300) {
+			if got := r.cursor(pos); got != cu {
+				t.Fatalf("eye %v, byte %d: %+v, want %+v", eye, pos, got, cu)
+			}
+			if cu.Count++; cu.Count == 10 {
+				cu.Count, cu.Wrap = uint32(r.start), cu.Wrap+1
+			}
+		}
+	}
+}
+
+func TestRingAhead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRing(16<<10<<rapid.IntRange(0, 15).Draw(t, "code"), rapid.Bool().Draw(t, "eye"))
+		pos := rapid.Uint64Range(0, 1<<50).Draw(t, "pos")
+		d := rapid.Uint64Range(0, uint64(r.size)).Draw(t, "ahead")
+		if got, ok := r.ahead(r.cursor(pos+d), pos); !ok || got != d {
+			t.Fatalf("%d ahead of %d: %d %v", d, pos, got, ok)
+		}
+		// What is behind comes out as too far ahead.
+		if pos >= d && d > 0 {
+			if got, _ := r.ahead(r.cursor(pos-d), pos); got != uint64(r.size)<<16-d {
+				t.Fatalf("%d behind %d: %d", d, pos, got)
+			}
+		}
+		// The end of the element is the start of the next round.
+		full := pos / uint64(r.size) * uint64(r.size)
+		end := wire.Cursor{Wrap: uint16(full / uint64(r.size)), Count: uint32(r.start + r.size)}
+		if got, ok := r.ahead(end, full); !ok || got != uint64(r.size) {
+			t.Fatalf("end of the element: %d %v", got, ok)
+		}
+		for _, bad := range []uint32{uint32(r.start+r.size) + 1, 1 << 31} {
+			if _, ok := r.ahead(wire.Cursor{Count: bad}, pos); ok {
+				t.Fatalf("offset %d accepted", bad)
+			}
+		}
+		if _, ok := r.ahead(wire.Cursor{Count: 0}, pos); ok && r.start > 0 {
+			t.Fatal("offset in the eye catcher accepted")
+		}
+	})
+}
+
+// TestWindowUpdates has the examples of RFC 7609, section 4.5.1, and the
+// other lines of the table above wantUpdate, for an element of 16384 bytes.
+func TestWindowUpdates(t *testing.T) {
+	const full = 16384
+	tests := []struct {
+		name    string
+		written int // by the peer
+		flags   wire.ProducerFlags
+		read    int
+		want    string
+	}{
+		{"a: window 50 of 64", full * 14 / 64, 0, full * 14 / 64, ""},
+		{"b: window 30 of 64, gain 1 of 64", full * 34 / 64, 0, full / 64, ""},
+		{"c: window 30 of 64, all read", full * 34 / 64, 0, full * 34 / 64, "cdc"},
+		{"half the window is enough", full / 2, 0, full / 2, ""},
+		{"less than half, a tenth read", full/2 + 1, 0, (full + 9) / 10, "cdc"},
+		{"less than half, less than a tenth", full/2 + 1, 0, full / 10, ""},
+		{"full, one byte read", full, 0, 1, ""},
+		{"writer blocked", full, wire.ProdWriterBlocked, 1, "cdc"},
+		{"update requested", 10, wire.ProdCursorRequest, 1, "cdc"},
+		{"urgent data read", 10, wire.ProdUrgentPending | wire.ProdUrgentPresent, 9, "cdc"},
+		{"urgent data ahead", 10, wire.ProdUrgentPending | wire.ProdUrgentPresent, 8, ""},
+		{"urgent data announced", 10, wire.ProdUrgentPending, 10, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Server, noTest)
+			r.open()
+			r.give(tt.written, tt.flags)
+			r.expect("")
+			r.c.Consumed(r.s.now, tt.read)
+			if got := r.sent(); got != tt.want {
+				t.Errorf("sent %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestLateRequest: the peer says that it waits when all it could learn was
+// read before.
+func TestLateRequest(t *testing.T) {
+	for _, f := range []wire.ProducerFlags{wire.ProdWriterBlocked, wire.ProdCursorRequest} {
+		r := newRig(t, Client, noTest)
+		r.open()
+		r.give(100, 0)
+		r.c.Consumed(r.s.now, 100)
+		r.expect("")
+		r.give(0, f)
+		r.expect("cdc")
+		r.done()
+		r.give(0, f)
+		r.expect("")
+	}
+}
+
+// TestPiggyback: data carries the consumer cursor.
+func TestPiggyback(t *testing.T) {
+	r := newRig(t, Server, noTest)
+	r.open()
+	r.give(100, 0)
+	r.c.Consumed(r.s.now, 60)
+	r.send(5)
+	acts := r.acts
+	if len(acts) < 2 {
+		t.Fatalf("%d actions", len(acts))
+	}
+	w, m := acts[len(acts)-2], acts[len(acts)-1]
+	if w.Kind != ActWrite || w.Off != 0 || w.Len != 5 || w.RKey != peerRMB.RKey || w.RemoteAddr != peerRMB.VAddr+16384 || w.Token != 0 {
+		t.Errorf("write: %+v", w)
+	}
+	got, err := wire.ParseCDC(m.Msg[:])
+	want := wire.CDC{Seq: 1, Token: peerRMB.Token, Prod: wire.Cursor{Count: 5}, Cons: wire.Cursor{Count: 60}}
+	if err != nil || got != want || m.Token == 0 {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}
+
+// TestWrap writes over the ends of the send ring and of the peer's element.
+func TestWrap(t *testing.T) {
+	r := newRig(t, Server, noTest)
+	r.open()
+	// Send ring of 4096 bytes, element of 16384 bytes.
+	for range 16 {
+		r.send(1000)
+		r.done()
+		r.got(1000)
+	}
+	r.acts = nil
+	r.send(1000)
+	var writes []string
+	for _, a := range r.acts {
+		if a.Kind == ActWrite {
+			writes = append(writes, fmt.Sprintf("%d+%d>%d", a.Off, a.Len, a.RemoteAddr-peerRMB.VAddr-16384))
+		}
+	}
+	if got, want := strings.Join(writes, " "), "3712+384>16000 0+616>0"; got != want {
+		t.Errorf("writes %s, want %s", got, want)
+	}
+	m, _ := wire.ParseCDC(r.acts[len(r.acts)-1].Msg[:])
+	if want := (wire.Cursor{Wrap: 1, Count: 616}); m.Prod != want {
+		t.Errorf("producer cursor %+v, want %+v", m.Prod, want)
+	}
+}
+
+// TestBlocked follows a sender into a closed window and out of it (RFC 7609,
+// sections 4.7.3 and 4.7.4).
+func TestBlocked(t *testing.T) {
+	r := newRig(t, Server, noTest)
+	r.open()
+	for range 4 {
+		r.send(4096)
+		r.done()
+	}
+	r.acts = nil
+	r.send(1)
+	r.expect("cdc+B")
+	r.send(2000)
+	r.done()
+	r.expect("")
+	r.got(100) // not worth a write
+	r.expect("")
+	r.got(2000)
+	r.expect("cdc")
+	if free := 16384 - int(r.c.sent-r.c.pcons); free != 2100-2001 {
+		t.Errorf("window %d", free)
+	}
+}
+
+// TestWindowNeverOverrun checks the writes against the cursors, with any
+// pattern of reading.
+func TestWindowNeverOverrun(t *testing.T) {
+	r := newRig(t, Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
+	r.openEye()
+	for i := range 3000 {
+		a, b := r.c.SendSpace()
+		if n := len(a) + len(b); n > 0 {
+			r.c.Produced(r.s.now, 1+i%n)
+		}
+		r.done()
+		if unread := r.c.sent - r.c.pcons; unread > uint64(r.c.tx.size) {
+			t.Fatalf("%d bytes in an element of %d", unread, r.c.tx.size)
+		} else if i%3 == 0 && unread > 0 {
+			r.got(1 + i*7%int(unread))
+		}
+		for _, a := range r.acts {
+			if off := a.RemoteAddr - peerRMB.VAddr - 16384; a.Kind == ActWrite && (off < 4 || off+uint64(a.Len) > 16384) {
+				t.Fatalf("write of %d at %d", a.Len, off)
+			}
+		}
+		r.acts = nil
+	}
+	if r.c.pcons < 100000 {
+		t.Errorf("only %d bytes went through", r.c.pcons)
+	}
+}
+
+// TestBadCursors: whatever the peer claims about cursors, it is checked, and
+// costs no more than the connection.
+func TestBadCursors(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(c *Conn, m *wire.CDC)
+		ok   bool
+	}{
+		{"producer beyond the element", func(c *Conn, m *wire.CDC) { m.Prod.Count = 16385 }, false},
+		{"producer over unread bytes", func(c *Conn, m *wire.CDC) { m.Prod = c.rx.cursor(c.rcons + 16385) }, false},
+		{"producer fills the element", func(c *Conn, m *wire.CDC) { m.Prod = c.rx.cursor(c.rcons + 16384) }, true},
+		{"producer behind", func(c *Conn, m *wire.CDC) { m.Prod = c.rx.cursor(c.rprod - 1) }, false},
+		{"producer wraps ahead", func(c *Conn, m *wire.CDC) { m.Prod.Wrap += 2 }, false},
+		{"producer at the very end", func(c *Conn, m *wire.CDC) { m.Prod.Count = 16384 }, true},
+		{"consumer beyond the element", func(c *Conn, m *wire.CDC) { m.Cons.Count = 1 << 30 }, false},
+		{"consumer beyond the producer", func(c *Conn, m *wire.CDC) { m.Cons = c.tx.cursor(c.sent + 1) }, false},
+		{"consumer behind", func(c *Conn, m *wire.CDC) { m.Cons = c.tx.cursor(c.pcons - 1) }, false},
+		{"consumer at the producer", func(c *Conn, m *wire.CDC) { m.Cons = c.tx.cursor(c.sent) }, true},
+		{"old message", func(c *Conn, m *wire.CDC) { m.Seq -= 2; m.Prod.Count = 1 << 30 }, true},
+		{"old message of another round", func(c *Conn, m *wire.CDC) { m.Seq += 0x8000; m.Prod.Count = 1 << 30 }, true},
+		{"unknown token", func(c *Conn, m *wire.CDC) { m.Token++; m.Prod.Count = 1 << 30 }, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Client, noTest)
+			r.open()
+			r.give(1000, 0)
+			r.c.Consumed(r.s.now, 500)
+			r.send(300)
+			r.done()
+			r.got(200)
+			m := r.cdc()
+			tt.edit(r.c, &m)
+			r.recv(r.link, m)
+			if ok := r.c.State() == StateActive; ok != tt.ok {
+				t.Errorf("state %s", r.c.State())
+			}
+			if !r.g.CanAccept() {
+				t.Error("the group suffers")
+			}
+		})
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// armTest sets when the link is looked at next.
+func (g *Group) armTest(l *Link) {
+	if g.cfg.Timers.TestLink > 0 {
+		l.testAt = g.now.Add(g.cfg.Timers.TestLink)
+	}
+}
+
+// alive is when the peer, or at least its adapter, was last heard of.
+func (l *Link) alive() time.Time {
+	if l.lastAck.After(l.lastRx) {
+		return l.lastAck
+	}
+	return l.lastRx
+}
+
+// testLink tests a link that has been silent, and fails one that does not
+// answer (RFC 7609, section 4.5.3).
+func (g *Group) testLink(l *Link) {
+	if l.state != LinkActive {
+		l.testAt = time.Time{}
+		return
+	}
+	if l.testing {
+		// The answer comes behind all that is under way, in both directions.
+		// While some of that gets through it is not missing yet.
+		timers := &g.cfg.Timers
+		at := l.alive().Add(timers.TestLinkAnswer)
+		if last := l.testedAt.Add(timers.TestLinkBusy); at.After(last) {
+			at = last
+		}
+		if g.now.Before(at) {
+			l.testAt = at
+			return
+		}
+		g.failLink(l, wire.DeleteLinkLostPath, fmt.Errorf("%w: TEST LINK on link %d", ErrTimeout, l.id))
+		return
+	}
+	if at := l.lastRx.Add(g.cfg.Timers.TestLink); g.now.Before(at) {
+		l.testAt = at
+		return
+	}
+	g.probe(l)
+}
+
+// probe sends TEST LINK.
+func (g *Group) probe(l *Link) {
+	for i := 0; i < len(l.testData); i += 4 {
+		binary.BigEndian.PutUint32(l.testData[i:], g.env.Random())
+	}
+	l.testing, l.testedAt = true, g.now
+	l.testAt = g.now.Add(g.cfg.Timers.TestLinkAnswer)
+	l.sendLLC(wire.TestLink{UserData: l.testData}, nothing, nil)
+}
+
+func (g *Group) recvTestLink(l *Link, m wire.TestLink) {
+	switch {
+	case !m.Reply:
+		m.Reply = true
+		l.sendLLC(m, nothing, nil)
+	case !l.testing:
+	case m.UserData != l.testData:
+		g.failLink(l, wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: TEST LINK reply with other data", ErrProtocol))
+	default:
+		l.testing, l.testAt = false, time.Time{}
+		g.armTest(l)
+	}
+}

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
+)
+
+// How long Linux 6.12 waits in a rendezvous (net/smc/af_smc.c, smc_clc.h,
+// smc_llc.h): for a CLC message; once more for a DECLINE; for an LLC message; a
+// client for CONFIRM LINK.
+const (
+	linuxCLC          = 6 * time.Second
+	linuxDecline      = time.Second
+	linuxLLC          = 2 * time.Second
+	linuxClientLLC    = 2 * linuxLLC
+	linuxQPTimeout    = 15 // 134 ms
+	linuxQPRetries    = 7
+	linuxRecvs        = 64
+	linuxSends        = 64
+	linuxRMB          = 64 << 10
+	linuxTestLink     = 30 * time.Second
+	linuxTestLinkWait = 2 * time.Second
+)
+
+// What a side takes a connection for when its rendezvous is over.
+type linuxMode int
+
+const (
+	linuxDead linuxMode = iota // the program has an error, or nothing
+	linuxTCP
+	linuxSMC
+)
+
+func (m linuxMode) String() string { return [...]string{"dead", "TCP", "SMC-R"}[m] }
+
+// linuxPeer behaves in a rendezvous as Linux does, version 1, with one device:
+// which messages, how long it waits for them, what it then believes. Like Linux
+// it takes no notice of TCP once a connection is SMC-R.
+type linuxPeer struct {
+	dev  rdmaverbs.Device
+	pd   rdmaverbs.PD
+	cq   rdmaverbs.CQ
+	wake chan struct{}
+	stop chan struct{}
+	done sync.WaitGroup
+	id   wire.PeerID
+	mac  wire.MAC
+	gid  wire.GID
+	note func(format string, args ...any)
+
+	mu     sync.Mutex
+	links  []*linuxLink
+	served sync.Mutex // one link group is made at a time
+	last   uint32
+}
+
+// linuxLink is a link group of one link.
+type linuxLink struct {
+	p       *linuxPeer
+	client  bool
+	peerID  wire.PeerID
+	qp      rdmaverbs.QP
+	mr      rdmaverbs.MR
+	buf     []byte
+	local   wire.Endpoint
+	peerQPN wire.QPN
+
+	// Guarded by p.mu.
+	active, dead bool
+	sent         uint64
+	wantAdd      bool
+	got          map[string]wire.LLC
+	news         chan struct{} // closed and replaced when something changes
+	conns, all   []*linuxConn  // with SMC-R; and those to be
+	heard        time.Time
+}
+
+// linuxConn is a connection on a link.
+type linuxConn struct {
+	tcp   *simfabric.TCPConn
+	mr    rdmaverbs.MR
+	rmb   []byte
+	token uint32
+	dead  chan struct{} // the kernel has ended it
+	once  sync.Once
+}
+
+func (c *linuxConn) kill() {
+	c.once.Do(func() {
+		close(c.dead)
+		_ = c.tcp.SetLinger(0)
+		_ = c.tcp.Close()
+	})
+}
+
+func newLinuxPeer(h *simfabric.Host, note func(string, ...any)) (*linuxPeer, error) {
+	p := &linuxPeer{wake: make(chan struct{}, 1), stop: make(chan struct{}), note: note, last: 100}
+	names, err := h.Provider().Devices(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	if p.dev, err = h.Provider().Open(context.Background(), names[0]); err != nil {
+		return nil, err
+	}
+	if p.pd, err = p.dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	if p.cq, err = p.dev.CreateCQ(4096, func() { wake(p.wake) }); err != nil {
+		return nil, err
+	}
+	port, err := p.dev.Port(1)
+	if err != nil {
+		return nil, err
+	}
+	gids, err := p.dev.GIDs(1)
+	if err != nil {
+		return nil, err
+	}
+	copy(p.mac[:], port.HWAddr)
+	p.gid = wire.GID(gids[0].GID)
+	p.id = wire.NewPeerID(4711, p.mac)
+	p.done.Go(p.run)
+	return p, nil
+}
+
+// close frees everything.
+func (p *linuxPeer) close() error {
+	p.mu.Lock()
+	links := p.links
+	p.mu.Unlock()
+	for _, l := range links {
+		l.fail("end of the test")
+	}
+	close(p.stop)
+	p.done.Wait()
+	for _, l := range links {
+		_ = l.qp.Close()
+		_ = l.mr.Close()
+	}
+	return errors.Join(p.cq.Close(), p.pd.Close(), p.dev.Close())
+}
+
+// run takes completions.
+func (p *linuxPeer) run() {
+	var wc [16]rdmaverbs.WC
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		for n := p.cq.Poll(wc[:]); n > 0; n = p.cq.Poll(wc[:]) {
+			for i := range wc[:n] {
+				p.complete(&wc[i])
+			}
+		}
+		select {
+		case <-p.wake:
+		case <-tick.C:
+			p.test()
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// test sends TEST LINK over links that are silent, and fails those that do not
+// answer.
+func (p *linuxPeer) test() {
+	p.mu.Lock()
+	links := append([]*linuxLink(nil), p.links...)
+	p.mu.Unlock()
+	for _, l := range links {
+		p.mu.Lock()
+		active, silent := l.active, time.Since(l.heard)
+		p.mu.Unlock()
+		switch {
+		case !active:
+		case silent > linuxTestLink+linuxTestLinkWait:
+			l.fail("no answer to TEST LINK")
+		case silent > linuxTestLink:
+			l.send(wire.TestLink{})
+		}
+	}
+}
+
+func (p *linuxPeer) complete(wc *rdmaverbs.WC) {
+	p.mu.Lock()
+	var l *linuxLink
+	for _, x := range p.links {
+		if x.qp.QPN() == wc.QPN {
+			l = x
+		}
+	}
+	p.mu.Unlock()
+	switch {
+	case l == nil:
+	case wc.Status != rdmaverbs.StatusSuccess:
+		l.fail(wc.Status.String())
+	case wc.ID&tokenFlag == 0:
+		slot := int(wc.ID)
+		msg := append([]byte(nil), l.buf[slot*recvSlot:][:wc.Len]...)
+		_, _ = l.qp.PostRecv(l.recv(slot))
+		p.mu.Lock()
+		l.heard = time.Now()
+		p.mu.Unlock()
+		if m, err := wire.ParseLLC(msg); err == nil {
+			l.receive(m)
+		} else if m, err := wire.ParseCDC(msg); err == nil {
+			l.cdc(m)
+		}
+	}
+}
+
+func (l *linuxLink) recv(slot int) rdmaverbs.RecvWR {
+	return rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.mr, Off: slot * recvSlot, Len: recvSlot}}
+}
+
+// fail ends the link and with it the group and its connections.
+func (l *linuxLink) fail(why string) {
+	p := l.p
+	p.mu.Lock()
+	if l.dead {
+		p.mu.Unlock()
+		return
+	}
+	l.dead, l.active = true, false
+	conns := l.conns
+	l.changed()
+	p.mu.Unlock()
+	p.note("linux: link %#x has failed: %s", l.qp.QPN(), why)
+	_ = l.qp.ToError()
+	for _, c := range conns {
+		c.kill()
+	}
+}
+
+// changed wakes who waits. p.mu is held.
+func (l *linuxLink) changed() {
+	close(l.news)
+	l.news = make(chan struct{})
+}
+
+// cdc takes note of an abnormal close alone.
+func (l *linuxLink) cdc(m wire.CDC) {
+	l.p.mu.Lock()
+	conns := append([]*linuxConn(nil), l.all...)
+	l.p.mu.Unlock()
+	for _, c := range conns {
+		if c.token == m.Token && m.State&wire.ConnAbnormalClose != 0 {
+			l.p.note("linux: the peer aborts connection %d", m.Token)
+			c.kill()
+		}
+	}
+}
+
+func llcKey(t wire.LLCType, reply bool) string { return fmt.Sprint(t, reply) }
+
+// receive answers a message, or keeps it for who waits for it.
+func (l *linuxLink) receive(m wire.LLC) {
+	l.p.note("linux: received %v reply %v", m.LLCType(), m.IsReply())
+	switch m := m.(type) {
+	case wire.ConfirmRKey:
+		if !m.Reply {
+			m.Reply = true
+			l.send(m)
+			return
+		}
+	case wire.DeleteRKey:
+		if !m.Reply {
+			m.Reply = true
+			l.send(m)
+		}
+		return
+	case wire.TestLink:
+		if !m.Reply {
+			m.Reply = true
+			l.send(m)
+		}
+		return
+	case wire.DeleteLink:
+		if m.All {
+			l.fail("DELETE LINK of all links")
+		}
+		return
+	case wire.AddLink:
+		l.p.mu.Lock()
+		wanted := l.wantAdd
+		l.p.mu.Unlock()
+		if !m.Reply && !wanted {
+			l.rejectAdd(m)
+			return
+		}
+	}
+	l.p.mu.Lock()
+	l.got[llcKey(m.LLCType(), m.IsReply())] = m
+	l.changed()
+	l.p.mu.Unlock()
+}
+
+func (l *linuxLink) rejectAdd(m wire.AddLink) {
+	m.Reply, m.Rejected, m.Reason = true, true, 1
+	l.send(m)
+}
+
+func (l *linuxLink) send(m encoding.BinaryAppender) {
+	raw, err := m.AppendBinary(nil)
+	if err != nil {
+		panic(err)
+	}
+	l.p.mu.Lock()
+	l.sent++
+	id := l.sent | tokenFlag
+	l.p.mu.Unlock()
+	_, _ = l.qp.PostSend(rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled | rdmaverbs.Inline, InlineData: raw})
+}
+
+// wait waits for a message; nil when it does not come or, for a server, the link
+// fails (smc_llc_wait).
+func (l *linuxLink) wait(t wire.LLCType, reply bool, d time.Duration) wire.LLC {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		l.p.mu.Lock()
+		key := llcKey(t, reply)
+		m, dead, news := l.got[key], l.dead, l.news
+		delete(l.got, key)
+		l.p.mu.Unlock()
+		if m != nil {
+			return m
+		}
+		if dead {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-timer.C:
+			return nil
+		}
+	}
+}
+
+// newLink makes a link with a queue pair in INIT.
+func (p *linuxPeer) newLink(client bool) (*linuxLink, error) {
+	l := &linuxLink{p: p, client: client, heard: time.Now(), got: map[string]wire.LLC{}, news: make(chan struct{})}
+	l.buf = make([]byte, linuxRecvs*recvSlot)
+	var err error
+	if l.mr, err = p.pd.RegisterMR(l.buf, rdmaverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if l.qp, err = p.pd.CreateQP(rdmaverbs.QPInit{
+		SendCQ: p.cq, RecvCQ: p.cq, MaxSend: linuxSends, MaxRecv: linuxRecvs, Port: 1,
+		Access: rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteWrite,
+	}); err != nil {
+		return nil, err
+	}
+	for i := range linuxRecvs {
+		if _, err := l.qp.PostRecv(l.recv(i)); err != nil {
+			return nil, err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last++
+	l.local = wire.Endpoint{PeerID: p.id, GID: p.gid, MAC: p.mac, QPN: wire.QPN(l.qp.QPN()), PSN: wire.PSN(p.last), MTU: wire.MTU(rdmaverbs.MTU1024)}
+	p.links = append(p.links, l)
+	return l, nil
+}
+
+func (l *linuxLink) path(e wire.Endpoint) rdmaverbs.PathInfo {
+	return rdmaverbs.PathInfo{
+		DGID: rdmaverbs.GID(e.GID), DMAC: append([]byte(nil), e.MAC[:]...), DQPN: uint32(e.QPN), RQPSN: uint32(e.PSN), SQPSN: uint32(l.local.PSN),
+		PathMTU: rdmaverbs.MTU(min(e.MTU, l.local.MTU)), HopLimit: 1, Timeout: linuxQPTimeout, RetryCnt: linuxQPRetries, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
+	}
+}
+
+// find is the link of a group that exists.
+func (p *linuxPeer) find(client bool, peer wire.PeerID, qpn wire.QPN) *linuxLink {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.links {
+		if l.client == client && l.active && l.peerID == peer && (qpn == 0 || qpn == l.peerQPN) {
+			return l
+		}
+	}
+	return nil
+}
+
+// newConn has an RMB of its own; e is what CLC says of it.
+func (l *linuxLink) newConn(tcp *simfabric.TCPConn) (*linuxConn, wire.Endpoint, error) {
+	c := &linuxConn{tcp: tcp, dead: make(chan struct{}), rmb: make([]byte, linuxRMB)}
+	var err error
+	if c.mr, err = l.p.pd.RegisterMR(c.rmb, rdmaverbs.AccessLocalWrite|rdmaverbs.AccessRemoteWrite); err != nil {
+		return nil, wire.Endpoint{}, err
+	}
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	l.p.last++
+	e := l.local
+	e.RMB = wire.RToken{RKey: c.mr.RKey(), Addr: c.mr.Addr()}
+	e.RMBEIndex, e.AlertToken, e.RMBESize = 1, l.p.last, wire.BufSizeFor(linuxRMB)
+	c.token = e.AlertToken
+	l.all = append(l.all, c)
+	return c, e, nil
+}
+
+// use makes the connection SMC-R. If the link has failed meanwhile it ends now.
+func (l *linuxLink) use(c *linuxConn) linuxMode {
+	l.p.mu.Lock()
+	l.conns = append(l.conns, c)
+	dead := l.dead
+	l.p.mu.Unlock()
+	if dead {
+		c.kill()
+	}
+	return linuxSMC
+}
+
+// confirmRKey tells the peer the RMB of a connection.
+func (l *linuxLink) confirmRKey(e wire.Endpoint) bool {
+	l.send(wire.ConfirmRKey{This: e.RMB})
+	m, ok := l.wait(wire.LLCConfirmRKey, true, linuxLLC).(wire.ConfirmRKey)
+	return ok && !m.Negative
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A program that shuts down reading goes on writing while the peer sends.
+func TestShutdownRead(t *testing.T) {
+	b := newRelayBed(t, nil)
+	if err := unix.Shutdown(b.fd, unix.SHUT_RD); err != nil {
+		t.Fatal(err)
+	}
+	thrownAway := func() {
+		t.Helper()
+		if !b.net.await(func() bool { return b.net.discards && len(b.net.in) == 0 }) {
+			t.Fatal("the relay does not throw away what nobody reads")
+		}
+	}
+	b.net.peerSends("nobody reads")
+	thrownAway() // before that a close is one with data unread
+	b.write("still here")
+	b.peerGets("still here", false)
+	b.net.peerSends("nor this")
+	b.net.peerEnds()
+	thrownAway()
+	b.close()
+	b.peerGets("still here", true)
+	b.wantOver(false, false)
+}
+
+// A close that the relay sees as soon as the shutdown before it makes a reset
+// where something of the peer is unread, as with TCP.
+func TestShutdownReadAndClose(t *testing.T) {
+	b := newRelayBed(t, func(b *relayBed) {
+		if err := unix.Shutdown(b.fd, unix.SHUT_RD); err != nil {
+			t.Fatal(err)
+		}
+		b.net.peerSends("nobody reads")
+		b.close()
+	})
+	select {
+	case <-b.ended:
+	case <-time.After(testTime):
+		t.Fatalf("the relay has not ended:\n%s", relayStacks())
+	}
+	if !b.net.await(func() bool { return b.net.closed && b.net.aborted }) {
+		t.Error("no reset for the peer")
+	}
+}
