@@ -435,6 +435,27 @@ func TestWireSharedPort(t *testing.T) {
 	}
 }
 
+// TestPortTakenLeavesNothing opens ports that are taken: a socket that could
+// not be bound must not stay.
+func TestPortTakenLeavesNothing(t *testing.T) {
+	pair := netnstest.New(t, netnstest.Options{})
+	first := openQuiet(t, pair.A, "eth0")
+	if err := pair.A.Do(func() error {
+		fds := openFiles(t)
+		for range 10 {
+			if u, err := openUDPPorts(first.info); !errors.Is(err, unix.EADDRINUSE) {
+				t.Errorf("%v, %v, want EADDRINUSE", u, err)
+			}
+		}
+		if n := openFiles(t); n != fds {
+			t.Errorf("%d descriptors, %d before", n, fds)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWireNoAllocs checks that neither direction allocates per packet.
 func TestWireNoAllocs(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})

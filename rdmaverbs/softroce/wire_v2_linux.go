@@ -138,7 +138,7 @@ func (u *udpPorts) source(family int, port uint16) *udpSource {
 
 // open opens a socket bound to the netdev and to port; 0 lets the kernel
 // choose one.
-func (u *udpPorts) open(family int, port int) (fd int, err error) {
+func (u *udpPorts) open(family int, port int) (int, error) {
 	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: port})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
 	if family == udp6 {
@@ -149,24 +149,28 @@ func (u *udpPorts) open(family int, port int) (fd int, err error) {
 			{unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1},
 		}
 	}
-	if fd, err = unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+	fd, err := unix.Socket(af, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
 		return -1, fmt.Errorf("softroce: UDP socket: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			unix.Close(fd)
-		}
-	}()
-	if err := setsockopts(fd, opts); err != nil {
+	if err = setsockopts(fd, opts); err == nil {
+		err = bindUDP(fd, u.netdev, sa, port)
+	}
+	if err != nil {
+		unix.Close(fd)
 		return -1, err
 	}
-	if err := unix.BindToDevice(fd, u.netdev); err != nil {
-		return -1, fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", u.netdev, err)
+	return fd, nil
+}
+
+func bindUDP(fd int, netdev string, sa unix.Sockaddr, port int) error {
+	if err := unix.BindToDevice(fd, netdev); err != nil {
+		return fmt.Errorf("softroce: bind UDP socket to netdev %s: %w", netdev, err)
 	}
 	if err := unix.Bind(fd, sa); err != nil {
-		return -1, fmt.Errorf("softroce: bind UDP port %d: %w", port, err)
+		return fmt.Errorf("softroce: bind UDP port %d: %w", port, err)
 	}
-	return fd, nil
+	return nil
 }
 
 type sockopt struct{ level, name, value int }

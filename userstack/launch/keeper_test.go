@@ -218,7 +218,7 @@ print('closed'); print(read(s))`, addr}})
 	if got := p.line(t); got != "closed" {
 		t.Fatal(got)
 	}
-	const own = 2*2 + 20 // the echo server's and what a launch needs
+	const own = 20 // what a launch needs
 	for i := 0; countFDs(t) > fds+own; i++ {
 		if i == 250 {
 			t.Fatalf("%d descriptors, %d before", countFDs(t), fds)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"smcr/internal/smctools/face"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // collector returns a Collector of programs that print their command lines:
@@ -113,5 +115,29 @@ func TestArchive(t *testing.T) {
 	c.Dir = "/no/such/folder"
 	if out, errOut, status := try(t, c, "-t"); out != "" || errOut == "" || status != 1 {
 		t.Errorf("no folder: %d, %q, %q", status, out, errOut)
+	}
+}
+
+// TestArchiveNotWritten fails to write: nothing of the archive stays.
+func TestArchiveNotWritten(t *testing.T) {
+	c := collector(t, "amd64")
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(unix.SIGXFSZ)
+	defer signal.Reset(unix.SIGXFSZ)
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 100, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	out, errOut, status := try(t, c, "--tgz")
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if out != "" || !strings.Contains(errOut, unix.EFBIG.Error()) || status != 1 {
+		t.Errorf("%d, %q, %q", status, out, errOut)
+	}
+	if left, err := os.ReadDir(c.Dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

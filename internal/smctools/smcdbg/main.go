@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -128,43 +129,38 @@ func (c *Collector) program(ctx context.Context, e *face.Env, command string, ou
 }
 
 // archive writes a compressed archive with a file for each section, which has
-// errors as well.
+// errors as well. Of one that could not be written nothing stays.
 func (c *Collector) archive(ctx context.Context, e *face.Env) (path string, err error) {
 	f, err := os.CreateTemp(c.Dir, "smc_dbg-*.tgz")
 	if err != nil {
 		return "", err
 	}
-	path = f.Name()
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(path)
-		}
-	}()
+	if err := errors.Join(c.write(ctx, e, f), f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}
+
+func (c *Collector) write(ctx context.Context, e *face.Env, f *os.File) error {
 	z := gzip.NewWriter(f)
 	w := tar.NewWriter(z)
-	dir := strings.TrimSuffix(filepath.Base(path), ".tgz") + "/"
+	dir := strings.TrimSuffix(filepath.Base(f.Name()), ".tgz") + "/"
 	now := c.Now()
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o700, ModTime: now}); err != nil {
-		return "", err
+		return err
 	}
 	for _, s := range c.sections(ctx) {
 		var b bytes.Buffer
 		c.run(ctx, e, s, &b, &b)
 		if err := w.WriteHeader(&tar.Header{Name: dir + s.name, Mode: 0o644, Size: int64(b.Len()), ModTime: now}); err != nil {
-			return "", err
+			return err
 		}
 		if _, err := w.Write(b.Bytes()); err != nil {
-			return "", err
+			return err
 		}
 	}
-	if err := w.Close(); err != nil {
-		return "", err
-	}
-	if err := z.Close(); err != nil {
-		return "", err
-	}
-	return path, f.Close()
+	return errors.Join(w.Close(), z.Close())
 }
 
 // devices prints the network devices of an IBM Z machine: those on the channel
