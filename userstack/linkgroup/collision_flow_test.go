@@ -40,8 +40,8 @@ func TestCollisionFlows(t *testing.T) {
 		{"c TEST LINK", "s ADD LINK", `c1:test-link s2:add-link s1:re:test-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
 		{"s ADD LINK", "s TEST LINK", `s2:add-link s1:test-link c2:re:add-link c1:re:test-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
 		{"s TEST LINK", "s ADD LINK", `s1:test-link s2:add-link c1:re:test-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
-		{"s ADD LINK", "c ADD LINK", `s2:add-link c2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
-		{"c ADD LINK", "s ADD LINK", `c2:add-link s2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
+		{"s ADD LINK", "c ADD LINK", `s2:add-link c1:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
+		{"c ADD LINK", "s ADD LINK", `c1:add-link s2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
 		{"s ADD LINK", "c DELETE LINK 3 orderly", `s2:add-link c2:delete-link(3) c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1)
 			s4:confirm-link c4:re:confirm-link s2:delete-link(3) c2:re:delete-link(3) s2:add-link c2:re:add-link-rejected1`},
 		{"c DELETE LINK 3 orderly", "s ADD LINK", `c2:delete-link(3) s2:add-link c2:re:add-link s2:add-link-continuation(1) c2:re:add-link-continuation(1)
@@ -63,9 +63,9 @@ func TestCollisionFlows(t *testing.T) {
 		{"c TEST LINK", "s DELETE LINK 3 orderly", `c1:test-link s2:delete-link(3) s1:re:test-link c2:re:delete-link(3)`},
 		{"s DELETE LINK 3 orderly", "s TEST LINK", `s2:delete-link(3) s1:test-link c2:re:delete-link(3) c1:re:test-link`},
 		{"s TEST LINK", "s DELETE LINK 3 orderly", `s1:test-link s2:delete-link(3) c1:re:test-link c2:re:delete-link(3)`},
-		{"s DELETE LINK 3 orderly", "c ADD LINK", `s2:delete-link(3) c2:add-link c2:re:delete-link(3) s2:add-link c2:re:add-link s2:add-link-continuation(1)
+		{"s DELETE LINK 3 orderly", "c ADD LINK", `s2:delete-link(3) c1:add-link c2:re:delete-link(3) s2:add-link c2:re:add-link s2:add-link-continuation(1)
 			c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
-		{"c ADD LINK", "s DELETE LINK 3 orderly", `c2:add-link s2:delete-link(3) c2:re:delete-link(3) s2:add-link c2:re:add-link s2:add-link-continuation(1)
+		{"c ADD LINK", "s DELETE LINK 3 orderly", `c1:add-link s2:delete-link(3) c2:re:delete-link(3) s2:add-link c2:re:add-link s2:add-link-continuation(1)
 			c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
 		{"s DELETE LINK 3 orderly", "c DELETE LINK 1 disorderly", `s2:delete-link(3) c3:delete-link(1) c2:re:delete-link(3) s2:delete-link(1) c2:re:delete-link(1)`},
 		{"c DELETE LINK 1 disorderly", "s DELETE LINK 3 orderly", `c3:delete-link(1) s2:delete-link(3) c2:re:delete-link(3) s2:delete-link(1) c2:re:delete-link(1)`},
@@ -80,9 +80,9 @@ func TestCollisionFlows(t *testing.T) {
 		{"c TEST LINK", "s CONFIRM RKEY", `c1:test-link s2:confirm-rkey(2) s1:re:test-link c2:re:confirm-rkey(2)`},
 		{"c CONFIRM RKEY", "s TEST LINK", `c2:confirm-rkey(2) s1:test-link s2:re:confirm-rkey(2) c1:re:test-link`},
 		{"s TEST LINK", "c CONFIRM RKEY", `s1:test-link c2:confirm-rkey(2) c1:re:test-link s2:re:confirm-rkey(2)`},
-		{"s CONFIRM RKEY", "c ADD LINK", `s2:confirm-rkey(2) c2:add-link c2:re:confirm-rkey(2) s3:add-link c3:re:add-link s3:add-link-continuation(2)
+		{"s CONFIRM RKEY", "c ADD LINK", `s2:confirm-rkey(2) c1:add-link c2:re:confirm-rkey(2) s3:add-link c3:re:add-link s3:add-link-continuation(2)
 			c3:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
-		{"c ADD LINK", "s CONFIRM RKEY", `c2:add-link s2:confirm-rkey(2) c2:re:confirm-rkey(2) s3:add-link c3:re:add-link s3:add-link-continuation(2)
+		{"c ADD LINK", "s CONFIRM RKEY", `c1:add-link s2:confirm-rkey(2) c2:re:confirm-rkey(2) s3:add-link c3:re:add-link s3:add-link-continuation(2)
 			c3:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link`},
 		{"c CONFIRM RKEY", "s ADD LINK", `c2:confirm-rkey(2) s2:add-link s2:re:confirm-rkey(2)-negative-retry c2:re:add-link s2:add-link-continuation(1)
 			c2:re:add-link-continuation(1) s4:confirm-link c4:re:confirm-link c2:confirm-rkey(3) s2:re:confirm-rkey(3)

@@ -20,6 +20,7 @@ type Conn struct {
 
 	g     *Group
 	link  *Link // that we write over
+	onto  *Link // that the last message of the peer came over
 	token uint32
 	state State
 	err   error // why the connection was reset or aborted

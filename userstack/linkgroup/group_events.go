@@ -33,6 +33,7 @@ func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 		}
 		// Messages for connections that are gone are normal.
 		if c := g.conns[m.Token]; c != nil {
+			c.onto = l
 			c.recvCDC(now, m)
 		}
 		return

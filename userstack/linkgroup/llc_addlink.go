@@ -198,13 +198,20 @@ func (g *Group) newDevice() {
 }
 
 // wish tells the server of a device without a link, if the group can grow
-// (RFC 7609, section 3.5.5.1.2). It need not answer.
+// (RFC 7609, section 3.5.5.1.2). It need not answer. Linux ends the new link at
+// another of its ports than the link that this comes over does, so that if one
+// gives way it is not that link: the one with the most to move.
 func (g *Group) wish() {
 	d, ok := g.idleDevice()
 	if !ok || !g.canGrow() {
 		return
 	}
-	via := g.bestLink(nil)
+	var via *Link
+	for _, l := range g.activeLinks() {
+		if via == nil || g.traffic(l) > g.traffic(via) {
+			via = l
+		}
+	}
 	if via == nil {
 		return
 	}

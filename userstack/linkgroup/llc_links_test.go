@@ -172,7 +172,7 @@ func TestNewDevice(t *testing.T) {
 	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
 		t.Errorf("types %s", got)
 	}
-	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, ":confirm-link s3:delete-link(1) c3:re:delete-link(1)") {
+	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, ":confirm-link s4:delete-link(3) c4:re:delete-link(3)") {
 		t.Errorf("flow %s", got)
 	}
 	// One more of each changes nothing: two links are enough.

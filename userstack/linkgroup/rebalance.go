@@ -2,7 +2,10 @@
 
 package linkgroup
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // movePause is how long a connection that changes links although its own works
 // waits after its last message was delivered. The peer may look at the new
@@ -47,6 +50,10 @@ func (c *Conn) bound() *Link {
 	}
 	return c.link
 }
+
+// peerLink returns the link that the peer sends over, as far as that can be told:
+// that of its last message, before there was one that of the handshake.
+func (c *Conn) peerLink() *Link { return cmp.Or(c.onto, c.named, c.link) }
 
 // bind sends a connection on its way to another link.
 func (c *Conn) bind(to *Link) {

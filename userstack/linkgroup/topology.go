@@ -88,28 +88,53 @@ func (g *Group) pickDevice() (Device, bool) {
 }
 
 // deviceFor chooses our end of a link to a port of the peer; the zero Endpoint
-// is a port that no link has.
-func (g *Group) deviceFor(peer Endpoint) (Device, bool) {
+// is a port that no link has. Which of two links becomes surplus is decided by
+// that choice: it is to be the one with less to move.
+func (g *Group) deviceFor(peer Endpoint) (dev Device, ok bool) {
 	for _, inUse := range []bool{false, true} {
+		var cost int
 		for _, d := range g.devices {
-			if d.Up && g.usesDevice(d) == inUse && g.useful(d, peer) {
-				return d, true
+			if !d.Up || g.usesDevice(d) != inUse || !g.useful(d, peer) {
+				continue
+			}
+			l := &Link{dev: d, peer: peer}
+			if n := g.traffic(g.surplusOf(append(g.activeLinks(), l), l)); !ok || n < cost {
+				dev, cost, ok = d, n, true
 			}
 		}
+		if ok {
+			break
+		}
 	}
-	return Device{}, false
+	return dev, ok
+}
+
+// traffic says how much a link is used: by each connection that we send on over
+// it, and twice by one that the peer does. A Linux peer that leaves a link which
+// works may send wrong bytes afterwards (docs/interop.md).
+func (g *Group) traffic(l *Link) (n int) {
+	for _, c := range g.conns {
+		if l != nil && c.link == l {
+			n++
+		}
+		if l != nil && c.peerLink() == l {
+			n += 2
+		}
+	}
+	return n
 }
 
 // surplus returns a link other than keep that the group does not need because
 // it has two symmetric ones or more without it, or nil.
-func (g *Group) surplus(keep *Link) *Link {
-	active := g.activeLinks()
-	n := g.symmetric(active)
-	if n < 2 || n == len(active) {
+func (g *Group) surplus(keep *Link) *Link { return g.surplusOf(g.activeLinks(), keep) }
+
+func (g *Group) surplusOf(links []*Link, keep *Link) *Link {
+	n := g.symmetric(links)
+	if n < 2 || n == len(links) {
 		return nil
 	}
-	for _, x := range active {
-		if x != keep && g.symmetric(slices.DeleteFunc(slices.Clone(active), func(l *Link) bool { return l == x })) == n {
+	for _, x := range links {
+		if x != keep && g.symmetric(slices.DeleteFunc(slices.Clone(links), func(l *Link) bool { return l == x })) == n {
 			return x
 		}
 	}

@@ -123,6 +123,46 @@ func TestAsymmetricReplaced(t *testing.T) {
 	}
 }
 
+// TestUnusedLinkGives: when the asymmetric link is replaced, of the two links at
+// the same port the one stays that the peer sends over.
+func TestUnusedLinkGives(t *testing.T) {
+	for _, role := range []Role{Server, Client} {
+		for dev := range 2 {
+			for used := range 2 {
+				s := started(t, 2, 2, links(2))
+				down := device(role, dev)
+				s.dead[down.GID] = true
+				s.group(role).DeviceDown(s.now, dev)
+				s.hosts[role].drain()
+				s.pass(20 * time.Second)
+				id := s.group(Client).Links()[used].id
+				for _, h := range s.hosts {
+					for _, c := range h.g.conns {
+						c.onto = h.g.linkByID(id)
+					}
+				}
+				tap := s.tap
+				s.tap = func(from *host, l *Link, msg []byte) {
+					tap(from, l, msg)
+					if m, err := wire.ParseAddLink(msg); err == nil && from.role == Client && m.QPN == 0 && l.id != id {
+						t.Errorf("%s, device %d: the client's wish came over link %d, not %d", role, dev, l.id, id)
+					}
+				}
+				delete(s.dead, down.GID)
+				s.group(role).DeviceUp(s.now, down)
+				s.hosts[role].drain()
+				s.pass(20 * time.Second)
+				for _, h := range s.hosts {
+					if h.g.Type() != TypeSymmetric || len(h.g.Links()) != 2 || h.g.linkByID(id) == nil {
+						t.Errorf("%s, device %d: %s has %d links, %s, without link %d", role, dev, h.role, len(h.g.Links()), h.g.Type(), id)
+					}
+				}
+				s.finish()
+			}
+		}
+	}
+}
+
 // TestDevicesComeAndGo: whatever happens to the devices, the rules for links
 // hold after each step, and in the end all that is possible is there.
 func TestDevicesComeAndGo(t *testing.T) {
