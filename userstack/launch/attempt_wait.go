@@ -100,7 +100,7 @@ func (a *attempt) decide(n *notif) bool {
 // stirred is called when the program closed the pair, or wrote while the
 // attempt waits for a decision.
 func (a *attempt) stirred() bool {
-	if a.waitFor == needDecide && !hungUp(a.pair.end) {
+	if a.waitFor == needDecide && !pollHup(a.pair.end) {
 		return a.carry()
 	}
 	if a.waitFor == needDecide && a.pair.pending() > 0 {
@@ -162,9 +162,3 @@ func (a *attempt) lostService() bool {
 
 // exists tells whether there is a thread tid.
 func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }
-
-func hungUp(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents&unix.POLLHUP != 0
-}

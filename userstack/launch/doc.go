@@ -51,6 +51,8 @@
 //     most half of what RLIMIT_NOFILE allows it; connections beyond, and
 //     connections that the program has passed on to processes that are not its
 //     descendants, end in an end of file then.
+//   - The launcher ends up to 10 s after the program where it carries bytes
+//     itself, for a peer without SMC, and that peer is slow to read the last.
 //   - A launcher that is killed leaves a program whose trapped calls fail with
 //     ENOSYS; the service resets its SMC connections.
 //   - 32-bit programs on a 64-bit kernel are not trapped at all.

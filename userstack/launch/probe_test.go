@@ -34,6 +34,7 @@ var probes = map[string]func(args []string) error{
 	"closeearly":  probeCloseEarly,
 	"setting":     probeSetting,
 	"urgent":      probeUrgent,
+	"writeandgo":  probeWriteAndGo,
 	"latency":     probeLatency,
 	"nested":      probeNested,
 

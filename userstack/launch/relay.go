@@ -6,13 +6,20 @@ package launch
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/oob"
 )
+
+// lastWords is how long what a program wrote before it ended may take to leave,
+// to a peer that is slow to read.
+const lastWords = 10 * time.Second
 
 // relay makes the launcher itself carry the bytes between the pair and the TCP
 // socket: for a program that was given the pair before it was known that its
@@ -51,14 +58,47 @@ func (c *conn) relayed() {
 		return
 	}
 	defer outer.Close()
+	written := make(chan struct{})
 	stop := context.AfterFunc(c.s.ctx, func() {
+		if inner.hungUp() {
+			select {
+			case <-written:
+			case <-c.s.hurry:
+			case <-time.After(lastWords):
+			}
+		}
 		_ = inner.Close()
 		_ = outer.Close()
 	})
 	defer stop()
+	carryBoth(inner, outer, c.passMark, func() { close(written) })
+}
+
+// carryBoth carries bytes between the program's end and the peer's until both
+// directions are over. It calls written when what the program wrote is out.
+func carryBoth(inner, outer stream, passMark, written func()) {
 	var wg sync.WaitGroup
-	wg.Go(func() { carryBytes(outer, inner, nil) })
-	wg.Go(func() { carryBytes(inner, outer, c.passMark) })
+	wg.Go(func() {
+		defer written()
+		carryBytes(outer, inner, nil)
+	})
+	wg.Go(func() {
+		err := copyBytes(inner, outer, passMark)
+		if errors.Is(err, unix.EPIPE) && !inner.hungUp() {
+			// The program has shut down reading, and may go on writing.
+			_, err = io.Copy(io.Discard, outer)
+		}
+		switch {
+		case err == nil:
+			_ = inner.CloseWrite()
+		case errors.Is(err, unix.EPIPE):
+			// The program has closed. What it wrote before is carried by the
+			// other direction, which is over then.
+		default:
+			_ = inner.Close()
+			_ = outer.Close()
+		}
+	})
 	wg.Wait()
 }
 
@@ -87,6 +127,17 @@ func (s stream) CloseWrite() error {
 		return err
 	}
 	return e
+}
+
+// hungUp reports whether the other end has been closed entirely.
+func (s stream) hungUp() bool {
+	rc, err := s.SyscallConn()
+	if err != nil {
+		return true
+	}
+	up := false
+	err = rc.Control(func(fd uintptr) { up = pollHup(int(fd)) })
+	return up || err != nil
 }
 
 // carryBytes copies until the end of file and passes that on; an error ends

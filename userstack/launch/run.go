@@ -175,7 +175,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	if cfg.Kernel != nil {
 		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
 	} else {
-		s, err = newSupervisor(sctx, listener, cfg.Broker, cmp.Or(cfg.decide, decideTime), log)
+		s, err = newSupervisor(sctx, ctx.Done(), listener, cfg.Broker, cmp.Or(cfg.decide, decideTime), log)
 	}
 	if err != nil {
 		_ = p.Kill()

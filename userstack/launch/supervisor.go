@@ -19,6 +19,7 @@ import (
 // supervisor answers the trapped system calls of one filter tree.
 type supervisor struct {
 	ctx    context.Context
+	hurry  <-chan struct{} // closed when the program is not waited for any more
 	l      *notify
 	broker Broker // nil: everything is native
 	log    *slog.Logger
@@ -43,7 +44,7 @@ type supervisor struct {
 	nLists    atomic.Int64         // len(listeners)
 }
 
-func newSupervisor(ctx context.Context, fd int, b Broker, decide time.Duration, log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, b Broker, decide time.Duration, log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -54,7 +55,7 @@ func newSupervisor(ctx context.Context, fd int, b Broker, decide time.Duration, 
 		return nil, err
 	}
 	s := &supervisor{
-		ctx: ctx, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
+		ctx: ctx, hurry: hurry, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
 		maxKeepers: maxKeepers(),
 		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener),
 	}

@@ -93,6 +93,7 @@ type relay struct {
 	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
 	peerEOF atomic.Bool   // the program is told that the peer sends no more
 	reset   atomic.Bool   // the connection was cut, not closed
+	lost    atomic.Bool   // data came for a program that had gone
 	upRead  chan struct{} // closed once up reads no more of what the program writes
 }
 
@@ -149,6 +150,10 @@ const (
 	// take to go, and orphanLimit how long what it wrote may take to leave.
 	orphanGrace = 200 * time.Millisecond
 	orphanLimit = time.Minute
+
+	// lastWords is how long the connection of a program that has gone takes
+	// what the program wrote, when the peer goes on sending.
+	lastWords = time.Second
 )
 
 // linger waits for the end of a connection whose launcher has gone, and reports
@@ -240,7 +245,7 @@ func (r *relay) up() (reset bool) {
 	r.appUp.Store(true)
 	// After both sides' end of file SO_LINGER makes no reset, as with TCP. Nor
 	// could it be told then whether the program closed or only shut down.
-	if r.linger0.Load() && !r.peerEOF.Load() || lostData(r.app) {
+	if r.linger0.Load() && !r.peerEOF.Load() || r.lost.Load() || lostData(r.app) {
 		_ = r.net.Abort()
 		return true
 	}
@@ -288,7 +293,13 @@ func (r *relay) down() (reset bool) {
 		// This side closed the connection: the program has gone.
 		return false
 	case errors.Is(err, syscall.EPIPE) && hungUp(r.app):
-		// The program is gone and data for it is lost.
+		// The program is gone and data for it is lost. What it wrote before
+		// still goes to a peer that has room for it, as with TCP.
+		r.lost.Store(true)
+		select {
+		case <-r.upRead:
+		case <-time.After(lastWords):
+		}
 		r.appUp.Store(true)
 		r.cut(0)
 		return true

@@ -52,3 +52,23 @@ func TestShutdownReadAndClose(t *testing.T) {
 		t.Error("no reset for the peer")
 	}
 }
+
+// What a program wrote before it closed comes to the peer before the reset that
+// data for the program makes of the close, as with TCP; but not for ever.
+func TestLastWords(t *testing.T) {
+	for _, room := range []bool{true, false} {
+		b := newRelayBed(t, func(b *relayBed) {
+			b.net.full = true
+			b.net.peerSends("nobody reads")
+			b.write("last words")
+			b.close()
+		})
+		// The relay knows by now that nobody reads.
+		time.Sleep(20 * time.Millisecond)
+		if room {
+			b.net.change(func() { b.net.full = false })
+			b.peerGets("last words", true)
+		}
+		b.wantOver(true, false)
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLastWords: what a program wrote before it closed comes to the peer, also
+// when the peer has sent what nobody reads any more.
+func TestLastWords(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 200 {
+		peer, err := net.Dial("tcp4", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		carried, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(peer, "nobody reads"); err != nil {
+			t.Fatal(err)
+		}
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Write(fds[0], []byte("last words")); err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Close(fds[0])
+		inner, err := newStream(fds[1])
+		_ = unix.Close(fds[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := carried.(*net.TCPConn).File()
+		_ = carried.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		outer := stream{f}
+		if err := unix.SetNonblock(int(f.Fd()), true); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			carryBoth(inner, outer, nil, func() {})
+			_ = inner.Close()
+			_ = outer.Close()
+		}()
+		_ = peer.SetDeadline(time.Now().Add(10 * time.Second))
+		got, err := io.ReadAll(peer)
+		if string(got) != "last words" {
+			t.Fatalf("the peer got %q, %v", got, err)
+		}
+		<-done
+		_ = peer.Close()
+	}
+}
+
+// lastBytes is more than a TCP connection takes whose peer does not read: the
+// end of it stands in the pair when the program ends.
+const lastBytes = 4 << 20
+
+// TestProgramGone: what a program wrote before it ended comes to a peer that is
+// slow to read, whoever carries the bytes.
+func TestProgramGone(t *testing.T) {
+	for name, stack := range map[string]*fakeStack{
+		"service": {}, "launcher": {noPeer: true, estDelay: 40 * ms, decide: ms}, "native": {notCandidate: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+			}}
+			l, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			got := make(chan int, 1)
+			go func() {
+				defer close(got)
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+				total, buf := 0, make([]byte, 64<<10)
+				for {
+					n, err := c.Read(buf)
+					total += n
+					if err != nil {
+						got <- total
+						return
+					}
+					time.Sleep(ms)
+				}
+			}()
+			probe(t, stack, "writeandgo", l.Addr().String())
+			if n := <-got; n != lastBytes {
+				t.Errorf("the peer got %d bytes of %d", n, lastBytes)
+			}
+		})
+	}
+}
+
+// probeWriteAndGo connects, writes, and ends.
+func probeWriteAndGo(args []string) error {
+	sa, family, _ := sockaddrOf(args[0])
+	fd, _ := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err := unix.Connect(fd, sa); err != unix.EINPROGRESS {
+		return fmt.Errorf("connect: %v", err)
+	}
+	if err := pollOnce(fd); err != nil {
+		return err
+	}
+	for left := make([]byte, lastBytes); len(left) > 0; {
+		n, err := unix.Write(fd, left)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			time.Sleep(ms)
+		case err != nil:
+			return fmt.Errorf("write: %w", err)
+		default:
+			left = left[n:]
+		}
+	}
+	return nil
+}
+
+// TestStopsReading: a program that has shut down reading goes on writing while
+// the peer sends.
+func TestStopsReading(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	peers, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(peers[0])
+	var ends [2]stream
+	for i, fd := range []int{fds[1], peers[1]} {
+		if ends[i], err = newStream(fd); err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Close(fd)
+	}
+	if err := unix.Shutdown(fds[0], unix.SHUT_RD); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		carryBoth(ends[0], ends[1], nil, func() {})
+		_ = ends[0].Close()
+		_ = ends[1].Close()
+	}()
+	limit := unix.Timeval{Sec: 10}
+	for _, fd := range []int{fds[0], peers[0]} {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, 100)
+	for range 3 {
+		if _, err := unix.Write(peers[0], []byte("nobody reads")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Write(fds[0], []byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := unix.Read(peers[0], buf); err != nil || string(buf[:n]) != "still here" {
+			t.Fatalf("the peer got %q, %v", buf[:max(n, 0)], err)
+		}
+	}
+	for _, fd := range []int{fds[0], peers[0]} {
+		if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := unix.Read(peers[0], buf); n != 0 || err != nil {
+		t.Fatalf("at the end the peer got %q, %v", buf[:max(n, 0)], err)
+	}
+	<-done
+}
