@@ -62,7 +62,7 @@ var plantedBugs = []plantedBug{
 }
 
 // plantedSeeds is how many seeds may go by before a bug is caught.
-const plantedSeeds = 1000
+const plantedSeeds = 3000
 
 var (
 	simCaught  = regexp.MustCompile(`(?m)seed (\d+) \((\w+)\): (.*)$`)
