@@ -281,9 +281,15 @@ func (g *Group) linkTo(peer Endpoint) *Link {
 // bestLink returns the active link with the fewest connections other than
 // not, or nil.
 func (g *Group) bestLink(not *Link) *Link {
+	return g.leastUsed(func(l *Link) bool { return l != not })
+}
+
+// leastUsed returns the active link with the fewest connections of those that
+// ok takes, or nil.
+func (g *Group) leastUsed(ok func(*Link) bool) *Link {
 	var best *Link
 	for _, l := range g.links {
-		if l != not && l.state == LinkActive && (best == nil || l.conns < best.conns) {
+		if l.state == LinkActive && ok(l) && (best == nil || l.conns < best.conns) {
 			best = l
 		}
 	}

@@ -223,12 +223,7 @@ type bye struct {
 // C.7.1).
 func (g *Group) sendBye() {
 	b := &g.bye
-	b.via = nil
-	for _, l := range g.links {
-		if l.state == LinkActive && !b.tried[l.slot] && (b.via == nil || l.conns < b.via.conns) {
-			b.via = l
-		}
-	}
+	b.via = g.leastUsed(func(l *Link) bool { return !b.tried[l.slot] })
 	if b.via == nil {
 		g.die(g.deadErr)
 		return

@@ -81,16 +81,10 @@ func (g *Group) startAdd() {
 // there is such a one. Linux takes a link that ends at the port of the carrier
 // for asymmetric, and rejects that where it has an asymmetric one.
 func (g *Group) carrier(dev Device) *Link {
-	var best *Link
-	for _, l := range g.links {
-		if l.state == LinkActive && l.dev.ID != dev.ID && (best == nil || l.conns < best.conns) {
-			best = l
-		}
+	if l := g.leastUsed(func(l *Link) bool { return l.dev.ID != dev.ID }); l != nil {
+		return l
 	}
-	if best == nil {
-		best = g.bestLink(nil)
-	}
-	return best
+	return g.bestLink(nil)
 }
 
 // sendAddLink sends our end of the link to add; in version 2 with our RTokens

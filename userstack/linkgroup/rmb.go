@@ -248,13 +248,7 @@ func (g *Group) peerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
 // linkWith returns the active link with the fewest connections over which an RMB
 // of the peer can be written to, or nil.
 func (g *Group) linkWith(t *rtoken) *Link {
-	var best *Link
-	for _, l := range g.links {
-		if l.state == LinkActive && t.on(l) && (best == nil || l.conns < best.conns) {
-			best = l
-		}
-	}
-	return best
+	return g.leastUsed(t.on)
 }
 
 func (g *Group) findRToken(l *Link, rkey uint32) *rtoken {
