@@ -193,30 +193,39 @@ func TestScriptedServer(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				ct, st := b.tcp()
 				t.Cleanup(func() { st.Close(); ct.Close() })
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					tt.play(t, scripted{t, st})
-				}()
-				start := time.Now()
-				c, err := b.client.Client(context.Background(), ct)
-				if err == nil {
-					c.Close()
-					t.Fatal("no error")
-				}
-				if d := time.Since(start); d > 15*time.Second {
-					t.Errorf("took %v", d)
-				}
-				<-done
-				if tt.want != nil {
-					tt.want(t, err, ct)
-				}
-				time.Sleep(10 * time.Second)
-				if len(groups(b.client)) != 0 {
-					t.Error("a link group is left")
-				}
+				rendezvousFails(t, b.client, b.client.Client, ct, st, tt.play, tt.want)
 			})
 		})
+	}
+}
+
+// rendezvousFails plays the peer of a rendezvous, which is Client or Server of
+// stack. It must fail in time, as want wants it if there is one, and leave no
+// link group.
+func rendezvousFails(t *testing.T, stack *Stack, rendezvous func(context.Context, TCPConn) (*Conn, error), own, peer *simfabric.TCPConn,
+	play func(*testing.T, scripted), want func(*testing.T, error, *simfabric.TCPConn)) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		play(t, scripted{t, peer})
+	}()
+	start := time.Now()
+	c, err := rendezvous(context.Background(), own)
+	if err == nil {
+		c.Close()
+		t.Fatal("no error")
+	}
+	if d := time.Since(start); d > 15*time.Second {
+		t.Errorf("took %v", d)
+	}
+	<-done
+	if want != nil {
+		want(t, err, own)
+	}
+	time.Sleep(10 * time.Second)
+	if len(groups(stack)) != 0 {
+		t.Error("a link group is left")
 	}
 }
 
@@ -325,26 +334,7 @@ func TestScriptedClient(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				ct, st := b.tcp()
 				t.Cleanup(func() { st.Close(); ct.Close() })
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					tt.play(t, scripted{t, ct})
-				}()
-				start := time.Now()
-				s, err := b.server.Server(context.Background(), st)
-				if err == nil {
-					s.Close()
-					t.Fatal("no error")
-				}
-				if d := time.Since(start); d > 15*time.Second {
-					t.Errorf("took %v", d)
-				}
-				<-done
-				tt.want(t, err, st)
-				time.Sleep(10 * time.Second)
-				if len(groups(b.server)) != 0 {
-					t.Error("a link group is left")
-				}
+				rendezvousFails(t, b.server, b.server.Server, st, ct, tt.play, tt.want)
 				// The place of the first contact is free again.
 				ct.Close()
 				st.Close()

@@ -32,6 +32,14 @@ func (a *attempt) connectHere() {
 
 // smc hands the pair to the service.
 func (a *attempt) smc() bool {
+	if !a.drained() {
+		return a.failed(unix.ECONNABORTED)
+	}
+	return a.attach()
+}
+
+// drained takes the junk out of the pair.
+func (a *attempt) drained() bool {
 	app := a.program()
 	err := a.pair.drain(app)
 	if app >= 0 {
@@ -39,9 +47,8 @@ func (a *attempt) smc() bool {
 	}
 	if err != nil {
 		a.s.log.Warn("cannot drain a socketpair", "err", err)
-		return a.failed(unix.ECONNABORTED)
 	}
-	return a.attach()
+	return err == nil
 }
 
 // attach reports success and passes the service's end of the drained pair.
@@ -90,13 +97,7 @@ func (a *attempt) native(carry func() bool) bool {
 			a.n = nil
 		}
 	}
-	app := a.program()
-	err := a.pair.drain(app)
-	if app >= 0 {
-		_ = unix.Close(app)
-	}
-	if err != nil {
-		a.s.log.Warn("cannot drain a socketpair", "err", err)
+	if !a.drained() {
 		return a.failed(unix.ECONNABORTED)
 	}
 	if a.n != nil {

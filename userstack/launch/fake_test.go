@@ -233,10 +233,7 @@ func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker
 		pause(ctx, f.closeDelay)
 		return
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() { carryBytes(outer, inner, nil) })
-	wg.Go(func() { carryBytes(inner, outer, func() { _ = c.PassMark(ctx) }) })
-	wg.Wait()
+	carryBoth(inner, outer, func() { _ = c.PassMark(ctx) }, func() {})
 }
 
 func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, level, name int, value []byte) error {

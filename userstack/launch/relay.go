@@ -75,12 +75,18 @@ func (c *conn) relayed() {
 }
 
 // carryBoth carries bytes between the program's end and the peer's until both
-// directions are over. It calls written when what the program wrote is out.
+// directions are over: an end of file is passed on, an error ends both. It calls
+// written when what the program wrote is out.
 func carryBoth(inner, outer stream, passMark, written func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer written()
-		carryBytes(outer, inner, nil)
+		if err := copyBytes(outer, inner, nil); err != nil {
+			_ = outer.Close()
+			_ = inner.Close()
+			return
+		}
+		_ = outer.CloseWrite()
 	})
 	wg.Go(func() {
 		err := copyBytes(inner, outer, passMark)
@@ -140,18 +146,8 @@ func (s stream) hungUp() bool {
 	return up || err != nil
 }
 
-// carryBytes copies until the end of file and passes that on; an error ends
-// both directions. passMark is what to has to do before another urgent byte.
-func carryBytes(to, from stream, passMark func()) {
-	if err := copyBytes(to, from, passMark); err != nil {
-		_ = to.Close()
-		_ = from.Close()
-		return
-	}
-	_ = to.CloseWrite()
-}
-
-// copyBytes carries urgent bytes as such.
+// copyBytes copies until the end of file, urgent bytes as such. passMark is what
+// to has to do before another urgent byte.
 func copyBytes(to, from stream, passMark func()) error {
 	dst, err := oob.New(to)
 	if err != nil {
