@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make demo      two hosts, a web server, a client: SMC-R at work (root)
-# make test      everything that must pass before a change goes in (root)
+# make test      lint, unit tests, simulation, end-to-end tests: some minutes (root)
+# make test-all  the rest: other architectures, Linux kernels in QEMU (root)
 # make help      the other targets
 
 GO       ?= go
@@ -24,12 +25,14 @@ COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 # The end-to-end tests measure time and run alone, after all other packages.
 E2E          = ./internal/e2e/...
 # Packages that boot Linux kernels: one at a time, with so many of their tests
-# side by side, or they starve each other.
+# side by side, or they starve each other. Those of PARTLY have other tests too,
+# which make test runs.
 GUESTS      ?= 2
-KERNEL       = ./internal/cli ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop ./internal/run
+KERNEL       = ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop
+PARTLY       = ./internal/cli ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test lint cross race sim plant kernel e2e fuzz soak bench bench-rdma demo guest generate test-tools clean
+.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak bench bench-rdma demo guest generate test-tools test-tools-all clean
 
 all: build
 
@@ -38,7 +41,8 @@ help:
 	  'build      bin/smcr, static' \
 	  'install    PREFIX=$(PREFIX) DESTDIR= COMPAT=yes|no' \
 	  'uninstall  the inverse, same variables' \
-	  'test       tools, lint, cross-compilation, all tests with the race detector' \
+	  'test       tools, lint, tests with the race detector, simulation, end-to-end' \
+  'test-all   what test leaves out: other architectures, Linux kernels in QEMU' \
 	  'lint       gofmt, go vet, staticcheck, generated files' \
 	  'cross      build and vet for arm64 and s390x' \
 	  'race       unit tests only, race detector on' \
@@ -69,7 +73,9 @@ uninstall:
 	$(say) 'uninstall from $(DESTDIR)$(PREFIX)'
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install uninstall $(COMPAT_NAMES)
 
-test: test-tools lint cross race sim kernel e2e
+test: test-tools lint race sim e2e
+
+test-all: test-tools-all cross kernel
 
 lint:
 	$(say) 'gofmt'
@@ -90,13 +96,13 @@ cross:
 	done
 
 race:
-	$(say) 'go test -race, all packages but those that boot kernels and the end-to-end tests'
+	$(say) 'go test -race, without kernels in QEMU and the end-to-end tests'
 	@pkgs=$$($(GO) list ./... | grep -v -e '/internal/e2e' $$($(GO) list $(KERNEL) | sed 's/^/-e ^/;s/$$/$$/')) && \
-	  CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TESTTIMEOUT) $$pkgs
+	  CGO_ENABLED=1 $(GO) test -race -short -shuffle=on -timeout $(TESTTIMEOUT) $$pkgs
 
 kernel:
 	$(say) 'go test -race, with real Linux kernels in QEMU'
-	@CGO_ENABLED=1 $(GO) test -race -p 1 -parallel $(GUESTS) -timeout $(TESTTIMEOUT) $(KERNEL)
+	@CGO_ENABLED=1 $(GO) test -race -p 1 -parallel $(GUESTS) -timeout $(TESTTIMEOUT) $(KERNEL) $(PARTLY)
 
 e2e:
 	$(say) 'go test, end-to-end: unmodified programs on two hosts'
@@ -148,6 +154,10 @@ generate:
 test-tools:
 	$(say) 'programs that the tests use'
 	@scripts/setup-test-tools test
+
+test-tools-all:
+	$(say) 'programs that the tests use, those with kernels too'
+	@scripts/setup-test-tools test-all
 
 clean:
 	$(say) 'clean'

@@ -18,6 +18,7 @@ import (
 // real kernel, on two hosts with soft-RoCE.
 func TestKernel(t *testing.T) {
 	t.Parallel() // mostly waits for the guests
+	guest.SkipShort(t)
 	if err := guest.Available(); err != nil {
 		guest.Check(t, err)
 	}

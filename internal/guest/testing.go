@@ -14,6 +14,7 @@ import (
 // environment says CI=true.
 func New(t testing.TB, cfg Config) *Guest {
 	t.Helper()
+	SkipShort(t)
 	g, err := Boot(t.Context(), cfg)
 	Check(t, err)
 	closeAfter(t, g)
@@ -23,11 +24,20 @@ func New(t testing.TB, cfg Config) *Guest {
 // Pair boots two guests as [BootPair] does, that the test owns, see [New].
 func Pair(t testing.TB) (a, b *Guest) {
 	t.Helper()
+	SkipShort(t)
 	a, b, err := BootPair(t.Context(), Config{})
 	Check(t, err)
 	closeAfter(t, a)
 	closeAfter(t, b)
 	return a, b
+}
+
+// SkipShort skips a test that boots guests where only short ones are wanted.
+func SkipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots a Linux kernel: run `sudo make test-all`")
+	}
 }
 
 // Check ends a test at the error of a boot: it skips the test when the machine

@@ -32,6 +32,7 @@ type node struct {
 // TestGuest runs programs over the SMC of a live kernel, in two guests that a
 // wire joins.
 func TestGuest(t *testing.T) {
+	guest.SkipShort(t)
 	a, b := nodes(t)
 	t.Run("launcher", func(t *testing.T) { launcherTests(t, a) })
 	t.Run("no device", func(t *testing.T) { noDevice(t, a) })
