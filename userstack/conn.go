@@ -32,7 +32,8 @@ type Conn struct {
 	ready        chan error // outcome of announcing the RMB, buffered
 	rwake, wwake chan struct{}
 	uwake        chan struct{} // urgent data, for the application
-	rmu, wmu     sync.Mutex    // one reader, one writer at a time
+	carrier      atomic.Pointer[carrier]
+	rmu, wmu     sync.Mutex // one reader, one writer at a time
 	rdl, wdl     deadline
 	closed       atomic.Bool   // Close or Abort was called
 	lingerZero   atomic.Bool   // Close resets
@@ -74,6 +75,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
 	}
+	c.rdl.passed, c.wdl.passed = c.kick, c.kick
 	count := func(dir stats.Direction, size int, reused bool) {
 		if reused {
 			s.stats.BufferReuse(dir, size)
@@ -156,6 +158,7 @@ func (c *Conn) ended(err error) {
 			_ = c.tcp.SetLinger(0)
 		}
 		close(c.done)
+		c.kick()
 		_ = c.tcp.Close()
 	})
 }
@@ -213,6 +216,7 @@ func (c *Conn) Close() error {
 	})
 	wake(c.rwake)
 	wake(c.wwake)
+	c.kick()
 	return nil
 }
 
@@ -224,6 +228,7 @@ func (c *Conn) Abort() error {
 	c.shut(c.core.Abort)
 	wake(c.rwake)
 	wake(c.wwake)
+	c.kick()
 	return nil
 }
 

@@ -121,6 +121,10 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	defer c.rmu.Unlock()
 	uw, _ := w.(UrgentWriter)
 	for {
+		moved, err := c.carryOut(w)
+		if total += moved; err != nil {
+			return total, os.NewSyscallError("write", err)
+		}
 		if err := c.barred(&c.rdl); err != nil {
 			return total, c.opError("read", err)
 		}
@@ -261,6 +265,12 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	defer c.wmu.Unlock()
 	ur, _ := r.(UrgentReader)
 	for {
+		moved, err := c.carryIn(r)
+		if total += moved; err == io.EOF {
+			return total, nil
+		} else if err != nil {
+			return total, os.NewSyscallError("read", err)
+		}
 		a, _, err := c.space(true)
 		if err != nil {
 			return total, err

@@ -12,6 +12,8 @@ type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	ch    chan struct{} // closed when the deadline has passed
+
+	passed func() // called when it has passed; may be nil
 }
 
 func makeDeadline() deadline { return deadline{ch: make(chan struct{})} }
@@ -41,11 +43,21 @@ func (d *deadline) set(t time.Time) {
 			d.ch = make(chan struct{})
 		}
 		ch := d.ch
-		d.timer = time.AfterFunc(dur, func() { close(ch) })
+		d.timer = time.AfterFunc(dur, func() {
+			close(ch)
+			d.tell()
+		})
 		return
 	}
 	if !passed {
 		close(d.ch)
+		d.tell()
+	}
+}
+
+func (d *deadline) tell() {
+	if d.passed != nil {
+		d.passed()
 	}
 }
 

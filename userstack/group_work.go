@@ -156,10 +156,12 @@ func (g *group) notify(a *linkgroup.Action) {
 	case linkgroup.ActWakeRead:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
 			wake(c.rwake)
+			c.kick()
 		}
 	case linkgroup.ActWakeWrite:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
 			wake(c.wwake)
+			c.kick()
 		}
 	case linkgroup.ActWakeUrgent:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {

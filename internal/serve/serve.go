@@ -20,6 +20,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
+	"smcr/userstack/engine"
 	"smcr/userstack/service"
 )
 
@@ -72,6 +73,9 @@ func run(ctx context.Context, o *Options) error {
 	}
 	s, err := service.New(cfg)
 	if err != nil {
+		if cfg.Engine != nil {
+			err = errors.Join(err, cfg.Engine.Close())
+		}
 		return err
 	}
 	conf := &configurator{path: o.Config, ctl: s.Stack().Control(), log: cfg.Log}
@@ -111,8 +115,16 @@ func (o *Options) config() (service.Config, error) {
 	default:
 		return service.Config{}, fmt.Errorf("no RoCE version %q: v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
+	var loop *engine.Loop
+	if os.Getenv("SMCR_ENGINE") != "off" {
+		var err error
+		if loop, err = engine.New(engine.DefaultSpin); err != nil {
+			return service.Config{}, err
+		}
+		opts = append(opts, softroce.WithPoller(loop))
+	}
 	return service.Config{
-		Log: log, IdleTimeout: o.IdleTimeout,
+		Log: log, Engine: loop, IdleTimeout: o.IdleTimeout,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,

@@ -54,6 +54,7 @@ type Device struct {
 
 	// Used by the receive goroutine alone.
 	pending []*qp
+	sendq   *sendQueue // nil without a Poller
 
 	drops dropCounters
 }
@@ -77,6 +78,10 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 		events: make(chan rdmaverbs.AsyncEvent, numEvents),
 	}
 	d.setInfo(info)
+	if c.poller != nil {
+		d.sendq = &sendQueue{}
+		d.sendq.schedule = c.poller.AtEnd(d.sendRound)
+	}
 	d.timers = newTimers(d.now, (*qp).expire)
 	if err := w.start(d.receive); err != nil {
 		d.timers.close()
@@ -347,6 +352,15 @@ func (d *Device) deliver(pkts []inbound) {
 
 // answer lets each pending queue pair send a batch.
 func (d *Device) answer() {
+	if d.sendq != nil {
+		for _, q := range d.pending {
+			q.queued = false
+			d.sendq.add(q)
+		}
+		clear(d.pending)
+		d.pending = d.pending[:0]
+		return
+	}
 	keep := d.pending[:0]
 	for _, q := range d.pending {
 		q.mu.Lock()

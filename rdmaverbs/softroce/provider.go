@@ -41,6 +41,7 @@ type config struct {
 	maxQP   int
 	window  windowLimit
 	log     *slog.Logger
+	poller  Poller // nil: goroutines
 
 	siblings *siblings // of the provider
 }

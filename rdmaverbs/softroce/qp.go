@@ -31,6 +31,7 @@ type qp struct {
 
 	// queued is used by the receive goroutine alone.
 	queued bool
+	toSend bool      // guarded by dev.sendq.mu
 	bye    *departed // set when closed, if the peer is to be told of it
 }
 
@@ -298,7 +299,9 @@ func (q *qp) PostSend(wrs ...rdmaverbs.SendWR) (int, error) {
 		}
 		n++
 	}
-	q.pump(-1)
+	if !q.later() {
+		q.pump(-1)
+	}
 	return n, err
 }
 

@@ -42,6 +42,7 @@ type netWire struct {
 	ll       *llPort     // likewise
 	watch    io.Closer
 	loop     *loop
+	poller   Poller // nil: a goroutine for each socket
 	stats    wireCounters
 
 	one sync.Mutex // one goroutine at a time is in handler
@@ -109,7 +110,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, nil, err
 	}
-	w := &netWire{log: c.log, siblings: c.siblings, index: info.Index, loopback: info.loopback, loop: newLoop(), quit: make(chan struct{})}
+	w := &netWire{log: c.log, siblings: c.siblings, index: info.Index, loopback: info.loopback, poller: c.poller, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			w.release()
@@ -269,20 +270,42 @@ func (w *netWire) start(h handler) error {
 	w.h = h
 	serial := w.hand
 	if w.v1 != nil {
-		w.receivers.Go(func() { w.receiveV1(serial) })
+		if err := w.read(w.v1.sock, w.ringReader(w.v1, serial)); err != nil {
+			return err
+		}
 	}
 	w.receivers.Go(func() { w.loop.run(w.quit, serial, &w.stats, w.self.Load) })
 	if w.v2 != nil {
 		for family, s := range w.v2.sock {
-			if s != nil {
-				w.receivers.Go(func() { w.receiveV2(family, serial) })
+			if s == nil {
+				continue
+			}
+			if err := w.read(s, w.udpReader(family, serial)); err != nil {
+				return err
 			}
 		}
 		if w.siblings != nil {
 			w.siblings.add(w)
 		}
-		w.ll.started(func() { w.receivers.Go(func() { w.receiveLL(serial) }) })
+		w.ll.started(func() {
+			if err := w.read(w.ll.sock, w.ringReader(w.ll.packetPort, serial)); err != nil {
+				w.log.Error("the default GID receives nothing over RoCE version 2", "err", err)
+			}
+		})
 	}
+	return nil
+}
+
+// read calls take, again as long as it returns true, when s is readable: in the
+// poller, or in a goroutine of its own.
+func (w *netWire) read(s *socket, take func() bool) error {
+	if w.poller != nil {
+		return s.watch(w.poller, &w.stopping, take)
+	}
+	if err := s.pollable(); err != nil {
+		return err
+	}
+	w.receivers.Go(func() { s.whenReadable(&w.stopping, take) })
 	return nil
 }
 
@@ -333,12 +356,11 @@ func (w *netWire) release() {
 	}
 }
 
-// receiveV1 hands version 1 packets to h until close.
-func (w *netWire) receiveV1(h handler) { w.receiveRing(w.v1, h) }
-
-func (w *netWire) receiveRing(p *packetPort, h handler) {
+// ringReader returns a function that hands packets of a packet socket to h, and
+// reports whether there may be more.
+func (w *netWire) ringReader(p *packetPort, h handler) func() bool {
 	rx := newRxBatch()
-	p.sock.whenReadable(&w.stopping, func() bool {
+	return func() bool {
 		n := p.take(rx, w.self.Load(), &w.stats)
 		if len(rx.in) > 0 {
 			h(rx.in)
@@ -346,16 +368,14 @@ func (w *netWire) receiveRing(p *packetPort, h handler) {
 		}
 		p.free(n)
 		return n > 0
-	})
+	}
 }
 
-// receiveV2 hands version 2 packets over IPv4 or IPv6 to h until close.
-func (w *netWire) receiveV2(family int, h handler) {
+// udpReader does so for version 2 packets over IPv4 or IPv6.
+func (w *netWire) udpReader(family int, h handler) func() bool {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()
-	w.v2.sock[family].whenReadable(&w.stopping, func() bool {
-		return w.take(family, rx, h)
-	})
+	return func() bool { return w.take(family, rx, h) }
 }
 
 // rxBatch is the reused memory of one batch of received packets.

@@ -138,9 +138,6 @@ func (l *llPort) filter(to rdmaverbs.GID) error {
 	return nil
 }
 
-// receiveLL hands packets of the port to h until close.
-func (w *netWire) receiveLL(h handler) { w.receiveRing(w.ll.packetPort, h) }
-
 // parseV2 checks the frame in a slot, as parseV1 does.
 func (p *packetPort) parseV2(s []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64) {
 	eth, b, drop := p.frame(s, c)

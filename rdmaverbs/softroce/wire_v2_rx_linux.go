@@ -54,7 +54,7 @@ func (r *udpRx) receive(fd int) int {
 		h.SetControllen(udpControl)
 	}
 	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs)),
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs)),
 			udpMsgs, unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:

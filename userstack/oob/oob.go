@@ -16,6 +16,7 @@ type Socket struct {
 	// that the other end may not have got to yet; see the function of that name.
 	PassMark func()
 
+	conn   syscall.Conn
 	rc     syscall.RawConn
 	marked bool // an urgent byte was written
 
@@ -40,7 +41,7 @@ func New(c syscall.Conn) (*Socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Socket{rc: rc}
+	s := &Socket{conn: c, rc: rc}
 	s.read, s.write = s.tryRead, s.tryWrite
 	var serr error
 	if err := rc.Control(func(fd uintptr) {
@@ -50,6 +51,9 @@ func New(c syscall.Conn) (*Socket, error) {
 	}
 	return s, os.NewSyscallError("setsockopt", serr)
 }
+
+// Conn returns what the socket was made of.
+func (s *Socket) Conn() syscall.Conn { return s.conn }
 
 // ReadMark reads as an io.Reader does, but never on behind an urgent byte:
 // urgent says that the last byte read is one. The error at the end of the

@@ -20,6 +20,7 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/engine"
 )
 
 var _ broker.Handler = (*Service)(nil)
@@ -204,7 +205,7 @@ func dropEnd(end *broker.Descriptor) {
 // relay runs a relay until the program is through with the connection.
 func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) {
 	h := hold(c, sock)
-	app, err := takeUnix(end)
+	app, err := s.takeEnd(end)
 	if err != nil {
 		s.log.Error("take the program's connection", "err", err)
 		_ = n.Abort()
@@ -311,6 +312,27 @@ func keepOptions(sock *broker.Descriptor) (restore func()) {
 
 // takeUnix makes a net.UnixConn of the service's end of a pair, which it closes
 // unless it fails.
+// takeEnd takes over a program's end, into the engine if there is one.
+func (s *Service) takeEnd(end *broker.Descriptor) (programEnd, error) {
+	loop := s.cfg.Engine
+	if loop == nil {
+		return takeUnix(end)
+	}
+	fd, err := end.Dup()
+	if err != nil {
+		return nil, fmt.Errorf("service: take a program's end: %w", err)
+	}
+	if err = unix.SetNonblock(fd, true); err == nil {
+		var app *engine.Socket
+		if app, err = loop.NewSocket(fd); err == nil {
+			_ = end.Close()
+			return app, nil
+		}
+	}
+	unix.Close(fd)
+	return nil, fmt.Errorf("service: take a program's end: %w", err)
+}
+
 func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
 	fd, err := end.Dup()
 	if err != nil {

@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/engine"
 	"smcr/userstack/oob"
 )
 
@@ -63,6 +65,30 @@ func (t tcpStream) Abort() error {
 
 func (t tcpStream) Done() <-chan struct{} { return nil }
 
+// programEnd is the service's end of a program's socketpair: a *net.UnixConn, or
+// an *engine.Socket.
+type programEnd interface {
+	syscall.Conn
+	SetReadDeadline(t time.Time) error
+	CloseWrite() error
+	Close() error
+}
+
+// attach lets the engine carry the bytes where it watches the program's end, and
+// detach ends that.
+func (r *relay) attach() {
+	sock, _ := r.app.(*engine.Socket)
+	if c, ok := r.net.(*userstack.Conn); ok && sock != nil {
+		c.Attach(sock)
+	}
+}
+
+func (r *relay) detach() {
+	if c, ok := r.net.(*userstack.Conn); ok {
+		c.Detach()
+	}
+}
+
 // relay carries bytes between the program's end of a socketpair and the
 // network until both directions are over, and maps the ways to end onto each
 // other:
@@ -81,7 +107,7 @@ func (t tcpStream) Done() <-chan struct{} { return nil }
 // broken is called before the program's end is cut, so that it sees a reset
 // and not an end of file.
 type relay struct {
-	app      *net.UnixConn
+	app      programEnd
 	net      stream
 	linger0  *atomic.Bool
 	broken   func(syscall.Errno)
@@ -107,6 +133,7 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 		return true
 	}
 	r.data.PassMark = r.passMark
+	r.attach()
 	r.upRead = make(chan struct{})
 	done := make(chan struct{})
 	watcher := make(chan struct{})
@@ -140,6 +167,7 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 	wg.Wait()
 	close(done)
 	<-watcher
+	r.detach()
 	_ = r.net.Close()
 	_ = r.app.Close()
 	return r.reset.Load()
@@ -192,6 +220,7 @@ func (r *relay) linger(stop, done <-chan struct{}) bool {
 func (r *relay) cut(errno syscall.Errno) {
 	r.once.Do(func() {
 		_ = r.net.Abort()
+		r.detach()
 		if !r.appUp.Load() {
 			r.reset.Store(true)
 			// What the launcher puts into the pair makes the end a reset, but
@@ -209,7 +238,7 @@ func (r *relay) cut(errno syscall.Errno) {
 
 // letGo tells a launcher whose session has ended, and which Broken does not
 // reach any more, that it may make a reset of the program's end itself.
-func letGo(app *net.UnixConn) {
+func letGo(app programEnd) {
 	if rc, err := app.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
 	}
@@ -312,7 +341,7 @@ func (r *relay) down() (reset bool) {
 // hungUp reports whether the program has closed its end entirely, as opposed
 // to having shut down writing. Once this side has shut down writing too there
 // is no difference any more: nothing is left to be carried.
-func hungUp(c *net.UnixConn) bool {
+func hungUp(c programEnd) bool {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return true
@@ -333,7 +362,7 @@ func pollHup(fd int) bool {
 // lostData reports whether the program, which has closed its end, left
 // something unread. A read tells: it waits for a close that is half done,
 // which SO_ERROR does not.
-func lostData(c *net.UnixConn) bool {
+func lostData(c programEnd) bool {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return false

@@ -15,6 +15,7 @@ import (
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/engine"
 )
 
 // RunSocket is the abstract unix socket at which launchers find the service
@@ -27,6 +28,9 @@ var ErrRunning = errors.New("a stack is already running in this network namespac
 // Config configures a Service.
 type Config struct {
 	Stack userstack.Config
+	// Engine carries the programs' bytes, if it is not nil. The devices of Stack
+	// should have it as their poller. Run closes it at its end.
+	Engine *engine.Loop
 	// IdleTimeout ends Run after this long without launcher and connection.
 	// Zero means never.
 	IdleTimeout time.Duration
@@ -182,5 +186,9 @@ loop:
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
-	return errors.Join(err, s.stack.Close())
+	err = errors.Join(err, s.stack.Close())
+	if s.cfg.Engine != nil {
+		err = errors.Join(err, s.cfg.Engine.Close())
+	}
+	return err
 }

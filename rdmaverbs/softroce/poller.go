@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import "sync"
+
+// A Poller runs the packet I/O of devices on one thread, in rounds: it reads
+// what has arrived, has others act on it, and then has the devices send. Its
+// functions are called one at a time.
+type Poller interface {
+	// WatchReadable calls take while fd is readable. The function that it
+	// returns ends that, while fd is still open; a call may be under way then.
+	WatchReadable(fd int, take func()) (stop func(), err error)
+	// AtEnd returns a function that has send called once, at the end of the
+	// present round or the next. Any goroutine may call it.
+	AtEnd(send func()) (schedule func())
+}
+
+// WithPoller has the sockets of devices read, and their packets sent, by p
+// instead of by goroutines. What is posted within a round leaves in as few
+// system calls as possible at its end. p must outlive the devices.
+func WithPoller(p Poller) Option { return func(c *config) { c.poller = p } }
+
+// sendQueue holds the queue pairs of a device with a Poller that have something
+// to send.
+type sendQueue struct {
+	schedule func()
+
+	mu  sync.Mutex
+	in  []*qp
+	out []*qp // used by the poller's thread alone
+}
+
+// add has q send at the end of the round. No lock of q is held.
+func (s *sendQueue) add(q *qp) {
+	s.mu.Lock()
+	if !q.toSend {
+		q.toSend = true
+		s.in = append(s.in, q)
+		if len(s.in) == 1 {
+			s.schedule()
+		}
+	}
+	s.mu.Unlock()
+}
+
+// take returns the queue pairs added since the last call.
+func (s *sendQueue) take() []*qp {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in, s.out = s.out[:0], s.in
+	for _, q := range s.out {
+		q.toSend = false
+	}
+	return s.out
+}
+
+// sendRound lets each queue pair that has something to send do so, a batch at a
+// time in turns.
+func (d *Device) sendRound() {
+	qs := d.sendq.take()
+	for left := len(qs); left > 0; {
+		left = 0
+		for i, q := range qs {
+			if q == nil {
+				continue
+			}
+			q.mu.Lock()
+			if q.pump(1) {
+				left++
+			} else {
+				qs[i] = nil
+			}
+		}
+	}
+}
+
+// later leaves the sending to the end of the poller's round, if the device has
+// one. q.mu is held, and dropped if so.
+func (q *qp) later() bool {
+	if q.dev.sendq == nil {
+		return false
+	}
+	q.ep.settle()
+	ready := q.ep.ready()
+	q.unlock()
+	if ready {
+		q.dev.sendq.add(q)
+	}
+	return true
+}

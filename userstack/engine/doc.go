@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine is an event loop on one locked OS thread: the sockets of a
+// stack's devices and of its programs are served by it, each round in the same
+// order, without a goroutine to wake in between.
+//
+// A round has three parts:
+//
+//  1. what epoll reports: devices are read, and the protocol handles what came;
+//  2. tasks ([Loop.Task]): programs are written to and read from;
+//  3. last tasks ([Loop.LastTask]): devices send what the first two parts made
+//     ready, acknowledgements and data together.
+//
+// The loop sleeps in epoll when a round had nothing to do. After activity it
+// looks again for a short while, and yields the core meanwhile, because the next
+// packet is usually near and waking a thread takes longer than that.
+//
+// # Concurrency
+//
+// All functions given to a Loop run on its thread, one at a time, and must not
+// block. The methods of Loop, Task and Watch may be called from any goroutine,
+// and from these functions too. No privileges.
+package engine

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a non-blocking stream socket that the loop watches in place of Go's
+// poller, which would be woken for each packet too. Its SyscallConn works as
+// that of a *net.UnixConn.
+type Socket struct {
+	loop *Loop
+	w    *Watch
+
+	mu       sync.Mutex
+	fd       int
+	changed  sync.Cond // on mu: what follows has changed
+	in, out  uint64    // counts of the events for reading and for writing
+	waiting  int       // calls of RawConn that wait
+	refs     int       // calls that use fd
+	closed   bool
+	deadline time.Time // for reading; only ones in the past
+	hook     func(events uint32)
+}
+
+// NewSocket takes over fd, a non-blocking socket, unless it fails.
+func (l *Loop) NewSocket(fd int) (*Socket, error) {
+	s := &Socket{loop: l, fd: fd}
+	s.changed.L = &s.mu
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	s.w, err = l.Watch(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLPRI|unix.EPOLLET&0xffffffff, s.event)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Loop returns the loop that watches the socket.
+func (s *Socket) Loop() *Loop { return s.loop }
+
+// Hook has f called in the loop with each event of the socket, as of
+// epoll_ctl(2), edge-triggered. Nil ends that; a call may be under way.
+func (s *Socket) Hook(f func(events uint32)) {
+	s.mu.Lock()
+	s.hook = f
+	s.mu.Unlock()
+}
+
+func (s *Socket) event(events uint32) {
+	s.mu.Lock()
+	if events&^uint32(unix.EPOLLOUT) != 0 {
+		s.in++
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.out++
+	}
+	hook := s.hook
+	if s.waiting > 0 {
+		s.changed.Broadcast()
+	}
+	s.mu.Unlock()
+	if hook != nil {
+		hook(events)
+	}
+}
+
+// acquire keeps the descriptor open until release.
+func (s *Socket) acquire() (fd int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return -1, net.ErrClosed
+	}
+	s.refs++
+	return s.fd, nil
+}
+
+func (s *Socket) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs--; s.refs == 0 && s.closed {
+		s.free()
+	}
+}
+
+// free closes the descriptor. mu is held.
+func (s *Socket) free() {
+	if s.fd >= 0 {
+		s.w.Stop(s.fd)
+		unix.Close(s.fd)
+		s.fd = -1
+	}
+}
+
+// Close ends all calls that wait, and closes the descriptor when the last call
+// that uses it has returned.
+func (s *Socket) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	s.closed = true
+	s.hook = nil
+	s.changed.Broadcast()
+	if s.refs == 0 {
+		s.free()
+	}
+	return nil
+}
+
+// CloseWrite shuts down writing.
+func (s *Socket) CloseWrite() error {
+	fd, err := s.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR))
+}
+
+// SetReadDeadline ends the calls that wait to read, now and from now on, if t is
+// in the past. Other times are not supported and mean none.
+func (s *Socket) SetReadDeadline(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	if !t.IsZero() && t.After(time.Now()) {
+		t = time.Time{}
+	}
+	s.deadline = t
+	s.changed.Broadcast()
+	return nil
+}
+
+// SyscallConn returns the socket for system calls of the caller's own.
+func (s *Socket) SyscallConn() (syscall.RawConn, error) { return rawConn{s}, nil }
+
+// Control calls f with the descriptor, which stays open meanwhile.
+func (s *Socket) Control(f func(fd uintptr)) error { return rawConn{s}.Control(f) }
+
+type rawConn struct{ s *Socket }
+
+// Control implements syscall.RawConn.
+func (r rawConn) Control(f func(fd uintptr)) error {
+	fd, err := r.s.acquire()
+	if err != nil {
+		return err
+	}
+	defer r.s.release()
+	f(uintptr(fd))
+	return nil
+}
+
+// Read implements syscall.RawConn.
+func (r rawConn) Read(f func(fd uintptr) (done bool)) error {
+	return r.s.retry(f, &r.s.in, true)
+}
+
+// Write implements syscall.RawConn.
+func (r rawConn) Write(f func(fd uintptr) (done bool)) error {
+	return r.s.retry(f, &r.s.out, false)
+}
+
+// retry calls f until it reports that it is done, again after each event that
+// count counts.
+func (s *Socket) retry(f func(fd uintptr) bool, count *uint64, read bool) error {
+	fd, err := s.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	for {
+		s.mu.Lock()
+		seen := *count
+		closed, late := s.closed, read && !s.deadline.IsZero()
+		s.mu.Unlock()
+		switch {
+		case closed:
+			return net.ErrClosed
+		case late:
+			return os.ErrDeadlineExceeded
+		case f(uintptr(fd)):
+			return nil
+		}
+		s.mu.Lock()
+		s.waiting++
+		for *count == seen && !s.closed && (!read || s.deadline.IsZero()) {
+			s.changed.Wait()
+		}
+		s.waiting--
+		s.mu.Unlock()
+	}
+}
