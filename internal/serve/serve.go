@@ -121,7 +121,7 @@ func (o *Options) config() (service.Config, error) {
 		if loop, err = engine.New(engine.DefaultSpin); err != nil {
 			return service.Config{}, err
 		}
-		opts = append(opts, softroce.WithPoller(loop))
+		opts = append(opts, softroce.WithPoller(loop), softroce.WithWriteOnly())
 	}
 	return service.Config{
 		Log: log, Engine: loop, IdleTimeout: o.IdleTimeout,

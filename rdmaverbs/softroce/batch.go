@@ -8,8 +8,8 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// batchLen is the number of packets sent at once.
-const batchLen = 64
+// batchLen is the number of packets sent at once, at most.
+const batchLen = 128
 
 // batch is a train of outgoing packets of one queue pair. It owns their
 // headers; payload stays where it is, and refs keeps it there. Batches are
@@ -18,13 +18,22 @@ type batch struct {
 	pkts []packet
 	hdrs [batchLen][header.MaxTransportLen]byte
 	refs []*mr
+	most int // packets it takes
 }
 
 var batches = sync.Pool{New: func() any {
-	return &batch{pkts: make([]packet, 0, batchLen), refs: make([]*mr, 0, batchLen)}
+	return &batch{pkts: make([]packet, 0, batchLen), refs: make([]*mr, 0, batchLen), most: batchLen}
 }}
 
-func (b *batch) full() bool { return len(b.pkts) == batchLen }
+func (b *batch) full() bool { return len(b.pkts) >= b.most }
+
+// wholeTrains has the batch take a whole number of trains of n packets each, or
+// what is left of it for one that is longer.
+func (b *batch) wholeTrains(n int) {
+	if room := batchLen - len(b.pkts); n > 0 && room >= n {
+		b.most = len(b.pkts) + room/n*n
+	}
+}
 
 // next adds a packet with n bytes of header and returns it.
 func (b *batch) next(n int) *packet {
@@ -56,6 +65,7 @@ func (b *batch) reset() {
 		b.pkts[i].payload = [2][]byte{}
 	}
 	b.pkts = b.pkts[:0]
+	b.most = batchLen
 	for i, m := range b.refs {
 		m.release()
 		b.refs[i] = nil

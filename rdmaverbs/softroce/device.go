@@ -28,16 +28,17 @@ const (
 
 // Device is a software RDMA device on one netdev. It has one port.
 type Device struct {
-	name   string
-	types  []rdmaverbs.GIDType // GID types in the table, all if empty
-	maxQP  int
-	window windowLimit
-	log    *slog.Logger
-	wire   wire
-	watch  io.Closer // nil if the netdev is not watched
-	timers *timers
-	epoch  time.Time
-	mrs    mrTable
+	name      string
+	types     []rdmaverbs.GIDType // GID types in the table, all if empty
+	maxQP     int
+	window    windowLimit
+	writeOnly bool
+	log       *slog.Logger
+	wire      wire
+	watch     io.Closer // nil if the netdev is not watched
+	timers    *timers
+	epoch     time.Time
+	mrs       mrTable
 
 	mu       sync.RWMutex
 	info     netdevInfo
@@ -67,15 +68,16 @@ type dropCounters struct {
 // before it makes the device known.
 func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) {
 	d := &Device{
-		name:   name,
-		types:  c.types,
-		maxQP:  c.maxQP,
-		window: c.window,
-		log:    c.log.With("device", name),
-		wire:   w,
-		epoch:  time.Now(),
-		qps:    make(map[uint32]*qp),
-		events: make(chan rdmaverbs.AsyncEvent, numEvents),
+		name:      name,
+		types:     c.types,
+		maxQP:     c.maxQP,
+		window:    c.window,
+		writeOnly: c.writeOnly,
+		log:       c.log.With("device", name),
+		wire:      w,
+		epoch:     time.Now(),
+		qps:       make(map[uint32]*qp),
+		events:    make(chan rdmaverbs.AsyncEvent, numEvents),
 	}
 	d.setInfo(info)
 	if c.poller != nil {

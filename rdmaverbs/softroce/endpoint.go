@@ -32,6 +32,11 @@ type endpoint struct {
 	recvCQ *cq
 	dqpn   uint32
 	mtu    int // payload bytes a packet
+	train  int // packets that fit one datagram of the IP stack, which cuts it into them
+
+	// writeOnly makes each packet of a WRITE a message of its own. All packets
+	// are of one length then, so that a train has no odd ones out.
+	writeOnly bool
 
 	req requester
 	rsp responder
@@ -66,6 +71,7 @@ type endpointStats struct {
 func (e *endpoint) toRTR(p *rdmaverbs.PathInfo) {
 	e.dqpn = p.DQPN
 	e.mtu = p.PathMTU.Bytes()
+	e.train = min(maxSegs, maxSegBytes/(e.mtu+header.BTHLen+header.RETHLen+header.ICRCLen))
 	e.rsp.start(psn(p.RQPSN&psnMask), p.MinRNR, int(p.MaxDestRd))
 	e.state = rdmaverbs.QPSRTR
 }

@@ -21,6 +21,11 @@ type Poller interface {
 // system calls as possible at its end. p must outlive the devices.
 func WithPoller(p Poller) Option { return func(c *config) { c.poller = p } }
 
+// WithWriteOnly has each packet of an RDMA WRITE sent as a message of its own
+// (opcode WRITE ONLY), as if it had been posted so. All full packets are then of
+// one length, which lets the IP stack carry more of them at once.
+func WithWriteOnly() Option { return func(c *config) { c.writeOnly = true } }
+
 // sendQueue holds the queue pairs of a device with a Poller that have something
 // to send.
 type sendQueue struct {

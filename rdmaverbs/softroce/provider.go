@@ -36,12 +36,13 @@ func (p *Provider) lacksV2(why error) {
 
 // config is what the options of a Provider set.
 type config struct {
-	netdevs []string // nil for all
-	types   []rdmaverbs.GIDType
-	maxQP   int
-	window  windowLimit
-	log     *slog.Logger
-	poller  Poller // nil: goroutines
+	netdevs   []string // nil for all
+	types     []rdmaverbs.GIDType
+	maxQP     int
+	window    windowLimit
+	log       *slog.Logger
+	poller    Poller // nil: goroutines
+	writeOnly bool
 
 	siblings *siblings // of the provider
 }

@@ -78,10 +78,12 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 		ep: endpoint{
 			state:  rdmaverbs.QPSInit,
 			access: init.Access,
-			pd:     p,
-			mrs:    &p.dev.mrs,
-			sendCQ: scq,
-			recvCQ: rcq,
+
+			writeOnly: p.dev.writeOnly,
+			pd:        p,
+			mrs:       &p.dev.mrs,
+			sendCQ:    scq,
+			recvCQ:    rcq,
 		},
 	}
 	q.idle.L = &q.mu

@@ -129,6 +129,7 @@ func (r *requester) ready(e *endpoint) bool {
 // fill adds request packets to b as far as the window allows.
 func (r *requester) fill(e *endpoint, now instant, b *batch) {
 	sent := false
+	b.wholeTrains(e.train)
 	for !b.full() && r.ready(e) {
 		w := r.at(r.cur)
 		var ok bool
@@ -166,6 +167,10 @@ func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 	n := min(w.length-off, e.mtu)
 	firstPkt, lastPkt := k == 0, k == w.npkts-1
 	op := requestOpcode(w.op, firstPkt, lastPkt)
+	vaddr, dmaLen := w.raddr, w.length
+	if e.writeOnly && w.op == rdmaverbs.OpWrite {
+		op, vaddr, dmaLen = header.WriteOnly, w.raddr+uint64(off), n
+	}
 
 	payload, ok := w.gather(b, off, n)
 	if !ok {
@@ -195,7 +200,7 @@ func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 	})
 	rest := p.hdr[header.BTHLen:]
 	if op.HasRETH() {
-		header.RETH(rest).Encode(&header.RETHFields{VA: w.raddr, RKey: w.rkey, DMALen: uint32(w.length)})
+		header.RETH(rest).Encode(&header.RETHFields{VA: vaddr, RKey: w.rkey, DMALen: uint32(dmaLen)})
 		rest = rest[header.RETHLen:]
 	}
 	if op.HasImmDt() {

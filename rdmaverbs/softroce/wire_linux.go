@@ -22,7 +22,7 @@ func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
 
 // ioBatch is how many packets go to the handler, or to a system call, at
 // once.
-const ioBatch = 64
+const ioBatch = 128
 
 // netWire is the wire of one netdev: RoCE version 1 by a packet socket, and
 // version 2 by UDP sockets.
