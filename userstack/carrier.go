@@ -141,7 +141,9 @@ func (k *carrier) wait(d *carried) (n int64, err error) {
 		}
 		k.mu.Unlock()
 		<-d.back
+		k.mu.Lock()
 		n, err = d.n, d.err
+		k.mu.Unlock()
 	})
 	if cerr != nil {
 		return n, cerr

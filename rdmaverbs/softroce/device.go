@@ -83,6 +83,7 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 	if c.poller != nil {
 		d.sendq = &sendQueue{}
 		d.sendq.schedule = c.poller.AtEnd(d.sendRound)
+		d.sendq.idle = c.poller.WhenIdle(d.ackRound)
 	}
 	d.timers = newTimers(d.now, (*qp).expire)
 	if err := w.start(d.receive); err != nil {

@@ -131,6 +131,13 @@ func (e *endpoint) ready() bool {
 	return e.rsp.ready() || e.state == rdmaverbs.QPSRTS && e.req.ready(e)
 }
 
+// onlyACK reports whether an acknowledgement, for less than most packets, is all
+// that fill would have to send.
+func (e *endpoint) onlyACK(most int) bool {
+	r := &e.rsp
+	return e.state == rdmaverbs.QPSRTS && r.ackDue && r.jobN == 0 && r.nak == 0 && r.expect.sub(r.told) < most && !e.req.ready(e)
+}
+
 // sent tells that the batch of the last fill was sent and is no longer read.
 func (e *endpoint) sent() {
 	e.sending = false

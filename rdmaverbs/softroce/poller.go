@@ -14,6 +14,9 @@ type Poller interface {
 	// AtEnd returns a function that has send called once, at the end of the
 	// present round or the next. Any goroutine may call it.
 	AtEnd(send func()) (schedule func())
+	// WhenIdle returns a function that has f called once when the poller has
+	// nothing else to do, within 100 µs or so.
+	WhenIdle(f func()) (schedule func())
 }
 
 // WithPoller has the sockets of devices read, and their packets sent, by p
@@ -28,8 +31,14 @@ func WithWriteOnly() Option { return func(c *config) { c.writeOnly = true } }
 
 // sendQueue holds the queue pairs of a device with a Poller that have something
 // to send.
+//
+// An acknowledgement alone waits for company: the peer's program often answers
+// at once, and a packet less is a wake-up less at the peer.
 type sendQueue struct {
 	schedule func()
+	idle     func() // schedules ackRound
+
+	acks []*qp // with an acknowledgement that waits; used by the poller's thread alone
 
 	mu  sync.Mutex
 	in  []*qp
@@ -47,6 +56,39 @@ func (s *sendQueue) add(q *qp) {
 		}
 	}
 	s.mu.Unlock()
+}
+
+// ackMost is how many packets one acknowledgement that waits is for, at most.
+const ackMost = 32
+
+// hold leaves the acknowledgement of q, if it has nothing else to send, until
+// the poller is idle. q.mu is held. It runs in the poller.
+func (s *sendQueue) hold(q *qp) bool {
+	if !q.ep.onlyACK(ackMost) {
+		return false
+	}
+	if q.ackHeld {
+		return true
+	}
+	q.ackHeld = true
+	s.acks = append(s.acks, q)
+	if len(s.acks) == 1 {
+		s.idle()
+	}
+	return true
+}
+
+// ackRound sends the acknowledgements that wait.
+func (d *Device) ackRound() {
+	for i, q := range d.sendq.acks {
+		q.mu.Lock()
+		q.ackHeld = false
+		if q.pump(1) {
+			d.sendq.add(q)
+		}
+		d.sendq.acks[i] = nil
+	}
+	d.sendq.acks = d.sendq.acks[:0]
 }
 
 // take returns the queue pairs added since the last call.
@@ -71,6 +113,11 @@ func (d *Device) sendRound() {
 				continue
 			}
 			q.mu.Lock()
+			if d.sendq.hold(q) {
+				q.unlock()
+				qs[i] = nil
+				continue
+			}
 			if q.pump(1) {
 				left++
 			} else {

@@ -30,9 +30,10 @@ type qp struct {
 	timerIndex int
 
 	// queued is used by the receive goroutine alone.
-	queued bool
-	toSend bool      // guarded by dev.sendq.mu
-	bye    *departed // set when closed, if the peer is to be told of it
+	queued  bool
+	ackHeld bool      // used by the poller's thread alone
+	toSend  bool      // guarded by dev.sendq.mu
+	bye     *departed // set when closed, if the peer is to be told of it
 }
 
 // CreateQP creates a queue pair in state Init.

@@ -23,6 +23,9 @@ const (
 	// maxEvents is how many events one round takes from epoll.
 	maxEvents = 256
 
+	// idleMost is how long tasks for idle times wait while there are none.
+	idleMost = 100 * time.Microsecond
+
 	// DefaultSpin is how long after activity the loop looks for more before it
 	// sleeps.
 	DefaultSpin = 50 * time.Microsecond
@@ -39,6 +42,8 @@ type Loop struct {
 	mu       sync.Mutex
 	tasks    queue
 	last     queue
+	idle     queue
+	idleAt   time.Time // when the first task of idle was scheduled
 	watches  map[uint64]*Watch
 	nextID   uint64
 	sleeping bool // the loop will not look at tasks before event is written
@@ -107,6 +112,10 @@ func (l *Loop) Close() error {
 // Task makes a task of f for the second part of a round.
 func (l *Loop) Task(f func()) *Task { return &Task{l: l, q: &l.tasks, f: f} }
 
+// IdleTask makes a task of f for when the loop has nothing else to do and is
+// about to sleep, or has been busy for idleMost since Schedule.
+func (l *Loop) IdleTask(f func()) *Task { return &Task{l: l, q: &l.idle, f: f} }
+
 // LastTask makes a task of f for the third part of a round.
 func (l *Loop) LastTask(f func()) *Task { return &Task{l: l, q: &l.last, f: f} }
 
@@ -117,6 +126,9 @@ func (t *Task) Schedule() {
 	l.mu.Lock()
 	if !t.queued && !l.ended {
 		t.queued = true
+		if t.q == &l.idle && len(t.q.in) == 0 {
+			l.idleAt = time.Now()
+		}
 		t.q.in = append(t.q.in, t)
 		if l.sleeping {
 			l.wake()
@@ -194,7 +206,17 @@ func (l *Loop) run() {
 		}
 		l.runTasks(&l.tasks)
 		l.runTasks(&l.last)
+		if l.idleDue() {
+			l.runTasks(&l.idle)
+		}
 	}
+}
+
+// idleDue reports whether tasks have waited long enough for an idle moment.
+func (l *Loop) idleDue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.idle.in) > 0 && time.Since(l.idleAt) > idleMost
 }
 
 // end frees the descriptors.
@@ -231,6 +253,7 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 				continue
 			}
 		}
+		l.runTasks(&l.idle)
 		l.mu.Lock()
 		if l.closed || len(l.tasks.in)+len(l.last.in) > 0 {
 			l.mu.Unlock()

@@ -20,6 +20,7 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/engine"
 	"smcr/userstack/simfabric"
 )
 
@@ -63,6 +64,9 @@ func (o *option) PeerSMC(int) (bool, error) {
 	return o.smc.Load(), nil
 }
 
+// withEngine has an engine carry the bytes.
+var withEngine = os.Getenv("SMCR_TEST_ENGINE") != "off"
+
 // serviceBed is a service without sockets of its own, and a launcher's
 // sessions with it.
 type serviceBed struct {
@@ -88,6 +92,11 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		t.Fatal(err)
 	}
 	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack}
+	if withEngine {
+		if b.s.cfg.Engine, err = engine.New(engine.DefaultSpin); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.s.ending, b.s.end = context.WithCancel(context.Background())
 	b.srv = &broker.Server{Handler: b.s}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,6 +110,11 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		b.end()
 		if err := stack.Close(); err != nil && !errors.Is(err, userstack.ErrStackClosed) {
 			t.Error(err)
+		}
+		if l := b.s.cfg.Engine; l != nil {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	return b

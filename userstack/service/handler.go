@@ -322,7 +322,11 @@ func (s *Service) takeEnd(end *broker.Descriptor) (programEnd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service: take a program's end: %w", err)
 	}
-	if err = unix.SetNonblock(fd, true); err == nil {
+	domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if domain != unix.AF_UNIX || kind != unix.SOCK_STREAM {
+		err = errors.New("not a unix stream")
+	} else if err = unix.SetNonblock(fd, true); err == nil {
 		var app *engine.Socket
 		if app, err = loop.NewSocket(fd); err == nil {
 			_ = end.Close()
