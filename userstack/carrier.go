@@ -35,6 +35,9 @@ type carrier struct {
 	task *engine.Task
 	fd   int // valid while a goroutine waits
 
+	msg unix.Msghdr // used by the loop
+	iov [2]unix.Iovec
+
 	mu  sync.Mutex // guards what follows; taken before the group's
 	in  carried
 	out carried
@@ -190,7 +193,7 @@ func (k *carrier) moveOut() {
 		if len(a) == 0 || !d.ready {
 			return
 		}
-		n, errno := writev(k.fd, a, b)
+		n, errno := k.send(a, b)
 		if n > 0 {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)
@@ -246,7 +249,7 @@ func (k *carrier) moveIn() {
 				return
 			}
 		}
-		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(k.fd), uintptr(unsafe.Pointer(&a[0])), uintptr(len(a)))
+		n, errno := recv(k.fd, a)
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
@@ -261,7 +264,7 @@ func (k *carrier) moveIn() {
 			k.handBack(d)
 			return
 		default:
-			total += int(n)
+			total += n
 			a = a[n:]
 		}
 	}
@@ -280,16 +283,31 @@ func pollNow(fd int, events int16) int16 {
 	}
 }
 
-// writev writes a and b without waiting.
-func writev(fd int, a, b []byte) (n int, errno syscall.Errno) {
-	iov := [2]unix.Iovec{{Base: unsafe.SliceData(a)}, {Base: unsafe.SliceData(b)}}
-	iov[0].SetLen(len(a))
-	iov[1].SetLen(len(b))
+// recv and send never wait, whatever the socket's own flags say: a launcher has
+// copies of the descriptor and may change these.
+func recv(fd int, b []byte) (n int, errno syscall.Errno) {
+	r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), 0
+}
+
+func (k *carrier) send(a, b []byte) (n int, errno syscall.Errno) {
 	count := 1
+	k.iov[0].Base = unsafe.SliceData(a)
+	k.iov[0].SetLen(len(a))
 	if len(b) > 0 {
 		count = 2
+		k.iov[1].Base = unsafe.SliceData(b)
+		k.iov[1].SetLen(len(b))
 	}
-	r, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(count))
+	k.msg.Iov = &k.iov[0]
+	k.msg.SetIovlen(count)
+	r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(k.fd), uintptr(unsafe.Pointer(&k.msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	// Nothing is to point to the buffers, which are mapped memory, once they
+	// may be unmapped.
+	k.iov = [2]unix.Iovec{}
 	if errno != 0 {
 		return 0, errno
 	}

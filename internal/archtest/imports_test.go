@@ -42,16 +42,17 @@ var edges = []struct {
 	{"nl/...", []string{"nl", "pnet", "stats"}},
 	{"userstack/broker", nil},
 	{"userstack/oob", nil},
+	{"userstack/engine", nil},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "rdmaverbs"}},
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt",
+		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine",
 		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 

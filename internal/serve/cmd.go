@@ -11,6 +11,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/userstack"
+	"smcr/userstack/engine"
 
 	"github.com/spf13/cobra"
 )
@@ -85,6 +86,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&o.MaxLinks, "max-links", 2, "most links of a link group, 2 to 8, for hosts with as many devices; Linux peers take 2")
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "begin RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 is never")
+	fl.BoolVar(&o.NoEngine, "no-engine", false, "serve each socket by goroutines instead of one event loop, for comparison")
+	fl.DurationVar(&o.Spin, "spin", engine.DefaultSpin, "after activity look for more for this `time` before sleeping; 0 is not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
 	fl.StringVar(&level, "log-level", "info", "log from this `level` on: debug, info, warn, error")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")

@@ -38,7 +38,11 @@ type Options struct {
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
 	OnDemand    bool
-	LogLevel    slog.Level
+	// NoEngine leaves the sockets to goroutines, and Spin is how long the
+	// engine looks for more to do before it sleeps.
+	NoEngine bool
+	Spin     time.Duration
+	LogLevel slog.Level
 	// Config is the configuration file. Empty means that of the host, which
 	// need not exist.
 	Config string
@@ -116,9 +120,9 @@ func (o *Options) config() (service.Config, error) {
 		return service.Config{}, fmt.Errorf("no RoCE version %q: v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
 	var loop *engine.Loop
-	if os.Getenv("SMCR_ENGINE") != "off" {
+	if !o.NoEngine {
 		var err error
-		if loop, err = engine.New(engine.DefaultSpin); err != nil {
+		if loop, err = engine.New(o.Spin); err != nil {
 			return service.Config{}, err
 		}
 		opts = append(opts, softroce.WithPoller(loop), softroce.WithWriteOnly())

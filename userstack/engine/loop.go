@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -50,7 +49,10 @@ type Loop struct {
 	closed   bool
 	ended    bool // no function is called any more
 
+	one uint64 // what is written to event
+
 	// Used by the loop's thread alone.
+	count  uint64 // what is read from event
 	events [maxEvents]unix.EpollEvent
 }
 
@@ -84,7 +86,7 @@ func New(spin time.Duration) (*Loop, error) {
 		unix.Close(ep)
 		return nil, fmt.Errorf("engine: eventfd: %w", err)
 	}
-	l := &Loop{epoll: ep, event: ev, spin: spin, done: make(chan struct{}), watches: map[uint64]*Watch{}}
+	l := &Loop{epoll: ep, event: ev, spin: spin, one: 1, done: make(chan struct{}), watches: map[uint64]*Watch{}}
 	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 		unix.Close(ep)
 		unix.Close(ev)
@@ -143,9 +145,8 @@ func (l *Loop) wake() {
 	if l.ended {
 		return
 	}
-	one := [8]byte{}
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(l.event, one[:]) // EAGAIN: it is awake anyway
+	// EAGAIN: it is awake anyway.
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.event), uintptr(unsafe.Pointer(&l.one)), unsafe.Sizeof(l.one))
 }
 
 // Watch calls f with what epoll reports of fd: events is as of epoll_ctl(2).
@@ -282,8 +283,7 @@ func (l *Loop) poll() int {
 func (l *Loop) dispatch(ev *unix.EpollEvent) {
 	id := getID(ev)
 	if id == 0 {
-		var b [8]byte
-		_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(l.event), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+		_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(l.event), uintptr(unsafe.Pointer(&l.count)), unsafe.Sizeof(l.count))
 		return
 	}
 	l.mu.Lock()
