@@ -64,9 +64,6 @@ func (o *option) PeerSMC(int) (bool, error) {
 	return o.smc.Load(), nil
 }
 
-// withEngine has an engine carry the bytes.
-var withEngine = os.Getenv("SMCR_TEST_ENGINE") != "off"
-
 // serviceBed is a service without sockets of its own, and a launcher's
 // sessions with it.
 type serviceBed struct {

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"os"
+	"testing"
+)
+
+// withEngine has an engine carry the programs' bytes.
+var withEngine bool
+
+// TestMain runs all tests with an engine, and then without.
+func TestMain(m *testing.M) {
+	for _, withEngine = range []bool{true, false} {
+		if code := m.Run(); code != 0 {
+			println("with an engine:", withEngine)
+			os.Exit(code)
+		}
+	}
+}
