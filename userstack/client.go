@@ -134,6 +134,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
+	h.fresh = g
 	peer := params(acc.Endpoint)
 	var c *Conn
 	var local linkgroup.ConnParams
@@ -218,12 +219,11 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 
 // event hands an event with an outcome to the core.
 func (g *group) event(f func(now time.Time) error) (err error) {
+	err = linkgroup.ErrGroupDead // also if f ends it
 	g.do(func(now time.Time) {
-		if g.dead {
-			err = linkgroup.ErrGroupDead
-			return
+		if !g.dead {
+			err = f(now)
 		}
-		err = f(now)
 	})
 	return err
 }
@@ -267,7 +267,9 @@ func (g *group) cancel(c *Conn) {
 		return
 	}
 	g.do(func(now time.Time) {
-		c.core.Cancel(now) // also when the group is dead: the memory is given back now
+		if !g.broken {
+			c.core.Cancel(now) // also when the group is dead: the memory is given back now
+		}
 		delete(g.conns, c)
 	})
 }

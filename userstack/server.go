@@ -125,6 +125,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
+	h.fresh = g
 	var c *Conn
 	var local linkgroup.ConnParams
 	err := g.event(func(now time.Time) (err error) {

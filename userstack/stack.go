@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/guard"
 	"smcr/pnet"
 	"smcr/stats"
 	"smcr/userstack/linkgroup"
@@ -33,6 +34,7 @@ type Stack struct {
 	eids   eidTable
 	mem    *memPool
 	stats  stats.Collector
+	guard  guard.Guard
 	option OptionMarker // nil: not permitted
 	optErr error        // why option is nil
 	tcpRcv int          // SO_RCVBUF of a new TCP socket
@@ -75,6 +77,7 @@ func New(cfg Config) (*Stack, error) {
 		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
+	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.defaults(); err != nil {
 		s.cancel()
@@ -246,6 +249,10 @@ func (s *Stack) enter() error {
 	s.wg.Add(1)
 	return nil
 }
+
+// Guard is what keeps a panic in one connection from ending the process; who
+// serves a stack's connections uses it too. Its panics count in the statistics.
+func (s *Stack) Guard() *guard.Guard { return &s.guard }
 
 // PNETs returns the stack's pnetid table.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
