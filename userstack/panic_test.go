@@ -335,4 +335,3 @@ func TestPanicInFirstContact(t *testing.T) {
 		})
 	}
 }
-
