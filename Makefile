@@ -52,7 +52,7 @@ help:
 	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
 	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
-  'bench      SMC-R in user space beside kernel TCP, then the listings' \
+	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \

@@ -118,7 +118,13 @@ func TestResets(t *testing.T) {
 	clients := l.B.Go(t, bin("resets"), "attack-server", l.A.Addr()+":8001", fmt.Sprint(n/2), seed)
 	client := run("connect", l.B.Addr()+":8002", fmt.Sprint(n-n/2))
 	for _, p := range []*netnstest.Process{clients, client} {
-		if err := p.Wait(limit); err != nil {
+		select {
+		case <-p.Done():
+		case <-stack.Done():
+			t.Fatalf("seed %s: the stack has ended:\n%s", seed, tail(stack.Log(), 8000))
+		case <-time.After(limit):
+		}
+		if err := p.Wait(time.Second); err != nil {
 			t.Fatalf("seed %s: %v\n%s\nthe stack:\n%s", seed, err, p.Log(), tail(stack.Log(), 4000))
 		}
 	}
