@@ -180,6 +180,10 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 // clientNext puts the connection on the link group that ACCEPT names.
 func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16) (*Conn, error) {
 	s := h.s
+	peer := params(acc.Endpoint)
+	if err := peer.Check(); err != nil {
+		return nil, h.decline(ctx, err)
+	}
 	var c *Conn
 	var err error
 	k := groupKey{role: linkgroup.Client, terms: t, peer: acc.PeerID, gid: acc.GID, mac: acc.MAC, qpn: uint32(acc.QPN), vlan: vlan}
@@ -200,7 +204,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 		err = g.event(func(now time.Time) error {
 			// Attach moves the connection to the link that ACCEPT names;
 			// CONFIRM must carry our RToken on that link.
-			err := c.core.Attach(now, params(acc.Endpoint))
+			err := c.core.Attach(now, peer)
 			local = c.core.Local()
 			return err
 		})

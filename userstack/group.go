@@ -55,8 +55,9 @@ type group struct {
 	holds               int           // readers and writers in a buffer
 	regions             map[*region]struct{}
 	conns               map[*Conn]struct{}
-	peerAddr            netip.Addr // of the first connection
-	sendBytes, rmbBytes uint64     // memory allocated
+	peerAddr            netip.Addr              // of the first connection
+	peers               map[netip.Addr]struct{} // of later ones, on the server
+	sendBytes, rmbBytes uint64                  // memory allocated
 
 	// executor scratch
 	wrs []rdmaverbs.SendWR
@@ -73,6 +74,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 		over:     make(chan struct{}),
 		conns:    map[*Conn]struct{}{},
 		regions:  map[*region]struct{}{},
+		peers:    map[netip.Addr]struct{}{},
 	}
 	id := s.nextGroupID()
 	g.log = s.log.With("lgr", fmt.Sprintf("%x", id), "role", role.String())

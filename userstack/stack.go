@@ -178,11 +178,20 @@ type groupKey struct {
 	role  linkgroup.Role
 	terms *terms // nil in version 1
 	peer  wire.PeerID
-	// A link of the group ends there; qpn 0 matches any queue pair.
+	// A link of the group ends there, for a client at this queue pair. A server
+	// has a proposal, which names none.
 	gid  wire.GID
 	mac  wire.MAC
 	qpn  uint32
 	vlan uint16
+}
+
+// has says whether a link of g is one that k demands. g.mu is held.
+func (k *groupKey) has(g *group) bool {
+	if k.role == linkgroup.Server {
+		return g.core.HasPort(k.gid, k.mac)
+	}
+	return g.core.HasLink(k.gid, k.mac, k.qpn)
 }
 
 // reuse finds a group for a subsequent contact: same peer, role, VLAN and version,
@@ -199,7 +208,7 @@ func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *gro
 			continue
 		}
 		err := g.event(func(now time.Time) error {
-			if !g.core.HasLink(k.gid, k.mac, k.qpn) {
+			if !k.has(g) {
 				return linkgroup.ErrNoLink
 			}
 			return take(g, now)
