@@ -166,7 +166,7 @@ func TestResets(t *testing.T) {
 	l.wantWorks()
 	l.wantNoConnections(l.A)
 	left, dump := goroutines(t, stack)
-	t.Logf("%d resets in %v (seed %s): before %+v, after %+v; goroutines %d, of a stack without resets %d\n%s%s", n, took.Round(time.Second), seed, before, after, left, clean, clients.Log(), client.Log())
+	t.Logf("%d resets in %v (seed %s): before %+v, after %+v; goroutines %d, of a stack without resets %d\n%s%s", n, took.Round(time.Second), seed, before, after, left, clean, clients.Log(), client.Log()+servers.Log())
 	if left > clean+8 {
 		t.Errorf("%d goroutines are left, without resets it is %d:\n%s", left, clean, tail(dump, 12000))
 	}
