@@ -100,6 +100,7 @@ func (l *lab) stackLog(h *netnstest.Host) {
 	if err := unix.Stat(h.Path(), &st); err != nil {
 		return
 	}
+	defer os.Remove(fmt.Sprintf("/run/smcr/serve-%d.died.log", st.Ino))
 	name := fmt.Sprintf("/run/smcr/serve-%d.log", st.Ino)
 	b, err := os.ReadFile(name)
 	if err != nil {
