@@ -137,7 +137,7 @@ func TestStartOnDemand(t *testing.T) {
 					t.Errorf("log of process %d: %q, %v", pid, b, err)
 				}
 				end(t, pid, sig)
-					if exists(log) {
+				if exists(log) {
 					t.Error("the log is left")
 				}
 				if d, ok := LastDied(); ok {

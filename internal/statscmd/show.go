@@ -83,7 +83,7 @@ func showRun(ctx context.Context, opts *showOptions) error {
 				if len(rows) > 1 {
 					fmt.Fprintf(&b, "Stack: %s\n", r.Stack)
 				}
-				report{&b, opts.details, r.Stack != "kernel"}.print(&r.Value)
+				report{&b, opts.details}.print(&r.Value)
 			}
 			_, err := io.WriteString(w, b.String())
 			return err
@@ -96,7 +96,6 @@ func showRun(ctx context.Context, opts *showOptions) error {
 type report struct {
 	b       *strings.Builder
 	details bool
-	own     bool // of our own stack, which has more to tell
 }
 
 func (r report) line(name string, format string, args ...any) {
@@ -134,7 +133,7 @@ func (r report) print(s *snapshot) {
 		r.number("  v2", t.ClientV2+t.ServerV2, "")
 	}
 	r.sides("Handshake errors", s.stats.ClientHandshakeErrors, s.stats.ServerHandshakeErrors)
-	if r.own {
+	if s.stats.Panics > 0 { // not of a kernel
 		r.number("Panics survived", s.stats.Panics, "")
 	}
 	avg := 0.0
