@@ -18,6 +18,8 @@ SIMSEEDS    ?= 3000
 FUZZTIME    ?= 30s
 SOAKTIME    ?= 30m
 TESTTIMEOUT ?= 25m
+# Connections that make resets has reset.
+RESETS      ?= 200000
 
 GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
@@ -32,7 +34,7 @@ KERNEL       = ./internal/guest/... ./internal/guesttest/... ./internal/interop/
 PARTLY       = ./internal/cli ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak bench bench-rdma demo guest generate test-tools test-tools-all clean
+.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets bench bench-rdma demo guest generate test-tools test-tools-all clean
 
 all: build
 
@@ -53,6 +55,7 @@ help:
 	  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
 	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
 	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
+	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
@@ -118,6 +121,10 @@ sim:
 plant:
 	$(say) 'bugs planted in the stack'
 	@$(GO) test -count=1 -v -timeout 0 -run 'TestPlantedBugs$$' ./userstack -sim.plant='$(or $(BUG),.)'
+
+resets:
+	$(say) '$(RESETS) connections reset in the middle of the handshake'
+	@SMCR_E2E_RESETS='$(RESETS)' $(GO) test -count=1 -v -timeout 2h -run 'TestResets$$' ./internal/e2e
 
 soak:
 ifdef SEEDS

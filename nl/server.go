@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"smcr/guard"
 )
 
 // Limits of a server.
@@ -26,6 +28,10 @@ const (
 type ServerConfig struct {
 	// Logger receives what the server does and refuses. The default discards.
 	Logger *slog.Logger
+
+	// Guard is told of panics, each of which ends the connection of one client.
+	// By default that is Logger alone.
+	Guard *guard.Guard
 
 	// Authorize reports whether a peer may change the state of the stack;
 	// reading is for everybody. By default root may, and the user the
@@ -64,6 +70,9 @@ type Server struct {
 func NewServer(ctl Control, cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Guard == nil {
+		cfg.Guard = &guard.Guard{Log: cfg.Logger}
 	}
 	if cfg.Authorize == nil {
 		owner := uint32(os.Geteuid())
@@ -152,7 +161,11 @@ func (s *Server) accept(conn *net.UnixConn) {
 			delete(s.conns, conn)
 			s.mu.Unlock()
 		}()
-		if err := s.serveConn(conn, peer); err != nil && s.ctx.Err() == nil {
+		var err error
+		if perr := s.cfg.Guard.Do("a control connection", func() { err = s.serveConn(conn, peer) }); perr != nil {
+			return
+		}
+		if err != nil && s.ctx.Err() == nil {
 			s.cfg.Logger.Debug("control connection ended", "uid", peer.UID, "pid", peer.PID, "err", err)
 		}
 	})

@@ -248,6 +248,11 @@ const (
 	attrFbackCount
 )
 
+// Own attributes of the statistics nest.
+const (
+	attrStatsPanics = OwnAttributes + iota
+)
+
 // Own attributes of a fallback nest.
 const (
 	attrFbackFullCount = OwnAttributes + iota

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"smcr/stats"
@@ -40,6 +41,11 @@ type clc struct {
 	// firm is set while the peer may count on SMC-R without having told: the
 	// end of the context then does not end the wait for it.
 	firm atomic.Bool
+
+	// What the rendezvous has made so far: a link group of a first contact, and
+	// the connection. They end with it if it panics.
+	fresh *group
+	conn  *Conn
 }
 
 // lateGrace is how long a read goes on whose time is over. What came in time
@@ -53,15 +59,45 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 		return nil, err
 	}
 	defer s.wg.Done()
-	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx), recv: s.recvBufOf(tcp)}
-	release := h.bind(ctx)
-	defer release()
-	c, err := run(h, ctx)
+	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
+	var c *Conn
+	var err error
+	if perr := s.guard.Do("a rendezvous as "+side.String(), func() {
+		if err = hasPeer(tcp); err != nil {
+			return
+		}
+		h.recv = s.recvBufOf(tcp)
+		release := h.bind(ctx)
+		defer release()
+		c, err = run(h, ctx)
+	}); perr != nil {
+		h.giveUp()
+		c, err = nil, fmt.Errorf("userstack: %w", perr)
+	}
 	s.account(side, c, err)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// hasPeer returns an error for a TCP connection that has ended before anything
+// was said: a socket that was reset has no peer's address any more.
+func hasPeer(tcp TCPConn) error {
+	if !addrPort(tcp.LocalAddr()).IsValid() || !addrPort(tcp.RemoteAddr()).IsValid() {
+		return fmt.Errorf("userstack: TCP connection ended before the rendezvous: %w", syscall.ECONNRESET)
+	}
+	return nil
+}
+
+// giveUp ends what a rendezvous has made that panicked.
+func (h *clc) giveUp() {
+	switch {
+	case h.fresh != nil:
+		h.fresh.drop(h.conn)
+	case h.conn != nil:
+		h.conn.g.cancel(h.conn)
+	}
 }
 
 // bind makes ctx and the stack's end interrupt reads and writes on tcp. The
@@ -259,8 +295,11 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience t
 		return err
 	}
 	go func() {
-		m, err := h.readMsg(h.tcp)
-		ch <- got{m, err}
+		var g got
+		if err := h.s.guard.Do("reading a CLC message", func() { g.m, g.err = h.readMsg(h.tcp) }); err != nil {
+			g = got{nil, fmt.Errorf("%w: %w", errCLC, err)}
+		}
+		ch <- g
 	}()
 	select {
 	case err := <-outcome:
@@ -323,7 +362,13 @@ func (s *Stack) peerIDNow() wire.PeerID {
 }
 
 // addrPort returns the address and port of a.
+//
+// It is the zero AddrPort for nil, which package net has for a socket that has
+// ended, and for an address that is not of IP.
 func addrPort(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()
 		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())

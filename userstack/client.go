@@ -134,6 +134,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
+	h.fresh = g
 	peer := params(acc.Endpoint)
 	var c *Conn
 	var local linkgroup.ConnParams
@@ -179,6 +180,10 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 // clientNext puts the connection on the link group that ACCEPT names.
 func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16) (*Conn, error) {
 	s := h.s
+	peer := params(acc.Endpoint)
+	if err := peer.Check(); err != nil {
+		return nil, h.decline(ctx, err)
+	}
 	var c *Conn
 	var err error
 	k := groupKey{role: linkgroup.Client, terms: t, peer: acc.PeerID, gid: acc.GID, mac: acc.MAC, qpn: uint32(acc.QPN), vlan: vlan}
@@ -199,7 +204,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 		err = g.event(func(now time.Time) error {
 			// Attach moves the connection to the link that ACCEPT names;
 			// CONFIRM must carry our RToken on that link.
-			err := c.core.Attach(now, params(acc.Endpoint))
+			err := c.core.Attach(now, peer)
 			local = c.core.Local()
 			return err
 		})
@@ -218,12 +223,11 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 
 // event hands an event with an outcome to the core.
 func (g *group) event(f func(now time.Time) error) (err error) {
+	err = linkgroup.ErrGroupDead // also if f ends it
 	g.do(func(now time.Time) {
-		if g.dead {
-			err = linkgroup.ErrGroupDead
-			return
+		if !g.dead {
+			err = f(now)
 		}
-		err = f(now)
 	})
 	return err
 }
@@ -267,7 +271,9 @@ func (g *group) cancel(c *Conn) {
 		return
 	}
 	g.do(func(now time.Time) {
-		c.core.Cancel(now) // also when the group is dead: the memory is given back now
+		if !g.broken {
+			c.core.Cancel(now) // also when the group is dead: the memory is given back now
+		}
 		delete(g.conns, c)
 	})
 }

@@ -37,6 +37,7 @@ type Conn struct {
 	closed       atomic.Bool   // Close or Abort was called
 	lingerZero   atomic.Bool   // Close resets
 	done         chan struct{} // closed when the connection has ended
+	started      atomic.Bool   // it was given out
 	endOnce      sync.Once
 	err          error // how it ended; valid after done
 
@@ -51,12 +52,17 @@ type Conn struct {
 
 // hold keeps the buffers in place while they are used outside g.mu, which
 // the caller holds now and when it calls unhold.
-func (c *Conn) hold() { c.holds++ }
+func (c *Conn) hold() {
+	c.holds++
+	c.g.holds++
+}
 
 func (c *Conn) unhold() {
+	c.g.holds--
 	if c.holds--; c.holds == 0 && c.over {
-		c.core.Release()
+		c.release()
 	}
+	c.g.freeFallen()
 }
 
 // newConn allocates the local part of a connection. g.mu is held.
@@ -84,6 +90,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	count(stats.RX, rmbe.Bytes(), g.rmbBytes == rmb)
 	count(stats.TX, s.cfg.SendBuf, g.sendBytes == snd)
 	core.Data = c
+	h.conn = c
 	core.SetNoDelay(now, true) // as package net has it
 	g.conns[c] = struct{}{}
 	if !g.peerAddr.IsValid() {
@@ -99,13 +106,24 @@ func (c *Conn) start() {
 	c.s.mu.Lock()
 	c.s.conns[c] = struct{}{}
 	c.s.mu.Unlock()
+	broken := false
 	c.g.do(func(time.Time) {
+		c.started.Store(true)
 		if c.over { // it ended before it was counted
 			c.forget()
 		}
+		broken = c.g.broken
 	})
+	if broken {
+		c.ended(linkgroup.ErrReset)
+	}
 	c.s.wg.Add(1)
-	go c.watchTCP()
+	go func() {
+		defer c.s.wg.Done()
+		if c.s.guard.Do("the watch on a TCP connection", c.watchTCP) != nil {
+			_ = c.Abort()
+		}
+	}()
 }
 
 func (c *Conn) forget() {
@@ -115,7 +133,6 @@ func (c *Conn) forget() {
 }
 
 func (c *Conn) watchTCP() {
-	defer c.s.wg.Done()
 	var b [1]byte
 	n, err := c.tcp.Read(b[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -143,20 +160,20 @@ func (c *Conn) watchTCP() {
 // ended is called once the core is through with the connection.
 func (c *Conn) ended(err error) {
 	c.endOnce.Do(func() {
+		defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
+		defer close(c.done)
 		c.err = err
 		c.g.do(func(time.Time) {
 			delete(c.g.conns, c)
 			c.over = true
 			if c.holds == 0 {
-				c.core.Release()
+				c.release()
 			}
 		})
 		c.forget()
 		if err != nil {
 			_ = c.tcp.SetLinger(0)
 		}
-		close(c.done)
-		_ = c.tcp.Close()
 	})
 }
 

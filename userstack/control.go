@@ -72,7 +72,7 @@ func (c *control) eachGroup(f func(g *group)) {
 	for _, g := range groups {
 		g.mu.Lock()
 		if !g.dead {
-			f(g)
+			g.call(func() { f(g) })
 		}
 		g.unlock()
 	}

@@ -167,7 +167,10 @@ func (l *listener) run() {
 		l.s.wg.Add(1)
 		go func() {
 			defer l.s.wg.Done()
-			l.serve(tcp)
+			if l.s.guard.Do("an accepted connection", func() { l.serve(tcp) }) != nil {
+				_ = tcp.SetLinger(0)
+				_ = tcp.Close()
+			}
 		}()
 	}
 }

@@ -125,6 +125,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
+	h.fresh = g
 	var c *Conn
 	var local linkgroup.ConnParams
 	err := g.event(func(now time.Time) (err error) {
@@ -205,7 +206,7 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		g.cancel(c)
 		var d *DeclineError
 		if errors.As(err, &d) && d.Code == wire.DiagSync {
-			g.lost(local.Link.QPN, d)
+			g.lost(local.Link.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), d)
 		}
 		return nil, err
 	}
@@ -214,7 +215,14 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		if err := s.interrupted(ctx); err != nil {
 			return err
 		}
-		return c.core.Attach(now, peer)
+		if err := peer.Check(); err != nil {
+			return err
+		}
+		if err := c.core.Attach(now, peer); err != nil {
+			return err
+		}
+		g.peers[peerOf(h.tcp)] = struct{}{}
+		return nil
 	})
 	if err != nil {
 		g.do(func(now time.Time) {
@@ -234,12 +242,21 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 //
 // qpn is the end of the link that ACCEPT named. If that link has failed since,
 // the client did not find it for this reason, and the group lives on.
-func (g *group) lost(qpn uint32, cause error) {
+//
+// Anybody can put the peer ID and the port of another host into a proposal. So
+// only a host says that a group is lost which has had a connection in it; if
+// another one does, the group is asked whether its peer is there.
+func (g *group) lost(qpn uint32, from netip.Addr, cause error) {
 	g.do(func(now time.Time) {
 		links := g.core.Links()
-		if !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
+		if g.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
 			return l.Local().QPN == qpn && l.State() == linkgroup.LinkActive
 		}) {
+			return
+		}
+		if _, known := g.peers[from]; !known && from != g.peerAddr {
+			g.log.Info("a host without connections in this link group says that its peer has lost it", "host", from)
+			g.core.Doubt(now)
 			return
 		}
 		g.log.Warn("peer has lost this link group", "err", cause)

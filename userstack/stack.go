@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/guard"
 	"smcr/pnet"
 	"smcr/stats"
 	"smcr/userstack/linkgroup"
@@ -33,6 +34,7 @@ type Stack struct {
 	eids   eidTable
 	mem    *memPool
 	stats  stats.Collector
+	guard  guard.Guard
 	option OptionMarker // nil: not permitted
 	optErr error        // why option is nil
 	tcpRcv int          // SO_RCVBUF of a new TCP socket
@@ -75,6 +77,7 @@ func New(cfg Config) (*Stack, error) {
 		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
+	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.defaults(); err != nil {
 		s.cancel()
@@ -175,11 +178,20 @@ type groupKey struct {
 	role  linkgroup.Role
 	terms *terms // nil in version 1
 	peer  wire.PeerID
-	// A link of the group ends there; qpn 0 matches any queue pair.
+	// A link of the group ends there, for a client at this queue pair. A server
+	// has a proposal, which names none.
 	gid  wire.GID
 	mac  wire.MAC
 	qpn  uint32
 	vlan uint16
+}
+
+// has says whether a link of g is one that k demands. g.mu is held.
+func (k *groupKey) has(g *group) bool {
+	if k.role == linkgroup.Server {
+		return g.core.HasPort(k.gid, k.mac)
+	}
+	return g.core.HasLink(k.gid, k.mac, k.qpn)
 }
 
 // reuse finds a group for a subsequent contact: same peer, role, VLAN and version,
@@ -196,7 +208,7 @@ func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *gro
 			continue
 		}
 		err := g.event(func(now time.Time) error {
-			if !g.core.HasLink(k.gid, k.mac, k.qpn) {
+			if !k.has(g) {
 				return linkgroup.ErrNoLink
 			}
 			return take(g, now)
@@ -246,6 +258,10 @@ func (s *Stack) enter() error {
 	s.wg.Add(1)
 	return nil
 }
+
+// Guard is what keeps a panic in one connection from ending the process; who
+// serves a stack's connections uses it too. Its panics count in the statistics.
+func (s *Stack) Guard() *guard.Guard { return &s.guard }
 
 // PNETs returns the stack's pnetid table.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }

@@ -31,6 +31,7 @@ var edges = []struct {
 	// Leaves.
 	{"pnet", nil},
 	{"stats", nil},
+	{"guard", nil},
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
 	{"internal/netnstest", nil},
@@ -38,9 +39,9 @@ var edges = []struct {
 	// Each stands on leaves alone.
 	{"stats/prom", []string{"stats"}},
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
-	{"nl", []string{"pnet", "stats"}},
+	{"nl", []string{"pnet", "stats", "guard"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
-	{"userstack/broker", nil},
+	{"userstack/broker", []string{"guard"}},
 	{"userstack/oob", nil},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
@@ -49,9 +50,9 @@ var edges = []struct {
 	// The stack and what serves it.
 	{"userstack", []string{
 		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt",
-		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
+		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/..."}},
 	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/info"
 	"smcr/internal/smctools"
 	"smcr/internal/smctools/face"
 	"smcr/internal/smctools/smcchk"
@@ -25,11 +26,16 @@ func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
 	if m := smctools.Lookup(argv[0]); m != nil {
 		return smctools.Run(ctx, f, m, argv)
 	}
-	args := face.NewEnv(copyOf(f), "smcr").TakeBackend(argv[1:])
+	given := copyOf(f)
+	args := face.NewEnv(given, "smcr").TakeBackend(argv[1:])
 	strict := os.Getenv(smctools.CompatEnv) == "strict"
 	root := NewRoot(copyOf(f))
 	if strict || smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
-		return smctools.Run(ctx, f, smctools.SMCR, argv)
+		status := smctools.Run(ctx, f, smctools.SMCR, argv)
+		if !strict && len(args) > 0 && args[0] == "info" {
+			info.NoteDied(given)
+		}
+		return status
 	}
 	return Main(ctx, f, argv[1:])
 }

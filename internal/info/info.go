@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
+	"smcr/internal/serve"
 	"smcr/internal/watch"
 	"smcr/nl"
 
@@ -30,7 +32,8 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
 		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
-			"user space: versions, features, and how many devices each has.",
+			"user space: versions, features, and how many devices each has. Where a stack that\n" +
+			"'smcr run' had started died, it says when, and where its log is.",
 		Args: cmdutil.NoArgs,
 		RunE: cmdutil.RunE(opts, runF, run),
 	}
@@ -53,9 +56,40 @@ type infoJSON struct {
 	SMCRv2       bool   `json:"smcr_v2"`
 	UEIDs        int    `json:"ueids"`
 	RoCEDevices  int    `json:"roce_devices"`
+	DiedLog      string `json:"died_log,omitempty"`
+	Died         string `json:"died,omitempty"`
 }
 
+// userStack is the row of the stack in user space.
+const userStack = "user"
+
 func run(ctx context.Context, opts *options) error {
+	// Where no stack runs any more, its log is all there is to be told.
+	told := false
+	err := show(ctx, opts, func() { told = true })
+	if !told {
+		NoteDied(opts.Factory)
+	}
+	return err
+}
+
+// NoteDied says on standard error, where the backend is or may be the stack in
+// user space, that the last one died, and where its log is.
+func NoteDied(f *cmdutil.Factory) {
+	if f.Backend != "auto" && f.Backend != userStack {
+		return
+	}
+	if d, ok := serve.LastDied(); ok {
+		fmt.Fprintf(f.IO.ErrOut, "smcr: a user-space stack of this network namespace died: %s\n", died(d))
+	}
+}
+
+func died(d serve.Died) string {
+	return fmt.Sprintf("%s, log %s", d.Last.Format(time.RFC3339), d.Log)
+}
+
+// show lists the stacks, and calls user when that in user space is one.
+func show(ctx context.Context, opts *options, user func()) error {
 	return watch.Show(ctx, &opts.ListOptions, func(ctx context.Context, m nl.Multi) (v watch.View[infoJSON], err error) {
 		infos, err := nl.Each(ctx, m, nl.Control.SysInfo)
 		if err != nil {
@@ -79,10 +113,17 @@ func run(ctx context.Context, opts *options) error {
 		}
 		for _, r := range infos {
 			s := r.Value
-			v.Rows = append(v.Rows, infoJSON{
-				r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
-				s.ISMv2, s.SMCRv2, eids[r.Stack], count[r.Stack],
-			})
+			row := infoJSON{
+				Stack: r.Stack, Name: s.Stack, StackVersion: s.StackVersion, PID: s.PID, UID: s.UID, Version: s.Version, Release: s.Release,
+				LocalHost: s.LocalHost, SEID: s.SEID, ISMv2: s.ISMv2, SMCRv2: s.SMCRv2, UEIDs: eids[r.Stack], RoCEDevices: count[r.Stack],
+			}
+			if r.Stack == userStack {
+				user()
+				if d, ok := serve.LastDied(); ok {
+					row.DiedLog, row.Died = d.Log, d.Last.Format(time.RFC3339)
+				}
+			}
+			v.Rows = append(v.Rows, row)
 		}
 		v.Text = func(w io.Writer) error {
 			var b strings.Builder
@@ -91,6 +132,9 @@ func run(ctx context.Context, opts *options) error {
 					b.WriteString("\n")
 				}
 				describe(&b, r, eids[r.Stack], count[r.Stack])
+				if j := v.Rows[i]; j.DiedLog != "" {
+					fmt.Fprintf(&b, "%-16s  %s, log %s\n", "One Before Died:", j.Died, j.DiedLog)
+				}
 			}
 			_, err := io.WriteString(w, b.String())
 			return err

@@ -29,8 +29,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"starts in this network namespace, and answer the other smcr commands. There is\n" +
 			"one stack in a network namespace: its programs share their link groups.\n\n" +
 			"'smcr run' starts it when there is none; such a stack ends when it was idle for\n" +
-			"a minute, and logs to /run/smcr. Started by hand it serves until SIGINT or\n" +
-			"SIGTERM, which end its link groups in order and reset the connections left.\n\n" +
+			"a minute, and logs to /run/smcr. The log goes with it; if it dies the log stays,\n" +
+			"and 'smcr info' says where. Started by hand it serves until SIGINT or SIGTERM,\n" +
+			"which end its link groups in order and reset the connections left.\n\n" +
 			"Where eBPF is not permitted, SMC cannot be announced in the TCP handshake. The\n" +
 			"stack says so once and then uses SMC-R only toward the peers of --assume-smc;\n" +
 			"these must have it configured likewise.\n\n" +

@@ -86,7 +86,7 @@ func run(ctx context.Context, o *Options) error {
 		cancel()
 		return errors.Join(err, s.Run(ended))
 	}
-	cfg.Log.Info("serving", "pid", os.Getpid())
+	cfg.Log.Info(servingMessage, "pid", os.Getpid())
 	if o.OnDemand {
 		reportStart(nil)
 		o.OnDemand = false // said

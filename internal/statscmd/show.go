@@ -133,6 +133,9 @@ func (r report) print(s *snapshot) {
 		r.number("  v2", t.ClientV2+t.ServerV2, "")
 	}
 	r.sides("Handshake errors", s.stats.ClientHandshakeErrors, s.stats.ServerHandshakeErrors)
+	if s.stats.Panics > 0 { // not of a kernel
+		r.number("Panics survived", s.stats.Panics, "")
+	}
 	avg := 0.0
 	if conns > 0 {
 		avg = float64(t.RXCalls+t.TXCalls) / float64(conns)

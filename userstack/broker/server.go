@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
 )
 
 // Causes of the end of a Conn's context (context.Cause) other than the
@@ -100,6 +102,18 @@ type Server struct {
 	Opened, Ended func(*Launcher)
 	// Log receives what goes wrong. Nil discards.
 	Log *slog.Logger
+	// Guard is told of panics, each of which ends one connection or one session.
+	// Nil means Log alone.
+	Guard *guard.Guard
+}
+
+// guarded calls f; an error is that f panicked.
+func (s *Server) guarded(what string, f func()) error {
+	g := s.Guard
+	if g == nil {
+		g = &guard.Guard{Log: s.log()}
+	}
+	return g.Do(what, f)
 }
 
 func (s *Server) log() *slog.Logger {
@@ -128,7 +142,8 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 			return fmt.Errorf("broker: accept: %w", err)
 		}
 		wg.Go(func() {
-			if err := s.ServeConn(ctx, c); err != nil && ctx.Err() == nil {
+			var err error
+			if s.guarded("a launcher's session", func() { err = s.ServeConn(ctx, c) }) == nil && err != nil && ctx.Err() == nil {
 				s.log().Warn("launcher session failed", "err", err)
 			}
 		})
@@ -252,7 +267,11 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	case TypeListen:
 		ss.wg.Go(func() {
 			defer d.Close()
-			ss.result(m.Seq, nil, ss.s.Handler.Listen(ctx, ss.l, d))
+			var err error
+			if ss.s.guarded("a listening socket", func() { err = ss.s.Handler.Listen(ctx, ss.l, d) }) != nil {
+				err = syscall.EIO
+			}
+			ss.result(m.Seq, nil, err)
 		})
 		return nil
 	case TypeConnect, TypeAccept:
@@ -288,11 +307,23 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 		c.cancel(ErrCanceled)
 	case TypeSetOption:
 		ss.wg.Go(func() {
-			ss.result(m.Seq, nil, ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value))
+			var err error
+			if ss.s.guarded("a socket option", func() {
+				err = ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value)
+			}) != nil {
+				err = syscall.EIO
+			}
+			ss.result(m.Seq, nil, err)
 		})
 	case TypeGetOption:
 		ss.wg.Go(func() {
-			v, err := ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
+			var v []byte
+			var err error
+			if ss.s.guarded("a socket option", func() {
+				v, err = ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
+			}) != nil {
+				v, err = nil, syscall.EIO
+			}
 			ss.result(m.Seq, v, err)
 		})
 	default:
@@ -316,12 +347,17 @@ func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
 	}
 	ss.wg.Go(func() {
 		defer c.end()
-		if m.Type == TypeAccept {
-			ss.s.Handler.Accept(c.ctx, c, d)
-			return
+		if ss.s.guarded("a program's connection", func() {
+			if m.Type == TypeAccept {
+				ss.s.Handler.Accept(c.ctx, c, d)
+				return
+			}
+			req := ConnectRequest{Remote: m.Remote, Nonblock: m.Flags&FlagNonblock != 0}
+			ss.s.Handler.Connect(c.ctx, c, d, req)
+		}) != nil {
+			c.SetCloseReason("internal error of the stack")
+			_ = d.Close()
 		}
-		req := ConnectRequest{Remote: m.Remote, Nonblock: m.Flags&FlagNonblock != 0}
-		ss.s.Handler.Connect(c.ctx, c, d, req)
 	})
 	return nil
 }

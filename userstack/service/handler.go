@@ -203,6 +203,12 @@ func dropEnd(end *broker.Descriptor) {
 
 // relay runs a relay until the program is through with the connection.
 func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) {
+	over := false
+	defer func() {
+		if !over { // a panic
+			_ = n.Abort()
+		}
+	}()
 	h := hold(c, sock)
 	app, err := takeUnix(end)
 	if err != nil {
@@ -210,6 +216,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = n.Abort()
 		c.SetCloseReason(err.Error())
 		dropEnd(end)
+		over = true
 		return
 	}
 	// The TCP connection ends with its last descriptor: ours must not
@@ -225,7 +232,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetOOBInline(true) // the program's own end decides
 	}
 	h.carryOptions(smc)
-	r := &relay{app: app, net: n, linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
+	r := &relay{app: app, net: n, guard: s.stack.Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
 		if e != 0 {
 			_ = c.Broken(context.WithoutCancel(ctx), e)
 		}
@@ -237,6 +244,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	if n.Done() == nil {
 		_ = sock.Close()
 	}
+	over = true
 }
 
 // takeTCP is the function takeTCP while the program changes no options.
@@ -285,23 +293,32 @@ func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err err
 // is given, and returns a function that sets them back: they are the
 // program's.
 func keepOptions(sock *broker.Descriptor) (restore func()) {
-	opts := [...]struct{ level, name, value int }{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 0},
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 0},
+	type option struct {
+		level, name, value int
+		known              bool
+	}
+	opts := [...]option{
+		{level: unix.IPPROTO_TCP, name: unix.TCP_NODELAY},
+		{level: unix.SOL_SOCKET, name: unix.SO_KEEPALIVE},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPIDLE},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPINTVL},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPCNT},
 	}
 	_ = sock.Control(func(fd int) error {
 		for i := range opts {
 			o := &opts[i]
-			o.value, _ = unix.GetsockoptInt(fd, o.level, o.name)
+			var err error
+			o.value, err = unix.GetsockoptInt(fd, o.level, o.name)
+			o.known = err == nil
 		}
 		return nil
 	})
 	return func() {
 		_ = sock.Control(func(fd int) error {
 			for _, o := range opts {
+				if !o.known {
+					continue
+				}
 				_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
 			}
 			return nil
