@@ -55,10 +55,10 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		if d2, err := devs2[0].core(t.local); err == nil {
 			prop.MAC = d2.MAC
 		}
-	} else if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
+	} else if p, ok := rt.PrefixOf(local.Addr()); ok && p.Addr().Is4() {
 		prop.IPv4 = p.Masked()
 	} else {
-		prop.IPv6 = rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+		prop.IPv6 = rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
 	}
 	if offer != nil {
 		if prop, err = prop.WithOffer(*offer); err != nil {

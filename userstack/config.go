@@ -22,13 +22,6 @@ import (
 type Config struct {
 	// Provider gives the RDMA devices. Nil means software RoCE.
 	Provider rdmaverbs.Provider
-	// Network answers for addresses and netdevs. Nil means the network
-	// namespace of the thread that calls New.
-	Network Network
-	// Option announces SMC in the TCP handshake and tells what the peer
-	// announced. Nil means the eBPF program of package tcpopt; where that is
-	// not permitted, New logs it and SMC is used toward AssumeSMC only.
-	Option OptionMarker
 	// AssumeSMC lists peers that are taken to speak SMC although the TCP
 	// handshake cannot tell. Used only without Option: otherwise the
 	// handshake decides.
@@ -67,6 +60,9 @@ type Config struct {
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 
+	network network      // nil: the network namespace of the thread that calls New
+	option  optionMarker // nil: the eBPF program of package tcpopt
+
 	release0   bool                                    // tests: a stack from before version 2.1
 	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
 	random     func() uint32                           // simulations; else the runtime's
@@ -77,17 +73,6 @@ const DefaultBuf = 256 << 10
 
 // clcTimeout bounds the wait for each CLC message.
 const clcTimeout = 6 * time.Second
-
-// An OptionMarker writes the SMC option into the TCP handshakes of marked
-// sockets and reads what the peer wrote (package tcpopt).
-type OptionMarker interface {
-	MarkConnect(fd int) error
-	MarkListen(fd int) error
-	// PeerSMC reports whether the peer of a connected or accepted socket
-	// sent the option.
-	PeerSMC(fd int) (bool, error)
-	Close() error
-}
 
 func (c *Config) setDefaults() error {
 	if c.Log == nil {

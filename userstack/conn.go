@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -25,7 +26,7 @@ type Conn struct {
 	tcp    TCPConn
 	client bool
 	ino    uint64 // for listings
-	owner  Owner
+	owner  inside.Owner
 	local  net.Addr
 	remote net.Addr
 

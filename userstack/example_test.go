@@ -97,8 +97,8 @@ func ExampleConfig() {
 		log.Fatal(err)
 	}
 	defer stack.Close()
-	fmt.Println(stack.Assumed(netip.MustParseAddr("192.0.2.7")), stack.Assumed(netip.MustParseAddr("198.51.100.7")))
-	// Output: true false
+	fmt.Println(stack.OptionError())
+	// Output: userstack: Config.NoOption is set
 }
 
 // A program that makes its TCP connections itself hands them to the stack
