@@ -55,7 +55,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := srv.Serve(l); err != nil {
+		if err := srv.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
 			s.log.Error("control requests are served no more", "address", l.Addr(), "err", err)
 		}
 	}()
