@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// TCPConn is the TCP connection under an SMC-R connection. *net.TCPConn is
-// one.
+// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
+// rendezvous on. *net.TCPConn is one.
 type TCPConn interface {
 	net.Conn
 	// SetLinger(0) makes Close send RST.

@@ -18,7 +18,8 @@ import (
 )
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
-// *net.TCPConn does, half close included.
+// *net.TCPConn does, half close included. Addresses are those of the TCP
+// connection below, which stays open and carries no data.
 type Conn struct {
 	s      *Stack
 	g      *group

@@ -18,8 +18,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// DevicePrefix begins the names of software RoCE devices: the device on
-// netdev eth0 is soft-eth0.
+// DevicePrefix begins the names of software RoCE devices, as listings show them
+// and pnetids name them: the device on netdev eth0 is soft-eth0.
 const DevicePrefix = "soft-"
 
 // ErrNoDevice means that no RoCE device serves the network of a connection.

@@ -21,8 +21,9 @@ const (
 	ReasonNoRoute   = wire.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
 )
 
-// ErrNoOption means that SMC cannot be announced toward a peer: the TCP
-// option is not permitted and the peer is not assumed to speak SMC.
+// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
+// not permitted here (see [Stack.OptionError]), and the peer is not in
+// Config.AssumeSMC, which is --assume-smc of smcr serve.
 var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here and the peer is not listed with --assume-smc")
 
 // programs is what a stack does for programs that have sockets of their own,

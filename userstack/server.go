@@ -19,7 +19,8 @@ import (
 const hsLimit = 32
 
 // Server runs the server's side of the rendezvous on an accepted TCP
-// connection whose peer has announced SMC. It returns as [Stack.Client] does.
+// connection whose peer is known to speak SMC. It returns as [Stack.Client]
+// does.
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.rendezvous(ctx, tcp, sideServer, (*clc).server)
 }

@@ -65,7 +65,8 @@ type Stack struct {
 	lastSock  atomic.Uint64
 }
 
-// New starts a stack. Devices are opened when a connection first needs them.
+// New starts a stack in the network namespace of the calling thread. It opens no
+// RDMA device: that is done when a connection first needs one.
 func New(cfg Config) (*Stack, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -248,7 +249,7 @@ func (s *Stack) enter() error {
 	return nil
 }
 
-// PNETs returns the stack's pnetid table.
+// PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
 // OptionError tells why the stack cannot announce SMC in the TCP handshake, or
