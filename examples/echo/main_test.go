@@ -105,6 +105,20 @@ func TestListed(t *testing.T) {
 		t.Errorf("smcr serve beside it: %v, %s", err, out)
 	}
 
+	// With an address of its own it runs beside the first.
+	beside := a.Go(t, echo, "-listen", ":7778", "-control", filepath.Join(dir, "beside"))
+	if err := beside.WaitOutput("listening on", limit); err != nil {
+		t.Fatal(err, beside.Log())
+	}
+	for _, port := range []string{":7777", ":7778"} {
+		cmd := b.Command(ctx, echo, "-require", a.Addr()+port)
+		cmd.Stdin = strings.NewReader("side by side\n")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !group.Match(out) || !strings.Contains(string(out), "side by side\n") {
+			t.Errorf("port %s: %v\n%s", port, err, out)
+		}
+	}
+
 	if err := in.Close(); err != nil {
 		t.Error(err)
 	}
