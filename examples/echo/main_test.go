@@ -105,6 +105,11 @@ func TestListed(t *testing.T) {
 		t.Errorf("smcr serve beside it: %v, %s", err, out)
 	}
 
+	fourth := a.Command(ctx, smcr, "run", "--mode", "user", "--", "true")
+	if out, err := fourth.CombinedOutput(); err == nil || !strings.Contains(string(out), "is part of another program") {
+		t.Errorf("smcr run beside it: %v, %s", err, out)
+	}
+
 	// With an address of its own it runs beside the first.
 	beside := a.Go(t, echo, "-listen", ":7778", "-control", filepath.Join(dir, "beside"))
 	if err := beside.WaitOutput("listening on", limit); err != nil {
