@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
-// TCPConn is the TCP connection under an SMC-R connection. *net.TCPConn is
-// one.
+// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
+// rendezvous on. *net.TCPConn is one.
 type TCPConn interface {
 	net.Conn
 	// SetLinger(0) makes Close send RST.
@@ -33,7 +34,7 @@ type TCPConn interface {
 type clc struct {
 	s     *Stack
 	tcp   TCPConn
-	owner Owner
+	owner inside.Owner
 	v2    bool // DECLINE has the layout of version 2
 	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
@@ -59,7 +60,7 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 		return nil, err
 	}
 	defer s.wg.Done()
-	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx)}
+	h := &clc{s: s, tcp: tcp, owner: inside.OwnerFrom(ctx)}
 	var c *Conn
 	var err error
 	if perr := s.guard.Do("a rendezvous as "+side.String(), func() {
@@ -120,17 +121,17 @@ func (h *clc) bind(ctx context.Context) (release func()) {
 
 // route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
 // 5.5).
-func (h *clc) route(local, remote netip.AddrPort) (Route, error) {
+func (h *clc) route(local, remote netip.AddrPort) (route, error) {
 	rt, err := h.s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
-		return Route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
+		return route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
 	}
 	secured, err := h.s.net.Secured(local, remote)
 	if err != nil {
-		return Route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
+		return route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
 	}
 	if secured {
-		return Route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("a policy of this host is for %s and %s", local, remote)}
+		return route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("a policy of this host is for %s and %s", local, remote)}
 	}
 	return rt, nil
 }

@@ -15,12 +15,14 @@ import (
 )
 
 // Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
-// a TCP connection whose peer has announced SMC, and returns the SMC-R
-// connection, which then owns tcp.
+// a TCP connection whose peer is known to speak SMC, and returns the SMC-R
+// connection, which then owns tcp. A peer that does not would take the messages
+// of the rendezvous for data: [Stack.Dial] finds that out in the TCP handshake.
+// The end of ctx ends the rendezvous.
 //
-// If the error is a *DeclineError, tcp is untouched by CLC messages from here
-// on and carries the connection's data. After any other error tcp must be
-// closed.
+// If the error is a [*DeclineError], no message of the rendezvous goes over tcp
+// any more, and it carries the connection's data. After any other error close
+// tcp.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.rendezvous(ctx, tcp, sideClient, (*clc).client)
 }
@@ -55,10 +57,10 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		if d2, err := devs2[0].core(t.local); err == nil {
 			prop.MAC = d2.MAC
 		}
-	} else if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
+	} else if p, ok := rt.PrefixOf(local.Addr()); ok && p.Addr().Is4() {
 		prop.IPv4 = p.Masked()
 	} else {
-		prop.IPv6 = rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+		prop.IPv6 = rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
 	}
 	if offer != nil {
 		if prop, err = prop.WithOffer(*offer); err != nil {

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
-// *net.TCPConn does, half close included.
+// *net.TCPConn does, half close included. Addresses are those of the TCP
+// connection below, which stays open and carries no data.
 type Conn struct {
 	s      *Stack
 	g      *group
@@ -25,7 +27,7 @@ type Conn struct {
 	tcp    TCPConn
 	client bool
 	ino    uint64 // for listings
-	owner  Owner
+	owner  inside.Owner
 	local  net.Addr
 	remote net.Addr
 

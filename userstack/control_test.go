@@ -11,6 +11,7 @@ import (
 
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/wire"
 )
 
@@ -60,7 +61,7 @@ func TestControlSuite(t *testing.T) {
 // other and with what was done.
 func TestControlListsWhatIsThere(t *testing.T) {
 	b := newBed(t, bedConfig{devices: 2, client: func(c *Config) { c.RecvBuf = 128 << 10 }})
-	ctx := WithOwner(t.Context(), Owner{UID: 1000, PID: 77, Command: "curl"})
+	ctx := inside.WithOwner(t.Context(), inside.Owner{UID: 1000, PID: 77, Command: "curl"})
 	var pairs [][2]*Conn
 	for range 3 {
 		ct, st := b.tcp()

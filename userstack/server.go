@@ -19,7 +19,8 @@ import (
 const hsLimit = 32
 
 // Server runs the server's side of the rendezvous on an accepted TCP
-// connection whose peer has announced SMC. It returns as [Stack.Client] does.
+// connection whose peer is known to speak SMC. It returns as [Stack.Client]
+// does.
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.rendezvous(ctx, tcp, sideServer, (*clc).server)
 }
@@ -102,7 +103,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
 // subnet is one of the netdev's, or one of its IPv6 prefixes is.
-func sameSubnet(p wire.Proposal, rt Route, local netip.Addr) bool {
+func sameSubnet(p wire.Proposal, rt route, local netip.Addr) bool {
 	if local.Unmap().Is4() {
 		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && samePrefix(own, p.IPv4) })
 	}

@@ -29,13 +29,13 @@ var ErrStackClosed error = closedError{}
 type Stack struct {
 	cfg    Config
 	log    *slog.Logger
-	net    Network
+	net    network
 	pnets  *pnet.Table
 	eids   eidTable
 	mem    *memPool
 	stats  stats.Collector
 	guard  guard.Guard
-	option OptionMarker // nil: not permitted
+	option optionMarker // nil: not permitted
 	optErr error        // why option is nil
 	tcpRcv int          // SO_RCVBUF of a new TCP socket
 	peerID wire.PeerID
@@ -60,20 +60,22 @@ type Stack struct {
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
 	ownNet    *hostNetwork
+	ownNS     *netNS
 	ownOpt    bool
 	limitHS   atomic.Bool
 	serving   atomic.Int32 // server-side rendezvous under way
 	lastSock  atomic.Uint64
 }
 
-// New starts a stack. Devices are opened when a connection first needs them.
+// New starts a stack in the network namespace of the calling thread. It opens no
+// RDMA device: that is done when a connection first needs one.
 func New(cfg Config) (*Stack, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
 	s := &Stack{
-		cfg: cfg, log: cfg.Log, net: cfg.Network, pnets: cfg.PNETs,
-		mem: newMemPool(), option: cfg.Option, born: time.Now(),
+		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
+		mem: newMemPool(), option: cfg.option, born: time.Now(),
 		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
@@ -263,15 +265,16 @@ func (s *Stack) enter() error {
 // serves a stack's connections uses it too. Its panics count in the statistics.
 func (s *Stack) Guard() *guard.Guard { return &s.guard }
 
-// PNETs returns the stack's pnetid table.
+// PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
-// OptionError tells why the TCP option cannot be used, or is nil.
+// OptionError tells why the stack cannot announce SMC in the TCP handshake, or
+// is nil. If it is not, SMC-R is used toward Config.AssumeSMC alone.
 func (s *Stack) OptionError() error { return s.optErr }
 
-// Assumed reports whether remote is listed as speaking SMC where the TCP
+// assumed reports whether remote is listed as speaking SMC where the TCP
 // handshake cannot tell.
-func (s *Stack) Assumed(remote netip.Addr) bool {
+func (s *Stack) assumed(remote netip.Addr) bool {
 	if s.option != nil {
 		return false
 	}
@@ -330,6 +333,9 @@ func (s *Stack) Close() error {
 	}
 	if s.ownNet != nil {
 		s.ownNet.close()
+	}
+	if s.ownNS != nil {
+		s.ownNS.close()
 	}
 	s.mem.close()
 	return errors.Join(errs...)

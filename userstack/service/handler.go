@@ -20,6 +20,7 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/inside"
 )
 
 var _ broker.Handler = (*Service)(nil)
@@ -45,7 +46,7 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 
 // Listen implements broker.Handler.
 func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
-	return sock.Control(func(fd int) error { return s.stack.MarkListen(fd) })
+	return sock.Control(func(fd int) error { return s.programs().MarkListen(fd) })
 }
 
 // Connect implements broker.Handler.
@@ -58,7 +59,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err != nil {
 			return err
 		}
-		return s.stack.Candidate(local.Addr(), req.Remote.Addr(), fd)
+		return s.programs().Candidate(local.Addr(), req.Remote.Addr(), fd)
 	})
 	if err != nil {
 		_ = c.NotCandidate(err.Error())
@@ -70,7 +71,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	smc := false
 	if err := sock.Control(func(fd int) (err error) {
-		smc, err = s.stack.PeerAnnounced(fd, req.Remote.Addr())
+		smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr())
 		return err
 	}); err != nil {
 		// The peer may wait for CLC messages, or for data.
@@ -78,7 +79,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if !smc {
-		s.stack.CountFallback(true, userstack.ReasonPeerNoSMC)
+		s.programs().CountFallback(true, userstack.ReasonPeerNoSMC)
 		_ = c.Established(ctx, false)
 		return
 	}
@@ -91,7 +92,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
-	conn, err := s.stack.Client(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.stack.Client(inside.WithOwner(ctx, ownerOf(c)), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
@@ -139,7 +140,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var unknown error
 	err := sock.Control(func(fd int) (err error) {
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
-			smc, unknown = s.stack.PeerAnnounced(fd, remote.Addr())
+			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
 		}
 		return err
 	})
@@ -153,7 +154,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
 		return
 	case !smc:
-		s.stack.CountFallback(false, userstack.ReasonPeerNoSMC)
+		s.programs().CountFallback(false, userstack.ReasonPeerNoSMC)
 		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
 		return
 	}
@@ -168,7 +169,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		dropEnd(end)
 		return
 	}
-	conn, err := s.stack.ServerMaybe(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.programs().ServerMaybe(inside.WithOwner(ctx, ownerOf(c)), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
@@ -400,8 +401,8 @@ func errnoOf(err error) syscall.Errno {
 	}
 }
 
-func ownerOf(c *broker.Conn) userstack.Owner {
+func ownerOf(c *broker.Conn) inside.Owner {
 	l := c.Launcher()
 	program, _, _ := strings.Cut(l.Command, " ")
-	return userstack.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
+	return inside.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
 }

@@ -15,6 +15,7 @@ import (
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/inside"
 )
 
 // RunSocket is the abstract unix socket at which launchers find the service
@@ -110,6 +111,11 @@ func (s *Service) closeSockets() {
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }
 
+// programs returns what the stack does for programs.
+func (s *Service) programs() inside.Programs[*userstack.Conn] {
+	return inside.ProgramsOf[*userstack.Conn](s.stack)
+}
+
 func (s *Service) count(d int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +127,7 @@ func (s *Service) count(d int) {
 func (s *Service) idle(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.launchers > 0 || s.stack.Busy() {
+	if s.launchers > 0 || s.programs().Busy() {
 		s.idleSince = now
 		return 0
 	}
