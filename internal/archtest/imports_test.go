@@ -30,6 +30,7 @@ var edges = []struct {
 }{
 	// Leaves.
 	{"pnet", nil},
+	{"quota", nil},
 	{"stats", nil},
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
@@ -38,9 +39,9 @@ var edges = []struct {
 	// Each stands on leaves alone.
 	{"stats/prom", []string{"stats"}},
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
-	{"nl", []string{"pnet", "stats"}},
+	{"nl", []string{"pnet", "quota", "stats"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
-	{"userstack/broker", nil},
+	{"userstack/broker", []string{"quota"}},
 	{"userstack/oob", nil},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
@@ -51,7 +52,7 @@ var edges = []struct {
 		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt",
 		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "quota", "stats", "rdmaverbs", "rdmaverbs/..."}},
 	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 

@@ -331,7 +331,7 @@ func TestEndsOnTheirWay(t *testing.T) {
 			h := &handler{connect: func(context.Context, *Conn, *Descriptor, ConnectRequest) {
 				t.Error("a connection begins in a session that is over")
 			}}
-			ss := &session{s: &Server{Handler: h}, t: service, l: &Launcher{}, conns: make(map[uint64]*Conn)}
+			ss := newSession(&Server{Handler: h}, service, &Launcher{})
 			if err := ss.run(t.Context()); !errors.Is(err, want) {
 				t.Errorf("run: %v, want %v", err, want)
 			}
