@@ -45,7 +45,12 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 
 // Listen implements broker.Handler.
 func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
-	return sock.Control(func(fd int) error { return s.stack.MarkListen(fd) })
+	return sock.Control(func(fd int) error {
+		if err := s.checkSocket(fd, true); err != nil {
+			return err
+		}
+		return s.stack.MarkListen(fd)
+	})
 }
 
 // Connect implements broker.Handler.
@@ -54,6 +59,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	err := sock.Control(func(fd int) (err error) {
+		if err = s.checkSocket(fd, true); err != nil {
+			return err
+		}
 		local, err = socketAddr(unix.Getsockname(fd))
 		if err != nil {
 			return err
@@ -138,6 +146,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	smc := false
 	var unknown error
 	err := sock.Control(func(fd int) (err error) {
+		if err = s.checkSocket(fd, false); err != nil {
+			return err
+		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.stack.PeerAnnounced(fd, remote.Addr())
 		}
@@ -215,9 +226,11 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	// The TCP connection ends with its last descriptor: ours must not
 	// outlive the stack's.
 	if ch := n.Done(); ch != nil {
+		release := c.Retain()
 		go func() {
 			<-ch
 			_ = sock.Close()
+			release()
 		}()
 	}
 	smc, _ := n.(*userstack.Conn)
