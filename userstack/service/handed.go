@@ -85,7 +85,7 @@ func (s *Service) checkSocket(fd int, fresh bool) error {
 	case fresh && info.State != tcpClose:
 		return fmt.Errorf("%w: it is in use", errSocket)
 	case !fresh && (info.State == tcpClose || info.State == tcpSynSent):
-		return fmt.Errorf("%w: it is not connected", errSocket)
+		return unix.ENOTCONN
 	}
 	return nil
 }
