@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -65,29 +66,28 @@ func TestHostileUser(t *testing.T) {
 	if err := before.WaitOutput("holding 2 connections", startTime); err != nil {
 		t.Fatal(err)
 	}
-	argv := as(hostileUser, bin("hostile"), "press", "203.0.113.1:9")
-	hostile := l.A.Go(t, argv[0], argv[1:]...)
-	if err := hostile.WaitOutput("pressing", time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		l.exchanges("0", addr)
-		l.exchanges(otherUser, addr)
-		l.smcr(l.A, "--backend", "user", "linkgroup", "list")
-	}
-	// Who is beyond the limits learns so, and the program runs all the same.
-	err := netnstest.Until(settleTime, func() error {
-		out, err := l.asUser(hostileUser, bin("smcr"), "run", "-v", "--", "echo", "ran")
-		switch {
-		case err != nil || !strings.Contains(out, "ran\n"):
-			return netnstest.Stop(fmt.Errorf("smcr run: %w\n%s", err, out))
-		case !strings.Contains(out, "all connections over TCP") || !strings.Contains(out, "user "+hostileUser+" has"):
-			return fmt.Errorf("smcr run says nothing of the limit:\n%s", out)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
+	for _, kind := range []string{"idle", "hello", "half", "sessions", "crowded", "control", "garbage", "unread", "all"} {
+		t.Run(kind, func(t *testing.T) {
+			l := &lab{Pair: l.Pair, t: t}
+			hostile := l.press(kind)
+			for _, uid := range []string{"0", otherUser} {
+				l.exchanges(uid, addr)
+				l.commands(uid)
+			}
+			var said string
+			switch kind {
+			case "hello":
+				l.toldOfLimit()
+			case "sessions":
+				said = "kind 1: user " + hostileUser + " has"
+			case "crowded":
+				said = "the session goes on"
+			}
+			if err := hostile.WaitOutput(said, settleTime); err != nil {
+				t.Error(err)
+			}
+			hostile.Kill()
+		})
 	}
 	select {
 	case <-stack.Done():
@@ -97,8 +97,7 @@ func TestHostileUser(t *testing.T) {
 	if lines := strings.Count(stack.Log(), "level=WARN"); lines > 200 {
 		t.Errorf("%d warnings:\n%.4000s", lines, stack.Log())
 	}
-	hostile.Kill()
-	err = netnstest.Until(settleTime, func() error {
+	err := netnstest.Until(settleTime, func() error {
 		out, err := l.asUser(hostileUser, bin("smcr"), "run", "--mode", "user", "--", "echo", "ran")
 		if err != nil {
 			return fmt.Errorf("%w\n%s", err, out)
@@ -116,6 +115,43 @@ func TestHostileUser(t *testing.T) {
 	wantSummary(t, before.Log(), 2)
 	terminate(t, server)
 	terminate(t, stack)
+}
+
+// press has the hostile user begin.
+func (l *lab) press(kind string) *netnstest.Process {
+	l.t.Helper()
+	// Nobody has this address, so that connections to it take their time.
+	absent := l.A.Links[0].IPv4.As4()
+	absent[3] = 200
+	argv := as(hostileUser, bin("hostile"), "press", kind, netip.AddrPortFrom(netip.AddrFrom4(absent), 9).String())
+	p := l.A.Go(l.t, argv[0], argv[1:]...)
+	if err := p.WaitOutput("pressing", time.Minute); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
+// commands has a user look at the stack.
+func (l *lab) commands(uid string) {
+	l.t.Helper()
+	for _, noun := range []string{"linkgroup", "connection"} {
+		if out, err := l.asUser(uid, bin("smcr"), "--backend", "user", noun, "list"); err != nil {
+			l.t.Errorf("user %s: %s list: %v\n%s", uid, noun, err, out)
+		}
+	}
+}
+
+// toldOfLimit: who is beyond the limits learns so, and the program runs all the
+// same.
+func (l *lab) toldOfLimit() {
+	l.t.Helper()
+	out, err := l.asUser(hostileUser, bin("smcr"), "run", "-v", "--", "echo", "ran")
+	if err != nil || !strings.Contains(out, "ran\n") {
+		l.t.Errorf("smcr run: %v\n%s", err, out)
+	}
+	if !strings.Contains(out, "all connections over TCP") || !strings.Contains(out, "user "+hostileUser+" has") {
+		l.t.Errorf("smcr run says nothing of the limit:\n%s", out)
+	}
 }
 
 // asUser runs a command on host A and returns what it wrote, at both outputs.

@@ -2,13 +2,20 @@
 
 // Hostile is a user of the machine who means the stack ill, for package e2e.
 //
-//	hostile press ADDRESS
+//	hostile press KIND ADDRESS
 //	hostile strange ADDRESS
 //
-// The first takes all that it can get of the stack of this network namespace, at
-// both of its sockets, until it is killed: connections that say nothing, or half a
-// hello, or ask and do not read; sessions with connections to ADDRESS, with too
-// many descriptors and with none. It says "pressing" when it has tried each once.
+// The first takes all that it can get of the stack of this network namespace until
+// it is killed. The kind is one of
+//
+//	idle, hello, half   connections of no word, a hello, half of one
+//	sessions            sessions of many connections to ADDRESS
+//	crowded             messages with too many descriptors, and with none
+//	control, garbage    connections to the control socket of no word, of nonsense
+//	unread              questions whose answers nobody reads
+//	all                 all at once
+//
+// It says "pressing" when it has tried each.
 //
 // The second opens a session, moves to a user and network namespace of its own,
 // hands sockets of that namespace to the stack, connected to a listener there at

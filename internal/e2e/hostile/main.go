@@ -30,21 +30,20 @@ const (
 func main() {
 	// The program ends in time even if the test that started it died.
 	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
-	if len(os.Args) == 3 {
-		addr, err := netip.ParseAddrPort(os.Args[2])
+	if n := len(os.Args); n == 4 && os.Args[1] == "press" || n == 3 {
+		addr, err := netip.ParseAddrPort(os.Args[n-1])
 		switch {
 		case err != nil:
 			fatal(err)
-		case os.Args[1] == "press":
-			press(addr)
-			return
+		case n == 4:
+			fatal(press(os.Args[2], addr))
 		case os.Args[1] == "strange":
 			fatal(strange(addr))
 		case os.Args[1] == "inside":
 			fatal(inside(addr))
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile press|strange ADDRESS:PORT")
+	fmt.Fprintln(os.Stderr, "usage: hostile press KIND ADDRESS:PORT | hostile strange ADDRESS:PORT")
 	os.Exit(2)
 }
 
@@ -56,65 +55,67 @@ func fatal(err error) {
 	os.Exit(0)
 }
 
-// press never returns.
-func press(addr netip.AddrPort) {
-	var first sync.WaitGroup
-	again := func(n int, f func()) {
-		for range n {
-			first.Add(1)
-			go func() {
-				for done := first.Done; ; time.Sleep(pause) {
-					f()
-					if done != nil {
-						done()
-						done = nil
-					}
-				}
-			}()
-		}
-	}
+// press goes on until the program is killed.
+func press(kind string, addr netip.AddrPort) error {
 	hello, err := (&broker.Message{Type: broker.TypeHello, Size: broker.Version, Text: "hostile"}).AppendBinary(nil)
 	if err != nil {
-		fatal(err)
+		return err
 	}
-	// Nothing is read, and what is open is kept until the stack closes it.
-	var mu sync.Mutex
-	held := map[string]int{}
-	hold := func(socket string, first []byte) func() {
-		return func() {
-			c, err := dial(socket)
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				mu.Lock()
-				held[socket]++
-				mu.Unlock()
-				if first != nil {
-					_, _ = c.Write(first)
-				}
-				ended(c)
-				mu.Lock()
-				held[socket]--
-				mu.Unlock()
-			}()
+	kinds := map[string]func(){
+		"idle":     func() { again(idle, hold(service.RunSocket, nil)) },
+		"hello":    func() { again(idle, hold(service.RunSocket, hello)) },
+		"half":     func() { again(idle, hold(service.RunSocket, hello[:len(hello)/2])) },
+		"control":  func() { again(idle, hold(nl.UserAddress, nil)) },
+		"garbage":  func() { again(idle, hold(nl.UserAddress, []byte{1, 2, 3})) },
+		"unread":   func() { again(idle, hold(nl.UserAddress, questions())) },
+		"sessions": func() { again(4, func() { sessions(addr) }) },
+		"crowded":  func() { again(4, func() { crowded(hello) }) },
+	}
+	if start := kinds[kind]; start != nil {
+		start()
+	} else if kind == "all" {
+		for _, start := range kinds {
+			start()
 		}
+	} else {
+		return fmt.Errorf("no kind %q", kind)
 	}
-	again(idle/10, hold(service.RunSocket, nil))
-	again(idle/10, hold(service.RunSocket, hello[:len(hello)/2]))
-	again(idle/10, hold(nl.UserAddress, nil))
-	again(idle/10, hold(nl.UserAddress, []byte{1, 2, 3}))
-	again(idle/10, hold(nl.UserAddress, questions()))
-	again(4, func() { sessions(addr) })
-	again(4, func() { crowded(hello) })
-	first.Wait()
 	fmt.Println("pressing")
-	for {
-		time.Sleep(time.Second)
-		mu.Lock()
-		fmt.Printf("holding %v\n", held)
-		mu.Unlock()
+	select {}
+}
+
+// again does f n times at once, for ever, and returns when each was done once.
+func again(n int, f func()) {
+	var first sync.WaitGroup
+	for range n {
+		first.Add(1)
+		go func() {
+			f()
+			first.Done()
+			for {
+				time.Sleep(pause)
+				f()
+			}
+		}()
+	}
+	first.Wait()
+}
+
+// hold opens a connection, sends b if there is any, and leaves it so until the
+// stack closes it.
+func hold(socket string, b []byte) func() {
+	return func() {
+		c, err := dial(socket)
+		if err != nil {
+			return
+		}
+		if b != nil {
+			_, _ = c.Write(b)
+		}
+		go func() {
+			defer c.Close()
+			ended(c)
+		}()
 	}
 }
 
@@ -138,22 +139,19 @@ func questions() (b []byte) {
 // ended waits until the other side closes, without reading.
 func ended(c *net.UnixConn) {
 	rc, err := c.SyscallConn()
-	if err != nil {
-		return
-	}
-	for over := false; !over; time.Sleep(pause) {
+	for over := err != nil; !over; {
+		time.Sleep(pause)
 		err := rc.Control(func(fd uintptr) {
 			p := []unix.PollFd{{Fd: int32(fd)}}
 			_, err := unix.Poll(p, 0)
 			over = err == nil && p[0].Revents != 0
 		})
-		if err != nil {
-			return
-		}
+		over = over || err != nil
 	}
 }
 
-// sessions opens a session and as many connections in it as the stack takes.
+// sessions opens a session and as many connections in it as the stack takes, and
+// says what becomes of the first that it does not take.
 func sessions(addr netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -162,21 +160,26 @@ func sessions(addr netip.AddrPort) {
 		return
 	}
 	defer cl.Close()
+	said := false
 	for range idle {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		fd, err := freshSocket()
 		if err != nil {
 			break
 		}
 		_ = cl.Listen(ctx, fd)
-		_, err = cl.Connect(fd, broker.ConnectRequest{Remote: addr, Nonblock: true})
+		conn, err := cl.Connect(fd, broker.ConnectRequest{Remote: addr, Nonblock: true})
 		_ = unix.Close(fd)
 		if err != nil {
 			return
 		}
-	}
-	select {
-	case <-cl.Done():
-	case <-time.After(2 * time.Second):
+		select {
+		case ev := <-conn.Events():
+			if !said {
+				fmt.Printf("a connection: kind %d: %s\n", ev.Kind, ev.Text)
+			}
+			said = true
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 
@@ -199,7 +202,7 @@ func crowded(hello []byte) {
 		defer unix.Close(fd)
 		fds = append(fds, fd)
 	}
-	for i := range uint64(100) {
+	for i := range uint64(20) {
 		for _, t := range []broker.Type{broker.TypeConnect, broker.TypeAccept, broker.TypeListen} {
 			b, err := (&broker.Message{Type: t, Conn: i + 1, Seq: uint32(i)}).AppendBinary(nil)
 			if err != nil {
@@ -210,8 +213,26 @@ func crowded(hello []byte) {
 			}
 		}
 	}
-	b, err := (&broker.Message{Type: broker.TypeConnect, Conn: 1000}).AppendBinary(nil)
+	// The session is there still.
+	b, err := (&broker.Message{Type: broker.TypeGetOption, Seq: 1000, Size: 4}).AppendBinary(nil)
 	if err != nil {
+		fatal(err)
+	}
+	if _, err := c.Write(b); err != nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for buf := make([]byte, broker.MaxMessage); ; {
+		n, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		if m, err := broker.ParseMessage(buf[:n]); err == nil && m.Type == broker.TypeResult && m.Seq == 1000 {
+			fmt.Println("the session goes on")
+			break
+		}
+	}
+	if b, err = (&broker.Message{Type: broker.TypeConnect, Conn: 1000}).AppendBinary(nil); err != nil {
 		fatal(err)
 	}
 	_, _ = c.Write(b)
