@@ -58,6 +58,12 @@ func serve(t *testing.T, srv *Server) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	serveOn(t, srv, l)
+	return path
+}
+
+func serveOn(t *testing.T, srv *Server, l *net.UnixListener) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -69,7 +75,6 @@ func serve(t *testing.T, srv *Server) string {
 		cancel()
 		wg.Wait()
 	})
-	return path
 }
 
 func dial(t *testing.T, path string) *Client {
