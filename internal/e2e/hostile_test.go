@@ -163,6 +163,40 @@ func (l *lab) asUser(uid string, argv ...string) (string, error) {
 	return string(out), err
 }
 
+// TestBeyondQuota: a server's connections beyond its user's quota are declined:
+// they work, over TCP, and both sides know why.
+func TestBeyondQuota(t *testing.T) {
+	l := newLab(t, "setpriv")
+	// A session and one connection.
+	stack := l.serve(l.A, "--user-fds", "6")
+	addr := l.A.Addr() + ":5001"
+	argv := as(hostileUser, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "server", addr)
+	server := l.A.Go(t, argv[0], argv[1:]...)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	first := l.under(l.B, bin("probe"), "client", addr, "1", "-busy")
+	if err := first.WaitOutput("holding 1 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	client := l.under(l.B, bin("probe"), "client", addr, "3")
+	if err := client.WaitOutput("holding 3 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	terminate(t, client)
+	if !strings.Contains(client.Log(), "smcr: 0 connections over SMC-R, 3 over TCP") {
+		t.Errorf("client:\n%s", client.Log())
+	}
+	terminate(t, first)
+	wantSummary(t, first.Log(), 1)
+	terminate(t, server)
+	if log := server.Log(); !strings.Contains(log, "smcr: 1 connections over SMC-R, 3 over TCP") ||
+		!strings.Contains(log, "user "+hostileUser+" has 6 of at most 6 descriptors") {
+		t.Errorf("server:\n%s", log)
+	}
+	terminate(t, stack)
+}
+
 // TestStrangeNamespace: sockets of another network namespace, which a user without
 // privileges can make, stay plain TCP, and nothing is done to them.
 func TestStrangeNamespace(t *testing.T) {
