@@ -88,7 +88,7 @@ func TestPanicInRendezvous(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				once := new(sync.Once)
-				plant := func(c *Config) { c.network = panicking{c.Network.(simNetwork), once} }
+				plant := func(c *Config) { c.network = panicking{c.network.(simNetwork), once} }
 				conf := bedConfig{client: plant}
 				if who == "server" {
 					conf = bedConfig{server: plant}

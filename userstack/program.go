@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -96,6 +97,32 @@ func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, err
 		return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 	}
 	return s.Server(ctx, tcp)
+}
+
+// Decline is [Stack.Server] for an accepted connection that is to stay TCP for
+// lack of resources: it waits for what the peer proposes and declines. The error
+// is a *DeclineError then; after another one the connection is of no use.
+func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) error {
+	if s.option == nil && !looksLikeCLC(tcp) {
+		s.CountFallback(false, ReasonPeerNoSMC)
+		return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+	}
+	_, err := s.rendezvous(ctx, tcp, sideServer, func(h *clc, ctx context.Context) (*Conn, error) {
+		m, err := h.read(ctx, clcTimeout)
+		if err != nil {
+			return nil, err
+		}
+		switch m := m.(type) {
+		case wire.Proposal:
+			h.v2 = !m.TypeV1.HasR()
+			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagMem, Err: why})
+		case wire.Decline:
+			return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
+		default:
+			return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
+		}
+	})
+	return err
 }
 
 // CountFallback counts a connection that stays TCP.

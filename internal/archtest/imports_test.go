@@ -30,6 +30,7 @@ var edges = []struct {
 }{
 	// Leaves.
 	{"pnet", nil},
+	{"quota", nil},
 	{"stats", nil},
 	{"guard", nil},
 	{"rdmaverbs", nil},
@@ -39,9 +40,9 @@ var edges = []struct {
 	// Each stands on leaves alone.
 	{"stats/prom", []string{"stats"}},
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
-	{"nl", []string{"pnet", "stats", "guard"}},
+	{"nl", []string{"pnet", "quota", "stats", "guard"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
-	{"userstack/broker", []string{"guard"}},
+	{"userstack/broker", []string{"guard", "quota"}},
 	{"userstack/oob", nil},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
@@ -53,7 +54,7 @@ var edges = []struct {
 		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/internal/inside",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/broker", "userstack/oob", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/..."}},
 	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 

@@ -11,6 +11,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/userstack"
+	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -48,6 +49,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"program has it, the stack says so once and goes on with version 1. With --roce v1\n" +
 			"there is no version 2 of either; with --roce v2 version 1 of SMC-R goes over RoCE\n" +
 			"version 2 as well, which the peer must have likewise.\n\n" +
+			"It serves every user of the host, each within limits, so that none of them can\n" +
+			"take it from the others; root may have all that the limit of open files leaves.\n" +
+			"What is beyond a limit stays TCP, or is refused, and who asked is told so.\n\n" +
 			"It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or root.",
 		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
 		Args:    cmdutil.NoArgs,
@@ -61,6 +65,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: more than 0", o.GroupIdle)
+			}
+			if o.UserFDs < 0 || o.UserSessions <= 0 {
+				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: no less than 0, and more than 0", o.UserFDs, o.UserSessions)
 			}
 			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
 				return cmdutil.UsageError("--log-level %q: debug, info, warn or error", level)
@@ -87,6 +94,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "begin RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 is never")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
+	fl.IntVar(&o.UserFDs, "user-fds", 0, "most `descriptors` that one user other than root may take of this process, 4 for each connection; 0 is a part of the limit of open files")
+	fl.IntVar(&o.UserSessions, "user-sessions", broker.DefaultMaxSessions, "most programs, a `number`, that one user other than root may have under 'smcr run' at a time")
 	fl.StringVar(&level, "log-level", "info", "log from this `level` on: debug, info, warn, error")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {

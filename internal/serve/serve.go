@@ -37,7 +37,9 @@ type Options struct {
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
 	OnDemand    bool
-	LogLevel    slog.Level
+	// UserFDs and UserSessions are those of service.Config.
+	UserFDs, UserSessions int
+	LogLevel              slog.Level
 	// Config is the configuration file. Empty means that of the host, which
 	// need not exist.
 	Config string
@@ -69,6 +71,9 @@ func run(ctx context.Context, o *Options) error {
 	}
 	if err := permitted(); err != nil {
 		return err
+	}
+	if err := raiseOpenFiles(); err != nil {
+		cfg.Log.Warn("the limit of open files stays as it is", "err", err)
 	}
 	s, err := service.New(cfg)
 	if err != nil {
@@ -112,7 +117,7 @@ func (o *Options) config() (service.Config, error) {
 		return service.Config{}, fmt.Errorf("no RoCE version %q: v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
 	return service.Config{
-		Log: log, IdleTimeout: o.IdleTimeout,
+		Log: log, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
@@ -121,6 +126,20 @@ func (o *Options) config() (service.Config, error) {
 			NoVersion2: o.RoCE == "v1",
 		},
 	}, nil
+}
+
+// raiseOpenFiles raises the soft limit of open files to the hard one, by which the
+// limits of users go.
+func raiseOpenFiles() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	if l.Cur == l.Max {
+		return nil
+	}
+	l.Cur = l.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }
 
 // permitted fails early, before anything is changed, where packet sockets

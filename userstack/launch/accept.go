@@ -334,7 +334,8 @@ func (l *listener) offered(a *accepted) bool {
 			a.cc = cc
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			return true
+			// Without a look at it the service cannot have answered the peer.
+			return ev.Errno == 0 || !synHadSMC(a.sock)
 		default:
 			s.stats.failed("refused by the stack service")
 			return false

@@ -94,6 +94,9 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		t.Fatal(err)
 	}
 	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack}
+	if b.s.netns, err = ownNetns(); err != nil {
+		t.Fatal(err)
+	}
 	b.s.ending, b.s.end = context.WithCancel(context.Background())
 	b.srv = &broker.Server{Handler: b.s}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -46,7 +46,12 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 
 // Listen implements broker.Handler.
 func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
-	return sock.Control(func(fd int) error { return s.programs().MarkListen(fd) })
+	return sock.Control(func(fd int) error {
+		if err := s.checkSocket(fd, true); err != nil {
+			return err
+		}
+		return s.programs().MarkListen(fd)
+	})
 }
 
 // Connect implements broker.Handler.
@@ -55,6 +60,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	err := sock.Control(func(fd int) (err error) {
+		if err = s.checkSocket(fd, true); err != nil {
+			return err
+		}
 		local, err = socketAddr(unix.Getsockname(fd))
 		if err != nil {
 			return err
@@ -139,6 +147,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	smc := false
 	var unknown error
 	err := sock.Control(func(fd int) (err error) {
+		if err = s.checkSocket(fd, false); err != nil {
+			return err
+		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
 		}
@@ -223,9 +234,11 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	// The TCP connection ends with its last descriptor: ours must not
 	// outlive the stack's.
 	if ch := n.Done(); ch != nil {
+		release := c.Retain()
 		go func() {
 			<-ch
 			_ = sock.Close()
+			release()
 		}()
 	}
 	smc, _ := n.(*userstack.Conn)

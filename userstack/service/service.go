@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/quota"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/inside"
@@ -31,6 +32,10 @@ type Config struct {
 	// IdleTimeout ends Run after this long without launcher and connection.
 	// Zero means never.
 	IdleTimeout time.Duration
+	// UserFDs is how many descriptors of this process one user other than root
+	// may take, UserSessions how many sessions of launchers. Zero is what suits
+	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
+	UserFDs, UserSessions int
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 }
@@ -43,6 +48,8 @@ type Service struct {
 	run    *net.UnixListener
 	ctl    *net.UnixListener
 	server broker.Server
+	quota  *quota.Budget
+	netns  uint64 // the cookie of the network namespace
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
@@ -63,7 +70,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if cfg.Stack.Log == nil {
 		cfg.Stack.Log = cfg.Log
 	}
-	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now()}
+	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -71,6 +78,9 @@ func New(cfg Config) (_ *Service, err error) {
 			s.closeSockets()
 		}
 	}()
+	if s.netns, err = ownNetns(); err != nil {
+		return nil, err
+	}
 	// The sockets first: they tell whether there is a stack already.
 	if s.ctl, err = nl.ListenUser(); err != nil {
 		return nil, listenError(err)
@@ -82,7 +92,7 @@ func New(cfg Config) (_ *Service, err error) {
 		return nil, err
 	}
 	s.server = broker.Server{
-		Handler: s, Log: s.log, Guard: s.stack.Guard(),
+		Handler: s, Log: s.log, Guard: s.stack.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
@@ -163,7 +173,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log, Guard: s.stack.Guard()})
+	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log, Guard: s.stack.Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	var err error
 	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))

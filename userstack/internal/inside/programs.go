@@ -28,6 +28,11 @@ type Programs[C any] interface {
 	// ServerMaybe is Stack.Server for an accepted connection of which only the
 	// configuration says that the peer speaks SMC: it looks before it reads.
 	ServerMaybe(ctx context.Context, tcp *net.TCPConn) (C, error)
+	// Decline is Stack.Server for an accepted connection that is to stay TCP for
+	// lack of resources: it waits for what the peer proposes and declines. The
+	// error is a *userstack.DeclineError then; after another one the connection
+	// is of no use.
+	Decline(ctx context.Context, tcp *net.TCPConn, why error) error
 	// CountFallback counts a connection that stays TCP.
 	CountFallback(client bool, code wire.Diagnosis)
 	// Busy reports what keeps the stack from ending when idle: connections,
