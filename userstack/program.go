@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -66,14 +67,24 @@ func (s *Stack) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 	return s.option.PeerSMC(fd)
 }
 
-// ServerMaybe is [Stack.Server] for an accepted connection of which only the
-// configuration says that the peer speaks SMC: it looks before it reads.
+// ServerMaybe is [Stack.Server] for a connection that a program accepted: it
+// looks before it reads. That the peer speaks SMC may be known from the
+// configuration alone, and a peer that announced SMC may not have been told that
+// this end does: something on the path took the option off the SYN-ACK, or it
+// left before the stack marked a socket that listened already. Such a peer sends
+// data, which is the program's.
 func (s *Stack) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, error) {
-	if s.option == nil && !looksLikeCLC(tcp) {
-		s.CountFallback(false, ReasonPeerNoSMC)
-		return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+	clc, silent := lookForCLC(ctx, tcp)
+	switch {
+	case clc || ctx.Err() != nil:
+		return s.Server(ctx, tcp)
+	case silent && s.option != nil:
+		err := fmt.Errorf("userstack: no PROPOSAL within %v", clcTimeout)
+		s.account(sideServer, nil, err)
+		return nil, err
 	}
-	return s.Server(ctx, tcp)
+	s.CountFallback(false, ReasonPeerNoSMC)
+	return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }
 
 // CountFallback counts a connection that stays TCP.

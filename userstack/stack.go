@@ -282,6 +282,10 @@ func (s *Stack) Close() error {
 	groups := s.sortedGroups()
 	s.mu.Unlock()
 	s.cancel()
+	var errs []error
+	if s.ownOpt { // what is announced from here on nobody would keep
+		errs = append(errs, s.option.Close())
+	}
 	for _, g := range groups {
 		g.do(func(now time.Time) {
 			if !g.dead {
@@ -308,10 +312,7 @@ func (s *Stack) Close() error {
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(3 * time.Second)
-	errs := []error{s.closeDevices()}
-	if s.ownOpt {
-		errs = append(errs, s.option.Close())
-	}
+	errs = append(errs, s.closeDevices())
 	if s.ownNet != nil {
 		s.ownNet.close()
 	}

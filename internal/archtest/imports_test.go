@@ -52,7 +52,7 @@ var edges = []struct {
 		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
 	}},
 	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
-	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
+	{"userstack/launch", []string{"userstack/broker", "userstack/oob", "userstack/wire"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.

@@ -65,6 +65,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
+		if ending(ctx) {
+			return
+		}
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
@@ -99,12 +102,21 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
 		s.backToTCP(ctx, c, sock, tcp, restore, d)
+	case ending(ctx):
+		restore()
+		_ = tcp.Close()
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.SetLinger(0)
 		_ = tcp.Close()
 		_ = c.Failed(errnoOf(err), err.Error())
 	}
+}
+
+// ending tells whether the service itself ends. A connection that is not made by
+// then is none of its any more: the launcher makes it over TCP.
+func ending(ctx context.Context) bool {
+	return errors.Is(context.Cause(ctx), context.Canceled)
 }
 
 // carry relays a program's connection over SMC-R.
@@ -186,6 +198,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return
 		}
 		s.relay(ctx, c, sock, end, tcpStream{tcp})
+	case ending(ctx):
+		_ = tcp.Close()
+		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcpStream{tcp}.Abort()
