@@ -277,11 +277,11 @@ func (l *listener) offered(a *accepted) bool {
 	s := l.s
 	b := s.broker()
 	if b == nil {
-		return s.unasked(a)
+		return s.unasked(a, false)
 	}
 	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
 	if err != nil {
-		return s.unasked(a)
+		return s.unasked(a, true)
 	}
 	timer := time.NewTimer(takenTimeout)
 	defer timer.Stop()
@@ -290,12 +290,12 @@ func (l *listener) offered(a *accepted) bool {
 		switch {
 		case !ok, ev.Kind == broker.EventClosed:
 			// It has ended, or is about to, or knows nothing of the socket.
-			return s.unasked(a)
+			return s.unasked(a, true)
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			return s.plain(a.sock)
+			return s.plain(a.sock, false)
 		default:
 			s.stats.failed("refused by the stack service")
 			return false

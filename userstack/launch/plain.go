@@ -26,20 +26,22 @@ import (
 // connection by then in any case.
 const proposalTime = time.Second
 
-// unasked settles an accepted connection that no service knows.
-func (s *supervisor) unasked(a *accepted) bool {
+// unasked settles an accepted connection of which no service says what it is.
+// doubt tells that one was to.
+func (s *supervisor) unasked(a *accepted, doubt bool) bool {
 	s.stats.tcp(ReasonNoService)
-	return s.plain(a.sock)
+	return s.plain(a.sock, doubt)
 }
 
 // plain makes an accepted connection plain TCP of which no service says that the
-// peer uses SMC. It returns false if the connection is unusable.
-func (s *supervisor) plain(sock int) bool {
-	if !s.sessions.lostOne() || !synHadSMC(sock) {
+// peer uses SMC. With doubt the peer may have been promised SMC just now. It
+// returns false if the connection is unusable.
+func (s *supervisor) plain(sock int, doubt bool) bool {
+	if !doubt && !s.sessions.lostOne() || !synHadSMC(sock) {
 		return true
 	}
 	wait := time.Duration(0)
-	if age, sent := handshake(sock); s.sessions.doubtful(sent) {
+	if age, sent := handshake(sock); doubt || s.sessions.doubtful(sent) {
 		wait = max(0, proposalTime-age)
 	}
 	declined, err := s.decline(sock, wait)
