@@ -35,7 +35,7 @@ func (w *redialWorld) redialer(starts bool) *redialer {
 	r.now = func() time.Time { return w.clock }
 	r.dial = func(context.Context, string) (*broker.Client, error) { return &broker.Client{}, w.answers }
 	r.start = func(_ context.Context, args ...string) error {
-		w.started = append(w.started, fmt.Sprint(w.clock.Second(), args))
+		w.started = append(w.started, fmt.Sprintf("%d%v", w.clock.Second(), args))
 		if w.start == nil || errors.Is(w.start, service.ErrRunning) {
 			w.answers = nil
 		}
