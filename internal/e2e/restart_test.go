@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -224,3 +225,120 @@ func (l *lab) wantAllSMC() {
 		l.t.Error(err)
 	}
 }
+
+// TestStackEndsBeforeAccept: a client that was promised SMC, and whose connection
+// no program has accepted when the stack ends, is served over TCP on that very
+// connection, with and without a new stack.
+func TestStackEndsBeforeAccept(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		sig   os.Signal
+		again bool // there is a new stack when the program accepts
+	}{
+		{"killed", unix.SIGKILL, false},
+		{"killed, new stack", unix.SIGKILL, true},
+		{"terminated", unix.SIGTERM, false},
+		{"terminated, new stack", unix.SIGTERM, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLab(t, "/usr/bin/python3")
+			stack := l.serve(l.A)
+			l.serve(l.B)
+			server := l.under(l.A, "/usr/bin/python3", "-u", "-c", greeter, l.A.Addr())
+			if err := server.WaitOutput("listening", startTime); err != nil {
+				t.Fatal(err)
+			}
+			program := l.programPids(l.A, "/usr/bin/python3")
+			if len(program) != 1 {
+				t.Fatalf("programs %v", program)
+			}
+			stop := func(sig unix.Signal) {
+				t.Helper()
+				if err := unix.Kill(program[0], sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stop(unix.SIGSTOP)
+			client := l.under(l.B, "/usr/bin/python3", "-u", "-c", `
+import socket, sys
+s = socket.socket(); s.settimeout(15)
+s.connect((sys.argv[1], 7000))
+f = s.makefile('rwb', 0)
+print(f.readline()); f.write(b'over\n'); print(f.read())`, l.A.Addr())
+			// The PROPOSAL waits to be read by whoever accepts.
+			if err := netnstest.Until(startTime, func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), commandTime)
+				defer cancel()
+				out, err := l.A.Output(ctx, "ss", "-Htn", "state", "established", "sport", "=", ":7000")
+				if f := strings.Fields(out); err == nil && (len(f) == 0 || f[0] == "0") {
+					err = fmt.Errorf("no PROPOSAL yet: %q", out)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := stack.Signal(test.sig); err != nil {
+				t.Fatal(err)
+			}
+			wantLines(t, server, saysLost, 1)
+			if test.again {
+				<-stack.Done()
+				l.serve(l.A)
+				wantLines(t, server, saysFound, 1)
+			}
+			stop(unix.SIGCONT)
+			if err := client.Wait(startTime); err != nil {
+				t.Fatalf("%v\n%s", err, client.Log())
+			}
+			if want := "b'hello\\n'\nb'over\\n'\nsmcr: 0 connections over SMC-R, 1 over TCP"; !strings.HasPrefix(client.Log(), want) {
+				t.Errorf("the client says\n%s\nwant\n%s", client.Log(), want)
+			}
+		})
+	}
+}
+
+// TestOnDemandStackEnds: the smcr run that had to start the stack starts another
+// one, which the others use too; one that found a stack starts none.
+func TestOnDemandStackEnds(t *testing.T) {
+	l := newLab(t)
+	start := func(port string) *netnstest.Process {
+		t.Helper()
+		p := l.under(l.A, bin("probe"), "server", l.A.Addr()+":"+port)
+		if err := p.WaitOutput("listening", startTime); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	first, second := start("7"), start("8")
+	for n, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		pids := l.stackPids(l.A)
+		if len(pids) != 1 {
+			t.Fatalf("stack processes %v, want one", pids)
+		}
+		if err := unix.Kill(pids[0], sig); err != nil {
+			t.Fatal(err)
+		}
+		wantLines(t, first, saysFound, n+1)
+		wantLines(t, second, saysFound, n+1)
+		if now := l.stackPids(l.A); len(now) != 1 || now[0] == pids[0] {
+			t.Errorf("stack processes %v after %v, want another one", now, pids)
+		}
+	}
+	l.wantWorks()
+	// The starter has ended: what is left waits for others.
+	terminate(t, first)
+	if err := unix.Kill(l.stackPids(l.A)[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	wantLines(t, second, saysLost, 3)
+	time.Sleep(3 * restartGrace)
+	if pids := l.stackPids(l.A); len(pids) != 0 {
+		t.Errorf("stack processes %v though nobody was to start one", pids)
+	}
+	l.wantWorks()
+	wantLines(t, second, saysFound, 3)
+	terminate(t, second)
+}
+
+// restartGrace is how long a launcher leaves it to others to start a stack.
+const restartGrace = time.Second
