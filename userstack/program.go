@@ -89,21 +89,31 @@ func (s programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 	return s.option.PeerSMC(fd)
 }
 
-// ServerMaybe is [Stack.Server] for an accepted connection of which only the
-// configuration says that the peer speaks SMC: it looks before it reads.
+// ServerMaybe is [Stack.Server] for a connection that a program accepted: it
+// looks before it reads. That the peer speaks SMC may be known from the
+// configuration alone, and a peer that announced SMC may not have been told that
+// this end does: something on the path took the option off the SYN-ACK, or it
+// left before the stack marked a socket that listened already. Such a peer sends
+// data, which is the program's.
 func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, error) {
-	if s.option == nil && !looksLikeCLC(tcp) {
-		s.CountFallback(false, ReasonPeerNoSMC)
-		return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+	clc, silent := lookForCLC(ctx, tcp)
+	switch {
+	case clc || ctx.Err() != nil:
+		return s.Server(ctx, tcp)
+	case silent && s.option != nil:
+		err := fmt.Errorf("userstack: no PROPOSAL within %v", clcTimeout)
+		s.account(sideServer, nil, err)
+		return nil, err
 	}
-	return s.Server(ctx, tcp)
+	s.CountFallback(false, ReasonPeerNoSMC)
+	return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }
 
 // Decline is [Stack.Server] for an accepted connection that is to stay TCP for
 // lack of resources: it waits for what the peer proposes and declines. The error
 // is a *DeclineError then; after another one the connection is of no use.
 func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) error {
-	if s.option == nil && !looksLikeCLC(tcp) {
+	if clc, silent := lookForCLC(ctx, tcp); !clc && ctx.Err() == nil && (!silent || s.option == nil) {
 		s.CountFallback(false, ReasonPeerNoSMC)
 		return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 	}

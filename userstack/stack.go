@@ -263,7 +263,7 @@ func (s *Stack) enter() error {
 
 // Guard is what keeps a panic in one connection from ending the process; who
 // serves a stack's connections uses it too. Its panics count in the statistics.
-func (s *Stack) Guard() *guard.Guard { return &s.guard }
+func (s programs) Guard() *guard.Guard { return &s.guard }
 
 // PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
@@ -301,6 +301,10 @@ func (s *Stack) Close() error {
 	groups := s.sortedGroups()
 	s.mu.Unlock()
 	s.cancel()
+	var errs []error
+	if s.ownOpt { // what is announced from here on nobody would keep
+		errs = append(errs, s.option.Close())
+	}
 	for _, g := range groups {
 		g.do(func(now time.Time) {
 			if !g.dead {
@@ -327,10 +331,7 @@ func (s *Stack) Close() error {
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(3 * time.Second)
-	errs := []error{s.closeDevices()}
-	if s.ownOpt {
-		errs = append(errs, s.option.Close())
-	}
+	errs = append(errs, s.closeDevices())
 	if s.ownNet != nil {
 		s.ownNet.close()
 	}

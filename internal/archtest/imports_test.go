@@ -47,7 +47,7 @@ var edges = []struct {
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "rdmaverbs"}},
-	{"userstack/internal/inside", []string{"userstack/wire"}},
+	{"userstack/internal/inside", []string{"guard", "userstack/wire"}},
 
 	// The stack and what serves it.
 	{"userstack", []string{
@@ -55,7 +55,7 @@ var edges = []struct {
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...",
 	}},
 	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/broker", "userstack/oob", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/..."}},
-	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
+	{"userstack/launch", []string{"userstack/broker", "userstack/oob", "userstack/wire"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.

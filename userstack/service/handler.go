@@ -74,6 +74,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
+		if ending(ctx) {
+			return
+		}
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
@@ -108,12 +111,21 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
 		s.backToTCP(ctx, c, sock, tcp, restore, d)
+	case ending(ctx):
+		restore()
+		_ = tcp.Close()
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.SetLinger(0)
 		_ = tcp.Close()
 		_ = c.Failed(errnoOf(err), err.Error())
 	}
+}
+
+// ending tells whether the service itself ends. A connection that is not made by
+// then is none of its any more: the launcher makes it over TCP.
+func ending(ctx context.Context) bool {
+	return errors.Is(context.Cause(ctx), context.Canceled)
 }
 
 // carry relays a program's connection over SMC-R.
@@ -198,6 +210,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return
 		}
 		s.relay(ctx, c, sock, end, tcpStream{tcp})
+	case ending(ctx):
+		_ = tcp.Close()
+		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcpStream{tcp}.Abort()
@@ -246,7 +261,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetOOBInline(true) // the program's own end decides
 	}
 	h.carryOptions(smc)
-	r := &relay{app: app, net: n, guard: s.stack.Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
+	r := &relay{app: app, net: n, guard: s.programs().Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
 		if e != 0 {
 			_ = c.Broken(context.WithoutCancel(ctx), e)
 		}

@@ -92,7 +92,7 @@ func New(cfg Config) (_ *Service, err error) {
 		return nil, err
 	}
 	s.server = broker.Server{
-		Handler: s, Log: s.log, Guard: s.stack.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
+		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
@@ -173,7 +173,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log, Guard: s.stack.Guard(), Quota: s.quota})
+	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	var err error
 	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))

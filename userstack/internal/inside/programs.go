@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"smcr/guard"
 	"smcr/userstack/wire"
 )
 
@@ -38,6 +39,9 @@ type Programs[C any] interface {
 	// Busy reports what keeps the stack from ending when idle: connections,
 	// and rendezvous that hold link groups.
 	Busy() bool
+	// Guard keeps a panic in one connection from ending the process. Who serves
+	// a stack's connections uses it too: its panics count in the statistics.
+	Guard() *guard.Guard
 }
 
 // bound is what package userstack has bound before any program code runs.
