@@ -38,7 +38,7 @@ func TestRelayPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)
 			bad.fakeStream = newFakeStream()
-			b := &relayBed{t: t, net: bad.fakeStream, stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
+			b := &relayBed{net: bad.fakeStream, stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
 			program, app := socketpair(t)
 			b.program = program
 			told := make(chan syscall.Errno, 1)
