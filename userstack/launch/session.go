@@ -110,9 +110,9 @@ func (s *supervisor) lose(b Broker) {
 	x.undead++
 	x.mu.Unlock()
 	if x.redial != nil {
-		s.log.Warn("the stack has ended: connections are plain TCP until there is one again")
+		s.log.Warn("the stack has ended; connections are plain TCP until there is one again")
 	} else {
-		s.log.Warn("the stack has ended: new connections are plain TCP")
+		s.log.Warn("the stack has ended; new connections are plain TCP")
 	}
 	s.wg.Go(func() {
 		end := time.NewTimer(endTime)
