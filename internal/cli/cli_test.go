@@ -80,18 +80,22 @@ func (w *world) runInput(input string, args ...string) (status int, stdout, stde
 	w.t.Helper()
 	streams, in, out, errOut := iostreams.Test()
 	in.WriteString(input)
-	f := &cmdutil.Factory{
+	status = Main(w.t.Context(), w.factory(streams), args)
+	return status, out.String(), errOut.String()
+}
+
+// factory returns what the program works with in the world.
+func (w *world) factory(streams *iostreams.IOStreams) *cmdutil.Factory {
+	return &cmdutil.Factory{
 		IO: streams, Version: "1.2.3", Backend: "auto",
 		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] },
 		Dial: func(ctx context.Context, backend string) (nl.Multi, error) {
-			if backend != "auto" {
+			if backend != "auto" && (backend != "user" || len(w.stacks) != 1) {
 				return cmdutil.Dial(ctx, backend)
 			}
 			return w.stacks, w.dialErr
 		},
 	}
-	status = Main(w.t.Context(), f, args)
-	return status, out.String(), errOut.String()
 }
 
 // TestGolden compares what commands print with the files in testdata.
@@ -163,10 +167,11 @@ func TestErrors(t *testing.T) {
 		status int
 		text   string
 	}{
-		{"frobnicate", 2, `unknown command "frobnicate": see 'smcr --help'`},
-		{"linkgroup frobnicate", 2, `unknown command "frobnicate": see 'smcr linkgroup --help'`},
+		{"frobnicate", 2, `unknown command "frobnicate" for "smcr": see 'smcr --help'`},
+		{"linkgroup frobnicate", 2, `unknown command "frobnicate" for "smcr linkgroup": see 'smcr linkgroup --help'`},
 		{"linkgroup list --no-such-flag", 2, `unknown flag: --no-such-flag`},
-		{"linkgroup list extra", 2, `smcr linkgroup list takes no arguments: "extra"`},
+		{"linkgroup list extra", 2, `invalid link group "extra": an identifier has 1 to 8 hexadecimal digits`},
+		{"info extra", 2, `unknown command "extra" for "smcr info": see 'smcr info --help'`},
 		{"linkgroup list -o xml", 2, `invalid argument "xml" for "-o, --output" flag: choose one of table, wide, json`},
 		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
 		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
