@@ -49,6 +49,7 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 	tcp := nc.(*net.TCPConn)
 	smc, err := s.peerSMC(tcp)
 	if err == nil && !smc {
+		s.staysTCP(tcp, true, s.NoSMC())
 		return tcp, nil
 	}
 	var c *Conn
@@ -67,6 +68,7 @@ func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error) (net.Con
 	var d *DeclineError
 	if errors.As(err, &d) {
 		s.log.Debug("connection stays TCP", "remote", tcp.RemoteAddr(), "err", err)
+		s.staysTCP(tcp, op == "dial", err)
 		return tcp, nil
 	}
 	_ = tcp.SetLinger(0)
@@ -177,6 +179,7 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	s := l.s
 	smc, err := s.peerSMC(tcp)
 	if err == nil && (!smc || s.option == nil && !looksLikeCLC(tcp)) {
+		s.staysTCP(tcp, false, s.NoSMC())
 		l.give(tcp, nil)
 		return
 	}

@@ -30,6 +30,8 @@ type DeclineError struct {
 	Code wire.Diagnosis
 	// Err is the local cause, if any.
 	Err error
+
+	uncounted bool // by Client and Server
 }
 
 func (e *DeclineError) Error() string {

@@ -133,5 +133,10 @@ func ownerFrom(ctx context.Context) Owner {
 	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
 		return o
 	}
+	return self()
+}
+
+// self is the calling process.
+func self() Owner {
 	return Owner{UID: uint32(os.Geteuid()), PID: uint32(os.Getpid()), Command: filepath.Base(os.Args[0])}
 }

@@ -33,6 +33,7 @@ type Stack struct {
 	eids   eidTable
 	mem    *memPool
 	stats  stats.Collector
+	plains *plainTable  // programs' sockets that are TCP
 	option OptionMarker // nil: not permitted
 	optErr error        // why option is nil
 	tcpRcv int          // SO_RCVBUF of a new TCP socket
@@ -80,6 +81,11 @@ func New(cfg Config) (*Stack, error) {
 		s.cancel()
 		return nil, err
 	}
+	var diag sockDiag
+	if s.ownNet != nil {
+		diag = s.ownNet.diag
+	}
+	s.plains = newPlainTable(diag.each)
 	return s, nil
 }
 
@@ -312,6 +318,7 @@ func (s *Stack) Close() error {
 	if s.ownOpt {
 		errs = append(errs, s.option.Close())
 	}
+	s.plains.close()
 	if s.ownNet != nil {
 		s.ownNet.close()
 	}

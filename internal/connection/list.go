@@ -44,7 +44,8 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Long: "List the connections of SMC sockets in this network namespace, or those with\n" +
 			"these IDs: the inode of a socket, or one of its two addresses with the port.\n\n" +
 			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
-			"the code found here, and after a slash the one that the peer sent.\n" +
+			"the code found here, and after a slash the one that the peer sent. Connections of\n" +
+			"programs under 'smcr run' that are TCP from the beginning are listed too.\n" +
 			"Sockets that listen, or have no connection yet, are listed with --all, or where\n" +
 			"--state asks for them.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
@@ -118,6 +119,8 @@ type fallbackJSON struct {
 	Reason string `json:"reason"`
 	Text   string `json:"text,omitempty"`
 	Peer   string `json:"peer,omitempty"`
+	// PeerText is what the peer's code means.
+	PeerText string `json:"peer_text,omitempty"`
 }
 
 type infoJSON struct {
@@ -167,6 +170,7 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 		j.Fallback = &fallbackJSON{Reason: code(c.Fallback.Reason), Text: wire.Diagnosis(c.Fallback.Reason).Text()}
 		if c.Fallback.Peer != 0 {
 			j.Fallback.Peer = code(c.Fallback.Peer)
+			j.Fallback.PeerText = wire.Diagnosis(c.Fallback.Peer).Text()
 		}
 	}
 	if i := c.Info; i != nil {
@@ -217,8 +221,23 @@ func mode(c *nl.Connection) string {
 	return s
 }
 
+// reason returns why a connection is TCP.
+func reason(c *nl.Connection) string {
+	if c.Mode != nl.ModeTCP || c.Fallback == (nl.ConnFallback{}) {
+		return ""
+	}
+	text := wire.Diagnosis(c.Fallback.Reason).Text()
+	if peer := wire.Diagnosis(c.Fallback.Peer); peer != 0 && peer.Text() != "" {
+		if text != "" {
+			text += ": "
+		}
+		text += peer.Text()
+	}
+	return text
+}
+
 func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
-	names := []string{"State", "Local-Address", "Peer-Address", "Mode", "LG-ID", "Process"}
+	names := []string{"State", "Local-Address", "Peer-Address", "Mode", "LG-ID", "Process", "Reason"}
 	if wide {
 		names = append(names, ">UID", ">Inode", "Token", ">Sndbuf", ">RMBE", ">Peer-RMBE", ">TX-Bytes", ">RX-Bytes", "IB-Dev", ">Link")
 	}
@@ -232,7 +251,7 @@ func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
 		if c.PID != 0 {
 			process = fmt.Sprintf("%s/%d", c.Command, c.PID)
 		}
-		cells := []any{c.State, output.Or(address(c.Local)), output.Or(address(c.Remote)), mode(c), lg, process}
+		cells := []any{c.State, output.Or(address(c.Local)), output.Or(address(c.Remote)), mode(c), lg, process, output.Or(reason(c))}
 		if wide {
 			cells = append(cells, c.UID, c.Inode)
 			if i := c.Info; i != nil {

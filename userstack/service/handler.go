@@ -44,8 +44,14 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 }
 
 // Listen implements broker.Handler.
-func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
-	return sock.Control(func(fd int) error { return s.stack.MarkListen(fd) })
+func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Descriptor) error {
+	return sock.Control(func(fd int) error {
+		if err := s.stack.MarkListen(fd); err != nil {
+			return err
+		}
+		s.stack.Listens(ownerOf(l), fd)
+		return nil
+	})
 }
 
 // Connect implements broker.Handler.
@@ -61,6 +67,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return s.stack.Candidate(local.Addr(), req.Remote.Addr(), fd)
 	})
 	if err != nil {
+		s.staysTCP(c, sock, true, err)
 		_ = c.NotCandidate(err.Error())
 		return
 	}
@@ -78,7 +85,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if !smc {
-		s.stack.CountFallback(true, userstack.ReasonPeerNoSMC)
+		s.staysTCP(c, sock, true, s.stack.NoSMC())
 		_ = c.Established(ctx, false)
 		return
 	}
@@ -91,13 +98,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
-	conn, err := s.stack.Client(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.stack.Client(userstack.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
 		s.carry(ctx, c, sock, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
+		s.staysTCP(c, sock, true, d)
 		s.backToTCP(ctx, c, sock, tcp, restore, d)
 	default:
 		log.Info("rendezvous failed", "err", err)
@@ -115,6 +123,14 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 		return
 	}
 	s.relay(ctx, c, sock, end, conn)
+}
+
+// staysTCP counts and lists a connection that is TCP.
+func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
+	_ = sock.Control(func(fd int) error { // else it has ended
+		s.stack.StaysTCP(ownerOf(c.Launcher()), fd, client, why)
+		return nil
+	})
 }
 
 // backToTCP gives the socket back to the program, or relays it if the
@@ -153,7 +169,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
 		return
 	case !smc:
-		s.stack.CountFallback(false, userstack.ReasonPeerNoSMC)
+		s.staysTCP(c, sock, false, s.stack.NoSMC())
 		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
 		return
 	}
@@ -168,7 +184,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		dropEnd(end)
 		return
 	}
-	conn, err := s.stack.ServerMaybe(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.stack.ServerMaybe(userstack.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
@@ -180,6 +196,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.relay(ctx, c, sock, end, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
+		s.staysTCP(c, sock, false, d)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
 			_ = tcpStream{tcp}.Abort()
 			dropEnd(end)
@@ -383,8 +400,7 @@ func errnoOf(err error) syscall.Errno {
 	}
 }
 
-func ownerOf(c *broker.Conn) userstack.Owner {
-	l := c.Launcher()
+func ownerOf(l *broker.Launcher) userstack.Owner {
 	program, _, _ := strings.Cut(l.Command, " ")
 	return userstack.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
 }

@@ -206,7 +206,15 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 
 // explain returns a decline code with what it means.
 func explain(code uint32) string {
-	return fmt.Sprintf("       0x%08x   %s", code, wire.Diagnosis(code))
+	return fmt.Sprintf("       0x%08x   %s", code, reason(code))
+}
+
+// reason returns what a decline code means.
+func reason(code uint32) string {
+	if t := wire.Diagnosis(code).Text(); t != "" {
+		return t
+	}
+	return "unknown reason"
 }
 
 // find waits for a connection to the target to appear in a stack. A stack in
