@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -30,6 +31,7 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 	if s.ctx.Err() != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: ErrStackClosed}
 	}
+	var unmarked atomic.Pointer[error] // several addresses may be tried at once
 	d := net.Dialer{Control: func(_, _ string, rc syscall.RawConn) error {
 		if s.option == nil {
 			return nil
@@ -38,6 +40,7 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 			// Unmarked, the connection is plain TCP: no reason to fail.
 			if err := s.option.MarkConnect(int(fd)); err != nil {
 				s.log.Warn("cannot announce SMC", "address", address, "err", err)
+				unmarked.Store(&err)
 			}
 		})
 	}}
@@ -49,7 +52,11 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 	tcp := nc.(*net.TCPConn)
 	smc, err := s.peerSMC(tcp)
 	if err == nil && !smc {
-		s.staysTCP(tcp, true, s.NoSMC())
+		why := s.NoSMC()
+		if e := unmarked.Load(); e != nil {
+			why = *e
+		}
+		s.staysTCP(tcp, true, why)
 		return tcp, nil
 	}
 	var c *Conn

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -269,6 +271,34 @@ func TestTwoStacks(t *testing.T) {
 	status, _, errOut := w.run("pnet", "flush")
 	if want := "smcr: several SMC stacks are here (kernel, user): say which one to change with --backend\n"; status != 2 || errOut != want {
 		t.Errorf("pnet flush: %d, %q", status, errOut)
+	}
+}
+
+// TestFallbacks checks how connections that are TCP are listed: those that a
+// kernel tells by sock_diag, which knows no processes, and those of user space.
+func TestFallbacks(t *testing.T) {
+	at := netip.MustParseAddrPort
+	rows := []nl.Connection{
+		{State: nl.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
+		{State: nl.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
+	}
+	state := nltestsmc.State{Connections: slices.Clone(rows)}
+	for i := range rows {
+		rows[i].PID, rows[i].Command = 4711, "curl"
+	}
+	w := &world{t: t, stacks: nl.Multi{
+		stack(t, "kernel", nltestsmc.NewFake(state)), stack(t, "user", nltestsmc.NewFake(nltestsmc.State{Connections: rows})),
+	}}
+	for name, line := range map[string]string{"fallbacks": "connection list -a", "fallbacks_json": "connection list 22 23 -o json"} {
+		status, out, errOut := w.run(strings.Fields(line)...)
+		if status != 0 || errOut != "" {
+			t.Errorf("%s: %d, %s", line, status, errOut)
+		}
+		golden(t, name, out)
 	}
 }
 

@@ -223,7 +223,8 @@ func reason(code uint32) string {
 func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
-	var since time.Time // the client is connected
+	var since time.Time     // the client is connected
+	var other nl.Connection // to the same target, of another process as it seems
 	for {
 		gone := false
 		select {
@@ -238,9 +239,15 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		}
 		for _, conn := range c.connections(ctx) {
 			remote := netip.AddrPortFrom(conn.Remote.Addr().Unmap(), conn.Remote.Port())
-			if remote == target && conn.State == nl.StateActive {
+			if remote != target || conn.State != nl.StateActive {
+				continue
+			}
+			// The kernel does not tell whose a connection is, and numbers of
+			// processes are not the same everywhere.
+			if conn.PID == 0 || int(conn.PID) == client.cmd.Process.Pid {
 				return conn, true
 			}
+			other = conn
 		}
 		select {
 		case <-ctx.Done():
@@ -248,7 +255,7 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		case <-time.After(interval):
 		}
 		if gone {
-			return nl.Connection{}, false
+			return other, other.State == nl.StateActive
 		}
 	}
 }
