@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/nl"
+	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
@@ -255,3 +256,56 @@ func TestSockDiag(t *testing.T) {
 		}
 	}
 }
+
+// TestDialStaysTCP checks that connections of a Go program that stay TCP are
+// counted and listed, on both sides.
+func TestDialStaysTCP(t *testing.T) {
+	s, err := New(Config{NoOption: true, Provider: noDevices{}, Hostname: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := s.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := s.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	in, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	ctl := s.Control()
+	f, err := ctl.Fallbacks(t.Context())
+	if err != nil || f.ClientTotal != 1 || f.ServerTotal != 1 || len(f.Reasons) != 2 || f.Reasons[0].Reason != uint32(wire.DiagConfig) {
+		t.Errorf("counted: %+v, %v", f, err)
+	}
+	tcp := func() (n int) {
+		rows, err := ctl.Connections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
+			if r.Mode == nl.ModeTCP && r.State == nl.StateActive && r.Fallback.Reason == uint32(wire.DiagConfig) && (r.Remote == addrPort(l.Addr()) || r.Local == addrPort(l.Addr())) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := tcp(); n != 2 {
+		t.Errorf("%d listed", n)
+	}
+	c.Close()
+	in.Close()
+	if n := tcp(); n != 0 {
+		t.Errorf("%d listed after the end", n)
+	}
+}
+
+// noDevices is a provider that nothing may be asked of.
+type noDevices struct{ rdmaverbs.Provider }
