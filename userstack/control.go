@@ -213,6 +213,12 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 		}
 	})
 	slices.SortFunc(out, func(a, b nl.Connection) int { return cmp.Compare(a.Inode, b.Inode) })
+	plains, err := c.s.plains.rows()
+	if err != nil {
+		// The others are no less true without them.
+		c.s.log.Debug("cannot list the connections that are TCP", "err", err)
+	}
+	out = append(out, plains...)
 	c.s.mu.Lock()
 	for l := range c.s.listeners {
 		out = append(out, nl.Connection{State: nl.StateListen, Local: addrPort(l.Addr())})

@@ -169,7 +169,6 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	switch {
 	case err != nil:
 	case !smc || s.option == nil && !looksLikeCLC(tcp):
-		s.programs().CountFallback(false, ReasonPeerNoSMC)
 		err = s.notAnnounced()
 	default:
 		c, err = s.Server(s.ctx, tcp)

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"syscall"
+
+	"smcr/userstack/wire"
 )
 
 // A Dialer connects over a [Stack]. It is to [Stack.Dial] what net.Dialer is to
@@ -93,7 +95,6 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	case smc:
 		c, err = s.Client(ctx, tcp)
 	default:
-		s.programs().CountFallback(true, ReasonPeerNoSMC)
 		why := unmarked.Load()
 		if why == nil {
 			why = s.notAnnounced()
@@ -142,23 +143,17 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 	if !check {
 		s.log.Warn("cannot announce SMC", "address", address, "err", err)
 	}
-	why := declineFor(err)
-	switch {
-	case errors.Is(err, ErrNotOnLink):
-		why.Code = ReasonNoRoute
-	case errors.Is(err, ErrNoOption):
-		why.Code = ReasonPeerNoSMC
-	}
-	return why
+	why := *declineFor(err)
+	why.Code, why.uncounted = wire.Diagnosis(fallbackFor(err).Reason), true
+	return &why
 }
 
 // notAnnounced is why a connection stays TCP whose peer did not announce SMC.
 func (s *Stack) notAnnounced() *DeclineError {
-	d := &DeclineError{Code: ReasonPeerNoSMC}
 	if s.option == nil {
-		d.Err = ErrNoOption
+		return &DeclineError{Code: wire.DiagConfig, Err: ErrNoOption, uncounted: true}
 	}
-	return d
+	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
 }
 
 // tcpAddr makes a net.Addr of an IP address with a port.
@@ -204,6 +199,7 @@ func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error, p plainT
 	var why *DeclineError
 	if errors.As(err, &why) {
 		p.tell(tcp.RemoteAddr(), why)
+		s.staysTCP(tcp, op == "dial", err)
 		if !p.require {
 			s.log.Debug("connection stays TCP", "remote", tcp.RemoteAddr(), "err", err)
 			return tcp, nil

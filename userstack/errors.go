@@ -34,6 +34,8 @@ type DeclineError struct {
 	// Err is the local cause, or nil. ErrNotOnLink, ErrNoDevice and ErrNoOption
 	// are found in it by errors.Is.
 	Err error
+
+	uncounted bool // by Client and Server
 }
 
 func (e *DeclineError) Error() string {

@@ -166,6 +166,7 @@ func ExampleListenConfig() {
 	}
 	defer stack.Close()
 	lc := userstack.ListenConfig{Stack: stack, Declined: func(remote net.Addr, why *userstack.DeclineError) {
+		// Here: this stack cannot announce SMC, because NoOption is set.
 		fmt.Println(remote.(*net.TCPAddr).IP, "uses TCP:", why.Code.Text())
 	}}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -183,7 +184,7 @@ func ExampleListenConfig() {
 		log.Fatal(err)
 	}
 	c.Close()
-	// Output: 127.0.0.1 uses TCP: peer did not indicate SMC
+	// Output: 127.0.0.1 uses TCP: configuration error
 }
 
 // With a control address the commands of smcr list the stack of a program:

@@ -19,6 +19,7 @@ import (
 type hostNetwork struct {
 	h     *netlink.Handle
 	ipsec ipsec
+	diag  sockDiag
 	done  chan struct{}
 
 	mu    sync.Mutex
@@ -38,7 +39,13 @@ func newHostNetwork() (*hostNetwork, error) {
 		h.Close()
 		return nil, err
 	}
-	n := &hostNetwork{h: h, ipsec: policies, done: make(chan struct{})}
+	diag, err := openSockDiag()
+	if err != nil {
+		h.Close()
+		policies.close()
+		return nil, err
+	}
+	n := &hostNetwork{h: h, ipsec: policies, diag: diag, done: make(chan struct{})}
 	forget := func(blind bool) {
 		n.mu.Lock()
 		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
@@ -73,6 +80,7 @@ func (n *hostNetwork) close() {
 	close(n.done)
 	n.h.Close()
 	n.ipsec.close()
+	n.diag.close()
 }
 
 // Secured implements Network.

@@ -35,6 +35,7 @@ type Stack struct {
 	mem    *memPool
 	stats  stats.Collector
 	guard  guard.Guard
+	plains *plainTable  // programs' sockets that are TCP
 	option optionMarker // nil: not permitted
 	optErr error        // why option is nil
 	tcpRcv int          // SO_RCVBUF of a new TCP socket
@@ -85,6 +86,11 @@ func New(cfg Config) (*Stack, error) {
 		s.cancel()
 		return nil, err
 	}
+	var diag sockDiag
+	if s.ownNet != nil {
+		diag = s.ownNet.diag
+	}
+	s.plains = newPlainTable(diag.each)
 	return s, nil
 }
 
@@ -332,6 +338,7 @@ func (s *Stack) Close() error {
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(3 * time.Second)
 	errs = append(errs, s.closeDevices())
+	s.plains.close()
 	if s.ownNet != nil {
 		s.ownNet.close()
 	}

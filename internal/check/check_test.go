@@ -209,7 +209,7 @@ FAILED   option  the stack does not announce SMC: the TCP option of SMC is not p
 `},
 		{"plain TCP peer", userState(eth0), nil, func(w *world) { w.out.Announced, w.out.SMC = false, false }, "10.1.0.2:80", 1, `
 ok       tcp     connected to 10.1.0.2:80 in 400µs
-FAILED   option  the peer did not announce SMC in the TCP handshake
+FAILED   option  the peer does not speak SMC: it did not announce it in the TCP handshake
 `},
 		{"declined", userState(eth0), nil, func(w *world) {
 			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch

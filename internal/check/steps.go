@@ -267,7 +267,7 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	c.add("tcp", OK, "", "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
 	if !out.Announced {
 		return c.add("option", Failed, "run the server under 'smcr run' or smc_run; if it is, see 'smcr info' there, and whether a firewall removes TCP option 254",
-			"the peer did not announce SMC in the TCP handshake")
+			"%s: it did not announce it in the TCP handshake", wire.DiagPeerNoSMC.Text())
 	}
 	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
 	switch {

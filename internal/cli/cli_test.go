@@ -7,8 +7,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,18 +82,22 @@ func (w *world) runInput(input string, args ...string) (status int, stdout, stde
 	w.t.Helper()
 	streams, in, out, errOut := iostreams.Test()
 	in.WriteString(input)
-	f := &cmdutil.Factory{
+	status = Main(w.t.Context(), w.factory(streams), args)
+	return status, out.String(), errOut.String()
+}
+
+// factory returns what the program works with in the world.
+func (w *world) factory(streams *iostreams.IOStreams) *cmdutil.Factory {
+	return &cmdutil.Factory{
 		IO: streams, Version: "1.2.3", Backend: "auto",
 		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] },
 		Dial: func(ctx context.Context, backend string) (nl.Multi, error) {
-			if backend != "auto" {
+			if backend != "auto" && (backend != "user" || len(w.stacks) != 1) {
 				return cmdutil.Dial(ctx, backend)
 			}
 			return w.stacks, w.dialErr
 		},
 	}
-	status = Main(w.t.Context(), f, args)
-	return status, out.String(), errOut.String()
 }
 
 // TestGolden compares what commands print with the files in testdata.
@@ -163,10 +169,11 @@ func TestErrors(t *testing.T) {
 		status int
 		text   string
 	}{
-		{"frobnicate", 2, `unknown command "frobnicate": see 'smcr --help'`},
-		{"linkgroup frobnicate", 2, `unknown command "frobnicate": see 'smcr linkgroup --help'`},
+		{"frobnicate", 2, `unknown command "frobnicate" for "smcr": see 'smcr --help'`},
+		{"linkgroup frobnicate", 2, `unknown command "frobnicate" for "smcr linkgroup": see 'smcr linkgroup --help'`},
 		{"linkgroup list --no-such-flag", 2, `unknown flag: --no-such-flag`},
-		{"linkgroup list extra", 2, `smcr linkgroup list takes no arguments: "extra"`},
+		{"linkgroup list extra", 2, `invalid link group "extra": an identifier has 1 to 8 hexadecimal digits`},
+		{"info extra", 2, `unknown command "extra" for "smcr info": see 'smcr info --help'`},
 		{"linkgroup list -o xml", 2, `invalid argument "xml" for "-o, --output" flag: choose one of table, wide, json`},
 		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
 		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
@@ -264,6 +271,34 @@ func TestTwoStacks(t *testing.T) {
 	status, _, errOut := w.run("pnet", "flush")
 	if want := "smcr: several SMC stacks are here (kernel, user): say which one to change with --backend\n"; status != 2 || errOut != want {
 		t.Errorf("pnet flush: %d, %q", status, errOut)
+	}
+}
+
+// TestFallbacks checks how connections that are TCP are listed: those that a
+// kernel tells by sock_diag, which knows no processes, and those of user space.
+func TestFallbacks(t *testing.T) {
+	at := netip.MustParseAddrPort
+	rows := []nl.Connection{
+		{State: nl.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
+		{State: nl.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
+	}
+	state := nltestsmc.State{Connections: slices.Clone(rows)}
+	for i := range rows {
+		rows[i].PID, rows[i].Command = 4711, "curl"
+	}
+	w := &world{t: t, stacks: nl.Multi{
+		stack(t, "kernel", nltestsmc.NewFake(state)), stack(t, "user", nltestsmc.NewFake(nltestsmc.State{Connections: rows})),
+	}}
+	for name, line := range map[string]string{"fallbacks": "connection list -a", "fallbacks_json": "connection list 22 23 -o json"} {
+		status, out, errOut := w.run(strings.Fields(line)...)
+		if status != 0 || errOut != "" {
+			t.Errorf("%s: %d, %s", line, status, errOut)
+		}
+		golden(t, name, out)
 	}
 }
 

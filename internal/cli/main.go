@@ -15,8 +15,11 @@ import (
 // returns its exit status.
 func Main(ctx context.Context, f *cmdutil.Factory, args []string) int {
 	root := NewRoot(f)
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	args, err := normalize(root, args)
+	if err == nil {
+		root.SetArgs(args)
+		err = root.ExecuteContext(ctx)
+	}
 	if text := message(err); text != "" {
 		fmt.Fprintf(f.IO.ErrOut, "smcr: %s\n", text)
 	}

@@ -76,5 +76,6 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("backend",
 		cobra.FixedCompletions([]string{"auto", "kernel", "user", "unix:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	root.AddCommand(commands(f)...)
+	addWords(root)
 	return root
 }

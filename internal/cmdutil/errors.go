@@ -122,7 +122,7 @@ func RunE[O any](opts *O, runF func(*O) error, run func(context.Context, *O) err
 func Group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return UsageError("unknown command %q: see '%s --help'", args[0], cmd.CommandPath())
+			return Unknown(cmd, args[0])
 		}
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"syscall"
 
 	"smcr/internal/cmdutil"
@@ -163,13 +164,16 @@ type listOptions struct {
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
 	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [PNETID...]",
 		Aliases: []string{"show"},
 		Short:   "List the pnetids that users gave",
-		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
+	opts.AddNames(cmd, "pnetid", func(s string) (told, key string, err error) {
+		key, err = pnetid(s)
+		return strconv.Quote(key), key, err
+	}, f.CompletePNETIDs(false))
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only this `pnetid`", f.CompletePNETIDs(false))
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only of this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only of this RoCE `device`", f.CompleteIBDevs())
@@ -188,6 +192,7 @@ type entryJSON struct {
 func listRun(ctx context.Context, opts *listOptions) error {
 	return watch.List[nl.PNET, entryJSON]{
 		Read:   nl.Control.PNETs,
+		Names:  func(e *nl.PNET) []string { return []string{e.ID} },
 		Filter: watch.Keep(opts.keep),
 		JSON: func(r nl.Row[nl.PNET]) entryJSON {
 			return entryJSON{r.Stack, r.Value.ID, r.Value.NetDev, r.Value.IBDev, r.Value.IBPort}

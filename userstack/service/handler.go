@@ -45,12 +45,16 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 }
 
 // Listen implements broker.Handler.
-func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
+func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Descriptor) error {
 	return sock.Control(func(fd int) error {
 		if err := s.checkSocket(fd, true); err != nil {
 			return err
 		}
-		return s.programs().MarkListen(fd)
+		if err := s.programs().MarkListen(fd); err != nil {
+			return err
+		}
+		s.programs().Listens(ownerOf(l), fd)
+		return nil
 	})
 }
 
@@ -70,6 +74,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return s.programs().Candidate(local.Addr(), req.Remote.Addr(), fd)
 	})
 	if err != nil {
+		s.staysTCP(c, sock, true, err)
 		_ = c.NotCandidate(err.Error())
 		return
 	}
@@ -90,7 +95,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if !smc {
-		s.programs().CountFallback(true, userstack.ReasonPeerNoSMC)
+		s.staysTCP(c, sock, true, s.programs().NoSMC())
 		_ = c.Established(ctx, false)
 		return
 	}
@@ -103,13 +108,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
-	conn, err := s.stack.Client(inside.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.stack.Client(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
 		s.carry(ctx, c, sock, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
+		s.staysTCP(c, sock, true, d)
 		s.backToTCP(ctx, c, sock, tcp, restore, d)
 	case ending(ctx):
 		restore()
@@ -136,6 +142,14 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 		return
 	}
 	s.relay(ctx, c, sock, end, conn)
+}
+
+// staysTCP counts and lists a connection that is TCP.
+func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
+	_ = sock.Control(func(fd int) error { // else it has ended
+		s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why)
+		return nil
+	})
 }
 
 // backToTCP gives the socket back to the program, or relays it if the
@@ -177,7 +191,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
 		return
 	case !smc:
-		s.programs().CountFallback(false, userstack.ReasonPeerNoSMC)
+		s.staysTCP(c, sock, false, s.programs().NoSMC())
 		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
 		return
 	}
@@ -192,7 +206,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		dropEnd(end)
 		return
 	}
-	conn, err := s.programs().ServerMaybe(inside.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.programs().ServerMaybe(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
@@ -204,6 +218,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.relay(ctx, c, sock, end, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
+		s.staysTCP(c, sock, false, d)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
 			_ = tcpStream{tcp}.Abort()
 			dropEnd(end)
@@ -429,8 +444,7 @@ func errnoOf(err error) syscall.Errno {
 	}
 }
 
-func ownerOf(c *broker.Conn) inside.Owner {
-	l := c.Launcher()
+func ownerOf(l *broker.Launcher) inside.Owner {
 	program, _, _ := strings.Cut(l.Command, " ")
 	return inside.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
 }

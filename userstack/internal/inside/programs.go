@@ -34,6 +34,16 @@ type Programs[C any] interface {
 	// error is a *userstack.DeclineError then; after another one the connection
 	// is of no use.
 	Decline(ctx context.Context, tcp *net.TCPConn, why error) error
+	// StaysTCP counts a program's connection that stays TCP for the reason in
+	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
+	// Stack.Client or Stack.Server is counted already.
+	StaysTCP(o Owner, fd int, client bool, err error)
+	// Listens remembers a program's socket fd that is about to listen, for
+	// listings.
+	Listens(o Owner, fd int)
+	// NoSMC is the error of a connection whose peer does not speak SMC, as far
+	// as PeerAnnounced can tell.
+	NoSMC() error
 	// CountFallback counts a connection that stays TCP.
 	CountFallback(client bool, code wire.Diagnosis)
 	// Busy reports what keeps the stack from ending when idle: connections,
@@ -85,5 +95,10 @@ func OwnerFrom(ctx context.Context) Owner {
 	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
 		return o
 	}
+	return Self()
+}
+
+// Self is the calling process.
+func Self() Owner {
 	return Owner{UID: uint32(os.Geteuid()), PID: uint32(os.Getpid()), Command: filepath.Base(os.Args[0])}
 }
