@@ -39,6 +39,7 @@ type Service struct {
 	cfg    Config
 	log    *slog.Logger
 	stack  *userstack.Stack
+	answer nl.Control // of commands
 	run    *net.UnixListener
 	ctl    *net.UnixListener
 	server broker.Server
@@ -80,6 +81,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
 	}
+	s.answer = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log,
 		Opened: func(l *broker.Launcher) {
@@ -109,6 +111,10 @@ func (s *Service) closeSockets() {
 
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }
+
+// SetControl has ctl answer commands in the place of the stack's own Control. It
+// is for the time before Run.
+func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
 
 func (s *Service) count(d int) {
 	s.mu.Lock()
@@ -157,7 +163,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log})
+	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	var err error
 	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))
