@@ -76,7 +76,11 @@ func run(ctx context.Context, opts *options) error {
 	if err != nil {
 		return err
 	}
-	return opts.WithOne(ctx, func(ctx context.Context, ctl nl.Control) error {
+	with := opts.Change
+	if opts.dryRun {
+		with = opts.WithOne
+	}
+	return with(ctx, func(ctx context.Context, ctl nl.Control) error {
 		plan, err := c.Plan(ctx, ctl)
 		if err != nil {
 			return err

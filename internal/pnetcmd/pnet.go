@@ -90,7 +90,7 @@ func addRun(ctx context.Context, opts *addOptions) error {
 	if e.IBDev == "" {
 		e.IBPort = 0
 	}
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.AddPNET(ctx, e)
 		switch {
 		case errors.Is(err, os.ErrExist):
@@ -145,7 +145,7 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 }
 
 func delRun(ctx context.Context, opts *delOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemovePNET(ctx, opts.id)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "no pnetid %q: see 'smcr pnet list'", opts.id)

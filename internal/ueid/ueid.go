@@ -93,7 +93,7 @@ func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, shor
 }
 
 func addRun(ctx context.Context, opts *changeOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.AddUEID(ctx, opts.eid)
 		switch {
 		case errors.Is(err, os.ErrExist):
@@ -106,7 +106,7 @@ func addRun(ctx context.Context, opts *changeOptions) error {
 }
 
 func delRun(ctx context.Context, opts *changeOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemoveUEID(ctx, opts.eid)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "no enterprise ID %q: see 'smcr ueid list'", opts.eid)
