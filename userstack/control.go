@@ -178,7 +178,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 			continue
 		}
 		name := DevicePrefix + n.Name
-		id := s.pnets.IBPort(name, 1)
+		id := s.pnets.PortID(portOn(n))
 		port := nl.Port{PNETID: id, PNETUser: id != "", NetDev: uint32(n.Index), Active: n.Up, Valid: true}
 		row := nl.Device{Name: name, Provider: s.cfg.Provider.Name()}
 		if d := s.devices[n.Name]; d != nil {

@@ -188,9 +188,9 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 				continue
 			}
 			port := pnet.Port{Device: d.Name, Port: uint8(i + 1), NetDev: c.netdev(p.NetDev), Active: p.Active}
-			if !p.PNETUser {
-				port.Hardware = p.PNETID
-			}
+			// The stack's word: a device in software has the pnetid of its
+			// netdev, which the table does not tell.
+			port.Hardware = p.PNETID
 			ports = append(ports, port)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/config"
 	"smcr/internal/output"
 	"smcr/internal/watch"
 	"smcr/nl"
@@ -30,7 +31,10 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
 		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
-			"user space: versions, features, and how many devices each has.",
+			"user space: versions, features, and the devices that each has.\n\n" +
+			"What commands change in the user-space stack lasts until the machine starts\n" +
+			"anew, in the file that is shown as state; 'smcr export > " + config.DefaultPath + "'\n" +
+			"makes it last.",
 		Args: cmdutil.NoArgs,
 		RunE: cmdutil.RunE(opts, runF, run),
 	}
@@ -53,6 +57,11 @@ type infoJSON struct {
 	SMCRv2       bool   `json:"smcr_v2"`
 	UEIDs        int    `json:"ueids"`
 	RoCEDevices  int    `json:"roce_devices"`
+
+	// Of stacks in user space only.
+	RoCEVersions []string `json:"roce_versions,omitempty"`
+	StateFile    string   `json:"state_file,omitempty"`
+	StateError   string   `json:"state_error,omitempty"`
 }
 
 func run(ctx context.Context, opts *options) error {
@@ -65,9 +74,9 @@ func run(ctx context.Context, opts *options) error {
 		if err != nil {
 			return v, err
 		}
-		count := map[string]int{}
+		names := map[string][]string{}
 		for _, d := range devices {
-			count[d.Stack]++
+			names[d.Stack] = append(names[d.Stack], d.Value.Name)
 		}
 		ueids, err := nl.All(ctx, m, nl.Control.UEIDs)
 		if err != nil && !errors.Is(err, nl.ErrNotSupported) {
@@ -81,7 +90,7 @@ func run(ctx context.Context, opts *options) error {
 			s := r.Value
 			v.Rows = append(v.Rows, infoJSON{
 				r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
-				s.ISMv2, s.SMCRv2, eids[r.Stack], count[r.Stack],
+				s.ISMv2, s.SMCRv2, eids[r.Stack], len(names[r.Stack]), roceVersions(&s), s.StateFile, s.StateError,
 			})
 		}
 		v.Text = func(w io.Writer) error {
@@ -90,7 +99,7 @@ func run(ctx context.Context, opts *options) error {
 				if i > 0 {
 					b.WriteString("\n")
 				}
-				describe(&b, r, eids[r.Stack], count[r.Stack])
+				describe(&b, r, eids[r.Stack], names[r.Stack])
 			}
 			_, err := io.WriteString(w, b.String())
 			return err
@@ -99,7 +108,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 }
 
-func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids, devices int) {
+func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []string) {
 	s := r.Value
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
@@ -120,9 +129,36 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids, devices int) {
 	}
 	if s.Stack == "" {
 		line("SMC-D Features", "%s", features(s.Version >= 2))
+	} else {
+		line("SMC-D Features", "none: a stack in user space has no SMC-D")
 	}
 	line("SEID", "%s", output.Or(s.SEID))
-	line("RoCE Devices", "%d", devices)
+	if versions := roceVersions(&s); len(versions) > 0 {
+		line("RoCE Versions", "%s", strings.Join(versions, " "))
+	}
+	if len(devices) == 0 {
+		line("RoCE Devices", "0")
+	} else {
+		line("RoCE Devices", "%d: %s", len(devices), strings.Join(devices, ", "))
+	}
+	switch {
+	case s.StateFile != "":
+		line("State", "%s until the next boot; for good: 'smcr export > %s'", s.StateFile, config.DefaultPath)
+	case s.StateError != "":
+		line("State", "lasts only as long as the stack: %s", s.StateError)
+	}
+}
+
+// roceVersions returns the versions of RoCE that the devices of a stack in user
+// space speak; those of the kernel's are not known here.
+func roceVersions(s *nl.SysInfo) (versions []string) {
+	if s.RoCEv1 {
+		versions = append(versions, "v1")
+	}
+	if s.RoCEv2 {
+		versions = append(versions, "v2")
+	}
+	return versions
 }
 
 func features(v2 bool) string {
