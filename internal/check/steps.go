@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -246,6 +247,12 @@ func because(id, netdev string) string {
 // the option in it, the CLC handshake.
 func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	if !c.hasPort {
+		how, ok := c.env.Answers(ctx, c.remote, c.route.NetDev)
+		if !ok {
+			return c.add("host", Failed, fmt.Sprintf("see 'ip neigh' and the firewalls on the way; if there is a server, give its port: smcr check %s", net.JoinHostPort(c.host, "PORT")),
+				"%s does not answer", c.remote)
+		}
+		c.add("host", OK, "", "%s answers: %s", c.remote, how)
 		return c.add("tcp", Skipped, "", "no port was given: the option and the CLC handshake were not tried")
 	}
 	remote := netip.AddrPortFrom(c.remote, c.port)
