@@ -53,7 +53,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			"those before it are undone. Entries of a pnetid that loses one of its devices are\n" +
 			"taken out and put back, so for a moment new connections may not find them.",
 		Example: "  smcr apply --dry-run " + config.DefaultPath + "\n  smcr --backend kernel export | ssh host smcr --backend kernel apply -",
-		Args:    cmdutil.OneArg("file"),
+		Args:    cmdutil.OneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.path = args[0]
 			if runF != nil {

@@ -73,7 +73,7 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 			"user space is started as 'smcr run' does.\n\n" +
 			"Exit status: 0 if a stack can, 1 if none can or the host does not answer.",
 		Example: "  smcr check 10.1.0.2:8080\n  smcr check server.example.com -o json",
-		Args:    cmdutil.OneArg("host"),
+		Args:    cmdutil.OneArg("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if opts.host, opts.port, err = split(args[0]); err != nil {

@@ -166,14 +166,16 @@ func TestErrors(t *testing.T) {
 		{"frobnicate", 2, `unknown command "frobnicate": see 'smcr --help'`},
 		{"linkgroup frobnicate", 2, `unknown command "frobnicate": see 'smcr linkgroup --help'`},
 		{"linkgroup list --no-such-flag", 2, `unknown flag: --no-such-flag`},
-		{"linkgroup list extra", 2, `smcr linkgroup list takes no arguments: "extra"`},
+		{"linkgroup list extra", 2, `smcr linkgroup list: unexpected argument "extra"`},
 		{"linkgroup list -o xml", 2, `invalid argument "xml" for "-o, --output" flag: choose one of table, wide, json`},
 		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
 		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
 		{"--backend unix:/no/such.sock info", 5, `no smcr stack listens at /no/such.sock`},
-		{"pnet add", 2, `smcr pnet add: pnetid is missing`},
+		{"pnet add", 2, `smcr pnet add: PNETID is required`},
 		{"pnet add NET2", 2, `name a network device with -I or a RoCE device with -D`},
-		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: one pnetid, please: "NET3" is too much`},
+		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: expected one PNETID, unexpected argument "NET3"`},
+		{"check", 2, `smcr check: HOST is required`},
+		{"check hostA hostB", 2, `smcr check: expected one HOST, unexpected argument "hostB"`},
 		{"pnet add NET2 -I eth1 -P 1", 2, `-P goes with -D: the port of which RoCE device?`},
 		{"pnet add NET2 -D rxe0 -P 3", 2, `no port 3: a RoCE device has ports 1 and 2`},
 		{"pnet add ABCDEFGHIJKLMNOPQ -I eth1", 2, `invalid pnetid "ABCDEFGHIJKLMNOPQ": a pnetid has at most 16 characters, not 17`},
@@ -188,7 +190,11 @@ func TestErrors(t *testing.T) {
 		t.Run(test.line, func(t *testing.T) {
 			w := &world{t: t, stacks: w.stacks}
 			status, out, errOut := w.run(strings.Fields(test.line)...)
-			if status != test.status || out != "" || errOut != "smcr: "+test.text+"\n" {
+			want := test.text + "\n"
+			if !strings.HasPrefix(want, "smcr ") {
+				want = "smcr: " + want
+			}
+			if status != test.status || out != "" || errOut != want {
 				t.Errorf("exit status %d, want %d; printed %q and %q, want %q", status, test.status, out, errOut, test.text)
 			}
 		})

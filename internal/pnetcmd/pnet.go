@@ -42,7 +42,7 @@ func newCmdAdd(f *cmdutil.Factory, runF func(*addOptions) error) *cobra.Command 
 		Use:     "add PNETID {-I NETDEV | -D IBDEV [-P PORT]}",
 		Short:   "Give a pnetid to a network device, a RoCE port, or both",
 		Example: "  smcr pnet add NET1 -I eth0\n  smcr pnet add NET1 -D mlx5_0 -P 2",
-		Args:    cmdutil.OneArg("pnetid"),
+		Args:    cmdutil.OneArg("PNETID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := pnetid(args[0])
 			if err != nil {
@@ -127,7 +127,7 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 		Use:     "del PNETID",
 		Aliases: []string{"delete"},
 		Short:   "Remove a pnetid from all its devices",
-		Args:    cmdutil.OneArg("pnetid"),
+		Args:    cmdutil.OneArg("PNETID"),
 
 		ValidArgsFunction: f.CompletePNETIDs(true),
 		RunE: func(cmd *cobra.Command, args []string) error {

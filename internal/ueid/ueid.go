@@ -77,7 +77,7 @@ func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, shor
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Args:  cmdutil.OneArg("enterprise ID"),
+		Args:  cmdutil.OneArg("EID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var invalid *nl.EIDError
 			if err := nl.CheckEID(args[0]); errors.As(err, &invalid) {
