@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,8 +15,10 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
+	"smcr/internal/smctools/smcrd"
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
+	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -33,6 +36,8 @@ type world struct {
 // client, in the sample state.
 func newWorld(t *testing.T) (*world, *nltestsmc.Fake) {
 	t.Helper()
+	// What was reset on this machine is not the tests' business.
+	t.Setenv(smcrd.CacheEnv, filepath.Join(t.TempDir(), "stats"))
 	fake := nltestsmc.NewFake(nltestsmc.SampleState())
 	fake.SetNetDevs("lo", "eth0", "eth1", "eth2")
 	return &world{t: t, stacks: nl.Multi{stack(t, "user", fake)}}, fake
@@ -270,6 +275,55 @@ func TestTwoStacks(t *testing.T) {
 	status, _, errOut := w.run("pnet", "flush")
 	if want := "smcr: several SMC stacks are here (kernel, user): say which one to change with --backend\n"; status != 2 || errOut != want {
 		t.Errorf("pnet flush: %d, %q", status, errOut)
+	}
+}
+
+// TestStatsReset checks that a reset holds for all forms of output, and not for
+// the absolute counters.
+func TestStatsReset(t *testing.T) {
+	w, fake := newWorld(t)
+	all := func(args ...string) map[string]any {
+		t.Helper()
+		status, out, errOut := w.run(append([]string{"stats", "show", "-o", "json"}, args...)...)
+		var rows []map[string]any
+		if err := json.Unmarshal([]byte(out), &rows); status != 0 || err != nil || len(rows) != 1 {
+			t.Fatalf("%d, %v, %s, %s", status, err, out, errOut)
+		}
+		return rows[0]
+	}
+	number := func(row map[string]any, keys ...string) float64 {
+		t.Helper()
+		for _, k := range keys[:len(keys)-1] {
+			row = row[k].(map[string]any)
+		}
+		return row[keys[len(keys)-1]].(float64)
+	}
+	before := all()
+	conns, bytes, fallbacks := number(before, "smcr", "connections"), number(before, "smcr", "tx", "bytes"), number(before, "fallbacks", "client")
+	if conns == 0 || bytes == 0 || fallbacks == 0 {
+		t.Fatalf("the sample has nothing to reset: %v", before)
+	}
+	if status, out, errOut := w.run("stats", "reset"); status != 0 || out != "" || errOut != "" {
+		t.Fatalf("%d, %s, %s", status, out, errOut)
+	}
+	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR.TXBytes += 7 })
+	now := all()
+	if c, b, f := number(now, "smcr", "connections"), number(now, "smcr", "tx", "bytes"), number(now, "fallbacks", "client"); c != 0 || b != 7 || f != 0 {
+		t.Errorf("after the reset: %v connections, %v bytes, %v fallbacks, want 0, 7, 0", c, b, f)
+	}
+	if r := now["fallbacks"].(map[string]any)["reasons"].([]any); len(r) != 0 {
+		t.Errorf("reasons: %v", r)
+	}
+	if _, out, _ := w.run("stats", "show", "-d"); !strings.Contains(out, "SMC connections                         0") {
+		t.Errorf("text after the reset:\n%s", out)
+	}
+	if abs := all("--absolute"); number(abs, "smcr", "connections") != conns || number(abs, "smcr", "tx", "bytes") != bytes+7 {
+		t.Errorf("absolute: %v", abs)
+	}
+	// A stack that started anew has nothing to do with it.
+	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR = stats.Tech{TXBytes: 5} })
+	if b := number(all(), "smcr", "tx", "bytes"); b != 5 {
+		t.Errorf("%v bytes of a new stack", b)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/netnstest"
+	"smcr/internal/smctools/smcrd"
 	"smcr/userstack/launch"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -130,6 +131,7 @@ func TestScript(t *testing.T) {
 			env.Setenv("B", pair.B.Addr())
 			// The machine's kernel may have SMC too.
 			env.Setenv(cmdutil.BackendEnv, "user")
+			env.Setenv(smcrd.CacheEnv, filepath.Join(env.WorkDir, ".smcstats"))
 			// With the race detector each program would linger for a second.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil

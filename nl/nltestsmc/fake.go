@@ -65,6 +65,13 @@ func (f *Fake) SetError(err error) {
 	f.err = err
 }
 
+// SetStats changes the counters.
+func (f *Fake) SetStats(change func(*nl.Stats, *nl.Fallbacks)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.state.Stats, &f.state.Fallbacks)
+}
+
 // Closed reports whether Close was called.
 func (f *Fake) Closed() bool {
 	f.mu.Lock()
