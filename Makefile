@@ -10,7 +10,8 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 # COMPAT=no installs smcr alone, without the programs of smc-tools' names.
 COMPAT   ?= yes
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# What the program tells besides the release in cmd/smcr/version.go.
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Seeds of the simulation that make test tries.
 SIMSEEDS    ?= 3000
@@ -21,7 +22,7 @@ TESTTIMEOUT ?= 25m
 # Connections that make resets has reset.
 RESETS      ?= 200000
 
-GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
 STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 # The end-to-end tests measure time and run alone, after all other packages.
@@ -65,7 +66,7 @@ help:
 	  'clean      remove bin and dist'
 
 build:
-	$(say) 'build bin/smcr ($(VERSION))'
+	$(say) 'build bin/smcr$(VERSION:%= (%))'
 	@$(GOBUILD) -o bin/smcr ./cmd/smcr
 
 install: build

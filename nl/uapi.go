@@ -78,6 +78,9 @@ const (
 	attrSysStackVersion
 	attrSysPID
 	attrSysUID
+	attrSysRoCE // bit 0: version 1, bit 1: version 2
+	attrSysStateFile
+	attrSysStateError
 )
 
 // Attributes of an SMC-R link group nest.

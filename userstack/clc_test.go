@@ -57,8 +57,10 @@ func TestDecline(t *testing.T) {
 			"ClientPNETWithoutDevice",
 			bedConfig{client: func(c *Config) {
 				c.PNETs = new(pnet.Table)
-				if err := c.PNETs.Add(pnet.Entry{ID: "NET1", NetDev: "eth0"}); err != nil {
-					panic(err)
+				for _, e := range []pnet.Entry{{ID: "NET1", NetDev: "eth0"}, {ID: "NET2", IBDev: "soft-eth0"}} {
+					if err := c.PNETs.Add(e); err != nil {
+						panic(err)
+					}
 				}
 			}}, nil, wire.DiagNoSMCRDev, wire.DiagNoSMCRDev, false,
 		},

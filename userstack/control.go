@@ -54,7 +54,26 @@ func (c *control) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if !c.s.cfg.NoVersion2 {
 		info.Version, info.Release, info.SMCRv2 = wire.Version2, wire.ReleaseV21, true
 	}
+	info.RoCEv1, info.RoCEv2 = c.s.roceVersions()
 	return info, nil
+}
+
+// roceVersions returns the versions of RoCE that the devices in use speak.
+// Nothing is known while there is none.
+func (s *Stack) roceVersions() (v1, v2 bool) {
+	s.devMu.Lock()
+	defer s.devMu.Unlock()
+	for _, d := range s.devices {
+		gids, err := d.rdma.GIDs(1)
+		if err != nil {
+			continue // it is going
+		}
+		for _, e := range gids {
+			v1 = v1 || e.Type == rdmaverbs.RoCEv1
+			v2 = v2 || e.Type == rdmaverbs.RoCEv2
+		}
+	}
+	return v1, v2
 }
 
 // lgrID converts a group id as the kernel shows it: the number whose memory
@@ -159,7 +178,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 			continue
 		}
 		name := DevicePrefix + n.Name
-		id := s.pnets.IBPort(name, 1)
+		id := s.pnets.PortID(portOn(n))
 		port := nl.Port{PNETID: id, PNETUser: id != "", NetDev: uint32(n.Index), Active: n.Up, Valid: true}
 		row := nl.Device{Name: name, Provider: s.cfg.Provider.Name()}
 		if d := s.devices[n.Name]; d != nil {

@@ -249,7 +249,7 @@ func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
 		if n.Name == rt.NetDev {
 			at.Lower = n.Lower
 		}
-		ports[i] = pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up}
+		ports[i] = portOn(n)
 	}
 	match, id := s.pnets.Match(at, ports)
 	var names []string
@@ -265,6 +265,12 @@ func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
 		names = append(names, rt.Peers...)
 	}
 	return slices.DeleteFunc(names, func(n string) bool { return !s.allowed(n) }), id, nil
+}
+
+// portOn describes the port of the device on a netdev for the choice by pnetid.
+// The device is software: it has the pnetid of its netdev, see pnet.Port.
+func portOn(n netDev) pnet.Port {
+	return pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up, Software: true}
 }
 
 // inVLAN returns the netdev through which a netdev takes part in the VLAN of a

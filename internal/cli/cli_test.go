@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,8 +17,10 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
+	"smcr/internal/smctools/smcrd"
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
+	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -35,6 +38,8 @@ type world struct {
 // client, in the sample state.
 func newWorld(t *testing.T) (*world, *nltestsmc.Fake) {
 	t.Helper()
+	// What was reset on this machine is not the tests' business.
+	t.Setenv(smcrd.CacheEnv, filepath.Join(t.TempDir(), "stats"))
 	fake := nltestsmc.NewFake(nltestsmc.SampleState())
 	fake.SetNetDevs("lo", "eth0", "eth1", "eth2")
 	return &world{t: t, stacks: nl.Multi{stack(t, "user", fake)}}, fake
@@ -178,9 +183,11 @@ func TestErrors(t *testing.T) {
 		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
 		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
 		{"--backend unix:/no/such.sock info", 5, `no smcr stack listens at /no/such.sock`},
-		{"pnet add", 2, `smcr pnet add: pnetid is missing`},
+		{"pnet add", 2, `smcr pnet add: PNETID is required`},
 		{"pnet add NET2", 2, `name a network device with -I or a RoCE device with -D`},
-		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: one pnetid, please: "NET3" is too much`},
+		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: expected one PNETID, unexpected argument "NET3"`},
+		{"check", 2, `smcr check: HOST is required`},
+		{"check hostA hostB", 2, `smcr check: expected one HOST, unexpected argument "hostB"`},
 		{"pnet add NET2 -I eth1 -P 1", 2, `-P goes with -D: the port of which RoCE device?`},
 		{"pnet add NET2 -D rxe0 -P 3", 2, `no port 3: a RoCE device has ports 1 and 2`},
 		{"pnet add ABCDEFGHIJKLMNOPQ -I eth1", 2, `invalid pnetid "ABCDEFGHIJKLMNOPQ": a pnetid has at most 16 characters, not 17`},
@@ -195,7 +202,11 @@ func TestErrors(t *testing.T) {
 		t.Run(test.line, func(t *testing.T) {
 			w := &world{t: t, stacks: w.stacks}
 			status, out, errOut := w.run(strings.Fields(test.line)...)
-			if status != test.status || out != "" || errOut != "smcr: "+test.text+"\n" {
+			want := test.text + "\n"
+			if !strings.HasPrefix(want, "smcr ") {
+				want = "smcr: " + want
+			}
+			if status != test.status || out != "" || errOut != want {
 				t.Errorf("exit status %d, want %d; printed %q and %q, want %q", status, test.status, out, errOut, test.text)
 			}
 		})
@@ -299,6 +310,55 @@ func TestFallbacks(t *testing.T) {
 			t.Errorf("%s: %d, %s", line, status, errOut)
 		}
 		golden(t, name, out)
+	}
+}
+
+// TestStatsReset checks that a reset holds for all forms of output, and not for
+// the absolute counters.
+func TestStatsReset(t *testing.T) {
+	w, fake := newWorld(t)
+	all := func(args ...string) map[string]any {
+		t.Helper()
+		status, out, errOut := w.run(append([]string{"stats", "show", "-o", "json"}, args...)...)
+		var rows []map[string]any
+		if err := json.Unmarshal([]byte(out), &rows); status != 0 || err != nil || len(rows) != 1 {
+			t.Fatalf("%d, %v, %s, %s", status, err, out, errOut)
+		}
+		return rows[0]
+	}
+	number := func(row map[string]any, keys ...string) float64 {
+		t.Helper()
+		for _, k := range keys[:len(keys)-1] {
+			row = row[k].(map[string]any)
+		}
+		return row[keys[len(keys)-1]].(float64)
+	}
+	before := all()
+	conns, bytes, fallbacks := number(before, "smcr", "connections"), number(before, "smcr", "tx", "bytes"), number(before, "fallbacks", "client")
+	if conns == 0 || bytes == 0 || fallbacks == 0 {
+		t.Fatalf("the sample has nothing to reset: %v", before)
+	}
+	if status, out, errOut := w.run("stats", "reset"); status != 0 || out != "" || errOut != "" {
+		t.Fatalf("%d, %s, %s", status, out, errOut)
+	}
+	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR.TXBytes += 7 })
+	now := all()
+	if c, b, f := number(now, "smcr", "connections"), number(now, "smcr", "tx", "bytes"), number(now, "fallbacks", "client"); c != 0 || b != 7 || f != 0 {
+		t.Errorf("after the reset: %v connections, %v bytes, %v fallbacks, want 0, 7, 0", c, b, f)
+	}
+	if r := now["fallbacks"].(map[string]any)["reasons"].([]any); len(r) != 0 {
+		t.Errorf("reasons: %v", r)
+	}
+	if _, out, _ := w.run("stats", "show", "-d"); !strings.Contains(out, "SMC connections                         0") {
+		t.Errorf("text after the reset:\n%s", out)
+	}
+	if abs := all("--absolute"); number(abs, "smcr", "connections") != conns || number(abs, "smcr", "tx", "bytes") != bytes+7 {
+		t.Errorf("absolute: %v", abs)
+	}
+	// A stack that started anew has nothing to do with it.
+	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR = stats.Tech{TXBytes: 5} })
+	if b := number(all(), "smcr", "tx", "bytes"); b != 5 {
+		t.Errorf("%v bytes of a new stack", b)
 	}
 }
 

@@ -26,13 +26,19 @@ func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
 	if m := smctools.Lookup(argv[0]); m != nil {
 		return smctools.Run(ctx, f, m, argv)
 	}
-	given := copyOf(f)
-	args := face.NewEnv(given, "smcr").TakeBackend(argv[1:])
-	strict := os.Getenv(smctools.CompatEnv) == "strict"
+	if os.Getenv(smctools.CompatEnv) == "strict" {
+		return smctools.Run(ctx, f, smctools.SMCR, argv)
+	}
+	if f.Start == nil {
+		f.Start = start
+	}
+	env := face.NewEnv(copyOf(f), "smcr")
+	args := env.TakeBackend(argv[1:])
 	root := NewRoot(copyOf(f))
-	if strict || smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
-		status := smctools.Run(ctx, f, smctools.SMCR, argv)
-		if !strict && len(args) > 0 && args[0] == "info" {
+	if smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
+		given := copyOf(f)
+		status := legacy(ctx, f, root, env.Backend, args, argv)
+		if len(args) > 0 && args[0] == "info" {
 			info.NoteDied(given)
 		}
 		return status

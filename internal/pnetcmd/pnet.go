@@ -43,7 +43,7 @@ func newCmdAdd(f *cmdutil.Factory, runF func(*addOptions) error) *cobra.Command 
 		Use:     "add PNETID {-I NETDEV | -D IBDEV [-P PORT]}",
 		Short:   "Give a pnetid to a network device, a RoCE port, or both",
 		Example: "  smcr pnet add NET1 -I eth0\n  smcr pnet add NET1 -D mlx5_0 -P 2",
-		Args:    cmdutil.OneArg("pnetid"),
+		Args:    cmdutil.OneArg("PNETID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := pnetid(args[0])
 			if err != nil {
@@ -91,7 +91,7 @@ func addRun(ctx context.Context, opts *addOptions) error {
 	if e.IBDev == "" {
 		e.IBPort = 0
 	}
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.AddPNET(ctx, e)
 		switch {
 		case errors.Is(err, os.ErrExist):
@@ -128,7 +128,7 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 		Use:     "del PNETID",
 		Aliases: []string{"delete"},
 		Short:   "Remove a pnetid from all its devices",
-		Args:    cmdutil.OneArg("pnetid"),
+		Args:    cmdutil.OneArg("PNETID"),
 
 		ValidArgsFunction: f.CompletePNETIDs(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,7 +146,7 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 }
 
 func delRun(ctx context.Context, opts *delOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemovePNET(ctx, opts.id)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "no pnetid %q: see 'smcr pnet list'", opts.id)

@@ -37,10 +37,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"stack says so once and then uses SMC-R only toward the peers of --assume-smc;\n" +
 			"these must have it configured likewise.\n\n" +
 			"At the start, and again on SIGHUP, it reads " + config.DefaultPath + " if there is\n" +
-			"one, or the file of --config; 'smcr apply' describes it. The stack then has what\n" +
-			"the file says and nothing else: pnetids set with 'smcr pnet' are gone unless they\n" +
-			"are in the file. Devices that are not in this network namespace are left out. A\n" +
-			"file with an error keeps the stack from starting; on SIGHUP it changes nothing.\n\n" +
+			"one, or the file of --config; 'smcr apply' describes it. Devices that are not in\n" +
+			"this network namespace are left out. A file with an error keeps the stack from\n" +
+			"starting; on SIGHUP it changes nothing.\n\n" +
+			"What commands change, such as 'smcr ueid add', lasts until the machine starts\n" +
+			"anew: it is kept in a file below /run/smcr and added to what the configuration\n" +
+			"file says when the next stack of this network namespace starts. A configuration\n" +
+			"file that has changed since, or is read again on SIGHUP, replaces all. For good:\n" +
+			"'smcr export > " + config.DefaultPath + "'. Where nothing can be kept, each change\n" +
+			"says so, and 'smcr info' too.\n\n" +
 			"SMC-R version 1 is spoken to everybody. Version 2, which works through routers\n" +
 			"too, is spoken with the peers that have an enterprise ID in common with this\n" +
 			"stack, see 'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) speaks version 2\n" +

@@ -79,13 +79,16 @@ func run(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
-	conf := &configurator{path: o.Config, ctl: s.Stack().Control(), log: cfg.Log}
+	keep := newKeeper(s.Stack().Control(), logDir, cfg.Log)
+	keep.v1, keep.v2 = o.RoCE != "v2", o.RoCE != "v1"
+	s.SetControl(keep)
+	conf := &configurator{path: o.Config, keep: keep, log: cfg.Log}
 	// Signals count from before the start is reported: whoever sends SIGHUP
 	// early must not end the stack, and SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer conf.reloadOnHangup(ctx)()
-	if err := conf.load(ctx); err != nil {
+	if err := conf.start(ctx); err != nil {
 		// With its context ended Run takes the stack down at once.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

@@ -54,7 +54,7 @@ func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, shor
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Args:  cmdutil.OneArg("enterprise ID"),
+		Args:  cmdutil.OneArg("EID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var invalid *nl.EIDError
 			if err := nl.CheckEID(args[0]); errors.As(err, &invalid) {
@@ -70,7 +70,7 @@ func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, shor
 }
 
 func addRun(ctx context.Context, opts *changeOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.AddUEID(ctx, opts.eid)
 		switch {
 		case errors.Is(err, os.ErrExist):
@@ -83,7 +83,7 @@ func addRun(ctx context.Context, opts *changeOptions) error {
 }
 
 func delRun(ctx context.Context, opts *changeOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemoveUEID(ctx, opts.eid)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "no enterprise ID %q: see 'smcr ueid list'", opts.eid)

@@ -45,6 +45,7 @@ type Service struct {
 	cfg    Config
 	log    *slog.Logger
 	stack  *userstack.Stack
+	answer nl.Control // of commands
 	run    *net.UnixListener
 	ctl    *net.UnixListener
 	server broker.Server
@@ -91,6 +92,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
 	}
+	s.answer = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Opened: func(l *broker.Launcher) {
@@ -125,6 +127,10 @@ func (s *Service) Stack() *userstack.Stack { return s.stack }
 func (s *Service) programs() inside.Programs[*userstack.Conn] {
 	return inside.ProgramsOf[*userstack.Conn](s.stack)
 }
+
+// SetControl has ctl answer commands in the place of the stack's own Control. It
+// is for the time before Run.
+func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
 
 func (s *Service) count(d int) {
 	s.mu.Lock()
@@ -173,7 +179,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
+	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	var err error
 	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))
