@@ -10,7 +10,8 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 # COMPAT=no installs smcr alone, without the programs of smc-tools' names.
 COMPAT   ?= yes
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# What the program tells besides the release in cmd/smcr/version.go.
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # Seeds of the simulation that make test tries.
 SIMSEEDS    ?= 3000
@@ -18,8 +19,10 @@ SIMSEEDS    ?= 3000
 FUZZTIME    ?= 30s
 SOAKTIME    ?= 30m
 TESTTIMEOUT ?= 25m
+# Connections that make resets has reset.
+RESETS      ?= 200000
 
-GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
 STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 # The end-to-end tests measure time and run alone, after all other packages.
@@ -32,7 +35,7 @@ KERNEL       = ./internal/guest/... ./internal/guesttest/... ./internal/interop/
 PARTLY       = ./internal/cli ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak bench bench-rdma demo guest generate test-tools test-tools-all clean
+.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets bench bench-rdma demo guest generate test-tools test-tools-all clean
 
 all: build
 
@@ -53,6 +56,7 @@ help:
 	  'plant      bugs planted in the stack: the simulation finds each; BUG=regexp selects' \
 	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
 	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
+	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
 	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
@@ -62,7 +66,7 @@ help:
 	  'clean      remove bin and dist'
 
 build:
-	$(say) 'build bin/smcr ($(VERSION))'
+	$(say) 'build bin/smcr$(VERSION:%= (%))'
 	@$(GOBUILD) -o bin/smcr ./cmd/smcr
 
 install: build
@@ -118,6 +122,10 @@ sim:
 plant:
 	$(say) 'bugs planted in the stack'
 	@$(GO) test -count=1 -v -timeout 0 -run 'TestPlantedBugs$$' ./userstack -sim.plant='$(or $(BUG),.)'
+
+resets:
+	$(say) '$(RESETS) connections reset in the middle of the handshake'
+	@SMCR_E2E_RESETS='$(RESETS)' $(GO) test -count=1 -v -timeout 2h -run 'TestResets$$' ./internal/e2e
 
 soak:
 ifdef SEEDS

@@ -41,7 +41,7 @@ func codecs() map[string]func() attrCodec {
 func samples() map[string]attrCodec {
 	v2 := &V2Common{Version: 2, Release: 1, OS: OSZOS, EID: "EID", PeerHost: "peer"}
 	return map[string]attrCodec{
-		"SysInfo": &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000},
+		"SysInfo": &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space"},
 		"LinkGroup": &LinkGroup{
 			ID: 0x100, Role: 1, Type: 2, PNETID: "NET1", VLAN: 0xabc, Conns: 3, NetCookie: 1 << 40, BufType: 1,
 			Sndbuf: 1 << 33, RMB: 5, V2: v2, V2R: &V2R{true, 255, 2}, PeerID: [8]byte{1, 2, 3}, Peer: "fd00::1", Links: 2,
@@ -58,6 +58,7 @@ func samples() map[string]attrCodec {
 		"Stats": &statsAttrs{
 			SMCR:                  stats.Tech{RXSizes: stats.Histogram{1, 2, 3, 4, 5, 6, 7, 8, 9}, TXBufs: stats.Buffers{SmallPeer: 1, Small: 2, FullPeer: 3, Full: 4, Reuse: 5, Alloc: 6, Downgrade: 7}, RXUsage: 1 << 40, Urgent: 8},
 			ServerHandshakeErrors: 3,
+			Panics:                4,
 		},
 		"Fallback":    &fallbackAttrs{stats.Fallback{Side: stats.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true},
 		"UEID":        ptr(ueid("A.B")),

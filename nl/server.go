@@ -11,21 +11,38 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
+
+	"smcr/guard"
+	"smcr/quota"
 )
 
 // Limits of a server.
 const (
 	defaultRequestTimeout  = 10 * time.Second
+	defaultAnswerTimeout   = 30 * time.Second
 	defaultMaxConnsPerUser = 64
 	idleTimeout            = 5 * time.Minute
 	sendTimeout            = 5 * time.Second
+
+	// userAnswers bounds the answers that one user other than root gets at a time.
+	// Each may be a whole table.
+	userAnswers = 4
+	// maxRefusing bounds the connections that wait, for refuseTime at most, for the
+	// question that a refusal can answer. Those beyond are closed without a word.
+	maxRefusing = 8
+	refuseTime  = time.Second
 )
 
 // A ServerConfig adjusts a [Server]. Its zero value is good.
 type ServerConfig struct {
 	// Logger receives what the server does and refuses. The default discards.
 	Logger *slog.Logger
+
+	// Guard is told of panics, each of which ends the connection of one client.
+	// By default that is Logger alone.
+	Guard *guard.Guard
 
 	// Authorize reports whether a peer may change the state of the stack;
 	// reading is for everybody. By default root may, and the user the
@@ -35,6 +52,14 @@ type ServerConfig struct {
 	// RequestTimeout bounds the time the Control may take to answer, 10 s
 	// by default.
 	RequestTimeout time.Duration
+
+	// AnswerTimeout bounds the time a peer may take to read the answer to one
+	// datagram, however large, 30 s by default.
+	AnswerTimeout time.Duration
+
+	// Quota is what users may take of this process's descriptors: each
+	// connection is one. Nil is no limit.
+	Quota *quota.Budget
 
 	// MaxConnsPerUser bounds the connections of each user but root, 64 by
 	// default, so that one user cannot lock out the others.
@@ -54,16 +79,29 @@ type Server struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // connections served
 
+	warnings *quota.Log
+	refusing chan struct{} // a place for each connection that waits to be refused
+
 	mu        sync.Mutex
 	closed    bool
 	listeners map[*net.UnixListener]struct{}
-	conns     map[*net.UnixConn]Peer
+	conns     map[*net.UnixConn]struct{} // those of refusals, too
+	users     map[uint32]*user           // who have connections
+}
+
+// user is one user's part in the server.
+type user struct {
+	conns   int
+	answers chan struct{} // a place for each answer in progress; nil for root
 }
 
 // NewServer returns a server for ctl that serves nobody yet.
 func NewServer(ctl Control, cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Guard == nil {
+		cfg.Guard = &guard.Guard{Log: cfg.Logger}
 	}
 	if cfg.Authorize == nil {
 		owner := uint32(os.Geteuid())
@@ -72,6 +110,9 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 	if cfg.RequestTimeout <= 0 {
 		cfg.RequestTimeout = defaultRequestTimeout
 	}
+	if cfg.AnswerTimeout <= 0 {
+		cfg.AnswerTimeout = defaultAnswerTimeout
+	}
 	if cfg.MaxConnsPerUser <= 0 {
 		cfg.MaxConnsPerUser = defaultMaxConnsPerUser
 	}
@@ -79,7 +120,10 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 		ctl:       ctl,
 		cfg:       cfg,
 		listeners: make(map[*net.UnixListener]struct{}),
-		conns:     make(map[*net.UnixConn]Peer),
+		conns:     make(map[*net.UnixConn]struct{}),
+		users:     make(map[uint32]*user),
+		warnings:  quota.NewLog(cfg.Logger),
+		refusing:  make(chan struct{}, maxRefusing),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -102,71 +146,115 @@ func (s *Server) Serve(l *net.UnixListener) error {
 		s.mu.Unlock()
 	}()
 
-	for {
-		conn, err := l.AcceptUnix()
-		switch {
-		case err == nil:
-			s.accept(conn)
-		case s.ctx.Err() != nil:
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return err
-		default:
-			// Out of descriptors, mostly: those in use are freed again.
-			s.cfg.Logger.Warn("cannot accept a control connection", "err", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-s.ctx.Done():
-				return nil
-			}
-		}
+	if err := quota.Accept(s.ctx, l.AcceptUnix, s.accept, s.warnings); err != nil {
+		return fmt.Errorf("nl: %w", err)
 	}
+	return nil
 }
 
 // accept serves a connection in a goroutine that Close waits for.
 func (s *Server) accept(conn *net.UnixConn) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		s.cfg.Logger.Warn("cannot tell who asks", "err", err)
+		s.warnings.Warn("cannot tell who asks", "err", err)
 		conn.Close()
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
-	for _, p := range s.conns {
-		if p.UID == peer.UID {
-			n++
-		}
-	}
-	if s.closed || peer.UID != 0 && n >= s.cfg.MaxConnsPerUser {
-		s.cfg.Logger.Warn("control connection refused", "uid", peer.UID, "pid", peer.PID, "connections", n)
+	if s.closed {
 		conn.Close()
 		return
 	}
-	s.conns[conn] = peer
+	u, err := s.enter(peer.UID)
+	if err != nil {
+		s.warnings.Warn("control connection refused", "uid", peer.UID, "pid", peer.PID, "err", err)
+		s.refuse(conn, peer, err)
+		return
+	}
+	s.conns[conn] = struct{}{}
+	s.wg.Go(func() {
+		defer s.leave(conn, peer.UID)
+		var err error
+		if s.cfg.Guard.Do("a control connection", func() { err = s.serveConn(conn, peer, u) }) == nil && err != nil && s.ctx.Err() == nil {
+			s.cfg.Logger.Debug("control connection ended", "uid", peer.UID, "pid", peer.PID, "err", err)
+		}
+	})
+}
+
+// enter counts a connection of a user until leave. s.mu is held.
+func (s *Server) enter(uid uint32) (*user, error) {
+	u := s.users[uid]
+	if u != nil && uid != 0 && u.conns >= s.cfg.MaxConnsPerUser {
+		return nil, fmt.Errorf("user %d has %d of at most %d control connections: %w", uid, u.conns, s.cfg.MaxConnsPerUser, syscall.EUSERS)
+	}
+	if err := s.cfg.Quota.Take(uid, 1); err != nil {
+		return nil, err
+	}
+	if u == nil {
+		u = &user{}
+		if uid != 0 {
+			u.answers = make(chan struct{}, userAnswers)
+		}
+		s.users[uid] = u
+	}
+	u.conns++
+	return u, nil
+}
+
+func (s *Server) leave(conn *net.UnixConn, uid uint32) {
+	conn.Close()
+	s.cfg.Quota.Give(uid, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+	if u := s.users[uid]; u.conns > 1 {
+		u.conns--
+	} else {
+		delete(s.users, uid)
+	}
+}
+
+// refuse answers the first question of a connection that cannot be served by why,
+// if it comes soon. s.mu is held.
+func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
+	select {
+	case s.refusing <- struct{}{}:
+	default:
+		conn.Close()
+		return
+	}
+	s.conns[conn] = struct{}{}
 	s.wg.Go(func() {
 		defer func() {
 			conn.Close()
 			s.mu.Lock()
 			delete(s.conns, conn)
 			s.mu.Unlock()
+			<-s.refusing
 		}()
-		if err := s.serveConn(conn, peer); err != nil && s.ctx.Err() == nil {
-			s.cfg.Logger.Debug("control connection ended", "uid", peer.UID, "pid", peer.PID, "err", err)
+		if err := conn.SetDeadline(time.Now().Add(refuseTime)); err != nil {
+			return
 		}
+		b, err := readDatagram(conn, make([]byte, maxAnswer))
+		if err != nil {
+			return
+		}
+		m, _, err := nextMessage(b)
+		if err != nil {
+			return
+		}
+		out := &replies{req: &request{peer: peer, Message: m}, send: func(b []byte) error {
+			_, err := conn.Write(b)
+			return err
+		}}
+		out.fail(why)
+		out.flush()
 	})
 }
 
-func (s *Server) serveConn(conn *net.UnixConn, peer Peer) error {
+func (s *Server) serveConn(conn *net.UnixConn, peer Peer, u *user) error {
 	buf := make([]byte, maxDatagram)
-	send := func(b []byte) error {
-		if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-			return err
-		}
-		_, err := conn.Write(b)
-		return err
-	}
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(idleTimeout)); err != nil {
 			return err
@@ -178,10 +266,39 @@ func (s *Server) serveConn(conn *net.UnixConn, peer Peer) error {
 		if err != nil {
 			return err
 		}
-		if err := s.Handle(s.ctx, peer, b, send); err != nil {
+		if err := s.serveRequest(conn, peer, u, b); err != nil {
 			return err
 		}
 	}
+}
+
+// serveRequest answers one datagram when it is the user's turn.
+func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram []byte) error {
+	if u.answers != nil {
+		select {
+		case u.answers <- struct{}{}:
+			defer func() { <-u.answers }()
+		case <-s.ctx.Done():
+			return nil
+		}
+	}
+	// What a table is read from stays in memory for as long as this takes.
+	var end time.Time
+	return s.Handle(s.ctx, peer, datagram, func(b []byte) error {
+		now := time.Now()
+		if end.IsZero() {
+			end = now.Add(s.cfg.AnswerTimeout)
+		}
+		limit := now.Add(sendTimeout)
+		if end.Before(limit) {
+			limit = end
+		}
+		if err := conn.SetWriteDeadline(limit); err != nil {
+			return err
+		}
+		_, err := conn.Write(b)
+		return err
+	})
 }
 
 // Handle answers the requests of one datagram: it calls send with each datagram

@@ -94,6 +94,50 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
+// TestOthersProcesses checks that a listing shows the processes of other users to
+// root alone, as ss does.
+func TestOthersProcesses(t *testing.T) {
+	state := nltestsmc.SampleState()
+	state.Connections = state.Connections[:0]
+	for uid := range uint32(3) {
+		state.Connections = append(state.Connections, nl.Connection{
+			State: nl.StateActive, Mode: nl.ModeTCP, Inode: uint64(uid) + 10, UID: 65532 + uid, PID: 4711, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x03010000},
+		})
+	}
+	address := serve(t, nltestsmc.NewFake(state), nl.ServerConfig{})
+	known := func(c *nl.Client) (uids []uint32) {
+		conns, err := c.Connections(t.Context())
+		if err != nil || len(conns) != 3 {
+			t.Errorf("%d connections, %v", len(conns), err)
+		}
+		for _, x := range conns {
+			if x.Fallback.Reason != 0x03010000 {
+				t.Errorf("%+v", x)
+			}
+			if x.PID != 0 && x.Command == "curl" {
+				uids = append(uids, x.UID)
+			} else if x.PID != 0 || x.Command != "" {
+				t.Errorf("%+v", x)
+			}
+		}
+		return uids
+	}
+	if got := known(dial(t, address)); os.Geteuid() == 0 && len(got) != 3 {
+		t.Errorf("root sees processes of %v", got)
+	}
+	asUser(t, 65534, func() {
+		c, err := nl.DialUnix(t.Context(), address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		if got := known(c); len(got) != 1 || got[0] != 65534 {
+			t.Errorf("user 65534 sees processes of %v", got)
+		}
+	})
+}
+
 // TestImpostor checks that a client does not talk to a stack of somebody else.
 func TestImpostor(t *testing.T) {
 	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())

@@ -20,6 +20,9 @@ func (s *statsAttrs) encode(ae *attrEncoder) {
 	nest(ae, attrStatsSMCR, (*techAttrs)(&s.SMCR))
 	ae.Uint64(attrStatsClientHSErr, s.ClientHandshakeErrors)
 	ae.Uint64(attrStatsServerHSErr, s.ServerHandshakeErrors)
+	if s.Panics > 0 {
+		ae.Uint64(attrStatsPanics, s.Panics)
+	}
 }
 
 func (s *statsAttrs) decode(ad *attrDecoder) error {
@@ -33,6 +36,8 @@ func (s *statsAttrs) decode(ad *attrDecoder) error {
 			s.ClientHandshakeErrors = number(ad)
 		case attrStatsServerHSErr:
 			s.ServerHandshakeErrors = number(ad)
+		case attrStatsPanics:
+			s.Panics = number(ad)
 		}
 	}
 	return ad.Err()

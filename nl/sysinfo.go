@@ -17,7 +17,17 @@ type SysInfo struct {
 	StackVersion string // its version
 	PID          uint32 // its process
 	UID          uint32 // the user it runs as
+	RoCEv1       bool   // its devices speak RoCE version 1
+	RoCEv2       bool   // its devices speak RoCE version 2
+	StateFile    string // file that keeps what commands change, or "": nothing keeps it
+	StateError   string // why nothing keeps it
 }
+
+// Limits of what a stack tells of its state, in bytes.
+const (
+	maxStateFile  = 4096
+	maxStateError = 256
+)
 
 func (s *SysInfo) encode(ae *attrEncoder) {
 	ae.Uint8(attrSysVer, s.Version)
@@ -33,6 +43,20 @@ func (s *SysInfo) encode(ae *attrEncoder) {
 		limited(ae, attrSysStackVersion, s.StackVersion, 64)
 		ae.Uint32(attrSysPID, s.PID)
 		ae.Uint32(attrSysUID, s.UID)
+		var roce uint8
+		if s.RoCEv1 {
+			roce |= 1
+		}
+		if s.RoCEv2 {
+			roce |= 2
+		}
+		ae.Uint8(attrSysRoCE, roce)
+		if s.StateFile != "" {
+			limited(ae, attrSysStateFile, s.StateFile, maxStateFile)
+		}
+		if s.StateError != "" {
+			limited(ae, attrSysStateError, s.StateError, maxStateError)
+		}
 	}
 }
 
@@ -59,6 +83,13 @@ func (s *SysInfo) decode(ad *attrDecoder) error {
 			s.PID = number32(ad)
 		case attrSysUID:
 			s.UID = number32(ad)
+		case attrSysRoCE:
+			roce := number8(ad)
+			s.RoCEv1, s.RoCEv2 = roce&1 != 0, roce&2 != 0
+		case attrSysStateFile:
+			s.StateFile = text(ad)
+		case attrSysStateError:
+			s.StateError = text(ad)
 		}
 	}
 	return ad.Err()

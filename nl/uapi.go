@@ -78,6 +78,9 @@ const (
 	attrSysStackVersion
 	attrSysPID
 	attrSysUID
+	attrSysRoCE // bit 0: version 1, bit 1: version 2
+	attrSysStateFile
+	attrSysStateError
 )
 
 // Attributes of an SMC-R link group nest.
@@ -246,6 +249,11 @@ const (
 	attrFbackClientTotal
 	attrFbackReason
 	attrFbackCount
+)
+
+// Own attributes of the statistics nest.
+const (
+	attrStatsPanics = OwnAttributes + iota
 )
 
 // Own attributes of a fallback nest.

@@ -11,6 +11,13 @@ type Port struct {
 	NetDev   string // network device that the port belongs to, or ""
 	Hardware string // pnetid that the hardware reports, or ""
 	Active   bool
+
+	// Software tells that the port is nothing but software upon NetDev.
+	// Without an entry of its own it has the pnetid in the entry of NetDev,
+	// as long as no RoCE port was given that one: whoever names ports names
+	// all that are to be used. A device beneath NetDev does not count, in
+	// whose other VLANs the port is not.
+	Software bool
 }
 
 // A NetDev is the network device of a route.
@@ -46,12 +53,21 @@ func (t *Table) ID(d NetDev) string {
 
 // PortID returns the pnetid of a RoCE port: the one that its hardware reports,
 // else the one in the table. It returns "" where there is none. As in the
-// kernel, the pnetid of the port's network device is not the port's.
+// kernel, the pnetid of the port's network device is not the port's, except
+// where the port is Software.
 func (t *Table) PortID(p Port) string {
 	if p.Hardware != "" {
 		return p.Hardware
 	}
-	return t.IBPort(p.Device, p.Port)
+	id := t.IBPort(p.Device, p.Port)
+	if id != "" || !p.Software || p.NetDev == "" {
+		return id
+	}
+	id = t.NetDev(p.NetDev)
+	if t.find(func(e Entry) bool { return e.IBDev != "" && e.ID == id }) != "" {
+		return ""
+	}
+	return id
 }
 
 // Match returns the active ports that may serve connections over a network

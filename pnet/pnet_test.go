@@ -173,6 +173,49 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// TestSoftware checks that a port in software is in the physical network of its
+// network device.
+func TestSoftware(t *testing.T) {
+	ports := []Port{
+		{Device: "soft-eth0", Port: 1, NetDev: "eth0", Active: true, Software: true},
+		{Device: "soft-eth1", Port: 1, NetDev: "eth1", Active: true, Software: true},
+		{Device: "soft-eth0.7", Port: 1, NetDev: "eth0.7", Active: true, Software: true},
+	}
+	vlan := NetDev{Name: "eth0.7", Lower: []string{"eth0"}}
+	for _, test := range []struct {
+		name   string
+		table  []Entry
+		netdev NetDev
+		want   string
+	}{
+		{"of its network device", []Entry{{ID: "A", NetDev: "eth0"}}, NetDev{Name: "eth0"}, "soft-eth0"},
+		{"of two network devices", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", NetDev: "eth1"}}, NetDev{Name: "eth1"}, "soft-eth1 soft-eth0"},
+		{"of others", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "B", NetDev: "eth1"}}, NetDev{Name: "eth1"}, "soft-eth1"},
+		{"of its own", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "B", IBDev: "soft-eth0"}}, NetDev{Name: "eth0"}, ""},
+		{"named ports count alone", []Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth1"}}, NetDev{Name: "eth0"}, "soft-eth1"},
+		{"of the device beneath", []Entry{{ID: "A", NetDev: "eth0"}}, vlan, "soft-eth0"},
+		{"of the VLAN", []Entry{{ID: "A", NetDev: "eth0.7"}}, vlan, "soft-eth0.7"},
+		{"of none", nil, NetDev{Name: "eth1"}, "soft-eth1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var tb Table
+			for _, e := range test.table {
+				if err := tb.Add(e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var names []string
+			got, _ := tb.Match(test.netdev, ports)
+			for _, p := range got {
+				names = append(names, p.Device)
+			}
+			if s := strings.Join(names, " "); s != test.want {
+				t.Errorf("got %q, want %q", s, test.want)
+			}
+		})
+	}
+}
+
 func TestConcurrent(t *testing.T) {
 	var tb Table
 	var wg sync.WaitGroup

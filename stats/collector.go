@@ -57,6 +57,7 @@ type Collector struct {
 	conns    [2][2]atomic.Uint64 // by Side, then SMC version - 1
 	hsErrors [2]atomic.Uint64    // by Side
 	calls    [socketCalls]atomic.Uint64
+	panics   atomic.Uint64
 
 	mu        sync.Mutex
 	fallbacks map[Fallback]uint64 // by side and reason, Count zero
@@ -101,6 +102,9 @@ func (c *Collector) Connection(side Side, version int) {
 
 // HandshakeError counts a handshake that failed with an error.
 func (c *Collector) HandshakeError(side Side) { c.hsErrors[side&1].Add(1) }
+
+// Panic counts a panic that was survived.
+func (c *Collector) Panic() { c.panics.Add(1) }
 
 // Call counts a socket operation.
 func (c *Collector) Call(k SocketCall) {
@@ -204,6 +208,7 @@ func (c *Collector) Snapshot() Stats {
 		},
 		ClientHandshakeErrors: c.hsErrors[Client].Load(),
 		ServerHandshakeErrors: c.hsErrors[Server].Load(),
+		Panics:                c.panics.Load(),
 	}
 }
 

@@ -13,6 +13,7 @@ func (s Stats) Sub(before Stats) Stats {
 		SMCR:                  s.SMCR.Sub(before.SMCR),
 		ClientHandshakeErrors: since(s.ClientHandshakeErrors, before.ClientHandshakeErrors),
 		ServerHandshakeErrors: since(s.ServerHandshakeErrors, before.ServerHandshakeErrors),
+		Panics:                since(s.Panics, before.Panics),
 	}
 }
 

@@ -95,6 +95,10 @@ type Stats struct {
 
 	ClientHandshakeErrors uint64 // handshakes that failed with an error, as client
 	ServerHandshakeErrors uint64 // handshakes that failed with an error, as server
+
+	// Panics are faults of the stack's own program, each of which ended one
+	// connection, session or link group. A kernel does not count such.
+	Panics uint64
 }
 
 // A Side tells the two ends of a connection apart.

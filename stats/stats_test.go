@@ -50,6 +50,7 @@ func TestCollector(t *testing.T) {
 	c.Buffer(RX, Downgrade)
 	c.Call(NoDelay)
 	c.Call(Urgent)
+	c.Panic()
 	want := Stats{
 		SMCR: Tech{
 			TXSizes: Histogram{2, 1}, RXSizes: Histogram{4: 1},
@@ -59,6 +60,7 @@ func TestCollector(t *testing.T) {
 			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2, TXUsage: 65536, RXUsage: 65536,
 		},
 		ServerHandshakeErrors: 1,
+		Panics:                1,
 	}
 	if diff := cmp.Diff(want, c.Snapshot()); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)

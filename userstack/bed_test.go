@@ -27,20 +27,20 @@ import (
 // simNetwork makes a simulated host a Network.
 type simNetwork struct{ h *simfabric.Host }
 
-func (n simNetwork) Route(local, remote netip.Addr) (Route, error) {
+func (n simNetwork) Route(local, remote netip.Addr) (route, error) {
 	rt, err := n.h.Route(local, remote)
 	if err != nil {
-		return Route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
+		return route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
 	}
-	return Route(rt), nil
+	return route(rt), nil
 }
 
 func (simNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (n simNetwork) NetDevs() ([]NetDev, error) {
-	var out []NetDev
+func (n simNetwork) NetDevs() ([]netDev, error) {
+	var out []netDev
 	for _, d := range n.h.NetDevs() {
-		out = append(out, NetDev(d))
+		out = append(out, netDev(d))
 	}
 	return out, nil
 }
@@ -107,7 +107,7 @@ func (b *bed) side(who string) (*simfabric.Host, *Stack) {
 func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	b.t.Helper()
 	conf := Config{
-		Provider: h.Provider(), Network: simNetwork{h}, NoOption: true, Hostname: h.Name(),
+		Provider: h.Provider(), network: simNetwork{h}, NoOption: true, Hostname: h.Name(),
 		RecvBuf: 64 << 10, SendBuf: 64 << 10,
 	}
 	if os.Getenv("SMCR_TEST_LOG") != "" {

@@ -33,6 +33,7 @@ type carrier struct {
 	c    *Conn
 	sock *engine.Socket
 	task *engine.Task
+	both func() // moveBoth, kept so that calling it allocates nothing
 	fd   int // valid while a goroutine waits
 
 	msg unix.Msghdr // used by the loop
@@ -59,7 +60,7 @@ func (c *Conn) Attach(sock *engine.Socket) {
 	k := &carrier{c: c, sock: sock}
 	k.in = carried{ready: true, back: make(chan struct{}, 1)}
 	k.out = carried{ready: true, back: make(chan struct{}, 1)}
-	k.task = sock.Loop().Task(k.move)
+	k.task, k.both = sock.Loop().Task(k.move), k.moveBoth
 	c.carrier.Store(k)
 	sock.Hook(k.events)
 }
@@ -171,14 +172,19 @@ func (k *carrier) move() {
 		return
 	}
 	g.mu.Lock()
+	g.call(k.both)
+	g.unlock()
+	k.mu.Unlock()
+}
+
+// moveBoth carries in both directions. k.mu and the group's are held.
+func (k *carrier) moveBoth() {
 	if k.out.active {
 		k.moveOut()
 	}
 	if k.in.active {
 		k.moveIn()
 	}
-	g.unlock()
-	k.mu.Unlock()
 }
 
 // moveOut writes what has arrived to the program. k.mu and g.mu are held.

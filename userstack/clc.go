@@ -11,15 +11,17 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
-// TCPConn is the TCP connection under an SMC-R connection. *net.TCPConn is
-// one.
+// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
+// rendezvous on. *net.TCPConn is one.
 type TCPConn interface {
 	net.Conn
 	// SetLinger(0) makes Close send RST.
@@ -32,7 +34,7 @@ type TCPConn interface {
 type clc struct {
 	s     *Stack
 	tcp   TCPConn
-	owner Owner
+	owner inside.Owner
 	v2    bool // DECLINE has the layout of version 2
 	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
@@ -40,6 +42,11 @@ type clc struct {
 	// firm is set while the peer may count on SMC-R without having told: the
 	// end of the context then does not end the wait for it.
 	firm atomic.Bool
+
+	// What the rendezvous has made so far: a link group of a first contact, and
+	// the connection. They end with it if it panics.
+	fresh *group
+	conn  *Conn
 }
 
 // lateGrace is how long a read goes on whose time is over. What came in time
@@ -53,15 +60,45 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 		return nil, err
 	}
 	defer s.wg.Done()
-	h := &clc{s: s, tcp: tcp, owner: ownerFrom(ctx), recv: s.recvBufOf(tcp)}
-	release := h.bind(ctx)
-	defer release()
-	c, err := run(h, ctx)
+	h := &clc{s: s, tcp: tcp, owner: inside.OwnerFrom(ctx)}
+	var c *Conn
+	var err error
+	if perr := s.guard.Do("a rendezvous as "+side.String(), func() {
+		if err = hasPeer(tcp); err != nil {
+			return
+		}
+		h.recv = s.recvBufOf(tcp)
+		release := h.bind(ctx)
+		defer release()
+		c, err = run(h, ctx)
+	}); perr != nil {
+		h.giveUp()
+		c, err = nil, fmt.Errorf("userstack: %w", perr)
+	}
 	s.account(side, c, err)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// hasPeer returns an error for a TCP connection that has ended before anything
+// was said: a socket that was reset has no peer's address any more.
+func hasPeer(tcp TCPConn) error {
+	if !addrPort(tcp.LocalAddr()).IsValid() || !addrPort(tcp.RemoteAddr()).IsValid() {
+		return fmt.Errorf("userstack: TCP connection ended before the rendezvous: %w", syscall.ECONNRESET)
+	}
+	return nil
+}
+
+// giveUp ends what a rendezvous has made that panicked.
+func (h *clc) giveUp() {
+	switch {
+	case h.fresh != nil:
+		h.fresh.drop(h.conn)
+	case h.conn != nil:
+		h.conn.g.cancel(h.conn)
+	}
 }
 
 // bind makes ctx and the stack's end interrupt reads and writes on tcp. The
@@ -84,17 +121,17 @@ func (h *clc) bind(ctx context.Context) (release func()) {
 
 // route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
 // 5.5).
-func (h *clc) route(local, remote netip.AddrPort) (Route, error) {
+func (h *clc) route(local, remote netip.AddrPort) (route, error) {
 	rt, err := h.s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
-		return Route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
+		return route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
 	}
 	secured, err := h.s.net.Secured(local, remote)
 	if err != nil {
-		return Route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
+		return route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
 	}
 	if secured {
-		return Route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("a policy of this host is for %s and %s", local, remote)}
+		return route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("a policy of this host is for %s and %s", local, remote)}
 	}
 	return rt, nil
 }
@@ -259,8 +296,11 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience t
 		return err
 	}
 	go func() {
-		m, err := h.readMsg(h.tcp)
-		ch <- got{m, err}
+		var g got
+		if err := h.s.guard.Do("reading a CLC message", func() { g.m, g.err = h.readMsg(h.tcp) }); err != nil {
+			g = got{nil, fmt.Errorf("%w: %w", errCLC, err)}
+		}
+		ch <- g
 	}()
 	select {
 	case err := <-outcome:
@@ -323,7 +363,13 @@ func (s *Stack) peerIDNow() wire.PeerID {
 }
 
 // addrPort returns the address and port of a.
+//
+// It is the zero AddrPort for nil, which package net has for a socket that has
+// ended, and for an address that is not of IP.
 func addrPort(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()
 		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())

@@ -57,14 +57,16 @@ func TestDecline(t *testing.T) {
 			"ClientPNETWithoutDevice",
 			bedConfig{client: func(c *Config) {
 				c.PNETs = new(pnet.Table)
-				if err := c.PNETs.Add(pnet.Entry{ID: "NET1", NetDev: "eth0"}); err != nil {
-					panic(err)
+				for _, e := range []pnet.Entry{{ID: "NET1", NetDev: "eth0"}, {ID: "NET2", IBDev: "soft-eth0"}} {
+					if err := c.PNETs.Add(e); err != nil {
+						panic(err)
+					}
 				}
 			}}, nil, wire.DiagNoSMCRDev, wire.DiagNoSMCRDev, false,
 		},
-		{"ClientNoRoute", bedConfig{client: func(c *Config) { c.Network = noNetwork{} }}, nil, wire.DiagNoRoute, wire.DiagNoRoute, false},
-		{"ServerNoRoute", bedConfig{server: func(c *Config) { c.Network = noNetwork{} }}, nil, wire.DiagNoRoute, wire.DiagNoRoute, true},
-		{"ServerOtherSubnet", bedConfig{server: func(c *Config) { c.Network = shorter{c.Network} }}, nil, wire.DiagPrefixMismatch, wire.DiagPrefixMismatch, true},
+		{"ClientNoRoute", bedConfig{client: func(c *Config) { c.network = noNetwork{} }}, nil, wire.DiagNoRoute, wire.DiagNoRoute, false},
+		{"ServerNoRoute", bedConfig{server: func(c *Config) { c.network = noNetwork{} }}, nil, wire.DiagNoRoute, wire.DiagNoRoute, true},
+		{"ServerOtherSubnet", bedConfig{server: func(c *Config) { c.network = shorter{c.network} }}, nil, wire.DiagPrefixMismatch, wire.DiagPrefixMismatch, true},
 		{"ServerPortGone", bedConfig{}, func(b *bed) {
 			// The device on eth0 is gone, but TCP goes on.
 			b.server.cfg.Provider = noProvider{}
@@ -181,19 +183,19 @@ func TestDeclineErrorText(t *testing.T) {
 // noNetwork knows no way to anywhere.
 type noNetwork struct{}
 
-func (noNetwork) Route(_, remote netip.Addr) (Route, error) {
-	return Route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
+func (noNetwork) Route(_, remote netip.Addr) (route, error) {
+	return route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
 }
 
 func (noNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (noNetwork) NetDevs() ([]NetDev, error) { return nil, nil }
+func (noNetwork) NetDevs() ([]netDev, error) { return nil, nil }
 
 // shorter makes all subnets larger by one bit.
-type shorter struct{ Network }
+type shorter struct{ network }
 
-func (n shorter) Route(local, remote netip.Addr) (Route, error) {
-	rt, err := n.Network.Route(local, remote)
+func (n shorter) Route(local, remote netip.Addr) (route, error) {
+	rt, err := n.network.Route(local, remote)
 	var out []netip.Prefix
 	for _, p := range rt.Local {
 		out = append(out, netip.PrefixFrom(p.Addr(), p.Bits()-1))

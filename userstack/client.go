@@ -15,12 +15,14 @@ import (
 )
 
 // Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
-// a TCP connection whose peer has announced SMC, and returns the SMC-R
-// connection, which then owns tcp.
+// a TCP connection whose peer is known to speak SMC, and returns the SMC-R
+// connection, which then owns tcp. A peer that does not would take the messages
+// of the rendezvous for data: [Stack.Dial] finds that out in the TCP handshake.
+// The end of ctx ends the rendezvous.
 //
-// If the error is a *DeclineError, tcp is untouched by CLC messages from here
-// on and carries the connection's data. After any other error tcp must be
-// closed.
+// If the error is a [*DeclineError], no message of the rendezvous goes over tcp
+// any more, and it carries the connection's data. After any other error close
+// tcp.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.rendezvous(ctx, tcp, sideClient, (*clc).client)
 }
@@ -55,10 +57,10 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		if d2, err := devs2[0].core(t.local); err == nil {
 			prop.MAC = d2.MAC
 		}
-	} else if p, ok := rt.prefixOf(local.Addr()); ok && p.Addr().Is4() {
+	} else if p, ok := rt.PrefixOf(local.Addr()); ok && p.Addr().Is4() {
 		prop.IPv4 = p.Masked()
 	} else {
-		prop.IPv6 = rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+		prop.IPv6 = rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
 	}
 	if offer != nil {
 		if prop, err = prop.WithOffer(*offer); err != nil {
@@ -134,6 +136,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
+	h.fresh = g
 	peer := params(acc.Endpoint)
 	var c *Conn
 	var local linkgroup.ConnParams
@@ -179,6 +182,10 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 // clientNext puts the connection on the link group that ACCEPT names.
 func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16) (*Conn, error) {
 	s := h.s
+	peer := params(acc.Endpoint)
+	if err := peer.Check(); err != nil {
+		return nil, h.decline(ctx, err)
+	}
 	var c *Conn
 	var err error
 	k := groupKey{role: linkgroup.Client, terms: t, peer: acc.PeerID, gid: acc.GID, mac: acc.MAC, qpn: uint32(acc.QPN), vlan: vlan}
@@ -199,7 +206,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 		err = g.event(func(now time.Time) error {
 			// Attach moves the connection to the link that ACCEPT names;
 			// CONFIRM must carry our RToken on that link.
-			err := c.core.Attach(now, params(acc.Endpoint))
+			err := c.core.Attach(now, peer)
 			local = c.core.Local()
 			return err
 		})
@@ -218,12 +225,11 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 
 // event hands an event with an outcome to the core.
 func (g *group) event(f func(now time.Time) error) (err error) {
+	err = linkgroup.ErrGroupDead // also if f ends it
 	g.do(func(now time.Time) {
-		if g.dead {
-			err = linkgroup.ErrGroupDead
-			return
+		if !g.dead {
+			err = f(now)
 		}
-		err = f(now)
 	})
 	return err
 }
@@ -267,7 +273,9 @@ func (g *group) cancel(c *Conn) {
 		return
 	}
 	g.do(func(now time.Time) {
-		c.core.Cancel(now) // also when the group is dead: the memory is given back now
+		if !g.broken {
+			c.core.Cancel(now) // also when the group is dead: the memory is given back now
+		}
 		delete(g.conns, c)
 	})
 }

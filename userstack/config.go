@@ -17,21 +17,15 @@ import (
 	"smcr/userstack/wire"
 )
 
-// Config configures a [Stack]. The zero value works: software RoCE on
+// Config configures a [Stack]. The zero value is good: software RoCE on
 // whatever netdev the route to a peer takes.
 type Config struct {
 	// Provider gives the RDMA devices. Nil means software RoCE.
 	Provider rdmaverbs.Provider
-	// Network answers for addresses and netdevs. Nil means the network
-	// namespace of the thread that calls New.
-	Network Network
-	// Option announces SMC in the TCP handshake and tells what the peer
-	// announced. Nil means the eBPF program of package tcpopt; where that is
-	// not permitted, New logs it and SMC is used toward AssumeSMC only.
-	Option OptionMarker
-	// AssumeSMC lists peers that are taken to speak SMC although the TCP
-	// handshake cannot tell. Used only without Option: otherwise the
-	// handshake decides.
+	// AssumeSMC lists the peers that speak SMC where the TCP handshake cannot
+	// tell, because the eBPF program that announces SMC there is not permitted
+	// or NoOption is set. These peers must have this host in their lists. With
+	// the program the handshake alone decides.
 	AssumeSMC []netip.Prefix
 	// NoOption keeps New from loading the eBPF program.
 	NoOption bool
@@ -46,9 +40,9 @@ type Config struct {
 	// 7609, section 2.2.2); in version 2 the most is 2. What the server has
 	// decides how many connections a group takes.
 	MaxLinks, MaxConns int
-	// RecvBuf is the size of an RMB element, rounded up to 16 KiB times a
-	// power of two, at most 512 KiB; SendBuf that of the send buffer. Zero
-	// means DefaultBuf. A TCP socket whose SO_RCVBUF was set to more than
+	// RecvBuf is the size of an RMB element in bytes, rounded up to 16 KiB
+	// times a power of two, at most 512 KiB; SendBuf that of the send buffer, 4
+	// KiB to 64 MiB. Zero means DefaultBuf. A TCP socket whose SO_RCVBUF was set to more than
 	// RecvBuf gets a larger element (RFC 7609, section 4.1).
 	RecvBuf, SendBuf int
 	// EyeCatcher makes RMB elements begin with the 4 bytes of RFC 7609,
@@ -62,32 +56,26 @@ type Config struct {
 	// NoVersion2 keeps the stack to SMC version 1. Otherwise it speaks
 	// version 2 too as soon as it has an enterprise ID.
 	NoVersion2 bool
-	// Hostname is what listings show, here and at peers of version 2. Empty means the system's.
+	// Hostname is what listings show, here and at peers of version 2. Empty
+	// means the system's.
 	Hostname string
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
+
+	network network      // nil: the network namespace of the thread that calls New
+	option  optionMarker // nil: the eBPF program of package tcpopt
 
 	release0   bool                                    // tests: a stack from before version 2.1
 	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
 	random     func() uint32                           // simulations; else the runtime's
 }
 
-// DefaultBuf is the size in bytes of send buffers and RMB elements.
+// DefaultBuf is the size in bytes of send buffers and RMB elements unless
+// Config says otherwise.
 const DefaultBuf = 256 << 10
 
 // clcTimeout bounds the wait for each CLC message.
 const clcTimeout = 6 * time.Second
-
-// An OptionMarker writes the SMC option into the TCP handshakes of marked
-// sockets and reads what the peer wrote (package tcpopt).
-type OptionMarker interface {
-	MarkConnect(fd int) error
-	MarkListen(fd int) error
-	// PeerSMC reports whether the peer of a connected or accepted socket
-	// sent the option.
-	PeerSMC(fd int) (bool, error)
-	Close() error
-}
 
 func (c *Config) setDefaults() error {
 	if c.Log == nil {

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
-// *net.TCPConn does, half close included.
+// *net.TCPConn does, half close included. Addresses are those of the TCP
+// connection below, which stays open and carries no data.
 type Conn struct {
 	s      *Stack
 	g      *group
@@ -25,7 +27,7 @@ type Conn struct {
 	tcp    TCPConn
 	client bool
 	ino    uint64 // for listings
-	owner  Owner
+	owner  inside.Owner
 	local  net.Addr
 	remote net.Addr
 
@@ -38,6 +40,7 @@ type Conn struct {
 	closed       atomic.Bool   // Close or Abort was called
 	lingerZero   atomic.Bool   // Close resets
 	done         chan struct{} // closed when the connection has ended
+	started      atomic.Bool   // it was given out
 	endOnce      sync.Once
 	err          error // how it ended; valid after done
 
@@ -52,12 +55,17 @@ type Conn struct {
 
 // hold keeps the buffers in place while they are used outside g.mu, which
 // the caller holds now and when it calls unhold.
-func (c *Conn) hold() { c.holds++ }
+func (c *Conn) hold() {
+	c.holds++
+	c.g.holds++
+}
 
 func (c *Conn) unhold() {
+	c.g.holds--
 	if c.holds--; c.holds == 0 && c.over {
-		c.core.Release()
+		c.release()
 	}
+	c.g.freeFallen()
 }
 
 // newConn allocates the local part of a connection. g.mu is held.
@@ -86,6 +94,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	count(stats.RX, rmbe.Bytes(), g.rmbBytes == rmb)
 	count(stats.TX, s.cfg.SendBuf, g.sendBytes == snd)
 	core.Data = c
+	h.conn = c
 	core.SetNoDelay(now, true) // as package net has it
 	g.conns[c] = struct{}{}
 	if !g.peerAddr.IsValid() {
@@ -101,13 +110,24 @@ func (c *Conn) start() {
 	c.s.mu.Lock()
 	c.s.conns[c] = struct{}{}
 	c.s.mu.Unlock()
+	broken := false
 	c.g.do(func(time.Time) {
+		c.started.Store(true)
 		if c.over { // it ended before it was counted
 			c.forget()
 		}
+		broken = c.g.broken
 	})
+	if broken {
+		c.ended(linkgroup.ErrReset)
+	}
 	c.s.wg.Add(1)
-	go c.watchTCP()
+	go func() {
+		defer c.s.wg.Done()
+		if c.s.guard.Do("the watch on a TCP connection", c.watchTCP) != nil {
+			_ = c.Abort()
+		}
+	}()
 }
 
 func (c *Conn) forget() {
@@ -117,7 +137,6 @@ func (c *Conn) forget() {
 }
 
 func (c *Conn) watchTCP() {
-	defer c.s.wg.Done()
 	var b [1]byte
 	n, err := c.tcp.Read(b[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -145,21 +164,21 @@ func (c *Conn) watchTCP() {
 // ended is called once the core is through with the connection.
 func (c *Conn) ended(err error) {
 	c.endOnce.Do(func() {
+		defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
+		defer c.kick()
+		defer close(c.done)
 		c.err = err
 		c.g.do(func(time.Time) {
 			delete(c.g.conns, c)
 			c.over = true
 			if c.holds == 0 {
-				c.core.Release()
+				c.release()
 			}
 		})
 		c.forget()
 		if err != nil {
 			_ = c.tcp.SetLinger(0)
 		}
-		close(c.done)
-		c.kick()
-		_ = c.tcp.Close()
 	})
 }
 

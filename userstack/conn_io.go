@@ -29,11 +29,12 @@ func overErr(err error) error {
 // readable returns what can be read now: data, or an error once there is
 // none. With neither the caller waits. g.mu is held.
 func (c *Conn) readable() (a, b []byte, err error) {
+	defer c.g.caught()
 	if c.closed.Load() {
 		return nil, nil, net.ErrClosed
 	}
 	if c.over {
-		return nil, nil, sysError("read", overErr(c.core.ReadErr()))
+		return nil, nil, sysError("read", overErr(c.readErr()))
 	}
 	if a, b = c.core.RecvData(); len(a) > 0 {
 		return a, b, nil
@@ -43,11 +44,12 @@ func (c *Conn) readable() (a, b []byte, err error) {
 
 // writable likewise returns the free pieces of the send buffer.
 func (c *Conn) writable() (a, b []byte, err error) {
+	defer c.g.caught()
 	if c.closed.Load() {
 		return nil, nil, net.ErrClosed
 	}
 	if c.over {
-		return nil, nil, sysError("write", overErr(c.core.WriteErr()))
+		return nil, nil, sysError("write", overErr(c.writeErr()))
 	}
 	if err := c.core.WriteErr(); err != nil {
 		return nil, nil, sysError("write", err)
@@ -93,20 +95,18 @@ func (c *Conn) Read(p []byte) (int, error) {
 		}
 		c.g.mu.Lock()
 		a, b, err := c.readable()
-		if err != nil {
-			c.g.unlock()
-			return 0, c.opError("read", err)
-		}
 		if len(a) > 0 {
 			n := copy(p, a)
 			n += copy(p[n:], b)
-			c.core.Consumed(time.Now(), n)
-			c.rxBytes += uint64(n)
+			c.consumed(time.Now(), n)
 			c.s.stats.RX(n)
 			c.g.unlock()
 			return n, nil
 		}
 		c.g.unlock()
+		if err != nil {
+			return 0, c.opError("read", err)
+		}
 		if err := c.wait(c.rwake, &c.rdl); err != nil {
 			return 0, c.opError("read", err)
 		}
@@ -130,19 +130,20 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		}
 		c.g.mu.Lock()
 		a, b, err := c.readable()
-		urgent := uw != nil && err == nil && c.core.AtMark()
-		if urgent && len(a) > 0 && c.core.UrgentInline() {
-			a, b = a[:1], nil
-		} else if urgent {
-			u, uerr := c.core.Urgent(false)
-			if uerr == nil {
+		urgent := false
+		if uw != nil && err == nil {
+			var u byte
+			var apart bool
+			if u, apart, urgent = c.mark(len(a) > 0); apart {
 				c.g.unlock()
 				if _, err := uw.WriteUrgent([]byte{u}); err != nil {
 					return total, err
 				}
 				continue
 			}
-			urgent = false
+			if urgent {
+				a, b = a[:1], nil
+			}
 		}
 		if err != nil {
 			c.g.unlock()
@@ -161,35 +162,60 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		c.hold()
 		c.delivering = true
 		c.g.unlock()
-		var n int
-		var werr error
-		if urgent {
-			n, werr = uw.WriteUrgent(a)
-		} else {
-			n, werr = w.Write(a)
-		}
-		if werr == nil && len(b) > 0 {
-			var m int
-			m, werr = w.Write(b)
-			n += m
-		}
+		n, werr := c.deliver(w, uw, a, b, urgent)
 		total += int64(n)
-		c.g.do(func(now time.Time) {
-			c.delivering = false
-			if !c.over {
-				c.core.Consumed(now, n)
-				c.rxBytes += uint64(n)
-				if c.closeAfter {
-					c.core.Close(now)
-				}
-			}
-			c.unhold()
-		})
 		c.s.stats.RX(n)
 		if werr != nil {
 			return total, werr
 		}
 	}
+}
+
+// deliver writes what was read to w, and lets go of the buffer also if w panics.
+func (c *Conn) deliver(w io.Writer, uw UrgentWriter, a, b []byte, urgent bool) (n int, err error) {
+	defer c.g.do(func(now time.Time) {
+		c.delivering = false
+		if !c.over {
+			c.consumed(now, n)
+			if c.closeAfter {
+				c.core.Close(now)
+			}
+		}
+		c.unhold()
+	})
+	if urgent {
+		n, err = uw.WriteUrgent(a)
+	} else {
+		n, err = w.Write(a)
+	}
+	if err == nil && len(b) > 0 {
+		var m int
+		m, err = w.Write(b)
+		n += m
+	}
+	return n, err
+}
+
+// consumed tells the core that the program has n bytes more. g.mu is held.
+func (c *Conn) consumed(now time.Time, n int) {
+	defer c.g.caught()
+	c.core.Consumed(now, n)
+	c.rxBytes += uint64(n)
+}
+
+// mark looks whether the next byte is urgent. One that is apart from the stream
+// is taken; one that is inline is the first that can be read, if any can. g.mu
+// is held.
+func (c *Conn) mark(readable bool) (u byte, apart, inline bool) {
+	defer c.g.caught()
+	if c.g.broken || !c.core.AtMark() {
+		return 0, false, false
+	}
+	if readable && c.core.UrgentInline() {
+		return 0, false, true
+	}
+	u, err := c.core.Urgent(false)
+	return u, err == nil, false
 }
 
 // space returns the free pieces of the send buffer, with g.mu held unless there
@@ -277,25 +303,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		c.hold()
 		c.g.unlock()
-		var n int
-		var urgent bool
-		var rerr error
-		if ur != nil {
-			n, urgent, rerr = ur.ReadMark(a)
-		} else {
-			n, rerr = r.Read(a)
-		}
-		n = max(n, 0)
-		lost := false
-		c.g.do(func(now time.Time) {
-			// What the peer did not wait for is lost, as with TCP.
-			lost = n > 0 && errors.Is(c.core.WriteErr(), linkgroup.ErrPeerClosed)
-			if n > 0 && !c.over {
-				c.produced(now, n, urgent)
-				c.txBytes += uint64(n)
-			}
-			c.unhold()
-		})
+		n, lost, rerr := c.fill(r, ur, a)
 		if lost {
 			return total, c.opError("write", sysError("write", linkgroup.ErrReset))
 		}
@@ -308,4 +316,26 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 			return total, rerr
 		}
 	}
+}
+
+// fill reads from r into a piece of the send buffer, and lets go of the buffer
+// also if r panics. lost tells that the peer did not wait for what was read.
+func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, err error) {
+	urgent := false
+	defer c.g.do(func(now time.Time) {
+		// What the peer did not wait for is lost, as with TCP.
+		lost = n > 0 && errors.Is(c.writeErr(), linkgroup.ErrPeerClosed)
+		if n > 0 && !c.over {
+			c.produced(now, n, urgent)
+			c.txBytes += uint64(n)
+		}
+		c.unhold()
+	})
+	if ur != nil {
+		n, urgent, err = ur.ReadMark(a)
+	} else {
+		n, err = r.Read(a)
+	}
+	n = max(n, 0)
+	return n, lost, err
 }

@@ -5,6 +5,8 @@ package userstack
 import (
 	"net"
 	"time"
+
+	"smcr/userstack/linkgroup"
 )
 
 // UrgentWriter takes urgent data, as send with MSG_OOB does: the last byte of
@@ -21,7 +23,9 @@ type UrgentReader interface {
 
 var _ UrgentWriter = (*Conn)(nil)
 
+// produced tells the core of n bytes more in the send buffer. g.mu is held.
 func (c *Conn) produced(now time.Time, n int, urgent bool) {
+	defer c.g.caught()
 	if urgent {
 		c.core.ProducedUrgent(now, n)
 		return
@@ -44,22 +48,24 @@ func (c *Conn) UrgentReady() <-chan struct{} { return c.uwake }
 // ReadUrgent takes the urgent byte, as recv with MSG_OOB does; it does not
 // wait. The error is EAGAIN if the byte is announced but not here yet, and
 // EINVAL if there is none, if it was taken or if it is in the stream.
-func (c *Conn) ReadUrgent() (byte, error) {
-	c.g.mu.Lock()
-	defer c.g.unlock()
+func (c *Conn) ReadUrgent() (u byte, err error) {
 	if c.closed.Load() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
-	u, err := c.core.Urgent(false)
+	err = linkgroup.ErrReset
+	c.g.do(func(time.Time) {
+		if !c.g.broken {
+			u, err = c.core.Urgent(false)
+		}
+	})
 	return u, c.opError("read", sysError("recv", err))
 }
 
 // AtMark reports whether the next Read begins at the urgent mark, as
 // SIOCATMARK does. A Read never goes across the mark.
-func (c *Conn) AtMark() bool {
-	c.g.mu.Lock()
-	defer c.g.unlock()
-	return c.core.AtMark()
+func (c *Conn) AtMark() (at bool) {
+	c.g.do(func(time.Time) { at = !c.g.broken && c.core.AtMark() })
+	return at
 }
 
 // SetOOBInline chooses whether urgent bytes that arrive from now on stay in
@@ -68,8 +74,10 @@ func (c *Conn) SetOOBInline(on bool) error {
 	if c.closed.Load() {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.g.mu.Lock()
-	c.core.SetUrgentInline(on)
-	c.g.unlock()
+	c.g.do(func(time.Time) {
+		if !c.g.broken {
+			c.core.SetUrgentInline(on)
+		}
+	})
 	return nil
 }

@@ -54,7 +54,26 @@ func (c *control) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if !c.s.cfg.NoVersion2 {
 		info.Version, info.Release, info.SMCRv2 = wire.Version2, wire.ReleaseV21, true
 	}
+	info.RoCEv1, info.RoCEv2 = c.s.roceVersions()
 	return info, nil
+}
+
+// roceVersions returns the versions of RoCE that the devices in use speak.
+// Nothing is known while there is none.
+func (s *Stack) roceVersions() (v1, v2 bool) {
+	s.devMu.Lock()
+	defer s.devMu.Unlock()
+	for _, d := range s.devices {
+		gids, err := d.rdma.GIDs(1)
+		if err != nil {
+			continue // it is going
+		}
+		for _, e := range gids {
+			v1 = v1 || e.Type == rdmaverbs.RoCEv1
+			v2 = v2 || e.Type == rdmaverbs.RoCEv2
+		}
+	}
+	return v1, v2
 }
 
 // lgrID converts a group id as the kernel shows it: the number whose memory
@@ -72,7 +91,7 @@ func (c *control) eachGroup(f func(g *group)) {
 	for _, g := range groups {
 		g.mu.Lock()
 		if !g.dead {
-			f(g)
+			g.call(func() { f(g) })
 		}
 		g.unlock()
 	}
@@ -159,7 +178,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 			continue
 		}
 		name := DevicePrefix + n.Name
-		id := s.pnets.IBPort(name, 1)
+		id := s.pnets.PortID(portOn(n))
 		port := nl.Port{PNETID: id, PNETUser: id != "", NetDev: uint32(n.Index), Active: n.Up, Valid: true}
 		row := nl.Device{Name: name, Provider: s.cfg.Provider.Name()}
 		if d := s.devices[n.Name]; d != nil {
@@ -213,6 +232,12 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 		}
 	})
 	slices.SortFunc(out, func(a, b nl.Connection) int { return cmp.Compare(a.Inode, b.Inode) })
+	plains, err := c.s.plains.rows()
+	if err != nil {
+		// The others are no less true without them.
+		c.s.log.Debug("cannot list the connections that are TCP", "err", err)
+	}
+	out = append(out, plains...)
 	c.s.mu.Lock()
 	for l := range c.s.listeners {
 		out = append(out, nl.Connection{State: nl.StateListen, Local: addrPort(l.Addr())})
@@ -270,7 +295,7 @@ func (c *control) AddPNET(ctx context.Context, p nl.PNET) error {
 		return err
 	}
 	known := func(name string) bool {
-		return slices.ContainsFunc(netdevs, func(n NetDev) bool { return n.Name == name })
+		return slices.ContainsFunc(netdevs, func(n netDev) bool { return n.Name == name })
 	}
 	if p.NetDev != "" && !known(p.NetDev) {
 		return fmt.Errorf("no netdev %q: %w", p.NetDev, syscall.ENODEV)

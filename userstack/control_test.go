@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/wire"
 )
 
@@ -60,7 +62,7 @@ func TestControlSuite(t *testing.T) {
 // other and with what was done.
 func TestControlListsWhatIsThere(t *testing.T) {
 	b := newBed(t, bedConfig{devices: 2, client: func(c *Config) { c.RecvBuf = 128 << 10 }})
-	ctx := WithOwner(t.Context(), Owner{UID: 1000, PID: 77, Command: "curl"})
+	ctx := inside.WithOwner(t.Context(), inside.Owner{UID: 1000, PID: 77, Command: "curl"})
 	var pairs [][2]*Conn
 	for range 3 {
 		ct, st := b.tcp()
@@ -195,11 +197,27 @@ func TestPNETPicksDevices(t *testing.T) {
 		}
 		b.finish(c, s)
 
-		// The pnetid without a device of its own leaves TCP.
+		// Without a port of its own the pnetid is that of the device on the
+		// netdev, which is software.
 		if err := ctl.FlushPNET(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := ctl.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0"}); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range list(t, ctl.Devices) {
+			if id := d.Ports[0].PNETID; (id == "NET1") != (d.Name == "soft-eth0") {
+				t.Errorf("%s has pnetid %q", d.Name, id)
+			}
+		}
+		c, s = b.connect()
+		if !slices.ContainsFunc(list(t, ctl.Links), func(l nl.Link) bool { return l.IBDev == "soft-eth0" }) {
+			t.Error("no link on soft-eth0")
+		}
+		b.finish(c, s)
+
+		// A pnetid that no device has leaves TCP.
+		if err := ctl.AddPNET(t.Context(), nl.PNET{ID: "NET2", IBDev: "soft-eth0"}); err != nil {
 			t.Fatal(err)
 		}
 		ct, st := b.tcp()

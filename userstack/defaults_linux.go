@@ -21,9 +21,17 @@ func (s *Stack) defaults() error {
 		s.net, s.ownNet = n, n
 	}
 	if s.cfg.Provider == nil {
-		s.cfg.Provider = softroce.New(softroce.WithLogger(s.log))
+		p, err := inThisNetNS(softroce.New(softroce.WithLogger(s.log)))
+		if err != nil {
+			return err
+		}
+		s.cfg.Provider, s.ownNS = p, p
 	}
-	if s.option != nil || s.cfg.NoOption {
+	if s.option != nil {
+		return nil
+	}
+	if s.cfg.NoOption {
+		s.optErr = errors.New("userstack: Config.NoOption is set")
 		return nil
 	}
 	p, err := tcpopt.Attach(tcpopt.Options{Logger: s.log})
@@ -37,7 +45,7 @@ func (s *Stack) defaults() error {
 	return nil
 }
 
-// marker makes tcpopt.Program an OptionMarker.
+// marker makes tcpopt.Program an optionMarker.
 type marker struct{ *tcpopt.Program }
 
 func (m marker) PeerSMC(fd int) (bool, error) {

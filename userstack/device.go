@@ -18,8 +18,8 @@ import (
 	"smcr/userstack/wire"
 )
 
-// DevicePrefix begins the names of software RoCE devices: the device on
-// netdev eth0 is soft-eth0.
+// DevicePrefix begins the names of software RoCE devices, as listings show them
+// and pnetids name them: the device on netdev eth0 is soft-eth0.
 const DevicePrefix = "soft-"
 
 // ErrNoDevice means that no RoCE device serves the network of a connection.
@@ -208,7 +208,7 @@ func (s *Stack) closeDevices() error {
 // As in the kernel, a pnetid on the route's netdev picks the RoCE devices
 // with the same pnetid. Without one the device on that netdev serves; the
 // netdevs beside it in the same subnet give the alternates.
-func (s *Stack) devicesFor(rt Route) ([]*device, string, error) {
+func (s *Stack) devicesFor(rt route) ([]*device, string, error) {
 	names, id, err := s.netDevsFor(rt)
 	if err != nil {
 		return nil, "", err
@@ -238,7 +238,7 @@ func (s *Stack) devicesFor(rt Route) ([]*device, string, error) {
 
 // netDevsFor returns the netdevs whose devices may serve a connection over rt,
 // and their pnetid.
-func (s *Stack) netDevsFor(rt Route) ([]string, string, error) {
+func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
 	netdevs, err := s.net.NetDevs()
 	if err != nil {
 		return nil, "", err
@@ -249,7 +249,7 @@ func (s *Stack) netDevsFor(rt Route) ([]string, string, error) {
 		if n.Name == rt.NetDev {
 			at.Lower = n.Lower
 		}
-		ports[i] = pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up}
+		ports[i] = portOn(n)
 	}
 	match, id := s.pnets.Match(at, ports)
 	var names []string
@@ -267,10 +267,16 @@ func (s *Stack) netDevsFor(rt Route) ([]string, string, error) {
 	return slices.DeleteFunc(names, func(n string) bool { return !s.allowed(n) }), id, nil
 }
 
+// portOn describes the port of the device on a netdev for the choice by pnetid.
+// The device is software: it has the pnetid of its netdev, see pnet.Port.
+func portOn(n netDev) pnet.Port {
+	return pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up, Software: true}
+}
+
 // inVLAN returns the netdev through which a netdev takes part in the VLAN of a
 // route (0: without tag): itself, or a VLAN upon it, which has a device and GIDs
 // of its own. It returns "" where there is none.
-func inVLAN(netdevs []NetDev, name string, rt Route) string {
+func inVLAN(netdevs []netDev, name string, rt route) string {
 	for _, n := range netdevs {
 		if n.Name == rt.NetDev && (name == rt.NetDev || slices.Contains(n.Lower, name)) {
 			return rt.NetDev
@@ -287,7 +293,7 @@ func inVLAN(netdevs []NetDev, name string, rt Route) string {
 // lan is where the connection of a first contact runs, and with it all links of
 // its group: on devices of one LAN and one VLAN.
 type lan struct {
-	rt            Route
+	rt            route
 	local, remote netip.Addr
 	pnetID        string
 }

@@ -20,58 +20,10 @@ func (s *Stack) Dial(network, address string) (net.Conn, error) {
 }
 
 // DialContext is Dial under a context, which bounds the TCP connection and
-// the rendezvous and means nothing once DialContext has returned.
+// the rendezvous and means nothing once DialContext has returned. A [Dialer]
+// has more to choose.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
-	}
-	if s.ctx.Err() != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: ErrStackClosed}
-	}
-	d := net.Dialer{Control: func(_, _ string, rc syscall.RawConn) error {
-		if s.option == nil {
-			return nil
-		}
-		return rc.Control(func(fd uintptr) {
-			// Unmarked, the connection is plain TCP: no reason to fail.
-			if err := s.option.MarkConnect(int(fd)); err != nil {
-				s.log.Warn("cannot announce SMC", "address", address, "err", err)
-			}
-		})
-	}}
-	d.SetMultipathTCP(false)
-	nc, err := d.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	tcp := nc.(*net.TCPConn)
-	smc, err := s.peerSMC(tcp)
-	if err == nil && !smc {
-		return tcp, nil
-	}
-	var c *Conn
-	if err == nil {
-		c, err = s.Client(ctx, tcp)
-	}
-	return s.settle("dial", tcp, c, err)
-}
-
-// settle turns the outcome of a rendezvous into a net.Conn: SMC-R, TCP after
-// a decline, or an error.
-func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error) (net.Conn, error) {
-	if err == nil {
-		return c, nil
-	}
-	var d *DeclineError
-	if errors.As(err, &d) {
-		s.log.Debug("connection stays TCP", "remote", tcp.RemoteAddr(), "err", err)
-		return tcp, nil
-	}
-	_ = tcp.SetLinger(0)
-	_ = tcp.Close()
-	return nil, &net.OpError{Op: op, Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
+	return (&Dialer{Stack: s}).DialContext(ctx, network, address)
 }
 
 // peerSMC reports whether the peer of an established connection announced SMC,
@@ -79,7 +31,7 @@ func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error) (net.Con
 // waits for CLC messages or for data: the connection is of no use.
 func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
 	if s.option == nil {
-		return s.Assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
+		return s.assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
 	}
 	rc, err := tcp.SyscallConn()
 	if err != nil {
@@ -92,17 +44,50 @@ func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
 }
 
 // Listen announces on address as net.Listen does. The listener's Accept
-// gives *Conn for peers that speak SMC-R and *net.TCPConn for others.
+// gives *Conn for peers that speak SMC-R and *net.TCPConn for others. A
+// [ListenConfig] has more to choose.
 func (s *Stack) Listen(network, address string) (net.Listener, error) {
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
+	return (&ListenConfig{Stack: s}).Listen(context.Background(), network, address)
+}
+
+// A ListenConfig makes listeners of a [Stack]. It is to [Stack.Listen] what
+// net.ListenConfig is to net.Listen. It is safe for concurrent use as long as
+// nobody changes it.
+type ListenConfig struct {
+	// Stack moves the accepted connections to SMC-R. It must not be nil.
+	Stack *Stack
+	// NetListenConfig makes the TCP listeners. Nil means the zero
+	// net.ListenConfig. Multipath TCP is always off, because its sockets cannot
+	// carry the TCP option of SMC.
+	NetListenConfig *net.ListenConfig
+	// RequireSMC makes the listener reset the connections that would stay TCP:
+	// Accept gives *Conn alone. It is not Accept that fails, so that nobody who
+	// connects by plain TCP holds up a server; Declined is told.
+	RequireSMC bool
+	// Declined, if not nil, is told of each connection that would stay TCP, and
+	// why, before Accept gives it out. It is called by several goroutines at
+	// once, and holds up only the connection that it is called for.
+	Declined func(remote net.Addr, why *DeclineError)
+}
+
+// Listen announces on address. See [Stack.Listen]. ctx bounds the resolution of
+// the address alone.
+func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	s := lc.Stack
+	if err := s.canOpen("listen", network); err != nil {
+		return nil, err
 	}
-	if s.ctx.Err() != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: ErrStackClosed}
+	var nlc net.ListenConfig
+	if lc.NetListenConfig != nil {
+		nlc = *lc.NetListenConfig
 	}
-	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
+	own := nlc.Control
+	nlc.Control = func(network, address string, rc syscall.RawConn) error {
+		if own != nil {
+			if err := own(network, address, rc); err != nil {
+				return err
+			}
+		}
 		if s.option == nil {
 			return nil
 		}
@@ -114,13 +99,13 @@ func (s *Stack) Listen(network, address string) (net.Listener, error) {
 			return fmt.Errorf("userstack: announce SMC on the listener: %w", merr)
 		}
 		return nil
-	}}
-	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(context.Background(), network, address)
+	}
+	nlc.SetMultipathTCP(false)
+	l, err := nlc.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	sl := &listener{s: s, tcp: l.(*net.TCPListener), out: make(chan accepted), done: make(chan struct{})}
+	sl := &listener{s: s, plain: plainTCP{require: lc.RequireSMC, declined: lc.Declined}, tcp: l.(*net.TCPListener), out: make(chan accepted), done: make(chan struct{})}
 	sl.stop = context.AfterFunc(s.ctx, func() { _ = sl.Close() })
 	s.mu.Lock()
 	if s.listeners == nil {
@@ -136,11 +121,12 @@ func (s *Stack) Listen(network, address string) (net.Listener, error) {
 // listener accepts TCP connections and hands them out once their rendezvous
 // is over, so that a slow peer does not hold up others.
 type listener struct {
-	s    *Stack
-	tcp  *net.TCPListener
-	out  chan accepted
-	done chan struct{} // closed by Close
-	stop func() bool
+	s     *Stack
+	plain plainTCP
+	tcp   *net.TCPListener
+	out   chan accepted
+	done  chan struct{} // closed by Close
+	stop  func() bool
 }
 
 type accepted struct {
@@ -167,7 +153,10 @@ func (l *listener) run() {
 		l.s.wg.Add(1)
 		go func() {
 			defer l.s.wg.Done()
-			l.serve(tcp)
+			if l.s.guard.Do("an accepted connection", func() { l.serve(tcp) }) != nil {
+				_ = tcp.SetLinger(0)
+				_ = tcp.Close()
+			}
 		}()
 	}
 }
@@ -176,18 +165,19 @@ func (l *listener) run() {
 func (l *listener) serve(tcp *net.TCPConn) {
 	s := l.s
 	smc, err := s.peerSMC(tcp)
-	if err == nil && (!smc || s.option == nil && !looksLikeCLC(tcp)) {
-		l.give(tcp, nil)
-		return
-	}
 	var c *Conn
-	if err == nil {
+	switch {
+	case err != nil:
+	case !smc || s.option == nil && !looksLikeCLC(tcp):
+		err = s.notAnnounced()
+	default:
 		c, err = s.Server(s.ctx, tcp)
 	}
-	nc, err := s.settle("accept", tcp, c, err)
+	nc, err := s.settle("accept", tcp, c, err, l.plain)
 	if err != nil {
-		// The peer went away or broke the protocol: nobody to give.
-		s.log.Info("rendezvous failed", "remote", tcp.RemoteAddr(), "err", err)
+		// The peer went away, broke the protocol or is not wanted without
+		// SMC-R: nobody to give.
+		s.log.Info("connection refused", "remote", tcp.RemoteAddr(), "err", err)
 		return
 	}
 	l.give(nc, nil)

@@ -1,19 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userstack is a complete SMC-R stack in user space: it moves TCP
-// connections onto RDMA writes as RFC 7609 describes, over any
-// [rdmaverbs.Provider], where the kernel has no AF_SMC.
+// Package userstack is a complete SMC-R stack in user space (RFC 7609, and
+// version 2 of SMC-R as Linux speaks it). It moves TCP connections onto RDMA
+// writes where the kernel has no AF_SMC, over software RoCE or any other
+// [rdmaverbs.Provider].
 //
-// A [Stack] serves one network namespace. [Stack.Dial] and [Stack.Listen]
-// give net.Conn and net.Listener; [Stack.Client] and [Stack.Server] run the
-// rendezvous on a TCP connection that the caller already has. A connection
-// that cannot use SMC-R continues as TCP, as RFC 7609 asks.
+// # Connections
 //
-// The protocol itself is in package linkgroup, which does no I/O. This
-// package is its driver: it owns queue pairs, memory, timers and goroutines.
-// One lock guards each link group's core; what the core wants done is
-// executed outside that lock, by one goroutine at a time, in order.
+// A [Stack] serves one network namespace. [Stack.Dial] and [Stack.Listen] take
+// the place of net.Dial and net.Listen. A connection whose peer speaks SMC is a
+// [*Conn]; any other is the *net.TCPConn that it would be without the stack, as
+// RFC 7609 asks. [Dialer] and [ListenConfig] give more choice: with RequireSMC
+// a connection that would stay TCP is refused, and Declined is told why.
+// [IsSMC] and [AsConn] tell what a net.Conn is. [Stack.Client] and
+// [Stack.Server] are for a program that makes its TCP connections itself.
 //
-// All exported methods are safe for concurrent use. Software RoCE needs
-// CAP_NET_RAW, the TCP option CAP_BPF and CAP_NET_ADMIN.
+// SMC is announced in the TCP handshake by an option that an eBPF program
+// writes. [Stack.OptionError] says why where that is not permitted; SMC-R is
+// then used only toward Config.AssumeSMC.
+//
+// # Listings
+//
+// [Conn.LinkGroup] describes what carries a connection. [Stack.ServeControl]
+// opens the stack to the commands of smcr, such as 'smcr linkgroup list', and
+// [Stack.Control] to the program itself.
+//
+// # Inside
+//
+// The protocol itself is in package linkgroup, which does no I/O. This package
+// is its driver: it owns queue pairs, memory, timers and goroutines. One lock
+// guards each link group's core; what the core wants done is executed outside
+// that lock, by one goroutine at a time, in order.
+//
+// # Concurrency and privileges
+//
+// All exported functions and methods are safe for concurrent use. Software RoCE
+// needs CAP_NET_RAW, the TCP option CAP_BPF and CAP_NET_ADMIN. [New] takes the
+// network namespace of the calling thread; call Dial, Listen and ServeControl
+// there too.
 package userstack

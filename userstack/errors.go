@@ -21,15 +21,21 @@ type closedError struct{}
 func (closedError) Error() string        { return "userstack: stack is closed" }
 func (closedError) Is(target error) bool { return target == net.ErrClosed }
 
-// A DeclineError tells that a connection does not use SMC-R and why. The TCP
-// connection below is intact and carries the data instead.
+// A DeclineError tells that a connection does not use SMC-R, and why. After
+// [Stack.Client] and [Stack.Server] the TCP connection below is intact and
+// carries the data instead. Where a [Dialer] requires SMC-R it has been closed.
 type DeclineError struct {
-	// Remote says that the peer declined.
+	// Remote says that the peer declined, and Code is what it gave as reason.
 	Remote bool
-	// Code is the reason, in the numbers that Linux uses.
+	// Code is the reason, in the numbers that Linux uses: ReasonPeerNoSMC, for
+	// instance, or another Diag constant of package wire. Its method Text says
+	// it in words.
 	Code wire.Diagnosis
-	// Err is the local cause, if any.
+	// Err is the local cause, or nil. ErrNotOnLink, ErrNoDevice and ErrNoOption
+	// are found in it by errors.Is.
 	Err error
+
+	uncounted bool // by Client and Server
 }
 
 func (e *DeclineError) Error() string {

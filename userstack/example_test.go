@@ -11,14 +11,17 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"time"
 
+	"smcr/nl"
 	"smcr/userstack"
 )
 
-// A stack listens and dials as package net does. Addresses of the own host,
-// as here, are never reached by SMC-R: the connection is TCP, and the program
-// does not notice.
+// A stack listens and dials as package net does. SMC-R is not used within one
+// host: this connection is TCP, and the program does not notice. The example of
+// the package is one of two hosts.
 func ExampleStack() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {
@@ -47,12 +50,11 @@ func ExampleStack() {
 	if _, err := io.ReadFull(c, buf); err != nil {
 		log.Fatal(err)
 	}
-	_, smc := c.(*userstack.Conn)
-	fmt.Printf("%s, SMC-R: %v\n", buf, smc)
+	fmt.Printf("%s, SMC-R: %v\n", buf, userstack.IsSMC(c))
 	// Output: hello, SMC-R: false
 }
 
-// A web server and a web client on a stack each.
+// A web server and a web client take a stack in the place of package net.
 func ExampleStack_DialContext() {
 	stack, err := userstack.New(userstack.Config{NoOption: true})
 	if err != nil {
@@ -97,8 +99,8 @@ func ExampleConfig() {
 		log.Fatal(err)
 	}
 	defer stack.Close()
-	fmt.Println(stack.Assumed(netip.MustParseAddr("192.0.2.7")), stack.Assumed(netip.MustParseAddr("198.51.100.7")))
-	// Output: true false
+	fmt.Println(stack.OptionError())
+	// Output: userstack: Config.NoOption is set
 }
 
 // A program that makes its TCP connections itself hands them to the stack
@@ -129,6 +131,98 @@ func ExampleStack_Client() {
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.0\r\n\r\n")
+}
+
+// A program that wants SMC-R or nothing says so, and learns why not: here
+// because the address is one of its own host.
+func ExampleDialer() {
+	stack, err := userstack.New(userstack.Config{NoOption: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stack.Close()
+	d := userstack.Dialer{Stack: stack, RequireSMC: true, NetDialer: &net.Dialer{Timeout: 5 * time.Second}}
+	c, err := d.Dial("tcp", "127.0.0.1:7777")
+	var declined *userstack.DeclineError
+	switch {
+	case errors.As(err, &declined):
+		fmt.Println("not SMC-R:", declined.Code.Text())
+		fmt.Println("not on the network:", errors.Is(err, userstack.ErrNotOnLink))
+	case err != nil:
+		log.Fatal(err) // no connection at all
+	default:
+		c.Close()
+	}
+	// Output:
+	// not SMC-R: no route to the peer's RNIC
+	// not on the network: true
+}
+
+// A server that logs who does not use SMC-R, and why.
+func ExampleListenConfig() {
+	stack, err := userstack.New(userstack.Config{NoOption: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stack.Close()
+	lc := userstack.ListenConfig{Stack: stack, Declined: func(remote net.Addr, why *userstack.DeclineError) {
+		// Here: this stack cannot announce SMC, because NoOption is set.
+		fmt.Println(remote.(*net.TCPAddr).IP, "uses TCP:", why.Code.Text())
+	}}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	c, err := l.Accept()
+	if err != nil {
+		log.Fatal(err)
+	}
+	c.Close()
+	// Output: 127.0.0.1 uses TCP: configuration error
+}
+
+// With a control address the commands of smcr list the stack of a program:
+// smcr --backend unix:/run/app.sock linkgroup list. They ask as this client does.
+func ExampleStack_ServeControl() {
+	stack, err := userstack.New(userstack.Config{NoOption: true, Hostname: "hostA"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stack.Close()
+	dir, err := os.MkdirTemp("", "app")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	address := filepath.Join(dir, "app.sock")
+	err = stack.ServeControl(context.Background(), address)
+	if errors.Is(err, userstack.ErrControlTaken) {
+		log.Fatal("runs already: ", err)
+	} else if err != nil {
+		log.Fatal(err)
+	}
+
+	client, err := nl.DialUnix(context.Background(), address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	info, err := client.SysInfo(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	groups, err := client.LinkGroups(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(info.LocalHost, "has", len(groups), "link groups")
+	// Output: hostA has 0 link groups
 }
 
 // The listings of a stack are those of the kernel's control interface.

@@ -49,11 +49,15 @@ type group struct {
 	sendPool            map[int][]*region // free send buffers by size
 	first               chan error        // outcome of the first contact, buffered
 	dead                bool
+	broken, fallen      bool          // see broken.go: a panic has ended it; and its queue pairs are closed
 	over                chan struct{} // closed once it is dead and its memory and devices are let go
 	copying             int           // writes that copy into a send buffer
+	holds               int           // readers and writers in a buffer
+	regions             map[*region]struct{}
 	conns               map[*Conn]struct{}
-	peerAddr            netip.Addr // of the first connection
-	sendBytes, rmbBytes uint64     // memory allocated
+	peerAddr            netip.Addr              // of the first connection
+	peers               map[netip.Addr]struct{} // of later ones, on the server
+	sendBytes, rmbBytes uint64                  // memory allocated
 
 	// executor scratch
 	wrs []rdmaverbs.SendWR
@@ -69,6 +73,8 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 		first:    make(chan error, 1),
 		over:     make(chan struct{}),
 		conns:    map[*Conn]struct{}{},
+		regions:  map[*region]struct{}{},
+		peers:    map[netip.Addr]struct{}{},
 	}
 	id := s.nextGroupID()
 	g.log = s.log.With("lgr", fmt.Sprintf("%x", id), "role", role.String())
@@ -114,7 +120,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 // do hands one event to the core and carries out what follows from it.
 func (g *group) do(f func(now time.Time)) {
 	g.mu.Lock()
-	f(time.Now())
+	g.call(func() { f(time.Now()) })
 	g.unlock()
 }
 
@@ -122,7 +128,7 @@ func (g *group) onTimer() {
 	g.mu.Lock()
 	g.armed = time.Time{}
 	if !g.dead {
-		g.core.Tick(time.Now())
+		g.call(func() { g.core.Tick(time.Now()) })
 	}
 	g.unlock()
 }
@@ -158,7 +164,7 @@ func (g *group) settle() {
 	}
 	g.running = true
 	for {
-		g.acts = g.core.TakeActions(g.acts[:0])
+		g.takeActions()
 		later := g.later
 		g.later = nil
 		if len(g.acts) == 0 && len(later) == 0 {
@@ -167,9 +173,9 @@ func (g *group) settle() {
 		g.mu.Unlock()
 		g.execute(g.acts)
 		for _, f := range later {
-			f()
+			g.carryOut(f)
 		}
-		g.closeDomains()
+		g.carryOut(g.closeDomains)
 		g.mu.Lock()
 		if g.pollWanted.Swap(false) {
 			g.poll()
@@ -180,9 +186,25 @@ func (g *group) settle() {
 	g.checkOver()
 }
 
+// takeActions takes what the core wants done. mu is held.
+func (g *group) takeActions() {
+	defer g.caught()
+	g.acts = g.acts[:0]
+	if !g.broken {
+		g.acts = g.core.TakeActions(g.acts)
+	}
+}
+
+// carryOut calls a release; mu is not held.
+func (g *group) carryOut(f func()) {
+	defer g.fell()
+	f()
+}
+
 // arm sets the timer to the nearest deadline. A timer that is early only
 // costs a look, so it is never set later.
 func (g *group) arm() {
+	defer g.caught()
 	if g.dead {
 		g.timer.Stop()
 		return
@@ -199,7 +221,7 @@ func (g *group) arm() {
 // a reader or writer of the program holds, in ReadFrom or WriteTo. mu is held,
 // and nobody carries out actions.
 func (g *group) checkOver() {
-	if !g.dead || len(g.conns) > 0 || g.copying > 0 {
+	if !g.dead || len(g.conns) > 0 || g.copying > 0 || g.broken && (!g.fallen || len(g.regions) > 0) {
 		return
 	}
 	select {

@@ -21,6 +21,10 @@ type leftover struct {
 
 // poll takes all completions and hands them to the core. mu is held.
 func (g *group) poll() {
+	defer g.caught()
+	if g.broken {
+		return
+	}
 	for len(g.leftover) > 0 {
 		m := g.leftover[0]
 		g.leftover = g.leftover[1:]
@@ -75,6 +79,7 @@ func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
 // execute carries out actions in order; mu is not held. Runs of work
 // requests for one link are posted together.
 func (g *group) execute(acts []linkgroup.Action) {
+	defer g.fell()
 	var on *link
 	g.wrs = g.wrs[:0]
 	flush := func() {
@@ -83,13 +88,8 @@ func (g *group) execute(acts []linkgroup.Action) {
 		}
 		if on != nil && !on.gone.Load() {
 			if _, err := on.qp.PostSend(g.wrs...); err != nil && !on.gone.Load() {
-				l := on
-				g.log.Debug("post failed", "link", l.core.ID(), "err", err)
-				g.mu.Lock()
-				if !g.dead && !l.gone.Load() {
-					g.core.LinkFailed(time.Now(), l.core, err)
-				}
-				g.mu.Unlock() // the executor's loop takes what follows
+				g.log.Debug("post failed", "link", on.core.ID(), "err", err)
+				g.lostLink(on, err)
 			}
 		}
 		g.wrs = g.wrs[:0]
@@ -109,9 +109,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 			wr, err := l.workRequest(a)
 			if err != nil {
 				g.log.Error("no memory region for a send buffer", "err", err)
-				g.mu.Lock()
-				g.core.LinkFailed(time.Now(), l.core, err)
-				g.mu.Unlock()
+				g.lostLink(l, err)
 				continue
 			}
 			g.wrs = append(g.wrs, wr)
@@ -121,6 +119,16 @@ func (g *group) execute(acts []linkgroup.Action) {
 		}
 	}
 	flush()
+}
+
+// lostLink tells the core of a link that takes no work request. mu is not held;
+// the executor's loop takes what follows.
+func (g *group) lostLink(l *link, err error) {
+	g.mu.Lock()
+	if !g.dead && !l.gone.Load() {
+		g.call(func() { g.core.LinkFailed(time.Now(), l.core, err) })
+	}
+	g.mu.Unlock()
 }
 
 func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {

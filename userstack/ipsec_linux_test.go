@@ -14,14 +14,14 @@ import (
 )
 
 // secured is a Network all of whose connections IPsec is to protect.
-type secured struct{ Network }
+type secured struct{ network }
 
 func (secured) Secured(_, _ netip.AddrPort) (bool, error) { return true, nil }
 
 // TestIPsec: connections that IPsec is to protect stay TCP, whichever side
 // knows of it (RFC 7609, section 5.5).
 func TestIPsec(t *testing.T) {
-	protect := func(c *Config) { c.Network = secured{c.Network} }
+	protect := func(c *Config) { c.network = secured{c.network} }
 	for _, tt := range []struct {
 		name string
 		cfg  bedConfig

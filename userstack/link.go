@@ -81,12 +81,17 @@ func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endp
 		return linkgroup.Endpoint{}, fmt.Errorf("device %s is gone", d.Name)
 	}
 	l := &link{g: (*group)(e), core: cl, dev: dev}
+	made := false
+	defer func() {
+		if !made { // for a panic too
+			l.destroy()
+		}
+	}()
 	ep, err := l.create(e)
 	if err != nil {
-		l.destroy()
 		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", dev.name, err)
 	}
-	l.init = ep
+	made, l.init = true, ep
 	cl.Data = l
 	e.links = append(e.links, l)
 	return ep, nil

@@ -189,7 +189,9 @@ func (e *groupEnv) NewRMB(size int) ([]byte, any, error) {
 		return nil, nil, err
 	}
 	e.rmbBytes += uint64(size)
-	return b, &region{mem: b, lnk: map[*linkgroup.Link]rdmaverbs.MR{}}, nil
+	r := &region{mem: b, lnk: map[*linkgroup.Link]rdmaverbs.MR{}}
+	e.regions[r] = struct{}{}
+	return b, r, nil
 }
 
 // RegisterRMB implements linkgroup.Env.
@@ -220,6 +222,7 @@ func (e *groupEnv) DeregisterRMB(h any, cl *linkgroup.Link) {
 func (e *groupEnv) FreeRMB(h any) {
 	r := h.(*region)
 	e.rmbBytes -= uint64(len(r.mem))
+	delete(e.regions, r)
 	e.later = append(e.later, func() { r.free(e.s.mem) })
 }
 
@@ -235,7 +238,9 @@ func (e *groupEnv) NewSendBuf(size int) ([]byte, any, error) {
 		return nil, nil, err
 	}
 	e.sendBytes += uint64(size)
-	return b, &region{mem: b}, nil
+	r := &region{mem: b}
+	e.regions[r] = struct{}{}
+	return b, r, nil
 }
 
 // FreeSendBuf implements linkgroup.Env. The buffer goes back to the pool
@@ -245,11 +250,14 @@ func (e *groupEnv) FreeSendBuf(h any) {
 	size := len(r.mem)
 	e.later = append(e.later, func() {
 		e.mu.Lock()
-		keep := !e.dead && len(e.sendPool[size]) < 64
-		if keep {
+		keep := e.broken || !e.dead && len(e.sendPool[size]) < 64
+		switch {
+		case e.broken: // freed with all others
+		case keep:
 			e.sendPool[size] = append(e.sendPool[size], r)
-		} else {
+		default:
 			e.sendBytes -= uint64(size)
+			delete(e.regions, r)
 		}
 		e.mu.Unlock()
 		if !keep {

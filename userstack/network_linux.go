@@ -19,6 +19,7 @@ import (
 type hostNetwork struct {
 	h     *netlink.Handle
 	ipsec ipsec
+	diag  sockDiag
 	done  chan struct{}
 
 	mu    sync.Mutex
@@ -38,7 +39,13 @@ func newHostNetwork() (*hostNetwork, error) {
 		h.Close()
 		return nil, err
 	}
-	n := &hostNetwork{h: h, ipsec: policies, done: make(chan struct{})}
+	diag, err := openSockDiag()
+	if err != nil {
+		h.Close()
+		policies.close()
+		return nil, err
+	}
+	n := &hostNetwork{h: h, ipsec: policies, diag: diag, done: make(chan struct{})}
 	forget := func(blind bool) {
 		n.mu.Lock()
 		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
@@ -73,6 +80,7 @@ func (n *hostNetwork) close() {
 	close(n.done)
 	n.h.Close()
 	n.ipsec.close()
+	n.diag.close()
 }
 
 // Secured implements Network.
@@ -102,7 +110,7 @@ func (n *hostNetwork) state() ([]netlink.Link, []netlink.Addr, error) {
 }
 
 // Route implements Network.
-func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
+func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 	remote = remote.Unmap()
 	opt := &netlink.RouteGetOptions{}
 	if local.IsValid() && !local.IsUnspecified() {
@@ -116,35 +124,35 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 	}
 	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
 	if err != nil || len(routes) == 0 {
-		return Route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
+		return route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
 	}
 	r := routes[0]
 	var gateway netip.Addr
 	if r.Via != nil {
-		return Route{}, fmt.Errorf("%w: %s is behind a router of another version of IP", ErrNotOnLink, remote)
+		return route{}, fmt.Errorf("%w: %s is behind a router of another version of IP", ErrNotOnLink, remote)
 	}
 	if len(r.Gw) != 0 {
 		gateway, _ = netip.AddrFromSlice(r.Gw)
 		gateway = gateway.Unmap()
 	}
 	if r.Type == unix.RTN_LOCAL {
-		return Route{}, fmt.Errorf("%w: %s is this host", ErrNotOnLink, remote)
+		return route{}, fmt.Errorf("%w: %s is this host", ErrNotOnLink, remote)
 	}
 	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
-		return Route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
+		return route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
 	}
 	links, addrs, err := n.state()
 	if err != nil {
-		return Route{}, err
+		return route{}, err
 	}
-	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
+	rt := route{IfIndex: r.LinkIndex, Gateway: gateway}
 	byIndex := make(map[int]netlink.Link, len(links))
 	for _, l := range links {
 		byIndex[l.Attrs().Index] = l
 	}
 	l, ok := byIndex[r.LinkIndex]
 	if !ok {
-		return Route{}, fmt.Errorf("userstack: netdev %d of the route to %s is gone", r.LinkIndex, remote)
+		return route{}, fmt.Errorf("userstack: netdev %d of the route to %s is gone", r.LinkIndex, remote)
 	}
 	rt.NetDev = l.Attrs().Name
 	rt.VLAN = vlanOf(l)
@@ -178,18 +186,18 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (Route, error) {
 }
 
 // NetDevs implements Network.
-func (n *hostNetwork) NetDevs() ([]NetDev, error) {
+func (n *hostNetwork) NetDevs() ([]netDev, error) {
 	links, _, err := n.state()
 	if err != nil {
 		return nil, err
 	}
-	var out []NetDev
+	var out []netDev
 	for _, l := range links {
 		if !ethernetLike(l) {
 			continue
 		}
 		at := l.Attrs()
-		out = append(out, NetDev{
+		out = append(out, netDev{
 			Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0,
 			VLAN: vlanOf(l), Lower: below(l, links),
 		})

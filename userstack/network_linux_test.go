@@ -48,7 +48,7 @@ func TestRouteTwoNetDevs(t *testing.T) {
 			t.Errorf("route over %s, peers %q; want eth7, eth0", rt.NetDev, rt.Peers)
 		}
 		for _, local := range []netip.Addr{own, netip.MustParseAddr("10.77.0.70")} {
-			if got, ok := rt.prefixOf(local); !ok || got != netip.PrefixFrom(local, 24) {
+			if got, ok := rt.PrefixOf(local); !ok || got != netip.PrefixFrom(local, 24) {
 				t.Errorf("prefix of %s: %v, %v", local, got, ok)
 			}
 		}
@@ -144,9 +144,9 @@ func TestHostRoutes(t *testing.T) {
 			rt, err := n.Route(own, peer)
 			return err == nil && slices.Contains(rt.Local, later)
 		}
-		netdev := func(name string) *NetDev {
+		netdev := func(name string) *netDev {
 			devs, err := n.NetDevs()
-			if i := slices.IndexFunc(devs, func(d NetDev) bool { return d.Name == name }); err == nil && i >= 0 {
+			if i := slices.IndexFunc(devs, func(d netDev) bool { return d.Name == name }); err == nil && i >= 0 {
 				return &devs[i]
 			}
 			return nil

@@ -30,11 +30,11 @@ func TestSubnetOverOtherNetDev(t *testing.T) {
 		{"OtherSubnet", []netip.Prefix{prefix("10.9.0.1/16")}, addr("10.7.0.1"), prefix("10.7.0.0/16"), false, netip.Prefix{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			rt := Route{Local: tt.own}
+			rt := route{Local: tt.own}
 			if got := sameSubnet(wire.Proposal{IPv4: tt.client}, rt, tt.local); got != tt.want {
 				t.Errorf("sameSubnet is %t, want %t", got, tt.want)
 			}
-			if got, ok := rt.prefixOf(tt.local); got != tt.as || ok != tt.as.IsValid() {
+			if got, ok := rt.PrefixOf(tt.local); got != tt.as || ok != tt.as.IsValid() {
 				t.Errorf("prefixOf is %v, %t, want %v", got, ok, tt.as)
 			}
 		})

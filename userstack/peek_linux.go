@@ -3,7 +3,10 @@
 package userstack
 
 import (
+	"context"
+	"errors"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,29 +14,37 @@ import (
 	"smcr/userstack/wire"
 )
 
+// partTime is how long the rest of a CLC header may be on its way.
+const partTime = 100 * time.Millisecond
+
 // looksLikeCLC reports whether the first bytes on an accepted connection are
 // a CLC message. It leaves them unread: where the TCP option cannot tell
 // whether the peer speaks SMC, its data must not be taken for CLC.
 func looksLikeCLC(tcp *net.TCPConn) bool {
+	clc, _ := lookForCLC(context.Background(), tcp)
+	return clc
+}
+
+// lookForCLC is looksLikeCLC that also tells of a peer which sent nothing in the
+// time of a CLC message, or until ctx ended.
+func lookForCLC(ctx context.Context, tcp *net.TCPConn) (clc, silent bool) {
 	rc, err := tcp.SyscallConn()
 	if err != nil {
-		return false
+		return false, false
 	}
 	_ = tcp.SetReadDeadline(time.Now().Add(clcTimeout))
 	defer tcp.SetReadDeadline(time.Time{}) //nolint:errcheck // a closed socket shows at the next use
+	stop := context.AfterFunc(ctx, func() { _ = tcp.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	var b [wire.HeaderLen]byte
-	clc := false
-	_ = rc.Read(func(fd uintptr) bool {
+	err = rc.Read(func(fd uintptr) bool {
 		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		if err == unix.EAGAIN || err == unix.EINTR {
 			return false
 		}
-		if err != nil || n == 0 {
-			return true
-		}
-		if n < len(b) {
-			// Part of a header: the rest is on its way. Data already there
-			// raises no further event, so look again shortly.
+		// Part of a header: the rest is on its way. Data already there raises
+		// no further event, so look again shortly.
+		for begin := time.Now(); err == nil && n > 0 && n < len(b) && time.Since(begin) < partTime; {
 			time.Sleep(time.Millisecond)
 			n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		}
@@ -43,7 +54,7 @@ func looksLikeCLC(tcp *net.TCPConn) bool {
 		}
 		return true
 	})
-	return clc
+	return clc, errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // probeSocket is Probe of a kernel's TCP connection. A socket that does not say

@@ -5,27 +5,50 @@ package userstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 
 	"smcr/stats"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/wire"
 )
 
-// ReasonPeerNoSMC is the fallback reason of connections whose peer did not
-// announce SMC in the TCP handshake.
-const ReasonPeerNoSMC = wire.DiagPeerNoSMC
+// Reasons for which connections most often stay TCP, as [DeclineError] has them
+// in Code. The others are the Diag constants of package wire.
+const (
+	ReasonPeerNoSMC = wire.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
+	ReasonNoDevice  = wire.DiagNoSMCRDev // no RoCE device serves the network of the connection
+	ReasonNoRoute   = wire.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
+)
 
-// ErrNoOption means that SMC cannot be announced toward a peer: the TCP
-// option is not permitted and the peer is not assumed to speak SMC.
+// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
+// not permitted here (see [Stack.OptionError]), and the peer is not in
+// Config.AssumeSMC, which is --assume-smc of smcr serve.
 var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here and the peer is not listed with --assume-smc")
+
+// programs is what a stack does for programs that have sockets of their own,
+// which is the business of package service.
+type programs struct{ *Stack }
+
+func (s *Stack) programs() programs { return programs{s} }
+
+var _ inside.Programs[*Conn] = programs{}
+
+// Bind gives package service the way to programs, and its tests that to the
+// host of a stack.
+var _ = inside.Bind(
+	func(config any, h inside.Host) {
+		c := config.(*Config)
+		c.network, c.option = h.Network, h.Option
+	},
+	func(stack any) any { return stack.(*Stack).programs() },
+)
 
 // Candidate decides whether a connection that a program is about to open can
 // become SMC-R, and if so marks its socket fd so that the TCP handshake
 // announces SMC. Otherwise the error says why, and fd is untouched.
-func (s *Stack) Candidate(local, remote netip.Addr, fd int) error {
+func (s programs) Candidate(local, remote netip.Addr, fd int) error {
 	if s.ctx.Err() != nil {
 		return ErrStackClosed
 	}
@@ -40,7 +63,7 @@ func (s *Stack) Candidate(local, remote netip.Addr, fd int) error {
 		return err
 	}
 	if s.option == nil {
-		if !s.Assumed(remote) {
+		if !s.assumed(remote) {
 			return ErrNoOption
 		}
 		return nil
@@ -50,7 +73,7 @@ func (s *Stack) Candidate(local, remote netip.Addr, fd int) error {
 
 // MarkListen makes the SYN-ACKs of a program's listening socket answer the
 // SMC option.
-func (s *Stack) MarkListen(fd int) error {
+func (s programs) MarkListen(fd int) error {
 	if s.option == nil {
 		return nil
 	}
@@ -59,25 +82,61 @@ func (s *Stack) MarkListen(fd int) error {
 
 // PeerAnnounced reports whether the peer of a program's connected socket
 // speaks SMC, as far as the TCP handshake or the configuration tells.
-func (s *Stack) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
+func (s programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 	if s.option == nil {
-		return s.Assumed(remote), nil
+		return s.assumed(remote), nil
 	}
 	return s.option.PeerSMC(fd)
 }
 
-// ServerMaybe is [Stack.Server] for an accepted connection of which only the
-// configuration says that the peer speaks SMC: it looks before it reads.
-func (s *Stack) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, error) {
-	if s.option == nil && !looksLikeCLC(tcp) {
-		s.CountFallback(false, ReasonPeerNoSMC)
-		return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+// ServerMaybe is [Stack.Server] for a connection that a program accepted: it
+// looks before it reads. That the peer speaks SMC may be known from the
+// configuration alone, and a peer that announced SMC may not have been told that
+// this end does: something on the path took the option off the SYN-ACK, or it
+// left before the stack marked a socket that listened already. Such a peer sends
+// data, which is the program's.
+func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, error) {
+	clc, silent := lookForCLC(ctx, tcp)
+	switch {
+	case clc || ctx.Err() != nil:
+		return s.Server(ctx, tcp)
+	case silent && s.option != nil:
+		err := fmt.Errorf("userstack: no PROPOSAL within %v", clcTimeout)
+		s.account(sideServer, nil, err)
+		return nil, err
 	}
-	return s.Server(ctx, tcp)
+	s.CountFallback(false, ReasonPeerNoSMC)
+	return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+}
+
+// Decline is [Stack.Server] for an accepted connection that is to stay TCP for
+// lack of resources: it waits for what the peer proposes and declines. The error
+// is a *DeclineError then; after another one the connection is of no use.
+func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) error {
+	if clc, silent := lookForCLC(ctx, tcp); !clc && ctx.Err() == nil && (!silent || s.option == nil) {
+		s.CountFallback(false, ReasonPeerNoSMC)
+		return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+	}
+	_, err := s.rendezvous(ctx, tcp, sideServer, func(h *clc, ctx context.Context) (*Conn, error) {
+		m, err := h.read(ctx, clcTimeout)
+		if err != nil {
+			return nil, err
+		}
+		switch m := m.(type) {
+		case wire.Proposal:
+			h.v2 = !m.TypeV1.HasR()
+			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagMem, Err: why})
+		case wire.Decline:
+			return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
+		default:
+			return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
+		}
+	})
+	return err
 }
 
 // CountFallback counts a connection that stays TCP.
-func (s *Stack) CountFallback(client bool, code wire.Diagnosis) {
+func (s programs) CountFallback(client bool, code wire.Diagnosis) {
 	side := sideServer
 	if client {
 		side = sideClient
@@ -109,29 +168,8 @@ func (s *Stack) account(side stats.Side, c *Conn, err error) {
 
 // Busy reports what keeps the stack from ending when idle: connections, and
 // rendezvous that hold link groups.
-func (s *Stack) Busy() bool {
+func (s programs) Busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns) > 0
-}
-
-// Owner is the process a connection belongs to, for listings.
-type Owner struct {
-	UID, PID uint32
-	Command  string
-}
-
-type ownerKey struct{}
-
-// WithOwner returns a context under which Client and Server make connections
-// that belong to o. Otherwise they belong to the calling process.
-func WithOwner(ctx context.Context, o Owner) context.Context {
-	return context.WithValue(ctx, ownerKey{}, o)
-}
-
-func ownerFrom(ctx context.Context) Owner {
-	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
-		return o
-	}
-	return Owner{UID: uint32(os.Geteuid()), PID: uint32(os.Getpid()), Command: filepath.Base(os.Args[0])}
 }

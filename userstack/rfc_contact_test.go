@@ -108,7 +108,6 @@ func TestNewRMBBeforeCLC(t *testing.T) {
 func TestAcceptOfKnownLink(t *testing.T) {
 	for name, edit := range map[string]func(*wire.Endpoint){
 		"known":      func(*wire.Endpoint) {},
-		"new RKey":   nil, // see below
 		"peer ID":    func(e *wire.Endpoint) { e.PeerID[0]++ },
 		"GID":        func(e *wire.Endpoint) { e.GID[15]++ },
 		"MAC":        func(e *wire.Endpoint) { e.MAC[5]++ },
@@ -120,7 +119,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 				c, s := b.connect()
 				var named linkgroup.ConnParams
 				s.g.do(func(time.Time) { named = s.core.Local() })
-				known := name == "known" || name == "new RKey"
+				known := name == "known"
 				ct, st := b.tcp()
 				done := make(chan struct{})
 				go func() {
@@ -129,11 +128,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 					as[wire.Proposal](p)
 					named.Token, named.Index = named.Token+1, named.Index+1
 					e := endpoint(b.server.peerIDNow(), named)
-					if edit != nil {
-						edit(&e)
-					} else {
-						e.RMB.RKey++ // says nothing about the link
-					}
+					edit(&e)
 					p.send(wire.Accept{Endpoint: e})
 					if known {
 						if m := as[wire.Confirm](p); m.FirstContact {

@@ -52,11 +52,11 @@ func TestBelow(t *testing.T) {
 // most eight and no link-local one; one that is the server's too is enough (RFC
 // 7609, section 3.5.1.2 and appendix A.2.2).
 func TestProposedPrefixes(t *testing.T) {
-	rt := Route{Local: []netip.Prefix{netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("10.0.0.1/8")}}
+	rt := route{Local: []netip.Prefix{netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("10.0.0.1/8")}}
 	for i := range 12 {
 		rt.Local = append(rt.Local, netip.MustParsePrefix(fmt.Sprintf("2001:db8:%x::1/64", i)))
 	}
-	list := rt.ipv6Prefixes(wire.MaxIPv6Prefixes)
+	list := rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
 	var want []netip.Prefix
 	for i := range 8 {
 		want = append(want, netip.MustParsePrefix(fmt.Sprintf("2001:db8:%x::/64", i)))
@@ -76,7 +76,7 @@ func TestProposedPrefixes(t *testing.T) {
 		"2001:db8:7::2/64": true, "2001:db8:0::2/64": true, "2001:db8:8::2/64": false, "2001:db8:7::2/48": false, "fe80::2/64": false,
 	} {
 		s := netip.MustParsePrefix(server)
-		if got := sameSubnet(prop, Route{Local: []netip.Prefix{netip.MustParsePrefix("fd00::2/64"), s}}, s.Addr()); got != same {
+		if got := sameSubnet(prop, route{Local: []netip.Prefix{netip.MustParsePrefix("fd00::2/64"), s}}, s.Addr()); got != same {
 			t.Errorf("server at %s: same LAN %v, want %v", server, got, same)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 )
 
 // router is a Network that has a router on the way to all other hosts.
-type router struct{ Network }
+type router struct{ network }
 
-func (n router) Route(local, remote netip.Addr) (Route, error) {
-	rt, err := n.Network.Route(local, remote)
+func (n router) Route(local, remote netip.Addr) (route, error) {
+	rt, err := n.network.Route(local, remote)
 	rt.Gateway = netip.MustParseAddr("10.0.0.254")
 	return rt, err
 }
@@ -24,19 +24,19 @@ func (n router) Route(local, remote netip.Addr) (Route, error) {
 // isolated is a Network whose way to other hosts is lost after the first
 // question.
 type isolated struct {
-	Network
+	network
 	asked *bool
 }
 
-func (n isolated) Route(local, remote netip.Addr) (Route, error) {
+func (n isolated) Route(local, remote netip.Addr) (route, error) {
 	if *n.asked {
-		return Route{}, fmt.Errorf("%w: no route to %s", ErrNotOnLink, remote)
+		return route{}, fmt.Errorf("%w: no route to %s", ErrNotOnLink, remote)
 	}
 	*n.asked = true
-	return n.Network.Route(local, remote)
+	return n.network.Route(local, remote)
 }
 
-func behindRouter(c *Config) { c.Network = router{c.Network} }
+func behindRouter(c *Config) { c.network = router{c.network} }
 
 // TestRouted: version 2 is spoken through a router, which both sides must see.
 func TestRouted(t *testing.T) {
@@ -70,11 +70,11 @@ func TestRouted(t *testing.T) {
 		{name: "NoEID", client: behindRouter, server: behindRouter, want: wire.DiagNoRoute},
 		{name: "NoCommonEID", client: behindRouter, server: behindRouter, clientEID: eid, want: wire.DiagNoUEID, byServer: true},
 		{
-			name: "NoWayToServer", client: func(c *Config) { c.Network = isolated{c.Network, new(bool)} }, server: behindRouter,
+			name: "NoWayToServer", client: func(c *Config) { c.network = isolated{c.network, new(bool)} }, server: behindRouter,
 			clientEID: eid, serverEID: eid, want: wire.DiagNoRoute,
 		},
 		{
-			name: "NoWayToClient", client: behindRouter, server: func(c *Config) { c.Network = isolated{c.Network, new(bool)} },
+			name: "NoWayToClient", client: behindRouter, server: func(c *Config) { c.network = isolated{c.network, new(bool)} },
 			clientEID: eid, serverEID: eid, want: wire.DiagNoRoute, byServer: true,
 		},
 	} {
@@ -99,11 +99,11 @@ func TestRoutedCandidate(t *testing.T) {
 			behindRouter(c)
 			c.AssumeSMC = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 		}})
-		if err := b.client.Candidate(addr(1, 0), addr(2, 0), -1); !errors.Is(err, ErrNotOnLink) {
+		if err := b.client.programs().Candidate(addr(1, 0), addr(2, 0), -1); !errors.Is(err, ErrNotOnLink) {
 			t.Errorf("without enterprise ID: %v", err)
 		}
 		b.withEIDs([]string{"COMMON-1"}, nil)
-		if err := b.client.Candidate(addr(1, 0), addr(2, 0), -1); err != nil {
+		if err := b.client.programs().Candidate(addr(1, 0), addr(2, 0), -1); err != nil {
 			t.Errorf("with an enterprise ID: %v", err)
 		}
 		// Version 2 is for IPv4.

@@ -124,19 +124,19 @@ func TestNetDevsForVLAN(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		entries []pnet.Entry
-		rt      Route
+		rt      route
 		want    string
 	}{
-		{"no pnetid", nil, Route{NetDev: "eth0.7", VLAN: 7, Peers: []string{"eth1.7"}}, "[eth0.7 eth1.7]"},
-		{"no pnetid, no VLAN", nil, Route{NetDev: "eth0", Peers: []string{"eth1"}}, "[eth0 eth1]"},
-		{"no VLAN", all, Route{NetDev: "eth0"}, "[eth0 eth1 eth2 eth3]"},
-		{"of the netdev below", all, Route{NetDev: "eth0.7", VLAN: 7}, "[eth0.7 eth1.7]"},
-		{"only one has the VLAN", all, Route{NetDev: "eth0.8", VLAN: 8}, "[eth0.8]"},
-		{"a tag upon a tag", all, Route{NetDev: "eth0.9.7", VLAN: 7}, "[eth0.9.7 eth1.7]"},
-		{"of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1", IBPort: 1}}, Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
-		{"device of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1.7", IBPort: 1}}, Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
-		{"device of another VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, Route{NetDev: "eth0.7", VLAN: 7}, "[]"},
-		{"without tag, device of a VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, Route{NetDev: "eth0"}, "[]"},
+		{"no pnetid", nil, route{NetDev: "eth0.7", VLAN: 7, Peers: []string{"eth1.7"}}, "[eth0.7 eth1.7]"},
+		{"no pnetid, no VLAN", nil, route{NetDev: "eth0", Peers: []string{"eth1"}}, "[eth0 eth1]"},
+		{"no VLAN", all, route{NetDev: "eth0"}, "[eth0 eth1 eth2 eth3]"},
+		{"of the netdev below", all, route{NetDev: "eth0.7", VLAN: 7}, "[eth0.7 eth1.7]"},
+		{"only one has the VLAN", all, route{NetDev: "eth0.8", VLAN: 8}, "[eth0.8]"},
+		{"a tag upon a tag", all, route{NetDev: "eth0.9.7", VLAN: 7}, "[eth0.9.7 eth1.7]"},
+		{"of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1", IBPort: 1}}, route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
+		{"device of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1.7", IBPort: 1}}, route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
+		{"device of another VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, route{NetDev: "eth0.7", VLAN: 7}, "[]"},
+		{"without tag, device of a VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, route{NetDev: "eth0"}, "[]"},
 	} {
 		s := &Stack{net: hosts, pnets: new(pnet.Table)}
 		for _, e := range tt.entries {
@@ -152,10 +152,10 @@ func TestNetDevsForVLAN(t *testing.T) {
 }
 
 // netdevList is a Network of which only the netdevs are known.
-type netdevList []NetDev
+type netdevList []netDev
 
-func (l netdevList) NetDevs() ([]NetDev, error)              { return l, nil }
-func (netdevList) Route(_, _ netip.Addr) (Route, error)      { return Route{}, ErrNotOnLink }
+func (l netdevList) NetDevs() ([]netDev, error)              { return l, nil }
+func (netdevList) Route(_, _ netip.Addr) (route, error)      { return route{}, ErrNotOnLink }
 func (netdevList) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
 // TestThirdPeer: a peer that knows the RKey and address of another peer's RMB

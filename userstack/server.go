@@ -19,7 +19,8 @@ import (
 const hsLimit = 32
 
 // Server runs the server's side of the rendezvous on an accepted TCP
-// connection whose peer has announced SMC. It returns as [Stack.Client] does.
+// connection whose peer is known to speak SMC. It returns as [Stack.Client]
+// does.
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.rendezvous(ctx, tcp, sideServer, (*clc).server)
 }
@@ -102,7 +103,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
 // subnet is one of the netdev's, or one of its IPv6 prefixes is.
-func sameSubnet(p wire.Proposal, rt Route, local netip.Addr) bool {
+func sameSubnet(p wire.Proposal, rt route, local netip.Addr) bool {
 	if local.Unmap().Is4() {
 		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && samePrefix(own, p.IPv4) })
 	}
@@ -125,6 +126,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
+	h.fresh = g
 	var c *Conn
 	var local linkgroup.ConnParams
 	err := g.event(func(now time.Time) (err error) {
@@ -205,7 +207,7 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		g.cancel(c)
 		var d *DeclineError
 		if errors.As(err, &d) && d.Code == wire.DiagSync {
-			g.lost(local.Link.QPN, d)
+			g.lost(local.Link.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), d)
 		}
 		return nil, err
 	}
@@ -214,7 +216,14 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		if err := s.interrupted(ctx); err != nil {
 			return err
 		}
-		return c.core.Attach(now, peer)
+		if err := peer.Check(); err != nil {
+			return err
+		}
+		if err := c.core.Attach(now, peer); err != nil {
+			return err
+		}
+		g.peers[peerOf(h.tcp)] = struct{}{}
+		return nil
 	})
 	if err != nil {
 		g.do(func(now time.Time) {
@@ -234,12 +243,21 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 //
 // qpn is the end of the link that ACCEPT named. If that link has failed since,
 // the client did not find it for this reason, and the group lives on.
-func (g *group) lost(qpn uint32, cause error) {
+//
+// Anybody can put the peer ID and the port of another host into a proposal. So
+// only a host says that a group is lost which has had a connection in it; if
+// another one does, the group is asked whether its peer is there.
+func (g *group) lost(qpn uint32, from netip.Addr, cause error) {
 	g.do(func(now time.Time) {
 		links := g.core.Links()
-		if !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
+		if g.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
 			return l.Local().QPN == qpn && l.State() == linkgroup.LinkActive
 		}) {
+			return
+		}
+		if _, known := g.peers[from]; !known && from != g.peerAddr {
+			g.log.Info("a host without connections in this link group says that its peer has lost it", "host", from)
+			g.core.Doubt(now)
 			return
 		}
 		g.log.Warn("peer has lost this link group", "err", cause)

@@ -181,7 +181,7 @@ func (s *simulation) addHost(i int) {
 		return source.Uint32()
 	}
 	h.conf = Config{
-		Provider: h.h.Provider(), Network: simNetwork{h.h}, NoOption: true, Hostname: h.name,
+		Provider: h.h.Provider(), network: simNetwork{h.h}, NoOption: true, Hostname: h.name,
 		RecvBuf: 16 << 10 << (r.IntN(3) / 2), SendBuf: 4096 << r.IntN(4),
 		EyeCatcher: r.IntN(3) == 0, MaxLinks: []int{0, 1, 2, 2, 3, 4, linkgroup.MaxLinks}[r.IntN(7)], random: random,
 	}

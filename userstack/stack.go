@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/guard"
 	"smcr/pnet"
 	"smcr/stats"
 	"smcr/userstack/linkgroup"
@@ -28,12 +29,14 @@ var ErrStackClosed error = closedError{}
 type Stack struct {
 	cfg    Config
 	log    *slog.Logger
-	net    Network
+	net    network
 	pnets  *pnet.Table
 	eids   eidTable
 	mem    *memPool
 	stats  stats.Collector
-	option OptionMarker // nil: not permitted
+	guard  guard.Guard
+	plains *plainTable  // programs' sockets that are TCP
+	option optionMarker // nil: not permitted
 	optErr error        // why option is nil
 	tcpRcv int          // SO_RCVBUF of a new TCP socket
 	peerID wire.PeerID
@@ -58,28 +61,36 @@ type Stack struct {
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
 	ownNet    *hostNetwork
+	ownNS     *netNS
 	ownOpt    bool
 	limitHS   atomic.Bool
 	serving   atomic.Int32 // server-side rendezvous under way
 	lastSock  atomic.Uint64
 }
 
-// New starts a stack. Devices are opened when a connection first needs them.
+// New starts a stack in the network namespace of the calling thread. It opens no
+// RDMA device: that is done when a connection first needs one.
 func New(cfg Config) (*Stack, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
 	s := &Stack{
-		cfg: cfg, log: cfg.Log, net: cfg.Network, pnets: cfg.PNETs,
-		mem: newMemPool(), option: cfg.Option, born: time.Now(),
+		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
+		mem: newMemPool(), option: cfg.option, born: time.Now(),
 		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
+	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.defaults(); err != nil {
 		s.cancel()
 		return nil, err
 	}
+	var diag sockDiag
+	if s.ownNet != nil {
+		diag = s.ownNet.diag
+	}
+	s.plains = newPlainTable(diag.each)
 	return s, nil
 }
 
@@ -175,11 +186,20 @@ type groupKey struct {
 	role  linkgroup.Role
 	terms *terms // nil in version 1
 	peer  wire.PeerID
-	// A link of the group ends there; qpn 0 matches any queue pair.
+	// A link of the group ends there, for a client at this queue pair. A server
+	// has a proposal, which names none.
 	gid  wire.GID
 	mac  wire.MAC
 	qpn  uint32
 	vlan uint16
+}
+
+// has says whether a link of g is one that k demands. g.mu is held.
+func (k *groupKey) has(g *group) bool {
+	if k.role == linkgroup.Server {
+		return g.core.HasPort(k.gid, k.mac)
+	}
+	return g.core.HasLink(k.gid, k.mac, k.qpn)
 }
 
 // reuse finds a group for a subsequent contact: same peer, role, VLAN and version,
@@ -196,7 +216,7 @@ func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *gro
 			continue
 		}
 		err := g.event(func(now time.Time) error {
-			if !g.core.HasLink(k.gid, k.mac, k.qpn) {
+			if !k.has(g) {
 				return linkgroup.ErrNoLink
 			}
 			return take(g, now)
@@ -247,15 +267,20 @@ func (s *Stack) enter() error {
 	return nil
 }
 
-// PNETs returns the stack's pnetid table.
+// Guard is what keeps a panic in one connection from ending the process; who
+// serves a stack's connections uses it too. Its panics count in the statistics.
+func (s programs) Guard() *guard.Guard { return &s.guard }
+
+// PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
-// OptionError tells why the TCP option cannot be used, or is nil.
+// OptionError tells why the stack cannot announce SMC in the TCP handshake, or
+// is nil. If it is not, SMC-R is used toward Config.AssumeSMC alone.
 func (s *Stack) OptionError() error { return s.optErr }
 
-// Assumed reports whether remote is listed as speaking SMC where the TCP
+// assumed reports whether remote is listed as speaking SMC where the TCP
 // handshake cannot tell.
-func (s *Stack) Assumed(remote netip.Addr) bool {
+func (s *Stack) assumed(remote netip.Addr) bool {
 	if s.option != nil {
 		return false
 	}
@@ -282,6 +307,10 @@ func (s *Stack) Close() error {
 	groups := s.sortedGroups()
 	s.mu.Unlock()
 	s.cancel()
+	var errs []error
+	if s.ownOpt { // what is announced from here on nobody would keep
+		errs = append(errs, s.option.Close())
+	}
 	for _, g := range groups {
 		g.do(func(now time.Time) {
 			if !g.dead {
@@ -308,12 +337,13 @@ func (s *Stack) Close() error {
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(3 * time.Second)
-	errs := []error{s.closeDevices()}
-	if s.ownOpt {
-		errs = append(errs, s.option.Close())
-	}
+	errs = append(errs, s.closeDevices())
+	s.plains.close()
 	if s.ownNet != nil {
 		s.ownNet.close()
+	}
+	if s.ownNS != nil {
+		s.ownNS.close()
 	}
 	s.mem.close()
 	return errors.Join(errs...)

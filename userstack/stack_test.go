@@ -83,14 +83,14 @@ func TestManyConnections(t *testing.T) {
 		if c, s := len(groups(b.client)), len(groups(b.server)); c != 1 || s != 1 {
 			t.Errorf("%d and %d link groups, want one", c, s)
 		}
-		if !b.client.Busy() {
+		if !b.client.programs().Busy() {
 			t.Error("stack with connections is not busy")
 		}
 		for _, p := range conns {
 			wg.Go(func() { b.finish(p[0], p[1]) })
 		}
 		wg.Wait()
-		if b.client.Busy() || b.server.Busy() {
+		if b.client.programs().Busy() || b.server.programs().Busy() {
 			t.Error("stack without connections is busy")
 		}
 		time.Sleep(12 * time.Minute)
@@ -360,17 +360,17 @@ func TestAssumed(t *testing.T) {
 			c.AssumeSMC = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 		}})
 		for a, want := range map[string]bool{"10.0.3.4": true, "::ffff:10.0.3.4": true, "10.1.0.1": false, "fe80::1%eth0": false} {
-			if got := b.client.Assumed(netip.MustParseAddr(a)); got != want {
+			if got := b.client.assumed(netip.MustParseAddr(a)); got != want {
 				t.Errorf("Assumed(%s) = %v", a, got)
 			}
 		}
-		if err := b.client.Candidate(addr(1, 0), addr(2, 0), -1); err != nil {
+		if err := b.client.programs().Candidate(addr(1, 0), addr(2, 0), -1); err != nil {
 			t.Errorf("Candidate: %v", err)
 		}
-		if err := b.client.Candidate(addr(1, 0), netip.MustParseAddr("192.0.2.1"), -1); !errors.Is(err, ErrNotOnLink) {
+		if err := b.client.programs().Candidate(addr(1, 0), netip.MustParseAddr("192.0.2.1"), -1); !errors.Is(err, ErrNotOnLink) {
 			t.Errorf("Candidate off link: %v", err)
 		}
-		if err := b.server.Candidate(addr(2, 0), addr(1, 0), -1); !errors.Is(err, ErrNoOption) {
+		if err := b.server.programs().Candidate(addr(2, 0), addr(1, 0), -1); !errors.Is(err, ErrNoOption) {
 			t.Errorf("Candidate without option: %v", err)
 		}
 	})

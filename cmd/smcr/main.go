@@ -5,16 +5,15 @@ package main
 import (
 	"context"
 	"os"
+	"runtime/debug"
 
 	"smcr/internal/cli"
 	"smcr/internal/cmdutil"
 	"smcr/userstack/launch"
 )
 
-// version is set by the build.
-var version = "unknown"
-
 func main() {
 	launch.MaybeChild()
-	os.Exit(cli.Program(context.Background(), cmdutil.NewFactory(version), os.Args))
+	info, _ := debug.ReadBuildInfo()
+	os.Exit(cli.Program(context.Background(), cmdutil.NewFactory(version(info)), os.Args))
 }

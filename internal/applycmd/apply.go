@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
@@ -47,11 +48,12 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			"  handshake_limitation: false\n\n" +
 			"A section stands for the whole of its table: pnetids that it does not list are\n" +
 			"removed, and \"pnetids: []\" removes all. What has no section is left alone.\n\n" +
-			"Everything is checked first. When the stack refuses a change nevertheless, those\n" +
-			"before it are undone. Entries of a pnetid that loses one of its devices are\n" +
+			"Everything is checked first, with --dry-run as well, which fails where the change\n" +
+			"itself would; it needs no privilege. When the stack refuses a change nevertheless,\n" +
+			"those before it are undone. Entries of a pnetid that loses one of its devices are\n" +
 			"taken out and put back, so for a moment new connections may not find them.",
 		Example: "  smcr apply --dry-run " + config.DefaultPath + "\n  smcr --backend kernel export | ssh host smcr --backend kernel apply -",
-		Args:    cmdutil.OneArg("file"),
+		Args:    cmdutil.OneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.path = args[0]
 			if runF != nil {
@@ -76,10 +78,17 @@ func run(ctx context.Context, opts *options) error {
 	if err != nil {
 		return err
 	}
-	return opts.WithOne(ctx, func(ctx context.Context, ctl nl.Control) error {
+	with := opts.Change
+	if opts.dryRun {
+		with = opts.WithOne
+	}
+	return with(ctx, func(ctx context.Context, ctl nl.Control) error {
 		plan, err := c.Plan(ctx, ctl)
 		if err != nil {
 			return err
+		}
+		if err := plan.Check(ctx, ctl, func(name string) bool { return netdev(ctl, name) }); err != nil {
+			return failure(err)
 		}
 		if !opts.dryRun {
 			if err := plan.Apply(ctx, ctl); err != nil {
@@ -88,6 +97,17 @@ func run(ctx context.Context, opts *options) error {
 		}
 		return report(opts, plan.Changes)
 	})
+}
+
+// netdev reports whether the stack could know a network device: that of this
+// network namespace has those that are here and can carry RoCE; what is elsewhere
+// cannot be told from here.
+func netdev(ctl nl.Control, name string) bool {
+	if b, ok := ctl.(nl.Backend); !ok || b.Name != "user" {
+		return true
+	}
+	dev, err := net.InterfaceByName(name)
+	return err == nil && len(dev.HardwareAddr) == 6 && dev.Flags&net.FlagLoopback == 0
 }
 
 // load reads the file before any stack is asked.

@@ -30,7 +30,9 @@ var edges = []struct {
 }{
 	// Leaves.
 	{"pnet", nil},
+	{"quota", nil},
 	{"stats", nil},
+	{"guard", nil},
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
 	{"internal/netnstest", nil},
@@ -38,22 +40,23 @@ var edges = []struct {
 	// Each stands on leaves alone.
 	{"stats/prom", []string{"stats"}},
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
-	{"nl", []string{"pnet", "stats"}},
+	{"nl", []string{"pnet", "quota", "stats", "guard"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
-	{"userstack/broker", nil},
+	{"userstack/broker", []string{"guard", "quota"}},
 	{"userstack/oob", nil},
 	{"userstack/engine", nil},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "rdmaverbs"}},
+	{"userstack/internal/inside", []string{"guard", "userstack/wire"}},
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine",
-		"nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/...",
+		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/internal/inside",
+		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
-	{"userstack/launch", []string{"userstack/broker", "userstack/oob"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/launch", []string{"userstack/broker", "userstack/oob", "userstack/wire"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.

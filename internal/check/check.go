@@ -45,6 +45,9 @@ type environment interface {
 	GIDTypes(ibdev string, port uint8) []string
 	// Start starts the stack in user space and returns a control of it.
 	Start(ctx context.Context) (nl.Multi, error)
+	// Answers reports whether a host gives a sign of life, and which. It looks
+	// for a neighbour on netdev.
+	Answers(ctx context.Context, remote netip.Addr, netdev string) (how string, ok bool)
 	// Probe connects to remote through a stack and closes the connection.
 	Probe(ctx context.Context, b nl.Backend, remote netip.AddrPort) (outcome, error)
 }
@@ -61,15 +64,16 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 			"cannot: the stack, the route and its network device, the pnetid, the RoCE\n" +
 			"device and its port, the enterprise IDs; then, with a port, the TCP connection,\n" +
 			"the SMC option in its handshake, and the CLC handshake with the reason of a\n" +
-			"decline.\n\n" +
+			"decline. Without a port it looks for any sign of life of the host instead: its\n" +
+			"address is resolved, it answers an ICMP echo request, or refuses TCP.\n\n" +
 			"With a port a connection to the server there is opened, and closed without\n" +
 			"sending data. The server has to be one that uses SMC-R itself, such as a\n" +
 			"program under 'smcr run' on the peer.\n\n" +
 			"Every stack of this network namespace is checked. Where there is none, that in\n" +
 			"user space is started as 'smcr run' does.\n\n" +
-			"Exit status: 0 if a stack can, 1 if none can.",
+			"Exit status: 0 if a stack can, 1 if none can or the host does not answer.",
 		Example: "  smcr check 10.1.0.2:8080\n  smcr check server.example.com -o json",
-		Args:    cmdutil.OneArg("host"),
+		Args:    cmdutil.OneArg("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if opts.host, opts.port, err = split(args[0]); err != nil {

@@ -32,6 +32,7 @@ type world struct {
 	gids    []string
 	started nl.Multi // what Start starts
 	probed  []netip.AddrPort
+	silent  bool // the host does not answer
 }
 
 func (w *world) Resolve(_ context.Context, host string) ([]netip.Addr, error) {
@@ -64,6 +65,10 @@ func (w *world) Start(context.Context) (nl.Multi, error) {
 		return nil, nl.ErrNoBackend
 	}
 	return w.started, nil
+}
+
+func (w *world) Answers(context.Context, netip.Addr, string) (string, bool) {
+	return "ICMP echo", !w.silent
 }
 
 func (w *world) Probe(_ context.Context, _ nl.Backend, remote netip.AddrPort) (outcome, error) {
@@ -138,7 +143,12 @@ ok       name    host-b is 10.1.0.2
 skipped  eid     version 1 of SMC needs no enterprise ID
 ok       route   eth0, own address 10.1.0.1/24: same subnet
 ok       device  soft-eth0 port 1, active, on the netdev of the route
+ok       host    10.1.0.2 answers: ICMP echo
 skipped  tcp     no port was given: the option and the CLC handshake were not tried
+`},
+		{"a silent host", userState(eth0), nil, func(w *world) { w.silent = true }, "10.1.0.2", 1, `
+FAILED   host    10.1.0.2 does not answer
+                 -> see 'ip neigh' and the firewalls on the way; if there is a server, give its port: smcr check 10.1.0.2:PORT
 `},
 		{"the address with a direct way", userState(eth0), nil, func(w *world) {
 			w.addrs = append([]netip.Addr{netip.MustParseAddr("192.0.2.1")}, w.addrs...)
@@ -209,7 +219,7 @@ FAILED   option  the stack does not announce SMC: the TCP option of SMC is not p
 `},
 		{"plain TCP peer", userState(eth0), nil, func(w *world) { w.out.Announced, w.out.SMC = false, false }, "10.1.0.2:80", 1, `
 ok       tcp     connected to 10.1.0.2:80 in 400µs
-FAILED   option  the peer did not announce SMC in the TCP handshake
+FAILED   option  the peer does not speak SMC: it did not announce it in the TCP handshake
 `},
 		{"declined", userState(eth0), nil, func(w *world) {
 			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch

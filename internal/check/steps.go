@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -188,9 +189,9 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 				continue
 			}
 			port := pnet.Port{Device: d.Name, Port: uint8(i + 1), NetDev: c.netdev(p.NetDev), Active: p.Active}
-			if !p.PNETUser {
-				port.Hardware = p.PNETID
-			}
+			// The stack's word: a device in software has the pnetid of its
+			// netdev, which the table does not tell.
+			port.Hardware = p.PNETID
 			ports = append(ports, port)
 		}
 	}
@@ -246,6 +247,12 @@ func because(id, netdev string) string {
 // the option in it, the CLC handshake.
 func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	if !c.hasPort {
+		how, ok := c.env.Answers(ctx, c.remote, c.route.NetDev)
+		if !ok {
+			return c.add("host", Failed, fmt.Sprintf("see 'ip neigh' and the firewalls on the way; if there is a server, give its port: smcr check %s", net.JoinHostPort(c.host, "PORT")),
+				"%s does not answer", c.remote)
+		}
+		c.add("host", OK, "", "%s answers: %s", c.remote, how)
 		return c.add("tcp", Skipped, "", "no port was given: the option and the CLC handshake were not tried")
 	}
 	remote := netip.AddrPortFrom(c.remote, c.port)
@@ -267,7 +274,7 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	c.add("tcp", OK, "", "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
 	if !out.Announced {
 		return c.add("option", Failed, "run the server under 'smcr run' or smc_run; if it is, see 'smcr info' there, and whether a firewall removes TCP option 254",
-			"the peer did not announce SMC in the TCP handshake")
+			"%s: it did not announce it in the TCP handshake", wire.DiagPeerNoSMC.Text())
 	}
 	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
 	switch {

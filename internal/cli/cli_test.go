@@ -4,18 +4,23 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
+	"smcr/internal/smctools/smcrd"
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
+	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -33,6 +38,8 @@ type world struct {
 // client, in the sample state.
 func newWorld(t *testing.T) (*world, *nltestsmc.Fake) {
 	t.Helper()
+	// What was reset on this machine is not the tests' business.
+	t.Setenv(smcrd.CacheEnv, filepath.Join(t.TempDir(), "stats"))
 	fake := nltestsmc.NewFake(nltestsmc.SampleState())
 	fake.SetNetDevs("lo", "eth0", "eth1", "eth2")
 	return &world{t: t, stacks: nl.Multi{stack(t, "user", fake)}}, fake
@@ -80,18 +87,22 @@ func (w *world) runInput(input string, args ...string) (status int, stdout, stde
 	w.t.Helper()
 	streams, in, out, errOut := iostreams.Test()
 	in.WriteString(input)
-	f := &cmdutil.Factory{
+	status = Main(w.t.Context(), w.factory(streams), args)
+	return status, out.String(), errOut.String()
+}
+
+// factory returns what the program works with in the world.
+func (w *world) factory(streams *iostreams.IOStreams) *cmdutil.Factory {
+	return &cmdutil.Factory{
 		IO: streams, Version: "1.2.3", Backend: "auto",
 		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] },
 		Dial: func(ctx context.Context, backend string) (nl.Multi, error) {
-			if backend != "auto" {
+			if backend != "auto" && (backend != "user" || len(w.stacks) != 1) {
 				return cmdutil.Dial(ctx, backend)
 			}
 			return w.stacks, w.dialErr
 		},
 	}
-	status = Main(w.t.Context(), f, args)
-	return status, out.String(), errOut.String()
 }
 
 // TestGolden compares what commands print with the files in testdata.
@@ -163,17 +174,20 @@ func TestErrors(t *testing.T) {
 		status int
 		text   string
 	}{
-		{"frobnicate", 2, `unknown command "frobnicate": see 'smcr --help'`},
-		{"linkgroup frobnicate", 2, `unknown command "frobnicate": see 'smcr linkgroup --help'`},
+		{"frobnicate", 2, `unknown command "frobnicate" for "smcr": see 'smcr --help'`},
+		{"linkgroup frobnicate", 2, `unknown command "frobnicate" for "smcr linkgroup": see 'smcr linkgroup --help'`},
 		{"linkgroup list --no-such-flag", 2, `unknown flag: --no-such-flag`},
-		{"linkgroup list extra", 2, `smcr linkgroup list takes no arguments: "extra"`},
+		{"linkgroup list extra", 2, `invalid link group "extra": an identifier has 1 to 8 hexadecimal digits`},
+		{"info extra", 2, `unknown command "extra" for "smcr info": see 'smcr info --help'`},
 		{"linkgroup list -o xml", 2, `invalid argument "xml" for "-o, --output" flag: choose one of table, wide, json`},
 		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
 		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
 		{"--backend unix:/no/such.sock info", 5, `no smcr stack listens at /no/such.sock`},
-		{"pnet add", 2, `smcr pnet add: pnetid is missing`},
+		{"pnet add", 2, `smcr pnet add: PNETID is required`},
 		{"pnet add NET2", 2, `name a network device with -I or a RoCE device with -D`},
-		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: one pnetid, please: "NET3" is too much`},
+		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: expected one PNETID, unexpected argument "NET3"`},
+		{"check", 2, `smcr check: HOST is required`},
+		{"check hostA hostB", 2, `smcr check: expected one HOST, unexpected argument "hostB"`},
 		{"pnet add NET2 -I eth1 -P 1", 2, `-P goes with -D: the port of which RoCE device?`},
 		{"pnet add NET2 -D rxe0 -P 3", 2, `no port 3: a RoCE device has ports 1 and 2`},
 		{"pnet add ABCDEFGHIJKLMNOPQ -I eth1", 2, `invalid pnetid "ABCDEFGHIJKLMNOPQ": a pnetid has at most 16 characters, not 17`},
@@ -188,7 +202,11 @@ func TestErrors(t *testing.T) {
 		t.Run(test.line, func(t *testing.T) {
 			w := &world{t: t, stacks: w.stacks}
 			status, out, errOut := w.run(strings.Fields(test.line)...)
-			if status != test.status || out != "" || errOut != "smcr: "+test.text+"\n" {
+			want := test.text + "\n"
+			if !strings.HasPrefix(want, "smcr ") {
+				want = "smcr: " + want
+			}
+			if status != test.status || out != "" || errOut != want {
 				t.Errorf("exit status %d, want %d; printed %q and %q, want %q", status, test.status, out, errOut, test.text)
 			}
 		})
@@ -264,6 +282,83 @@ func TestTwoStacks(t *testing.T) {
 	status, _, errOut := w.run("pnet", "flush")
 	if want := "smcr: several SMC stacks are here (kernel, user): say which one to change with --backend\n"; status != 2 || errOut != want {
 		t.Errorf("pnet flush: %d, %q", status, errOut)
+	}
+}
+
+// TestFallbacks checks how connections that are TCP are listed: those that a
+// kernel tells by sock_diag, which knows no processes, and those of user space.
+func TestFallbacks(t *testing.T) {
+	at := netip.MustParseAddrPort
+	rows := []nl.Connection{
+		{State: nl.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
+		{State: nl.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
+		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
+	}
+	state := nltestsmc.State{Connections: slices.Clone(rows)}
+	for i := range rows {
+		rows[i].PID, rows[i].Command = 4711, "curl"
+	}
+	w := &world{t: t, stacks: nl.Multi{
+		stack(t, "kernel", nltestsmc.NewFake(state)), stack(t, "user", nltestsmc.NewFake(nltestsmc.State{Connections: rows})),
+	}}
+	for name, line := range map[string]string{"fallbacks": "connection list -a", "fallbacks_json": "connection list 22 23 -o json"} {
+		status, out, errOut := w.run(strings.Fields(line)...)
+		if status != 0 || errOut != "" {
+			t.Errorf("%s: %d, %s", line, status, errOut)
+		}
+		golden(t, name, out)
+	}
+}
+
+// TestStatsReset checks that a reset holds for all forms of output, and not for
+// the absolute counters.
+func TestStatsReset(t *testing.T) {
+	w, fake := newWorld(t)
+	all := func(args ...string) map[string]any {
+		t.Helper()
+		status, out, errOut := w.run(append([]string{"stats", "show", "-o", "json"}, args...)...)
+		var rows []map[string]any
+		if err := json.Unmarshal([]byte(out), &rows); status != 0 || err != nil || len(rows) != 1 {
+			t.Fatalf("%d, %v, %s, %s", status, err, out, errOut)
+		}
+		return rows[0]
+	}
+	number := func(row map[string]any, keys ...string) float64 {
+		t.Helper()
+		for _, k := range keys[:len(keys)-1] {
+			row = row[k].(map[string]any)
+		}
+		return row[keys[len(keys)-1]].(float64)
+	}
+	before := all()
+	conns, bytes, fallbacks := number(before, "smcr", "connections"), number(before, "smcr", "tx", "bytes"), number(before, "fallbacks", "client")
+	if conns == 0 || bytes == 0 || fallbacks == 0 {
+		t.Fatalf("the sample has nothing to reset: %v", before)
+	}
+	if status, out, errOut := w.run("stats", "reset"); status != 0 || out != "" || errOut != "" {
+		t.Fatalf("%d, %s, %s", status, out, errOut)
+	}
+	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR.TXBytes += 7 })
+	now := all()
+	if c, b, f := number(now, "smcr", "connections"), number(now, "smcr", "tx", "bytes"), number(now, "fallbacks", "client"); c != 0 || b != 7 || f != 0 {
+		t.Errorf("after the reset: %v connections, %v bytes, %v fallbacks, want 0, 7, 0", c, b, f)
+	}
+	if r := now["fallbacks"].(map[string]any)["reasons"].([]any); len(r) != 0 {
+		t.Errorf("reasons: %v", r)
+	}
+	if _, out, _ := w.run("stats", "show", "-d"); !strings.Contains(out, "SMC connections                         0") {
+		t.Errorf("text after the reset:\n%s", out)
+	}
+	if abs := all("--absolute"); number(abs, "smcr", "connections") != conns || number(abs, "smcr", "tx", "bytes") != bytes+7 {
+		t.Errorf("absolute: %v", abs)
+	}
+	// A stack that started anew has nothing to do with it.
+	fake.SetStats(func(s *nl.Stats, f *nl.Fallbacks) { s.SMCR = stats.Tech{TXBytes: 5} })
+	if b := number(all(), "smcr", "tx", "bytes"); b != 5 {
+		t.Errorf("%v bytes of a new stack", b)
 	}
 }
 

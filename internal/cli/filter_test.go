@@ -168,7 +168,7 @@ func TestSingleValues(t *testing.T) {
 		{"hslimit list", 0, "Limitation  Stack\noff         user\n", ""},
 		{"seid show", 0, "SEID  Proposed  Stack\n-     -         user\n", ""},
 		{"seid enable", 3, "", "smcr: this host has no system enterprise ID: use 'smcr ueid add'\n"},
-		{"seid disable now", 2, "", "smcr: smcr seid disable takes no arguments: \"now\"\n"},
+		{"seid disable now", 2, "", "smcr seid disable: unexpected argument \"now\"\n"},
 	} {
 		status, out, errOut := w.run(strings.Fields(test.line)...)
 		if status != test.status || out != test.out || errOut != test.err {
@@ -243,8 +243,8 @@ handshake_limitation: false
 		{"seid: true", "apply -", 1, "smcr: cannot set seid to true: this stack does not support it; nothing is changed\n"},
 		{"bogus: 1\n", "apply -", 1, "smcr: standard input: line 1: unknown key \"bogus\"\n"},
 		{"", "apply /no/such/file", 3, "smcr: /no/such/file: no such file or directory\n"},
-		{"", "apply", 2, "smcr: smcr apply: file is missing\n"},
-		{"", "apply a b", 2, "smcr: smcr apply: one file, please: \"b\" is too much\n"},
+		{"", "apply", 2, "smcr apply: FILE is required\n"},
+		{"", "apply a b", 2, "smcr apply: expected one FILE, unexpected argument \"b\"\n"},
 	} {
 		status, out, errOut := other.runInput(test.in, strings.Fields(test.args)...)
 		if status != test.status || out != "" || errOut != test.err {

@@ -15,10 +15,18 @@ import (
 // returns its exit status.
 func Main(ctx context.Context, f *cmdutil.Factory, args []string) int {
 	root := NewRoot(f)
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	args, err := normalize(root, args)
+	if err == nil {
+		root.SetArgs(args)
+		err = root.ExecuteContext(ctx)
+	}
 	if text := message(err); text != "" {
-		fmt.Fprintf(f.IO.ErrOut, "smcr: %s\n", text)
+		name := "smcr"
+		var said *cmdutil.Error
+		if errors.As(err, &said) && said.Command != "" {
+			name = said.Command
+		}
+		fmt.Fprintf(f.IO.ErrOut, "%s: %s\n", name, text)
 	}
 	return cmdutil.ExitCode(err)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/info"
 	"smcr/internal/smctools"
 	"smcr/internal/smctools/face"
 	"smcr/internal/smctools/smcchk"
@@ -25,11 +26,22 @@ func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
 	if m := smctools.Lookup(argv[0]); m != nil {
 		return smctools.Run(ctx, f, m, argv)
 	}
-	args := face.NewEnv(copyOf(f), "smcr").TakeBackend(argv[1:])
-	strict := os.Getenv(smctools.CompatEnv) == "strict"
-	root := NewRoot(copyOf(f))
-	if strict || smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
+	if os.Getenv(smctools.CompatEnv) == "strict" {
 		return smctools.Run(ctx, f, smctools.SMCR, argv)
+	}
+	if f.Start == nil {
+		f.Start = start
+	}
+	env := face.NewEnv(copyOf(f), "smcr")
+	args := env.TakeBackend(argv[1:])
+	root := NewRoot(copyOf(f))
+	if smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
+		given := copyOf(f)
+		status := legacy(ctx, f, root, env.Backend, args, argv)
+		if len(args) > 0 && args[0] == "info" {
+			info.NoteDied(given)
+		}
+		return status
 	}
 	return Main(ctx, f, argv[1:])
 }

@@ -64,6 +64,8 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 		DisableAutoGenTag: true,
 	})
 	root.SetVersionTemplate("smcr {{.Version}}\n")
+	// Without a letter: -v is an option of smc-tools.
+	root.Flags().Bool("version", false, "print the version of smcr; -v prints that of the smc-tools it stands for")
 	root.SetIn(f.IO.In)
 	root.SetOut(f.IO.Out)
 	root.SetErr(f.IO.ErrOut)
@@ -76,5 +78,6 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("backend",
 		cobra.FixedCompletions([]string{"auto", "kernel", "user", "unix:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	root.AddCommand(commands(f)...)
+	addWords(root)
 	return root
 }

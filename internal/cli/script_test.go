@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,6 +22,8 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/netnstest"
+	"smcr/internal/smctools/smcrd"
+	"smcr/nl"
 	"smcr/userstack/launch"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -99,7 +102,7 @@ func swallowSMC(address string) error {
 // TestScript runs testdata/script: the program against real stacks on two hosts,
 // a and b, which are commands that run their arguments there. $A and $B are
 // their addresses. The command until repeats another one until it succeeds;
-// hup sends SIGHUP to the stack of a host.
+// hup sends SIGHUP to the stack of a host, and end ends it.
 func TestScript(t *testing.T) {
 	netnstest.Require(t, "nsenter")
 	testscript.Run(t, testscript.Params{
@@ -130,11 +133,23 @@ func TestScript(t *testing.T) {
 			env.Setenv("B", pair.B.Addr())
 			// The machine's kernel may have SMC too.
 			env.Setenv(cmdutil.BackendEnv, "user")
+			env.Setenv(smcrd.CacheEnv, filepath.Join(env.WorkDir, ".smcstats"))
 			// With the race detector each program would linger for a second.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": until, "hup": hup},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"until": until, "hup": hup, "end": end},
+		Condition: func(name string) (bool, error) {
+			if name != "kernelsmc" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			c, err := nl.DialKernel(t.Context())
+			if err == nil {
+				err = c.Close()
+				return true, err
+			}
+			return !errors.Is(err, nl.ErrNoBackend), nil
+		},
 	})
 }
 
@@ -152,15 +167,35 @@ func hup(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hup HOST")
 	}
+	ts.Check(syscall.Kill(stackOf(ts, args[0]), syscall.SIGHUP))
+}
+
+// end ends the stack of a host in order and waits for it: end HOST.
+func end(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: end HOST")
+	}
+	pid := stackOf(ts, args[0])
+	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
+	ts.Check(netnstest.Until(10*time.Second, func() error {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("process %d is still there: %v", pid, err)
+		}
+		return nil
+	}))
+}
+
+// stackOf returns the process of the stack of a host.
+func stackOf(ts *testscript.TestScript, host string) int {
 	var out bytes.Buffer
-	cmd := exec.Command(filepath.Join(ts.Getenv("WORK"), "bin", args[0]), "smcr", "info", "-o", "json")
+	cmd := exec.Command(filepath.Join(ts.Getenv("WORK"), "bin", host), "smcr", "info", "-o", "json")
 	cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), cmdutil.BackendEnv + "=user"}
 	cmd.Stdout = &out
 	ts.Check(cmd.Run())
 	var info []struct{ PID int }
 	ts.Check(json.NewDecoder(strings.NewReader(out.String())).Decode(&info))
 	if len(info) != 1 || info[0].PID <= 1 {
-		ts.Fatalf("no stack on %s: %s", args[0], out.String())
+		ts.Fatalf("no stack on %s: %s", host, out.String())
 	}
-	ts.Check(syscall.Kill(info[0].PID, syscall.SIGHUP))
+	return info[0].PID
 }

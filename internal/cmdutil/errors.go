@@ -29,8 +29,11 @@ var ErrUsage = errors.New("usage")
 // An Error is an error with the text that the user reads. The error it wraps
 // decides the exit status.
 type Error struct {
-	Text string
-	Err  error
+	// Command is what the text begins with, such as "smcr check". Empty means
+	// the name of the program.
+	Command string
+	Text    string
+	Err     error
 }
 
 // Error returns the text.
@@ -46,6 +49,11 @@ func Say(err error, format string, args ...any) error {
 
 // UsageError returns an error of the command line.
 func UsageError(format string, args ...any) error { return Say(ErrUsage, format, args...) }
+
+// CommandError returns an error of the command line of one command.
+func CommandError(cmd *cobra.Command, format string, args ...any) error {
+	return &Error{Command: cmd.CommandPath(), Text: fmt.Sprintf(format, args...), Err: ErrUsage}
+}
 
 // A StatusError ends the program with a status of its own: that of a program
 // which was started. Err is printed unless it is nil.
@@ -88,21 +96,22 @@ func ExitCode(err error) int {
 // NoArgs refuses arguments, and names the first.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return UsageError("%s takes no arguments: %q", cmd.CommandPath(), args[0])
+		return CommandError(cmd, "unexpected argument %q", args[0])
 	}
 	return nil
 }
 
-// OneArg wants exactly one argument, of which what is the name.
+// OneArg wants exactly one argument, of which what is the name in the text on the
+// use of the command, such as HOST.
 func OneArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch len(args) {
 		case 0:
-			return UsageError("%s: %s is missing", cmd.CommandPath(), what)
+			return CommandError(cmd, "%s is required", what)
 		case 1:
 			return nil
 		}
-		return UsageError("%s: one %s, please: %q is too much", cmd.CommandPath(), what, args[1])
+		return CommandError(cmd, "expected one %s, unexpected argument %q", what, args[1])
 	}
 }
 
@@ -122,7 +131,7 @@ func RunE[O any](opts *O, runF func(*O) error, run func(context.Context, *O) err
 func Group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return UsageError("unknown command %q: see '%s --help'", args[0], cmd.CommandPath())
+			return Unknown(cmd, args[0])
 		}
 		return nil
 	}

@@ -32,6 +32,10 @@ type Factory struct {
 	// Dial connects to the stacks that a valid value of --backend names.
 	Dial func(ctx context.Context, backend string) (nl.Multi, error)
 
+	// Start starts the stack in user space of this network namespace, for a
+	// change where there is no stack at all. Nil: such a change fails.
+	Start func(ctx context.Context) error
+
 	// NetDev returns the name of a network device by its index.
 	NetDev func(index uint32) string
 }
@@ -55,6 +59,10 @@ func DefaultBackend(getenv func(string) string) string {
 	return "auto"
 }
 
+// noSMC is the answer of all commands where there is no stack at all.
+const noSMC = "no SMC here: this kernel has none and no user-space stack runs in this network namespace: " +
+	"start one with 'smcr serve' or 'smcr run -- PROGRAM'"
+
 // Dial connects to the kernel's stack ("kernel"), the one in user space in this
 // network namespace ("user"), the one behind a socket ("unix:ADDRESS"), or
 // whichever of the first two there are ("auto"). The error says what to do.
@@ -76,10 +84,10 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 		none = "the kernel has no SMC: try 'modprobe smc', or the stack of 'smcr serve'"
 		m, err = one(nl.DialKernel(ctx))
 	case backend == "user":
-		none = "no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run'"
+		none = "no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run -- PROGRAM'"
 		m, err = one(nl.DialUser(ctx))
 	case backend == "auto":
-		none = "no kernel SMC and no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run'"
+		none = noSMC
 		m, err = nl.DialAll(ctx)
 	default:
 		return nil, UsageError("unknown backend %q: auto, kernel, user or unix:PATH", backend)
@@ -146,13 +154,13 @@ func (f *Factory) Action(use, short string, do func(nl.Control, context.Context)
 		Short: short,
 		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.WithOne(cmd.Context(), func(ctx context.Context, c nl.Control) error { return do(c, ctx) })
+			return f.Change(cmd.Context(), func(ctx context.Context, c nl.Control) error { return do(c, ctx) })
 		},
 	}
 }
 
-// WithOne calls fn with the one stack to change. Where there are several, the
-// user must say which.
+// WithOne calls fn with the one stack that a command is about. Where there are
+// several, the user must say which.
 func (f *Factory) WithOne(ctx context.Context, fn func(context.Context, nl.Control) error) error {
 	return f.With(ctx, func(ctx context.Context, m nl.Multi) error {
 		if len(m) > 1 {
@@ -164,6 +172,48 @@ func (f *Factory) WithOne(ctx context.Context, fn func(context.Context, nl.Contr
 		}
 		return fn(ctx, m[0])
 	})
+}
+
+// Change calls fn, which changes the one stack, as WithOne does. Where there is no
+// stack it starts that in user space. A change that ends with the stack is told
+// on standard error.
+func (f *Factory) Change(ctx context.Context, fn func(context.Context, nl.Control) error) error {
+	g := *f
+	g.Dial = f.DialOrStart
+	return g.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+		if err := fn(ctx, c); err != nil {
+			return err
+		}
+		f.NoteVolatile(ctx, c)
+		return nil
+	})
+}
+
+// DialOrStart is Dial, and starts the stack in user space where there is none and
+// it may be meant.
+func (f *Factory) DialOrStart(ctx context.Context, backend string) (nl.Multi, error) {
+	m, err := f.Dial(ctx, backend)
+	if f.Start == nil || !errors.Is(err, nl.ErrNoBackend) || backend != "auto" && backend != "user" {
+		return m, err
+	}
+	if err := f.Start(ctx); err != nil {
+		return nil, err
+	}
+	return f.Dial(ctx, "user")
+}
+
+// NoteVolatile says that what was changed ends with the stack, where that is so.
+func (f *Factory) NoteVolatile(ctx context.Context, c nl.Control) {
+	info, err := c.SysInfo(ctx)
+	if err != nil || info.Stack == "" || info.StateFile != "" {
+		return // it is done; the kernel keeps it, as the stack does
+	}
+	why := ""
+	if info.StateError != "" {
+		why = " (" + info.StateError + ")"
+	}
+	fmt.Fprintf(f.IO.ErrOut, "smcr: done, but it lasts only as long as the stack%s: "+
+		"for good, put what 'smcr export' prints into the configuration file\n", why)
 }
 
 // explain gives errors that a user can do something about a text of their own.

@@ -132,10 +132,17 @@ func AddCheckedFilter(cmd *cobra.Command, f *Filter, name, usage string, check f
 // AddLinkGroupFilter adds --linkgroup.
 func AddLinkGroupFilter(cmd *cobra.Command, filter *Filter, f *Factory) {
 	AddCheckedFilter(cmd, filter, "linkgroup", "only of the link group with this `ID`", func(s string) (string, error) {
-		id, err := nl.ParseLinkGroupID(s)
-		if err != nil {
-			return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
-		}
-		return id.String(), nil
+		id, err := LinkGroupID(s)
+		return id.String(), err
 	}, f.CompleteLinkGroups())
+}
+
+// LinkGroupID reads the identifier of a link group, or of a link. The error says
+// what one looks like.
+func LinkGroupID(s string) (nl.LinkGroupID, error) {
+	id, err := nl.ParseLinkGroupID(strings.TrimPrefix(strings.TrimPrefix(s, "0x"), "0X"))
+	if err != nil {
+		return 0, fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")
+	}
+	return id, nil
 }

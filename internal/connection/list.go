@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
@@ -37,20 +38,22 @@ type listOptions struct {
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
 	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List connections",
-		Long: "List the connections of SMC sockets in this network namespace.\n\n" +
+		Long: "List the connections of SMC sockets in this network namespace, or those with\n" +
+			"these IDs: the inode of a socket, or one of its two addresses with the port.\n\n" +
 			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
-			"the code found here, and after a slash the one that the peer sent.\n" +
+			"the code found here, and after a slash the one that the peer sent. Connections of\n" +
+			"programs under 'smcr run' that are TCP from the beginning are listed too.\n" +
 			"Sockets that listen, or have no connection yet, are listed with --all, or where\n" +
 			"--state asks for them.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
-		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also sockets that listen or have no connection yet")
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.AddNames(cmd, "connection", identifier, cobra.NoFileCompletions)
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
 		"PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2", "APPFINCLOSEWAIT", "PEERFINCLOSEWAIT",
 		"PEERABORTWAIT", "PROCESSABORT")
@@ -61,6 +64,32 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only over this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
+}
+
+// identifier reads what names a connection.
+func identifier(s string) (told, key string, err error) {
+	if n, err := strconv.ParseUint(s, 10, 64); err == nil && n != 0 {
+		return s, fmt.Sprint(n), nil
+	}
+	if a, err := netip.ParseAddrPort(s); err == nil {
+		key = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
+		return key, key, nil
+	}
+	return "", "", fmt.Errorf("name the inode of its socket, or ADDRESS:PORT")
+}
+
+// names returns what names a connection.
+func names(c *nl.Connection) []string {
+	s := make([]string, 0, 3)
+	if c.Inode != 0 {
+		s = append(s, fmt.Sprint(c.Inode))
+	}
+	for _, a := range []netip.AddrPort{c.Local, c.Remote} {
+		if a.IsValid() {
+			s = append(s, netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String())
+		}
+	}
+	return s
 }
 
 // A connJSON is a connection in JSON.
@@ -90,6 +119,8 @@ type fallbackJSON struct {
 	Reason string `json:"reason"`
 	Text   string `json:"text,omitempty"`
 	Peer   string `json:"peer,omitempty"`
+	// PeerText is what the peer's code means.
+	PeerText string `json:"peer_text,omitempty"`
 }
 
 type infoJSON struct {
@@ -139,6 +170,7 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 		j.Fallback = &fallbackJSON{Reason: code(c.Fallback.Reason), Text: wire.Diagnosis(c.Fallback.Reason).Text()}
 		if c.Fallback.Peer != 0 {
 			j.Fallback.Peer = code(c.Fallback.Peer)
+			j.Fallback.PeerText = wire.Diagnosis(c.Fallback.Peer).Text()
 		}
 	}
 	if i := c.Info; i != nil {
@@ -156,6 +188,7 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 func listRun(ctx context.Context, opts *listOptions) error {
 	return watch.List[nl.Connection, connJSON]{
 		Read:   nl.Control.Connections,
+		Names:  names,
 		Filter: watch.Keep(opts.keep),
 		JSON:   func(r nl.Row[nl.Connection]) connJSON { return toJSON(r, opts.NetDev) },
 		Table:  table,
@@ -164,7 +197,7 @@ func listRun(ctx context.Context, opts *listOptions) error {
 
 // keep reports whether a connection is one of those that were asked for.
 func (o *listOptions) keep(c *nl.Connection) bool {
-	if !o.all && !o.state.Any() && (c.State == nl.StateListen || c.State == nl.StateInit) {
+	if !o.all && !o.state.Any() && !o.Names.Any() && (c.State == nl.StateListen || c.State == nl.StateInit) {
 		return false
 	}
 	role, ibdev := "", ""
@@ -188,8 +221,23 @@ func mode(c *nl.Connection) string {
 	return s
 }
 
+// reason returns why a connection is TCP.
+func reason(c *nl.Connection) string {
+	if c.Mode != nl.ModeTCP || c.Fallback == (nl.ConnFallback{}) {
+		return ""
+	}
+	text := wire.Diagnosis(c.Fallback.Reason).Text()
+	if peer := wire.Diagnosis(c.Fallback.Peer); peer != 0 && peer.Text() != "" {
+		if text != "" {
+			text += ": "
+		}
+		text += peer.Text()
+	}
+	return text
+}
+
 func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
-	names := []string{"State", "Local-Address", "Peer-Address", "Mode", "LG-ID", "Process"}
+	names := []string{"State", "Local-Address", "Peer-Address", "Mode", "LG-ID", "Process", "Reason"}
 	if wide {
 		names = append(names, ">UID", ">Inode", "Token", ">Sndbuf", ">RMBE", ">Peer-RMBE", ">TX-Bytes", ">RX-Bytes", "IB-Dev", ">Link")
 	}
@@ -203,7 +251,7 @@ func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
 		if c.PID != 0 {
 			process = fmt.Sprintf("%s/%d", c.Command, c.PID)
 		}
-		cells := []any{c.State, output.Or(address(c.Local)), output.Or(address(c.Remote)), mode(c), lg, process}
+		cells := []any{c.State, output.Or(address(c.Local)), output.Or(address(c.Remote)), mode(c), lg, process, output.Or(reason(c))}
 		if wide {
 			cells = append(cells, c.UID, c.Inode)
 			if i := c.Info; i != nil {

@@ -15,6 +15,6 @@ func TestFlags(t *testing.T) {
 			"":        func(o *listOptions) bool { return o.Format == "table" },
 			"-o json": func(o *listOptions) bool { return o.Format == "json" },
 		},
-		Bad: []string{"-o xml", "extra", "--nope"},
+		Bad: []string{"-o xml", "--nope"},
 	}.Run(t)
 }

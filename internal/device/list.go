@@ -4,8 +4,10 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
@@ -35,18 +37,24 @@ type listOptions struct {
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
 	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [DEVICE...]",
 		Aliases: []string{"show"},
 		Short:   "List RoCE devices, one line a port",
-		Long: "List the RoCE devices that SMC-R can use, one line a port.\n\n" +
+		Long: "List the RoCE devices that SMC-R can use, one line a port, or those with these\n" +
+			"names or the names of their network devices.\n\n" +
 			"Crit tells that the loss of the device would break connections, because their\n" +
 			"link group has no other link. An asterisk before a PNET-ID tells that a user\n" +
 			"set it, not the hardware.",
-		Example: "  smcr device list\n  smcr device list --state inactive\n  smcr device list -o json",
-		Args:    cmdutil.NoArgs,
+		Example: "  smcr device list\n  smcr device list eth0\n  smcr device list --state inactive\n  smcr device list -o json",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.AddNames(cmd, "RoCE device", func(s string) (told, key string, err error) {
+		if s == "" {
+			err = errors.New("it is empty")
+		}
+		return strconv.Quote(s), s, err
+	}, f.CompleteIBDevs())
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only ports of this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only this RoCE `device`", f.CompleteIBDevs())
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only ports with this `pnetid`", f.CompletePNETIDs(false))
@@ -139,7 +147,16 @@ func toJSON(r nl.Row[nl.Device], netdev func(uint32) string) deviceJSON {
 
 func listRun(ctx context.Context, opts *listOptions) error {
 	return watch.List[nl.Device, deviceJSON]{
-		Read:   nl.Control.Devices,
+		Read: nl.Control.Devices,
+		Names: func(d *nl.Device) []string {
+			names := []string{d.Name}
+			for i := range d.Ports {
+				if d.Ports[i].Valid {
+					names = append(names, opts.NetDev(d.Ports[i].NetDev))
+				}
+			}
+			return names
+		},
 		Filter: watch.Keep(opts.keep),
 		JSON:   func(r nl.Row[nl.Device]) deviceJSON { return toJSON(r, opts.NetDev) },
 		Table:  func(rows []nl.Row[nl.Device], wide bool) *output.Table { return table(rows, wide, opts.NetDev) },

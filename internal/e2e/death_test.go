@@ -3,7 +3,11 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -222,4 +226,58 @@ func lastLine(s, sub string) string {
 		}
 	}
 	return last
+}
+
+// TestDiedStack: the log of a stack that was started on demand and died is kept,
+// and smcr info says where, before and after the next one starts.
+func TestDiedStack(t *testing.T) {
+	l := newLab(t)
+	l.wantWorks()
+	pids := l.stackPids(l.B)
+	if len(pids) != 1 {
+		t.Fatalf("stacks %v, want one", pids)
+	}
+	if err := unix.Kill(pids[0], unix.SIGABRT); err != nil {
+		t.Fatal(err)
+	}
+	if err := netnstest.Until(endTime, func() error {
+		if len(l.stackPids(l.B)) > 0 {
+			return errors.New("the stack runs")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	var said []byte
+	for _, form := range []string{"", "--output=table"} { // that of smc-tools, and ours
+		args := []string{"--backend", "user", "info"}
+		if form != "" {
+			args = append(args, form)
+		}
+		said, _ = l.B.Command(ctx, bin("smcr"), args...).CombinedOutput() // exit status 5
+		if !strings.Contains(string(said), " died: ") {
+			t.Errorf("smcr %q without a stack: %s", args, said)
+		}
+	}
+	name := regexp.MustCompile(`died: .* log (/run/smcr/\S+)`).FindSubmatch(said)
+	if name == nil {
+		t.Fatalf("smcr info without a stack: %s", said)
+	}
+	if b, err := os.ReadFile(string(name[1])); err != nil || !strings.Contains(string(b), "SIGABRT") {
+		t.Errorf("log %q, %v", b, err)
+	}
+	l.wantWorks()
+	out := l.smcr(l.B, "--backend", "user", "info", "--output", "table")
+	m := regexp.MustCompile(`One Before Died:\s.* log (/run/smcr/\S+)`).FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("smcr info with the next stack: %s", out)
+	}
+	if b, err := os.ReadFile(m[1]); err != nil || !strings.Contains(string(b), "SIGABRT") {
+		t.Errorf("log %q, %v", b, err)
+	}
+	if out := l.smcr(l.B, "--backend", "user", "info", "--output", "json"); !strings.Contains(out, m[1]) {
+		t.Errorf("smcr info --output json: %s", out)
+	}
 }

@@ -25,7 +25,7 @@ import (
 // binDir holds the programs under test; TestMain fills it once.
 var binDir string
 
-// bin returns the path of a built program: smcr, webserver, webclient, probe.
+// bin returns the path of a built program: smcr, webserver, webclient, probe, resets.
 func bin(name string) string { return filepath.Join(binDir, name) }
 
 // raceDetector builds the programs with it, for whoever hunts races; too slow
@@ -48,7 +48,7 @@ func testMain(m *testing.M) int {
 	}
 	if os.Geteuid() == 0 { // without root every test is skipped
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binDir,
-			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/e2e/probe")
+			"smcr/cmd/smcr", "smcr/examples/demo/webserver", "smcr/examples/demo/webclient", "smcr/internal/e2e/probe", "smcr/internal/e2e/resets", "smcr/internal/e2e/hostile")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if raceDetector {
 			cmd.Args = slices.Insert(cmd.Args, 2, "-race")
@@ -100,6 +100,7 @@ func (l *lab) stackLog(h *netnstest.Host) {
 	if err := unix.Stat(h.Path(), &st); err != nil {
 		return
 	}
+	defer os.Remove(fmt.Sprintf("/run/smcr/serve-%d.died.log", st.Ino))
 	name := fmt.Sprintf("/run/smcr/serve-%d.log", st.Ino)
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -47,6 +47,9 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 			r.blocks(text, true)
 			r.blocks(s.blocks, len(text) == 0)
 			for _, alias := range cmd.Aliases {
+				if len(alias) >= len(cmd.Name()) || strings.HasPrefix(alias, cmd.Name()) {
+					continue // the plural, or the like
+				}
 				fmt.Fprintf(&r, ".PP\n%s is short for %s.\n", bold(alias), bold(cmd.Name()))
 			}
 		case "COMMANDS":

@@ -36,7 +36,7 @@ func TestEIDs(t *testing.T) {
 		{"Version1", nl.SysInfo{Version: 1}, 0, []string{"SMC-R Features:   v1"}},
 	} {
 		var b strings.Builder
-		describe(&b, nl.Row[nl.SysInfo]{Stack: "user", Value: tt.info}, tt.eids, 1)
+		describe(&b, nl.Row[nl.SysInfo]{Stack: "user", Value: tt.info}, tt.eids, []string{"soft-eth0"})
 		var got []string
 		for line := range strings.Lines(b.String()) {
 			if strings.HasPrefix(line, "SMC-R") {
@@ -45,6 +45,24 @@ func TestEIDs(t *testing.T) {
 		}
 		if strings.Join(got, "\n") != strings.Join(tt.want, "\n") {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestUserStack checks that a stack in user space is described as what it is.
+func TestUserStack(t *testing.T) {
+	var b strings.Builder
+	s := nl.SysInfo{Version: 2, Release: 1, SMCRv2: true, Stack: "smcr", PID: 7, RoCEv1: true, RoCEv2: true, StateFile: "/run/smcr/state-1.yaml"}
+	describe(&b, nl.Row[nl.SysInfo]{Stack: "user", Value: s}, 1, []string{"soft-eth0", "soft-eth1"})
+	s.RoCEv2, s.StateFile, s.StateError = false, "", "read-only file system"
+	describe(&b, nl.Row[nl.SysInfo]{Stack: "user", Value: s}, 1, nil)
+	for _, want := range []string{
+		"SMC-D Features:   none: a stack in user space has no SMC-D\n", "RoCE Versions:    v1 v2\n", "RoCE Devices:     2: soft-eth0, soft-eth1\n",
+		"State:            /run/smcr/state-1.yaml until the next boot; for good: 'smcr export > /etc/smcr/smcr.yaml'\n",
+		"RoCE Versions:    v1\n", "RoCE Devices:     0\n", "State:            lasts only as long as the stack: read-only file system\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
 		}
 	}
 }

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/config"
 	"smcr/internal/output"
+	"smcr/internal/serve"
 	"smcr/internal/watch"
 	"smcr/nl"
 
@@ -30,7 +33,11 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
 		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
-			"user space: versions, features, and how many devices each has.",
+			"user space: versions, features, and the devices that each has. Where a stack that\n" +
+			"'smcr run' had started died, it says when, and where its log is.\n\n" +
+			"What commands change in the user-space stack lasts until the machine restarts,\n" +
+			"in the file that is shown as state. 'smcr export > " + config.DefaultPath + "' makes\n" +
+			"it permanent.",
 		Args: cmdutil.NoArgs,
 		RunE: cmdutil.RunE(opts, runF, run),
 	}
@@ -53,9 +60,45 @@ type infoJSON struct {
 	SMCRv2       bool   `json:"smcr_v2"`
 	UEIDs        int    `json:"ueids"`
 	RoCEDevices  int    `json:"roce_devices"`
+
+	// Of stacks in user space only.
+	RoCEVersions []string `json:"roce_versions,omitempty"`
+	StateFile    string   `json:"state_file,omitempty"`
+	StateError   string   `json:"state_error,omitempty"`
+	DiedLog      string   `json:"died_log,omitempty"`
+	Died         string   `json:"died,omitempty"`
 }
 
+// userStack is the row of the stack in user space.
+const userStack = "user"
+
 func run(ctx context.Context, opts *options) error {
+	// Where no stack runs any more, its log is all there is to be told.
+	told := false
+	err := show(ctx, opts, func() { told = true })
+	if !told {
+		NoteDied(opts.Factory)
+	}
+	return err
+}
+
+// NoteDied says on standard error, where the backend is or may be the stack in
+// user space, that the last one died, and where its log is.
+func NoteDied(f *cmdutil.Factory) {
+	if f.Backend != "auto" && f.Backend != userStack {
+		return
+	}
+	if d, ok := serve.LastDied(); ok {
+		fmt.Fprintf(f.IO.ErrOut, "smcr: a user-space stack of this network namespace died: %s\n", died(d))
+	}
+}
+
+func died(d serve.Died) string {
+	return fmt.Sprintf("%s, log %s", d.Last.Format(time.RFC3339), d.Log)
+}
+
+// show lists the stacks, and calls user when that in user space is one.
+func show(ctx context.Context, opts *options, user func()) error {
 	return watch.Show(ctx, &opts.ListOptions, func(ctx context.Context, m nl.Multi) (v watch.View[infoJSON], err error) {
 		infos, err := nl.Each(ctx, m, nl.Control.SysInfo)
 		if err != nil {
@@ -65,9 +108,9 @@ func run(ctx context.Context, opts *options) error {
 		if err != nil {
 			return v, err
 		}
-		count := map[string]int{}
+		names := map[string][]string{}
 		for _, d := range devices {
-			count[d.Stack]++
+			names[d.Stack] = append(names[d.Stack], d.Value.Name)
 		}
 		ueids, err := nl.All(ctx, m, nl.Control.UEIDs)
 		if err != nil && !errors.Is(err, nl.ErrNotSupported) {
@@ -79,10 +122,18 @@ func run(ctx context.Context, opts *options) error {
 		}
 		for _, r := range infos {
 			s := r.Value
-			v.Rows = append(v.Rows, infoJSON{
-				r.Stack, s.Stack, s.StackVersion, s.PID, s.UID, s.Version, s.Release, s.LocalHost, s.SEID,
-				s.ISMv2, s.SMCRv2, eids[r.Stack], count[r.Stack],
-			})
+			row := infoJSON{
+				Stack: r.Stack, Name: s.Stack, StackVersion: s.StackVersion, PID: s.PID, UID: s.UID, Version: s.Version, Release: s.Release,
+				LocalHost: s.LocalHost, SEID: s.SEID, ISMv2: s.ISMv2, SMCRv2: s.SMCRv2, UEIDs: eids[r.Stack], RoCEDevices: len(names[r.Stack]),
+				RoCEVersions: roceVersions(&s), StateFile: s.StateFile, StateError: s.StateError,
+			}
+			if r.Stack == userStack {
+				user()
+				if d, ok := serve.LastDied(); ok {
+					row.DiedLog, row.Died = d.Log, d.Last.Format(time.RFC3339)
+				}
+			}
+			v.Rows = append(v.Rows, row)
 		}
 		v.Text = func(w io.Writer) error {
 			var b strings.Builder
@@ -90,7 +141,10 @@ func run(ctx context.Context, opts *options) error {
 				if i > 0 {
 					b.WriteString("\n")
 				}
-				describe(&b, r, eids[r.Stack], count[r.Stack])
+				describe(&b, r, eids[r.Stack], names[r.Stack])
+				if j := v.Rows[i]; j.DiedLog != "" {
+					fmt.Fprintf(&b, "%-16s  %s, log %s\n", "One Before Died:", j.Died, j.DiedLog)
+				}
 			}
 			_, err := io.WriteString(w, b.String())
 			return err
@@ -99,7 +153,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 }
 
-func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids, devices int) {
+func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []string) {
 	s := r.Value
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
@@ -120,9 +174,36 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids, devices int) {
 	}
 	if s.Stack == "" {
 		line("SMC-D Features", "%s", features(s.Version >= 2))
+	} else {
+		line("SMC-D Features", "none: a stack in user space has no SMC-D")
 	}
 	line("SEID", "%s", output.Or(s.SEID))
-	line("RoCE Devices", "%d", devices)
+	if versions := roceVersions(&s); len(versions) > 0 {
+		line("RoCE Versions", "%s", strings.Join(versions, " "))
+	}
+	if len(devices) == 0 {
+		line("RoCE Devices", "0")
+	} else {
+		line("RoCE Devices", "%d: %s", len(devices), strings.Join(devices, ", "))
+	}
+	switch {
+	case s.StateFile != "":
+		line("State", "%s until the next boot; for good: 'smcr export > %s'", s.StateFile, config.DefaultPath)
+	case s.StateError != "":
+		line("State", "lasts only as long as the stack: %s", s.StateError)
+	}
+}
+
+// roceVersions returns the versions of RoCE that the devices of a stack in user
+// space speak; those of the kernel's are not known here.
+func roceVersions(s *nl.SysInfo) (versions []string) {
+	if s.RoCEv1 {
+		versions = append(versions, "v1")
+	}
+	if s.RoCEv2 {
+		versions = append(versions, "v2")
+	}
+	return versions
 }
 
 func features(v2 bool) string {

@@ -36,15 +36,19 @@ type listOptions struct {
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
 	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List links",
-		Long:    "List the links of all SMC-R link groups of this network namespace.",
-		Example: "  smcr link list -o wide\n  smcr link list --state activating,inactive --watch",
-		Args:    cmdutil.NoArgs,
+		Long: "List the links of all SMC-R link groups of this network namespace, or those with\n" +
+			"these IDs: a link's own (Link-UID), or that of a link group.",
+		Example: "  smcr link list -o wide\n  smcr link list 100\n  smcr link list --state activating,inactive --watch",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.AddNames(cmd, "link", func(s string) (told, key string, err error) {
+		id, err := cmdutil.LinkGroupID(s)
+		return id.String(), id.String(), err
+	}, f.CompleteLinkGroups())
 	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
@@ -79,6 +83,7 @@ type linkJSON struct {
 func listRun(ctx context.Context, opts *listOptions) error {
 	return watch.List[nl.Link, linkJSON]{
 		Read:   nl.Control.Links,
+		Names:  func(l *nl.Link) []string { return []string{l.UID.String(), l.LinkGroup.String()} },
 		Filter: watch.Keep(opts.keep),
 		JSON:   func(r nl.Row[nl.Link]) linkJSON { return toJSON(r, opts.NetDev) },
 		Table:  func(rows []nl.Row[nl.Link], wide bool) *output.Table { return table(rows, wide, opts.NetDev) },

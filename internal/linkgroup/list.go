@@ -39,19 +39,19 @@ type listOptions struct {
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
 	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List link groups",
-		Long: "List the SMC-R link groups of this network namespace.\n\n" +
+		Long: "List the SMC-R link groups of this network namespace, or those with these IDs.\n\n" +
 			"LG-Role is SERV on the side that accepted the first connection, else CLNT.\n" +
 			"LG-Type tells how the links cover the RNICs of both sides: SINGLE is one link,\n" +
 			"SYM two links that share no RNIC, ASYMP and ASYML two links that share the\n" +
 			"peer's or the local one.",
-		Example: "  smcr linkgroup list\n  smcr linkgroup list --role server --peer 10.1.0.0/16\n  smcr linkgroup list -o json --watch 5s",
-		Args:    cmdutil.NoArgs,
+		Example: "  smcr linkgroup list\n  smcr linkgroup list 100 -o json\n  smcr linkgroup list --role server --peer 10.1.0.0/16\n  smcr linkgroup list -o json --watch 5s",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
+	opts.AddNames(cmd, "link group", identifier, f.CompleteLinkGroups())
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddChoiceFilter(cmd, &opts.typ, "type", "only of this `type`", "NONE", "SINGLE", "SYM", "ASYMP", "ASYML")
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only with this `pnetid`", f.CompletePNETIDs(false))
@@ -59,6 +59,16 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only with a link over this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only with a link over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
+}
+
+// identifier reads the ID of a link group, or of one of its links, as smc-tools
+// does: they differ in the last two digits.
+func identifier(s string) (told, key string, err error) {
+	id, err := cmdutil.LinkGroupID(s)
+	if err != nil {
+		return "", "", err
+	}
+	return id.String(), (id &^ 0xff).String(), nil
 }
 
 // A groupJSON is a link group in JSON.
@@ -117,6 +127,7 @@ func toJSON(r nl.Row[nl.LinkGroup]) groupJSON {
 func listRun(ctx context.Context, opts *listOptions) error {
 	return watch.List[nl.LinkGroup, groupJSON]{
 		Read:   nl.Control.LinkGroups,
+		Names:  func(g *nl.LinkGroup) []string { return []string{(g.ID &^ 0xff).String()} },
 		Filter: opts.filter,
 		JSON:   toJSON,
 		Table:  table,

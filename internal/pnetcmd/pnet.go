@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"syscall"
 
 	"smcr/internal/cmdutil"
@@ -42,7 +43,7 @@ func newCmdAdd(f *cmdutil.Factory, runF func(*addOptions) error) *cobra.Command 
 		Use:     "add PNETID {-I NETDEV | -D IBDEV [-P PORT]}",
 		Short:   "Give a pnetid to a network device, a RoCE port, or both",
 		Example: "  smcr pnet add NET1 -I eth0\n  smcr pnet add NET1 -D mlx5_0 -P 2",
-		Args:    cmdutil.OneArg("pnetid"),
+		Args:    cmdutil.OneArg("PNETID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := pnetid(args[0])
 			if err != nil {
@@ -90,7 +91,7 @@ func addRun(ctx context.Context, opts *addOptions) error {
 	if e.IBDev == "" {
 		e.IBPort = 0
 	}
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.AddPNET(ctx, e)
 		switch {
 		case errors.Is(err, os.ErrExist):
@@ -127,7 +128,7 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 		Use:     "del PNETID",
 		Aliases: []string{"delete"},
 		Short:   "Remove a pnetid from all its devices",
-		Args:    cmdutil.OneArg("pnetid"),
+		Args:    cmdutil.OneArg("PNETID"),
 
 		ValidArgsFunction: f.CompletePNETIDs(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,7 +146,7 @@ func newCmdDel(f *cmdutil.Factory, runF func(*delOptions) error) *cobra.Command 
 }
 
 func delRun(ctx context.Context, opts *delOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemovePNET(ctx, opts.id)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "no pnetid %q: see 'smcr pnet list'", opts.id)
@@ -163,13 +164,16 @@ type listOptions struct {
 func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Command {
 	opts := &listOptions{ListOptions: watch.ListOptions{Factory: f}}
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [PNETID...]",
 		Aliases: []string{"show"},
 		Short:   "List the pnetids that users gave",
-		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
+	opts.AddNames(cmd, "pnetid", func(s string) (told, key string, err error) {
+		key, err = pnetid(s)
+		return strconv.Quote(key), key, err
+	}, f.CompletePNETIDs(false))
 	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only this `pnetid`", f.CompletePNETIDs(false))
 	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only of this network `device`", cmdutil.CompleteNetDevs)
 	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only of this RoCE `device`", f.CompleteIBDevs())
@@ -188,6 +192,7 @@ type entryJSON struct {
 func listRun(ctx context.Context, opts *listOptions) error {
 	return watch.List[nl.PNET, entryJSON]{
 		Read:   nl.Control.PNETs,
+		Names:  func(e *nl.PNET) []string { return []string{e.ID} },
 		Filter: watch.Keep(opts.keep),
 		JSON: func(r nl.Row[nl.PNET]) entryJSON {
 			return entryJSON{r.Stack, r.Value.ID, r.Value.NetDev, r.Value.IBDev, r.Value.IBPort}

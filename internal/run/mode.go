@@ -30,6 +30,7 @@ var errNoDevice = errors.New("the kernel's SMC has no RoCE or ISM device with an
 type carrier struct {
 	mode    string         // never ModeAuto
 	broker  *broker.Client // of ModeUser
+	started bool           // ModeUser: the stack, for this program
 	control *nl.Client     // of ModeKernel; nil if the kernel cannot be asked
 }
 
@@ -111,7 +112,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 	if !started && len(o.Serve) > 0 {
 		log.Warn("the stack runs already: --netdev and --assume-smc have no effect")
 	}
-	return &carrier{mode: ModeUser, broker: c}, nil
+	return &carrier{mode: ModeUser, broker: c, started: started}, nil
 }
 
 // sessionError says why there is no session with a stack.

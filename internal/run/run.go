@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 
 	"smcr/internal/cmdutil"
 	"smcr/userstack/launch"
@@ -60,6 +61,12 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"    tcp     nothing: the program runs as if started without smcr\n" +
 			"    auto    kernel if it has SMC and a device with an active port, else user\n" +
 			"            if possible, else tcp, and a line on standard error says why\n\n" +
+			"When the stack of mode user ends, its connections over SMC-R are reset. Servers and\n" +
+			"clients go on in plain TCP, also toward peers that announce SMC, until there is a\n" +
+			"stack again, which running programs then use, too. A 'smcr run' that had to start\n" +
+			"its stack starts another one, if there is none after a second; every other waits\n" +
+			"for the next 'smcr serve' or 'smcr run'. Sockets that listen already take part in\n" +
+			"a new stack from Linux 6.12 on.\n\n" +
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
 			"user it gets no io_uring unless --io-uring is given, whose connections are always\n" +
 			"TCP; in mode kernel the sockets that it makes through io_uring are TCP.",
@@ -92,7 +99,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	// What follows the program belongs to the program.
 	cmd.Flags().SetInterspersed(false)
 	fl := cmd.Flags()
-	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "tell at the end how many connections used SMC-R, and why each other did not")
+	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "tell at the end how many connections used SMC-R, and why each other did not, and\nmeanwhile of a user-space stack that ends and comes back")
 	fl.BoolVarP(&o.Debug, "debug", "d", false, "log what the launcher does")
 	fl.StringVar(&o.Mode, "mode", ModeAuto, "what carries the connections: auto, kernel, user or tcp")
 	fl.VarP((*bufferSize)(&o.Kernel.RcvBuf), "rcvbuf", "r", "kernel: receive buffer (RMB element) in bytes, or with suffix k or M")
@@ -131,8 +138,11 @@ func (o *Options) check(modes []string, serve bool) error {
 // program takes this one's place.
 func Run(ctx context.Context, o *Options) error {
 	level := slog.LevelWarn
-	if o.Debug {
+	switch {
+	case o.Debug:
 		level = slog.LevelDebug
+	case o.Verbose:
+		level = slog.LevelInfo
 	}
 	log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
 	// A program that is not there needs no stack.
@@ -152,6 +162,7 @@ func Run(ctx context.Context, o *Options) error {
 		cfg.Kernel = &o.Kernel
 	case ModeUser:
 		cfg.Broker = c.broker
+		cfg.Redial = newRedialer(strings.Join(o.Argv, " "), o.Serve, c.started, log).redial
 	}
 	log.Debug("starting the program", "mode", c.mode)
 	var before kernelCounters

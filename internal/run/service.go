@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,15 @@ import (
 // errStranger means that somebody other than root and this user answers at
 // the stack's address.
 var errStranger = errors.New("another user answers at the address of this network namespace's stack: not trusting it")
+
+// errEmbedded means that the stack at the address for commands serves no
+// launchers.
+var errEmbedded = errors.New("the stack of this network namespace is part of another program, see 'smcr info', and carries only its own connections: " +
+	"end that program, or have it serve its commands elsewhere (userstack.Stack.ServeControl)")
+
+// startWait is how long a stack that another process has just started may take
+// to serve launchers.
+const startWait = time.Second
 
 // session opens a session with the stack of this network namespace and
 // starts the stack if there is none.
@@ -35,6 +45,12 @@ func session(ctx context.Context, command string, serveArgs []string) (_ *broker
 	}
 	// Started by this process, or by another one a moment ago.
 	c, derr := dial(ctx, command)
+	for end := time.Now().Add(startWait); err != nil && derr != nil && absent(derr); c, derr = dial(ctx, command) {
+		if ctx.Err() != nil || time.Now().After(end) {
+			return nil, false, errEmbedded
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	return c, err == nil, derr
 }
 

@@ -11,6 +11,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/userstack"
+	"smcr/userstack/broker"
 	"smcr/userstack/engine"
 
 	"github.com/spf13/cobra"
@@ -30,16 +31,22 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"starts in this network namespace, and answer the other smcr commands. There is\n" +
 			"one stack in a network namespace: its programs share their link groups.\n\n" +
 			"'smcr run' starts it when there is none; such a stack ends when it was idle for\n" +
-			"a minute, and logs to /run/smcr. Started by hand it serves until SIGINT or\n" +
-			"SIGTERM, which end its link groups in order and reset the connections left.\n\n" +
+			"a minute, and logs to /run/smcr. The log goes with it; if it dies the log stays,\n" +
+			"and 'smcr info' says where. Started by hand it serves until SIGINT or SIGTERM,\n" +
+			"which end its link groups in order and reset the connections left.\n\n" +
 			"Where eBPF is not permitted, SMC cannot be announced in the TCP handshake. The\n" +
 			"stack says so once and then uses SMC-R only toward the peers of --assume-smc;\n" +
 			"these must have it configured likewise.\n\n" +
 			"At the start, and again on SIGHUP, it reads " + config.DefaultPath + " if there is\n" +
-			"one, or the file of --config; 'smcr apply' describes it. The stack then has what\n" +
-			"the file says and nothing else: pnetids set with 'smcr pnet' are gone unless they\n" +
-			"are in the file. Devices that are not in this network namespace are left out. A\n" +
-			"file with an error keeps the stack from starting; on SIGHUP it changes nothing.\n\n" +
+			"one, or the file of --config; 'smcr apply' describes it. Devices that are not in\n" +
+			"this network namespace are left out. A file with an error keeps the stack from\n" +
+			"starting; on SIGHUP it changes nothing.\n\n" +
+			"What commands change, such as 'smcr ueid add', lasts until the machine starts\n" +
+			"anew: it is kept in a file below /run/smcr and added to what the configuration\n" +
+			"file says when the next stack of this network namespace starts. A configuration\n" +
+			"file that has changed since, or is read again on SIGHUP, replaces all. For good:\n" +
+			"'smcr export > " + config.DefaultPath + "'. Where nothing can be kept, each change\n" +
+			"says so, and 'smcr info' too.\n\n" +
 			"SMC-R version 1 is spoken to everybody. Version 2, which works through routers\n" +
 			"too, is spoken with the peers that have an enterprise ID in common with this\n" +
 			"stack, see 'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) speaks version 2\n" +
@@ -48,6 +55,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"program has it, the stack says so once and goes on with version 1. With --roce v1\n" +
 			"there is no version 2 of either; with --roce v2 version 1 of SMC-R goes over RoCE\n" +
 			"version 2 as well, which the peer must have likewise.\n\n" +
+			"It serves every user of the host, each within limits, so that none of them can\n" +
+			"take it from the others; root may have all that the limit of open files leaves.\n" +
+			"What is beyond a limit stays TCP, or is refused, and who asked is told so.\n\n" +
 			"It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or root.",
 		Example: "  smcr serve\n  smcr serve --netdev eth0 --netdev eth1\n  smcr serve --assume-smc 10.1.0.0/16",
 		Args:    cmdutil.NoArgs,
@@ -61,6 +71,9 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: more than 0", o.GroupIdle)
+			}
+			if o.UserFDs < 0 || o.UserSessions <= 0 {
+				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: no less than 0, and more than 0", o.UserFDs, o.UserSessions)
 			}
 			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
 				return cmdutil.UsageError("--log-level %q: debug, info, warn or error", level)
@@ -89,6 +102,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.BoolVar(&o.NoEngine, "no-engine", false, "serve each socket by goroutines instead of one event loop, for comparison")
 	fl.DurationVar(&o.Spin, "spin", engine.DefaultSpin, "after activity look for more for this `time` before sleeping; 0 is not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
+	fl.IntVar(&o.UserFDs, "user-fds", 0, "most `descriptors` that one user other than root may take of this process, 4 for each connection; 0 is a part of the limit of open files")
+	fl.IntVar(&o.UserSessions, "user-sessions", broker.DefaultMaxSessions, "most programs, a `number`, that one user other than root may have under 'smcr run' at a time")
 	fl.StringVar(&level, "log-level", "info", "log from this `level` on: debug, info, warn, error")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {

@@ -4,8 +4,10 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -16,7 +18,6 @@ import (
 	"time"
 
 	"smcr/internal/config"
-	"smcr/nl"
 )
 
 // configTimeout bounds the application of a configuration file.
@@ -26,49 +27,99 @@ const configTimeout = 10 * time.Second
 // on SIGHUP.
 type configurator struct {
 	path string // "": config.DefaultPath, which need not exist
-	ctl  nl.Control
+	keep *keeper
 	log  *slog.Logger
 }
 
-// load applies the file. What the file leaves out becomes as after a start, so
-// that a reload leads to the same state as a restart. On error the stack is as
-// it was.
-func (c *configurator) load(ctx context.Context) error {
+// start applies the file, and what commands changed in an earlier stack. On
+// error the stack is as it was.
+func (c *configurator) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, configTimeout)
+	defer cancel()
+	c.keep.mu.Lock()
+	defer c.keep.mu.Unlock()
+	digest, _, err := c.load(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.keep.setBase(ctx, digest); err != nil {
+		return err
+	}
+	c.keep.restore(ctx, func(file *config.Config) (*config.Config, error) {
+		return c.usable(ctx, file, "state")
+	})
+	return nil
+}
+
+// reload applies the file, which replaces what commands have changed.
+func (c *configurator) reload(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, configTimeout)
+	defer cancel()
+	c.keep.mu.Lock()
+	defer c.keep.mu.Unlock()
+	digest, found, err := c.load(ctx)
+	if err != nil || !found {
+		return err
+	}
+	c.keep.forget()
+	return c.keep.setBase(ctx, digest)
+}
+
+// load applies the file and returns its digest, if there is one. What the file
+// leaves out becomes as after a start, so that a reload leads to the same state
+// as a restart.
+func (c *configurator) load(ctx context.Context) (digest string, found bool, err error) {
 	path := c.path
 	if path == "" {
 		path = config.DefaultPath
 	}
-	file, err := config.Load(path)
+	file, digest, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) && c.path == "" {
-		return nil
+		return "", false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, configTimeout)
-	defer cancel()
-	usable, skipped, err := file.Usable(ctx, c.ctl, func(name string) bool {
-		_, err := net.InterfaceByName(name)
-		return err == nil
-	})
+	usable, err := c.usable(ctx, file, path)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
-	for _, s := range skipped {
-		c.log.Warn("configuration: left out", "file", path, "what", s)
-	}
-	changes, err := usable.Complete().Apply(ctx, c.ctl)
+	changes, err := usable.Complete().Apply(ctx, c.keep.Control)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
 	for _, ch := range changes {
 		c.log.Info("configuration", "change", ch.String())
 	}
 	c.log.Info("configuration read", "file", path, "changes", len(changes))
-	return nil
+	return digest, true, nil
 }
 
-// reloadOnHangup calls load on each SIGHUP until stop, which waits for it.
+// readConfig returns a configuration file and the digest of its content.
+func readConfig(path string) (*config.Config, string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	file, err := config.Read(io.TeeReader(f, h))
+	return file, fmt.Sprintf("%x", h.Sum(nil)), err
+}
+
+// usable leaves out of a configuration what the stack cannot take, and logs it.
+func (c *configurator) usable(ctx context.Context, file *config.Config, from string) (*config.Config, error) {
+	usable, skipped, err := file.Usable(ctx, c.keep.Control, func(name string) bool {
+		_, err := net.InterfaceByName(name)
+		return err == nil
+	})
+	for _, s := range skipped {
+		c.log.Warn("configuration: left out", "file", from, "what", s)
+	}
+	return usable, err
+}
+
+// reloadOnHangup calls reload on each SIGHUP until stop, which waits for it.
 func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hangup := make(chan os.Signal, 1)
@@ -80,7 +131,7 @@ func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-hangup:
-				if err := c.load(ctx); err != nil {
+				if err := c.reload(ctx); err != nil {
 					c.log.Error("configuration not changed", "err", err)
 				}
 			}

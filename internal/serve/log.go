@@ -4,6 +4,7 @@ package serve
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,14 +12,17 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // logDir is where services that were started on demand log. The log of each
 // bears the inode number of its network namespace. It is removed when the
-// service ends in order and kept after a failure, until the next service of
-// the namespace, or one that starts when the namespace is gone.
+// service ends in order and kept after a failure. When the next service of the
+// namespace starts, the log of one that had served moves aside, and stays until
+// another one dies; that of one that never came up is overwritten. Both go when
+// a service starts anywhere and the namespace is gone.
 const logDir = "/run/smcr"
 
 // openLog opens the log of the service of this network namespace, or returns
@@ -33,15 +37,77 @@ func openLog(dir string) *os.File {
 	if err != nil {
 		return nil
 	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NOFOLLOW, 0o640)
-	if err != nil {
-		return nil
+	f, mine := openLocked(name)
+	if !mine {
+		return f
 	}
-	// The lock goes with the descriptor that the service inherits.
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+	if served(f) && os.Rename(name, diedName(name)) == nil {
+		_ = f.Close()
+		f, mine = openLocked(name)
+	}
+	if mine {
 		_ = f.Truncate(0)
 	}
 	return f
+}
+
+// openLocked opens a log, and locks it if no service has. The lock goes with the
+// descriptor that the service inherits. f is nil if it cannot be opened.
+func openLocked(name string) (f *os.File, locked bool) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR|unix.O_NOFOLLOW, 0o640)
+	if err != nil {
+		return nil, false
+	}
+	return f, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+}
+
+// servingMessage is what a service logs when it serves.
+const servingMessage = "serving"
+
+// served reports whether the log is of a service that came up, which says so
+// early.
+func served(f *os.File) bool {
+	b := make([]byte, 64<<10)
+	n, _ := f.ReadAt(b, 0)
+	return bytes.Contains(b[:n], []byte("msg="+servingMessage+" "))
+}
+
+// diedSuffix ends the name of the log of a service that died.
+const diedSuffix = ".died.log"
+
+// diedName returns where the log of a service goes that died.
+func diedName(name string) string { return strings.TrimSuffix(name, ".log") + diedSuffix }
+
+// Died is the log that a service left which did not end in order.
+type Died struct {
+	Log  string    // path
+	Last time.Time // of its last line
+}
+
+// LastDied returns the log of the last service of this network namespace that
+// was started on demand and died, if it is still there. One that died since may
+// be told to its user and to root only.
+func LastDied() (Died, bool) { return lastDied(logDir) }
+
+func lastDied(dir string) (Died, bool) {
+	name, err := logName(dir)
+	if err != nil {
+		return Died{}, false
+	}
+	// The log of a service that died and has no successor yet.
+	if f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+		defer f.Close()
+		st, err := f.Stat()
+		if err == nil && unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil && served(f) {
+			return Died{name, st.ModTime()}, true
+		}
+	}
+	name = diedName(name)
+	st, err := os.Lstat(name)
+	if err != nil || !st.Mode().IsRegular() {
+		return Died{}, false
+	}
+	return Died{name, st.ModTime()}, true
 }
 
 // logName returns the path of the log of the calling thread's network
@@ -57,7 +123,10 @@ func logName(dir string) (string, error) {
 // logNamespace returns the network namespace that a log's name tells of.
 func logNamespace(name string) (ino uint64, ok bool) {
 	digits, pre := strings.CutPrefix(name, "serve-")
-	digits, post := strings.CutSuffix(digits, ".log")
+	digits, post := strings.CutSuffix(digits, diedSuffix)
+	if !post {
+		digits, post = strings.CutSuffix(digits, ".log")
+	}
 	ino, err := strconv.ParseUint(digits, 10, 64)
 	return ino, pre && post && err == nil
 }
@@ -125,7 +194,7 @@ func namespaces() (map[uint64]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range procs {
+	for _, name := range append(procs, "/proc/thread-self/ns/net") {
 		link, err := os.Readlink(name)
 		if err != nil {
 			continue // it has ended, or is none of ours to look at

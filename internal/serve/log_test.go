@@ -17,7 +17,7 @@ import (
 
 func TestNames(t *testing.T) {
 	for in, want := range map[string]uint64{
-		"serve-4026531840.log": 4026531840, "serve-.log": 0, "serve-1.log.gz": 0, "serve-1": 0,
+		"serve-4026531840.log": 4026531840, "serve-4026531840.died.log": 4026531840, "serve-.died.log": 0, "serve-.log": 0, "serve-1.log.gz": 0, "serve-1": 0,
 		"1.log": 0, "serve--1.log": 0, "serve-99999999999999999999.log": 0, "serve-0x1.log": 0, "": 0,
 	} {
 		if got, ok := logNamespace(in); got != want && ok || ok != (want != 0) {

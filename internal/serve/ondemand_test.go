@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -139,6 +140,9 @@ func TestStartOnDemand(t *testing.T) {
 				if exists(log) {
 					t.Error("the log is left")
 				}
+				if d, ok := LastDied(); ok {
+					t.Errorf("of a service that ended in order: %+v", d)
+				}
 			})
 		})
 	}
@@ -156,16 +160,50 @@ func TestStartOnDemand(t *testing.T) {
 	})
 	t.Run("killed", func(t *testing.T) {
 		inNamespace(t, func(t *testing.T, log string) {
+			// A process that keeps the namespace in sight of other services.
+			keeper := exec.Command("sleep", "60")
+			if err := keeper.Start(); err != nil {
+				t.Error(err)
+				return
+			}
+			defer keeper.Wait() //nolint:errcheck // it was killed
+			defer keeper.Process.Kill()
 			end(t, start(t), unix.SIGKILL)
 			if b, err := os.ReadFile(log); err != nil || len(b) == 0 {
 				t.Errorf("log: %q, %v", b, err)
 			}
-			// The next one begins anew.
+			if d, ok := LastDied(); !ok || d.Log != log || d.Last.IsZero() {
+				t.Errorf("of a service that died: %+v, %v", d, ok)
+			}
+			before, err := os.ReadFile(log)
+			if err != nil {
+				t.Error(err)
+			}
+			// The next one begins anew, and the log of this one is kept.
 			pid := start(t)
+			kept := diedName(log)
+			defer os.Remove(kept)
+			if d, ok := LastDied(); !ok || d.Log != kept {
+				t.Errorf("of a service that died before another one: %+v, %v", d, ok)
+			}
+			if b, err := os.ReadFile(kept); err != nil || string(b) != string(before) {
+				t.Errorf("kept log: %q, %v; it was %q", b, err, before)
+			}
 			if b, err := os.ReadFile(log); err != nil || strings.Count(string(b), "serving") != 1 {
 				t.Errorf("log: %q, %v", b, err)
 			}
 			end(t, pid, unix.SIGTERM)
+			if !exists(kept) || exists(log) {
+				t.Error("after an orderly end the log of the one that died is to be left, and no other")
+			}
+			// One that does not come up says nothing of interest later.
+			if err := StartOnDemand(context.Background(), "--netdev", "nonesuch0"); err == nil {
+				t.Error("started on a netdev that does not exist")
+			}
+			end(t, start(t), unix.SIGTERM)
+			if b, err := os.ReadFile(kept); err != nil || string(b) != string(before) {
+				t.Errorf("kept log: %q, %v; it was %q", b, err, before)
+			}
 		})
 	})
 	t.Run("second", func(t *testing.T) {

@@ -42,7 +42,9 @@ type Options struct {
 	// engine looks for more to do before it sleeps.
 	NoEngine bool
 	Spin     time.Duration
-	LogLevel slog.Level
+	// UserFDs and UserSessions are those of service.Config.
+	UserFDs, UserSessions int
+	LogLevel              slog.Level
 	// Config is the configuration file. Empty means that of the host, which
 	// need not exist.
 	Config string
@@ -75,6 +77,9 @@ func run(ctx context.Context, o *Options) error {
 	if err := permitted(); err != nil {
 		return err
 	}
+	if err := raiseOpenFiles(); err != nil {
+		cfg.Log.Warn("the limit of open files stays as it is", "err", err)
+	}
 	s, err := service.New(cfg)
 	if err != nil {
 		if cfg.Engine != nil {
@@ -82,19 +87,22 @@ func run(ctx context.Context, o *Options) error {
 		}
 		return err
 	}
-	conf := &configurator{path: o.Config, ctl: s.Stack().Control(), log: cfg.Log}
+	keep := newKeeper(s.Stack().Control(), logDir, cfg.Log)
+	keep.v1, keep.v2 = o.RoCE != "v2", o.RoCE != "v1"
+	s.SetControl(keep)
+	conf := &configurator{path: o.Config, keep: keep, log: cfg.Log}
 	// Signals count from before the start is reported: whoever sends SIGHUP
 	// early must not end the stack, and SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer conf.reloadOnHangup(ctx)()
-	if err := conf.load(ctx); err != nil {
+	if err := conf.start(ctx); err != nil {
 		// With its context ended Run takes the stack down at once.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		return errors.Join(err, s.Run(ended))
 	}
-	cfg.Log.Info("serving", "pid", os.Getpid())
+	cfg.Log.Info(servingMessage, "pid", os.Getpid())
 	if o.OnDemand {
 		reportStart(nil)
 		o.OnDemand = false // said
@@ -128,7 +136,7 @@ func (o *Options) config() (service.Config, error) {
 		opts = append(opts, softroce.WithPoller(loop), softroce.WithWriteOnly())
 	}
 	return service.Config{
-		Log: log, Engine: loop, IdleTimeout: o.IdleTimeout,
+		Log: log, Engine: loop, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
@@ -137,6 +145,20 @@ func (o *Options) config() (service.Config, error) {
 			NoVersion2: o.RoCE == "v1",
 		},
 	}, nil
+}
+
+// raiseOpenFiles raises the soft limit of open files to the hard one, by which the
+// limits of users go.
+func raiseOpenFiles() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	if l.Cur == l.Max {
+		return nil
+	}
+	l.Cur = l.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }
 
 // permitted fails early, before anything is changed, where packet sockets

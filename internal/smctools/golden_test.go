@@ -90,10 +90,12 @@ var leftOut = map[string]string{
 }
 
 // onlyStrict are the command lines of smcr that mean something else to us unless
-// SMCR_COMPAT=strict: nothing, --help, --version, an unknown word, seid.
+// SMCR_COMPAT=strict: nothing, --help, --version, an unknown word, also behind an
+// object, seid.
 var onlyStrict = map[string]bool{
 	"p0nomod-011": true, "p0nomod-013": true,
 	"p3live-001": true, "p3live-004": true, "p3live-006": true, "p3live-074": true,
+	"p3live-011": true, "p3live-022": true, "p3live-034": true, "p3live-064": true, "p3live-068": true,
 	"p3live-070": true, "p3live-071": true, "p3live-072": true, "p3live-073": true,
 }
 

@@ -26,7 +26,9 @@ var commandWords = []string{"show", "link-show", "all", "ibdev", "netdev", "rese
 //   - the first word is theirs when it abbreviates one of their objects and is
 //     not the name of a command that only we have, as link is; seid, which the
 //     smcr of smc-tools refuses, is ours;
-//   - after the object, one of our verbs or a flag makes the line ours.
+//   - after the object, one of our verbs or a flag makes the line ours, and so
+//     does a word that smc-tools does not know: our grammar says what is wrong
+//     with it, where theirs prints a usage, or an empty list.
 //
 // The function ours returns the name of the command of our own that words lead
 // to, which may be aliases, or "".
@@ -70,5 +72,8 @@ func IsLegacy(args []string, ours func(words ...string) string) bool {
 		// The next word is an enterprise ID, whatever it begins with.
 		return rest[1] != "--help" && rest[1] != "-h"
 	}
-	return !slices.ContainsFunc(rest, func(word string) bool { return strings.HasPrefix(word, "-") })
+	if slices.ContainsFunc(rest, func(word string) bool { return strings.HasPrefix(word, "-") }) {
+		return false
+	}
+	return smcrd.Knows(object, rest)
 }

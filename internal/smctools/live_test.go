@@ -93,7 +93,8 @@ func TestLive(t *testing.T) {
 		// To itself no SMC-R connection goes.
 		s.prints(`Checking active link:    eth0
   Live test \(SMC-D and SMC-R, EXPERIMENTAL\)
-     Failed  \(TCP fallback\), no reason is known
+     Failed  \(TCP fallback\), reasons:
+          Client:        0x030e0000   no route to the peer's RNIC
 
 `, s.A, "smc_chk", "-l", "eth0")
 		s.prints(`.*SMC-D not configured\n\n`, s.A, "smc_chk", "-s", "eth0")
@@ -124,7 +125,7 @@ func TestLive(t *testing.T) {
 		s.prints(`LG-ID    : [0-9a-f]{8}\nLG-Role  : CLNT\n.*#Conns   : 1\nSndbuf   : \d+ B\nRMB      : \d+ B\n`, s.A, "smcr", "-d", "linkgroup", "show")
 		s.prints(`LG-ID .*\n[0-9a-f]{8} CLNT     SINGLE   eth0            LINK_ACTIVE          1  \n`, s.A, "smcr", "linkgroup", "link-show")
 		s.prints(`Net-Dev .*\neth0 .* 1    ACTIVE  0              .{3}       1   {17}\n`, s.A, "smcr", "device")
-		s.prints(`Kernel Capabilities\n.*RoCE:             n/a\n`, s.A, "smcr", "info")
+		s.prints(`Kernel Capabilities\n.*RoCE:             v1 v2\n`, s.A, "smcr", "info")
 		s.prints(``, s.A, "smcd", "linkgroup")
 		s.prints(``, s.A, "smcd", "device")
 		s.prints(`\nsmcss utility.*SMC-R Connections Summary.*`, s.A, "smc_dbg")

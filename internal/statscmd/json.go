@@ -17,6 +17,7 @@ type statsJSON struct {
 	SMCD            techJSON      `json:"smcd"`
 	HandshakeErrors sidesJSON     `json:"handshake_errors"`
 	Fallbacks       fallbacksJSON `json:"fallbacks"`
+	Panics          *uint64       `json:"panics,omitempty"` // not of a kernel
 }
 
 type sidesJSON struct {
@@ -83,6 +84,9 @@ func toJSON(r nl.Row[snapshot]) statsJSON {
 		Stack: r.Stack, SMCR: techToJSON(&s.SMCR), SMCD: techToJSON(&s.SMCD),
 		HandshakeErrors: sidesJSON{s.ClientHandshakeErrors, s.ServerHandshakeErrors},
 		Fallbacks:       fallbacksJSON{Client: f.ClientTotal, Server: f.ServerTotal, Reasons: []fallbackJSON{}},
+	}
+	if r.Stack != "kernel" {
+		j.Panics = &s.Panics
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, fallbackJSON{

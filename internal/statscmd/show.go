@@ -24,13 +24,14 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 		Use:   "stats",
 		Short: "Counters of SMC-R",
 	})
-	cmd.AddCommand(newCmdShow(f, nil))
+	cmd.AddCommand(newCmdShow(f, nil), newCmdReset(f))
 	return cmd
 }
 
 type showOptions struct {
 	watch.ListOptions
-	details bool
+	details  bool
+	absolute bool
 }
 
 func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Command {
@@ -38,14 +39,16 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 	cmd := &cobra.Command{
 		Use:     "show",
 		Aliases: []string{"list"},
-		Short:   "Show the counters since the stack was started",
-		Long: "Show the SMC-R counters of this network namespace since the stack was started:\n" +
-			"connections, those that became plain TCP and why, requests and buffers by size.",
+		Short:   "Show the counters since the stack was started, or since a reset",
+		Long: "Show the SMC-R counters of this network namespace: connections, those that\n" +
+			"became plain TCP and why, requests and buffers by size. They count since the\n" +
+			"stack was started, or since this user's last 'smcr stats reset'.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, showRun),
 	}
 	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "also by side, version and reason")
+	cmd.Flags().BoolVarP(&opts.absolute, "absolute", "a", false, "since the stack was started, whatever was reset")
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }
@@ -70,6 +73,11 @@ func showRun(ctx context.Context, opts *showOptions) error {
 		rows, err := nl.Each(ctx, m, read)
 		if err != nil {
 			return v, err
+		}
+		if !opts.absolute {
+			if err := sinceReset(opts.Factory, rows); err != nil {
+				return v, err
+			}
 		}
 		for _, r := range rows {
 			v.Rows = append(v.Rows, toJSON(r))
@@ -133,6 +141,9 @@ func (r report) print(s *snapshot) {
 		r.number("  v2", t.ClientV2+t.ServerV2, "")
 	}
 	r.sides("Handshake errors", s.stats.ClientHandshakeErrors, s.stats.ServerHandshakeErrors)
+	if s.stats.Panics > 0 { // not of a kernel
+		r.number("Panics survived", s.stats.Panics, "")
+	}
 	avg := 0.0
 	if conns > 0 {
 		avg = float64(t.RXCalls+t.TXCalls) / float64(conns)

@@ -5,13 +5,10 @@ package ueid
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"syscall"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/output"
-	"smcr/internal/watch"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -26,32 +23,12 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 			"32 characters out of A-Z, 0-9, '.' and '-'. A stack holds four at most.",
 	})
 	cmd.AddCommand(
-		watch.Command(f, "list", "show", "List the user-defined enterprise IDs", read),
+		newCmdList(f),
 		newCmdAdd(f),
 		newCmdDel(f),
 		f.Action("flush", "Remove all user-defined enterprise IDs", nl.Control.FlushUEID),
 	)
 	return cmd
-}
-
-// An eidJSON is an enterprise ID in JSON.
-type eidJSON struct {
-	Stack string `json:"stack"`
-	UEID  string `json:"ueid"`
-}
-
-func read(ctx context.Context, m nl.Multi) (v watch.View[eidJSON], err error) {
-	rows, err := nl.All(ctx, m, nl.Control.UEIDs)
-	if err != nil {
-		return v, err
-	}
-	t := output.NewTable("UEID", "Stack")
-	for _, r := range rows {
-		v.Rows = append(v.Rows, eidJSON{r.Stack, r.Value})
-		t.Add(r.Value, r.Stack)
-	}
-	v.Text = func(w io.Writer) error { return t.Print(w) }
-	return v, nil
 }
 
 func newCmdAdd(f *cmdutil.Factory) *cobra.Command {
@@ -77,7 +54,7 @@ func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, shor
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Args:  cmdutil.OneArg("enterprise ID"),
+		Args:  cmdutil.OneArg("EID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var invalid *nl.EIDError
 			if err := nl.CheckEID(args[0]); errors.As(err, &invalid) {
@@ -93,7 +70,7 @@ func newCmdChange(f *cmdutil.Factory, runF func(*changeOptions) error, use, shor
 }
 
 func addRun(ctx context.Context, opts *changeOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.AddUEID(ctx, opts.eid)
 		switch {
 		case errors.Is(err, os.ErrExist):
@@ -106,7 +83,7 @@ func addRun(ctx context.Context, opts *changeOptions) error {
 }
 
 func delRun(ctx context.Context, opts *changeOptions) error {
-	return opts.WithOne(ctx, func(ctx context.Context, c nl.Control) error {
+	return opts.Change(ctx, func(ctx context.Context, c nl.Control) error {
 		err := c.RemoveUEID(ctx, opts.eid)
 		if errors.Is(err, os.ErrNotExist) {
 			return cmdutil.Say(err, "no enterprise ID %q: see 'smcr ueid list'", opts.eid)

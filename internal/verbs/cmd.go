@@ -84,7 +84,7 @@ func (c *common) take(args []string) error {
 // oneHost takes at most one argument.
 func oneHost(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return cmdutil.UsageError("%s: one host, please: %q is too much", cmd.CommandPath(), args[1])
+		return cmdutil.CommandError(cmd, "expected one HOST, unexpected argument %q", args[1])
 	}
 	return nil
 }

@@ -20,6 +20,8 @@ type ListOptions struct {
 	Format string
 	// Watch says whether to show the list again and again.
 	Watch Options
+	// Names are the rows to list, for commands with AddNames.
+	Names Names
 }
 
 // AddFlags adds --output with these formats, the first being the default, and
@@ -33,6 +35,8 @@ func (o *ListOptions) AddFlags(cmd *cobra.Command, formats ...string) {
 type List[R, J any] struct {
 	// Read asks one stack.
 	Read func(nl.Control, context.Context) ([]R, error)
+	// Names returns what names a row, for commands with AddNames.
+	Names func(*R) []string
 	// Filter leaves the rows that were asked for. It may change them in place.
 	Filter func(context.Context, nl.Multi, []nl.Row[R]) ([]nl.Row[R], error)
 	// JSON returns a row as it is in JSON.
@@ -46,6 +50,9 @@ func (l List[R, J]) Show(ctx context.Context, o *ListOptions) error {
 	return Show(ctx, o, func(ctx context.Context, m nl.Multi) (v View[J], err error) {
 		rows, err := nl.All(ctx, m, l.Read)
 		if err != nil {
+			return v, err
+		}
+		if rows, err = keepNamed(&o.Names, rows, l.Names); err != nil {
 			return v, err
 		}
 		if rows, err = l.Filter(ctx, m, rows); err != nil {

@@ -54,6 +54,9 @@ func (o *Options) AddFlag(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("watch", cobra.FixedCompletions([]string{"1s", "2s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// IsInterval reports whether a word is a value of --watch.
+func IsInterval(s string) bool { return new(interval).Set(s) == nil }
+
 // interval is the flag value: a duration, or a number of seconds.
 type interval Options
 

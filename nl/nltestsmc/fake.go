@@ -65,6 +65,13 @@ func (f *Fake) SetError(err error) {
 	f.err = err
 }
 
+// SetStats changes the counters.
+func (f *Fake) SetStats(change func(*nl.Stats, *nl.Fallbacks)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.state.Stats, &f.state.Fallbacks)
+}
+
 // Closed reports whether Close was called.
 func (f *Fake) Closed() bool {
 	f.mu.Lock()
@@ -263,7 +270,7 @@ func SampleState() State {
 	return State{
 		SysInfo: nl.SysInfo{
 			Version: 2, Release: 1, SMCRv2: true, LocalHost: "host-a",
-			Stack: "smcr", StackVersion: "0.1.0", PID: 4711, UID: 0,
+			Stack: "smcr", StackVersion: "0.1.0", PID: 4711, UID: 0, RoCEv1: true, RoCEv2: true, StateFile: "/run/smcr/state-1.yaml",
 		},
 		LinkGroups: []nl.LinkGroup{
 			{

@@ -80,10 +80,22 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	if err := cl.t.c.SetReadDeadline(deadline); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	if err := cl.t.send(&Message{Type: TypeHello, Size: Version, Text: clip(command)}, -1); err != nil {
-		return err
+	// A service that is short of something answers before it reads, and closes.
+	// The close comes first, once.
+	serr := cl.t.send(&Message{Type: TypeHello, Size: Version, Text: clip(command)}, -1)
+	if serr != nil && !closedFirst(serr) {
+		return serr
 	}
 	m, d, err := cl.t.receive()
+	if closedFirst(err) {
+		closed := err
+		if m, d, err = cl.t.receive(); errors.Is(err, io.EOF) {
+			err = closed
+		}
+	}
+	if err != nil && serr != nil {
+		err = serr
+	}
 	if d != nil {
 		_ = d.Close()
 	}
@@ -101,6 +113,12 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 		return fmt.Errorf("broker: %w", err)
 	}
 	return nil
+}
+
+// closedFirst tells whether err is that of a socket whose other end was closed,
+// behind which there may be something to read.
+func closedFirst(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // Done is closed when the session is over.
@@ -297,7 +315,9 @@ type EventKind uint8
 
 // Kinds of event; the protocol in the package's description gives the order.
 const (
-	// EventNotCandidate: the connection is native; Text tells why.
+	// EventNotCandidate: the connection is native; Text tells why. With an Errno
+	// the service has not looked at it: if it was accepted, and the peer announced
+	// SMC, it is of no use.
 	EventNotCandidate EventKind = iota + 1
 	// EventFailed: the connection could not be made; Errno, Text.
 	EventFailed

@@ -41,7 +41,9 @@ type Conn struct {
 	passed  chan struct{} // answers to PassMark
 	deaf    atomic.Bool   // the launcher did not answer one
 	accept  bool
-	owed    atomic.Bool // the launcher was asked for the pair, which has not come
+	owed    atomic.Bool  // the launcher was asked for the pair, which has not come
+	came    atomic.Bool  // the pair came, or was lost on its way
+	taken   atomic.Int32 // of the quota
 	data    atomic.Value
 	closed  atomic.Pointer[string]
 }
@@ -232,6 +234,7 @@ func (c *Conn) end() {
 		}
 		break
 	}
+	c.ss.s.Quota.Give(c.ss.l.UID, int(c.taken.Swap(0)))
 	m := Message{Type: TypeClosed, Conn: c.id}
 	if c.owed.Load() {
 		// The pair may be under way, and in it what the program takes for sent.

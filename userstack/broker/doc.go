@@ -61,6 +61,15 @@
 // failed, or Closed says that the service had given up before. A service that
 // ends a session marks the ends that were still under way.
 //
+// # Limits
+//
+// Any user may be at the other end of a session. A Server limits the sessions of
+// each, and by its Quota the descriptors that come with messages: a Welcome with an
+// Errno refuses the session, a NotCandidate with the reason the connection. A
+// message whose descriptor was lost (MSG_CTRUNC) is refused likewise, and the
+// session goes on. A NotCandidate with an Errno says that the service has not
+// looked at an accepted connection, whose peer may be waiting for CLC messages.
+//
 // A Client, a Server and a Conn are safe for concurrent use. No privileges
 // are needed by this package; the service's handler has its own needs.
 package broker

@@ -68,7 +68,8 @@ const (
 	TypeWelcome Type = iota + 52
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
-	// TypeNotCandidate tells that the connection stays native; Text is why.
+	// TypeNotCandidate tells that the connection stays native; Text is why. With
+	// an Errno the service has not looked at it.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/guard"
+	"smcr/quota"
 )
 
 // Causes of the end of a Conn's context (context.Cause) other than the
@@ -98,8 +101,32 @@ type Server struct {
 	Authorize func(*Launcher) error
 	// Opened and Ended, if set, are told of each session's begin and end.
 	Opened, Ended func(*Launcher)
+	// Quota is what users may take of this process's descriptors. Nil is no limit.
+	Quota *quota.Budget
+	// MaxSessions bounds the sessions of each user but root. Zero is
+	// DefaultMaxSessions.
+	MaxSessions int
 	// Log receives what goes wrong. Nil discards.
 	Log *slog.Logger
+	// Guard is told of panics, each of which ends one connection or one session.
+	// Nil means Log alone.
+	Guard *guard.Guard
+
+	once      sync.Once
+	warnings  *quota.Log
+	declining chan struct{} // a place for each connection that is being declined
+
+	mu       sync.Mutex
+	sessions map[uint32]int // by user
+}
+
+// guarded calls f; an error is that f panicked.
+func (s *Server) guarded(what string, f func()) error {
+	g := s.Guard
+	if g == nil {
+		g = &guard.Guard{Log: s.log()}
+	}
+	return g.Do(what, f)
 }
 
 func (s *Server) log() *slog.Logger {
@@ -110,7 +137,8 @@ func (s *Server) log() *slog.Logger {
 }
 
 // Serve accepts launchers on l (of network "unixpacket") until ctx ends or l
-// fails, then waits for all sessions. It closes l.
+// is closed, then waits for all sessions. It closes l. Whatever else keeps it
+// from accepting, such as a lack of descriptors, passes.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -119,31 +147,44 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	defer l.Close()
-	for {
-		c, err := l.AcceptUnix()
+	s.prepare()
+	err := quota.Accept(ctx, l.AcceptUnix, func(c *net.UnixConn) {
+		// At once: a connection that is refused must not wait its turn, and
+		// others with it, each with a descriptor.
+		launcher, err := s.admit(c)
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("broker: accept: %w", err)
+			s.warnings.Warn("launcher refused", "err", err)
+			return
 		}
 		wg.Go(func() {
-			if err := s.ServeConn(ctx, c); err != nil && ctx.Err() == nil {
-				s.log().Warn("launcher session failed", "err", err)
+			var err error
+			if s.guarded("a launcher's session", func() { err = s.serveConn(ctx, c, launcher) }) == nil && err != nil && ctx.Err() == nil {
+				s.warnings.Warn("launcher session failed", "uid", launcher.UID, "err", err)
 			}
 		})
+	}, s.warnings)
+	if err != nil {
+		return fmt.Errorf("broker: %w", err)
 	}
+	return nil
 }
 
 // ServeConn serves one launcher until it goes or ctx ends, then waits for the
 // session's handlers. It closes c. The end of a launcher is no error.
 func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
-	defer c.Close()
-	t := newTransport(c)
-	l, err := peer(c)
+	s.prepare()
+	l, err := s.admit(c)
 	if err != nil {
 		return err
 	}
+	return s.serveConn(ctx, c, l)
+}
+
+// serveConn is ServeConn for a launcher that was admitted.
+func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) error {
+	defer s.leave(l.UID)
+	defer c.Close()
+	t := newTransport(c)
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
@@ -182,8 +223,7 @@ func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 	if s.Ended != nil {
 		defer s.Ended(l)
 	}
-	ss := &session{s: s, t: t, l: l, conns: make(map[uint64]*Conn)}
-	return ss.run(ctx)
+	return newSession(s, t, l).run(ctx)
 }
 
 // session is one launcher's.
@@ -192,9 +232,16 @@ type session struct {
 	t *transport
 	l *Launcher
 
+	requests chan struct{} // a place for each Listen, SetOption and GetOption in progress
+
 	wg    sync.WaitGroup
 	mu    sync.Mutex
 	conns map[uint64]*Conn
+}
+
+func newSession(s *Server, t *transport, l *Launcher) *session {
+	s.prepare()
+	return &session{s: s, t: t, l: l, requests: make(chan struct{}, maxRequests), conns: make(map[uint64]*Conn)}
 }
 
 func (ss *session) run(ctx context.Context) error {
@@ -214,6 +261,13 @@ func (ss *session) run(ctx context.Context) error {
 			return nil
 		case err == nil:
 			err = ss.handle(ctx, m, d)
+		case errors.Is(err, errLost):
+			if ss.t.ended.Load() {
+				return nil
+			}
+			ss.s.warnings.Warn("a descriptor of a launcher was lost", "uid", ss.l.UID, "launcher", ss.l.PID, "message", m.Type)
+			ss.lost(m)
+			err = nil
 		}
 		if err != nil {
 			return fmt.Errorf("broker: launcher %d: %w", ss.l.PID, err)
@@ -227,7 +281,7 @@ func (ss *session) drain() {
 	ss.t.shut()
 	for {
 		m, d, err := ss.t.receive()
-		if err != nil && !errors.Is(err, ErrMalformed) {
+		if err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errLost) {
 			return
 		}
 		discard(m, d)
@@ -250,13 +304,13 @@ func discard(m Message, d *Descriptor) {
 func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	switch m.Type {
 	case TypeListen:
-		ss.wg.Go(func() {
-			defer d.Close()
-			ss.result(m.Seq, nil, ss.s.Handler.Listen(ctx, ss.l, d))
-		})
+		ss.listen(ctx, m, d)
 		return nil
 	case TypeConnect, TypeAccept:
 		return ss.open(ctx, m, d)
+	case TypeSetOption, TypeGetOption:
+		ss.option(m)
+		return nil
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -264,13 +318,16 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	if c == nil {
 		// It ended while the message was under way.
 		discard(m, d)
-		if m.Type == TypeSetOption || m.Type == TypeGetOption {
-			ss.wg.Go(func() { ss.result(m.Seq, nil, syscall.ENOTCONN) })
-		}
 		return nil
 	}
 	switch m.Type {
 	case TypeProceed, TypeAttach, TypeRelease, TypeBrokenDone:
+		// The descriptors of a connection are counted: a pair comes when it was
+		// asked for, and once.
+		if m.Type == TypeAttach && (!c.owed.Load() || c.came.Swap(true)) {
+			discard(m, d)
+			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
+		}
 		// Under the lock, so that Conn.end cannot miss a descriptor.
 		select {
 		case c.answers <- answer{m.Type, d}:
@@ -286,19 +343,57 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 		}
 	case TypeCancel:
 		c.cancel(ErrCanceled)
-	case TypeSetOption:
-		ss.wg.Go(func() {
-			ss.result(m.Seq, nil, ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value))
-		})
-	case TypeGetOption:
-		ss.wg.Go(func() {
-			v, err := ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
-			ss.result(m.Seq, v, err)
-		})
 	default:
 		return fmt.Errorf("%w: %v from a launcher", ErrMalformed, m.Type)
 	}
 	return nil
+}
+
+// listen has the handler mark a socket, which is d.
+func (ss *session) listen(ctx context.Context, m Message, d *Descriptor) {
+	if err := ss.s.Quota.Take(ss.l.UID, 1); err != nil {
+		_ = d.Close()
+		ss.s.warnings.Warn("listening socket refused", "uid", ss.l.UID, "err", err)
+		ss.result(m.Seq, nil, err)
+		return
+	}
+	ss.request(m, func() ([]byte, error) {
+		defer ss.s.Quota.Give(ss.l.UID, 1)
+		defer d.Close()
+		return nil, ss.s.Handler.Listen(ctx, ss.l, d)
+	})
+}
+
+// option has the handler set or read an option.
+func (ss *session) option(m Message) {
+	ss.mu.Lock()
+	c := ss.conns[m.Conn]
+	ss.mu.Unlock()
+	ss.request(m, func() ([]byte, error) {
+		switch {
+		case c == nil:
+			return nil, syscall.ENOTCONN // it ended while the message was under way
+		case m.Type == TypeSetOption:
+			return nil, ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value)
+		default:
+			return ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
+		}
+	})
+}
+
+// request answers m by what f returns, without waiting for it unless there are
+// maxRequests of them. None of them needs a further message to end.
+func (ss *session) request(m Message, f func() ([]byte, error)) {
+	ss.requests <- struct{}{}
+	ss.wg.Go(func() {
+		var v []byte
+		var err error
+		if ss.s.guarded("a request of a launcher", func() { v, err = f() }) != nil {
+			v, err = nil, syscall.EIO
+		}
+		ss.result(m.Seq, v, err)
+		<-ss.requests
+	})
 }
 
 func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
@@ -314,14 +409,25 @@ func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
 		_ = d.Close()
 		return fmt.Errorf("%w: connection number %d", ErrMalformed, m.Conn)
 	}
+	if err := ss.s.Quota.Take(ss.l.UID, connCost); err != nil {
+		ss.s.warnings.Warn("connection stays TCP", "uid", ss.l.UID, "launcher", ss.l.PID, "err", err)
+		ss.refuse(c, m, d, err)
+		return nil
+	}
+	c.taken.Store(connCost)
 	ss.wg.Go(func() {
 		defer c.end()
-		if m.Type == TypeAccept {
-			ss.s.Handler.Accept(c.ctx, c, d)
-			return
+		if ss.s.guarded("a program's connection", func() {
+			if m.Type == TypeAccept {
+				ss.s.Handler.Accept(c.ctx, c, d)
+				return
+			}
+			req := ConnectRequest{Remote: m.Remote, Nonblock: m.Flags&FlagNonblock != 0}
+			ss.s.Handler.Connect(c.ctx, c, d, req)
+		}) != nil {
+			c.SetCloseReason("internal error of the stack")
+			_ = d.Close()
 		}
-		req := ConnectRequest{Remote: m.Remote, Nonblock: m.Flags&FlagNonblock != 0}
-		ss.s.Handler.Connect(c.ctx, c, d, req)
 	})
 	return nil
 }

@@ -58,6 +58,12 @@ func serve(t *testing.T, srv *Server) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	serveOn(t, srv, l)
+	return path
+}
+
+func serveOn(t *testing.T, srv *Server, l *net.UnixListener) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -69,7 +75,6 @@ func serve(t *testing.T, srv *Server) string {
 		cancel()
 		wg.Wait()
 	})
-	return path
 }
 
 func dial(t *testing.T, path string) *Client {
@@ -331,7 +336,7 @@ func TestEndsOnTheirWay(t *testing.T) {
 			h := &handler{connect: func(context.Context, *Conn, *Descriptor, ConnectRequest) {
 				t.Error("a connection begins in a session that is over")
 			}}
-			ss := &session{s: &Server{Handler: h}, t: service, l: &Launcher{}, conns: make(map[uint64]*Conn)}
+			ss := newSession(&Server{Handler: h}, service, &Launcher{})
 			if err := ss.run(t.Context()); !errors.Is(err, want) {
 				t.Errorf("run: %v, want %v", err, want)
 			}

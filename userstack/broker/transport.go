@@ -18,6 +18,11 @@ import (
 // room: whoever does not read for that long is taken as dead.
 const sendTimeout = 5 * time.Second
 
+// errLost is the error of a message whose descriptor did not arrive: this process
+// could not have more, or there were more than a message may have. The message is
+// valid, and the session goes on.
+var errLost = errors.New("broker: the descriptor was lost")
+
 // transport sends and receives messages, each with at most one descriptor.
 type transport struct {
 	c *net.UnixConn
@@ -74,7 +79,8 @@ func (t *transport) shut() {
 }
 
 // receive returns the next message and its descriptor, which is nil or the
-// caller's to close. io.EOF tells that the other side closed.
+// caller's to close. io.EOF tells that the other side closed. With errLost the
+// message is there, too.
 func (t *transport) receive() (Message, *Descriptor, error) {
 	n, oobn, flags, _, err := t.c.ReadMsgUnix(t.rbuf, t.oob)
 	if err != nil {
@@ -96,7 +102,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		closeAll()
 		return Message{}, nil, err
 	}
-	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+	if flags&unix.MSG_TRUNC != 0 {
 		closeAll()
 		return Message{}, nil, fmt.Errorf("%w: truncated", ErrMalformed)
 	}
@@ -109,7 +115,11 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	if m.Type.carriesSocket() {
 		want = 1
 	}
-	if len(fds) != want {
+	if flags&unix.MSG_CTRUNC != 0 && want == 1 {
+		closeAll() // any of them could be the one
+		return m, nil, fmt.Errorf("%w: %v", errLost, m.Type)
+	}
+	if len(fds) != want || flags&unix.MSG_CTRUNC != 0 {
 		closeAll()
 		return Message{}, nil, fmt.Errorf("%w: %v with %d descriptors", ErrMalformed, m.Type, len(fds))
 	}

@@ -5,12 +5,11 @@
 package launch
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,18 +18,18 @@ import (
 )
 
 const (
-	// listenTimeout bounds the wait for the service to mark a socket.
-	listenTimeout = 5 * time.Second
 	// takenTimeout bounds the wait for the service's word on an accepted
 	// connection.
 	takenTimeout = 10 * time.Second
 )
 
-// listener is a listening socket that the service marked. The launcher holds
-// a duplicate of it only while calls wait in accept(), as they do themselves.
+// listener is a listening socket that the service marked, or that is to be
+// marked once there is a service. The launcher holds a duplicate of it only
+// while calls wait in accept(), as they do themselves.
 type listener struct {
 	s     *supervisor
 	inode uint64
+	known atomic.Pointer[Broker] // the session that was told of it last
 
 	mu      sync.Mutex
 	fd      int // duplicate to wait on, or -1
@@ -54,45 +53,9 @@ type accepted struct {
 	sock   int // the TCP socket
 	remote netip.AddrPort
 	domain int
+	broker Broker             // of cc
 	cc     *broker.ClientConn // nil: native
 	pair   *pair              // nil: native
-}
-
-// listen tells the service of the socket before the kernel gets the call.
-func (s *supervisor) listen(n *notif) {
-	defer s.cont(n)
-	if s.serviceGone() {
-		return
-	}
-	inode, err := socketInode(n.tid(), n.fdArg())
-	if err != nil {
-		return
-	}
-	s.mu.Lock()
-	known := s.listeners[inode] != nil
-	s.mu.Unlock()
-	if known {
-		return
-	}
-	fd, err := getFD(n.tid(), n.fdArg())
-	if err != nil {
-		s.log.Debug("cannot take over a listening socket", "err", err)
-		return
-	}
-	defer unix.Close(fd)
-	if _, reason := freshTCP(fd); reason != "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, listenTimeout)
-	defer cancel()
-	if err := s.broker.Listen(ctx, fd); err != nil {
-		s.log.Debug("listening socket stays native", "address", localAddr(fd), "err", err)
-		return
-	}
-	s.mu.Lock()
-	s.listeners[inode] = &listener{s: s, inode: inode, fd: -1}
-	s.nLists.Store(int64(len(s.listeners)))
-	s.mu.Unlock()
 }
 
 // accept answers accept() and accept4() on sockets that listen marked.
@@ -128,6 +91,7 @@ func (l *listener) accept(n *notif) {
 		l.s.cont(n)
 		return
 	}
+	l.renewLater(fd)
 	l.mu.Lock()
 	if len(l.spare) > 0 {
 		a := l.spare[0]
@@ -311,30 +275,28 @@ func (l *listener) offer(n *notif, a *accepted) {
 // offered settles what a becomes. It returns false if a is unusable.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
-	if s.serviceGone() {
-		s.stats.tcp(ReasonNoService)
-		return !synHadSMC(a.sock)
+	b := s.broker()
+	if b == nil {
+		return s.unasked(a, false)
 	}
-	cc, err := s.broker.Accept(a.sock, localAddr(a.sock), a.remote)
+	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
 	if err != nil {
-		s.serviceGone()
-		s.stats.tcp(ReasonNoService)
-		return !synHadSMC(a.sock)
+		return s.unasked(a, true)
 	}
 	timer := time.NewTimer(takenTimeout)
 	defer timer.Stop()
 	select {
 	case ev, ok := <-cc.Events():
 		switch {
-		case !ok:
-			s.serviceGone()
-			s.stats.tcp(ReasonNoService)
-			return !synHadSMC(a.sock)
+		case !ok, ev.Kind == broker.EventClosed:
+			// It has ended, or is about to, or knows nothing of the socket.
+			return s.unasked(a, true)
 		case ev.Kind == broker.EventTaken:
-			a.cc = cc
+			a.cc, a.broker = cc, b
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			return true
+			// The service may not have looked at it, so not have answered the peer.
+			return s.plain(a.sock, ev.Errno != 0)
 		default:
 			s.stats.failed("refused by the stack service")
 			return false
@@ -366,7 +328,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	if a.pair != nil {
 		src = a.pair.app
 		c = &conn{
-			s: l.s, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
+			s: l.s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
 			loans: make(chan *loan), settled: make(chan struct{}),
 			phase: phaseCarried, pair: a.pair, swapped: true, reported: true, unready: true,
 		}
@@ -415,14 +377,19 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		l.keep(a)
 		return
 	}
-	_ = unix.Close(a.sock)
 	if c == nil {
+		_ = unix.Close(a.sock)
 		return
 	}
+	c.own = broker.NewDescriptor(a.sock)
 	a.pair.closeApp()
 	if !c.pass() {
-		c.unserved()
-		return
+		_ = c.cc.Cancel() // where the session lives on, the service lets go
+		if !c.takeBack() {
+			c.abortOwn()
+			c.unserved()
+			return
+		}
 	}
 	c.carried()
 }
@@ -443,45 +410,4 @@ func (l *listener) keep(a *accepted) {
 	}
 	l.spare = append(l.spare, a)
 	l.mu.Unlock()
-}
-
-// synHadSMC tells, without the service, whether the peer's SYN carried the SMC
-// option (kind 254, ExID E2D4C3D9, RFC 7609, section 3.1): the peer then waits
-// for CLC messages that nobody sends. Without the saved SYN it answers no.
-func synHadSMC(sock int) bool {
-	var b [256]byte
-	n, err := getRaw(sock, unix.IPPROTO_TCP, unix.TCP_SAVED_SYN, b[:])
-	if err != nil {
-		return false
-	}
-	return smcOptionIn(b[:n])
-}
-
-// smcOptionIn looks into an IP packet with a TCP SYN.
-func smcOptionIn(p []byte) bool {
-	if len(p) == 0 {
-		return false
-	}
-	ip := 40
-	if p[0]>>4 == 4 {
-		ip = int(p[0]&15) * 4
-	}
-	if len(p) < ip+20 {
-		return false
-	}
-	end := min(ip+int(p[ip+12]>>4)*4, len(p))
-	for o := p[min(ip+20, end):end]; len(o) > 0 && o[0] != 0; {
-		if o[0] == 1 {
-			o = o[1:]
-			continue
-		}
-		if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
-			return false
-		}
-		if o[0] == 254 && o[1] == 6 && binary.BigEndian.Uint32(o[2:]) == 0xe2d4c3d9 {
-			return true
-		}
-		o = o[o[1]:]
-	}
-	return false
 }

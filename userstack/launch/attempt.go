@@ -42,6 +42,7 @@ const (
 //	SMC               | place the pair, proceed      | proceed                        | proceed
 //	ready, SMC        | -                            | drain, 0, attach               | drain (writable), attach
 //	ready, TCP        | -                            | swap back, 0, release          | writable; swap back at SO_ERROR or attach
+//	no service        | reset, continue natively     | reset, connect here, as no SMC | reset, connect here, as no SMC
 //	attach fails      | -                            | SMC: reset; TCP: relay here    | SMC: reset; TCP: relay here
 type attempt struct {
 	*conn
@@ -264,6 +265,8 @@ func (a *attempt) event(ev broker.Event) bool {
 		}
 		a.connectHere()
 		return false
+	case eventAfresh:
+		return a.connectAfresh()
 	case broker.EventFailed:
 		a.verdict = true
 		a.s.stats.failed(ev.Errno.Error())
@@ -292,7 +295,7 @@ func (a *attempt) event(ev broker.Event) bool {
 		// The service gave up without saying more, or said all.
 		switch {
 		case !a.verdict:
-			return a.failed(unix.ECONNABORTED)
+			a.afresh()
 		case a.waitFor == needDecide:
 			a.carry = a.relay
 		}
@@ -306,7 +309,7 @@ func (a *attempt) proceed() bool {
 	a.served = true
 	a.mu.Unlock()
 	if err := a.cc.Proceed(); err != nil {
-		return a.failed(unix.ECONNABORTED)
+		return false // the end of the session follows
 	}
 	if a.nonblock {
 		a.answer(unix.EINPROGRESS)

@@ -157,7 +157,14 @@ func (a *attempt) failed(e syscall.Errno) bool {
 	a.sub.stop()
 	a.sub = nil
 	if a.pair != nil {
-		a.pair.closeEnd() // with the junk unread: HUP
+		app := -1
+		if a.swapped {
+			app = a.program()
+		}
+		a.pair.hangUp(app)
+		if app >= 0 {
+			_ = unix.Close(app)
+		}
 	}
 	a.await(needFailed, failedTime)
 	return false

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
 )
 
 func (a *attempt) await(what need, d time.Duration) {
@@ -136,7 +138,6 @@ func (a *attempt) timedOut() bool {
 
 // lostService goes on, or ends, without the service.
 func (a *attempt) lostService() bool {
-	a.s.serviceGone()
 	switch {
 	case a.waitFor == needFailed:
 		return false
@@ -146,18 +147,47 @@ func (a *attempt) lostService() bool {
 	case a.verdict: // connectHere goes on
 		return false
 	}
-	if !a.swapped && a.n != nil {
-		if _, reason := freshTCP(a.tcp); reason == "" {
-			a.s.stats.tcp(ReasonNoService)
-			a.setPhase(phaseNative)
-			a.s.unregister(a.tcpInode, a.conn)
-			a.s.cont(a.n)
-			a.n = nil
-			return true
+	a.afresh()
+	return false
+}
+
+// afresh has the connection made once more, over TCP: the service ended, or gave
+// up, before the program was told of a connection and could use it. What the
+// peer got of the first one is reset.
+func (a *attempt) afresh() {
+	a.verdict = true
+	a.waitFor, a.timer = needNothing, nil
+	a.s.stats.tcp(ReasonNoService)
+	b := a.broker
+	a.s.wg.Go(func() {
+		// The socket may bear the mark of the service, and be in its hands.
+		select {
+		case <-b.Done():
+			a.s.dead(b, letGoTime)
+		default:
 		}
+		a.self <- broker.Event{Kind: eventAfresh}
+	})
+}
+
+// eventAfresh is the launcher's own: the socket can be connected over TCP.
+const eventAfresh broker.EventKind = 255
+
+// connectAfresh connects the program's socket over TCP, or lets the program's
+// call do it.
+func (a *attempt) connectAfresh() bool {
+	disconnect(a.tcp)
+	// The reset of the first connection is no error of the second.
+	_, _ = unix.GetsockoptInt(a.tcp, unix.SOL_SOCKET, unix.SO_ERROR)
+	if a.swapped || a.n == nil {
+		a.connectHere()
+		return false
 	}
-	a.s.stats.failed(ReasonNoService)
-	return a.failed(unix.ECONNABORTED)
+	a.setPhase(phaseNative)
+	a.s.unregister(a.tcpInode, a.conn)
+	a.s.cont(a.n)
+	a.n = nil
+	return true
 }
 
 // exists tells whether there is a thread tid.

@@ -35,11 +35,15 @@ const (
 // (see attempt.run) changes it; others look at it.
 type conn struct {
 	s      *supervisor
+	broker Broker // the session that cc belongs to
 	cc     *broker.ClientConn
 	domain int // AF_INET or AF_INET6
 	remote netip.AddrPort
 	// blocking tells that the socket was, when connect() was called first.
 	blocking bool
+	// own is the TCP socket of an accepted connection until the CLC handshake
+	// is over, else nil. It belongs to the goroutine that follows the connection.
+	own *broker.Descriptor
 
 	// loans offers notifications of the program to the attempt, which needs
 	// one whenever it wants to place a descriptor. settled is closed when it
@@ -148,18 +152,27 @@ func getFDOf(pid, fd int, inode uint64) int {
 // carried follows a connection that the service carries until it ends.
 func (c *conn) carried() {
 	defer c.drop()
+	defer c.closeOwn()
 	for {
+		if c.here {
+			c.relayed()
+			return
+		}
 		select {
 		case ev, ok := <-c.cc.Events():
 			if !ok {
-				c.lost()
+				if c.lost() {
+					continue
+				}
 				c.s.retire(c)
 				return
 			}
 			switch ev.Kind {
 			case broker.EventReady:
+				c.closeOwn()
 				c.ready(ev)
 			case broker.EventBroken:
+				c.closeOwn()
 				c.s.stats.broken()
 				c.reset(ev.Errno)
 				c.drop()
@@ -172,6 +185,10 @@ func (c *conn) carried() {
 					c.s.log.Debug("urgent data", "conn", c.cc.ID(), "err", err)
 				}
 			case broker.EventClosed:
+				if c.takeBack() {
+					c.s.keepers.Add(-1)
+					continue
+				}
 				c.closed(ev.Errno)
 				c.s.stats.ended()
 				if ev.Text != "" {

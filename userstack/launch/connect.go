@@ -91,7 +91,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	case reason != "":
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
-	case s.serviceGone():
+	case s.broker() == nil:
 		reason = ReasonNoService
 	case unix.Fstat(tcp, &st) != nil || st.Ino != inode:
 		reason = ReasonSocketState
@@ -131,10 +131,13 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 // start hands the socket to the service and follows the attempt.
 func (a *attempt) start() {
 	s := a.s
-	var err error
-	if a.cc, err = s.broker.Connect(a.tcp, a.req); err != nil {
+	err := broker.ErrServiceGone
+	a.broker = s.broker()
+	if a.broker != nil {
+		a.cc, err = a.broker.Connect(a.tcp, a.req)
+	}
+	if err != nil {
 		s.log.Debug("cannot pass a socket to the service", "err", err)
-		s.serviceGone()
 		a.cleanup()
 		s.native(a.n, ReasonNoService)
 		return

@@ -51,11 +51,19 @@
 //     most half of what RLIMIT_NOFILE allows it; connections beyond, and
 //     connections that the program has passed on to processes that are not its
 //     descendants, end in an end of file then.
+//   - A connect() that is under way when the stack ends is made once more: the
+//     server may see a connection that is reset at once, and then this one.
 //   - The launcher ends up to 10 s after the program where it carries bytes
 //     itself, for a peer without SMC, and that peer is slow to read the last.
 //   - A launcher that is killed leaves a program whose trapped calls fail with
 //     ENOSYS; the service resets its SMC connections.
 //   - 32-bit programs on a 64-bit kernel are not trapped at all.
+//
+// # Without a service, for a while
+//
+// When the session ends, connections are native until Config.Redial finds the
+// next one, in which the listening sockets are marked anew. Peers that were
+// promised SMC by then are answered with a CLC DECLINE (plain.go).
 //
 // # The kernel's SMC
 //

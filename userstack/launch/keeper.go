@@ -108,13 +108,21 @@ func (c *conn) drop() {
 
 // lost ends a connection whose session with the service ended before it: the
 // program sees a reset after what it was sent, unless it closed its end or was
-// told of the peer's end of file.
-func (c *conn) lost() {
-	defer c.drop()
+// told of the peer's end of file. If the CLC handshake was not over, the launcher
+// may be able to carry it itself: lost returns true then.
+func (c *conn) lost() (carriedHere bool) {
 	if c.pair.end < 0 || !c.letGo() || !uncertain(c.pair.end) {
-		return
+		c.drop()
+		return false
 	}
+	if c.takeBack() {
+		c.s.keepers.Add(-1)
+		return true
+	}
+	c.abortOwn()
 	c.reset(unix.ECONNRESET)
+	c.drop()
+	return false
 }
 
 // letGo waits until the service reads no more from the pair, and reports false
@@ -127,7 +135,7 @@ func (c *conn) letGo() bool {
 	defer tick.Stop()
 	for uncertain(c.pair.end) && !broker.LetGo(c.pair.end) {
 		select {
-		case <-c.s.broker.Dead():
+		case <-c.broker.Dead():
 			return true
 		case <-tick.C:
 		case <-limit.C:
@@ -218,10 +226,12 @@ type endPlace struct{ pid, fd int }
 
 // find duplicates the socket with that inode, or returns -1. No look is used
 // that began before the call.
-func (x *endIndex) find(inode uint64) int {
-	called := time.Now()
+func (x *endIndex) find(inode uint64) int { return x.findSince(inode, time.Now()) }
+
+// findSince is find that makes do with a look since then.
+func (x *endIndex) findSince(inode uint64, since time.Time) int {
 	x.mu.Lock()
-	if x.begun.Before(called) {
+	if x.begun.Before(since) {
 		x.begun = time.Now()
 		x.at = make(map[uint64]endPlace)
 		for _, pid := range descendants(os.Getpid()) {

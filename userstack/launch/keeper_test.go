@@ -234,7 +234,7 @@ print('closed'); print(read(s))`, addr}})
 // A service that ends a session and lives on might still read from a pair:
 // nothing is put into it before the service has let go.
 func TestLetGo(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), broker: (&fakeStack{t: t}).client(), log: slog.New(slog.DiscardHandler), maxKeepers: 1}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestLetGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{s: s, pair: &pair{app: -1, end: fds[1], inode: st.Ino}, tgid: os.Getpid(), fd: fds[0]}
+	c := &conn{s: s, broker: (&fakeStack{t: t}).client(), pair: &pair{app: -1, end: fds[1], inode: st.Ino}, tgid: os.Getpid(), fd: fds[0]}
 	c.keepEnd()
 	done := make(chan struct{})
 	go func() {
@@ -278,7 +278,7 @@ func TestLetGo(t *testing.T) {
 
 // Connections for which no keeper is left have none.
 func TestKeepersBounded(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), broker: (&fakeStack{t: t}).client(), log: slog.New(slog.DiscardHandler), maxKeepers: 1}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1}
 	for i, want := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -304,7 +304,7 @@ func TestCountedAtEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cl := (&fakeStack{t: t}).client()
-	s := &supervisor{ctx: ctx, broker: cl, log: slog.New(slog.DiscardHandler), stats: newCounters(), maxKeepers: 1}
+	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), maxKeepers: 1}
 	const conns = 20
 	for range conns {
 		func() {

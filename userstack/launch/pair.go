@@ -17,6 +17,9 @@ import (
 // kernel doubles it, up to net.core.wmem_max), unless the program chose one.
 const pairSndbuf = 512 << 10
 
+// junkLen is the size in bytes of the pieces that clog a pair.
+const junkLen = 256
+
 // pair is the stream socketpair that takes the place of a TCP socket.
 type pair struct {
 	app    int    // the program's end; -1 once it was placed
@@ -116,7 +119,7 @@ func (p *pair) clog() error {
 	if err := unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
 		return os.NewSyscallError("setsockopt SO_SNDBUF", err)
 	}
-	var junk [256]byte
+	var junk [junkLen]byte
 	for size := len(junk); ; {
 		err := unix.Sendto(p.app, junk[:size], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 		switch {
@@ -151,6 +154,53 @@ func (p *pair) drain(app int) error {
 		p.junk -= n
 	}
 	return nil
+}
+
+// hangUp closes the service's end of a clogged pair: the program's end is hung
+// up, with an error, and writable, as a TCP socket is whose connect() failed. A
+// close alone would show that in two steps, as the kernel tells of the hang-up
+// before it throws the junk away: a program woken in between finds its end hung
+// up and without room. app is a duplicate of the program's end, or -1 if it
+// could not be found: then it is two steps.
+func (p *pair) hangUp(app int) {
+	if app >= 0 && p.junk > 0 {
+		p.unclog(app)
+	}
+	p.closeEnd()
+}
+
+// unclog makes the program's end, of which app is a duplicate, writable without
+// waking whoever waits for that; the close that follows does. Some junk stays
+// unread, of which the kernel makes the error then. It is best effort: what goes
+// wrong shows the steps of a hang-up, no more.
+func (p *pair) unclog(app int) {
+	var buf [junkLen]byte
+	for size := 0; ; { // of a piece of junk in the accounts of the kernel
+		held, err := unix.IoctlGetInt(app, unix.SIOCOUTQ)
+		if err != nil || held <= size {
+			return
+		}
+		exact := false
+		if left := held - size; size > 0 {
+			// A unix socket has room while four times what it holds, and one, fit
+			// into its buffer. When a piece is freed the kernel asks for that with
+			// one more still counted, so at this very size it finds no room to tell
+			// of, and there is room right after.
+			_ = unix.SetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*(left+1))
+			got, err := unix.GetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF)
+			exact = err == nil && got == 4*(left+1)
+		}
+		n, _, err := unix.Recvfrom(p.end, buf[:], unix.MSG_DONTWAIT)
+		if err != nil || n == 0 || exact {
+			return
+		}
+		p.junk -= n
+		left, err := unix.IoctlGetInt(app, unix.SIOCOUTQ)
+		if err != nil {
+			return
+		}
+		size = held - left
+	}
 }
 
 // pending returns how many bytes the program wrote that nobody has read.

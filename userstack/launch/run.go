@@ -90,6 +90,11 @@ type Config struct {
 	// Broker is the session with the service; it stays the caller's. With nil
 	// all connections are native.
 	Broker Broker
+	// Redial, if set, is called when Broker's session is over, with pauses
+	// until it returns a new one, and again when that is over. Connections are
+	// native meanwhile; the listening sockets of the program are marked anew in
+	// the new session. An error means that there is no service yet.
+	Redial func(ctx context.Context) (Session, error)
 	// Kernel, if set, has the kernel's own SMC carry the connections; Broker and
 	// AllowIOUring then have no effect. Sockets that io_uring makes are TCP.
 	Kernel *Kernel
@@ -175,7 +180,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	if cfg.Kernel != nil {
 		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
 	} else {
-		s, err = newSupervisor(sctx, ctx.Done(), listener, cfg.Broker, cmp.Or(cfg.decide, decideTime), log)
+		s, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), log)
 	}
 	if err != nil {
 		_ = p.Kill()

@@ -32,7 +32,7 @@ type Stats struct {
 
 // Reasons for TCP that the launcher itself finds. The service has its own.
 const (
-	ReasonNoPeer      = "the peer does not use SMC"
+	ReasonNoPeer      = "the peer does not speak SMC"
 	ReasonNoService   = "no stack service"
 	ReasonNoAccess    = "the process does not allow access"
 	ReasonSocketState = "the socket cannot be taken over"

@@ -21,7 +21,6 @@ type supervisor struct {
 	ctx    context.Context
 	hurry  <-chan struct{} // closed when the program is not waited for any more
 	l      *notify
-	broker Broker // nil: everything is native
 	log    *slog.Logger
 	stats  *counters
 	poll   *poller
@@ -31,7 +30,7 @@ type supervisor struct {
 	stop   int           // eventfd that ends serve
 	wg     sync.WaitGroup
 
-	warned atomic.Bool // of a service that is gone
+	sessions *sessions
 
 	keepers    atomic.Int64
 	maxKeepers int64
@@ -44,7 +43,7 @@ type supervisor struct {
 	nLists    atomic.Int64         // len(listeners)
 }
 
-func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, b Broker, decide time.Duration, log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessions, decide time.Duration, log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -55,11 +54,12 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, b Broker,
 		return nil, err
 	}
 	s := &supervisor{
-		ctx: ctx, hurry: hurry, l: &notify{fd: fd}, broker: b, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
+		ctx: ctx, hurry: hurry, l: &notify{fd: fd}, sessions: x, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
 		maxKeepers: maxKeepers(),
 		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener),
 	}
 	s.l.syncWakeUp()
+	s.wg.Go(s.follow)
 	return s, nil
 }
 
@@ -67,6 +67,7 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, b Broker,
 func (s *supervisor) close() {
 	s.poll.halt() // it starts goroutines
 	s.wg.Wait()
+	s.sessions.close(s.sessions.last()) // some ask it for a last word
 	s.mu.Lock()
 	for _, l := range s.listeners {
 		l.close()
@@ -179,20 +180,4 @@ func (s *supervisor) unregister(inode uint64, c *conn) {
 		delete(s.conns, inode)
 		s.nConns.Store(int64(len(s.conns)))
 	}
-}
-
-// serviceGone tells, and logs once, that there is no service any more.
-func (s *supervisor) serviceGone() bool {
-	if s.broker == nil {
-		return true
-	}
-	select {
-	case <-s.broker.Done():
-	default:
-		return false
-	}
-	if !s.warned.Swap(true) {
-		s.log.Warn("the stack service is gone; new connections use plain TCP")
-	}
-	return true
 }

@@ -25,6 +25,7 @@ type Conn struct {
 	state State
 	err   error // why the connection was reset or aborted
 
+	first    bool // it is that of the first contact
 	ready    bool // ActConnReady was sent
 	attached bool
 	canceled bool
@@ -148,7 +149,7 @@ func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, erro
 		g.putElement(r, i, time.Time{}, false)
 		return nil, fmt.Errorf("linkgroup: allocate a send buffer of %d bytes: %w", sendBuf, err)
 	}
-	c := &Conn{g: g, link: l, state: StateInit, rmb: r, elem: i, mem: r.mem0(i), sbuf: sbuf, shandle: handle}
+	c := &Conn{g: g, first: g.phase != phaseOpen, link: l, state: StateInit, rmb: r, elem: i, mem: r.mem0(i), sbuf: sbuf, shandle: handle}
 	for c.token == 0 || g.conns[c.token] != nil {
 		c.token = g.env.Random()
 	}
@@ -216,7 +217,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	case peer.Index == 0 || peer.Token == 0 || peer.SizeCode > maxSizeCode:
 		return fmt.Errorf("%w: RMBE index %d, alert token %#x, size code %d", ErrInvalidParams, peer.Index, peer.Token, peer.SizeCode)
 	}
-	on, t, err := g.peerRMB(peer)
+	on, t, err := g.peerRMB(peer, c.first)
 	if err != nil {
 		return err
 	}
@@ -297,7 +298,9 @@ func (c *Conn) Cancel(now time.Time) {
 
 // Refuse tells the peer, whose CONFIRM said peer, that a connection which could
 // not be attached is over; [Conn.Cancel] follows. It is for peers that count on
-// SMC-R from their CONFIRM on and do not look at TCP any more: Linux.
+// SMC-R from their CONFIRM on and do not look at TCP any more: Linux. The alert
+// token of a connection that the peer has is none of that CONFIRM, which then
+// need not be the peer's.
 func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	g := c.g
 	l := c.link
@@ -306,6 +309,11 @@ func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	}
 	if g.phase != phaseOpen || l == nil || c.attached || c.canceled || peer.Token == 0 {
 		return
+	}
+	for _, o := range g.conns {
+		if o.attached && o.peer.Token == peer.Token {
+			return
+		}
 	}
 	g.now = now
 	var it llcItem

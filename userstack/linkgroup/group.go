@@ -133,6 +133,7 @@ type Group struct {
 	addWanted bool // server: try to add a link; client: tell of a device
 	wished    bool // server: the client has told of a device since the last link
 	tried     bool // server: a second link was tried
+	doubted   bool // somebody says that the peer has lost the group (see Doubt)
 	committed bool // the connection of the first contact cannot fall back
 	addTries  int  // failed ones in a row
 }
@@ -252,26 +253,40 @@ func (g *Group) Type() Type {
 // CanAccept says whether the group takes another connection: it is not
 // ending, has an active link and is not full.
 func (g *Group) CanAccept() bool {
-	return g.phase == phaseOpen && len(g.conns) < g.cfg.MaxConns && !g.worn() && g.bestLink(nil) != nil
+	return g.phase == phaseOpen && len(g.conns) < g.cfg.MaxConns && !g.worn() && !g.doubted && g.bestLink(nil) != nil
 }
 
 // worn says that too many RMBEs are lost to peers which did not answer an
 // abort: the group is to be replaced by another.
 func (g *Group) worn() bool { return g.lost > 32 }
 
-// HasLink says whether a link ends at the given port and queue pair of the
-// peer; qpn 0 matches any. This is the check of a subsequent contact (RFC
-// 7609, sections 3.5.2.2 and 3.5.2.3). A link that has just failed counts
-// while another carries on, because the peer may not know yet; and so does, by
-// its queue pair, one that was removed while the peer's message was under way.
-func (g *Group) HasLink(peer wire.GID, mac wire.MAC, qpn uint32) bool {
-	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
-	return g.phase == phaseOpen && g.bestLink(nil) != nil && (g.linkTo(e) != nil || g.pastLinkTo(e) != nil)
+// HasPort says whether a link ends at the given port of the peer, which is all
+// that a proposal says (RFC 7609, section 3.5.2.1). A link that has just failed
+// counts while another carries on, because the peer may not know yet.
+func (g *Group) HasPort(peer wire.GID, mac wire.MAC) bool {
+	e := Endpoint{GID: peer, MAC: mac}
+	return g.usable() && g.linkWhere(func(l *Link) bool { return g.samePeerPort(l.peer, e) }) != nil
 }
 
+// HasLink says whether a link ends at the given port and queue pair of the peer,
+// none of which is a wildcard. This is the check of an ACCEPT on a subsequent
+// contact (RFC 7609, section 3.5.2.2). Links that have just failed count as with
+// HasPort, and so does one that was removed while the peer's message was under
+// way.
+func (g *Group) HasLink(peer wire.GID, mac wire.MAC, qpn uint32) bool {
+	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
+	return g.usable() && (g.linkTo(e) != nil || g.pastLinkTo(e) != nil)
+}
+
+func (g *Group) usable() bool { return g.phase == phaseOpen && g.bestLink(nil) != nil }
+
 func (g *Group) linkTo(peer Endpoint) *Link {
+	return g.linkWhere(func(l *Link) bool { return l.peer.QPN == peer.QPN && g.samePeerPort(l.peer, peer) })
+}
+
+func (g *Group) linkWhere(ok func(*Link) bool) *Link {
 	for _, l := range g.links {
-		if l.state != LinkActivating && g.samePeerPort(l.peer, peer) && (peer.QPN == 0 || l.peer.QPN == peer.QPN) {
+		if l.state != LinkActivating && ok(l) {
 			return l
 		}
 	}

@@ -92,7 +92,13 @@ func (g *Group) LinkFailed(now time.Time, l *Link, err error) {
 		return
 	}
 	g.now = now
-	g.log.Warn("link failed", "link", l.id, "dev", l.dev.Name, "err", err)
+	log := g.log.Warn
+	if g.phase == phaseDying {
+		// In order: the peer has taken the DELETE LINK of all links, and closed
+		// its queue pairs before its answer or acknowledgement got through.
+		log = g.log.Debug
+	}
+	log("link failed", "link", l.id, "dev", l.dev.Name, "err", err)
 	g.failLink(l, wire.DeleteLinkLostPath, fmt.Errorf("linkgroup: link %d failed: %w", l.id, err))
 	g.settle(now)
 }

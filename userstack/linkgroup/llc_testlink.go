@@ -54,6 +54,26 @@ func (g *Group) testLink(l *Link) {
 	g.probe(l)
 }
 
+// Doubt is for a word that the peer has lost this group which need not be the
+// peer's. The links are tested: what does not answer fails. Until there is an
+// answer the group takes no connections, which the peer would decline.
+func (g *Group) Doubt(now time.Time) {
+	if g.phase != phaseOpen {
+		return
+	}
+	g.now = now
+	for _, l := range g.links {
+		if l.state != LinkActive {
+			continue
+		}
+		g.doubted = true
+		if !l.testing {
+			g.probe(l)
+		}
+	}
+	g.settle(now)
+}
+
 // probe sends TEST LINK.
 func (g *Group) probe(l *Link) {
 	for i := 0; i < len(l.testData); i += 4 {
@@ -73,6 +93,7 @@ func (g *Group) recvTestLink(l *Link, m wire.TestLink) {
 	case m.UserData != l.testData:
 		g.failLink(l, wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: TEST LINK reply with other data", ErrProtocol))
 	default:
+		g.doubted = false
 		l.testing, l.testAt = false, time.Time{}
 		g.armTest(l)
 	}

@@ -78,6 +78,7 @@ func TestLargeWrites(t *testing.T) {
 	p := peerRMB
 	p.Index, p.Token, p.SizeCode = 1, 9, 5
 	p.RKey = 0xCCCC
+	r.recv(r.link, wire.ConfirmRKey{This: wire.RToken{RKey: p.RKey, Addr: p.VAddr}})
 	if err := c.Attach(r.s.now, p); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func (r *pastRig) pair(ref, rkey uint32) wire.RKeyPair {
 func TestConfirmOfLostLink(t *testing.T) {
 	r := newPastRig(t, Server)
 	r.lose(r.link)
-	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasLink(peerEnd.GID, peerEnd.MAC, 0) {
+	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasPort(peerEnd.GID, peerEnd.MAC) {
 		t.Error("the link counts for a proposal, or not for CONFIRM")
 	}
 	// The client has written already, and has moved.
@@ -210,6 +210,9 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 		c, p := r.conn(), peerRMB
 		token++
 		p.Index, p.Token, p.Link.QPN, p.RKey = uint8(token), token, tt.qpn, tt.rkey
+		if l := r.g.linkTo(p.Link); l != nil {
+			p.VAddr = tt.want.at[l.slot].Addr
+		}
 		if err := c.Attach(r.s.now, p); err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +226,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 	if err := r.next.Attach(r.s.now, r.said); !errors.Is(err, ErrUnknownRKey) {
 		t.Errorf("an RKey of the queue pair that was there before: %v", err)
 	}
-	r.said.RKey = 0xE2
+	r.said.RKey, r.said.VAddr = 0xE2, 5
 	if err := r.next.Attach(r.s.now, r.said); err != nil || r.next.rtoken != second {
 		t.Errorf("%v", err)
 	}

@@ -214,7 +214,13 @@ func (t *rtoken) on(l *Link) bool { return t.at[l.slot].ok && !t.at[l.slot].noAd
 // peerRMB returns the link and the RMB that ACCEPT or CONFIRM names. The link is
 // nil if it was removed while CONFIRM was under way. A client that gets such an
 // ACCEPT declines: a Linux server does not move a connection that is not open yet.
-func (g *Group) peerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
+//
+// The connection of a first contact tells its RMB by CLC, and by nothing else if
+// there is one link. Any other RMB the peer has to tell on all links by CONFIRM
+// RKEY before (RFC 7609, section 3.5.5.2.1), so that CLC names nothing new; Linux
+// does so too. Anybody who can make a TCP connection says such things by CLC, but
+// only the peer has the queue pair.
+func (g *Group) peerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, err error) {
 	on = g.links[0]
 	if g.phase == phaseOpen {
 		on = g.linkTo(peer.Link)
@@ -230,17 +236,18 @@ func (g *Group) peerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
 		return nil, t, nil
 	}
 	if t = g.findRToken(on, peer.RKey); t == nil {
-		// The first contact tells the RMB by CLC. Later the peer must have
-		// made it known on all links; with one link that is the same.
-		if g.redundant(on) {
+		if !first || g.redundant(on) {
 			return nil, nil, fmt.Errorf("%w: %#08x on link %d", ErrUnknownRKey, peer.RKey, on.id)
 		}
 		if t = g.addRToken(on, wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false); t == nil {
 			return nil, nil, fmt.Errorf("%w: %d RMBs of the peer", ErrFull, maxRMBs)
 		}
 	}
-	if at := &t.at[on.slot]; at.noAddr {
+	switch at := &t.at[on.slot]; {
+	case at.noAddr && first:
 		at.noAddr, at.Addr = false, peer.VAddr
+	case at.noAddr, at.Addr != peer.VAddr && !first:
+		return nil, nil, fmt.Errorf("%w: %#08x at %#x on link %d", ErrUnknownRKey, peer.RKey, peer.VAddr, on.id)
 	}
 	return on, t, nil
 }

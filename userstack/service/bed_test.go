@@ -21,6 +21,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/simfabric"
 )
 
@@ -29,19 +30,19 @@ import (
 // not.
 type loopback struct{ h *simfabric.Host }
 
-func (n loopback) Route(_, remote netip.Addr) (userstack.Route, error) {
+func (n loopback) Route(_, remote netip.Addr) (inside.Route, error) {
 	if !remote.Unmap().IsLoopback() {
-		return userstack.Route{}, fmt.Errorf("%w: %s", userstack.ErrNotOnLink, remote)
+		return inside.Route{}, fmt.Errorf("%w: %s", userstack.ErrNotOnLink, remote)
 	}
 	d := n.h.NetDevs()[0]
-	return userstack.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
+	return inside.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
 }
 
 func (loopback) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (n loopback) NetDevs() (out []userstack.NetDev, _ error) {
+func (n loopback) NetDevs() (out []inside.NetDev, _ error) {
 	for _, d := range n.h.NetDevs() {
-		out = append(out, userstack.NetDev(d))
+		out = append(out, inside.NetDev(d))
 	}
 	return out, nil
 }
@@ -80,15 +81,23 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	t.Helper()
 	b := &serviceBed{t: t, opt: &option{}}
 	b.opt.smc.Store(true)
-	cfg := userstack.Config{Provider: h.Provider(), Network: loopback{h}, Option: b.opt, Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
+	cfg := userstack.Config{Provider: h.Provider(), Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
 	if tune != nil {
 		tune(&cfg)
 	}
+	machine := inside.Host{Network: loopback{h}}
+	if !cfg.NoOption {
+		machine.Option = b.opt
+	}
+	inside.SetHost(&cfg, machine)
 	stack, err := userstack.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack}
+	if b.s.netns, err = ownNetns(); err != nil {
+		t.Fatal(err)
+	}
 	if withEngine {
 		if b.s.cfg.Engine, err = engine.New(engine.DefaultSpin); err != nil {
 			t.Fatal(err)

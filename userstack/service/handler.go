@@ -21,6 +21,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 )
 
 var _ broker.Handler = (*Service)(nil)
@@ -45,8 +46,17 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 }
 
 // Listen implements broker.Handler.
-func (s *Service) Listen(_ context.Context, _ *broker.Launcher, sock *broker.Descriptor) error {
-	return sock.Control(func(fd int) error { return s.stack.MarkListen(fd) })
+func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Descriptor) error {
+	return sock.Control(func(fd int) error {
+		if err := s.checkSocket(fd, true); err != nil {
+			return err
+		}
+		if err := s.programs().MarkListen(fd); err != nil {
+			return err
+		}
+		s.programs().Listens(ownerOf(l), fd)
+		return nil
+	})
 }
 
 // Connect implements broker.Handler.
@@ -55,23 +65,30 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	err := sock.Control(func(fd int) (err error) {
+		if err = s.checkSocket(fd, true); err != nil {
+			return err
+		}
 		local, err = socketAddr(unix.Getsockname(fd))
 		if err != nil {
 			return err
 		}
-		return s.stack.Candidate(local.Addr(), req.Remote.Addr(), fd)
+		return s.programs().Candidate(local.Addr(), req.Remote.Addr(), fd)
 	})
 	if err != nil {
+		s.staysTCP(c, sock, true, err)
 		_ = c.NotCandidate(err.Error())
 		return
 	}
 	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
+		if ending(ctx) {
+			return
+		}
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
 	smc := false
 	if err := sock.Control(func(fd int) (err error) {
-		smc, err = s.stack.PeerAnnounced(fd, req.Remote.Addr())
+		smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr())
 		return err
 	}); err != nil {
 		// The peer may wait for CLC messages, or for data.
@@ -79,7 +96,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if !smc {
-		s.stack.CountFallback(true, userstack.ReasonPeerNoSMC)
+		s.staysTCP(c, sock, true, s.programs().NoSMC())
 		_ = c.Established(ctx, false)
 		return
 	}
@@ -92,20 +109,30 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Failed(errnoOf(err), err.Error())
 		return
 	}
-	conn, err := s.stack.Client(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.stack.Client(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
 		s.carry(ctx, c, sock, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
+		s.staysTCP(c, sock, true, d)
 		s.backToTCP(ctx, c, sock, tcp, restore, d)
+	case ending(ctx):
+		restore()
+		_ = tcp.Close()
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcp.SetLinger(0)
 		_ = tcp.Close()
 		_ = c.Failed(errnoOf(err), err.Error())
 	}
+}
+
+// ending tells whether the service itself ends. A connection that is not made by
+// then is none of its any more: the launcher makes it over TCP.
+func ending(ctx context.Context) bool {
+	return errors.Is(context.Cause(ctx), context.Canceled)
 }
 
 // carry relays a program's connection over SMC-R.
@@ -116,6 +143,14 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 		return
 	}
 	s.relay(ctx, c, sock, end, conn)
+}
+
+// staysTCP counts and lists a connection that is TCP.
+func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
+	_ = sock.Control(func(fd int) error { // else it has ended
+		s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why)
+		return nil
+	})
 }
 
 // backToTCP gives the socket back to the program, or relays it if the
@@ -139,8 +174,11 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	smc := false
 	var unknown error
 	err := sock.Control(func(fd int) (err error) {
+		if err = s.checkSocket(fd, false); err != nil {
+			return err
+		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
-			smc, unknown = s.stack.PeerAnnounced(fd, remote.Addr())
+			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
 		}
 		return err
 	})
@@ -154,7 +192,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
 		return
 	case !smc:
-		s.stack.CountFallback(false, userstack.ReasonPeerNoSMC)
+		s.staysTCP(c, sock, false, s.programs().NoSMC())
 		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
 		return
 	}
@@ -169,7 +207,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		dropEnd(end)
 		return
 	}
-	conn, err := s.stack.ServerMaybe(userstack.WithOwner(ctx, ownerOf(c)), tcp)
+	conn, err := s.programs().ServerMaybe(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
@@ -181,12 +219,16 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.relay(ctx, c, sock, end, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
+		s.staysTCP(c, sock, false, d)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
 			_ = tcpStream{tcp}.Abort()
 			dropEnd(end)
 			return
 		}
 		s.relay(ctx, c, sock, end, tcpStream{tcp})
+	case ending(ctx):
+		_ = tcp.Close()
+		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
 		_ = tcpStream{tcp}.Abort()
@@ -204,6 +246,12 @@ func dropEnd(end *broker.Descriptor) {
 
 // relay runs a relay until the program is through with the connection.
 func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) {
+	over := false
+	defer func() {
+		if !over { // a panic
+			_ = n.Abort()
+		}
+	}()
 	h := hold(c, sock)
 	app, err := s.takeEnd(end)
 	if err != nil {
@@ -211,14 +259,17 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = n.Abort()
 		c.SetCloseReason(err.Error())
 		dropEnd(end)
+		over = true
 		return
 	}
 	// The TCP connection ends with its last descriptor: ours must not
 	// outlive the stack's.
 	if ch := n.Done(); ch != nil {
+		release := c.Retain()
 		go func() {
 			<-ch
 			_ = sock.Close()
+			release()
 		}()
 	}
 	smc, _ := n.(*userstack.Conn)
@@ -226,7 +277,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetOOBInline(true) // the program's own end decides
 	}
 	h.carryOptions(smc)
-	r := &relay{app: app, net: n, linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
+	r := &relay{app: app, net: n, guard: s.programs().Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
 		if e != 0 {
 			_ = c.Broken(context.WithoutCancel(ctx), e)
 		}
@@ -238,6 +289,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	if n.Done() == nil {
 		_ = sock.Close()
 	}
+	over = true
 }
 
 // takeTCP is the function takeTCP while the program changes no options.
@@ -286,23 +338,32 @@ func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err err
 // is given, and returns a function that sets them back: they are the
 // program's.
 func keepOptions(sock *broker.Descriptor) (restore func()) {
-	opts := [...]struct{ level, name, value int }{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 0},
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 0},
+	type option struct {
+		level, name, value int
+		known              bool
+	}
+	opts := [...]option{
+		{level: unix.IPPROTO_TCP, name: unix.TCP_NODELAY},
+		{level: unix.SOL_SOCKET, name: unix.SO_KEEPALIVE},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPIDLE},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPINTVL},
+		{level: unix.IPPROTO_TCP, name: unix.TCP_KEEPCNT},
 	}
 	_ = sock.Control(func(fd int) error {
 		for i := range opts {
 			o := &opts[i]
-			o.value, _ = unix.GetsockoptInt(fd, o.level, o.name)
+			var err error
+			o.value, err = unix.GetsockoptInt(fd, o.level, o.name)
+			o.known = err == nil
 		}
 		return nil
 	})
 	return func() {
 		_ = sock.Control(func(fd int) error {
 			for _, o := range opts {
+				if !o.known {
+					continue
+				}
 				_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
 			}
 			return nil
@@ -409,8 +470,7 @@ func errnoOf(err error) syscall.Errno {
 	}
 }
 
-func ownerOf(c *broker.Conn) userstack.Owner {
-	l := c.Launcher()
+func ownerOf(l *broker.Launcher) inside.Owner {
 	program, _, _ := strings.Cut(l.Command, " ")
-	return userstack.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
+	return inside.Owner{UID: l.UID, PID: uint32(l.PID), Command: filepath.Base(program)}
 }

@@ -216,7 +216,7 @@ func TestNotCandidate(t *testing.T) {
 		want   error
 	}{
 		{name: "not on link", remote: elsewhere, want: userstack.ErrNotOnLink},
-		{name: "no option", remote: here, tune: func(c *userstack.Config) { c.Option, c.NoOption = nil, true }, want: userstack.ErrNoOption},
+		{name: "no option", remote: here, tune: func(c *userstack.Config) { c.NoOption = true }, want: userstack.ErrNoOption},
 		{name: "stack closed", remote: here, before: func(b *serviceBed) { _ = b.s.stack.Close() }, want: userstack.ErrStackClosed},
 		{name: "no device", remote: here, tune: func(c *userstack.Config) { c.NetDevs = []string{"eth9"} }},
 	} {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/guard"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
@@ -113,7 +114,8 @@ type relay struct {
 	broken   func(syscall.Errno)
 	passMark func()          // see oob.Socket
 	left     <-chan struct{} // closed when the launcher has gone; may be nil
-	data     *oob.Socket     // app, for the data
+	guard    *guard.Guard
+	data     *oob.Socket // app, for the data
 
 	once    sync.Once
 	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
@@ -137,7 +139,7 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 	r.upRead = make(chan struct{})
 	done := make(chan struct{})
 	watcher := make(chan struct{})
-	go func() {
+	go r.guarded("the watch on a relay", func() {
 		defer close(watcher)
 		select {
 		case <-stop:
@@ -152,17 +154,21 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 			r.cut(syscall.ECONNRESET)
 		case <-done:
 		}
-	}()
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if r.up() {
-			r.reset.Store(true)
-		}
+		r.guarded("the relay of what a program writes", func() {
+			if r.up() {
+				r.reset.Store(true)
+			}
+		})
 	})
 	wg.Go(func() {
-		if r.down() {
-			r.reset.Store(true)
-		}
+		r.guarded("the relay of what a peer sends", func() {
+			if r.down() {
+				r.reset.Store(true)
+			}
+		})
 	})
 	wg.Wait()
 	close(done)
@@ -171,6 +177,13 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 	_ = r.net.Close()
 	_ = r.app.Close()
 	return r.reset.Load()
+}
+
+// guarded calls f, and cuts the connection if f panics.
+func (r *relay) guarded(what string, f func()) {
+	if r.guard.Do(what, f) != nil {
+		r.cut(syscall.ECONNRESET)
+	}
 }
 
 const (
@@ -244,10 +257,16 @@ func letGo(app programEnd) {
 	}
 }
 
+// carryUp reads what the program writes until there is no more.
+func (r *relay) carryUp() error {
+	defer close(r.upRead)
+	_, err := r.net.ReadFrom(r.data)
+	return err
+}
+
 // up carries what the program writes.
 func (r *relay) up() (reset bool) {
-	_, err := r.net.ReadFrom(r.data)
-	close(r.upRead) // from here on it looks, but does not read
+	err := r.carryUp() // from here on it looks, but does not read
 	if errors.Is(err, syscall.EPIPE) {
 		// The peer has closed. That is no error before the program writes:
 		// it may be reading what came before the close.

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/quota"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 )
 
 // RunSocket is the abstract unix socket at which launchers find the service
@@ -34,6 +36,10 @@ type Config struct {
 	// IdleTimeout ends Run after this long without launcher and connection.
 	// Zero means never.
 	IdleTimeout time.Duration
+	// UserFDs is how many descriptors of this process one user other than root
+	// may take, UserSessions how many sessions of launchers. Zero is what suits
+	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
+	UserFDs, UserSessions int
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 }
@@ -43,9 +49,12 @@ type Service struct {
 	cfg    Config
 	log    *slog.Logger
 	stack  *userstack.Stack
+	answer nl.Control // of commands
 	run    *net.UnixListener
 	ctl    *net.UnixListener
 	server broker.Server
+	quota  *quota.Budget
+	netns  uint64 // the cookie of the network namespace
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
@@ -66,7 +75,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if cfg.Stack.Log == nil {
 		cfg.Stack.Log = cfg.Log
 	}
-	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now()}
+	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -74,6 +83,9 @@ func New(cfg Config) (_ *Service, err error) {
 			s.closeSockets()
 		}
 	}()
+	if s.netns, err = ownNetns(); err != nil {
+		return nil, err
+	}
 	// The sockets first: they tell whether there is a stack already.
 	if s.ctl, err = nl.ListenUser(); err != nil {
 		return nil, listenError(err)
@@ -84,8 +96,9 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
 	}
+	s.answer = s.stack.Control()
 	s.server = broker.Server{
-		Handler: s, Log: s.log,
+		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
@@ -114,6 +127,15 @@ func (s *Service) closeSockets() {
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }
 
+// programs returns what the stack does for programs.
+func (s *Service) programs() inside.Programs[*userstack.Conn] {
+	return inside.ProgramsOf[*userstack.Conn](s.stack)
+}
+
+// SetControl has ctl answer commands in the place of the stack's own Control. It
+// is for the time before Run.
+func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
+
 func (s *Service) count(d int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +147,7 @@ func (s *Service) count(d int) {
 func (s *Service) idle(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.launchers > 0 || s.stack.Busy() {
+	if s.launchers > 0 || s.programs().Busy() {
 		s.idleSince = now
 		return 0
 	}
@@ -161,7 +183,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.stack.Control(), nl.ServerConfig{Logger: s.log})
+	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	var err error
 	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))

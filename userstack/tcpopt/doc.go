@@ -23,8 +23,9 @@
 //   - A client says PeerSMC only if it sent the option and the SYN-ACK had it.
 //   - A server whose SYN-ACK had the option always says PeerSMC.
 //   - A server may say PeerSMC where the client does not, if something on the
-//     path took the option off the SYN-ACK. As with Linux, such a server finds
-//     application data where it expects a CLC Proposal.
+//     path took the option off the SYN-ACK, or the SYN was answered before the
+//     listener was marked and saved by whoever had marked it earlier. Such a
+//     server finds application data where it expects a CLC Proposal.
 //
 // TCP Fast Open, SYN cookies and a header without room for the option lead to
 // PeerNoSMC on both ends and leave the handshake as it is.

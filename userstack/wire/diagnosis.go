@@ -68,7 +68,7 @@ func (d Diagnosis) Text() string {
 	case DiagConfig:
 		return "configuration error"
 	case DiagPeerNoSMC:
-		return "peer did not indicate SMC"
+		return "the peer does not speak SMC"
 	case DiagIPsec:
 		return "connection uses IPsec"
 	case DiagNoSMCDev:

@@ -206,7 +206,15 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 
 // explain returns a decline code with what it means.
 func explain(code uint32) string {
-	return fmt.Sprintf("       0x%08x   %s", code, wire.Diagnosis(code))
+	return fmt.Sprintf("       0x%08x   %s", code, reason(code))
+}
+
+// reason returns what a decline code means.
+func reason(code uint32) string {
+	if t := wire.Diagnosis(code).Text(); t != "" {
+		return t
+	}
+	return "unknown reason"
 }
 
 // find waits for a connection to the target to appear in a stack. A stack in
@@ -215,7 +223,8 @@ func explain(code uint32) string {
 func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
-	var since time.Time // the client is connected
+	var since time.Time     // the client is connected
+	var other nl.Connection // to the same target, of another process as it seems
 	for {
 		gone := false
 		select {
@@ -230,9 +239,15 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		}
 		for _, conn := range c.connections(ctx) {
 			remote := netip.AddrPortFrom(conn.Remote.Addr().Unmap(), conn.Remote.Port())
-			if remote == target && conn.State == nl.StateActive {
+			if remote != target || conn.State != nl.StateActive {
+				continue
+			}
+			// The kernel does not tell whose a connection is, and numbers of
+			// processes are not the same everywhere.
+			if conn.PID == 0 || int(conn.PID) == client.cmd.Process.Pid {
 				return conn, true
 			}
+			other = conn
 		}
 		select {
 		case <-ctx.Done():
@@ -240,7 +255,7 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		case <-time.After(interval):
 		}
 		if gone {
-			return nl.Connection{}, false
+			return other, other.State == nl.StateActive
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"smcr/internal/smctools/face"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,12 +21,15 @@ const CacheEnv = "SMCR_STATS_CACHE"
 // cachePath returns the file that holds the counters as they were at the last
 // reset. smcr and smcd share it. The kernel's stack and the one in user space
 // have nothing in common that could be subtracted.
-func (t *tool) cachePath() string {
-	if path := t.Getenv(CacheEnv); path != "" {
+func (t *tool) cachePath() string { return cachePathOf(t.Env, t.Backend) }
+
+// cachePathOf is cachePath for the stack with a name.
+func cachePathOf(e *face.Env, stack string) string {
+	if path := e.Getenv(CacheEnv); path != "" {
 		return path
 	}
-	path := fmt.Sprintf("/tmp/.smcstats.u%d", t.UID)
-	if t.Backend == "user" {
+	path := fmt.Sprintf("/tmp/.smcstats.u%d", e.UID)
+	if stack == "user" {
 		path += ".user"
 	}
 	return path

@@ -47,6 +47,11 @@ func (t *tool) info(args []string) int {
 			}
 		}
 	}
+	smcd := features(i.Version >= 2)
+	if i.Stack != "" {
+		// A stack in user space has devices in software, and no SMC-D.
+		smcd, roce = "", roceVersions(&i)
+	}
 	hasISM := ""
 	if len(ism) > 0 {
 		hasISM = features(i.ISMv2)
@@ -65,7 +70,7 @@ func (t *tool) info(args []string) int {
 		"SMC Version:      %s\nSMC Hostname:     %s\nSMC-D Features:   %s\nSMC-R Features:   %s\n\n"+
 		"Hardware Capabilities\n"+
 		"SEID:             %s\nISM:              %s\nRoCE:             %s\n",
-		known(version), known(host), features(i.Version >= 2), features(i.SMCRv2), known(seid), known(hasISM), known(roce))
+		known(version), known(host), known(smcd), features(i.SMCRv2), known(seid), known(hasISM), known(roce))
 	return 0
 }
 
@@ -74,6 +79,19 @@ func features(v2 bool) string {
 		return "v1 v2"
 	}
 	return "v1"
+}
+
+// roceVersions returns the versions of RoCE that a stack in user space speaks.
+func roceVersions(i *nl.SysInfo) string {
+	switch {
+	case i.RoCEv1 && i.RoCEv2:
+		return "v1 v2"
+	case i.RoCEv1:
+		return "v1"
+	case i.RoCEv2:
+		return "v2"
+	}
+	return ""
 }
 
 func known(s string) string {

@@ -85,6 +85,19 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestInfoUser checks that a stack in user space is described as what it is: it
+// has no SMC-D, and its RoCE devices are no PCI functions.
+func TestInfoUser(t *testing.T) {
+	for roce, info := range map[string]nl.SysInfo{
+		"v1 v2": {RoCEv1: true, RoCEv2: true}, "v1": {RoCEv1: true}, "v2": {RoCEv2: true}, "n/a": {},
+	} {
+		info.Version, info.Release, info.SMCRv2, info.Stack, info.LocalHost = 2, 1, true, "smcr", "host"
+		b := newBench(t, nltestsmc.State{SysInfo: info, Devices: []nl.Device{{Name: "soft-eth0"}}})
+		b.want("smcr info", "Kernel Capabilities\nSMC Version:      2.1\nSMC Hostname:     host                            \n"+
+			"SMC-D Features:   n/a\nSMC-R Features:   v1 v2\n\nHardware Capabilities\nSEID:             n/a\nISM:              n/a\nRoCE:             "+roce+"\n")
+	}
+}
+
 // TestSEID checks the messages about the system enterprise ID.
 func TestSEID(t *testing.T) {
 	b := newBench(t, sample())

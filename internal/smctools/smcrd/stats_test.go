@@ -208,3 +208,17 @@ func TestAbbreviate(t *testing.T) {
 		}
 	}
 }
+
+// TestPanics: what our stack alone counts is shown when there is some of it.
+func TestPanics(t *testing.T) {
+	s := nltestsmc.State{}
+	b := newBench(t, s)
+	if out, _, _ := b.run("smcr -a stats"); strings.Contains(out, "Panics") {
+		t.Errorf("of none: %s", out)
+	}
+	s.Stats.Panics = 3
+	b = newBench(t, s)
+	if got := b.value("smcr -a stats", "Panics survived"); got != "3" {
+		t.Errorf("%s panics shown", got)
+	}
+}

@@ -50,6 +50,9 @@ func (t *tool) printStats(c *counters) {
 		t.Printf("    v2                       %12d\n", s.ClientV2+s.ServerV2)
 	}
 	t.sides("Handshake errors", errs, c.ClientHandshakeErrors, c.ServerHandshakeErrors)
+	if c.Panics > 0 { // of our stack alone
+		t.Printf("  Panics survived            %12d\n", c.Panics)
+	}
 	t.Printf("  Avg requests per SMC conn  %14.1f\n", perConn)
 	t.sides("TCP fallback", fallbacks, c.clientSum, c.serverSum)
 	if details {

@@ -108,3 +108,42 @@ func digit(c byte) int {
 	}
 	return strings.IndexByte("0123456789abcdef", c)
 }
+
+// Knows reports whether smc-tools has a meaning for the words after an object
+// other than to refuse them, or to find nothing, as being no word of its own. A
+// word behind those that it knows does not count.
+func Knows(object string, words []string) bool {
+	if len(words) == 0 {
+		return true
+	}
+	word := words[0]
+	any := func(names ...string) bool { return command(word, names...) != "" }
+	switch object {
+	case "info":
+		return any("show", "help")
+	case "stats":
+		return any("help", "show", "reset", "json")
+	case "ueid":
+		return any("help", "add", "del", "flush", "show")
+	case "seid":
+		return any("help", "enable", "disable", "show")
+	case "help":
+		return true
+	}
+	groups := object == "linkgroup"
+	if any("show") || groups && any("link-show") {
+		if len(words) == 1 {
+			return true
+		}
+		word = words[1]
+	}
+	return any("help", "all", "ibdev", "netdev") || groups && IsID(word)
+}
+
+// IsID reports whether a word is the identifier of a link group: hexadecimal
+// digits and nothing else. The command add, which is of such digits, is none.
+func IsID(word string) bool {
+	digits := strings.TrimPrefix(strings.TrimPrefix(word, "0x"), "0X")
+	return digits != "" && len(digits) <= 8 && word != "add" &&
+		strings.IndexFunc(digits, func(r rune) bool { return r > 0x7f || digit(byte(r)) < 0 }) < 0
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Hostile is a user of the machine who means the stack ill, for package e2e.
+//
+//	hostile press KIND ADDRESS
+//	hostile strange ADDRESS
+//
+// The first takes all that it can get of the stack of this network namespace until
+// it is killed. The kind is one of
+//
+//	idle, hello, half   connections of no word, a hello, half of one
+//	sessions            sessions of many connections to ADDRESS
+//	crowded             messages with too many descriptors, and with none
+//	control, garbage    connections to the control socket of no word, of nonsense
+//	unread              questions whose answers nobody reads
+//	all                 all at once
+//
+// It says "pressing" when it has tried each.
+//
+// The second opens a session, moves to a user and network namespace of its own,
+// hands sockets of that namespace to the stack, connected to a listener there at
+// the port of ADDRESS and about to connect to ADDRESS, and says what the stack
+// answers.
+//
+// Needs no privileges.
+package main

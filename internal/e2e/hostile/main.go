@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/nl"
+	"smcr/userstack/broker"
+	"smcr/userstack/service"
+)
+
+const (
+	// idle is how many connections of each kind are kept open.
+	idle = 300
+	// pause is what each attempt waits before the next one.
+	pause = 100 * time.Millisecond
+)
+
+func main() {
+	// The program ends in time even if the test that started it died.
+	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
+	if n := len(os.Args); n == 4 && os.Args[1] == "press" || n == 3 {
+		addr, err := netip.ParseAddrPort(os.Args[n-1])
+		switch {
+		case err != nil:
+			fatal(err)
+		case n == 4:
+			fatal(press(os.Args[2], addr))
+		case os.Args[1] == "strange":
+			fatal(strange(addr))
+		case os.Args[1] == "inside":
+			fatal(inside(addr))
+		}
+	}
+	fmt.Fprintln(os.Stderr, "usage: hostile press KIND ADDRESS:PORT | hostile strange ADDRESS:PORT")
+	os.Exit(2)
+}
+
+func fatal(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hostile:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// press goes on until the program is killed.
+func press(kind string, addr netip.AddrPort) error {
+	hello, err := (&broker.Message{Type: broker.TypeHello, Size: broker.Version, Text: "hostile"}).AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	kinds := map[string]func(){
+		"idle":     func() { again(idle, hold(service.RunSocket, nil)) },
+		"hello":    func() { again(idle, hold(service.RunSocket, hello)) },
+		"half":     func() { again(idle, hold(service.RunSocket, hello[:len(hello)/2])) },
+		"control":  func() { again(idle, hold(nl.UserAddress, nil)) },
+		"garbage":  func() { again(idle, hold(nl.UserAddress, []byte{1, 2, 3})) },
+		"unread":   func() { again(idle, hold(nl.UserAddress, questions())) },
+		"sessions": func() { again(4, func() { sessions(addr) }) },
+		"crowded":  func() { again(4, func() { crowded(hello) }) },
+	}
+	if start := kinds[kind]; start != nil {
+		start()
+	} else if kind == "all" {
+		for _, start := range kinds {
+			start()
+		}
+	} else {
+		return fmt.Errorf("no kind %q", kind)
+	}
+	fmt.Println("pressing")
+	select {}
+}
+
+// again does f n times at once, for ever, and returns when each was done once.
+func again(n int, f func()) {
+	var first sync.WaitGroup
+	for range n {
+		first.Add(1)
+		go func() {
+			f()
+			first.Done()
+			for {
+				time.Sleep(pause)
+				f()
+			}
+		}()
+	}
+	first.Wait()
+}
+
+// hold opens a connection, sends b if there is any, and leaves it so until the
+// stack closes it.
+func hold(socket string, b []byte) func() {
+	return func() {
+		c, err := dial(socket)
+		if err != nil {
+			return
+		}
+		if b != nil {
+			_, _ = c.Write(b)
+		}
+		go func() {
+			defer c.Close()
+			ended(c)
+		}()
+	}
+}
+
+func dial(socket string) (*net.UnixConn, error) {
+	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+}
+
+// questions is a datagram of as many questions for all families as go in.
+func questions() (b []byte) {
+	const request, dump, controller, getFamily = 0x1, 0x300, 0x10, 3
+	for range 3000 {
+		b = binary.NativeEndian.AppendUint32(b, 20)
+		b = binary.NativeEndian.AppendUint16(b, controller)
+		b = binary.NativeEndian.AppendUint16(b, request|dump)
+		b = append(b, make([]byte, 8)...) // sequence, port
+		b = append(b, getFamily, 1, 0, 0)
+	}
+	return b
+}
+
+// ended waits until the other side closes, without reading.
+func ended(c *net.UnixConn) {
+	rc, err := c.SyscallConn()
+	for over := err != nil; !over; {
+		time.Sleep(pause)
+		err := rc.Control(func(fd uintptr) {
+			p := []unix.PollFd{{Fd: int32(fd)}}
+			_, err := unix.Poll(p, 0)
+			over = err == nil && p[0].Revents != 0
+		})
+		over = over || err != nil
+	}
+}
+
+// sessions opens a session and as many connections in it as the stack takes, and
+// says what becomes of the first that it does not take.
+func sessions(addr netip.AddrPort) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	cl, err := broker.Dial(ctx, service.RunSocket, "hostile")
+	if err != nil {
+		return
+	}
+	defer cl.Close()
+	said := false
+	for range idle {
+		fd, err := freshSocket()
+		if err != nil {
+			break
+		}
+		_ = cl.Listen(ctx, fd)
+		conn, err := cl.Connect(fd, broker.ConnectRequest{Remote: addr, Nonblock: true})
+		_ = unix.Close(fd)
+		if err != nil {
+			return
+		}
+		select {
+		case ev := <-conn.Events():
+			if !said {
+				fmt.Printf("a connection: kind %d: %s\n", ev.Kind, ev.Text)
+			}
+			said = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// crowded sends messages with more descriptors than belong to them, and with none.
+func crowded(hello []byte) {
+	c, err := dial(service.RunSocket)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	if _, err := c.Write(hello); err != nil {
+		return
+	}
+	var fds []int
+	for range 20 {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	for i := range uint64(20) {
+		for _, t := range []broker.Type{broker.TypeConnect, broker.TypeAccept, broker.TypeListen} {
+			b, err := (&broker.Message{Type: t, Conn: i + 1, Seq: uint32(i)}).AppendBinary(nil)
+			if err != nil {
+				fatal(err)
+			}
+			if _, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err != nil {
+				return
+			}
+		}
+	}
+	// The session is there still.
+	b, err := (&broker.Message{Type: broker.TypeGetOption, Seq: 1000, Size: 4}).AppendBinary(nil)
+	if err != nil {
+		fatal(err)
+	}
+	if _, err := c.Write(b); err != nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for buf := make([]byte, broker.MaxMessage); ; {
+		n, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		if m, err := broker.ParseMessage(buf[:n]); err == nil && m.Type == broker.TypeResult && m.Seq == 1000 {
+			fmt.Println("the session goes on")
+			break
+		}
+	}
+	if b, err = (&broker.Message{Type: broker.TypeConnect, Conn: 1000}).AppendBinary(nil); err != nil {
+		fatal(err)
+	}
+	_, _ = c.Write(b)
+	time.Sleep(pause)
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"smcr/internal/serve"
+	"smcr/userstack/broker"
+	"smcr/userstack/launch"
+	"smcr/userstack/service"
+)
+
+const (
+	// dialTimeout bounds one try to open a session.
+	dialTimeout = 5 * time.Second
+	// restartGrace is how long a launcher that had its stack started leaves it
+	// to others to start one when that is gone. Tries that fail are repeated
+	// after pauses, which double up to restartLast.
+	restartGrace = time.Second
+	restartLast  = time.Minute
+)
+
+// redialer opens sessions for a launcher that lost its own.
+type redialer struct {
+	command string
+	serve   []string // flags of smcr serve
+	starts  bool     // this launcher had the stack started, and does so again
+	log     *slog.Logger
+
+	next  time.Time // when to start a stack; zero: none was missing
+	pause time.Duration
+	said  string // the error that was logged last
+
+	// Replaced in tests.
+	dial  func(ctx context.Context, command string) (*broker.Client, error)
+	start func(ctx context.Context, args ...string) error
+	now   func() time.Time
+}
+
+func newRedialer(command string, serveArgs []string, starts bool, log *slog.Logger) *redialer {
+	return &redialer{command: command, serve: serveArgs, starts: starts, log: log, dial: dial, start: serve.StartOnDemand, now: time.Now}
+}
+
+// redial is for launch.Config.Redial.
+func (r *redialer) redial(ctx context.Context) (launch.Session, error) {
+	c, err := r.open(ctx)
+	if err == nil {
+		r.next, r.said = time.Time{}, ""
+		return c, nil
+	}
+	if !absent(err) {
+		r.warn(err) // somebody is there who does not serve us
+		return nil, err
+	}
+	now := r.now()
+	switch {
+	case !r.starts:
+		return nil, err
+	case r.next.IsZero():
+		r.pause = restartGrace
+		r.next = now.Add(r.pause)
+	}
+	if now.Before(r.next) {
+		return nil, err
+	}
+	err = r.start(ctx, r.serve...)
+	if err != nil && !strings.Contains(err.Error(), service.ErrRunning.Error()) {
+		r.pause = min(2*r.pause, restartLast)
+		r.next = r.now().Add(r.pause)
+		r.warn(err)
+		return nil, err
+	}
+	if c, err = r.open(ctx); err != nil {
+		return nil, err
+	}
+	r.next, r.said = time.Time{}, ""
+	return c, nil
+}
+
+func (r *redialer) open(ctx context.Context) (*broker.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return r.dial(ctx, r.command)
+}
+
+// warn logs an error unless it was the last one, too.
+func (r *redialer) warn(err error) {
+	if text := err.Error(); text != r.said {
+		r.said = text
+		r.log.Warn("no stack", "err", err)
+	}
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"smcr/internal/config"
+
+	"golang.org/x/sys/unix"
+)
+
+// initialPIDs is the inode number of the PID namespace that has all processes
+// of the machine in sight (linux/proc_ns.h).
+const initialPIDs = 0xeffffffc
+
+// A stateFile is the file that keeps what commands changed in the stack of a
+// network namespace. It lasts until the machine starts anew, as the directory
+// does.
+type stateFile struct {
+	path string
+	ino  uint64 // of the network namespace
+}
+
+// newStateFile returns the state file of the calling thread's network
+// namespace, named by its cookie, which the kernel gives to one namespace only
+// between two starts of the machine.
+func newStateFile(dir string) (*stateFile, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return nil, fmt.Errorf("cookie of the network namespace: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	return &stateFile{filepath.Join(dir, fmt.Sprintf("state-%d.yaml", cookie)), st.Ino}, nil
+}
+
+// isState reports whether a name in the directory is that of a state.
+func isState(name string) bool {
+	return strings.HasPrefix(name, "state-") && strings.HasSuffix(name, ".yaml")
+}
+
+// place makes the directory if need be, and fails where somebody else than root
+// and this user could put files into it, or where this user cannot.
+func (f *stateFile) place() error {
+	dir := filepath.Dir(f.path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if err := ours(dir, st); err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	if err := unix.Access(dir, unix.W_OK); err != nil {
+		return &fs.PathError{Op: "write", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// ours fails for what somebody else than root and this user could have written.
+func ours(name string, st fs.FileInfo) error {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || sys.Uid != 0 && int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s belongs to another user", name)
+	}
+	if st.Mode()&fs.ModeSymlink == 0 && st.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s is writable for other users", name)
+	}
+	return nil
+}
+
+// read returns what the file holds. The error matches fs.ErrNotExist where
+// there is none.
+func (f *stateFile) read() ([]byte, error) {
+	// Opening a named pipe must not wait.
+	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", f.path)
+	}
+	if err := ours(f.path, st); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(file, config.MaxSize+1))
+}
+
+// write replaces the file: whoever reads it, also after a crash, finds the old
+// content or the new one.
+func (f *stateFile) write(b []byte) (err error) {
+	if err := f.place(); err != nil {
+		return err
+	}
+	// One of an earlier process that died in between may be there; the stack
+	// is the only one of its namespace.
+	name := f.path + ".new"
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(name)
+		}
+	}()
+	// The umask of whoever started the stack does not matter.
+	_, werr := file.Write(b)
+	if err := errors.Join(werr, file.Chmod(0o644), file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(name, f.path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(f.path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// remove removes the file if there is one.
+func (f *stateFile) remove() error {
+	if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// putAside keeps a file that is of no use for whoever wants to look at it, and
+// returns its new name.
+func (f *stateFile) putAside() (string, error) {
+	name := f.path + ".broken"
+	return name, os.Rename(f.path, name)
+}
+
+// removeStale removes the states of network namespaces that are gone. Only a
+// stack that has all processes in sight can tell.
+func (f *stateFile) removeStale() {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil || st.Ino != initialPIDs {
+		return
+	}
+	dir := filepath.Dir(f.path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	// The states first: a namespace is there before its state.
+	gone := map[string]uint64{}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if !isState(e.Name()) || path == f.path {
+			continue
+		}
+		b, err := (&stateFile{path: path}).read()
+		if err != nil {
+			continue
+		}
+		if s, err := config.ParseState(b); err == nil && s.Namespace != 0 {
+			gone[path] = s.Namespace
+		}
+	}
+	alive, err := namespaces()
+	if err != nil {
+		return
+	}
+	for path, ino := range gone {
+		if !alive[ino] {
+			_ = os.Remove(path)
+		}
+	}
+}

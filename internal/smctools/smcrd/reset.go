@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package smcrd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/smctools/face"
+	"smcr/nl"
+	"smcr/stats"
+)
+
+// errForeign tells of a cache file that somebody else could have written.
+var errForeign = errors.New("it belongs to another user")
+
+// SinceReset returns of the counters of a stack what was added since 'smcr stats
+// reset', and all of them where there was none, or where the stack started anew
+// since. The cache file is that of smc-tools' smcr; it is not changed.
+func SinceReset(e *face.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats, nl.Fallbacks, error) {
+	path := cachePathOf(e, stack)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, f, nil
+	}
+	var before *counters
+	if err == nil {
+		defer file.Close()
+		before, err = readCache(file, e.UID)
+	}
+	if err != nil {
+		return s, f, fmt.Errorf("the counters as of 'smcr stats reset' cannot be read from %s: %w; remove it, or ask for --absolute counters", path, err)
+	}
+	now := newCounters(s, f)
+	if before == nil || !now.follow(before) {
+		return s, f, nil
+	}
+	reasons := nl.Fallbacks{
+		ClientTotal: f.ClientTotal - min(before.clientSum, f.ClientTotal),
+		ServerTotal: f.ServerTotal - min(before.serverSum, f.ServerTotal),
+	}
+	for _, r := range f.Reasons {
+		list := &before.client
+		if r.Side != stats.Client {
+			list = &before.server
+		}
+		r.Count -= min(uint64(max(count(list, int32(r.Reason)), 0)), r.Count)
+		if r.Count > 0 {
+			reasons.Reasons = append(reasons.Reasons, r)
+		}
+	}
+	return now.since(before).Stats, reasons, nil
+}
+
+func readCache(file *os.File, uid int) (*counters, error) {
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	switch {
+	case !st.Mode().IsRegular():
+		return nil, errors.New("it is not a regular file")
+	case !ok || int(sys.Uid) != uid:
+		return nil, errForeign
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_SH); err != nil {
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return (&cacheFile{file}).read()
+}
+
+// Reset has the counters of a stack count from these on.
+func Reset(e *face.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
+	file, err := openCache(cachePathOf(e, stack))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	now := newCounters(s, f)
+	return file.write(&now)
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+
+	"smcr/guard"
+	"smcr/userstack/linkgroup"
+)
+
+// A panic while the lock of a link group is held, or while its actions are
+// carried out, leaves the core in a state that nobody knows. The core is not
+// called again then, and the group ends without it:
+//
+//	part                   | how it ends
+//	-----------------------+--------------------------------------------------
+//	group                  | dead and broken, forgotten by the stack
+//	queue pairs            | closed at once: from then on no peer writes to memory
+//	connections given out  | reset, programs are woken
+//	handshakes under way   | fail with ErrGroupDead
+//	buffers                | freed when no reader or writer is in one
+//
+// So each call of the core, or of what the core calls, is within a function that
+// defers caught (with the lock held) or fell (without it), and what runs after
+// the end of a group (dead) calls the core only through functions that know of
+// broken.
+
+// errBroken is why a group ended that a panic has ended.
+var errBroken = errors.New("userstack: internal error, see the log")
+
+// call hands an event to the core. mu is held, also afterwards.
+func (g *group) call(f func()) {
+	defer g.caught()
+	f()
+}
+
+// caught is deferred by functions that call the core with mu held.
+func (g *group) caught() {
+	if v := recover(); v != nil {
+		g.fault(g.s.guard.Caught("link group "+g.name(), v))
+	}
+}
+
+// fell is deferred by functions that carry out actions, without mu.
+func (g *group) fell() {
+	if v := recover(); v != nil {
+		e := g.s.guard.Caught("link group "+g.name(), v)
+		g.mu.Lock()
+		g.fault(e)
+		g.mu.Unlock()
+	}
+}
+
+// fault ends a group whose core cannot be trusted any more. mu is held; who
+// releases it, or carries out actions, does the rest.
+func (g *group) fault(e *guard.Error) {
+	if g.broken {
+		return
+	}
+	if !g.dead {
+		g.later = append(g.later, func() { g.s.forgetGroup(g) })
+	}
+	g.broken, g.dead = true, true
+	g.timer.Stop()
+	g.later = append(g.later, func() { g.collapse(e) })
+}
+
+// collapse is what onDead and the core do for a group that ends in order.
+func (g *group) collapse(cause error) {
+	g.log.Error("link group ended by an internal error", "err", cause)
+	err := errors.Join(linkgroup.ErrGroupDead, errBroken)
+	select {
+	case g.first <- err:
+	default:
+	}
+	g.mu.Lock()
+	links := g.links
+	g.links, g.leftover, g.acts = nil, nil, nil
+	g.sendPool = map[int][]*region{} // all of it is in regions
+	conns := make([]*Conn, 0, len(g.conns))
+	for c := range g.conns {
+		c.over = true
+		conns = append(conns, c)
+	}
+	g.mu.Unlock()
+	for _, l := range links {
+		_ = g.s.guard.Do("the end of a link", l.destroy)
+	}
+	for _, c := range conns {
+		if c.started.Load() {
+			c.ended(linkgroup.ErrReset)
+			continue
+		}
+		// Its rendezvous is under way, and ends it.
+		select {
+		case c.ready <- err:
+		default:
+		}
+	}
+	g.mu.Lock()
+	g.fallen = true
+	g.freeFallen()
+	g.mu.Unlock()
+}
+
+// freeFallen frees the buffers of a broken group once its queue pairs are closed
+// and no reader or writer is in one. mu is held.
+func (g *group) freeFallen() {
+	if !g.fallen || g.holds > 0 || g.copying > 0 {
+		return
+	}
+	regions := g.regions
+	g.regions = nil
+	g.sendBytes, g.rmbBytes = 0, 0
+	if len(regions) == 0 {
+		return
+	}
+	g.later = append(g.later, func() {
+		for r := range regions {
+			_ = g.s.guard.Do("the end of a buffer", func() { r.free(g.s.mem) })
+		}
+	})
+}
+
+// release gives the buffers of a connection that has ended back to the core. mu
+// is held.
+func (c *Conn) release() {
+	if !c.g.broken {
+		c.core.Release()
+	}
+}
+
+// readErr and writeErr are those of the core. mu is held.
+func (c *Conn) readErr() error {
+	if c.g.broken {
+		return linkgroup.ErrReset
+	}
+	return c.core.ReadErr()
+}
+
+func (c *Conn) writeErr() error {
+	if c.g.broken {
+		return linkgroup.ErrReset
+	}
+	return c.core.WriteErr()
+}

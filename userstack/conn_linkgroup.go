@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"net"
+	"net/netip"
+
+	"smcr/nl"
+)
+
+// A LinkGroup describes the link group that carries a connection. Stacks share
+// one among all connections to a peer, up to Config.MaxConns.
+type LinkGroup struct {
+	ID      nl.LinkGroupID // as 'smcr linkgroup list' shows it
+	Role    nl.Role        // what this stack is in the group: client or server
+	Version uint8          // of SMC: 1 or 2
+	PNETID  string         // pnetid of the network, or ""
+	VLAN    uint16         // VLAN id, 0 for none
+	Peer    netip.Addr     // address of the peer in the first connection of the group
+	PeerID  [8]byte        // the peer's ID: instance and MAC address (RFC 7609, appendix A.2.1)
+	Conns   int            // connections in the group now, this one included
+	Links   []nl.Link      // the links, as 'smcr link list' shows them; none once the group has ended
+	Link    uint8          // ID of the link that this connection writes on, 0 for none
+}
+
+// LinkGroup returns the link group of the connection as it is now: links come
+// and go, and a connection moves to another link when its own fails.
+func (c *Conn) LinkGroup() LinkGroup {
+	g := c.g
+	g.mu.Lock()
+	defer g.unlock()
+	row := nl.LinkGroup{}
+	g.terms.describe(&row)
+	lg := LinkGroup{
+		ID: lgrID(g), Role: nl.Role(g.core.Role()), Version: row.Version(),
+		PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Peer: g.peerAddr, PeerID: g.core.PeerID(),
+	}
+	if g.dead {
+		return lg
+	}
+	lg.Conns = g.core.Conns()
+	for _, cl := range g.core.Links() {
+		lg.Links = append(lg.Links, g.describeLink(cl))
+	}
+	if l := c.core.Link(); l != nil && !c.over {
+		lg.Link = l.ID()
+	}
+	return lg
+}
+
+// maxWraps bounds how deep [AsConn] looks, in case something wraps itself.
+const maxWraps = 16
+
+// AsConn returns the SMC-R connection that c is or wraps. It looks through what
+// has a method NetConn() net.Conn, as tls.Conn has. ok is false for a connection
+// that uses TCP.
+func AsConn(c net.Conn) (conn *Conn, ok bool) {
+	for range maxWraps {
+		if conn, ok = c.(*Conn); ok {
+			return conn, true
+		}
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil, false
+		}
+		c = w.NetConn()
+	}
+	return nil, false
+}
+
+// IsSMC reports whether the bytes of c go over SMC-R, and not over TCP. It looks
+// as deep as [AsConn].
+func IsSMC(c net.Conn) bool {
+	_, ok := AsConn(c)
+	return ok
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+
+	"smcr/userstack/wire"
+)
+
+// A Dialer connects over a [Stack]. It is to [Stack.Dial] what net.Dialer is to
+// net.Dial. It is safe for concurrent use as long as nobody changes it.
+type Dialer struct {
+	// Stack moves the connections to SMC-R. It must not be nil.
+	Stack *Stack
+	// NetDialer makes the TCP connections: its LocalAddr, Control, KeepAlive
+	// and so on hold. Its Timeout and Deadline bound the rendezvous too. Nil
+	// means the zero net.Dialer. Multipath TCP is always off, because its
+	// sockets cannot carry the TCP option of SMC.
+	NetDialer *net.Dialer
+	// RequireSMC makes it an error if a connection would stay TCP. The error is
+	// a *net.OpError around a [*DeclineError]. Where the reason is known before
+	// the peer is asked, no TCP connection is made.
+	RequireSMC bool
+	// Declined, if not nil, is told of each connection that would stay TCP, and
+	// why, before DialContext returns. It may be called by several goroutines
+	// at once.
+	Declined func(remote net.Addr, why *DeclineError)
+}
+
+// Dial connects to address. See [Dialer.DialContext].
+func (d *Dialer) Dial(network, address string) (net.Conn, error) {
+	return d.DialContext(context.Background(), network, address)
+}
+
+// DialContext connects to address as net.Dialer does and moves the connection
+// to SMC-R if the peer speaks it. network is "tcp", "tcp4" or "tcp6".
+//
+// The result is a *Conn, or a *net.TCPConn where SMC-R cannot be used and
+// RequireSMC is false. ctx bounds the TCP connection and the rendezvous; its end
+// means nothing to a connection that DialContext has returned.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	s := d.Stack
+	if err := s.canOpen("dial", network); err != nil {
+		return nil, err
+	}
+	var nd net.Dialer
+	if d.NetDialer != nil {
+		nd = *d.NetDialer
+	}
+	if nd.Timeout != 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, nd.Timeout)
+		defer cancel()
+	}
+	if !nd.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, nd.Deadline)
+		defer cancel()
+	}
+	var unmarked atomic.Pointer[DeclineError]
+	own := controlOf(nd)
+	nd.Control, nd.ControlContext = nil, func(ctx context.Context, network, address string, rc syscall.RawConn) error {
+		if own != nil {
+			if err := own(ctx, network, address, rc); err != nil {
+				return err
+			}
+		}
+		why := s.announce(nd.LocalAddr, address, rc, d.RequireSMC)
+		if why == nil {
+			return nil
+		}
+		unmarked.Store(why)
+		if d.RequireSMC {
+			d.plainTCP().tell(tcpAddr(address), why)
+			return why
+		}
+		return nil // unmarked, the connection is plain TCP: no reason to fail
+	}
+	nd.SetMultipathTCP(false)
+	nc, err := nd.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	tcp := nc.(*net.TCPConn)
+	smc, err := s.peerSMC(tcp)
+	var c *Conn
+	switch {
+	case err != nil:
+	case smc:
+		c, err = s.Client(ctx, tcp)
+	default:
+		why := unmarked.Load()
+		if why == nil {
+			why = s.notAnnounced()
+		}
+		err = why
+	}
+	return s.settle("dial", tcp, c, err, d.plainTCP())
+}
+
+func (d *Dialer) plainTCP() plainTCP { return plainTCP{require: d.RequireSMC, declined: d.Declined} }
+
+// controlOf returns the one of nd's two functions that package net calls.
+func controlOf(nd net.Dialer) func(ctx context.Context, network, address string, rc syscall.RawConn) error {
+	switch {
+	case nd.ControlContext != nil:
+		return nd.ControlContext
+	case nd.Control != nil:
+		return func(_ context.Context, network, address string, rc syscall.RawConn) error {
+			return nd.Control(network, address, rc)
+		}
+	}
+	return nil
+}
+
+// announce marks a socket so that its SYN announces SMC. With check it looks
+// first whether SMC-R could reach address at all.
+func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
+	if s.option == nil && !check {
+		return nil
+	}
+	var merr error
+	err := rc.Control(func(fd uintptr) {
+		if !check {
+			merr = s.option.MarkConnect(int(fd))
+			return
+		}
+		var from netip.Addr
+		if a, ok := local.(*net.TCPAddr); ok && a != nil {
+			from = a.AddrPort().Addr()
+		}
+		merr = s.programs().Candidate(from, addrPort(tcpAddr(address)).Addr(), int(fd))
+	})
+	if err = errors.Join(err, merr); err == nil {
+		return nil
+	}
+	if !check {
+		s.log.Warn("cannot announce SMC", "address", address, "err", err)
+	}
+	why := *declineFor(err)
+	why.Code, why.uncounted = wire.Diagnosis(fallbackFor(err).Reason), true
+	return &why
+}
+
+// notAnnounced is why a connection stays TCP whose peer did not announce SMC.
+func (s *Stack) notAnnounced() *DeclineError {
+	if s.option == nil {
+		return &DeclineError{Code: wire.DiagConfig, Err: ErrNoOption, uncounted: true}
+	}
+	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
+}
+
+// tcpAddr makes a net.Addr of an IP address with a port.
+func tcpAddr(address string) net.Addr {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return &net.TCPAddr{}
+	}
+	return net.TCPAddrFromAddrPort(ap)
+}
+
+// canOpen returns why no connection or listener of this network can be opened.
+func (s *Stack) canOpen(op, network string) error {
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return &net.OpError{Op: op, Net: network, Err: net.UnknownNetworkError(network)}
+	}
+	if s.ctx.Err() != nil {
+		return &net.OpError{Op: op, Net: network, Err: ErrStackClosed}
+	}
+	return nil
+}
+
+// plainTCP says what becomes of connections that do not use SMC-R.
+type plainTCP struct {
+	require  bool
+	declined func(net.Addr, *DeclineError)
+}
+
+func (p plainTCP) tell(remote net.Addr, why *DeclineError) {
+	if p.declined != nil {
+		p.declined(remote, why)
+	}
+}
+
+// settle turns the outcome of a rendezvous into a net.Conn: SMC-R, TCP after
+// a decline where that is allowed, or an error.
+func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error, p plainTCP) (net.Conn, error) {
+	if err == nil {
+		return c, nil
+	}
+	var why *DeclineError
+	if errors.As(err, &why) {
+		p.tell(tcp.RemoteAddr(), why)
+		s.staysTCP(tcp, op == "dial", err)
+		if !p.require {
+			s.log.Debug("connection stays TCP", "remote", tcp.RemoteAddr(), "err", err)
+			return tcp, nil
+		}
+	}
+	_ = tcp.SetLinger(0)
+	_ = tcp.Close()
+	return nil, &net.OpError{Op: op, Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inside
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"smcr/guard"
+	"smcr/userstack/wire"
+)
+
+// Programs is what a stack does for programs that have sockets of their own.
+// C is *userstack.Conn, which this package cannot name.
+type Programs[C any] interface {
+	// Candidate decides whether a connection that a program is about to open
+	// can become SMC-R, and if so marks its socket fd so that the TCP handshake
+	// announces SMC. Otherwise the error says why, and fd is untouched.
+	Candidate(local, remote netip.Addr, fd int) error
+	// MarkListen makes the SYN-ACKs of a program's listening socket answer the
+	// SMC option.
+	MarkListen(fd int) error
+	// PeerAnnounced reports whether the peer of a program's connected socket
+	// speaks SMC, as far as the TCP handshake or the configuration tells.
+	PeerAnnounced(fd int, remote netip.Addr) (bool, error)
+	// ServerMaybe is Stack.Server for an accepted connection of which only the
+	// configuration says that the peer speaks SMC: it looks before it reads.
+	ServerMaybe(ctx context.Context, tcp *net.TCPConn) (C, error)
+	// Decline is Stack.Server for an accepted connection that is to stay TCP for
+	// lack of resources: it waits for what the peer proposes and declines. The
+	// error is a *userstack.DeclineError then; after another one the connection
+	// is of no use.
+	Decline(ctx context.Context, tcp *net.TCPConn, why error) error
+	// StaysTCP counts a program's connection that stays TCP for the reason in
+	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
+	// Stack.Client or Stack.Server is counted already.
+	StaysTCP(o Owner, fd int, client bool, err error)
+	// Listens remembers a program's socket fd that is about to listen, for
+	// listings.
+	Listens(o Owner, fd int)
+	// NoSMC is the error of a connection whose peer does not speak SMC, as far
+	// as PeerAnnounced can tell.
+	NoSMC() error
+	// CountFallback counts a connection that stays TCP.
+	CountFallback(client bool, code wire.Diagnosis)
+	// Busy reports what keeps the stack from ending when idle: connections,
+	// and rendezvous that hold link groups.
+	Busy() bool
+	// Guard keeps a panic in one connection from ending the process. Who serves
+	// a stack's connections uses it too: its panics count in the statistics.
+	Guard() *guard.Guard
+}
+
+// bound is what package userstack has bound before any program code runs.
+var bound struct {
+	setHost  func(config any, h Host)
+	programs func(stack any) any
+}
+
+// Bind gives this package the way to the unexported parts of userstack, which
+// calls it once, as it is initialized. config is a *userstack.Config, stack a
+// *userstack.Stack, and programs returns a Programs[*userstack.Conn].
+func Bind(setHost func(config any, h Host), programs func(stack any) any) (done bool) {
+	bound.setHost, bound.programs = setHost, programs
+	return true
+}
+
+// SetHost makes the stacks of config, a *userstack.Config, run on h.
+func SetHost(config any, h Host) { bound.setHost(config, h) }
+
+// ProgramsOf returns what stack, a *userstack.Stack, does for programs. It
+// allocates nothing.
+func ProgramsOf[C any](stack any) Programs[C] { return bound.programs(stack).(Programs[C]) }
+
+// Owner is the process a connection belongs to, for listings.
+type Owner struct {
+	UID, PID uint32
+	Command  string
+}
+
+type ownerKey struct{}
+
+// WithOwner returns a context under which the Client and Server methods of a
+// stack make connections that belong to o. Otherwise they belong to the calling
+// process.
+func WithOwner(ctx context.Context, o Owner) context.Context {
+	return context.WithValue(ctx, ownerKey{}, o)
+}
+
+// OwnerFrom returns the owner that ctx names, or the calling process.
+func OwnerFrom(ctx context.Context) Owner {
+	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
+		return o
+	}
+	return Self()
+}
+
+// Self is the calling process.
+func Self() Owner {
+	return Owner{UID: uint32(os.Geteuid()), PID: uint32(os.Getpid()), Command: filepath.Base(os.Args[0])}
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Session is a Broker that Config.Redial opened and Run closes.
+type Session interface {
+	Broker
+	// Close ends the session.
+	Close() error
+}
+
+const (
+	// redialFirst is the pause before the first try to find a stack again. It
+	// doubles up to redialLast; a program that makes or takes connections
+	// meanwhile has one tried after redialSoon.
+	redialFirst = 20 * time.Millisecond
+	redialSoon  = 100 * time.Millisecond
+	redialLast  = 2 * time.Second
+	// endTime is how long a session that is over is kept for those who wait for
+	// its service's process to end. It is longer than the session looks.
+	endTime = 15 * time.Second
+	// resentTime is how much older than its connection the SYN-ACK may be where
+	// one had to be sent again.
+	resentTime = time.Minute
+	// clockSlack covers the ticks in which the kernel tells the age of a
+	// connection.
+	clockSlack = 50 * time.Millisecond
+)
+
+// sessions is what the launcher knows of its session with the stack, and of
+// those that are over.
+type sessions struct {
+	first  Broker                 // nil: everything is native
+	now    atomic.Pointer[Broker] // the last one
+	redial func(context.Context) (Session, error)
+	nudge  chan struct{} // a connection would have had a use for a stack
+
+	mu     sync.Mutex
+	lost   Broker    // the last that was found to be over
+	undead int       // those that are over and whose service may still live
+	buried time.Time // when the last of the others was known to be dead
+}
+
+func newSessions(first Broker, redial func(context.Context) (Session, error)) *sessions {
+	x := &sessions{first: first, redial: redial, nudge: make(chan struct{}, 1)}
+	x.now.Store(&first)
+	return x
+}
+
+// last returns the last session, also if it is over, or nil.
+func (x *sessions) last() Broker { return *x.now.Load() }
+
+// returns tells whether there may be a session again when there is none.
+func (x *sessions) returns() bool { return x.redial != nil && x.first != nil }
+
+// close ends a session unless it is that of Run's caller.
+func (x *sessions) close(b Broker) {
+	if c, ok := b.(Session); ok && b != x.first {
+		_ = c.Close()
+	}
+}
+
+// broker returns the session with the stack, or nil if there is none.
+func (s *supervisor) broker() Broker {
+	b := s.sessions.last()
+	if b == nil {
+		return nil
+	}
+	select {
+	case <-b.Done():
+		select {
+		case s.sessions.nudge <- struct{}{}:
+		default:
+		}
+		return nil
+	default:
+		return b
+	}
+}
+
+// follow waits for the end of the session, and of each that comes after it.
+func (s *supervisor) follow() {
+	for b := s.sessions.last(); b != nil; b = s.found() {
+		select {
+		case <-b.Done():
+		case <-s.ctx.Done():
+			return
+		}
+		s.lose(b)
+		if s.sessions.redial == nil {
+			return
+		}
+	}
+}
+
+// lose takes note of the end of a session.
+func (s *supervisor) lose(b Broker) {
+	x := s.sessions
+	x.mu.Lock()
+	x.lost = b
+	x.undead++
+	x.mu.Unlock()
+	if x.redial != nil {
+		s.log.Warn("the stack has ended; connections are plain TCP until there is one again")
+	} else {
+		s.log.Warn("the stack has ended; new connections are plain TCP")
+	}
+	s.wg.Go(func() {
+		end := time.NewTimer(endTime)
+		defer end.Stop()
+		select {
+		case <-b.Dead():
+			x.mu.Lock()
+			x.undead--
+			x.buried = time.Now()
+			x.mu.Unlock()
+		case <-end.C:
+		case <-s.ctx.Done():
+		}
+		x.close(b)
+	})
+}
+
+// found waits until there is a stack again and returns the session with it, in
+// which all listening sockets are marked anew; or nil when the program has ended.
+func (s *supervisor) found() Broker {
+	x := s.sessions
+	pause := redialFirst
+	for last := time.Now(); ; last = time.Now() {
+		if !s.awaitRedial(last, pause) {
+			return nil
+		}
+		b, err := x.redial(s.ctx)
+		if err != nil {
+			s.log.Debug("no stack", "err", err)
+			pause = min(2*pause, redialLast)
+			continue
+		}
+		var now Broker = b
+		x.now.Store(&now)
+		s.log.Info("there is a stack again: connections use SMC-R where the peer does")
+		s.renewAll()
+		return now
+	}
+}
+
+// awaitRedial waits for the next try, a pause after the last one, or earlier if
+// the program has a use for it. It returns false when the program has ended.
+func (s *supervisor) awaitRedial(last time.Time, pause time.Duration) bool {
+	timer := time.NewTimer(time.Until(last.Add(pause)))
+	defer timer.Stop()
+	nudge := s.sessions.nudge
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-nudge:
+			nudge = nil // once
+			timer.Reset(time.Until(last.Add(min(pause, redialSoon))))
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// dead waits until the process of a session that is over has ended, so that its
+// eBPF program announces nothing any more; for limit at most.
+func (s *supervisor) dead(b Broker, limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-b.Dead():
+	case <-timer.C:
+	case <-s.ctx.Done():
+	}
+}
+
+// doubtful tells whether a SYN-ACK of that time could have announced SMC in the
+// name of a stack that is gone. It is the stack's eBPF program that does, and
+// that ends with the process.
+func (x *sessions) doubtful(sent time.Time) bool {
+	b, over := x.last(), false
+	if b == nil {
+		return false
+	}
+	select {
+	case <-b.Done():
+		over = true
+	default:
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// A session that ended a moment ago is not counted yet.
+	return x.undead > 0 || over && x.lost != b || sent.Before(x.buried)
+}
+
+// lostOne tells whether a session has ever ended.
+func (x *sessions) lostOne() bool {
+	b := x.last()
+	if b == nil {
+		return false
+	}
+	select {
+	case <-b.Done():
+		return true
+	default:
+		return b != x.first
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// TestDoubt: a group that is in doubt takes no connections until its peer has
+// answered TEST LINK, and ends if it does not.
+func TestDoubt(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		r := newRig(t, Server, noTest)
+		r.open()
+		r.take()
+		if !r.g.CanAccept() {
+			t.Fatal("the group takes no connections")
+		}
+		r.g.Doubt(r.s.now)
+		r.expect("test-link")
+		if r.g.CanAccept() {
+			t.Error("a group in doubt takes connections")
+		}
+		r.g.Doubt(r.s.now) // said twice, asked once
+		r.expect("")
+		if answers {
+			r.recv(r.link, wire.TestLink{Reply: true, UserData: r.link.testData})
+			if !r.g.CanAccept() {
+				t.Error("the peer has answered, and the group takes no connections")
+			}
+			r.wait(time.Minute)
+			if r.g.dead {
+				t.Error("the group has ended")
+			}
+			continue
+		}
+		r.wait(time.Minute)
+		if !r.g.dead {
+			t.Error("the peer does not answer, and the group goes on")
+		}
+	}
+}
+
+// TestRKeyNotTold: CLC names no RMB on a subsequent contact that was not told by
+// CONFIRM RKEY, nor one that ADD LINK CONTINUATION gave without its address.
+func TestRKeyNotTold(t *testing.T) {
+	for _, role := range []Role{Client, Server} {
+		r := newRig(t, role, noTest)
+		r.open()
+		r.take()
+		c, err := r.g.NewConn(r.s.now, 0, 65536)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := wire.RToken{RKey: 0xCCCC, Addr: 0x20000}
+		p := peerRMB
+		p.Index, p.Token, p.RKey, p.VAddr = 1, 9, told.RKey, told.Addr
+		known := len(r.g.rtokens)
+		attach := func(p ConnParams, want error) {
+			t.Helper()
+			if err := c.Attach(r.s.now, p); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", role, err, want)
+			}
+		}
+		attach(p, ErrUnknownRKey)
+		r.g.addRToken(r.link, told, true)
+		attach(p, ErrUnknownRKey)
+		r.recv(r.link, wire.ConfirmRKey{This: told})
+		wrong := p
+		wrong.VAddr++
+		attach(wrong, ErrUnknownRKey)
+		wrong = p
+		wrong.Link.QPN = 0
+		attach(wrong, ErrNoLink)
+		if n := len(r.g.rtokens); n != known+1 || r.g.dead {
+			t.Errorf("%s: %d RMBs of the peer are known, were %d; dead %v", role, n, known, r.g.dead)
+		}
+		attach(p, nil)
+	}
+}

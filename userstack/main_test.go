@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// twoHosts matches the examples that need network namespaces.
+const twoHosts = "^Example$"
+
+// TestMain leaves out examples that need root where there is none, since an
+// example cannot skip itself. As with other tests, in continuous integration it
+// fails instead.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if ci, _ := strconv.ParseBool(os.Getenv("CI")); os.Geteuid() != 0 && !ci {
+		fmt.Fprintln(os.Stderr, "Example: skipped: needs root for network namespaces: run `sudo make test`")
+		pattern := twoHosts
+		if given := flag.Lookup("test.skip").Value.String(); given != "" {
+			pattern += "|" + given
+		}
+		if err := flag.Set("test.skip", pattern); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/guard"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/wire"
+)
+
+// endedTCP is a TCP connection of package net made from a socket that was reset:
+// it has no peer, and so no address of one.
+type endedTCP struct {
+	TCPConn
+	local net.Addr
+}
+
+func (c endedTCP) LocalAddr() net.Addr { return c.local }
+func (endedTCP) RemoteAddr() net.Addr  { return nil }
+
+// TestSocketThatHasEnded: a peer's RST may come before the rendezvous begins, or
+// in the middle of it.
+func TestSocketThatHasEnded(t *testing.T) {
+	for name, local := range map[string]net.Addr{
+		"no peer": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, "no address": nil, "nil of a type": (*net.TCPAddr)(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				ct, st := b.tcp()
+				defer ct.Close()
+				defer st.Close()
+				for who, run := range map[string]func(context.Context, TCPConn) (*Conn, error){
+					"client": b.client.Client, "server": b.server.Server,
+				} {
+					if who == "server" {
+						raw, err := wire.Proposal{PeerID: peerID, IPv4: prefix(1, 0).Masked()}.AppendBinary(nil)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if _, err := ct.Write(raw); err != nil {
+							t.Fatal(err)
+						}
+					}
+					_, err := run(t.Context(), endedTCP{st, local})
+					wantBroken(t, err, nil)
+					if !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("%s: %v, want ECONNRESET", who, err)
+					}
+				}
+				for _, s := range []*Stack{b.client, b.server} {
+					st := list(t, s.Control().Stats)
+					if n := st.ClientHandshakeErrors + st.ServerHandshakeErrors; n != 1 || st.Panics != 0 {
+						t.Errorf("%d handshake errors, %d panics", n, st.Panics)
+					}
+				}
+			})
+		})
+	}
+}
+
+// panicking is a Network that panics once.
+type panicking struct {
+	simNetwork
+	once *sync.Once
+}
+
+func (n panicking) Secured(a, b netip.AddrPort) (bool, error) {
+	n.once.Do(func() { panic("planted") })
+	return n.simNetwork.Secured(a, b)
+}
+
+// TestPanicInRendezvous: it ends one connection; the next one works.
+func TestPanicInRendezvous(t *testing.T) {
+	for _, who := range []string{"client", "server"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				once := new(sync.Once)
+				plant := func(c *Config) { c.network = panicking{c.network.(simNetwork), once} }
+				conf := bedConfig{client: plant}
+				if who == "server" {
+					conf = bedConfig{server: plant}
+				}
+				b := newBed(t, conf)
+				ct, st := b.tcp()
+				done := make(chan error, 2)
+				go func() {
+					_, err := b.server.Server(t.Context(), st)
+					st.Close()
+					done <- err
+				}()
+				_, err := b.client.Client(t.Context(), ct)
+				ct.Close()
+				serr := <-done
+				if who == "server" {
+					err = serr
+				}
+				if _, ok := errors.AsType[*guard.Error](err); !ok {
+					t.Errorf("%s: %v", who, err)
+				}
+				_, s := b.side(who)
+				if n := list(t, s.Control().Stats).Panics; n != 1 {
+					t.Errorf("%d panics counted", n)
+				}
+				b.finish(b.connect())
+			})
+		})
+	}
+}
+
+// TestPanicInGroup: a panic with the lock of a link group held, in what it
+// carries out, in a completion or in its timer ends this link group alone, with
+// all its connections, and gives back what it had.
+func TestPanicInGroup(t *testing.T) {
+	bad := func() { panic("planted") }
+	for name, plant := range map[string]func(c *Conn){
+		"event":  func(c *Conn) { c.g.do(func(time.Time) { bad() }) },
+		"core":   func(c *Conn) { c.g.do(func(now time.Time) { c.core.Consumed(now, 1<<30) }) },
+		"action": func(c *Conn) { c.g.mu.Lock(); c.g.later = append(c.g.later, bad); c.g.unlock() },
+		"completion": func(c *Conn) {
+			c.g.mu.Lock()
+			c.g.leftover = append(c.g.leftover, leftover{nil, nil}) // no link has got it
+			c.g.pollWanted.Store(true)
+			c.g.unlock()
+		},
+		"listing": func(c *Conn) {
+			c.s.Control().(*control).eachGroup(func(g *group) {
+				if g == c.g {
+					bad()
+				}
+			})
+		},
+		"action of the core": func(c *Conn) {
+			c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // without link
+			c.g.do(func(time.Time) {})
+		},
+	} {
+		for _, who := range []string{"client", "server"} {
+			t.Run(name+"/"+who, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					b := newBed(t, bedConfig{devices: 2})
+					c1, s1 := b.connect()
+					c2, s2 := b.connect()
+					other, there := b.otherGroup(t)
+					if c1.g != c2.g || other.g == c1.g && there.g == s1.g {
+						t.Fatal("not the link groups that this test is about")
+					}
+					b.exchange(c1, s1, pattern(1, 100_000))
+					x, y := c1, c2
+					if who == "server" {
+						x, y = s1, s2
+					}
+					read := make(chan error, 1)
+					go func() {
+						_, err := y.Read(make([]byte, 1))
+						read <- err
+					}()
+					time.Sleep(settled)
+					plant(x)
+					if err := <-read; !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("a reader got %v", err)
+					}
+					for _, c := range []*Conn{c1, c2, s1, s2} {
+						if err := b.ended(c); err == nil {
+							t.Error("a connection of the group ended in order")
+						}
+						if _, err := c.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECONNABORTED) {
+							t.Errorf("write to it: %v", err)
+						}
+						_, _ = c.ReadUrgent()
+						_ = c.AtMark()
+						_ = c.SetOOBInline(true)
+						_ = c.SetCork(true)
+						_ = c.CloseWrite()
+						_ = c.Close()
+					}
+					_, s := b.side(who)
+					if n := list(t, s.Control().Stats).Panics; n != 1 {
+						t.Errorf("%d panics counted", n)
+					}
+					if slices.Contains(groups(s), x.g) {
+						t.Error("the link group is listed")
+					}
+					b.exchange(other, there, pattern(2, 100_000))
+					b.exchange(there, other, pattern(3, 100_000))
+					b.finish(other, there)
+					b.finish(b.connect())
+				})
+			})
+		}
+	}
+}
+
+// otherGroup makes a connection from the server's host to the client's, which is
+// in a link group of its own since the roles are the other way round.
+func (b *bed) otherGroup(t *testing.T) (c, s *Conn) {
+	t.Helper()
+	ct, st, err := b.w.Connect(netip.AddrPortFrom(addr(2, 0), 0), netip.AddrPortFrom(addr(1, 0), 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var serr error
+	wg.Go(func() { s, serr = b.client.Server(context.Background(), st) })
+	c, err = b.server.Client(context.Background(), ct)
+	wg.Wait()
+	if err != nil || serr != nil {
+		t.Fatal(err, serr)
+	}
+	return c, s
+}
+
+// panicWriter panics in the program's own code, or lets a test plant a panic
+// while WriteTo waits for it.
+type panicWriter struct{ f func() }
+
+func (w panicWriter) Write(p []byte) (int, error) { w.f(); return len(p), nil }
+
+func (w panicWriter) Read(p []byte) (int, error) { w.f(); return len(p), nil }
+
+// TestPanicWhileHeld: the buffers of a group that a panic ended are not freed
+// while a program's reader or writer is in one; and a reader or writer that
+// panics itself lets go.
+func TestPanicWhileHeld(t *testing.T) {
+	for _, who := range []string{"WriteTo", "ReadFrom"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				c, s := b.connect()
+				if _, err := s.Write(pattern(1, 100)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(settled)
+				w := panicWriter{func() {
+					c.g.do(func(time.Time) { panic("planted") })
+					c.g.mu.Lock()
+					n := len(c.g.regions)
+					c.g.mu.Unlock()
+					if n == 0 {
+						t.Error("the buffers are freed while one is in use")
+					}
+				}}
+				var err error
+				if who == "WriteTo" {
+					_, err = c.WriteTo(w)
+				} else {
+					_, err = c.ReadFrom(w)
+				}
+				if !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("%v, want ECONNRESET", err)
+				}
+				select {
+				case <-c.g.over:
+				case <-time.After(time.Minute):
+					t.Error("the group has not given back its memory")
+				}
+				b.ended(s)
+			})
+		})
+		t.Run(who+" itself", func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				c, s := b.connect()
+				if _, err := s.Write(pattern(1, 100)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(settled)
+				err := new(guard.Guard).Do("a program", func() {
+					if w := (panicWriter{func() { panic("the program's") }}); who == "WriteTo" {
+						_, _ = c.WriteTo(w)
+					} else {
+						_, _ = c.ReadFrom(w)
+					}
+				})
+				if err == nil || !strings.Contains(err.Error(), "the program's") {
+					t.Errorf("%v", err)
+				}
+				if n := list(t, b.client.Control().Stats).Panics; n != 0 {
+					t.Errorf("%d panics counted", n)
+				}
+				got := make([]byte, 100)
+				if _, err := io.ReadFull(c, got); err != nil {
+					t.Error(err)
+				}
+				b.finish(c, s)
+			})
+		})
+	}
+}
+
+// TestPanicInFirstContact: a handshake that waits on a link group which a panic
+// ends fails, and leaves nothing.
+func TestPanicInFirstContact(t *testing.T) {
+	for _, who := range []string{"client", "server"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				ct, st := b.tcp()
+				_, s := b.side(who)
+				go func() {
+					for {
+						if list := groups(s); len(list) > 0 {
+							list[0].do(func(time.Time) { panic("planted") })
+							return
+						}
+						time.Sleep(time.Microsecond)
+					}
+				}()
+				c, x, cerr, serr := b.rendezvous(ct, st)
+				for _, e := range []error{cerr, serr} {
+					if e == nil {
+						t.Error("a side was not told")
+					}
+				}
+				_, _ = c, x
+				ct.Close()
+				st.Close()
+				if n := list(t, s.Control().Stats).Panics; n != 1 {
+					t.Errorf("%d panics counted", n)
+				}
+				b.finish(b.connect())
+			})
+		})
+	}
+}

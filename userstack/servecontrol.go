@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"smcr/nl"
+)
+
+// ErrControlTaken means that another stack already answers at the address that
+// ServeControl was given.
+var ErrControlTaken = errors.New("userstack: another stack already answers at this address")
+
+// ServeControl lets the commands of smcr, and any [nl.Client], list and change
+// this stack. It takes address and returns; requests are served until ctx ends
+// or the stack is closed. It may be called for several addresses.
+//
+// With the address "" it is the stack of its network namespace, at
+// [nl.UserAddress], as that of 'smcr serve' is: 'smcr linkgroup list' finds it
+// with no option. A network namespace has one such stack. If there is one
+// already, the error is [ErrControlTaken]; and as long as the program has the
+// address, 'smcr serve' and 'smcr run' do not start one beside it.
+//
+// Any other address leaves that place to them. It is the path of a unix socket,
+// or a name that begins with "@" in the abstract name space of the network
+// namespace. 'smcr --backend unix:ADDRESS linkgroup list' asks there. A socket
+// file that a killed program has left behind is replaced; the file goes when the
+// serving ends.
+//
+// Everybody who can connect may list: for a path that is whom the permissions of
+// the file let, else every user in the network namespace. Root and the user that
+// this process runs as may change. Clients trust a stack only if it runs as root
+// or as their own user.
+//
+// The address belongs to the network namespace of the calling thread.
+func (s *Stack) ServeControl(ctx context.Context, address string) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	l, err := listenControl(address)
+	if err != nil {
+		s.wg.Done()
+		return err
+	}
+	srv := nl.NewServer(s.Control(), nl.ServerConfig{Logger: s.log})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := srv.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
+			s.log.Error("control requests are served no more", "address", l.Addr(), "err", err)
+		}
+	}()
+	go func() {
+		defer s.wg.Done()
+		select {
+		case <-ctx.Done():
+		case <-s.ctx.Done():
+		case <-served:
+		}
+		_ = l.Close() // the address is free before those who still ask have their answers
+		_ = srv.Close()
+		<-served
+	}()
+	return nil
+}
+
+func listenControl(address string) (*net.UnixListener, error) {
+	if address == "" {
+		address = nl.UserAddress
+	}
+	l, err := nl.ListenUnix(address)
+	if errors.Is(err, syscall.EADDRINUSE) && abandoned(address) {
+		if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("userstack: replace the socket of a stack that is gone: %w", err)
+		}
+		l, err = nl.ListenUnix(address)
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && address == nl.UserAddress:
+		return nil, fmt.Errorf("%w: %s is the one of this network namespace, see 'smcr info'; give an address of your own, for 'smcr --backend unix:ADDRESS'", ErrControlTaken, address)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%w: %s", ErrControlTaken, address)
+	case err != nil:
+		return nil, fmt.Errorf("userstack: %w", err)
+	}
+	return l, nil
+}
+
+// abandoned reports whether address is the path of a socket at which nobody
+// listens.
+func abandoned(address string) bool {
+	if strings.HasPrefix(address, "@") {
+		return false // these go with their process
+	}
+	if fi, err := os.Lstat(address); err != nil || fi.Mode().Type() != fs.ModeSocket {
+		return false
+	}
+	c, err := net.DialTimeout("unixpacket", address, time.Second)
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack"
+	"smcr/userstack/broker"
+)
+
+var _ broker.Decliner = (*Service)(nil)
+
+// errSocket is wrapped by the error of a socket that a launcher handed over and
+// that is not what the message says.
+var errSocket = errors.New("the stack does not take this socket")
+
+// errNetns tells of a socket that stands in another network namespace: its
+// addresses are not those that the stack knows routes and devices for.
+var errNetns = fmt.Errorf("%w: it belongs to another network namespace", errSocket)
+
+// TCP states (linux/tcp_states.h).
+const (
+	tcpSynSent = 2
+	tcpClose   = 7
+)
+
+// netnsCookie returns what the kernel calls the network namespace of a socket by:
+// no other has the same until the next boot.
+func netnsCookie(fd int) (uint64, error) {
+	v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("service: getsockopt SO_NETNS_COOKIE: %w", err)
+	}
+	return v, nil
+}
+
+// ownNetns returns the cookie of the network namespace that the calling thread is
+// in.
+func ownNetns() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("service: socket: %w", err)
+	}
+	defer unix.Close(fd)
+	return netnsCookie(fd)
+}
+
+// checkSocket checks what a launcher handed over, which may lie: a TCP socket of
+// the stack's network namespace that does not listen, fresh or connected.
+func (s *Service) checkSocket(fd int, fresh bool) error {
+	for _, want := range []struct {
+		name   int
+		values []int
+		text   string
+	}{
+		{unix.SO_DOMAIN, []int{unix.AF_INET, unix.AF_INET6}, "it is of no Internet protocol"},
+		{unix.SO_TYPE, []int{unix.SOCK_STREAM}, "it is no stream"},
+		{unix.SO_PROTOCOL, []int{unix.IPPROTO_TCP}, "it is not TCP"},
+		{unix.SO_ACCEPTCONN, []int{0}, "it listens"},
+	} {
+		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.name)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errSocket, err)
+		}
+		if !slices.Contains(want.values, got) {
+			return fmt.Errorf("%w: %s", errSocket, want.text)
+		}
+	}
+	switch cookie, err := netnsCookie(fd); {
+	case err != nil:
+		return err
+	case cookie != s.netns:
+		return errNetns
+	}
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errSocket, err)
+	case fresh && info.State != tcpClose:
+		return fmt.Errorf("%w: it is in use", errSocket)
+	case !fresh && (info.State == tcpClose || info.State == tcpSynSent):
+		return unix.ENOTCONN
+	}
+	return nil
+}
+
+// Decline implements broker.Decliner.
+func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, why error) {
+	defer sock.Close()
+	smc := false
+	err := sock.Control(func(fd int) error {
+		if err := s.checkSocket(fd, false); err != nil {
+			return err
+		}
+		remote, err := socketAddr(unix.Getpeername(fd))
+		if err != nil {
+			return err
+		}
+		if smc, err = s.programs().PeerAnnounced(fd, remote.Addr()); err != nil {
+			smc = true // as far as anybody knows
+		}
+		return nil
+	})
+	if err != nil {
+		_ = c.NotCandidate(err.Error())
+		return
+	}
+	if smc {
+		h := held{sock: sock}
+		tcp, restore, err := h.takeTCP()
+		if err != nil {
+			return
+		}
+		err = s.programs().Decline(ctx, tcp, why)
+		restore()
+		_ = tcp.Close()
+		if _, ok := errors.AsType[*userstack.DeclineError](err); !ok {
+			s.log.Info("rendezvous failed", "launcher", c.Launcher().PID, "err", err)
+			return
+		}
+	}
+	_ = c.NotCandidate(why.Error())
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"io"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// badStream panics in one direction.
+type badStream struct {
+	*fakeStream
+	up, down bool
+}
+
+func (s badStream) ReadFrom(r io.Reader) (int64, error) {
+	if s.up {
+		panic("planted")
+	}
+	return s.fakeStream.ReadFrom(r)
+}
+
+func (s badStream) WriteTo(w io.Writer) (int64, error) {
+	if s.down {
+		panic("planted")
+	}
+	return s.fakeStream.WriteTo(w)
+}
+
+// TestRelayPanic: a panic in either direction resets the connection on both
+// sides.
+func TestRelayPanic(t *testing.T) {
+	for name, bad := range map[string]badStream{"up": {up: true}, "down": {down: true}} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			bad.fakeStream = newFakeStream()
+			b := &relayBed{net: bad.fakeStream, stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
+			program, app := socketpair(t)
+			b.program = program
+			told := make(chan syscall.Errno, 1)
+			r := &relay{app: app, net: bad, linger0: &b.linger0, left: b.left, broken: func(e syscall.Errno) { told <- e }}
+			go func() { b.ended <- r.run(b.stop) }()
+			select {
+			case reset := <-b.ended:
+				if !reset {
+					t.Error("the connection was closed, not reset")
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the relay does not end")
+			}
+			if e := <-told; e != unix.ECONNRESET {
+				t.Errorf("the launcher was told %v", e)
+			}
+			b.net.mu.Lock()
+			defer b.net.mu.Unlock()
+			if !b.net.aborted {
+				t.Error("the peer is not told")
+			}
+		})
+	}
+}

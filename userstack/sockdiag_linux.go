@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"smcr/nl"
+)
+
+// sockDiag lists the TCP sockets of a network namespace. The zero value is that
+// of the thread that asks.
+type sockDiag struct {
+	sock *vnl.SocketHandle
+}
+
+// openSockDiag takes the namespace of the calling thread. A kernel without
+// sock_diag has no sockets.
+func openSockDiag() (sockDiag, error) {
+	s, err := vnl.Subscribe(unix.NETLINK_INET_DIAG)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return sockDiag{}, nil
+	}
+	if err == nil {
+		err = s.SetReceiveTimeout(&vnl.SocketTimeoutTv)
+	}
+	if err != nil {
+		return sockDiag{}, fmt.Errorf("userstack: open sock_diag: %w", err)
+	}
+	return sockDiag{&vnl.SocketHandle{Socket: s}}, nil
+}
+
+func (d sockDiag) close() {
+	if d.sock != nil {
+		d.sock.Close()
+	}
+}
+
+// Sizes and numbers of linux/inet_diag.h.
+const (
+	inetDiagRequestLen = 56 // struct inet_diag_req_v2
+	inetDiagMessageLen = 72 // struct inet_diag_msg
+)
+
+// inetDiagRequest is the request for the TCP sockets of a family.
+type inetDiagRequest uint8
+
+// Len implements nl.NetlinkRequestData.
+func (r inetDiagRequest) Len() int { return inetDiagRequestLen }
+
+// Serialize implements nl.NetlinkRequestData.
+func (r inetDiagRequest) Serialize() []byte {
+	// All states but those whose sockets belong to nobody, or are in no list.
+	states := uint32(0)
+	for s := range uint8(32) {
+		if _, _, ok := stateOf(s); ok {
+			states |= 1 << s
+		}
+	}
+	b := make([]byte, inetDiagRequestLen)
+	b[0], b[1] = uint8(r), unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(b[4:], states)
+	return b
+}
+
+// each calls found for each TCP socket that a process has.
+func (d sockDiag) each(found func(cookie uint64, c nl.Connection)) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		req.AddData(inetDiagRequest(family))
+		if d.sock != nil {
+			req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: d.sock}
+		}
+		err := req.ExecuteIter(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
+			if cookie, c, ok := parseInetDiag(m); ok {
+				found(cookie, c)
+			}
+			return true
+		})
+		// A list that changed while it was read may lack some.
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return fmt.Errorf("userstack: list TCP sockets: %w", err)
+		}
+	}
+	return nil
+}
+
+// parseInetDiag reads a struct inet_diag_msg. It is not ok for a socket that no
+// process has.
+func parseInetDiag(m []byte) (cookie uint64, c nl.Connection, ok bool) {
+	if len(m) < inetDiagMessageLen {
+		return 0, c, false
+	}
+	ne, be := binary.NativeEndian, binary.BigEndian
+	inode := ne.Uint32(m[68:])
+	if c.State, c.Shutdown, ok = stateOf(m[1]); !ok || inode == 0 {
+		return 0, c, false
+	}
+	addr := func(b []byte, port uint16) netip.AddrPort {
+		a := netip.AddrFrom4([4]byte(b[:4]))
+		if m[0] == unix.AF_INET6 {
+			a = netip.AddrFrom16([16]byte(b[:16])).Unmap()
+		}
+		return netip.AddrPortFrom(a, port)
+	}
+	c.Local = addr(m[8:], be.Uint16(m[4:]))
+	if c.State != nl.StateListen {
+		c.Remote = addr(m[24:], be.Uint16(m[6:]))
+	}
+	c.NetDev, c.UID, c.Inode = ne.Uint32(m[40:]), ne.Uint32(m[64:]), uint64(inode)
+	// Two words, the lower one first, whatever the byte order.
+	return uint64(ne.Uint32(m[44:])) | uint64(ne.Uint32(m[48:]))<<32, c, true
+}
