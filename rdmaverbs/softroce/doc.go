@@ -17,6 +17,11 @@
 // pairs, and packets leave in the goroutine that made them necessary, the
 // poster's or the receiver's, without a hop to another.
 //
+// With [WithPoller] a thread of the owner's reads the sockets in place of these
+// goroutines, and what is posted within one of its rounds is sent at the end of
+// the round, acknowledgements and data in one system call (poller.go). An
+// acknowledgement that has nothing to accompany it waits for some 50 µs.
+//
 // # Concurrency
 //
 // All exported types are safe for concurrent use. A queue pair has one lock,

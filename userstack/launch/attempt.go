@@ -273,8 +273,10 @@ func (a *attempt) event(ev broker.Event) bool {
 		return a.failed(ev.Errno)
 	case broker.EventEstablished:
 		if !ev.PeerSMC {
-			a.verdict = true
-			a.s.stats.tcp(ReasonNoPeer)
+			if !a.verdict { // else counted, and it was the launcher that connected
+				a.verdict = true
+				a.s.stats.tcp(ReasonNoPeer)
+			}
 			return a.native(a.relay)
 		}
 		if a.swapped || a.n != nil && a.place(a.n) {
