@@ -34,7 +34,7 @@ type carrier struct {
 	sock *engine.Socket
 	task *engine.Task
 	both func() // moveBoth, kept so that calling it allocates nothing
-	fd   int // valid while a goroutine waits
+	fd   int    // valid while a goroutine waits
 
 	msg unix.Msghdr // used by the loop
 	iov [2]unix.Iovec

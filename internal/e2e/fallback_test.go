@@ -145,6 +145,7 @@ func TestFallbackListed(t *testing.T) {
 
 	// No RoCE device, which nobody needs a peer for.
 	l.smcr(l.B, "--backend", "user", "pnet", "add", "NET1", "-I", "eth0")
+	l.smcr(l.B, "--backend", "user", "pnet", "add", "NET2", "-D", "soft-eth0")
 	second := l.under(l.B, "curl", "-sN", "-m", "300", "http://"+remote+"/")
 	if err := second.WaitOutput("hello", startTime); err != nil {
 		t.Fatal(err)

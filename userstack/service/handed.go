@@ -28,6 +28,16 @@ var errNetns = fmt.Errorf("%w: it belongs to another network namespace", errSock
 const (
 	tcpSynSent = 2
 	tcpClose   = 7
+	tcpListen  = 10
+)
+
+// socketUse is what a socket is handed over for.
+type socketUse int
+
+const (
+	toListen   socketUse = iota // about to listen, or listening: marked for a new stack
+	toConnect                   // not connected
+	isAccepted                  // connected
 )
 
 // netnsCookie returns what the kernel calls the network namespace of a socket by:
@@ -52,8 +62,12 @@ func ownNetns() (uint64, error) {
 }
 
 // checkSocket checks what a launcher handed over, which may lie: a TCP socket of
-// the stack's network namespace that does not listen, fresh or connected.
-func (s *Service) checkSocket(fd int, fresh bool) error {
+// the stack's network namespace in the state that use wants.
+func (s *Service) checkSocket(fd int, use socketUse) error {
+	listens := []int{0}
+	if use == toListen {
+		listens = []int{0, 1}
+	}
 	for _, want := range []struct {
 		name   int
 		values []int
@@ -62,7 +76,7 @@ func (s *Service) checkSocket(fd int, fresh bool) error {
 		{unix.SO_DOMAIN, []int{unix.AF_INET, unix.AF_INET6}, "it is of no Internet protocol"},
 		{unix.SO_TYPE, []int{unix.SOCK_STREAM}, "it is no stream"},
 		{unix.SO_PROTOCOL, []int{unix.IPPROTO_TCP}, "it is not TCP"},
-		{unix.SO_ACCEPTCONN, []int{0}, "it listens"},
+		{unix.SO_ACCEPTCONN, listens, "it listens"},
 	} {
 		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.name)
 		if err != nil {
@@ -82,9 +96,10 @@ func (s *Service) checkSocket(fd int, fresh bool) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errSocket, err)
-	case fresh && info.State != tcpClose:
+	case use == toListen && info.State == tcpListen:
+	case use != isAccepted && info.State != tcpClose:
 		return fmt.Errorf("%w: it is in use", errSocket)
-	case !fresh && (info.State == tcpClose || info.State == tcpSynSent):
+	case use == isAccepted && (info.State == tcpClose || info.State == tcpSynSent):
 		return unix.ENOTCONN
 	}
 	return nil
@@ -95,7 +110,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	defer sock.Close()
 	smc := false
 	err := sock.Control(func(fd int) error {
-		if err := s.checkSocket(fd, false); err != nil {
+		if err := s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
 		remote, err := socketAddr(unix.Getpeername(fd))

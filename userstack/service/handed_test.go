@@ -114,7 +114,8 @@ func opened(t *testing.T, domain, typ, proto int) handed {
 // TestHandedOver: a launcher may hand over what it likes. The stack touches
 // nothing but TCP sockets of its network namespace that are as they should be.
 func TestHandedOver(t *testing.T) {
-	const fresh, accepted = 1, 2
+	const listens, connects, accepted = 1, 2, 4
+	const fresh = listens | connects
 	const netns = "another network namespace"
 	for _, tt := range []struct {
 		name  string
@@ -133,7 +134,7 @@ func TestHandedOver(t *testing.T) {
 			}
 			return handed{fd: fd}
 		}, fresh | accepted, "socket operation on non-socket"},
-		{"listening", listening, fresh | accepted, "it listens"},
+		{"listening", listening, connects | accepted, "it listens"},
 		{"connected", connected, fresh, "it is in use"},
 		{"fresh", func(t *testing.T) handed { return opened(t, unix.AF_INET6, unix.SOCK_STREAM, 0) }, accepted, "not connected"},
 		{"fresh, elsewhere", func(t *testing.T) (h handed) {
@@ -176,10 +177,12 @@ func TestHandedOver(t *testing.T) {
 				}
 				next(t, c, broker.EventClosed)
 			}
-			if tt.bad&fresh != 0 {
+			if tt.bad&listens != 0 {
 				if err := cl.Listen(t.Context(), h.fd); err == nil || !strings.Contains(err.Error(), tt.wants) {
 					t.Errorf("Listen: %v, want %q", err, tt.wants)
 				}
+			}
+			if tt.bad&connects != 0 {
 				native(cl.Connect(h.fd, broker.ConnectRequest{Remote: remote}))
 			}
 			if tt.bad&accepted != 0 {
@@ -187,6 +190,12 @@ func TestHandedOver(t *testing.T) {
 			}
 			if c, l := b.opt.connects.Load(), b.opt.listens.Load(); c != 0 || l != 0 {
 				t.Errorf("%d sockets marked to connect, %d to listen", c, l)
+			}
+			if tt.bad == connects|accepted {
+				// A listener of a stack that has ended.
+				if err := cl.Listen(t.Context(), h.fd); err != nil || b.opt.listens.Load() != 1 {
+					t.Errorf("Listen: %v, %d marked", err, b.opt.listens.Load())
+				}
 			}
 			if now, err := unix.FcntlInt(uintptr(h.fd), unix.F_GETFL, 0); err != nil || now != flags {
 				t.Errorf("flags %#x, %v; %#x before", now, err, flags)

@@ -48,7 +48,7 @@ func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 // Listen implements broker.Handler.
 func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Descriptor) error {
 	return sock.Control(func(fd int) error {
-		if err := s.checkSocket(fd, true); err != nil {
+		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
 		if err := s.programs().MarkListen(fd); err != nil {
@@ -65,7 +65,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	err := sock.Control(func(fd int) (err error) {
-		if err = s.checkSocket(fd, true); err != nil {
+		if err = s.checkSocket(fd, toConnect); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))
@@ -174,7 +174,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	smc := false
 	var unknown error
 	err := sock.Control(func(fd int) (err error) {
-		if err = s.checkSocket(fd, false); err != nil {
+		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
