@@ -151,7 +151,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 			return err
 		}
 		local = c.core.Local()
-		return g.core.ConnectFirst(now, peer.Link)
+		return g.core.ConnectFirst(now, peer)
 	})
 	if err != nil {
 		return nil, h.abandon(ctx, g, c, err, 0)

@@ -162,7 +162,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 		if err := peer.Check(); err != nil {
 			return err
 		}
-		return g.core.ConnectFirst(now, peer.Link)
+		return g.core.ConnectFirst(now, peer)
 	})
 	if err != nil {
 		return nil, h.abandon(ctx, g, c, err, 0)

@@ -82,3 +82,33 @@ func TestRKeyNotTold(t *testing.T) {
 		attach(p, nil)
 	}
 }
+
+// TestFirstRMB: the RMB that the first contact names is known from then on. A
+// second connection in it may come before the first is attached, and after ADD
+// LINK CONTINUATION, which names RMBs without their addresses.
+func TestFirstRMB(t *testing.T) {
+	for _, role := range []Role{Client, Server} {
+		r := newRig(t, role, noTest)
+		r.begin()
+		r.g.addRToken(r.link, wire.RToken{RKey: peerRMB.RKey}, true)
+		r.recv(r.link, r.confirmLink(role == Server, r.link))
+		if role == Server {
+			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
+		} else {
+			r.recv(r.link, wire.AddLink{LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3})
+		}
+		r.done()
+		c, err := r.g.NewConn(r.s.now, 0, 65536)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := peerRMB
+		second.Index, second.Token = 3, 0x7778
+		if err := c.Attach(r.s.now, second); err != nil {
+			t.Errorf("%s: the second connection: %v", role, err)
+		}
+		if err := r.c.Attach(r.s.now, peerRMB); err != nil {
+			t.Errorf("%s: the first connection: %v", role, err)
+		}
+	}
+}

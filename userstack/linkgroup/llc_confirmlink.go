@@ -35,17 +35,24 @@ func (g *Group) FirstLink(now time.Time) (Endpoint, error) {
 // confirmation. [ActFirstLink] follows, for a group that is usable or for
 // one that is not. After an error the caller ends the group with
 // [Group.Terminate].
-func (g *Group) ConnectFirst(now time.Time, peer Endpoint) error {
+//
+// peer is what ACCEPT or CONFIRM says. Its RMB, if it names an element, is known
+// from here on: LLC messages and the CLC messages of further connections may
+// refer to it before the connection of the first contact is attached.
+func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 	if g.phase != phaseLinked {
 		return ErrSequence
 	}
 	g.now = now
-	if err := peer.check(); err != nil {
+	if err := peer.Link.check(); err != nil {
 		return err
 	}
 	l := g.links[0]
-	if err := g.connect(l, peer); err != nil {
+	if err := g.connect(l, peer.Link); err != nil {
 		return err
+	}
+	if peer.Index != 0 {
+		g.addRToken(l, wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false)
 	}
 	if g.cfg.Role == Server {
 		if err := g.env.ReadyQP(l); err != nil {

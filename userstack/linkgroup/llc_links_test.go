@@ -414,7 +414,7 @@ func TestSequence(t *testing.T) {
 	if _, err := r.g.NewConn(r.s.now, 0, 1); !errors.Is(err, ErrSequence) {
 		t.Errorf("NewConn: %v", err)
 	}
-	if err := r.g.ConnectFirst(r.s.now, peerEnd); !errors.Is(err, ErrSequence) {
+	if err := r.g.ConnectFirst(r.s.now, peerRMB); !errors.Is(err, ErrSequence) {
 		t.Errorf("ConnectFirst: %v", err)
 	}
 	if r.g.CanAccept() || r.g.HasPort(peerEnd.GID, peerEnd.MAC) {
@@ -440,7 +440,7 @@ func TestSequence(t *testing.T) {
 	if _, err := r.g.FirstLink(r.s.now); err != nil {
 		t.Error(err)
 	}
-	if err := r.g.ConnectFirst(r.s.now, Endpoint{QPN: 1, MTU: 9}); !errors.Is(err, ErrInvalidParams) {
+	if err := r.g.ConnectFirst(r.s.now, ConnParams{Link: Endpoint{QPN: 1, MTU: 9}}); !errors.Is(err, ErrInvalidParams) {
 		t.Errorf("ConnectFirst: %v", err)
 	}
 	// Given up before anything was sent.

@@ -126,7 +126,7 @@ func (r *replay) preface() {
 		r.t.Fatal(err)
 	}
 	peer := c.of(1 - r.role)
-	if err := r.g.ConnectFirst(r.now, endOf(peer)); err != nil {
+	if err := r.g.ConnectFirst(r.now, ConnParams{Link: endOf(peer)}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.drain()
@@ -173,7 +173,7 @@ func (r *replay) clc(m capMessage) {
 	}
 	switch {
 	case t == wire.TypeConfirm && r.role == Server && c.first, t == wire.TypeAccept && c.first && r.role == Client:
-		if err := r.g.ConnectFirst(r.now, peerParams(c.of(1-r.role)).Link); err != nil {
+		if err := r.g.ConnectFirst(r.now, peerParams(c.of(1-r.role))); err != nil {
 			r.t.Errorf("%s: %v", m.where, err)
 		}
 		r.drain()

@@ -79,7 +79,7 @@ func TestQueuePairStates(t *testing.T) {
 		}
 		peer := peerEnd
 		peer.MTU = tt.mtu
-		if err := r.g.ConnectFirst(r.s.now, peer); err != nil {
+		if err := r.g.ConnectFirst(r.s.now, ConnParams{Link: peer}); err != nil {
 			t.Fatal(err)
 		}
 		if tt.role == Client {

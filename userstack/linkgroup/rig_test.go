@@ -201,7 +201,7 @@ func (r *rig) begin() {
 	if r.c, err = r.g.NewConn(r.s.now, 0, 4096); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.g.ConnectFirst(r.s.now, peerEnd); err != nil {
+	if err := r.g.ConnectFirst(r.s.now, peerRMB); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -176,7 +176,7 @@ func (s *sim) connectFirst(code uint8, sbuf int) (srv, cli *app) {
 	}
 	accept, confirm := srv.c.Local(), cli.c.Local()
 	s.after(s.delay(), func() {
-		if err := ch.g.ConnectFirst(s.now, accept.Link); err != nil {
+		if err := ch.g.ConnectFirst(s.now, accept); err != nil {
 			s.t.Error(err)
 		}
 		ch.drain()
@@ -184,7 +184,7 @@ func (s *sim) connectFirst(code uint8, sbuf int) (srv, cli *app) {
 			if sh.gone {
 				return
 			}
-			if err := sh.g.ConnectFirst(s.now, confirm.Link); err != nil {
+			if err := sh.g.ConnectFirst(s.now, confirm); err != nil {
 				s.t.Error(err)
 			}
 			sh.drain()
