@@ -14,6 +14,7 @@ import (
 
 	"smcr/nl"
 	"smcr/pnet"
+	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 )
 
@@ -76,7 +77,7 @@ type checker struct {
 }
 
 func (c *checker) add(name string, r Result, advice, format string, args ...any) bool {
-	c.steps = append(c.steps, Step{name, r, fmt.Sprintf(format, args...), advice})
+	c.steps = append(c.steps, Step{name, r, broker.Plain(fmt.Sprintf(format, args...)), advice})
 	return r != Failed
 }
 

@@ -19,6 +19,7 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/output"
 	"smcr/nl"
+	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -199,7 +200,7 @@ func (l lines) failed(now time.Time, err error, errOut io.Writer) error {
 
 // say tells of a list that could not be had, beside those that were.
 func say(now time.Time, err error, errOut io.Writer) error {
-	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), strings.TrimPrefix(err.Error(), "nl: "))
+	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), broker.Plain(err.Error()))
 	return werr
 }
 
@@ -254,7 +255,7 @@ func (t *terminal) show(now time.Time, _ any, text func(io.Writer) error) error 
 }
 
 func (t *terminal) failed(now time.Time, err error, _ io.Writer) error {
-	return t.draw(now, strings.TrimPrefix(err.Error(), "nl: ")+"\n")
+	return t.draw(now, broker.Plain(err.Error())+"\n")
 }
 
 func (t *terminal) draw(now time.Time, text string) error {

@@ -159,7 +159,7 @@ func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 	}
 	l.Command = m.Text
 	refuse := func(errno syscall.Errno, err error) error {
-		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: clip(err.Error())}, -1)
+		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: plainText(err.Error())}, -1)
 		return err
 	}
 	if m.Size != Version {
@@ -332,7 +332,7 @@ func (ss *session) result(seq uint32, v []byte, err error) {
 		m.Value, m.Errno = nil, int32(syscall.EINVAL)
 	}
 	if err != nil {
-		m.Text = clip(err.Error())
+		m.Text = plainText(err.Error())
 	}
 	ss.sendOrDrop(&m)
 }
@@ -374,6 +374,9 @@ func errnoOf(err error) syscall.Errno {
 	}
 	return syscall.EINVAL
 }
+
+// plainText is what goes to a launcher about an error: a person reads it there.
+func plainText(s string) string { return clip(Plain(s)) }
 
 func clip(s string) string {
 	if len(s) > MaxText {
