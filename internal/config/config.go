@@ -129,7 +129,7 @@ func Parse(b []byte) (*Config, error) {
 	case errors.Is(err, io.EOF):
 		return &Config{}, nil
 	case err != nil:
-		return nil, syntax(err)
+		return nil, wrongKinds(syntax(err), b)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, Errors{{Text: "more than one document in the file"}}
