@@ -24,6 +24,10 @@ import (
 
 var _ broker.Handler = (*Service)(nil)
 
+// reasonLeft is said of an accepted connection whose client reset it before the
+// service had a look at it.
+const reasonLeft = "the client disconnected during the handshake"
+
 // held is what the service keeps of a program's connection.
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
@@ -144,6 +148,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return err
 	})
 	switch {
+	case errors.Is(err, unix.ENOTCONN):
+		_ = c.NotCandidate(reasonLeft)
+		return
 	case err != nil:
 		_ = c.NotCandidate(err.Error())
 		return

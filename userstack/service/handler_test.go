@@ -330,7 +330,7 @@ func TestPeerWithoutSMC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ev := next(t, c, broker.EventNotCandidate); ev.Text != syscall.ENOTCONN.Error() {
+		if ev := next(t, c, broker.EventNotCandidate); ev.Text != reasonLeft {
 			t.Errorf("reason %q", ev.Text)
 		}
 	})
