@@ -97,7 +97,7 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 func plainTCP(o *Options, why ...error) {
 	var texts []string
 	for _, err := range why {
-		texts = append(texts, strings.Join(strings.Fields(err.Error()), " "))
+		texts = append(texts, strings.Join(strings.Fields(broker.Plain(err.Error())), " "))
 	}
 	fmt.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
 }

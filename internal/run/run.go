@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/exec"
 
@@ -130,11 +129,7 @@ func (o *Options) check(modes []string, serve bool) error {
 // the program's exit status is not 0. In mode tcp it does not return: the
 // program takes this one's place.
 func Run(ctx context.Context, o *Options) error {
-	level := slog.LevelWarn
-	if o.Debug {
-		level = slog.LevelDebug
-	}
-	log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
+	log := newLog(o.Err, o.Debug)
 	// A program that is not there needs no stack.
 	if err := launch.LookPath(o.Argv[0], os.Environ()); err != nil {
 		return startError(err)

@@ -18,6 +18,7 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/nl"
 	"smcr/stats"
+	"smcr/userstack/broker"
 	"smcr/userstack/launch"
 
 	"github.com/google/go-cmp/cmp"
@@ -125,7 +126,7 @@ func TestKernelSummary(t *testing.T) {
 		}},
 	}
 	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}
-	const sockets = "smcr: 8 SMC sockets made, 2 TCP sockets\n" +
+	const sockets = "smcr: created 8 SMC sockets and 2 TCP sockets\n" +
 		"smcr: 2 TCP sockets: no privilege in the program's network namespace\n"
 	var b bytes.Buffer
 	kernelSummary(&b, s, before, after)
@@ -138,6 +139,25 @@ func TestKernelSummary(t *testing.T) {
 	b.Reset()
 	kernelSummary(&b, s, before, kernelCounters{})
 	if d := cmp.Diff(sockets, b.String()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	var b bytes.Buffer
+	summary(&b, launch.Stats{
+		ByMode: map[broker.Mode]uint64{broker.ModeSMCR: 1}, TCP: map[string]uint64{"userstack: no RoCE device for this network: softroce: netdev is gone": 2},
+		Failed: map[string]uint64{"connection refused": 1},
+	})
+	kernelSummary(&b, launch.Stats{KernelSockets: 1, NativeSockets: map[string]uint64{launch.ReasonNetns: 1}},
+		kernelCounters{valid: true}, kernelCounters{valid: true, stats: nl.Stats{SMCR: stats.Tech{ClientV2: 1}}})
+	want := "smcr: 1 connection over SMC-R, 2 over TCP, 1 failed\n" +
+		"smcr: 2 over TCP: no RoCE device for this network: netdev is gone\n" +
+		"smcr: 1 failed: connection refused\n" +
+		"smcr: 1 connection over SMC-R, 0 over SMC-D, 0 over TCP (all of this network namespace)\n" +
+		"smcr: created 1 SMC socket and 1 TCP socket\n" +
+		"smcr: 1 TCP socket: no privilege in the program's network namespace\n"
+	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Error(d)
 	}
 }
