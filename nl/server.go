@@ -127,7 +127,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 func (s *Server) accept(conn *net.UnixConn) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		s.cfg.Logger.Warn("cannot tell who asks", "err", err)
+		s.cfg.Logger.Warn("cannot read the credentials of a control connection", "err", err)
 		conn.Close()
 		return
 	}

@@ -20,7 +20,7 @@ const ReasonPeerNoSMC = wire.DiagPeerNoSMC
 
 // ErrNoOption means that SMC cannot be announced toward a peer: the TCP
 // option is not permitted and the peer is not assumed to speak SMC.
-var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here and the peer is not listed with --assume-smc")
+var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
 
 // Candidate decides whether a connection that a program is about to open can
 // become SMC-R, and if so marks its socket fd so that the TCP handshake

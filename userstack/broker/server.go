@@ -26,7 +26,7 @@ var (
 	// service got its end of the pair.
 	ErrCanceled = errors.New("broker: the program gave up the connection")
 	// ErrLauncherGone: the launcher ended; its connections are to be reset.
-	ErrLauncherGone = errors.New("broker: the launcher is gone")
+	ErrLauncherGone = errors.New("broker: the launcher has ended")
 )
 
 // helloTimeout bounds the wait for a new launcher's first message.
@@ -163,7 +163,7 @@ func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 		return err
 	}
 	if m.Size != Version {
-		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d speaks version %d, not %d", l.PID, m.Size, Version))
+		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d speaks protocol version %d, not %d", l.PID, m.Size, Version))
 	}
 	if s.Authorize != nil {
 		if err := s.Authorize(l); err != nil {

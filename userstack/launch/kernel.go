@@ -142,7 +142,7 @@ func (s *kernelSupervisor) socket(n *notif) {
 		if domain == unix.AF_INET6 && errors.Is(err, unix.EAFNOSUPPORT) {
 			s.log.Debug("no IPv6 socket", "err", err)
 		} else if !s.warned.Swap(true) {
-			s.log.Warn("a program's socket is plain TCP", "reason", reason, "err", err)
+			s.log.Warn("a socket of the program is plain TCP", "reason", reason, "err", err)
 		}
 		s.native(n, reason)
 		return

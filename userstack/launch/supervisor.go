@@ -192,7 +192,7 @@ func (s *supervisor) serviceGone() bool {
 		return false
 	}
 	if !s.warned.Swap(true) {
-		s.log.Warn("the stack service is gone; new connections use plain TCP")
+		s.log.Warn("the stack has ended: new connections use plain TCP")
 	}
 	return true
 }

@@ -157,7 +157,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	case unknown != nil:
 		// The peer may wait for CLC messages, or for data. The launcher drops
 		// what nothing is said of.
-		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
+		s.log.Warn("connection dropped: cannot tell whether the peer announced SMC", "remote", remote, "err", unknown)
 		return
 	case !smc:
 		s.stack.CountFallback(false, userstack.ReasonPeerNoSMC)
@@ -213,7 +213,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	h := hold(c, sock)
 	app, err := takeUnix(end)
 	if err != nil {
-		s.log.Error("take the program's connection", "err", err)
+		s.log.Error("cannot take over the program's connection", "err", err)
 		_ = n.Abort()
 		c.SetCloseReason(err.Error())
 		dropEnd(end)
