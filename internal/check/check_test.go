@@ -145,7 +145,7 @@ skipped  tcp     no port was given: the option and the CLC handshake were not tr
 		}, "host-b", 0, "ok       name    host-b is 10.1.0.2\n"},
 		{"no address", userState(), nil, func(w *world) { w.addrs = nil }, "host-b", 1, `
 FAILED   name    host-b has no address: no such host
-                 -> give the address, or see 'getent hosts host-b'
+                 -> use the address, or see 'getent hosts host-b'
 `},
 		{"no route", userState(eth0), nil, func(w *world) { w.routes = nil }, "10.1.0.2:80", 1, `
 FAILED   route   no route to 10.1.0.2: network is unreachable
@@ -214,7 +214,7 @@ FAILED   option  the peer did not announce SMC in the TCP handshake
 		{"declined", userState(eth0), nil, func(w *world) {
 			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch
 		}, "10.1.0.2:80", 1, `
-FAILED   clc     the peer declined: 0x03070000 (subnet or prefix of the peers differ)
+FAILED   clc     the peer declined: 0x03070000 (subnets or prefixes of the peers differ)
                  -> give both hosts' addresses the same prefix length: 'ip address'
 `},
 		{"declined here, unknown code", userState(eth0), nil, func(w *world) { w.out.SMC, w.out.Reason = false, 0x0a0b0c0d }, "10.1.0.2:80", 1, `
@@ -330,8 +330,8 @@ func TestOutcomes(t *testing.T) {
 		text string
 		want outcome
 	}{
-		{"userstack: peer declined SMC-R: 0x03070000 (subnet or prefix of the peers differ)", outcome{
-			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnet or prefix of the peers differ)",
+		{"userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", outcome{
+			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
 		}},
 		{"userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", outcome{
 			Reason: wire.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",

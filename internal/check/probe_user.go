@@ -52,7 +52,7 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 			if out.Took == 0 {
 				out.TCPError = context.Cause(ctx)
 			} else {
-				out.Text = "no end of the CLC handshake in time"
+				out.Text = "the CLC handshake did not finish in time"
 			}
 			return out, nil
 		case ev, ok := <-conn.Events():

@@ -125,7 +125,7 @@ handshake_limitation: true
 
 	// A refused change in the middle: the kernel has no system enterprise ID.
 	status, out = run(a, "pnetids: [{pnetid: NET3, netdev: later1}]\nueids: [OTHER]\nseid: false\n", "apply", "-")
-	expect(status, out, 1, "cannot set seid to false: ", "; nothing is changed\n")
+	expect(status, out, 1, "cannot set seid to false: ", "; nothing was changed\n")
 	status, out = run(a, want, "apply", "--dry-run", "-")
 	expect(status, out, 0, "nothing to change\n")
 

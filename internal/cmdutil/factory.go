@@ -160,7 +160,7 @@ func (f *Factory) WithOne(ctx context.Context, fn func(context.Context, nl.Contr
 			for _, b := range m {
 				names = append(names, b.Name)
 			}
-			return UsageError("several SMC stacks are here (%s): say which one to change with --backend", strings.Join(names, ", "))
+			return UsageError("there are several SMC stacks (%s): choose one with --backend", strings.Join(names, ", "))
 		}
 		return fn(ctx, m[0])
 	})

@@ -111,7 +111,7 @@ func AddRoleFilter(cmd *cobra.Command, f *Filter) {
 		}
 		return "", fmt.Errorf("choose client or server")
 	}}
-	AddFilter(cmd, f, "role", "only where this side is `client` or server of the link group",
+	AddFilter(cmd, f, "role", "show only entries where this side is the `client` or server of the link group",
 		cobra.FixedCompletions([]string{"client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -131,7 +131,7 @@ func AddCheckedFilter(cmd *cobra.Command, f *Filter, name, usage string, check f
 
 // AddLinkGroupFilter adds --linkgroup.
 func AddLinkGroupFilter(cmd *cobra.Command, filter *Filter, f *Factory) {
-	AddCheckedFilter(cmd, filter, "linkgroup", "only of the link group with this `ID`", func(s string) (string, error) {
+	AddCheckedFilter(cmd, filter, "linkgroup", "show only entries of the link group with this `ID`", func(s string) (string, error) {
 		id, err := nl.ParseLinkGroupID(s)
 		if err != nil {
 			return "", fmt.Errorf("an identifier has 1 to 8 hexadecimal digits")

@@ -94,8 +94,8 @@ func TestParseErrors(t *testing.T) {
 		{"the same key twice", "seid: true\nseid: false", []string{"line 2: mapping key \"seid\" already defined at line 1"}},
 		{"two documents", "seid: true\n---\nseid: false\n", []string{"more than one document in the file"}},
 		{"no value", "pnetids:\nueids:\n", []string{
-			"line 1: pnetids has no value: leave the key out, or say [] for an empty list",
-			"line 2: ueids has no value: leave the key out, or say [] for an empty list",
+			"line 1: pnetids has no value: remove the key, or write [] for an empty list",
+			"line 2: ueids has no value: remove the key, or write [] for an empty list",
 		}},
 		{"every entry", `pnetids:
   - netdev: eth0
@@ -112,17 +112,17 @@ ueids: [a, X, X, Y, Z, W]
 `, []string{
 			"line 2: the entry has no pnetid",
 			"line 3: pnetid A: name a netdev or an ibdev",
-			"line 4: pnetid A-B: a pnetid has letters and digits only, no '-'",
-			"line 6: pnetid A: an ibport goes with an ibdev",
-			"line 7: pnetid A: no port 3: a RoCE device has ports 1 and 2",
-			"line 9: pnetid B: the device has an entry above",
-			"line 10: pnetid A: the device has an entry above",
+			"line 4: pnetid A-B: a pnetid has only letters and digits, not '-'",
+			"line 6: pnetid A: ibport needs an ibdev",
+			"line 7: pnetid A: invalid port 3: a RoCE port is 1 or 2",
+			"line 9: pnetid B: the device already has an entry above",
+			"line 10: pnetid A: the device already has an entry above",
 			"line 11: pnetid A: the name of a network device has at most 15 characters",
-			`line 12: enterprise ID "a": unsupported character 'a': supported are A-Z, 0-9, '.' and '-'`,
-			`line 12: enterprise ID "X" is listed above`,
-			"line 12: 6 enterprise IDs: a stack holds 4 at most",
+			`line 12: enterprise ID "a": unsupported character 'a': use A-Z, 0-9, '.' and '-'`,
+			`line 12: enterprise ID "X" is already listed above`,
+			"line 12: 6 enterprise IDs: a stack holds at most 4",
 		}},
-		{"no enterprise ID at all", "seid: false\nueids: []", []string{"line 1: the system enterprise ID can be disabled only where there is a user-defined one"}},
+		{"no enterprise ID at all", "seid: false\nueids: []", []string{"line 1: the system enterprise ID can be disabled only if there is a user-defined one"}},
 		{"too long", strings.Repeat("#", MaxSize+1), []string{"the file is larger than 1024 KiB"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -29,8 +29,8 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
-		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
-			"user space: versions, features, and how many devices each has.",
+		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
+			"stack: versions, features, and number of devices.",
 		Args: cmdutil.NoArgs,
 		RunE: cmdutil.RunE(opts, runF, run),
 	}
@@ -114,7 +114,7 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids, devices int) {
 	switch {
 	case !s.SMCRv2:
 	case eids == 0:
-		line("SMC-R v2 EIDs", "none: version 2 is not spoken, see 'smcr ueid add'")
+		line("SMC-R v2 EIDs", "none: version 2 is not used, see 'smcr ueid add'")
 	default:
 		line("SMC-R v2 EIDs", "%d", eids)
 	}

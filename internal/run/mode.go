@@ -60,9 +60,9 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 		}
 		if errors.Is(err, launch.ErrNoKernelSMC) {
 			if o.Kernel.Inet {
-				return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC sockets of protocol IPPROTO_SMC: leave out --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or --mode user")
+				return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no sockets with protocol IPPROTO_SMC: omit --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or use --mode user")
 			}
-			return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC: try 'modprobe smc', or --mode user")
+			return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC: try 'modprobe smc', or use --mode user")
 		}
 		return c, err
 	}
@@ -109,7 +109,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 		return nil, sessionError(err)
 	}
 	if !started && len(o.Serve) > 0 {
-		log.Warn("the stack runs already: --netdev and --assume-smc have no effect")
+		log.Warn("the stack is already running: --netdev and --assume-smc have no effect")
 	}
 	return &carrier{mode: ModeUser, broker: c}, nil
 }

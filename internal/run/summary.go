@@ -42,7 +42,7 @@ type kernelCounters struct {
 // countKernel reads the counters.
 func countKernel(ctx context.Context, c *nl.Client) (k kernelCounters, err error) {
 	if c == nil {
-		return k, errors.New("it cannot be asked")
+		return k, errors.New("the kernel does not answer")
 	}
 	// The program's end may have ended ctx.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernelTimeout)

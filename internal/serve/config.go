@@ -55,7 +55,7 @@ func (c *configurator) load(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for _, s := range skipped {
-		c.log.Warn("configuration: left out", "file", path, "what", s)
+		c.log.Warn("configuration entry ignored", "file", path, "what", s)
 	}
 	changes, err := usable.Complete().Apply(ctx, c.ctl)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 				return
 			case <-hangup:
 				if err := c.load(ctx); err != nil {
-					c.log.Error("configuration not changed", "err", err)
+					c.log.Error("configuration file rejected, nothing was changed", "err", err)
 				}
 			}
 		}

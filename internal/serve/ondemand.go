@@ -77,9 +77,9 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 		if caller.Err() != nil {
 			return fmt.Errorf("%w: %w", ErrStart, context.Cause(caller))
 		}
-		return fmt.Errorf("%w: it did not come up within %v", ErrStart, startTimeout)
+		return fmt.Errorf("%w: it did not start within %v", ErrStart, startTimeout)
 	default:
-		return fmt.Errorf("%w: it ended without a word (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
+		return fmt.Errorf("%w: it ended without a message (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
 	}
 }
 

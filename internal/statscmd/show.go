@@ -40,12 +40,12 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 		Aliases: []string{"list"},
 		Short:   "Show the counters since the stack was started",
 		Long: "Show the SMC-R counters of this network namespace since the stack was started:\n" +
-			"connections, those that became plain TCP and why, requests and buffers by size.",
+			"connections, fallbacks to TCP and their reasons, and requests and buffers by size.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, showRun),
 	}
-	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "also by side, version and reason")
+	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "split by side, version and reason")
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }

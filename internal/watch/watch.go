@@ -41,7 +41,7 @@ type Options struct {
 // stand alone behind the flag, which is why the command's Args become those of
 // the flag.
 func (o *Options) AddFlag(cmd *cobra.Command) {
-	cmd.Flags().VarP((*interval)(o), "watch", "w", "show again each `interval`, 2s by default, until interrupted")
+	cmd.Flags().VarP((*interval)(o), "watch", "w", "repeat the output every `interval`, 2s by default, until interrupted")
 	cmd.Flags().Lookup("watch").NoOptDefVal = DefaultInterval.String()
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 && o.Interval == DefaultInterval {
@@ -73,7 +73,7 @@ func (i *interval) Set(s string) error {
 		d, err = time.Duration(sec*float64(time.Second)), nil
 	}
 	if err != nil || d < minInterval {
-		return fmt.Errorf("an interval is a time such as 2s or 500ms, at least %v", minInterval)
+		return fmt.Errorf("use a time such as 2s or 500ms, at least %v", minInterval)
 	}
 	i.Interval = d
 	return nil
