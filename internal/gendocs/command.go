@@ -69,7 +69,7 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 			r.blocks(s.blocks, true)
 		case "ENVIRONMENT":
 			r.section(title)
-			r.item(bold(cmdutil.BackendEnv), "The stack to ask where "+bold("--backend")+" is not given.")
+			r.item(bold(cmdutil.BackendEnv), "The stack to ask if "+bold("--backend")+" is not given.")
 			r.blocks(s.blocks, false)
 		case "SEE ALSO":
 			if len(s.blocks) == 0 {

@@ -36,7 +36,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"logs this once and then uses SMC-R only toward the peers of --assume-smc. These\n" +
 			"peers need the same option for this host.\n\n" +
 			"At start and on SIGHUP, the stack reads " + config.DefaultPath + " if it\n" +
-			"exists, or the file of --config; 'smcr apply' describes its form. The stack then\n" +
+			"exists, or the file of --config: see 'smcr apply --help'. The stack then\n" +
 			"has exactly the settings of the file: pnetids set with 'smcr pnet' are removed\n" +
 			"unless the file lists them. Devices that are not in this network namespace are\n" +
 			"ignored. If the file has an error, the stack does not start; on SIGHUP, it keeps\n" +
