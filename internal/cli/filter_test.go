@@ -167,7 +167,7 @@ func TestSingleValues(t *testing.T) {
 		{"hslimit disable", 0, "", ""},
 		{"hslimit list", 0, "Limitation  Stack\noff         user\n", ""},
 		{"seid show", 0, "SEID  Proposed  Stack\n-     -         user\n", ""},
-		{"seid enable", 3, "", "smcr: this host has no system enterprise ID: use 'smcr ueid add'\n"},
+		{"seid enable", 3, "", "smcr: this host has no system enterprise ID (IBM Z only): use 'smcr ueid add'\n"},
 		{"seid disable now", 2, "", "smcr: smcr seid disable takes no arguments: \"now\"\n"},
 	} {
 		status, out, errOut := w.run(strings.Fields(test.line)...)

@@ -93,7 +93,7 @@ func TestKernel(t *testing.T) {
 	// The kernel has not one enterprise ID, and over these devices it does not
 	// speak version 1.
 	status, out := run(a, "", "check", "10.0.0.2:7001")
-	expect(status, out, 1, "ok       eid     none:", "FAILED   device  rxe0 port 1 has GIDs of RoCE version 2 only, ")
+	expect(status, out, 1, "ok       eid     none:", "FAILED   device  rxe0 port 1 has only RoCE version 2 GIDs, ")
 
 	// What export prints, apply takes.
 	status, empty := run(a, "", "export")
