@@ -35,13 +35,13 @@ func (f *Filter) Type() string { return "value" }
 func (f *Filter) Set(s string) error {
 	for v := range strings.SplitSeq(s, ",") {
 		if v = strings.TrimSpace(v); v == "" {
-			return fmt.Errorf("it is empty")
+			return fmt.Errorf("must not be empty")
 		}
 		if f.fold {
 			v = strings.ToUpper(v)
 		}
 		if len(f.choices) > 0 && !slices.Contains(f.choices, v) {
-			return fmt.Errorf("choose among %s", strings.Join(f.choices, ", "))
+			return fmt.Errorf("choose one of %s", strings.Join(f.choices, ", "))
 		}
 		if f.check != nil {
 			w, err := f.check(v)

@@ -182,7 +182,7 @@ func TestModes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	const (
-		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or --mode user\n"
+		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or use --mode user\n"
 		noStack  = "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root\n"
 	)
 	for _, tt := range []struct {
@@ -198,7 +198,7 @@ func TestModes(t *testing.T) {
 		{"--mode user -- echo ran", cmdutil.ExitPermission, "", "smcr: " + noStack},
 		{"--mode kernel -- echo ran", cmdutil.ExitNoBackend, "", noKernel},
 		{"--mode kernel --ipproto-smc -- echo ran", cmdutil.ExitNoBackend, "",
-			"smcr: the kernel has no SMC sockets of protocol IPPROTO_SMC: leave out --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or --mode user\n"},
+			"smcr: the kernel has no sockets with protocol IPPROTO_SMC: omit --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or use --mode user\n"},
 		{"--mode kernel -- /no/such", 127, "", "smcr: /no/such: no such program\n"},
 	} {
 		// The shell tells of a signal as smcr does, by 128 and its number.
