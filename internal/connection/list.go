@@ -21,7 +21,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:     "connection",
 		Aliases: []string{"conn"},
-		Short:   "SMC sockets",
+		Short:   "Show SMC connections",
 	})
 	cmd.AddCommand(newCmdList(f, nil))
 	return cmd

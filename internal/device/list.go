@@ -20,7 +20,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:     "device",
 		Aliases: []string{"dev"},
-		Short:   "RoCE devices that SMC-R can use",
+		Short:   "Show the RoCE devices that SMC-R can use",
 	})
 	cmd.AddCommand(newCmdList(f, nil))
 	return cmd

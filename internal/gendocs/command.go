@@ -297,7 +297,7 @@ func exitStatus(r *roff, cmd *cobra.Command, tools bool) {
 		{cmdutil.ExitOK, done},
 		{cmdutil.ExitError, "Error. The message is on standard error."},
 		{cmdutil.ExitUsage, "Invalid command line."},
-		{cmdutil.ExitNotFound, "Something that the command names does not exist."},
+		{cmdutil.ExitNotFound, "An object that the command names does not exist."},
 		{cmdutil.ExitPermission, "Missing privileges."},
 		{cmdutil.ExitNoBackend, "The SMC stack does not exist."},
 	} {

@@ -19,7 +19,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "link",
-		Short: "Links of SMC-R link groups",
+		Short: "Show the links of SMC-R link groups",
 		Long: "A link is one pair of queue pairs between two RNICs. A link group has one or\n" +
 			"more, and moves its connections when one fails (RFC 7609, section 2.2).",
 	})

@@ -21,7 +21,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "pnet",
-		Short: "Physical network IDs (pnetids)",
+		Short: "Show and change physical network IDs (pnetids)",
 		Long: "A pnetid names a physical network. It has 1 to 16 letters and digits, kept in upper\n" +
 			"case. A network device and a RoCE port with the same pnetid belong together, and\n" +
 			"connections over the network device may use the RoCE port for SMC-R. A network\n" +

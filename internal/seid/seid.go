@@ -20,7 +20,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "seid",
-		Short: "The system enterprise ID of SMC version 2",
+		Short: "Show, enable and disable the system enterprise ID (SMC version 2)",
 		Long: "Hosts with the same system enterprise ID can use version 2 of SMC without a\n" +
 			"user-defined one (see 'smcr ueid'). Only IBM Z machines have one.",
 	})

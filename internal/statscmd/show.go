@@ -22,7 +22,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "stats",
-		Short: "Counters of SMC-R",
+		Short: "Show the counters of SMC-R",
 	})
 	cmd.AddCommand(newCmdShow(f, nil))
 	return cmd

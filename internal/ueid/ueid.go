@@ -21,7 +21,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "ueid",
-		Short: "User-defined enterprise IDs of SMC version 2",
+		Short: "Show and change user-defined enterprise IDs (SMC version 2)",
 		Long: "Two hosts use version 2 of SMC if they have an enterprise ID in common. An ID has\n" +
 			"1 to 32 characters from A-Z, 0-9, '.' and '-'. A stack holds at most four.",
 	})
