@@ -54,8 +54,8 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	root := cmdutil.Group(&cobra.Command{
 		Use:   "smcr",
 		Short: "Shared Memory Communications over RDMA (SMC-R)",
-		Long: "smcr moves TCP connections of unmodified programs onto RDMA (RFC 7609), in user\n" +
-			"space, and shows and manages the SMC stacks of the kernel and in user space.\n\n" +
+		Long: "smcr moves the TCP connections of unmodified programs onto RDMA (RFC 7609). It\n" +
+			"also shows and manages the SMC stacks of the kernel and in user space.\n\n" +
 			"Exit status: 0 done, 1 error, 2 usage, 3 something named does not exist,\n" +
 			"4 permission denied, 5 no such SMC stack.",
 		SilenceUsage:      true,

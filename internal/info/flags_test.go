@@ -30,7 +30,7 @@ func TestEIDs(t *testing.T) {
 		want []string
 	}{
 		{"None", nl.SysInfo{Version: 2, SMCRv2: true}, 0, []string{
-			"SMC-R Features:   v1 v2", "SMC-R v2 EIDs:    none: version 2 is not spoken, see 'smcr ueid add'",
+			"SMC-R Features:   v1 v2", "SMC-R v2 EIDs:    none: version 2 is not used, see 'smcr ueid add'",
 		}},
 		{"Two", nl.SysInfo{Version: 2, SMCRv2: true}, 2, []string{"SMC-R Features:   v1 v2", "SMC-R v2 EIDs:    2"}},
 		{"Version1", nl.SysInfo{Version: 1}, 0, []string{"SMC-R Features:   v1"}},

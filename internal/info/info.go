@@ -32,12 +32,12 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
-		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
-			"user space: versions, features, and the devices that each has. Where a stack that\n" +
-			"'smcr run' had started died, it says when, and where its log is.\n\n" +
-			"What commands change in the user-space stack lasts until the machine restarts,\n" +
-			"in the file that is shown as state. 'smcr export > " + config.DefaultPath + "' makes\n" +
-			"it permanent.",
+		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
+			"stack: versions, features, and devices. If a stack that 'smcr run' started has\n" +
+			"died, smcr shows when it died and where its log is.\n\n" +
+			"Changes that commands make in the user-space stack last until the machine\n" +
+			"restarts. The stack keeps them in the file that State shows. To make them\n" +
+			"permanent, run 'smcr export > " + config.DefaultPath + "'.",
 		Args: cmdutil.NoArgs,
 		RunE: cmdutil.RunE(opts, runF, run),
 	}
@@ -168,7 +168,7 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []stri
 	switch {
 	case !s.SMCRv2:
 	case eids == 0:
-		line("SMC-R v2 EIDs", "none: version 2 is not spoken, see 'smcr ueid add'")
+		line("SMC-R v2 EIDs", "none: version 2 is not used, see 'smcr ueid add'")
 	default:
 		line("SMC-R v2 EIDs", "%d", eids)
 	}

@@ -21,7 +21,7 @@ import (
 
 // errStranger means that somebody other than root and this user answers at
 // the stack's address.
-var errStranger = errors.New("another user answers at the address of this network namespace's stack: not trusting it")
+var errStranger = errors.New("the stack of this network namespace belongs to another user and is not trusted")
 
 // errEmbedded means that the stack at the address for commands serves no
 // launchers.

@@ -117,7 +117,7 @@ func (o *Options) config() (service.Config, error) {
 		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv2))
 	case "", "both":
 	default:
-		return service.Config{}, fmt.Errorf("no RoCE version %q: v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
+		return service.Config{}, fmt.Errorf("invalid RoCE version %q: must be v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
 	return service.Config{
 		Log: log, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
