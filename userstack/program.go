@@ -129,7 +129,7 @@ func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) erro
 		case wire.Decline:
 			return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
 		default:
-			return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
+			return nil, fmt.Errorf("userstack: unexpected %s instead of PROPOSAL", m.CLCType())
 		}
 	})
 	return err

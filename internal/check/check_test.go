@@ -148,7 +148,7 @@ skipped  tcp     no port given: the option and the CLC handshake were not tested
 `},
 		{"a silent host", userState(eth0), nil, func(w *world) { w.silent = true }, "10.1.0.2", 1, `
 FAILED   host    10.1.0.2 does not answer
-                 -> see 'ip neigh' and the firewalls on the way; if there is a server, give its port: smcr check 10.1.0.2:PORT
+                 -> check 'ip neigh' and the firewalls on the path; if the host runs a server, give its port: smcr check 10.1.0.2:PORT
 `},
 		{"the address with a direct way", userState(eth0), nil, func(w *world) {
 			w.addrs = append([]netip.Addr{netip.MustParseAddr("192.0.2.1")}, w.addrs...)

@@ -234,7 +234,7 @@ func TestNames(t *testing.T) {
 		{"device list nosuch", 3, `no RoCE device "nosuch": see 'smcr device list'`},
 		{"connection list 4711", 3, `no connection 4711: see 'smcr connection list'`},
 		{"connection list 192.0.2.1:80", 3, `no connection 192.0.2.1:80: see 'smcr connection list'`},
-		{"connection list nonsense", 2, `invalid connection "nonsense": name the inode of its socket, or ADDRESS:PORT`},
+		{"connection list nonsense", 2, `invalid connection "nonsense": must be the inode of a socket or ADDRESS:PORT`},
 		{"pnet list A-B", 2, `invalid pnetid "A-B": a pnetid has letters and digits only, no '-'`},
 		{"pnet list NOSUCH", 3, `no pnetid "NOSUCH": see 'smcr pnet list'`},
 		{"ueid list NO.SUCH", 3, `no enterprise ID "NO.SUCH": see 'smcr ueid list'`},

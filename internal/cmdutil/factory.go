@@ -60,7 +60,7 @@ func DefaultBackend(getenv func(string) string) string {
 }
 
 // noSMC is the answer of all commands where there is no stack at all.
-const noSMC = "no SMC here: this kernel has none and no user-space stack runs in this network namespace: " +
+const noSMC = "no SMC: this kernel does not support it and no user-space stack runs in this network namespace: " +
 	"start one with 'smcr serve' or 'smcr run -- PROGRAM'"
 
 // Dial connects to the kernel's stack ("kernel"), the one in user space in this
@@ -212,8 +212,8 @@ func (f *Factory) NoteVolatile(ctx context.Context, c nl.Control) {
 	if info.StateError != "" {
 		why = " (" + info.StateError + ")"
 	}
-	fmt.Fprintf(f.IO.ErrOut, "smcr: done, but it lasts only as long as the stack%s: "+
-		"for good, put what 'smcr export' prints into the configuration file\n", why)
+	fmt.Fprintf(f.IO.ErrOut, "smcr: done, but the change lasts only as long as the stack%s: "+
+		"to keep it, write the output of 'smcr export' to the configuration file\n", why)
 }
 
 // explain gives errors that a user can do something about a text of their own.

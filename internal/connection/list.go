@@ -41,8 +41,8 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List connections",
-		Long: "List the connections of SMC sockets in this network namespace, or those with\n" +
-			"these IDs: the inode of a socket, or one of its two addresses with the port.\n\n" +
+		Long: "List the connections of SMC sockets in this network namespace. Arguments select\n" +
+			"connections by the inode of the socket, or by one of its two addresses with port.\n\n" +
 			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
 			"the code found here, and after a slash the one that the peer sent. The list\n" +
 			"includes connections of programs under 'smcr run' that were TCP from the start.\n" +
@@ -75,7 +75,7 @@ func identifier(s string) (told, key string, err error) {
 		key = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
 		return key, key, nil
 	}
-	return "", "", fmt.Errorf("name the inode of its socket, or ADDRESS:PORT")
+	return "", "", fmt.Errorf("must be the inode of a socket or ADDRESS:PORT")
 }
 
 // names returns what names a connection.

@@ -143,7 +143,7 @@ func show(ctx context.Context, opts *options, user func()) error {
 				}
 				describe(&b, r, eids[r.Stack], names[r.Stack])
 				if j := v.Rows[i]; j.DiedLog != "" {
-					fmt.Fprintf(&b, "%-16s  %s, log %s\n", "One Before Died:", j.Died, j.DiedLog)
+					fmt.Fprintf(&b, "%-16s  died %s, log %s\n", "Previous Stack:", j.Died, j.DiedLog)
 				}
 			}
 			_, err := io.WriteString(w, b.String())
@@ -175,7 +175,7 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []stri
 	if s.Stack == "" {
 		line("SMC-D Features", "%s", features(s.Version >= 2))
 	} else {
-		line("SMC-D Features", "none: a stack in user space has no SMC-D")
+		line("SMC-D Features", "none: the user-space stack has no SMC-D")
 	}
 	line("SEID", "%s", output.Or(s.SEID))
 	if versions := roceVersions(&s); len(versions) > 0 {
@@ -188,9 +188,9 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []stri
 	}
 	switch {
 	case s.StateFile != "":
-		line("State", "%s until the next boot; for good: 'smcr export > %s'", s.StateFile, config.DefaultPath)
+		line("State", "%s until the next boot; to make it permanent: 'smcr export > %s'", s.StateFile, config.DefaultPath)
 	case s.StateError != "":
-		line("State", "lasts only as long as the stack: %s", s.StateError)
+		line("State", "kept only while the stack runs: %s", s.StateError)
 	}
 }
 

@@ -39,8 +39,8 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List links",
-		Long: "List the links of all SMC-R link groups of this network namespace, or those with\n" +
-			"these IDs: a link's own (Link-UID), or that of a link group.",
+		Long: "List the links of all SMC-R link groups of this network namespace. Arguments\n" +
+			"select links by their ID (Link-UID) or by the ID of their link group.",
 		Example: "  smcr link list -o wide\n  smcr link list 100\n  smcr link list --state activating,inactive --watch",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}

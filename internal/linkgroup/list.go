@@ -42,7 +42,8 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List link groups",
-		Long: "List the SMC-R link groups of this network namespace, or those with these IDs.\n\n" +
+		Long: "List the SMC-R link groups of this network namespace. Arguments select link groups\n" +
+			"by ID.\n\n" +
 			"LG-Role is SERV on the side that accepted the first connection, otherwise CLNT.\n" +
 			"LG-Type shows how the links cover the RNICs of both sides: SINGLE is one link,\n" +
 			"SYM two links that share no RNIC, ASYMP and ASYML two links that share the\n" +

@@ -32,7 +32,7 @@ func newCmd(f *cmdutil.Factory, fs FS, runF func(*options) error) *cobra.Command
 		Short: "List the RDMA devices of this host",
 		Long: "List the kernel's RDMA devices of this host, one line per port, whether or not an\n" +
 			"SMC stack can use them. 'smcr device list' lists the devices that SMC-R can use,\n" +
-			"including those in user space.\n\n" +
+			"including those of the user-space stack.\n\n" +
 			"SMC-R needs a port with link layer Ethernet whose state is ACTIVE. An asterisk\n" +
 			"before a PNET-ID means that a user set it, not the hardware.",
 		Example: "  smcr rnics\n  smcr rnics --state active -o wide",

@@ -25,8 +25,8 @@ var errStranger = errors.New("the stack of this network namespace belongs to ano
 
 // errEmbedded means that the stack at the address for commands serves no
 // launchers.
-var errEmbedded = errors.New("the stack of this network namespace is part of another program, see 'smcr info', and carries only its own connections: " +
-	"end that program, or have it serve its commands elsewhere (userstack.Stack.ServeControl)")
+var errEmbedded = errors.New("the stack of this network namespace belongs to another program, see 'smcr info', and carries only the connections of that program: " +
+	"end the program, or let it answer commands at another address (userstack.Stack.ServeControl)")
 
 // startWait is how long a stack that another process has just started may take
 // to serve launchers.

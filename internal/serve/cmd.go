@@ -75,7 +75,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 				return cmdutil.UsageError("--group-idle %v: must be more than 0", o.GroupIdle)
 			}
 			if o.UserFDs < 0 || o.UserSessions <= 0 {
-				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: no less than 0, and more than 0", o.UserFDs, o.UserSessions)
+				return cmdutil.UsageError("--user-fds %d, --user-sessions %d: --user-fds must be at least 0 and --user-sessions at least 1", o.UserFDs, o.UserSessions)
 			}
 			if err := o.LogLevel.UnmarshalText([]byte(level)); err != nil {
 				return cmdutil.UsageError("--log-level %q: must be debug, info, warn or error", level)

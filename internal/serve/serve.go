@@ -73,7 +73,7 @@ func run(ctx context.Context, o *Options) error {
 		return err
 	}
 	if err := raiseOpenFiles(); err != nil {
-		cfg.Log.Warn("the limit of open files stays as it is", "err", err)
+		cfg.Log.Warn("cannot raise the limit of open files", "err", err)
 	}
 	s, err := service.New(cfg)
 	if err != nil {

@@ -123,8 +123,8 @@ func TestHandedOver(t *testing.T) {
 		wants string // what the answer says
 	}{
 		{"UDP", func(t *testing.T) handed { return opened(t, unix.AF_INET, unix.SOCK_DGRAM, 0) }, fresh | accepted, "no stream"},
-		{"unix", func(t *testing.T) handed { return opened(t, unix.AF_UNIX, unix.SOCK_STREAM, 0) }, fresh | accepted, "no Internet protocol"},
-		{"netlink", func(t *testing.T) handed { return opened(t, unix.AF_NETLINK, unix.SOCK_RAW, 0) }, fresh | accepted, "no Internet protocol"},
+		{"unix", func(t *testing.T) handed { return opened(t, unix.AF_UNIX, unix.SOCK_STREAM, 0) }, fresh | accepted, "not an IPv4 or IPv6 socket"},
+		{"netlink", func(t *testing.T) handed { return opened(t, unix.AF_NETLINK, unix.SOCK_RAW, 0) }, fresh | accepted, "not an IPv4 or IPv6 socket"},
 		{"MPTCP", func(t *testing.T) handed { return opened(t, unix.AF_INET, unix.SOCK_STREAM, 262) }, fresh | accepted, "not TCP"},
 		{"file", func(t *testing.T) handed {
 			fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
