@@ -169,7 +169,7 @@ func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		args, says string
 	}{
-		{"pingpong a b", `verbs pingpong: expected one HOST, unexpected argument "b"`},
+		{"pingpong a b", `expected one HOST, unexpected argument "b"`},
 		{"pingpong -s 0", "out of range"},
 		{"pingpong -m 1000", "choose 256"},
 		{"pingpong -i 2", "only port 1"},
