@@ -65,7 +65,7 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 			"the RoCE device and its port, and the enterprise IDs. With a port, they also cover\n" +
 			"the TCP connection, the SMC option in its handshake, and the CLC handshake with\n" +
 			"the reason if a side declines. Without a port, smcr checks whether the host\n" +
-			"answers at all: with a neighbor entry, an ICMP echo reply or a TCP reset.\n\n" +
+			"answers at all: to neighbour discovery (ARP), an ICMP echo request or TCP.\n\n" +
 			"With a port, smcr opens a connection to the server there and closes it without\n" +
 			"sending data. The server itself must use SMC-R: for example, a program under\n" +
 			"'smcr run' on the peer.\n\n" +

@@ -65,7 +65,7 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	})
 	root.SetVersionTemplate("smcr {{.Version}}\n")
 	// Without a letter: -v is an option of smc-tools.
-	root.Flags().Bool("version", false, "print the version of smcr; -v prints the corresponding version of smc-tools")
+	root.Flags().Bool("version", false, "print the version of smcr; -v prints the version of smc-tools whose command lines smcr accepts")
 	root.SetIn(f.IO.In)
 	root.SetOut(f.IO.Out)
 	root.SetErr(f.IO.ErrOut)

@@ -42,7 +42,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Aliases: []string{"show"},
 		Short:   "List connections",
 		Long: "List the connections of SMC sockets in this network namespace. Arguments select\n" +
-			"connections by the inode of the socket, or by one of its two addresses with port.\n\n" +
+			"connections by the inode of the socket, or by one of its two addresses with the port.\n\n" +
 			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
 			"the code found here, and after a slash the one that the peer sent. The list\n" +
 			"includes connections of programs under 'smcr run' that were TCP from the start.\n" +

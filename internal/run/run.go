@@ -63,10 +63,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"            user if possible; otherwise tcp, with a message that says why\n\n" +
 			"If the user-space stack ends, its SMC-R connections are reset. Servers and clients\n" +
 			"continue over plain TCP, even with peers that announce SMC. Running programs use\n" +
-			"the next stack as soon as there is one. If 'smcr run' started the stack and none\n" +
-			"is running after a second, it starts another one. Otherwise it waits for the next\n" +
-			"'smcr serve' or 'smcr run'. Sockets that already listen can use a new stack only\n" +
-			"on Linux 6.12 or later.\n\n" +
+			"the next stack as soon as there is one. A 'smcr run' that started the stack\n" +
+			"starts another one if none is running after a second. Any other 'smcr run' waits\n" +
+			"until someone else starts a stack. Sockets that already listen can use a new stack\n" +
+			"only on Linux 6.12 or later.\n\n" +
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
 			"user it cannot use io_uring unless --io-uring is given; connections made through\n" +
 			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.",
@@ -101,7 +101,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl := cmd.Flags()
 	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "report when the user-space stack ends and comes back, and at the end how many\nconnections used SMC-R and why the others did not")
 	fl.BoolVarP(&o.Debug, "debug", "d", false, "log what the launcher does")
-	fl.StringVar(&o.Mode, "mode", ModeAuto, "what carries the connections: auto, kernel, user or tcp")
+	fl.StringVar(&o.Mode, "mode", ModeAuto, "transport of the connections: auto, kernel, user or tcp")
 	fl.VarP((*bufferSize)(&o.Kernel.RcvBuf), "rcvbuf", "r", "kernel: size of the receive buffer (RMB element) in bytes, or with suffix k or M")
 	fl.VarP((*bufferSize)(&o.Kernel.SndBuf), "sndbuf", "t", "kernel: size of the send buffer in bytes, or with suffix k or M")
 	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")

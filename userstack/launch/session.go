@@ -110,7 +110,7 @@ func (s *supervisor) lose(b Broker) {
 	x.undead++
 	x.mu.Unlock()
 	if x.redial != nil {
-		s.log.Warn("the stack has ended: connections use plain TCP until there is a stack again")
+		s.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
 	} else {
 		s.log.Warn("the stack has ended: new connections use plain TCP")
 	}
