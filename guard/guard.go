@@ -59,7 +59,7 @@ func (g *Guard) Caught(what string, value any) *Error {
 		g.Count()
 	}
 	if g.Log != nil {
-		g.Log.Error("internal error, please report it: what it happened for has ended, the rest goes on",
+		g.Log.Error("internal error, please report it: the affected part has ended, the rest continues",
 			"in", what, "panic", fmt.Sprint(value), "stack", string(e.Stack))
 	}
 	return e

@@ -98,7 +98,7 @@ func CheckEID(eid string) error {
 	}
 	for i := range len(s) {
 		if c := s[i]; !alnum(c) && c != '.' && c != '-' {
-			return &EIDError{eid, fmt.Sprintf("unsupported character %q: supported are A-Z, 0-9, '.' and '-'", c)}
+			return &EIDError{eid, fmt.Sprintf("unsupported character %q: use A-Z, 0-9, '.' and '-'", c)}
 		}
 	}
 	return nil

@@ -156,7 +156,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 func (s *Server) accept(conn *net.UnixConn) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		s.warnings.Warn("cannot tell who asks", "err", err)
+		s.warnings.Warn("cannot read the credentials of a control connection", "err", err)
 		conn.Close()
 		return
 	}

@@ -159,7 +159,7 @@ func connectUnix(ctx context.Context, address string) (*net.UnixConn, error) {
 	conn, err := d.DialContext(ctx, "unixpacket", address)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%w: nobody listens at %s", ErrNoBackend, address)
+		return nil, fmt.Errorf("%w: nothing listens at %s", ErrNoBackend, address)
 	case err != nil:
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func connectUnix(ctx context.Context, address string) (*net.UnixConn, error) {
 	}
 	if euid := uint32(os.Geteuid()); peer.UID != 0 && peer.UID != euid {
 		uc.Close()
-		return nil, fmt.Errorf("nl: the stack at %s belongs to user %d, neither root nor user %d: %w",
+		return nil, fmt.Errorf("nl: the stack at %s belongs to user %d, not to root or user %d: %w",
 			address, peer.UID, euid, os.ErrPermission)
 	}
 	return uc, nil

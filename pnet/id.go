@@ -39,7 +39,7 @@ func Normalize(id string) (string, error) {
 	}
 	for _, r := range trimmed {
 		if !isAlnum(r) {
-			return "", &InvalidError{id, fmt.Sprintf("a pnetid has letters and digits only, no %q", r)}
+			return "", &InvalidError{id, fmt.Sprintf("a pnetid has only letters and digits, not %q", r)}
 		}
 	}
 	return strings.ToUpper(trimmed), nil

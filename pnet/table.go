@@ -82,7 +82,7 @@ func (t *Table) Add(e Entry) error {
 		}
 	}
 	if len(add) == 0 {
-		return fmt.Errorf("pnet: pnetid %s is given already: %w", e.ID, os.ErrExist)
+		return fmt.Errorf("pnet: pnetid %s is already in the table: %w", e.ID, os.ErrExist)
 	}
 	t.entries = append(t.entries, add...)
 	return nil

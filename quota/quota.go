@@ -119,7 +119,7 @@ func (e *Error) Error() string {
 	if e.Errno == syscall.EUSERS {
 		return fmt.Sprintf("user %d has %d of at most %d descriptors of the stack: see --user-fds of 'smcr serve'", e.UID, e.Taken, e.Limit)
 	}
-	return fmt.Sprintf("the stack is short of descriptors, %d of %d are taken: raise the limit of open files of 'smcr serve'", e.Taken, e.Limit)
+	return fmt.Sprintf("the stack has too few descriptors, %d of %d are in use: raise the limit of open files of 'smcr serve'", e.Taken, e.Limit)
 }
 
 // Unwrap returns the errno.

@@ -131,7 +131,7 @@ func (h *clc) route(local, remote netip.AddrPort) (route, error) {
 		return route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
 	}
 	if secured {
-		return route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("a policy of this host is for %s and %s", local, remote)}
+		return route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
 	}
 	return rt, nil
 }
@@ -177,7 +177,7 @@ func (h *clc) readMsg(r io.Reader) (wire.CLC, error) {
 	}
 	hd, err := wire.ParseHeader(h.buf[:wire.HeaderLen])
 	if err != nil {
-		return nil, fmt.Errorf("%w: peer sent no CLC message: %w", errCLC, err)
+		return nil, fmt.Errorf("%w: the peer did not send a CLC message: %w", errCLC, err)
 	}
 	if _, err := io.ReadFull(r, h.buf[wire.HeaderLen:hd.Length]); err == io.EOF {
 		return nil, fmt.Errorf("%w: read %s: %w", errCLC, hd.Type, io.ErrUnexpectedEOF)
@@ -244,11 +244,11 @@ func (h *clc) declineFirst(ctx context.Context, cause error, linger time.Duratio
 		hd, perr := wire.ParseHeader(first)
 		switch took := time.Since(begin); {
 		case perr == nil && hd.Type == wire.TypeDecline:
-			return fmt.Errorf("userstack: both sides have declined: %v", d)
+			return fmt.Errorf("userstack: both sides declined: %v", d)
 		case len(first) >= wire.HeaderLen, !unacked && took >= linger:
 			return d
 		case unacked && took >= crossWait:
-			return fmt.Errorf("userstack: the peer may not know that SMC-R is declined: %v", d)
+			return fmt.Errorf("userstack: the peer did not acknowledge the DECLINE: %v", d)
 		}
 		if err := h.s.interrupted(ctx); err != nil {
 			return err

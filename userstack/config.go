@@ -88,16 +88,16 @@ func (c *Config) setDefaults() error {
 		c.SendBuf = DefaultBuf
 	}
 	if c.RecvBuf < 0 || c.RecvBuf > wire.MaxBufSizeRFC.Bytes() || c.SendBuf < 4096 || c.SendBuf > 64<<20 {
-		return fmt.Errorf("userstack: buffer sizes %d (receive) and %d (send): at most %d and %d bytes", c.RecvBuf, c.SendBuf, wire.MaxBufSizeRFC.Bytes(), 64<<20)
+		return fmt.Errorf("userstack: buffer sizes %d (receive) and %d (send): must be at most %d and %d bytes", c.RecvBuf, c.SendBuf, wire.MaxBufSizeRFC.Bytes(), 64<<20)
 	}
 	if c.MaxLinks < 0 || c.MaxLinks > linkgroup.MaxLinks {
-		return fmt.Errorf("userstack: %d links a group: 1 to %d", c.MaxLinks, linkgroup.MaxLinks)
+		return fmt.Errorf("userstack: %d links per group: must be 1 to %d", c.MaxLinks, linkgroup.MaxLinks)
 	}
 	if c.GroupIdle < 0 {
-		return fmt.Errorf("userstack: link groups are kept for %v: not before they are idle", c.GroupIdle)
+		return fmt.Errorf("userstack: link groups end after %v idle: must not be negative", c.GroupIdle)
 	}
 	if c.MaxConns < 0 || c.MaxConns > 255 {
-		return fmt.Errorf("userstack: %d connections a group: 1 to 255", c.MaxConns)
+		return fmt.Errorf("userstack: %d connections per group: must be 1 to 255", c.MaxConns)
 	}
 	if c.PNETs == nil {
 		c.PNETs = new(pnet.Table)

@@ -153,7 +153,7 @@ func (c *Conn) watchTCP() {
 		switch {
 		case c.g.dead || c.over:
 		case n > 0:
-			c.s.log.Warn("peer sent data on the TCP connection below SMC-R", "remote", c.remote)
+			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
 			c.core.Abort(now)
 		default:
 			c.core.TCPClosed(now, err != io.EOF)

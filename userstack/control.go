@@ -328,7 +328,7 @@ func (c *control) FlushPNET(ctx context.Context) error {
 
 // errVersion1 answers for what belongs to SMC version 2.
 func errVersion1(what string) error {
-	return fmt.Errorf("%s: this stack speaks SMC-R version 1, as it uses RoCE version 1: %w", what, nl.ErrNotSupported)
+	return fmt.Errorf("%s: this stack supports only SMC-R version 1, because it uses RoCE version 1: %w", what, nl.ErrNotSupported)
 }
 
 // UEIDs implements nl.Control.
@@ -377,7 +377,7 @@ func (c *control) SEID(context.Context) (nl.SEID, error) { return nl.SEID{}, nil
 
 // SetSEID implements nl.Control.
 func (c *control) SetSEID(context.Context, bool) error {
-	return fmt.Errorf("the system enterprise ID: only mainframes have one: %w", nl.ErrNotSupported)
+	return fmt.Errorf("this host has no system enterprise ID (IBM Z only): %w", nl.ErrNotSupported)
 }
 
 // HSLimitation implements nl.Control.

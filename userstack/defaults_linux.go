@@ -38,7 +38,7 @@ func (s *Stack) defaults() error {
 	if err != nil {
 		// Said once; the stack then trusts AssumeSMC only.
 		s.optErr = err
-		s.log.Warn("the TCP option of SMC cannot be used: SMC only toward the peers that are assumed to speak it", "err", err, "assumed", s.cfg.AssumeSMC)
+		s.log.Warn("cannot use the TCP option of SMC: only connections to peers of --assume-smc use SMC-R", "err", err, "assumed", s.cfg.AssumeSMC)
 		return nil
 	}
 	s.option, s.ownOpt = marker{p}, true
@@ -57,7 +57,7 @@ func (m marker) PeerSMC(fd int) (bool, error) {
 		return false, err
 	}
 	if st == tcpopt.Unknown {
-		return false, errors.New("userstack: TCP handshake is not over")
+		return false, errors.New("userstack: the TCP handshake is not complete")
 	}
 	return st == tcpopt.PeerSMC, nil
 }

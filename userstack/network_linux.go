@@ -129,7 +129,7 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 	r := routes[0]
 	var gateway netip.Addr
 	if r.Via != nil {
-		return route{}, fmt.Errorf("%w: %s is behind a router of another version of IP", ErrNotOnLink, remote)
+		return route{}, fmt.Errorf("%w: the route to %s uses a router of the other IP version", ErrNotOnLink, remote)
 	}
 	if len(r.Gw) != 0 {
 		gateway, _ = netip.AddrFromSlice(r.Gw)

@@ -25,7 +25,7 @@ const (
 // ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
 // not permitted here (see [Stack.OptionError]), and the peer is not in
 // Config.AssumeSMC, which is --assume-smc of smcr serve.
-var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here and the peer is not listed with --assume-smc")
+var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
 
 // programs is what a stack does for programs that have sockets of their own,
 // which is the business of package service.
@@ -129,7 +129,7 @@ func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) erro
 		case wire.Decline:
 			return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
 		default:
-			return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
+			return nil, fmt.Errorf("userstack: unexpected %s instead of PROPOSAL", m.CLCType())
 		}
 	})
 	return err

@@ -56,7 +56,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 	go func() {
 		defer close(served)
 		if err := srv.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
-			s.log.Error("control requests are served no more", "address", l.Addr(), "err", err)
+			s.log.Error("cannot serve control requests any longer", "address", l.Addr(), "err", err)
 		}
 	}()
 	go func() {
@@ -86,7 +86,7 @@ func listenControl(address string) (*net.UnixListener, error) {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && address == nl.UserAddress:
-		return nil, fmt.Errorf("%w: %s is the one of this network namespace, see 'smcr info'; give an address of your own, for 'smcr --backend unix:ADDRESS'", ErrControlTaken, address)
+		return nil, fmt.Errorf("%w: %s is the default address of this network namespace, see 'smcr info'; choose another one, for 'smcr --backend unix:ADDRESS'", ErrControlTaken, address)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%w: %s", ErrControlTaken, address)
 	case err != nil:

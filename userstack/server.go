@@ -34,7 +34,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	defer s.serving.Add(-1)
 	if n := s.serving.Add(1); n > hsLimit && s.limitHS.Load() {
 		if _, ok := m.(wire.Proposal); ok {
-			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d handshakes under way and their number is limited", n)})
+			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)})
 		}
 	}
 	var prop wire.Proposal
@@ -44,7 +44,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	case wire.Proposal:
 		prop = m
 	default:
-		return nil, fmt.Errorf("userstack: unexpected %s in place of PROPOSAL", m.CLCType())
+		return nil, fmt.Errorf("userstack: unexpected %s instead of PROPOSAL", m.CLCType())
 	}
 	offersV2 := prop.Version >= wire.Version2 && prop.TypeV2.HasR()
 	if !prop.TypeV1.HasR() && !offersV2 {
@@ -256,11 +256,11 @@ func (g *group) lost(qpn uint32, from netip.Addr, cause error) {
 			return
 		}
 		if _, known := g.peers[from]; !known && from != g.peerAddr {
-			g.log.Info("a host without connections in this link group says that its peer has lost it", "host", from)
+			g.log.Info("a host without connections in this link group reports that the peer has lost it", "host", from)
 			g.core.Doubt(now)
 			return
 		}
-		g.log.Warn("peer has lost this link group", "err", cause)
+		g.log.Warn("the peer has lost this link group", "err", cause)
 		for _, l := range links {
 			g.core.LinkFailed(now, l, cause)
 		}
@@ -281,7 +281,7 @@ func (h *clc) readConfirm(ctx context.Context, d time.Duration) (*answer, error)
 	}
 	a := answerOf(m)
 	if a == nil || m.CLCType() != wire.TypeConfirm || (a.version >= wire.Version2) != h.v2 {
-		return nil, fmt.Errorf("userstack: unexpected %s in place of CONFIRM", m.CLCType())
+		return nil, fmt.Errorf("userstack: unexpected %s instead of CONFIRM", m.CLCType())
 	}
 	return a, nil
 }

@@ -167,7 +167,7 @@ func (s *Stack) awaitGroups(limit time.Duration) {
 		select {
 		case <-g.over:
 		case <-t.C:
-			s.log.Warn("link groups have not given back their memory", "stopped at", g.name())
+			s.log.Warn("link groups did not release their memory", "stopped at", g.name())
 			return
 		}
 	}

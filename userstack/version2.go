@@ -53,7 +53,7 @@ func (t *eidTable) add(s string) error {
 	defer t.mu.Unlock()
 	switch {
 	case len(t.ids) >= nl.MaxUEIDs:
-		return fmt.Errorf("the stack holds %d enterprise IDs at most: %w", nl.MaxUEIDs, syscall.ERANGE)
+		return fmt.Errorf("the stack holds at most %d enterprise IDs: %w", nl.MaxUEIDs, syscall.ERANGE)
 	case slices.Contains(t.ids, id):
 		return fmt.Errorf("enterprise ID %q: %w", id, syscall.EEXIST)
 	}
@@ -115,7 +115,7 @@ func (s *Stack) speaksV2(remote netip.Addr) bool {
 
 // errRouted tells that version 1 does not reach a peer.
 func errRouted(remote netip.Addr) error {
-	return fmt.Errorf("%w: %s is behind a router, which takes version 2 and an enterprise ID", ErrNotOnLink, remote)
+	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
 }
 
 // release returns the latest release of version 2 that the stack speaks.
@@ -218,7 +218,7 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 			return err
 		}
 		if !t.routed {
-			return &DeclineError{Code: wire.DiagIndirect, Err: fmt.Errorf("server finds a router on the way to us, but its RoCE GID %s is our neighbour", a.GID)}
+			return &DeclineError{Code: wire.DiagIndirect, Err: fmt.Errorf("the server expects a router on the path, but its RoCE GID %s is in our subnet", a.GID)}
 		}
 	}
 	if _, links := s.limits(); t.release < wire.ReleaseV21 {
@@ -263,7 +263,7 @@ func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt route, local ne
 	case t.maxConns < minConnsV2:
 		return fail(wire.DiagMaxConns, "client wants %d connections in a link group", o.MaxConns)
 	case t.maxLinks < 1:
-		return fail(wire.DiagMaxLinks, "client wants no links in a link group")
+		return fail(wire.DiagMaxLinks, "client wants 0 links in a link group")
 	}
 	return t, o.GID, devs, nil
 }
@@ -273,7 +273,7 @@ func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt route, local ne
 func (s *Stack) routed(local netip.Addr, gid wire.GID) (bool, error) {
 	ip, ok := gid.IPv4()
 	if !ok {
-		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is no IPv4 address", ErrNotOnLink, gid)}
+		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is not an IPv4 address", ErrNotOnLink, gid)}
 	}
 	rt, err := s.net.Route(local, ip)
 	if err != nil {
@@ -287,7 +287,7 @@ func (t *terms) confirmed(a *answer) error {
 	x := a.ext
 	switch {
 	case x == nil:
-		return fmt.Errorf("userstack: CONFIRM of a first contact without its extension")
+		return fmt.Errorf("userstack: CONFIRM of a first contact without the extension")
 	case x.Release != t.release:
 		return &DeclineError{Code: wire.DiagRelease, Err: fmt.Errorf("client confirms release %d, not %d", x.Release, t.release)}
 	case t.release >= wire.ReleaseV21 && x.MaxConns != t.maxConns:

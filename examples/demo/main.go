@@ -39,7 +39,7 @@ func main() {
 	var d demo
 	flag.StringVar(&d.smcr, "smcr", "bin/smcr", "the smcr `program`")
 	flag.Int64Var(&d.bytes, "bytes", 256<<20, "transfer `N` bytes")
-	flag.BoolVar(&d.plain, "plain", false, "for comparison: the same programs without smcr run")
+	flag.BoolVar(&d.plain, "plain", false, "run the same programs without smcr run, for comparison")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -99,7 +99,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	if !d.plain {
-		step("while the connection is still open")
+		step("while the connection is open")
 		for _, args := range [][]string{{"linkgroup", "list"}, {"link", "list"}, {"connection", "list"}, {"stats", "show"}} {
 			if err := d.show(ctx, b, args...); err != nil {
 				return err
@@ -109,7 +109,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := client.Wait(limit); err != nil {
 		return fmt.Errorf("%w\n%s", err, client.Log())
 	}
-	step("the client has ended and printed")
+	step("output of the client")
 	fmt.Print(indent(client.Log()))
 	if err := server.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := server.Wait(10 * time.Second); err != nil {
 		return fmt.Errorf("server: %w\n%s", err, server.Log())
 	}
-	step("the server has ended and printed")
+	step("output of the server")
 	fmt.Print(indent(server.Log()))
 	return d.report(capture)
 }
@@ -161,7 +161,7 @@ func (d *demo) report(capture *netnstest.Capture) error {
 	if err != nil {
 		return err
 	}
-	step("on the wire, seen by tcpdump on A (%d packets missed)", dropped)
+	step("on the wire, captured by tcpdump on A (%d packets missed)", dropped)
 	fmt.Printf("  %-28s %9s %13s\n", "", "packets", "bytes")
 	for _, row := range []struct {
 		name  string

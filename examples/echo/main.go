@@ -23,7 +23,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("echo: ")
 	listen := flag.String("listen", "", "serve on this `address`")
-	control := flag.String("control", "", "let smcr commands ask at this `address`, a path or @name (default: the network namespace's own)")
+	control := flag.String("control", "", "answer smcr commands at this `address`, a path or @name (default: the network namespace's own)")
 	require := flag.Bool("require", false, "refuse connections that are not SMC-R")
 	flag.Parse()
 	if (*listen == "") == (flag.NArg() != 1) {

@@ -106,7 +106,7 @@ func TestListed(t *testing.T) {
 	}
 
 	fourth := a.Command(ctx, smcr, "run", "--mode", "user", "--", "true")
-	if out, err := fourth.CombinedOutput(); err == nil || !strings.Contains(string(out), "is part of another program") {
+	if out, err := fourth.CombinedOutput(); err == nil || !strings.Contains(string(out), "belongs to another program") {
 		t.Errorf("smcr run beside it: %v, %s", err, out)
 	}
 

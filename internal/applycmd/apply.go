@@ -32,9 +32,9 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	opts := &options{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "apply FILE",
-		Short: "Bring a stack to the state that a file describes",
-		Long: "Bring an SMC stack to the state that a file describes, and print what changed:\n" +
-			"\"+\" was added, \"-\" removed, \"=\" set. FILE is YAML as 'smcr export' prints it,\n" +
+		Short: "Apply a configuration file to a stack",
+		Long: "Change an SMC stack to the state that a file describes, and print the changes:\n" +
+			"\"+\" is added, \"-\" is removed, \"=\" is set. FILE is YAML as printed by 'smcr export',\n" +
 			"or - for standard input:\n\n" +
 			"  pnetids:\n" +
 			"    - pnetid: NET1\n" +
@@ -46,12 +46,13 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			"    - EXAMPLE.COM-1\n" +
 			"  seid: true\n" +
 			"  handshake_limitation: false\n\n" +
-			"A section stands for the whole of its table: pnetids that it does not list are\n" +
-			"removed, and \"pnetids: []\" removes all. What has no section is left alone.\n\n" +
-			"Everything is checked first, with --dry-run as well, which fails where the change\n" +
-			"itself would; it needs no privilege. When the stack refuses a change nevertheless,\n" +
-			"those before it are undone. Entries of a pnetid that loses one of its devices are\n" +
-			"taken out and put back, so for a moment new connections may not find them.",
+			"A section describes its whole table: pnetids that it does not list are\n" +
+			"removed, and \"pnetids: []\" removes all. A missing section changes nothing.\n\n" +
+			"smcr checks the whole file first. --dry-run runs the same checks and needs no\n" +
+			"privileges: it fails if the change itself would fail. If the stack then refuses\n" +
+			"a change, smcr undoes the changes made so far. If a pnetid loses one of its\n" +
+			"devices, its other entries are removed and added again, so new connections may\n" +
+			"miss them for a moment.",
 		Example: "  smcr apply --dry-run " + config.DefaultPath + "\n  smcr --backend kernel export | ssh host smcr --backend kernel apply -",
 		Args:    cmdutil.OneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,7 +69,7 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
-	cmd.Flags().BoolVarP(&opts.dryRun, "dry-run", "n", false, "print what would change and change nothing")
+	cmd.Flags().BoolVarP(&opts.dryRun, "dry-run", "n", false, "print the changes without making them")
 	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }
@@ -159,9 +160,9 @@ func failure(err error) error {
 		}
 	}
 	if failed.Undo != nil {
-		return cmdutil.Say(err, "cannot %s: %s; going back failed too (%v): compare with 'smcr export'", failed.Step, why, failed.Undo)
+		return cmdutil.Say(err, "cannot %s: %s; undoing the earlier changes failed too (%v): check with 'smcr export'", failed.Step, why, failed.Undo)
 	}
-	return cmdutil.Say(err, "cannot %s: %s; nothing is changed", failed.Step, why)
+	return cmdutil.Say(err, "cannot %s: %s; nothing was changed", failed.Step, why)
 }
 
 // A changeJSON is a change in JSON.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"smcr/userstack/broker"
 )
 
 const (
@@ -150,4 +152,18 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 		return false
 	}
 	return true
+}
+
+// TestPlain checks that [broker.Plain] knows the packages whose errors carry their
+// name.
+func TestPlain(t *testing.T) {
+	for _, p := range list(t) {
+		rel, _ := rel(p.ImportPath)
+		if strings.HasPrefix(rel, "internal/") || strings.HasPrefix(rel, "cmd/") || strings.HasPrefix(rel, "examples/") || strings.HasPrefix(rel, "tools") {
+			continue
+		}
+		if text := filepath.Base(rel) + ": no such thing"; broker.Plain(text) != "no such thing" {
+			t.Errorf("%s: broker.Plain leaves %q as it is", rel, text)
+		}
+	}
 }

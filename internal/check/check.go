@@ -59,19 +59,20 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 	opts := &options{Factory: f, env: env}
 	cmd := &cobra.Command{
 		Use:   "check HOST[:PORT]",
-		Short: "Say whether SMC-R can work toward a peer, and what is missing",
-		Long: "Say step by step whether SMC-R can work toward a peer, and what to do where it\n" +
-			"cannot: the stack, the route and its network device, the pnetid, the RoCE\n" +
-			"device and its port, the enterprise IDs; then, with a port, the TCP connection,\n" +
-			"the SMC option in its handshake, and the CLC handshake with the reason of a\n" +
-			"decline. Without a port it looks for any sign of life of the host instead: its\n" +
-			"address is resolved, it answers an ICMP echo request, or refuses TCP.\n\n" +
-			"With a port a connection to the server there is opened, and closed without\n" +
-			"sending data. The server has to be one that uses SMC-R itself, such as a\n" +
-			"program under 'smcr run' on the peer.\n\n" +
-			"Every stack of this network namespace is checked. Where there is none, that in\n" +
-			"user space is started as 'smcr run' does.\n\n" +
-			"Exit status: 0 if a stack can, 1 if none can or the host does not answer.",
+		Short: "Check whether SMC-R can reach a peer",
+		Long: "Check step by step whether SMC-R can reach a peer, and say what to do if it\n" +
+			"cannot. The steps cover the stack, the route and its network device, the pnetid,\n" +
+			"the RoCE device and its port, and the enterprise IDs. With a port, they also cover\n" +
+			"the TCP connection, the SMC option in its handshake, and the CLC handshake with\n" +
+			"the reason if a side declines. Without a port, smcr checks whether the host\n" +
+			"answers at all: to neighbour discovery (ARP), an ICMP echo request or TCP.\n\n" +
+			"With a port, smcr opens a connection to the server there and closes it without\n" +
+			"sending data. The server itself must use SMC-R: for example, a program under\n" +
+			"'smcr run' on the peer.\n\n" +
+			"smcr checks every stack of this network namespace. If there is none, it starts\n" +
+			"the user-space stack, as 'smcr run' does.\n\n" +
+			"Exit status: 0 if a stack can reach the peer, 1 if none can or the host does not\n" +
+			"answer.",
 		Example: "  smcr check 10.1.0.2:8080\n  smcr check server.example.com -o json",
 		Args:    cmdutil.OneArg("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -109,7 +110,7 @@ func split(arg string) (host, port string, err error) {
 	}
 	if !strings.Contains(arg, ":") {
 		if arg == "" {
-			return "", "", cmdutil.UsageError("the host is empty")
+			return "", "", cmdutil.UsageError("the host name is empty")
 		}
 		return arg, "", nil
 	}
@@ -143,7 +144,7 @@ func checkRun(ctx context.Context, opts *options) error {
 	if err != nil || len(addrs) == 0 {
 		return failed(opts, []reportJSON{{Host: opts.host, Steps: []Step{{
 			Name: "name", Result: Failed, Text: fmt.Sprintf("%s has no address: %v", opts.host, err),
-			Advice: "give the address, or see 'getent hosts " + opts.host + "'",
+			Advice: "use the address, or see 'getent hosts " + opts.host + "'",
 		}}}})
 	}
 	m, err := stacks(ctx, opts)

@@ -132,7 +132,7 @@ func TestSteps(t *testing.T) {
 		{"it works", userState(eth0), nil, nil, "10.1.0.2:80", 0, `
 ok       stack   smcr in user space, process 42, SMC version 1
 skipped  eid     version 1 of SMC needs no enterprise ID
-ok       route   eth0, own address 10.1.0.1/24: same subnet
+ok       route   eth0, local address 10.1.0.1/24: same subnet
 ok       device  soft-eth0 port 1, active, on the netdev of the route
 ok       tcp     connected to 10.1.0.2:80 in 400µs
 ok       option  the peer announced SMC in the TCP handshake
@@ -141,30 +141,30 @@ ok       clc     SMC-R, link group 00000100 over soft-eth0
 		{"without port", userState(eth0), nil, nil, "host-b", 0, `
 ok       name    host-b is 10.1.0.2
 skipped  eid     version 1 of SMC needs no enterprise ID
-ok       route   eth0, own address 10.1.0.1/24: same subnet
+ok       route   eth0, local address 10.1.0.1/24: same subnet
 ok       device  soft-eth0 port 1, active, on the netdev of the route
 ok       host    10.1.0.2 answers: ICMP echo
-skipped  tcp     no port was given: the option and the CLC handshake were not tried
+skipped  tcp     no port given: the option and the CLC handshake were not tested
 `},
 		{"a silent host", userState(eth0), nil, func(w *world) { w.silent = true }, "10.1.0.2", 1, `
 FAILED   host    10.1.0.2 does not answer
-                 -> see 'ip neigh' and the firewalls on the way; if there is a server, give its port: smcr check 10.1.0.2:PORT
+                 -> check 'ip neigh' and the firewalls on the path; if the host runs a server, give its port: smcr check 10.1.0.2:PORT
 `},
 		{"the address with a direct way", userState(eth0), nil, func(w *world) {
 			w.addrs = append([]netip.Addr{netip.MustParseAddr("192.0.2.1")}, w.addrs...)
 		}, "host-b", 0, "ok       name    host-b is 10.1.0.2\n"},
 		{"no address", userState(), nil, func(w *world) { w.addrs = nil }, "host-b", 1, `
 FAILED   name    host-b has no address: no such host
-                 -> give the address, or see 'getent hosts host-b'
+                 -> use the address, or see 'getent hosts host-b'
 `},
 		{"no route", userState(eth0), nil, func(w *world) { w.routes = nil }, "10.1.0.2:80", 1, `
 FAILED   route   no route to 10.1.0.2: network is unreachable
                  -> see 'ip route get 10.1.0.2'
-skipped  device  depends on the above
-skipped  tcp     depends on the above
+skipped  device  depends on the failed step
+skipped  tcp     depends on the failed step
 `},
 		{"this host", userState(eth0), nil, func(w *world) { w.routes["10.1.0.2"] = route{NetDev: "lo", IsLocal: true} }, "10.1.0.2:80", 1,
-			"FAILED   route   10.1.0.2 is this host: SMC-R joins two hosts\n"},
+			"FAILED   route   10.1.0.2 is this host: SMC-R connects two different hosts\n"},
 		{"a router", userState(eth0), nil, func(w *world) {
 			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
 		}, "10.1.0.2:80", 1, "FAILED   route   10.1.0.2 is behind router 10.9.0.1: version 1 of SMC-R needs it in the same subnet\n"},
@@ -175,13 +175,13 @@ skipped  tcp     depends on the above
 		}, "10.1.0.2:80", 0, `
 ok       stack   user, SMC version 2.1
 ok       eid     A.B: the peer needs one of them for version 2
-ok       route   eth0, by router 10.9.0.1: only version 2 of SMC-R goes that way
+ok       route   eth0, via router 10.9.0.1: only version 2 of SMC-R works across routers
 `},
 		{"no enterprise ID", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{eth0}}, nil, nil, "10.1.0.2:80", 0,
 			"ok       eid     none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'\n"},
 		{"RoCE version 2 only", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("rxe0", 2, true)}}, nil,
 			func(w *world) { w.gids = []string{"RoCE v2"} }, "10.1.0.2:80", 1, `
-FAILED   device  rxe0 port 1 has GIDs of RoCE version 2 only, for which SMC version 2 is needed
+FAILED   device  rxe0 port 1 has only RoCE version 2 GIDs, which need SMC version 2
                  -> define the same enterprise ID on both hosts: smcr ueid add EID
 `},
 		{"both versions of RoCE", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("mlx5_0", 2, true)}}, nil,
@@ -191,8 +191,8 @@ FAILED   device  the stack has no RoCE device
                  -> load the driver of the RNIC, or see 'smcr rnics'
 `},
 		{"device elsewhere", userState(device("mlx5_0", 3, true)), nil, nil, "10.1.0.2:80", 1, `
-FAILED   device  no RoCE device on netdev eth0, and no pnetid that leads to another
-                 -> give one pnetid to both: smcr pnet add NET1 -I eth0 -D IBDEV; 'smcr device list' has the names
+FAILED   device  no RoCE device on netdev eth0, and no pnetid selects another one
+                 -> assign one pnetid to both: smcr pnet add NET1 -I eth0 -D IBDEV; see 'smcr device list' for the names
 `},
 		{"port down", userState(device("soft-eth0", 2, false)), nil, nil, "10.1.0.2:80", 1, `
 FAILED   device  soft-eth0 port 1 is not active
@@ -200,7 +200,7 @@ FAILED   device  soft-eth0 port 1 is not active
 `},
 		{"no device with the pnetid", userState(device("mlx5_0", 3, true)), []nl.PNET{{ID: "NET1", NetDev: "eth0"}}, nil, "10.1.0.2:80", 1, `
 FAILED   device  no RoCE device has pnetid NET1 of netdev eth0
-                 -> give it to one: smcr pnet add NET1 -D IBDEV; 'smcr device list' has their names
+                 -> assign it to one: smcr pnet add NET1 -D IBDEV; see 'smcr device list' for the names
 `},
 		{"by pnetid, over a VLAN", userState(device("mlx5_0", 3, true)), []nl.PNET{{ID: "NET1", NetDev: "eth0", IBDev: "mlx5_0"}}, func(w *world) {
 			w.routes["10.1.0.2"] = route{NetDev: "eth0.7", Lower: []string{"eth0"}, Local: direct.Local}
@@ -211,7 +211,7 @@ FAILED   tcp     no connection to 10.1.0.2:80: connection refused
 `},
 		{"silent", userState(eth0), nil, func(w *world) { w.out = outcome{TCPError: context.DeadlineExceeded} }, "10.1.0.2:80", 1, `
 FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
-                 -> see 'ip neigh' and the firewalls on the way
+                 -> check 'ip neigh' and the firewalls on the path
 `},
 		{"not announced here", userState(eth0), nil, func(w *world) { w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here"} }, "10.1.0.2:80", 1, `
 FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
@@ -224,8 +224,8 @@ FAILED   option  the peer does not speak SMC: it did not announce it in the TCP 
 		{"declined", userState(eth0), nil, func(w *world) {
 			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch
 		}, "10.1.0.2:80", 1, `
-FAILED   clc     the peer declined: 0x03070000 (subnet or prefix of the peers differ)
-                 -> give both hosts' addresses the same prefix length: 'ip address'
+FAILED   clc     the peer declined: 0x03070000 (subnets or prefixes of the peers differ)
+                 -> give the addresses of both hosts the same prefix length: see 'ip address'
 `},
 		{"declined here, unknown code", userState(eth0), nil, func(w *world) { w.out.SMC, w.out.Reason = false, 0x0a0b0c0d }, "10.1.0.2:80", 1, `
 FAILED   clc     this host declined: 0x0a0b0c0d
@@ -234,7 +234,7 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 		{"broken off", userState(eth0), nil, func(w *world) { w.out.SMC, w.out.Text = false, "connection reset by peer" }, "10.1.0.2:80", 1,
 			"FAILED   clc     connection reset by peer\n"},
 		{"backend that cannot connect", userState(eth0), nil, func(w *world) { w.err = nl.ErrNotSupported }, "10.1.0.2:80", 0,
-			"skipped  tcp     connections cannot be tried over this backend\n"},
+			"skipped  tcp     this backend cannot test connections\n"},
 		{"probe failed", userState(eth0), nil, func(w *world) { w.err = errors.New("the roof is on fire") }, "10.1.0.2:80", 1,
 			"FAILED   tcp     the roof is on fire\n"},
 	} {
@@ -340,8 +340,8 @@ func TestOutcomes(t *testing.T) {
 		text string
 		want outcome
 	}{
-		{"userstack: peer declined SMC-R: 0x03070000 (subnet or prefix of the peers differ)", outcome{
-			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnet or prefix of the peers differ)",
+		{"userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", outcome{
+			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
 		}},
 		{"userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", outcome{
 			Reason: wire.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",

@@ -34,7 +34,7 @@ func (system) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 func (system) Port(ctx context.Context, port string) (uint16, error) {
 	n, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
 	if err == nil && n == 0 {
-		err = fmt.Errorf("port 0 names no server")
+		err = fmt.Errorf("port 0 is not a valid port")
 	}
 	return uint16(n), err
 }

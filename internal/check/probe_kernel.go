@@ -52,7 +52,7 @@ func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (ou
 	out.Local = localAddr(fd)
 	c := find(ctx, ctl, out.Local, remote)
 	if c == nil {
-		return out, errors.New("the kernel does not list the connection: is the module smc_diag loaded?")
+		return out, errors.New("the kernel does not list the connection: try 'modprobe smc_diag'")
 	}
 	out.kernel(c)
 	return out, nil
@@ -105,6 +105,6 @@ func (o *outcome) kernel(c *nl.Connection) {
 		o.Reason = wire.Diagnosis(c.Fallback.Peer)
 	}
 	if o.Reason == 0 {
-		o.Text = "the connection is plain TCP, and the kernel gives no reason"
+		o.Text = "the connection is plain TCP and the kernel gives no reason"
 	}
 }

@@ -52,7 +52,7 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 			if out.Took == 0 {
 				out.TCPError = context.Cause(ctx)
 			} else {
-				out.Text = "no end of the CLC handshake in time"
+				out.Text = "the CLC handshake did not finish in time"
 			}
 			return out, nil
 		case ev, ok := <-conn.Events():
@@ -72,11 +72,11 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientConn, ev broker.Event, fd int, remote netip.AddrPort, begin time.Time) (bool, error) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
-		o.NotCandidate = strings.TrimPrefix(ev.Text, "userstack: ")
+		o.NotCandidate = broker.Plain(ev.Text)
 		return true, nil
 	case broker.EventFailed:
 		if o.Took != 0 { // TCP was through
-			o.Text = strings.TrimPrefix(ev.Text, "userstack: ")
+			o.Text = broker.Plain(ev.Text)
 			return true, nil
 		}
 		o.TCPError = ev.Errno
@@ -144,7 +144,7 @@ var diagnosisText = regexp.MustCompile(`0x([0-9a-f]{8})`)
 // declined takes the reason out of the text with which the stack explains a
 // connection that stays TCP.
 func (o *outcome) declined(text string) {
-	o.Text = strings.TrimPrefix(text, "userstack: ")
+	o.Text = broker.Plain(text)
 	o.Remote = strings.HasPrefix(o.Text, "peer declined")
 	if m := diagnosisText.FindStringSubmatch(text); m != nil {
 		if v, err := strconv.ParseUint(m[1], 16, 32); err == nil {

@@ -15,6 +15,7 @@ import (
 
 	"smcr/nl"
 	"smcr/pnet"
+	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 )
 
@@ -77,7 +78,7 @@ type checker struct {
 }
 
 func (c *checker) add(name string, r Result, advice, format string, args ...any) bool {
-	c.steps = append(c.steps, Step{name, r, fmt.Sprintf(format, args...), advice})
+	c.steps = append(c.steps, Step{name, r, broker.Plain(fmt.Sprintf(format, args...)), advice})
 	return r != Failed
 }
 
@@ -99,7 +100,7 @@ func (c *checker) run(ctx context.Context, b nl.Backend) {
 			continue
 		}
 		for _, later := range steps[i+1:] {
-			c.add(later.name, Skipped, "", "depends on the above")
+			c.add(later.name, Skipped, "", "depends on the failed step")
 		}
 		return
 	}
@@ -158,14 +159,14 @@ func (c *checker) path(context.Context, nl.Backend) bool {
 	c.route = r
 	switch {
 	case r.IsLocal:
-		return c.add("route", Failed, "try it from another host, or from another network namespace", "%s is this host: SMC-R joins two hosts", c.remote)
+		return c.add("route", Failed, "try it from another host, or from another network namespace", "%s is this host: SMC-R connects two different hosts", c.remote)
 	case r.Gateway.IsValid() && !c.v2:
 		return c.add("route", Failed, "use an address of the peer in a subnet of this host; or version 2 of SMC, with an enterprise ID (smcr ueid add) on both hosts",
 			"%s is behind router %s: version 1 of SMC-R needs it in the same subnet", c.remote, r.Gateway)
 	case r.Gateway.IsValid():
-		return c.add("route", OK, "", "%s, by router %s: only version 2 of SMC-R goes that way", r.NetDev, r.Gateway)
+		return c.add("route", OK, "", "%s, via router %s: only version 2 of SMC-R works across routers", r.NetDev, r.Gateway)
 	}
-	return c.add("route", OK, "", "%s, own address %s: same subnet", r.NetDev, r.Local)
+	return c.add("route", OK, "", "%s, local address %s: same subnet", r.NetDev, r.Local)
 }
 
 // device finds the RoCE ports for the route, as the stacks do.
@@ -200,7 +201,7 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	if len(found) > 0 {
 		if !c.v2 && c.info.Stack == "" && c.onlyV2(found) {
 			return c.add("device", Failed, "define the same enterprise ID on both hosts: smcr ueid add EID",
-				"%s port %d has GIDs of RoCE version 2 only, for which SMC version 2 is needed", found[0].Device, found[0].Port)
+				"%s port %d has only RoCE version 2 GIDs, which need SMC version 2", found[0].Device, found[0].Port)
 		}
 		var names []string
 		for _, p := range found {
@@ -217,13 +218,13 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 		p := down[0]
 		return c.add("device", Failed, fmt.Sprintf("see 'ip link show %s'", p.NetDev), "%s port %d is not active", p.Device, p.Port)
 	case id != "":
-		return c.add("device", Failed, fmt.Sprintf("give it to one: smcr pnet add %s -D IBDEV; 'smcr device list' has their names", id),
+		return c.add("device", Failed, fmt.Sprintf("assign it to one: smcr pnet add %s -D IBDEV; see 'smcr device list' for the names", id),
 			"no RoCE device has pnetid %s of netdev %s", id, c.route.NetDev)
 	case len(ports) == 0:
 		return c.add("device", Failed, "load the driver of the RNIC, or see 'smcr rnics'", "the stack has no RoCE device")
 	}
-	return c.add("device", Failed, fmt.Sprintf("give one pnetid to both: smcr pnet add NET1 -I %s -D IBDEV; 'smcr device list' has the names", c.route.NetDev),
-		"no RoCE device on netdev %s, and no pnetid that leads to another", c.route.NetDev)
+	return c.add("device", Failed, fmt.Sprintf("assign one pnetid to both: smcr pnet add NET1 -I %s -D IBDEV; see 'smcr device list' for the names", c.route.NetDev),
+		"no RoCE device on netdev %s, and no pnetid selects another one", c.route.NetDev)
 }
 
 // onlyV2 reports whether no port has a GID of RoCE version 1, without which the
@@ -249,23 +250,23 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	if !c.hasPort {
 		how, ok := c.env.Answers(ctx, c.remote, c.route.NetDev)
 		if !ok {
-			return c.add("host", Failed, fmt.Sprintf("see 'ip neigh' and the firewalls on the way; if there is a server, give its port: smcr check %s", net.JoinHostPort(c.host, "PORT")),
+			return c.add("host", Failed, fmt.Sprintf("check 'ip neigh' and the firewalls on the path; if the host runs a server, give its port: smcr check %s", net.JoinHostPort(c.host, "PORT")),
 				"%s does not answer", c.remote)
 		}
 		c.add("host", OK, "", "%s answers: %s", c.remote, how)
-		return c.add("tcp", Skipped, "", "no port was given: the option and the CLC handshake were not tried")
+		return c.add("tcp", Skipped, "", "no port given: the option and the CLC handshake were not tested")
 	}
 	remote := netip.AddrPortFrom(c.remote, c.port)
 	out, err := c.env.Probe(ctx, b, remote)
 	switch {
 	case errors.Is(err, nl.ErrNotSupported):
-		return c.add("tcp", Skipped, "", "connections cannot be tried over this backend")
+		return c.add("tcp", Skipped, "", "this backend cannot test connections")
 	case err != nil:
 		return c.add("tcp", Failed, "", "%v", err)
 	case out.NotCandidate != "":
 		return c.add("option", Failed, c.candidateAdvice(out.NotCandidate), "the stack does not announce SMC: %s", out.NotCandidate)
 	case out.TCPError != nil:
-		advice := "see 'ip neigh' and the firewalls on the way"
+		advice := "check 'ip neigh' and the firewalls on the path"
 		if errors.Is(out.TCPError, syscall.ECONNREFUSED) {
 			advice = "start the server on the peer, under 'smcr run' or smc_run"
 		}
@@ -299,7 +300,7 @@ func (c *checker) candidateAdvice(why string) string {
 	case strings.Contains(why, "TCP option"):
 		return "run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts"
 	case strings.Contains(why, "no device has pnetid"):
-		return "give it to one: smcr pnet add PNETID -D IBDEV; 'smcr device list' has their names"
+		return "assign it to one: smcr pnet add PNETID -D IBDEV; see 'smcr device list' for the names"
 	case strings.Contains(why, "no RoCE device"):
 		return "see 'smcr device list' and 'smcr pnet list'"
 	}
@@ -314,9 +315,9 @@ func advise(d wire.Diagnosis, remote bool) string {
 	}
 	switch d {
 	case wire.DiagMem:
-		return "look for memory and RLIMIT_MEMLOCK " + on
+		return "check memory and RLIMIT_MEMLOCK " + on
 	case wire.DiagTimeoutConfLink, wire.DiagTimeoutAddLink, wire.DiagNoRoute, wire.DiagReadyLink, wire.DiagOldTimeout:
-		return "RoCE frames (ethertype 0x8915, or UDP port 4791) do not get through: look at switches, VLANs, MTU and firewalls"
+		return "RoCE frames (ethertype 0x8915, or UDP port 4791) do not get through: check switches, VLANs, MTU and firewalls"
 	case wire.DiagPeerNoSMC:
 		return "run the server under 'smcr run' or smc_run"
 	case wire.DiagIPsec:
@@ -330,11 +331,11 @@ func advise(d wire.Diagnosis, remote bool) string {
 	case wire.DiagRMBEEyecatcher:
 		return "Linux refuses eye catchers: run 'smcr serve' without --eye-catcher"
 	case wire.DiagPrefixMismatch:
-		return "give both hosts' addresses the same prefix length: 'ip address'"
+		return "give the addresses of both hosts the same prefix length: see 'ip address'"
 	case wire.DiagVLAN, wire.DiagISMVLAN:
 		return "see 'ip -d link' for the VLANs of the RoCE device's netdev " + on
 	case wire.DiagNoActiveLink, wire.DiagNoServerLink, wire.DiagSync:
-		return "the hosts disagree on a link group that is about to end: try again in some seconds"
+		return "the hosts disagree on a link group that is about to end: try again in a few seconds"
 	case wire.DiagVersion, wire.DiagRelease, wire.DiagNoV2Ext:
 		return "the peers have no version of SMC in common"
 	case wire.DiagConfig, wire.DiagSocketOption:

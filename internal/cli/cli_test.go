@@ -180,23 +180,23 @@ func TestErrors(t *testing.T) {
 		{"linkgroup list extra", 2, `invalid link group "extra": an identifier has 1 to 8 hexadecimal digits`},
 		{"info extra", 2, `unknown command "extra" for "smcr info": see 'smcr info --help'`},
 		{"linkgroup list -o xml", 2, `invalid argument "xml" for "-o, --output" flag: choose one of table, wide, json`},
-		{"--backend moon info", 2, `unknown backend "moon": auto, kernel, user or unix:PATH`},
-		{"--backend unix: info", 2, `unknown backend "unix:": auto, kernel, user or unix:PATH`},
+		{"--backend moon info", 2, `unknown backend "moon": must be auto, kernel, user or unix:PATH`},
+		{"--backend unix: info", 2, `unknown backend "unix:": must be auto, kernel, user or unix:PATH`},
 		{"--backend unix:/no/such.sock info", 5, `no smcr stack listens at /no/such.sock`},
 		{"pnet add", 2, `smcr pnet add: PNETID is required`},
 		{"pnet add NET2", 2, `name a network device with -I or a RoCE device with -D`},
 		{"pnet add NET2 NET3 -I eth1", 2, `smcr pnet add: expected one PNETID, unexpected argument "NET3"`},
 		{"check", 2, `smcr check: HOST is required`},
 		{"check hostA hostB", 2, `smcr check: expected one HOST, unexpected argument "hostB"`},
-		{"pnet add NET2 -I eth1 -P 1", 2, `-P goes with -D: the port of which RoCE device?`},
-		{"pnet add NET2 -D rxe0 -P 3", 2, `no port 3: a RoCE device has ports 1 and 2`},
+		{"pnet add NET2 -I eth1 -P 1", 2, `-P needs -D: name the RoCE device of the port`},
+		{"pnet add NET2 -D rxe0 -P 3", 2, `invalid port 3: a RoCE port is 1 or 2`},
 		{"pnet add ABCDEFGHIJKLMNOPQ -I eth1", 2, `invalid pnetid "ABCDEFGHIJKLMNOPQ": a pnetid has at most 16 characters, not 17`},
-		{"pnet add A-B -I eth1", 2, `invalid pnetid "A-B": a pnetid has letters and digits only, no '-'`},
+		{"pnet add A-B -I eth1", 2, `invalid pnetid "A-B": a pnetid has only letters and digits, not '-'`},
 		{"pnet add NET2 -I foo", 3, `no netdev "foo": see 'ip link'`},
-		{"pnet add NET2 -I eth0", 1, `eth0 has a pnetid already: see 'smcr pnet list'`},
+		{"pnet add NET2 -I eth0", 1, `eth0 already has a pnetid: see 'smcr pnet list'`},
 		{"pnet del NOSUCH", 3, `no pnetid "NOSUCH": see 'smcr pnet list'`},
-		{"ueid add lower", 2, `invalid enterprise ID "lower": unsupported character 'l': supported are A-Z, 0-9, '.' and '-'`},
-		{"ueid add SMCV2-EXAMPLE-UEID", 1, `enterprise ID "SMCV2-EXAMPLE-UEID" is defined already`},
+		{"ueid add lower", 2, `invalid enterprise ID "lower": unsupported character 'l': use A-Z, 0-9, '.' and '-'`},
+		{"ueid add SMCV2-EXAMPLE-UEID", 1, `enterprise ID "SMCV2-EXAMPLE-UEID" is already defined`},
 		{"ueid del NOSUCH", 3, `no enterprise ID "NOSUCH": see 'smcr ueid list'`},
 	} {
 		t.Run(test.line, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestTwoStacks(t *testing.T) {
 	_, out, _ := w.run("linkgroup", "list")
 	golden(t, "two_stacks", out)
 	status, _, errOut := w.run("pnet", "flush")
-	if want := "smcr: several SMC stacks are here (kernel, user): say which one to change with --backend\n"; status != 2 || errOut != want {
+	if want := "smcr: there are several SMC stacks (kernel, user): choose one with --backend\n"; status != 2 || errOut != want {
 		t.Errorf("pnet flush: %d, %q", status, errOut)
 	}
 }

@@ -167,7 +167,7 @@ func TestSingleValues(t *testing.T) {
 		{"hslimit disable", 0, "", ""},
 		{"hslimit list", 0, "Limitation  Stack\noff         user\n", ""},
 		{"seid show", 0, "SEID  Proposed  Stack\n-     -         user\n", ""},
-		{"seid enable", 3, "", "smcr: this host has no system enterprise ID: use 'smcr ueid add'\n"},
+		{"seid enable", 3, "", "smcr: this host has no system enterprise ID (IBM Z only): use 'smcr ueid add'\n"},
 		{"seid disable now", 2, "", "smcr seid disable: unexpected argument \"now\"\n"},
 	} {
 		status, out, errOut := w.run(strings.Fields(test.line)...)
@@ -239,8 +239,8 @@ handshake_limitation: false
 		status   int
 		err      string
 	}{
-		{"pnetids: [{pnetid: A, netdev: eth1}, {pnetid: A, netdev: foo}]", "apply -", 3, "smcr: cannot give pnetid A to foo: no network device foo; nothing is changed\n"},
-		{"seid: true", "apply -", 1, "smcr: cannot set seid to true: this stack does not support it; nothing is changed\n"},
+		{"pnetids: [{pnetid: A, netdev: eth1}, {pnetid: A, netdev: foo}]", "apply -", 3, "smcr: cannot give pnetid A to foo: no network device foo; nothing was changed\n"},
+		{"seid: true", "apply -", 1, "smcr: cannot set seid to true: this stack does not support it; nothing was changed\n"},
 		{"bogus: 1\n", "apply -", 1, "smcr: standard input: line 1: unknown key \"bogus\"\n"},
 		{"", "apply /no/such/file", 3, "smcr: /no/such/file: no such file or directory\n"},
 		{"", "apply", 2, "smcr apply: FILE is required\n"},

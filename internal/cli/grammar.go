@@ -84,7 +84,7 @@ func normalize(root *cobra.Command, args []string) ([]string, error) {
 		if _, err := normalize(root, args[at:]); err != nil {
 			return nil, err
 		}
-		return nil, cmdutil.UsageError("%s goes with the commands of smc-tools, such as 'smcr %[1]s linkgroup show': what follows is none", args[option])
+		return nil, cmdutil.UsageError("%s is only for command lines of smc-tools, such as 'smcr %[1]s linkgroup show'", args[option])
 	}
 	word := args[at]
 	switch {

@@ -93,7 +93,7 @@ func TestKernel(t *testing.T) {
 	// The kernel has not one enterprise ID, and over these devices it does not
 	// speak version 1.
 	status, out := run(a, "", "check", "10.0.0.2:7001")
-	expect(status, out, 1, "ok       eid     none:", "FAILED   device  rxe0 port 1 has GIDs of RoCE version 2 only, ")
+	expect(status, out, 1, "ok       eid     none:", "FAILED   device  rxe0 port 1 has only RoCE version 2 GIDs, ")
 
 	// What export prints, apply takes.
 	status, empty := run(a, "", "export")
@@ -125,7 +125,7 @@ handshake_limitation: true
 
 	// A refused change in the middle: the kernel has no system enterprise ID.
 	status, out = run(a, "pnetids: [{pnetid: NET3, netdev: later1}]\nueids: [OTHER]\nseid: false\n", "apply", "-")
-	expect(status, out, 1, "cannot set seid to false: ", "; nothing is changed\n")
+	expect(status, out, 1, "cannot set seid to false: ", "; nothing was changed\n")
 	status, out = run(a, want, "apply", "--dry-run", "-")
 	expect(status, out, 0, "nothing to change\n")
 

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"smcr/internal/cmdutil"
+	"smcr/userstack/broker"
 )
 
 // Main runs the program with its arguments, without the name of the program, and
@@ -41,9 +41,7 @@ func message(err error) string {
 	case errors.As(err, &status):
 		return message(status.Err)
 	case errors.As(err, &said):
-		return said.Text
+		return broker.Plain(said.Text)
 	}
-	// Packages put their name before their errors, which only developers want
-	// to know.
-	return strings.TrimPrefix(err.Error(), "nl: ")
+	return broker.Plain(err.Error())
 }

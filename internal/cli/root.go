@@ -54,8 +54,8 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	root := cmdutil.Group(&cobra.Command{
 		Use:   "smcr",
 		Short: "Shared Memory Communications over RDMA (SMC-R)",
-		Long: "smcr moves TCP connections of unmodified programs onto RDMA (RFC 7609), in user\n" +
-			"space, and shows and manages the SMC stacks of the kernel and in user space.\n\n" +
+		Long: "smcr moves the TCP connections of unmodified programs onto RDMA (RFC 7609). It\n" +
+			"also shows and manages the SMC stacks, the kernel's and the user-space stack.\n\n" +
 			"Exit status: 0 done, 1 error, 2 usage, 3 something named does not exist,\n" +
 			"4 permission denied, 5 no such SMC stack.",
 		SilenceUsage:      true,
@@ -65,7 +65,7 @@ func NewRoot(f *cmdutil.Factory) *cobra.Command {
 	})
 	root.SetVersionTemplate("smcr {{.Version}}\n")
 	// Without a letter: -v is an option of smc-tools.
-	root.Flags().Bool("version", false, "print the version of smcr; -v prints that of the smc-tools it stands for")
+	root.Flags().Bool("version", false, "print the version of smcr; -v prints the version of smc-tools whose command lines smcr accepts")
 	root.SetIn(f.IO.In)
 	root.SetOut(f.IO.Out)
 	root.SetErr(f.IO.ErrOut)

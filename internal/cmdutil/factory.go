@@ -60,7 +60,7 @@ func DefaultBackend(getenv func(string) string) string {
 }
 
 // noSMC is the answer of all commands where there is no stack at all.
-const noSMC = "no SMC here: this kernel has none and no user-space stack runs in this network namespace: " +
+const noSMC = "no SMC: this kernel does not support it and no user-space stack runs in this network namespace: " +
 	"start one with 'smcr serve' or 'smcr run -- PROGRAM'"
 
 // Dial connects to the kernel's stack ("kernel"), the one in user space in this
@@ -81,7 +81,7 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 		none = fmt.Sprintf("no smcr stack listens at %s", address)
 		m, err = one(nl.DialUnix(ctx, address))
 	case backend == "kernel":
-		none = "the kernel has no SMC: try 'modprobe smc', or the stack of 'smcr serve'"
+		none = "the kernel has no SMC: try 'modprobe smc', or start the user-space stack with 'smcr serve'"
 		m, err = one(nl.DialKernel(ctx))
 	case backend == "user":
 		none = "no smcr stack in this network namespace: start one with 'smcr serve' or 'smcr run -- PROGRAM'"
@@ -90,7 +90,7 @@ func Dial(ctx context.Context, backend string) (nl.Multi, error) {
 		none = noSMC
 		m, err = nl.DialAll(ctx)
 	default:
-		return nil, UsageError("unknown backend %q: auto, kernel, user or unix:PATH", backend)
+		return nil, UsageError("unknown backend %q: must be auto, kernel, user or unix:PATH", backend)
 	}
 	if errors.Is(err, nl.ErrNoBackend) {
 		return nil, Say(err, "%s", none)
@@ -168,7 +168,7 @@ func (f *Factory) WithOne(ctx context.Context, fn func(context.Context, nl.Contr
 			for _, b := range m {
 				names = append(names, b.Name)
 			}
-			return UsageError("several SMC stacks are here (%s): say which one to change with --backend", strings.Join(names, ", "))
+			return UsageError("there are several SMC stacks (%s): choose one with --backend", strings.Join(names, ", "))
 		}
 		return fn(ctx, m[0])
 	})
@@ -212,8 +212,8 @@ func (f *Factory) NoteVolatile(ctx context.Context, c nl.Control) {
 	if info.StateError != "" {
 		why = " (" + info.StateError + ")"
 	}
-	fmt.Fprintf(f.IO.ErrOut, "smcr: done, but it lasts only as long as the stack%s: "+
-		"for good, put what 'smcr export' prints into the configuration file\n", why)
+	fmt.Fprintf(f.IO.ErrOut, "smcr: done, but the change lasts only as long as the stack%s: "+
+		"to keep it, write the output of 'smcr export' to the configuration file\n", why)
 }
 
 // explain gives errors that a user can do something about a text of their own.

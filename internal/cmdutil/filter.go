@@ -35,13 +35,13 @@ func (f *Filter) Type() string { return "value" }
 func (f *Filter) Set(s string) error {
 	for v := range strings.SplitSeq(s, ",") {
 		if v = strings.TrimSpace(v); v == "" {
-			return fmt.Errorf("it is empty")
+			return fmt.Errorf("must not be empty")
 		}
 		if f.fold {
 			v = strings.ToUpper(v)
 		}
 		if len(f.choices) > 0 && !slices.Contains(f.choices, v) {
-			return fmt.Errorf("choose among %s", strings.Join(f.choices, ", "))
+			return fmt.Errorf("choose one of %s", strings.Join(f.choices, ", "))
 		}
 		if f.check != nil {
 			w, err := f.check(v)
@@ -111,7 +111,7 @@ func AddRoleFilter(cmd *cobra.Command, f *Filter) {
 		}
 		return "", fmt.Errorf("choose client or server")
 	}}
-	AddFilter(cmd, f, "role", "only where this side is `client` or server of the link group",
+	AddFilter(cmd, f, "role", "show only entries where this side is the `client` or server of the link group",
 		cobra.FixedCompletions([]string{"client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -131,7 +131,7 @@ func AddCheckedFilter(cmd *cobra.Command, f *Filter, name, usage string, check f
 
 // AddLinkGroupFilter adds --linkgroup.
 func AddLinkGroupFilter(cmd *cobra.Command, filter *Filter, f *Factory) {
-	AddCheckedFilter(cmd, filter, "linkgroup", "only of the link group with this `ID`", func(s string) (string, error) {
+	AddCheckedFilter(cmd, filter, "linkgroup", "show only entries of the link group with this `ID`", func(s string) (string, error) {
 		id, err := LinkGroupID(s)
 		return id.String(), err
 	}, f.CompleteLinkGroups())

@@ -129,7 +129,7 @@ func Parse(b []byte) (*Config, error) {
 	case errors.Is(err, io.EOF):
 		return &Config{}, nil
 	case err != nil:
-		return nil, syntax(err)
+		return nil, wrongKinds(syntax(err), b)
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, Errors{{Text: "more than one document in the file"}}
@@ -226,7 +226,7 @@ func (p *parser) config(f *file) *Config {
 	// both was meant decides whether a table is emptied.
 	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation"} {
 		if n := p.find(key); n != nil && n.Tag == "!!null" {
-			p.fail(n.Line, "%s has no value: leave the key out, or say [] for an empty list", key)
+			p.fail(n.Line, "%s has no value: remove the key, or write [] for an empty list", key)
 		}
 	}
 	c := &Config{SEID: f.SEID, HSLimitation: f.HSLimitation}
@@ -237,7 +237,7 @@ func (p *parser) config(f *file) *Config {
 		c.UEIDs = p.ueids(*f.UEIDs)
 	}
 	if f.SEID != nil && !*f.SEID && f.UEIDs != nil && len(*f.UEIDs) == 0 {
-		p.fail(p.line("seid", -1), "the system enterprise ID can be disabled only where there is a user-defined one")
+		p.fail(p.line("seid", -1), "the system enterprise ID can be disabled only if there is a user-defined one")
 	}
 	return c
 }
@@ -255,10 +255,10 @@ func (p *parser) pnets(entries []entry) []nl.PNET {
 			p.fail(line, "pnetid %s: name a netdev or an ibdev", e.ID)
 			continue
 		case e.IBPort != nil && e.IBDev == "":
-			p.fail(line, "pnetid %s: an ibport goes with an ibdev", e.ID)
+			p.fail(line, "pnetid %s: ibport needs an ibdev", e.ID)
 			continue
 		case e.IBPort != nil && (*e.IBPort < 1 || *e.IBPort > pnet.MaxIBPort):
-			p.fail(line, "pnetid %s: no port %d: a RoCE device has ports 1 and 2", e.ID, *e.IBPort)
+			p.fail(line, "pnetid %s: invalid port %d: a RoCE port is 1 or 2", e.ID, *e.IBPort)
 			continue
 		case e.IBPort != nil:
 			n.IBPort = *e.IBPort
@@ -289,7 +289,7 @@ func reason(err error) string {
 	case errors.As(err, &invalid):
 		return invalid.Reason
 	case errors.Is(err, os.ErrExist):
-		return "the device has an entry above"
+		return "the device already has an entry above"
 	}
 	return err.Error()
 }
@@ -304,13 +304,13 @@ func (p *parser) ueids(list []string) []string {
 		case errors.As(err, &invalid):
 			p.fail(line, "enterprise ID %q: %s", s, invalid.Reason)
 		case slices.Contains(out, eid):
-			p.fail(line, "enterprise ID %q is listed above", s)
+			p.fail(line, "enterprise ID %q is already listed above", s)
 		default:
 			out = append(out, eid)
 		}
 	}
 	if len(list) > nl.MaxUEIDs {
-		p.fail(p.line("ueids", nl.MaxUEIDs), "%d enterprise IDs: a stack holds %d at most", len(list), nl.MaxUEIDs)
+		p.fail(p.line("ueids", nl.MaxUEIDs), "%d enterprise IDs: a stack holds at most %d", len(list), nl.MaxUEIDs)
 	}
 	return out
 }

@@ -220,9 +220,9 @@ type ApplyError struct {
 func (e *ApplyError) Error() string {
 	s := fmt.Sprintf("config: %s: %v", e.Step, e.Err)
 	if e.Undo != nil {
-		return fmt.Sprintf("%s; going back failed too: %v", s, e.Undo)
+		return fmt.Sprintf("%s; undoing the earlier changes failed too: %v", s, e.Undo)
 	}
-	return s + "; nothing is changed"
+	return s + "; nothing was changed"
 }
 
 // Unwrap returns the cause.

@@ -238,7 +238,7 @@ func TestUndoFails(t *testing.T) {
 	if !errors.As(err, &failed) || failed.Undo == nil {
 		t.Fatal(err)
 	}
-	const want = "config: give pnetid B to eth0: input/output error; going back failed too: give pnetid A to eth0: input/output error"
+	const want = "config: give pnetid B to eth0: input/output error; undoing the earlier changes failed too: give pnetid A to eth0: input/output error"
 	if err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}
@@ -317,7 +317,7 @@ func TestUsable(t *testing.T) {
 	if diff := cmp.Diff(&want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	wantLeft := []string{"pnetid NET2: this stack has no RoCE device mlx5_1", "pnetid 12: no netdev eth1 here"}
+	wantLeft := []string{"pnetid NET2: this stack has no RoCE device mlx5_1", "pnetid 12: no netdev eth1 in this network namespace"}
 	if diff := cmp.Diff(wantLeft, left); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
 	}

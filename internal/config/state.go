@@ -37,8 +37,8 @@ type stateFile struct {
 	Whole     bool      `yaml:"whole"`
 }
 
-const stateComment = `# What commands changed in the SMC stack of a network namespace. The stack
-# writes and reads this; 'smcr export' prints what is for a file of one's own.
+const stateComment = `# Changes by commands in the SMC stack of a network namespace. The stack writes
+# and reads this file. For your own configuration file, use 'smcr export'.
 `
 
 // AppendYAML appends the YAML form of s. Parsing it gives s again.

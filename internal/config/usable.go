@@ -25,15 +25,15 @@ func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string)
 	}
 	if info.Version < 2 {
 		if len(d.UEIDs) > 0 {
-			left = append(left, "ueids: this stack speaks version 1 of SMC")
+			left = append(left, "ueids: this stack supports only version 1 of SMC")
 		}
 		if d.SEID != nil {
-			left = append(left, "seid: this stack speaks version 1 of SMC")
+			left = append(left, "seid: this stack supports only version 1 of SMC")
 		}
 		d.UEIDs, d.SEID = nil, nil
 	}
 	if d.SEID != nil && info.Stack != "" {
-		left = append(left, "seid: a stack in user space has no system enterprise ID")
+		left = append(left, "seid: a user-space stack has no system enterprise ID")
 		d.SEID = nil
 	}
 	if len(d.PNETs) == 0 {
@@ -47,7 +47,7 @@ func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string)
 	for _, n := range d.PNETs {
 		switch {
 		case n.NetDev != "" && !netdev(n.NetDev):
-			left = append(left, fmt.Sprintf("pnetid %s: no netdev %s here", n.ID, n.NetDev))
+			left = append(left, fmt.Sprintf("pnetid %s: no netdev %s in this network namespace", n.ID, n.NetDev))
 		case n.IBDev != "" && !slices.ContainsFunc(devices, func(x nl.Device) bool { return x.Name == n.IBDev }):
 			left = append(left, fmt.Sprintf("pnetid %s: this stack has no RoCE device %s", n.ID, n.IBDev))
 		default:

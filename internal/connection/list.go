@@ -22,7 +22,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:     "connection",
 		Aliases: []string{"conn"},
-		Short:   "SMC sockets",
+		Short:   "Show SMC connections",
 	})
 	cmd.AddCommand(newCmdList(f, nil))
 	return cmd
@@ -41,28 +41,28 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List connections",
-		Long: "List the connections of SMC sockets in this network namespace, or those with\n" +
-			"these IDs: the inode of a socket, or one of its two addresses with the port.\n\n" +
+		Long: "List the connections of SMC sockets in this network namespace. Arguments select\n" +
+			"connections by the inode of the socket, or by one of its two addresses with the port.\n\n" +
 			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
-			"the code found here, and after a slash the one that the peer sent. Connections of\n" +
-			"programs under 'smcr run' that are TCP from the beginning are listed too.\n" +
-			"Sockets that listen, or have no connection yet, are listed with --all, or where\n" +
-			"--state asks for them.",
+			"the code found here, and after a slash the one that the peer sent. The list\n" +
+			"includes connections of programs under 'smcr run' that were TCP from the start.\n" +
+			"--all includes sockets that listen or have no connection yet; so does --state\n" +
+			"with one of their states.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
-	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also sockets that listen or have no connection yet")
+	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "include sockets that listen or have no connection yet")
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	opts.AddNames(cmd, "connection", identifier, cobra.NoFileCompletions)
-	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "show only connections in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
 		"PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2", "APPFINCLOSEWAIT", "PEERFINCLOSEWAIT",
 		"PEERABORTWAIT", "PROCESSABORT")
-	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "only of this `mode`", "SMCR", "SMCD", "TCP")
+	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "show only connections of this `mode`", "SMCR", "SMCD", "TCP")
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
-	cmdutil.AddFilter(cmd, &opts.peer, "peer", "only to this `peer`: address, address with port, or prefix", f.CompletePeers())
-	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only over this network `device`", cmdutil.CompleteNetDevs)
-	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only over this RoCE `device`", f.CompleteIBDevs())
+	cmdutil.AddFilter(cmd, &opts.peer, "peer", "show only connections to this `peer`: address, address with port, or prefix", f.CompletePeers())
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "show only connections over this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "show only connections over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 
@@ -75,7 +75,7 @@ func identifier(s string) (told, key string, err error) {
 		key = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
 		return key, key, nil
 	}
-	return "", "", fmt.Errorf("name the inode of its socket, or ADDRESS:PORT")
+	return "", "", fmt.Errorf("must be the inode of a socket or ADDRESS:PORT")
 }
 
 // names returns what names a connection.

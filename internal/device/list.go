@@ -22,7 +22,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:     "device",
 		Aliases: []string{"dev"},
-		Short:   "RoCE devices that SMC-R can use",
+		Short:   "Show the RoCE devices that SMC-R can use",
 	})
 	cmd.AddCommand(newCmdList(f, nil))
 	return cmd
@@ -39,11 +39,11 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	cmd := &cobra.Command{
 		Use:     "list [DEVICE...]",
 		Aliases: []string{"show"},
-		Short:   "List RoCE devices, one line a port",
-		Long: "List the RoCE devices that SMC-R can use, one line a port, or those with these\n" +
-			"names or the names of their network devices.\n\n" +
-			"Crit tells that the loss of the device would break connections, because their\n" +
-			"link group has no other link. An asterisk before a PNET-ID tells that a user\n" +
+		Short:   "List RoCE devices, one line per port",
+		Long: "List the RoCE devices that SMC-R can use, one line per port. Arguments select\n" +
+			"devices by their name or the name of their network device.\n\n" +
+			"Crit is Yes if the loss of the device would break connections, because their\n" +
+			"link group has no other link. An asterisk before a PNET-ID means that a user\n" +
 			"set it, not the hardware.",
 		Example: "  smcr device list\n  smcr device list eth0\n  smcr device list --state inactive\n  smcr device list -o json",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
@@ -55,10 +55,10 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		}
 		return strconv.Quote(s), s, err
 	}, f.CompleteIBDevs())
-	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only ports of this network `device`", cmdutil.CompleteNetDevs)
-	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only this RoCE `device`", f.CompleteIBDevs())
-	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only ports with this `pnetid`", f.CompletePNETIDs(false))
-	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only ports in this `state`", "ACTIVE", "INACTIVE")
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "show only ports of this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "show only this RoCE `device`", f.CompleteIBDevs())
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "show only ports with this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "show only ports in this `state`", "ACTIVE", "INACTIVE")
 	return cmd
 }
 

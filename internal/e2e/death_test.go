@@ -270,7 +270,7 @@ func TestDiedStack(t *testing.T) {
 	}
 	l.wantWorks()
 	out := l.smcr(l.B, "--backend", "user", "info", "--output", "table")
-	m := regexp.MustCompile(`One Before Died:\s.* log (/run/smcr/\S+)`).FindStringSubmatch(out)
+	m := regexp.MustCompile(`Previous Stack:\s.* log (/run/smcr/\S+)`).FindStringSubmatch(out)
 	if m == nil {
 		t.Fatalf("smcr info with the next stack: %s", out)
 	}

@@ -190,7 +190,7 @@ func TestBeyondQuota(t *testing.T) {
 	terminate(t, first)
 	wantSummary(t, first.Log(), 1)
 	terminate(t, server)
-	if log := server.Log(); !strings.Contains(log, "smcr: 1 connections over SMC-R, 3 over TCP") ||
+	if log := server.Log(); !strings.Contains(log, "smcr: 1 connection over SMC-R, 3 over TCP") ||
 		!strings.Contains(log, "user "+hostileUser+" has 6 of at most 6 descriptors") {
 		t.Errorf("server:\n%s", log)
 	}

@@ -78,7 +78,7 @@ func TestBadInput(t *testing.T) {
 		{"unknown pnetid", exitNotFound, []string{"NOSUCH"}, []string{smcr, "pnet", "del", "NOSUCH"}},
 		{"unknown word", exitUsage, []string{"frobnicate"}, []string{smcr, "frobnicate"}},
 		{"unknown flag", exitUsage, []string{"--no-such-flag"}, []string{smcr, "linkgroup", "list", "--no-such-flag"}},
-		{"no program named", exitUsage, []string{"program"}, []string{smcr, "run", "--"}},
+		{"no program named", exitUsage, []string{"PROGRAM"}, []string{smcr, "run", "--"}},
 		{"no such program", exitNoProgram, []string{"/no/such/program"}, []string{smcr, "run", "--mode", "user", "--", "/no/such/program"}},
 		{"no such program in PATH", exitNoProgram, []string{"no-such-program"}, []string{smcr, "run", "--mode", "user", "--", "no-such-program"}},
 		{"not executable", exitNotExecutable, []string{"/etc/passwd"}, []string{smcr, "run", "--mode", "user", "--", "/etc/passwd"}},

@@ -112,7 +112,7 @@ func (l *lab) stackLog(h *netnstest.Host) {
 	_ = os.Remove(name)
 }
 
-var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections over SMC-R, (\d+) over TCP`)
+var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)
 
 // wantSummary wants the summary of smcr run -v in a log to tell of at least
 // conns connections over SMC-R, and of none over TCP.

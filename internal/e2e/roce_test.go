@@ -127,7 +127,7 @@ func TestRoCEVersions(t *testing.T) {
 			size := l.transfer(8080)
 			v.want(t, tt.want, size)
 			l.wantNoConnections(l.A, l.B)
-			if n := strings.Count(a.Log(), "no RoCE version 2"); tt.taken != (n == 1) {
+			if n := strings.Count(a.Log(), "RoCE version 2 is not available"); tt.taken != (n == 1) {
 				t.Errorf("the stack warns %d times:\n%s", n, a.Log())
 			}
 		})

@@ -24,12 +24,12 @@ func newCmd(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	opts := &options{Factory: f}
 	return &cobra.Command{
 		Use:   "export",
-		Short: "Print the configuration of a stack as a file for 'smcr apply'",
-		Long: "Print what users have set in an SMC stack, as YAML: pnetids, enterprise IDs,\n" +
-			"whether the system enterprise ID is proposed, and the handshake limitation.\n" +
-			"'smcr apply' brings a stack to that state again, here or on another host; in\n" +
-			config.DefaultPath + " it is read at boot.\n\n" +
-			"What the stack does not know is left out.",
+		Short: "Print the configuration of a stack",
+		Long: "Print the user settings of an SMC stack as YAML: pnetids, enterprise IDs,\n" +
+			"whether it proposes the system enterprise ID, and the handshake limitation.\n" +
+			"'smcr apply' restores that state, on this host or another one. The services read\n" +
+			config.DefaultPath + " at boot.\n\n" +
+			"Settings that the stack does not support are left out.",
 		Example: "  smcr export\n  smcr --backend kernel export > " + config.DefaultPath,
 		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, run),

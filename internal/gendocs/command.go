@@ -72,7 +72,7 @@ func commandPage(cmd *cobra.Command, own []section) ([]byte, error) {
 			r.blocks(s.blocks, true)
 		case "ENVIRONMENT":
 			r.section(title)
-			r.item(bold(cmdutil.BackendEnv), "The stack to ask where "+bold("--backend")+" is not given.")
+			r.item(bold(cmdutil.BackendEnv), "The stack to ask if "+bold("--backend")+" is not given.")
 			r.blocks(s.blocks, false)
 		case "SEE ALSO":
 			if len(s.blocks) == 0 {
@@ -199,7 +199,7 @@ func options(r *roff, cmd *cobra.Command) {
 	r.item(bold("-h")+", "+bold("--help"), "Show a short description of the command.")
 	if !cmd.HasParent() {
 		r.item(bold("--version"), "Show the version of the program.")
-		r.item(bold("-v"), "Show the version of smc-tools whose command lines it takes.")
+		r.item(bold("-v"), "Show the version of smc-tools whose command lines smcr accepts.")
 	}
 }
 
@@ -291,23 +291,23 @@ func examples(r *roff, cmd *cobra.Command, own section) {
 func exitStatus(r *roff, cmd *cobra.Command, tools bool) {
 	done := "Done."
 	if slices.ContainsFunc(append(visible(cmd), cmd), func(c *cobra.Command) bool { return c.Name() == "list" || c.Name() == "smcr" }) {
-		done += " A list without rows is no error."
+		done += " An empty list is not an error."
 	}
 	for _, s := range []struct {
 		code int
 		text string
 	}{
 		{cmdutil.ExitOK, done},
-		{cmdutil.ExitError, "An error, which is told on standard error."},
-		{cmdutil.ExitUsage, "The command line is wrong, or a value in it."},
-		{cmdutil.ExitNotFound, "Something that was named does not exist."},
-		{cmdutil.ExitPermission, "The privilege for it is missing."},
-		{cmdutil.ExitNoBackend, "There is no such SMC stack."},
+		{cmdutil.ExitError, "Error. The message is on standard error."},
+		{cmdutil.ExitUsage, "Invalid command line."},
+		{cmdutil.ExitNotFound, "An object that the command names does not exist."},
+		{cmdutil.ExitPermission, "Missing privileges."},
+		{cmdutil.ExitNoBackend, "The SMC stack does not exist."},
 	} {
 		r.item(bold(fmt.Sprint(s.code)), s.text)
 	}
 	if tools {
-		r.WriteString(".PP\nThe forms of smc-tools end with the statuses that they have there: see\n.BR smcd (8).\n")
+		r.WriteString(".PP\nCommand lines of smc-tools have the exit statuses of smc-tools: see\n.BR smcd (8).\n")
 	}
 }
 

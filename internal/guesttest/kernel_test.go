@@ -44,8 +44,8 @@ func testNoModule(t *testing.T, h *host) {
 		{[]string{"linkgroup", "list", "--backend", "kernel"}, "smcr: the kernel has no SMC: try 'modprobe smc'"},
 		{[]string{"pnet", "add", "SMC1", "-I", "eth0", "--backend", "kernel"}, "smcr: the kernel has no SMC: try 'modprobe smc'"},
 		{[]string{"stats", "show", "-o", "json", "--backend", "kernel"}, "smcr: the kernel has no SMC: try 'modprobe smc'"},
-		{[]string{"device", "list"}, "smcr: no SMC here: this kernel has none and no user-space stack runs in this network namespace"},
-		{[]string{"connection", "list", "-o", "json"}, "smcr: no SMC here: this kernel has none and no user-space stack runs in this network namespace"},
+		{[]string{"device", "list"}, "smcr: no SMC: this kernel does not support it and no user-space stack runs in this network namespace"},
+		{[]string{"connection", "list", "-o", "json"}, "smcr: no SMC: this kernel does not support it and no user-space stack runs in this network namespace"},
 	}
 	for _, tt := range tests {
 		said := h.fails(t, noBackend, append([]string{h.smcr}, tt.args...)...)

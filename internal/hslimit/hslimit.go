@@ -18,15 +18,15 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "hslimit",
-		Short: "Limitation of SMC handshakes",
+		Short: "Limit SMC handshakes under load",
 		Long: "Each SMC connection begins with a handshake that costs more than that of TCP.\n" +
-			"With the limitation on, a listener that has too many of them under way lets new\n" +
-			"connections be plain TCP, so that none waits.",
+			"With the limitation on, a listener with too many pending handshakes accepts new\n" +
+			"connections as plain TCP, so that none waits.",
 	})
 	cmd.AddCommand(
 		watch.Command(f, "show", "list", "Show whether the limitation is on", read),
-		f.Action("enable", "Let connections be plain TCP under pressure", set(true)),
-		f.Action("disable", "Let connections wait for their SMC handshake", set(false)),
+		f.Action("enable", "Accept connections as plain TCP under pressure", set(true)),
+		f.Action("disable", "Make connections wait for their SMC handshake", set(false)),
 	)
 	return cmd
 }

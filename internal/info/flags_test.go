@@ -30,7 +30,7 @@ func TestEIDs(t *testing.T) {
 		want []string
 	}{
 		{"None", nl.SysInfo{Version: 2, SMCRv2: true}, 0, []string{
-			"SMC-R Features:   v1 v2", "SMC-R v2 EIDs:    none: version 2 is not spoken, see 'smcr ueid add'",
+			"SMC-R Features:   v1 v2", "SMC-R v2 EIDs:    none: version 2 is not used, see 'smcr ueid add'",
 		}},
 		{"Two", nl.SysInfo{Version: 2, SMCRv2: true}, 2, []string{"SMC-R Features:   v1 v2", "SMC-R v2 EIDs:    2"}},
 		{"Version1", nl.SysInfo{Version: 1}, 0, []string{"SMC-R Features:   v1"}},
@@ -57,9 +57,9 @@ func TestUserStack(t *testing.T) {
 	s.RoCEv2, s.StateFile, s.StateError = false, "", "read-only file system"
 	describe(&b, nl.Row[nl.SysInfo]{Stack: "user", Value: s}, 1, nil)
 	for _, want := range []string{
-		"SMC-D Features:   none: a stack in user space has no SMC-D\n", "RoCE Versions:    v1 v2\n", "RoCE Devices:     2: soft-eth0, soft-eth1\n",
-		"State:            /run/smcr/state-1.yaml until the next boot; for good: 'smcr export > /etc/smcr/smcr.yaml'\n",
-		"RoCE Versions:    v1\n", "RoCE Devices:     0\n", "State:            lasts only as long as the stack: read-only file system\n",
+		"SMC-D Features:   none: the user-space stack has no SMC-D\n", "RoCE Versions:    v1 v2\n", "RoCE Devices:     2: soft-eth0, soft-eth1\n",
+		"State:            /run/smcr/state-1.yaml until the next boot; to make it permanent: 'smcr export > /etc/smcr/smcr.yaml'\n",
+		"RoCE Versions:    v1\n", "RoCE Devices:     0\n", "State:            kept only while the stack runs: read-only file system\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in:\n%s", want, b.String())

@@ -32,12 +32,12 @@ func newCmdInfo(f *cmdutil.Factory, runF func(*options) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show the SMC stacks of this network namespace",
-		Long: "Show the SMC stacks of this network namespace, that of the kernel and the one in\n" +
-			"user space: versions, features, and the devices that each has. Where a stack that\n" +
-			"'smcr run' had started died, it says when, and where its log is.\n\n" +
-			"What commands change in the user-space stack lasts until the machine restarts,\n" +
-			"in the file that is shown as state. 'smcr export > " + config.DefaultPath + "' makes\n" +
-			"it permanent.",
+		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
+			"stack: versions, features, and devices. If a stack that 'smcr run' started has\n" +
+			"died, smcr shows when it died and where its log is.\n\n" +
+			"Changes that commands make in the user-space stack last until the machine\n" +
+			"restarts. The stack keeps them in the file that State shows. To make them\n" +
+			"permanent, run 'smcr export > " + config.DefaultPath + "'.",
 		Args: cmdutil.NoArgs,
 		RunE: cmdutil.RunE(opts, runF, run),
 	}
@@ -143,7 +143,7 @@ func show(ctx context.Context, opts *options, user func()) error {
 				}
 				describe(&b, r, eids[r.Stack], names[r.Stack])
 				if j := v.Rows[i]; j.DiedLog != "" {
-					fmt.Fprintf(&b, "%-16s  %s, log %s\n", "One Before Died:", j.Died, j.DiedLog)
+					fmt.Fprintf(&b, "%-16s  died %s, log %s\n", "Previous Stack:", j.Died, j.DiedLog)
 				}
 			}
 			_, err := io.WriteString(w, b.String())
@@ -168,14 +168,14 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []stri
 	switch {
 	case !s.SMCRv2:
 	case eids == 0:
-		line("SMC-R v2 EIDs", "none: version 2 is not spoken, see 'smcr ueid add'")
+		line("SMC-R v2 EIDs", "none: version 2 is not used, see 'smcr ueid add'")
 	default:
 		line("SMC-R v2 EIDs", "%d", eids)
 	}
 	if s.Stack == "" {
 		line("SMC-D Features", "%s", features(s.Version >= 2))
 	} else {
-		line("SMC-D Features", "none: a stack in user space has no SMC-D")
+		line("SMC-D Features", "none: the user-space stack has no SMC-D")
 	}
 	line("SEID", "%s", output.Or(s.SEID))
 	if versions := roceVersions(&s); len(versions) > 0 {
@@ -188,9 +188,9 @@ func describe(b *strings.Builder, r nl.Row[nl.SysInfo], eids int, devices []stri
 	}
 	switch {
 	case s.StateFile != "":
-		line("State", "%s until the next boot; for good: 'smcr export > %s'", s.StateFile, config.DefaultPath)
+		line("State", "%s until the next boot; to make it permanent: 'smcr export > %s'", s.StateFile, config.DefaultPath)
 	case s.StateError != "":
-		line("State", "lasts only as long as the stack: %s", s.StateError)
+		line("State", "kept only while the stack runs: %s", s.StateError)
 	}
 }
 

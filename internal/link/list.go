@@ -19,9 +19,9 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "link",
-		Short: "Links of SMC-R link groups",
+		Short: "Show the links of SMC-R link groups",
 		Long: "A link is one pair of queue pairs between two RNICs. A link group has one or\n" +
-			"two, and moves its connections when one fails (RFC 7609, section 2.2).",
+			"more, and moves its connections when one fails (RFC 7609, section 2.2).",
 	})
 	cmd.AddCommand(newCmdList(f, nil))
 	return cmd
@@ -39,8 +39,8 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List links",
-		Long: "List the links of all SMC-R link groups of this network namespace, or those with\n" +
-			"these IDs: a link's own (Link-UID), or that of a link group.",
+		Long: "List the links of all SMC-R link groups of this network namespace. Arguments\n" +
+			"select links by their ID (Link-UID) or by the ID of their link group.",
 		Example: "  smcr link list -o wide\n  smcr link list 100\n  smcr link list --state activating,inactive --watch",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
@@ -51,10 +51,10 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	}, f.CompleteLinkGroups())
 	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddRoleFilter(cmd, &opts.role)
-	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only in this `state`", "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
-	cmdutil.AddCheckedFilter(cmd, &opts.peer, "peer", "only to this `GID` of the peer", gid, nil)
-	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only over this network `device`", cmdutil.CompleteNetDevs)
-	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only over this RoCE `device`", f.CompleteIBDevs())
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "show only links in this `state`", "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
+	cmdutil.AddCheckedFilter(cmd, &opts.peer, "peer", "show only links to this `GID` of the peer", gid, nil)
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "show only links over this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "show only links over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 
@@ -100,7 +100,7 @@ func (o *listOptions) keep(l *nl.Link) bool {
 func gid(s string) (string, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" {
-		return "", fmt.Errorf("a GID is written as an IPv6 address")
+		return "", fmt.Errorf("a GID has the form of an IPv6 address")
 	}
 	return nl.GID(a.As16()).String(), nil
 }

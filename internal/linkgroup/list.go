@@ -22,9 +22,9 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:     "linkgroup",
 		Aliases: []string{"lgr"},
-		Short:   "SMC-R link groups",
-		Long: "A link group joins two hosts: all their SMC-R connections of one direction of\n" +
-			"set-up share its links and its memory (RFC 7609, section 2.2).",
+		Short:   "Show SMC-R link groups",
+		Long: "A link group connects two hosts. All their SMC-R connections that were set up in\n" +
+			"the same direction share its links and its memory (RFC 7609, section 2.2).",
 	})
 	cmd.AddCommand(newCmdList(f, nil))
 	return cmd
@@ -42,9 +42,10 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Use:     "list [ID...]",
 		Aliases: []string{"show"},
 		Short:   "List link groups",
-		Long: "List the SMC-R link groups of this network namespace, or those with these IDs.\n\n" +
-			"LG-Role is SERV on the side that accepted the first connection, else CLNT.\n" +
-			"LG-Type tells how the links cover the RNICs of both sides: SINGLE is one link,\n" +
+		Long: "List the SMC-R link groups of this network namespace. Arguments select link groups\n" +
+			"by ID.\n\n" +
+			"LG-Role is SERV on the side that accepted the first connection, otherwise CLNT.\n" +
+			"LG-Type shows how the links cover the RNICs of both sides: SINGLE is one link,\n" +
 			"SYM two links that share no RNIC, ASYMP and ASYML two links that share the\n" +
 			"peer's or the local one.",
 		Example: "  smcr linkgroup list\n  smcr linkgroup list 100 -o json\n  smcr linkgroup list --role server --peer 10.1.0.0/16\n  smcr linkgroup list -o json --watch 5s",
@@ -53,11 +54,11 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
 	opts.AddNames(cmd, "link group", identifier, f.CompleteLinkGroups())
 	cmdutil.AddRoleFilter(cmd, &opts.role)
-	cmdutil.AddChoiceFilter(cmd, &opts.typ, "type", "only of this `type`", "NONE", "SINGLE", "SYM", "ASYMP", "ASYML")
-	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only with this `pnetid`", f.CompletePNETIDs(false))
-	cmdutil.AddFilter(cmd, &opts.peer, "peer", "only with this `peer`: address, prefix, peer ID or host name", f.CompletePeers())
-	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only with a link over this network `device`", cmdutil.CompleteNetDevs)
-	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only with a link over this RoCE `device`", f.CompleteIBDevs())
+	cmdutil.AddChoiceFilter(cmd, &opts.typ, "type", "show only link groups of this `type`", "NONE", "SINGLE", "SYM", "ASYMP", "ASYML")
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "show only link groups with this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddFilter(cmd, &opts.peer, "peer", "show only link groups with this `peer`: address, prefix, peer ID or host name", f.CompletePeers())
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "show only link groups with a link over this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "show only link groups with a link over this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 

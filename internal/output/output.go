@@ -130,6 +130,14 @@ func JSON[T any](w io.Writer, v []T) error {
 	return enc.Encode(v)
 }
 
+// Count returns a number with the noun for what it counts: "1 link", "2 links".
+func Count[N int | uint32 | uint64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // Or returns s, or "-" for nothing.
 func Or(s string) string {
 	if s == "" {

@@ -22,11 +22,11 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "pnet",
-		Short: "Physical network IDs (pnetids)",
-		Long: "A pnetid names a physical network: 1 to 16 letters and digits, kept in upper\n" +
+		Short: "Show and change physical network IDs (pnetids)",
+		Long: "A pnetid names a physical network. It has 1 to 16 letters and digits, kept in upper\n" +
 			"case. A network device and a RoCE port with the same pnetid belong together, and\n" +
-			"connections over the one may use the other for SMC-R. A network device without\n" +
-			"pnetid uses its own RoCE port.",
+			"connections over the network device may use the RoCE port for SMC-R. A network\n" +
+			"device without a pnetid uses its own RoCE port.",
 	})
 	cmd.AddCommand(newCmdAdd(f, nil), newCmdDel(f, nil), newCmdList(f, nil), f.Action("flush", "Remove all pnetids", nl.Control.FlushPNET))
 	return cmd
@@ -54,9 +54,9 @@ func newCmdAdd(f *cmdutil.Factory, runF func(*addOptions) error) *cobra.Command 
 			case opts.entry.NetDev == "" && opts.entry.IBDev == "":
 				return cmdutil.UsageError("name a network device with -I or a RoCE device with -D")
 			case port && opts.entry.IBDev == "":
-				return cmdutil.UsageError("-P goes with -D: the port of which RoCE device?")
+				return cmdutil.UsageError("-P needs -D: name the RoCE device of the port")
 			case port && (opts.entry.IBPort < 1 || opts.entry.IBPort > pnet.MaxIBPort):
-				return cmdutil.UsageError("no port %d: a RoCE device has ports 1 and 2", opts.entry.IBPort)
+				return cmdutil.UsageError("invalid port %d: a RoCE port is 1 or 2", opts.entry.IBPort)
 			}
 			if runF != nil {
 				return runF(opts)
@@ -95,7 +95,7 @@ func addRun(ctx context.Context, opts *addOptions) error {
 		err := c.AddPNET(ctx, e)
 		switch {
 		case errors.Is(err, os.ErrExist):
-			return cmdutil.Say(err, "%s has a pnetid already: see 'smcr pnet list'", devices(e))
+			return cmdutil.Say(err, "%s already has a pnetid: see 'smcr pnet list'", devices(e))
 		case errors.Is(err, syscall.ENODEV) && e.NetDev != "" && e.IBDev == "":
 			return cmdutil.Say(err, "no netdev %q: see 'ip link'", e.NetDev)
 		case errors.Is(err, syscall.ENODEV) && e.NetDev == "":
@@ -166,7 +166,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	cmd := &cobra.Command{
 		Use:     "list [PNETID...]",
 		Aliases: []string{"show"},
-		Short:   "List the pnetids that users gave",
+		Short:   "List the pnetids that users set",
 		RunE:    cmdutil.RunE(opts, runF, listRun),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
@@ -174,9 +174,9 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		key, err = pnetid(s)
 		return strconv.Quote(key), key, err
 	}, f.CompletePNETIDs(false))
-	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only this `pnetid`", f.CompletePNETIDs(false))
-	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only of this network `device`", cmdutil.CompleteNetDevs)
-	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only of this RoCE `device`", f.CompleteIBDevs())
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "show only this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "show only entries of this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "show only entries of this RoCE `device`", f.CompleteIBDevs())
 	return cmd
 }
 

@@ -30,20 +30,20 @@ func newCmd(f *cmdutil.Factory, fs FS, runF func(*options) error) *cobra.Command
 	cmd := &cobra.Command{
 		Use:   "rnics",
 		Short: "List the RDMA devices of this host",
-		Long: "List the RDMA devices of this host as the kernel has them, one line a port,\n" +
-			"whether or not an SMC stack can use them. The devices that SMC-R can use, those\n" +
-			"in user space included, are listed by 'smcr device list'.\n\n" +
+		Long: "List the kernel's RDMA devices of this host, one line per port, whether or not an\n" +
+			"SMC stack can use them. 'smcr device list' lists the devices that SMC-R can use,\n" +
+			"including those of the user-space stack.\n\n" +
 			"SMC-R needs a port with link layer Ethernet whose state is ACTIVE. An asterisk\n" +
-			"before a PNET-ID tells that a user gave it, not the hardware.",
+			"before a PNET-ID means that a user set it, not the hardware.",
 		Example: "  smcr rnics\n  smcr rnics --state active -o wide",
 		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, run),
 	}
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatWide, cmdutil.FormatJSON)
-	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "only ports of this network `device`", cmdutil.CompleteNetDevs)
-	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "only this RDMA `device`", completeDevices(fs))
-	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "only ports with this `pnetid`", f.CompletePNETIDs(false))
-	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "only ports in this `state`", "ACTIVE", "DOWN", "INIT", "ARMED")
+	cmdutil.AddFilter(cmd, &opts.netdev, "netdev", "show only ports of this network `device`", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &opts.ibdev, "ibdev", "show only this RDMA `device`", completeDevices(fs))
+	cmdutil.AddUpperFilter(cmd, &opts.pnetid, "pnetid", "show only ports with this `pnetid`", f.CompletePNETIDs(false))
+	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "show only ports in this `state`", "ACTIVE", "DOWN", "INIT", "ARMED")
 	return cmd
 }
 

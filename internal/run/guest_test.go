@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/guest"
+	"smcr/internal/output"
 )
 
 // guestTime bounds each command in a guest.
@@ -181,12 +182,12 @@ func (n *node) allSMCR(t *testing.T, count int) []conn {
 }
 
 // summaryLine is the first line of the summary of mode kernel.
-var summaryLine = regexp.MustCompile(`smcr: (\d+) connections over SMC-R, (\d+) over SMC-D, (\d+) over TCP`)
+var summaryLine = regexp.MustCompile(`smcr: (\d+) connections? over SMC-R, (\d+) over SMC-D, (\d+) over TCP`)
 
 // counted checks a summary.
 func counted(t *testing.T, stderr string, smcr, tcp int) {
 	t.Helper()
-	want := fmt.Sprintf("smcr: %d connections over SMC-R, 0 over SMC-D, %d over TCP", smcr, tcp)
+	want := fmt.Sprintf("smcr: %s over SMC-R, 0 over SMC-D, %d over TCP", output.Count(smcr, "connection"), tcp)
 	if got := summaryLine.FindString(stderr); got != want {
 		t.Errorf("summary %q, want %q in\n%s", got, want, stderr)
 	}
@@ -195,7 +196,7 @@ func counted(t *testing.T, stderr string, smcr, tcp int) {
 // launcherTests runs the tests of package launch that need a kernel with SMC.
 func launcherTests(t *testing.T, n *node) {
 	out := n.run(t, n.launch, "-test.v", "-test.run=^TestKernel(Sockets|Limit|Storm|Owner|Buffers)$").Stdout
-	for _, bad := range []string{"--- SKIP", "--- FAIL", "level=WARN", "level=ERROR"} {
+	for _, bad := range []string{"--- SKIP", "--- FAIL", "smcr: warning: ", "smcr: error: ", "level=WARN", "level=ERROR"} {
 		if strings.Contains(out, bad) {
 			t.Errorf("%s in\n%s", bad, out)
 		}
@@ -233,7 +234,7 @@ func goPrograms(t *testing.T, a, b *node) {
 				t.Errorf("client: %s", r.Stdout)
 			}
 			counted(t, r.Stderr, 3, 0)
-			if !strings.Contains(r.Stderr, "smcr: 3 SMC sockets made, 0 TCP sockets\n") {
+			if !strings.Contains(r.Stderr, "smcr: created 3 SMC sockets and 0 TCP sockets\n") {
 				t.Errorf("client: %s", r.Stderr)
 			}
 			counted(t, server().Stderr, 3, 0)
@@ -328,7 +329,7 @@ func ipv6(t *testing.T, a, b *node) {
 	if len(list) != 4 {
 		t.Errorf("SMC sockets %+v, want 4", list)
 	}
-	if r := client(); !strings.Contains(r.Stderr, "smcr: 2 SMC sockets made, 0 TCP sockets\n") {
+	if r := client(); !strings.Contains(r.Stderr, "smcr: created 2 SMC sockets and 0 TCP sockets\n") {
 		t.Errorf("client: %s", r.Stderr)
 	}
 	server()

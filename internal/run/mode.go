@@ -61,9 +61,9 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 		}
 		if errors.Is(err, launch.ErrNoKernelSMC) {
 			if o.Kernel.Inet {
-				return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC sockets of protocol IPPROTO_SMC: leave out --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or --mode user")
+				return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no sockets with protocol IPPROTO_SMC: omit --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or use --mode user")
 			}
-			return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC: try 'modprobe smc', or --mode user")
+			return nil, cmdutil.Say(errors.Join(nl.ErrNoBackend, err), "the kernel has no SMC: try 'modprobe smc', or use --mode user")
 		}
 		return c, err
 	}
@@ -98,7 +98,7 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 func plainTCP(o *Options, why ...error) {
 	var texts []string
 	for _, err := range why {
-		texts = append(texts, strings.Join(strings.Fields(err.Error()), " "))
+		texts = append(texts, strings.Join(strings.Fields(broker.Plain(err.Error())), " "))
 	}
 	fmt.Fprintf(o.Err, "smcr: all connections over TCP: %s\n", strings.Join(texts, "; "))
 }
@@ -110,7 +110,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 		return nil, sessionError(err)
 	}
 	if !started && len(o.Serve) > 0 {
-		log.Warn("the stack runs already: --netdev and --assume-smc have no effect")
+		log.Warn("the stack is already running: --netdev and --assume-smc have no effect")
 	}
 	return &carrier{mode: ModeUser, broker: c, started: started}, nil
 }

@@ -49,33 +49,33 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- program [argument...]",
 		Short: "Run a program whose TCP connections use SMC-R",
-		Long: "Start a program, unmodified, static and Go binaries included, and move its TCP\n" +
-			"connections to SMC-R where the peer speaks it too; every other connection is\n" +
-			"plain TCP. The program's children are included.\n\n" +
-			"What does it, --mode says:\n\n" +
-			"    kernel  the kernel's SMC: each TCP socket that the program makes is an\n" +
-			"            SMC socket (AF_SMC), and nothing stands between the two\n" +
-			"    user    the user-space stack of this network namespace; if there is\n" +
-			"            none, it is started (see smcr serve), which needs its\n" +
-			"            privileges; using one that runs needs none\n" +
-			"    tcp     nothing: the program runs as if started without smcr\n" +
-			"    auto    kernel if it has SMC and a device with an active port, else user\n" +
-			"            if possible, else tcp, and a line on standard error says why\n\n" +
-			"When the stack of mode user ends, its connections over SMC-R are reset. Servers and\n" +
-			"clients go on in plain TCP, also toward peers that announce SMC, until there is a\n" +
-			"stack again, which running programs then use, too. A 'smcr run' that had to start\n" +
-			"its stack starts another one, if there is none after a second; every other waits\n" +
-			"for the next 'smcr serve' or 'smcr run'. Sockets that listen already take part in\n" +
-			"a new stack from Linux 6.12 on.\n\n" +
+		Long: "Start an unmodified program and move its TCP connections to SMC-R if the peer\n" +
+			"uses SMC-R too. Every other connection is plain TCP. This works for static and Go\n" +
+			"programs and includes the program's children.\n\n" +
+			"--mode selects the transport:\n\n" +
+			"    kernel  the kernel's SMC: each TCP socket that the program creates becomes\n" +
+			"            an SMC socket (AF_SMC), with nothing in between\n" +
+			"    user    the user-space stack of this network namespace; if none is\n" +
+			"            running, smcr starts it, which needs the privileges of 'smcr\n" +
+			"            serve'; using a running stack needs no privileges\n" +
+			"    tcp     plain TCP: the program runs as if started without smcr\n" +
+			"    auto    kernel if it has SMC and a device with an active port; otherwise\n" +
+			"            user if possible; otherwise tcp, with a message that says why\n\n" +
+			"If the user-space stack ends, its SMC-R connections are reset. Servers and clients\n" +
+			"continue over plain TCP, even with peers that announce SMC. Running programs use\n" +
+			"the next stack as soon as there is one. A 'smcr run' that started the stack\n" +
+			"starts another one if none is running after a second. Any other 'smcr run' waits\n" +
+			"until someone else starts a stack. Sockets that already listen can use a new stack\n" +
+			"only on Linux 6.12 or later.\n\n" +
 			"Except in mode tcp, the program gets no privileges from set-user-ID files. In mode\n" +
-			"user it gets no io_uring unless --io-uring is given, whose connections are always\n" +
-			"TCP; in mode kernel the sockets that it makes through io_uring are TCP.",
+			"user it cannot use io_uring unless --io-uring is given; connections made through\n" +
+			"io_uring are always TCP. In mode kernel, sockets created through io_uring are TCP.",
 		Example: "  smcr run -- curl http://10.1.0.5/\n" +
 			"  smcr run -v -- iperf3 -s\n" +
 			"  smcr run --mode kernel --rcvbuf 1M -- iperf3 -c 10.1.0.5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cmdutil.UsageError("%s: no program named: smcr run -- program [argument...]", cmd.CommandPath())
+				return cmdutil.UsageError("%s: PROGRAM is required: smcr run -- PROGRAM [ARGUMENT...]", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -99,15 +99,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	// What follows the program belongs to the program.
 	cmd.Flags().SetInterspersed(false)
 	fl := cmd.Flags()
-	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "tell at the end how many connections used SMC-R, and why each other did not, and\nmeanwhile of a user-space stack that ends and comes back")
+	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "report when the user-space stack ends and comes back, and at the end how many\nconnections used SMC-R and why the others did not")
 	fl.BoolVarP(&o.Debug, "debug", "d", false, "log what the launcher does")
-	fl.StringVar(&o.Mode, "mode", ModeAuto, "what carries the connections: auto, kernel, user or tcp")
-	fl.VarP((*bufferSize)(&o.Kernel.RcvBuf), "rcvbuf", "r", "kernel: receive buffer (RMB element) in bytes, or with suffix k or M")
-	fl.VarP((*bufferSize)(&o.Kernel.SndBuf), "sndbuf", "t", "kernel: send buffer in bytes, or with suffix k or M")
-	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the sockets' address family, with protocol IPPROTO_SMC (Linux 6.11)")
-	fl.BoolVar(&o.IOUring, "io-uring", false, "user: let the program use io_uring; its connections are TCP")
-	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if the stack has to be started: let only this `netdev` carry RoCE; may be repeated")
-	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if the stack has to be started: take the peers of this `prefix` to speak SMC; may be repeated")
+	fl.StringVar(&o.Mode, "mode", ModeAuto, "transport of the connections: auto, kernel, user or tcp")
+	fl.VarP((*bufferSize)(&o.Kernel.RcvBuf), "rcvbuf", "r", "kernel: size of the receive buffer (RMB element) in bytes, or with suffix k or M")
+	fl.VarP((*bufferSize)(&o.Kernel.SndBuf), "sndbuf", "t", "kernel: size of the send buffer in bytes, or with suffix k or M")
+	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")
+	fl.BoolVar(&o.IOUring, "io-uring", false, "user: allow the program to use io_uring; its io_uring connections are TCP")
+	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
+	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -122,9 +122,9 @@ func (o *Options) check(modes []string, serve bool) error {
 	kernel := o.Kernel != (launch.Kernel{})
 	switch {
 	case !known:
-		return cmdutil.UsageError("--mode %q: auto, kernel, user or tcp", o.Mode)
+		return cmdutil.UsageError("--mode %q: must be auto, kernel, user or tcp", o.Mode)
 	case kernel && serve:
-		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc are of mode kernel, --netdev and --assume-smc of mode user: choose one")
+		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc need mode kernel, --netdev and --assume-smc need mode user: choose one mode")
 	case kernel && o.Mode != ModeAuto && o.Mode != ModeKernel:
 		return cmdutil.UsageError("--rcvbuf, --sndbuf and --ipproto-smc have no effect in mode %s", o.Mode)
 	case serve && o.Mode != ModeAuto && o.Mode != ModeUser:
@@ -144,7 +144,7 @@ func Run(ctx context.Context, o *Options) error {
 	case o.Verbose:
 		level = slog.LevelInfo
 	}
-	log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
+	log := newLog(o.Err, level)
 	// A program that is not there needs no stack.
 	if err := launch.LookPath(o.Argv[0], os.Environ()); err != nil {
 		return startError(err)

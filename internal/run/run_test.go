@@ -18,6 +18,7 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/nl"
 	"smcr/stats"
+	"smcr/userstack/broker"
 	"smcr/userstack/launch"
 
 	"github.com/google/go-cmp/cmp"
@@ -125,7 +126,7 @@ func TestKernelSummary(t *testing.T) {
 		}},
 	}
 	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}
-	const sockets = "smcr: 8 SMC sockets made, 2 TCP sockets\n" +
+	const sockets = "smcr: created 8 SMC sockets and 2 TCP sockets\n" +
 		"smcr: 2 TCP sockets: no privilege in the program's network namespace\n"
 	var b bytes.Buffer
 	kernelSummary(&b, s, before, after)
@@ -138,6 +139,25 @@ func TestKernelSummary(t *testing.T) {
 	b.Reset()
 	kernelSummary(&b, s, before, kernelCounters{})
 	if d := cmp.Diff(sockets, b.String()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	var b bytes.Buffer
+	summary(&b, launch.Stats{
+		ByMode: map[broker.Mode]uint64{broker.ModeSMCR: 1}, TCP: map[string]uint64{"userstack: no RoCE device for this network: softroce: netdev is gone": 2},
+		Failed: map[string]uint64{"connection refused": 1},
+	})
+	kernelSummary(&b, launch.Stats{KernelSockets: 1, NativeSockets: map[string]uint64{launch.ReasonNetns: 1}},
+		kernelCounters{valid: true}, kernelCounters{valid: true, stats: nl.Stats{SMCR: stats.Tech{ClientV2: 1}}})
+	want := "smcr: 1 connection over SMC-R, 2 over TCP, 1 failed\n" +
+		"smcr: 2 over TCP: no RoCE device for this network: netdev is gone\n" +
+		"smcr: 1 failed: connection refused\n" +
+		"smcr: 1 connection over SMC-R, 0 over SMC-D, 0 over TCP (all of this network namespace)\n" +
+		"smcr: created 1 SMC socket and 1 TCP socket\n" +
+		"smcr: 1 TCP socket: no privilege in the program's network namespace\n"
+	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Error(d)
 	}
 }
@@ -162,7 +182,7 @@ func TestModes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	const (
-		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or --mode user\n"
+		noKernel = "smcr: the kernel has no SMC: try 'modprobe smc', or use --mode user\n"
 		noStack  = "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root\n"
 	)
 	for _, tt := range []struct {
@@ -178,7 +198,7 @@ func TestModes(t *testing.T) {
 		{"--mode user -- echo ran", cmdutil.ExitPermission, "", "smcr: " + noStack},
 		{"--mode kernel -- echo ran", cmdutil.ExitNoBackend, "", noKernel},
 		{"--mode kernel --ipproto-smc -- echo ran", cmdutil.ExitNoBackend, "",
-			"smcr: the kernel has no SMC sockets of protocol IPPROTO_SMC: leave out --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or --mode user\n"},
+			"smcr: the kernel has no sockets with protocol IPPROTO_SMC: omit --ipproto-smc (it needs Linux 6.11), try 'modprobe smc', or use --mode user\n"},
 		{"--mode kernel -- /no/such", 127, "", "smcr: /no/such: no such program\n"},
 	} {
 		// The shell tells of a signal as smcr does, by 128 and its number.

@@ -21,12 +21,12 @@ import (
 
 // errStranger means that somebody other than root and this user answers at
 // the stack's address.
-var errStranger = errors.New("another user answers at the address of this network namespace's stack: not trusting it")
+var errStranger = errors.New("the stack of this network namespace belongs to another user and is not trusted")
 
 // errEmbedded means that the stack at the address for commands serves no
 // launchers.
-var errEmbedded = errors.New("the stack of this network namespace is part of another program, see 'smcr info', and carries only its own connections: " +
-	"end that program, or have it serve its commands elsewhere (userstack.Stack.ServeControl)")
+var errEmbedded = errors.New("the stack of this network namespace belongs to another program, see 'smcr info', and carries only the connections of that program: " +
+	"end the program, or let it answer commands at another address (userstack.Stack.ServeControl)")
 
 // startWait is how long a stack that another process has just started may take
 // to serve launchers.

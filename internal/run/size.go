@@ -24,7 +24,7 @@ func parseSize(s string) (int, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil || n > uint64(math.MaxInt32/unit) {
-		return 0, fmt.Errorf("invalid size %q: a number of bytes, or one with k or M", s)
+		return 0, fmt.Errorf("invalid size %q: must be a number of bytes, or a number with suffix k or M", s)
 	}
 	return int(n) * unit, nil
 }

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 
+	"smcr/internal/output"
 	"smcr/nl"
 	"smcr/stats"
 	"smcr/userstack/broker"
@@ -22,13 +23,13 @@ import (
 // one line a reason, the most frequent first.
 func summary(w io.Writer, s launch.Stats) {
 	tcp, failed := total(s.TCP), total(s.Failed)
-	fmt.Fprintf(w, "smcr: %d connections over SMC-R, %d over TCP", s.ByMode[broker.ModeSMCR], tcp)
+	fmt.Fprintf(w, "smcr: %s over SMC-R, %d over TCP", output.Count(s.ByMode[broker.ModeSMCR], "connection"), tcp)
 	if failed > 0 {
 		fmt.Fprintf(w, ", %d failed", failed)
 	}
 	fmt.Fprintln(w)
-	reasons(w, "over TCP", s.TCP)
-	reasons(w, "failed", s.Failed)
+	reasons(w, overTCP, s.TCP)
+	reasons(w, func(n uint64) string { return fmt.Sprint(n, " failed") }, s.Failed)
 }
 
 // kernelCounters are the kernel's counters of a network namespace.
@@ -41,7 +42,7 @@ type kernelCounters struct {
 // countKernel reads the counters.
 func countKernel(ctx context.Context, c *nl.Client) (k kernelCounters, err error) {
 	if c == nil {
-		return k, errors.New("it cannot be asked")
+		return k, errors.New("the kernel does not answer")
 	}
 	// The program's end may have ended ctx.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kernelTimeout)
@@ -59,16 +60,16 @@ func countKernel(ctx context.Context, c *nl.Client) (k kernelCounters, err error
 func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 	if before.valid && after.valid {
 		d, f := after.stats.Sub(before.stats), after.fallbacks.Sub(before.fallbacks)
-		fmt.Fprintf(w, "smcr: %d connections over SMC-R, %d over SMC-D, %d over TCP (all of this network namespace)\n",
-			d.SMCR.Connections(), d.SMCD.Connections(), f.ClientTotal+f.ServerTotal)
+		fmt.Fprintf(w, "smcr: %s over SMC-R, %d over SMC-D, %d over TCP (all of this network namespace)\n",
+			output.Count(d.SMCR.Connections(), "connection"), d.SMCD.Connections(), f.ClientTotal+f.ServerTotal)
 		why := make(map[string]uint64)
 		for _, r := range f.Reasons {
 			why[fallbackText(r)] += r.Count
 		}
-		reasons(w, "over TCP", why)
+		reasons(w, overTCP, why)
 	}
-	fmt.Fprintf(w, "smcr: %d SMC sockets made, %d TCP sockets\n", s.KernelSockets, total(s.NativeSockets))
-	reasons(w, "TCP sockets", s.NativeSockets)
+	fmt.Fprintf(w, "smcr: created %s and %s\n", output.Count(s.KernelSockets, "SMC socket"), output.Count(total(s.NativeSockets), "TCP socket"))
+	reasons(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
 }
 
 // fallbackText says why a connection became TCP.
@@ -76,6 +77,8 @@ func fallbackText(r stats.Fallback) string {
 	text := cmp.Or(wire.Diagnosis(r.Reason).Text(), "unknown reason")
 	return fmt.Sprintf("%s (0x%08x, as %s)", text, r.Reason, r.Side)
 }
+
+func overTCP(n uint64) string { return fmt.Sprint(n, " over TCP") }
 
 func total(m map[string]uint64) (n uint64) {
 	for _, v := range m {
@@ -85,11 +88,11 @@ func total(m map[string]uint64) (n uint64) {
 }
 
 // reasons prints one line a reason, the most frequent first.
-func reasons(w io.Writer, word string, m map[string]uint64) {
+func reasons(w io.Writer, count func(uint64) string, m map[string]uint64) {
 	keys := slices.SortedFunc(maps.Keys(m), func(a, b string) int {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
 	})
 	for _, k := range keys {
-		fmt.Fprintf(w, "smcr: %d %s: %s\n", m[k], word, k)
+		fmt.Fprintf(w, "smcr: %s: %s\n", count(m[k]), broker.Plain(k))
 	}
 }

@@ -20,7 +20,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "seid",
-		Short: "The system enterprise ID of SMC version 2",
+		Short: "Show, enable and disable the system enterprise ID (SMC version 2)",
 		Long: "Hosts with the same system enterprise ID can use version 2 of SMC without a\n" +
 			"user-defined one (see 'smcr ueid'). Only IBM Z machines have one.",
 	})
@@ -66,11 +66,11 @@ func set(on bool) func(nl.Control, context.Context) error {
 			return err
 		}
 		if s.Value == "" {
-			return cmdutil.Say(os.ErrNotExist, "this host has no system enterprise ID: use 'smcr ueid add'")
+			return cmdutil.Say(os.ErrNotExist, "this host has no system enterprise ID (IBM Z only): use 'smcr ueid add'")
 		}
 		err = c.SetSEID(ctx, on)
 		if errors.Is(err, os.ErrNotExist) && !on {
-			return cmdutil.Say(err, "the system enterprise ID is the only one: define another with 'smcr ueid add' first")
+			return cmdutil.Say(err, "the system enterprise ID is the only one: first define another with 'smcr ueid add'")
 		}
 		return err
 	}

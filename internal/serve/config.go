@@ -114,7 +114,7 @@ func (c *configurator) usable(ctx context.Context, file *config.Config, from str
 		return err == nil
 	})
 	for _, s := range skipped {
-		c.log.Warn("configuration: left out", "file", from, "what", s)
+		c.log.Warn("configuration entry ignored", "file", from, "what", s)
 	}
 	return usable, err
 }
@@ -132,7 +132,7 @@ func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 				return
 			case <-hangup:
 				if err := c.reload(ctx); err != nil {
-					c.log.Error("configuration not changed", "err", err)
+					c.log.Error("configuration file rejected, nothing was changed", "err", err)
 				}
 			}
 		}

@@ -39,7 +39,7 @@ func newKeeper(ctl nl.Control, dir string, log *slog.Logger) *keeper {
 		k.err = k.file.place()
 	}
 	if k.err != nil {
-		log.Warn("what commands change lasts as long as this stack", "why", k.err)
+		log.Warn("changes by commands last only as long as this stack", "why", k.err)
 	} else {
 		k.file.removeStale()
 	}
@@ -103,7 +103,7 @@ func (k *keeper) restore(ctx context.Context, usable func(*config.Config) (*conf
 		s, err = config.ParseState(b)
 	}
 	if err == nil && s.File != k.digest {
-		k.log.Warn("the configuration file has changed since commands changed the stack: what they changed is dropped", "file", k.file.path)
+		k.log.Warn("the configuration file has changed since the last change by a command: all changes by commands are dropped", "file", k.file.path)
 		k.forget()
 		return
 	}
@@ -117,7 +117,7 @@ func (k *keeper) restore(ctx context.Context, usable func(*config.Config) (*conf
 	}
 	if err != nil {
 		aside, rerr := k.file.putAside()
-		k.log.Error("what commands changed is not restored", "err", err, "aside", aside, "rename", rerr)
+		k.log.Error("cannot restore the changes by commands", "err", err, "aside", aside, "rename", rerr)
 		return
 	}
 	for _, ch := range changes {
@@ -137,7 +137,7 @@ func (k *keeper) change(ctx context.Context, do func() error) error {
 	// It is done, whether or not somebody still waits for the answer.
 	kerr := k.keep(context.WithoutCancel(ctx))
 	if kerr != nil && (k.err == nil || kerr.Error() != k.err.Error()) {
-		k.log.Warn("what commands change lasts as long as this stack", "why", kerr)
+		k.log.Warn("changes by commands last only as long as this stack", "why", kerr)
 	}
 	k.err = kerr
 	return err

@@ -118,7 +118,7 @@ func TestStateLasts(t *testing.T) {
 	if on, err := k.HSLimitation(ctx); err != nil || !on {
 		t.Errorf("handshake limitation: %v, %v", on, err)
 	}
-	if !strings.Contains(l.log.String(), "no netdev nosuch0 here") {
+	if !strings.Contains(l.log.String(), "no netdev nosuch0 in this") {
 		t.Errorf("log:\n%s", l.log.String())
 	}
 	// What is removed stays so, and nothing changed is nothing kept.
@@ -188,7 +188,7 @@ func TestStateBroken(t *testing.T) {
 			}
 			k, _ := l.start()
 			l.want(k, []string{"FILE"})
-			if _, err := os.Lstat(path + ".broken"); err != nil || !strings.Contains(l.log.String(), "not restored") {
+			if _, err := os.Lstat(path + ".broken"); err != nil || !strings.Contains(l.log.String(), "cannot restore") {
 				t.Errorf("kept aside: %v; log:\n%s", err, l.log.String())
 			}
 			// The next change is kept again.

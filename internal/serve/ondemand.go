@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"smcr/userstack/broker"
 )
 
 // readyFD is the descriptor at which a service started on demand tells how
@@ -75,9 +77,9 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 		if caller.Err() != nil {
 			return fmt.Errorf("%w: %w", ErrStart, context.Cause(caller))
 		}
-		return fmt.Errorf("%w: it did not come up within %v", ErrStart, startTimeout)
+		return fmt.Errorf("%w: it did not start within %v", ErrStart, startTimeout)
 	default:
-		return fmt.Errorf("%w: it ended without a word (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
+		return fmt.Errorf("%w: it ended without a message (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
 	}
 }
 
@@ -92,10 +94,15 @@ func reportStart(err error) {
 		fmt.Fprintln(f, "ok")
 		return
 	}
-	fmt.Fprintln(f, strings.ReplaceAll(err.Error(), "\n", "; "))
+	fmt.Fprintln(f, strings.ReplaceAll(broker.Plain(err.Error()), "\n", "; "))
 }
 
-// newLogger logs to standard error.
+// newLogger logs to standard error, errors as people read them.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(broker.Plain(err.Error()))
+		}
+		return a
+	}}))
 }

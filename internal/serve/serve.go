@@ -78,7 +78,7 @@ func run(ctx context.Context, o *Options) error {
 		return err
 	}
 	if err := raiseOpenFiles(); err != nil {
-		cfg.Log.Warn("the limit of open files stays as it is", "err", err)
+		cfg.Log.Warn("cannot raise the limit of open files", "err", err)
 	}
 	s, err := service.New(cfg)
 	if err != nil {
@@ -125,7 +125,7 @@ func (o *Options) config() (service.Config, error) {
 		opts = append(opts, softroce.WithGIDTypes(rdmaverbs.RoCEv2))
 	case "", "both":
 	default:
-		return service.Config{}, fmt.Errorf("no RoCE version %q: v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
+		return service.Config{}, fmt.Errorf("invalid RoCE version %q: must be v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
 	var loop *engine.Loop
 	if !o.NoEngine {

@@ -16,9 +16,9 @@ import (
 func newCmdReset(f *cmdutil.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reset",
-		Short: "Show the counters from now on",
-		Long: "Have 'smcr stats show' show what is added from now on, to this user, in all\n" +
-			"forms of output. The stack itself goes on counting: '--absolute' shows that.",
+		Short: "Reset the counters for this user",
+		Long: "Set the counters that 'smcr stats show' prints for this user to zero, in all forms\n" +
+			"of output. The counters of the stack itself do not change: --absolute shows them.",
 		Args: cmdutil.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return resetRun(cmd.Context(), f) },
 	}

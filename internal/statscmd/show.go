@@ -22,7 +22,7 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "stats",
-		Short: "Counters of SMC-R",
+		Short: "Show the counters of SMC-R",
 	})
 	cmd.AddCommand(newCmdShow(f, nil), newCmdReset(f))
 	return cmd
@@ -40,15 +40,15 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 		Use:     "show",
 		Aliases: []string{"list"},
 		Short:   "Show the counters since the stack was started, or since a reset",
-		Long: "Show the SMC-R counters of this network namespace: connections, those that\n" +
-			"became plain TCP and why, requests and buffers by size. They count since the\n" +
-			"stack was started, or since this user's last 'smcr stats reset'.",
+		Long: "Show the SMC-R counters of this network namespace: connections, fallbacks to TCP\n" +
+			"and their reasons, and requests and buffers by size. They count since the stack\n" +
+			"was started, or since your last 'smcr stats reset'.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, showRun),
 	}
-	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "also by side, version and reason")
-	cmd.Flags().BoolVarP(&opts.absolute, "absolute", "a", false, "since the stack was started, whatever was reset")
+	cmd.Flags().BoolVarP(&opts.details, "details", "d", false, "split by side, version and reason")
+	cmd.Flags().BoolVarP(&opts.absolute, "absolute", "a", false, "count since the stack was started, ignoring resets")
 	opts.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
 	return cmd
 }

@@ -18,9 +18,9 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "ueid",
-		Short: "User-defined enterprise IDs of SMC version 2",
-		Long: "Two hosts use version 2 of SMC where they have an enterprise ID in common: 1 to\n" +
-			"32 characters out of A-Z, 0-9, '.' and '-'. A stack holds four at most.",
+		Short: "Show and change user-defined enterprise IDs (SMC version 2)",
+		Long: "Two hosts use version 2 of SMC if they have an enterprise ID in common. An ID has\n" +
+			"1 to 32 characters from A-Z, 0-9, '.' and '-'. A stack holds at most four.",
 	})
 	cmd.AddCommand(
 		newCmdList(f),
@@ -74,9 +74,9 @@ func addRun(ctx context.Context, opts *changeOptions) error {
 		err := c.AddUEID(ctx, opts.eid)
 		switch {
 		case errors.Is(err, os.ErrExist):
-			return cmdutil.Say(err, "enterprise ID %q is defined already", opts.eid)
+			return cmdutil.Say(err, "enterprise ID %q is already defined", opts.eid)
 		case errors.Is(err, syscall.ERANGE):
-			return cmdutil.Say(err, "%d enterprise IDs are defined, which is the maximum: remove one with 'smcr ueid del'", nl.MaxUEIDs)
+			return cmdutil.Say(err, "%d enterprise IDs are already defined, the maximum: remove one with 'smcr ueid del'", nl.MaxUEIDs)
 		}
 		return err
 	})

@@ -24,10 +24,10 @@ import (
 func NewCmd(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "verbs",
-		Short: "Test RDMA itself, below SMC",
-		Long: "List the software RDMA devices of this network namespace, and test the path to\n" +
-			"another host over them: toward smcr there, or toward the usual programs on any\n" +
-			"RDMA device that speaks RoCE.",
+		Short: "Test RDMA, the layer below SMC",
+		Long: "List the software RDMA devices of this network namespace, and use them to test the\n" +
+			"path to another host. The other side is smcr, or the usual RDMA test programs on\n" +
+			"any RoCE device.",
 	})
 	cmd.AddCommand(newDevices(f), newGIDs(f), newPingPong(f), newPerf(f))
 	return cmd
@@ -52,12 +52,12 @@ const defaultPort = 18515
 
 func (c *common) addFlags(cmd *cobra.Command, gidFlag, gidShort string, mtu int, mtuHelp string) {
 	fl := cmd.Flags()
-	fl.StringVarP(&c.device, "device", "d", "", "software RDMA `device` or its netdev; the default is that of the connection's address")
-	fl.IntVarP(&c.gid, gidFlag, gidShort, -1, "`index` into the GID table; the default is the RoCEv2 GID of the connection's address")
+	fl.StringVarP(&c.device, "device", "d", "", "software RDMA `device` or its netdev; the default is the device of the connection's local address")
+	fl.IntVarP(&c.gid, gidFlag, gidShort, -1, "`index` into the GID table; the default is the RoCEv2 GID of the connection's local address")
 	fl.Uint16VarP(&c.port, "port", "p", defaultPort, "TCP `port` to listen on or to connect to")
-	fl.IntVarP(&c.ibPort, "ib-port", "i", 1, "`port` of the device: there is only 1")
+	fl.IntVarP(&c.ibPort, "ib-port", "i", 1, "`port` of the device; must be 1")
 	fl.IntVarP(&c.mtu, "mtu", "m", mtu, mtuHelp)
-	fl.DurationVar(&c.patience, "timeout", 30*time.Second, "give up when the peer does nothing for this `time`")
+	fl.DurationVar(&c.patience, "timeout", 30*time.Second, "give up when the peer is silent for this `time`")
 	fl.BoolVar(&c.counters, "counters", false, "write the packet counters of the device to standard error at the end, as JSON")
 	cmdutil.AddFormatFlag(cmd, &c.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 	_ = cmd.RegisterFlagCompletionFunc("device", cmdutil.CompleteNetDevs)
@@ -73,7 +73,7 @@ func (c *common) take(args []string) error {
 		return cmdutil.UsageError("--ib-port %d: a software device has only port 1", c.ibPort)
 	}
 	if c.patience <= 0 {
-		return cmdutil.UsageError("--timeout %v: it must be longer than nothing", c.patience)
+		return cmdutil.UsageError("--timeout %v: must be more than 0", c.patience)
 	}
 	if c.mtu != 0 && mtuCode(c.mtu) == 0 {
 		return cmdutil.UsageError("--mtu %d: choose 256, 512, 1024, 2048 or 4096", c.mtu)
@@ -127,7 +127,7 @@ func (c *common) connect(ctx context.Context) (net.Conn, error) {
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	if c.format == cmdutil.FormatTable {
-		fmt.Fprintf(c.IO.Out, "waiting for a client at TCP port %s\n", port)
+		fmt.Fprintf(c.IO.Out, "waiting for a client on TCP port %s\n", port)
 	}
 	return l.Accept()
 }

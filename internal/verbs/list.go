@@ -48,8 +48,8 @@ func newDevices(f *cmdutil.Factory) *cobra.Command {
 	return newList(f, &cobra.Command{
 		Use:   "devices",
 		Short: "List the software RDMA devices",
-		Long: "List the software RDMA devices of this network namespace: one for each Ethernet\n" +
-			"device. Nothing needs to be made before one is used.",
+		Long: "List the software RDMA devices of this network namespace, one for each Ethernet\n" +
+			"device. The devices need no setup.",
 		Example: "  smcr verbs devices",
 	}, printDevices)
 }
@@ -67,7 +67,7 @@ func newList(f *cmdutil.Factory, cmd *cobra.Command, print func(io.Writer, strin
 		return print(f.IO.Out, format, all, names)
 	}
 	cmdutil.AddFormatFlag(cmd, &format, cmdutil.FormatTable, cmdutil.FormatJSON)
-	cmdutil.AddFilter(cmd, &only, "device", "only this `device`, or the one of this netdev", cmdutil.CompleteNetDevs)
+	cmdutil.AddFilter(cmd, &only, "device", "show only this `device`, or the device of this netdev", cmdutil.CompleteNetDevs)
 	return cmd
 }
 
@@ -105,8 +105,8 @@ func newGIDs(f *cmdutil.Factory) *cobra.Command {
 	return newList(f, &cobra.Command{
 		Use:   "gids",
 		Short: "List the GID tables of the software RDMA devices",
-		Long: "List the GID tables of the software RDMA devices. The index is what the option\n" +
-			"--gid-index of the tests wants.",
+		Long: "List the GID tables of the software RDMA devices. Pass the index to the option\n" +
+			"--gid-index of the tests.",
 		Example: "  smcr verbs gids --device eth0",
 	}, printGIDs)
 }

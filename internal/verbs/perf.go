@@ -42,8 +42,8 @@ func newPerf(f *cmdutil.Factory) *cobra.Command {
 	cmd := cmdutil.Group(&cobra.Command{
 		Use:   "perf",
 		Short: "Measure bandwidth and latency, as perftest does",
-		Long: "Measure the bandwidth and the latency of RDMA operations. The other side is the\n" +
-			"same command, or the program of perftest named with it, version 5.70 or later.",
+		Long: "Measure the bandwidth and latency of RDMA operations. The other side is the same\n" +
+			"command, or the matching program of perftest 5.70 or later.",
 	})
 	for _, p := range programs {
 		cmd.AddCommand(newTest(f, p.name, p.program, p.does, p.test, p.iters))
@@ -60,8 +60,8 @@ func newTest(f *cmdutil.Factory, name, program, does string, test perftest.Test,
 	cmd := &cobra.Command{
 		Use:   name + " [HOST]",
 		Short: fmt.Sprintf("Measure %s, as %s does", does, program),
-		Long: fmt.Sprintf("Measure %s. Without HOST wait for a client, one. The other\n"+
-			"side is the same command or %s, with the same sizes and number of\nmessages.", does, program),
+		Long: fmt.Sprintf("Measure %s. Without HOST, wait for one client. The other\n"+
+			"side is the same command or %s, with the same size and number of\nmessages.", does, program),
 		Example: fmt.Sprintf("  hostA# smcr verbs perf %s\n  hostB# %s -x 1 -F hostA", name, program),
 		Args:    oneHost,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,7 +69,7 @@ func newTest(f *cmdutil.Factory, name, program, does string, test perftest.Test,
 				return err
 			}
 			if o.qps != 1 {
-				return cmdutil.UsageError("--qp %d: one queue pair is measured at a time", o.qps)
+				return cmdutil.UsageError("--qp %d: only one queue pair can be measured at a time", o.qps)
 			}
 			o.Patience, o.MTU, o.Duration = o.patience, mtuCode(o.mtu), time.Duration(o.seconds)*time.Second
 			if err := o.Check(o.test); err != nil {
@@ -78,19 +78,19 @@ func newTest(f *cmdutil.Factory, name, program, does string, test perftest.Test,
 			return o.run(cmd.Context())
 		},
 	}
-	o.addFlags(cmd, "gid-index", "x", 0, "path MTU in `bytes`, the smaller one of both sides counts; the default is what the netdev carries")
+	o.addFlags(cmd, "gid-index", "x", 0, "path MTU in `bytes`; the smaller value of the two sides counts; the default is the largest that the netdev carries")
 	fl := cmd.Flags()
 	fl.IntVarP(&o.Size, "size", "s", size, "`bytes` of a message, 1 to 2^30")
 	fl.BoolVarP(&o.All, "all", "a", false, "measure all powers of two from 2 bytes to 8 MiB")
 	fl.IntVarP(&o.Iters, "iters", "n", iters, "`number` of messages, 5 or more")
-	fl.IntVarP(&o.qps, "qp", "q", 1, "`number` of queue pairs: 1")
+	fl.IntVarP(&o.qps, "qp", "q", 1, "`number` of queue pairs; must be 1")
 	fl.Uint8VarP(&o.Timeout, "qp-timeout", "u", rc.Timeout, "local ACK timeout `exponent`, 4.096 µs · 2^exponent")
-	fl.BoolVarP(&o.quiet, "CPU-freq", "F", false, "accepted, without effect: there is no check of the processor's frequency")
+	fl.BoolVarP(&o.quiet, "CPU-freq", "F", false, "accepted, without effect: smcr does not check the CPU frequency")
 	o.Depth, o.RxDepth = 1, 512
 	if !test.Latency {
 		fl.IntVarP(&o.Depth, "tx-depth", "t", 128, "`number` of messages outstanding, 1 to 8192")
 		if test.Verb != perftest.Send {
-			fl.IntVarP(&o.seconds, "duration", "D", 0, "measure for so many `seconds` instead of a number of messages")
+			fl.IntVarP(&o.seconds, "duration", "D", 0, "measure for this many `seconds` instead of a number of messages")
 		}
 	}
 	if test.Verb == perftest.Send {

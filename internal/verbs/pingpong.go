@@ -24,12 +24,12 @@ func newPingPong(f *cmdutil.Factory) *cobra.Command {
 	o := &pingPongOptions{common: common{Factory: f}}
 	cmd := &cobra.Command{
 		Use:   "pingpong [HOST]",
-		Short: "Send messages to and fro, as ibv_rc_pingpong does",
-		Long: "Send messages to and fro over one queue pair, by SEND. Without HOST wait for a\n" +
-			"client, one. The other side is smcr verbs pingpong or ibv_rc_pingpong; its size\n" +
-			"and number of messages must be the same.\n\n" +
-			"With --check each message is compared with what it must be: both sides need it.\n" +
-			"Toward ibv_rc_pingpong the client's option -c makes the messages checkable.",
+		Short: "Send messages back and forth, as ibv_rc_pingpong does",
+		Long: "Send messages back and forth over one queue pair, with SEND. Without HOST, wait for\n" +
+			"one client. The other side is 'smcr verbs pingpong' or ibv_rc_pingpong, with the\n" +
+			"same size and number of messages.\n\n" +
+			"--check compares each message with the expected one; both sides need the option.\n" +
+			"The client of ibv_rc_pingpong needs its option -c for that.",
 		Example: "  hostA# smcr verbs pingpong -c\n" +
 			"  hostB# smcr verbs pingpong -c hostA\n\n" +
 			"  hostA# ibv_rc_pingpong -g 1 -c\n" +
@@ -50,8 +50,8 @@ func newPingPong(f *cmdutil.Factory) *cobra.Command {
 	fl.IntVarP(&o.Size, "size", "s", 4096, "`bytes` of a message, 1 to 2^30")
 	fl.IntVarP(&o.Iters, "iters", "n", 1000, "`number` of messages in each direction")
 	fl.IntVarP(&o.RxDepth, "rx-depth", "r", 500, "`number` of receives posted, 2 to 8192")
-	fl.BoolVarP(&o.Check, "check", "c", false, "compare each message with what it must be")
-	fl.BoolVarP(&o.events, "events", "e", false, "accepted, without effect: waiting is always asleep")
+	fl.BoolVarP(&o.Check, "check", "c", false, "compare each message with the expected one")
+	fl.BoolVarP(&o.events, "events", "e", false, "accepted, without effect: smcr never busy-polls")
 	fl.IntVarP(&o.sl, "sl", "l", 0, "accepted, without effect: Ethernet has no service `level`")
 	return cmd
 }

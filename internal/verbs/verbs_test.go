@@ -169,14 +169,14 @@ func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		args, says string
 	}{
-		{"pingpong a b", "expected one HOST"},
+		{"pingpong a b", `expected one HOST, unexpected argument "b"`},
 		{"pingpong -s 0", "out of range"},
 		{"pingpong -m 1000", "choose 256"},
 		{"pingpong -i 2", "only port 1"},
 		{"perf write-bw -n 4", "at least 5"},
 		{"perf write-bw -q 2", "one queue pair"},
 		{"perf write-bw -a -D 1", "duration"},
-		{"perf read-lat --timeout 0s", "longer than nothing"},
+		{"perf read-lat --timeout 0s", "must be more than 0"},
 	} {
 		_, err := runIn(t, p.A, strings.Fields(c.args)...)
 		if err == nil || !strings.Contains(err.Error(), "exit status 2") || !strings.Contains(err.Error(), c.says) {

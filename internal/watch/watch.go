@@ -19,6 +19,7 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/output"
 	"smcr/nl"
+	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -40,7 +41,7 @@ type Options struct {
 // stand alone behind the flag, which is why the command's Args become those of
 // the flag.
 func (o *Options) AddFlag(cmd *cobra.Command) {
-	cmd.Flags().VarP((*interval)(o), "watch", "w", "show again each `interval`, 2s by default, until interrupted")
+	cmd.Flags().VarP((*interval)(o), "watch", "w", "repeat the output every `interval`, 2s by default, until interrupted")
 	cmd.Flags().Lookup("watch").NoOptDefVal = DefaultInterval.String()
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 && o.Interval == DefaultInterval {
@@ -75,7 +76,7 @@ func (i *interval) Set(s string) error {
 		d, err = time.Duration(sec*float64(time.Second)), nil
 	}
 	if err != nil || d < minInterval {
-		return fmt.Errorf("an interval is a time such as 2s or 500ms, at least %v", minInterval)
+		return fmt.Errorf("use a time such as 2s or 500ms, at least %v", minInterval)
 	}
 	i.Interval = d
 	return nil
@@ -202,7 +203,7 @@ func (l lines) failed(now time.Time, err error, errOut io.Writer) error {
 
 // say tells of a list that could not be had, beside those that were.
 func say(now time.Time, err error, errOut io.Writer) error {
-	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), strings.TrimPrefix(err.Error(), "nl: "))
+	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), broker.Plain(err.Error()))
 	return werr
 }
 
@@ -257,7 +258,7 @@ func (t *terminal) show(now time.Time, _ any, text func(io.Writer) error) error 
 }
 
 func (t *terminal) failed(now time.Time, err error, _ io.Writer) error {
-	return t.draw(now, strings.TrimPrefix(err.Error(), "nl: ")+"\n")
+	return t.draw(now, broker.Plain(err.Error())+"\n")
 }
 
 func (t *terminal) draw(now time.Time, text string) error {

@@ -217,7 +217,7 @@ func (d *Device) AllocPD() (rdmaverbs.PD, error) {
 // CreateCQ creates a completion queue.
 func (d *Device) CreateCQ(depth int, notify func()) (rdmaverbs.CQ, error) {
 	if depth <= 0 || depth > maxCQE {
-		return nil, fmt.Errorf("softroce: completion queue of %d entries, 1 to %d are possible: %w", depth, maxCQE, rdmaverbs.ErrInvalid)
+		return nil, fmt.Errorf("softroce: completion queue of %d entries: must be 1 to %d: %w", depth, maxCQE, rdmaverbs.ErrInvalid)
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()

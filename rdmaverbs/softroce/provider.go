@@ -31,7 +31,7 @@ func (p *Provider) lacksV2(why error) {
 	if !p.warned.Swap(true) {
 		level = slog.LevelWarn
 	}
-	p.c.log.Log(context.Background(), level, "no RoCE version 2, version 1 goes on", "err", why)
+	p.c.log.Log(context.Background(), level, "RoCE version 2 is not available, continuing with version 1", "err", why)
 }
 
 // config is what the options of a Provider set.

@@ -212,7 +212,7 @@ func (q *qp) resolve(p *rdmaverbs.PathInfo) (net.HardwareAddr, error) {
 	if q.sgid.Type == rdmaverbs.RoCEv2 {
 		return nil, nil // the IP stack does it
 	}
-	return nil, fmt.Errorf("softroce: queue pair %d: GID %v does not tell a MAC address: set DMAC in the path: %w", q.ep.qpn, g, rdmaverbs.ErrInvalid)
+	return nil, fmt.Errorf("softroce: queue pair %d: GID %v does not contain a MAC address: set DMAC in the path: %w", q.ep.qpn, g, rdmaverbs.ErrInvalid)
 }
 
 // ToError moves to the error state.

@@ -162,7 +162,7 @@ func (w *netWire) changed(c netdevChange) {
 	if w.ll != nil {
 		if err := w.ll.follow(self, w.v2.sock[udp6]); err != nil {
 			// Rings take memory that there may not be.
-			w.log.Error("the default GID receives nothing over RoCE version 2", "netdev", c.Info.Name, "err", err)
+			w.log.Error("the default GID cannot receive over RoCE version 2", "netdev", c.Info.Name, "err", err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // ErrServiceGone tells that the service ended or can no longer be reached:
 // programs go on with plain TCP.
-var ErrServiceGone = errors.New("broker: the service is gone")
+var ErrServiceGone = errors.New("broker: the stack has ended")
 
 // Client is the launcher's half: one session with a service.
 type Client struct {
@@ -105,9 +105,9 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	case m.Type != TypeWelcome:
 		return fmt.Errorf("%w: %v instead of welcome", ErrMalformed, m.Type)
 	case m.Errno != 0:
-		return fmt.Errorf("broker: the service refused: %s: %w", m.Text, syscall.Errno(m.Errno))
+		return fmt.Errorf("broker: the stack refused: %s: %w", m.Text, syscall.Errno(m.Errno))
 	case m.Size != Version:
-		return fmt.Errorf("broker: the service speaks version %d, not %d: %w", m.Size, Version, syscall.EPROTO)
+		return fmt.Errorf("broker: the stack speaks protocol version %d, not %d: %w", m.Size, Version, syscall.EPROTO)
 	}
 	if err := cl.t.c.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("broker: %w", err)

@@ -70,12 +70,12 @@ func (c *Conn) Data() any { return c.data.Load() }
 // runs as if there were no launcher, or the accepted socket is passed to it.
 // The socket must be as it came (unmarked, unconnected).
 func (c *Conn) NotCandidate(reason string) error {
-	return c.send(&Message{Type: TypeNotCandidate, Text: clip(reason)})
+	return c.send(&Message{Type: TypeNotCandidate, Text: plainText(reason)})
 }
 
 // Failed reports that the connection could not be made.
 func (c *Conn) Failed(errno syscall.Errno, reason string) error {
-	return c.send(&Message{Type: TypeFailed, Errno: int32(errno), Text: clip(reason)})
+	return c.send(&Message{Type: TypeFailed, Errno: int32(errno), Text: plainText(reason)})
 }
 
 // Established reports that the TCP connection is up. With peerSMC false the
@@ -117,7 +117,7 @@ func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor
 	if !c.accept {
 		c.owed.Store(true)
 	}
-	if err := c.send(&Message{Type: TypeReady, Mode: mode, Text: clip(reason)}); err != nil {
+	if err := c.send(&Message{Type: TypeReady, Mode: mode, Text: plainText(reason)}); err != nil {
 		return nil, err
 	}
 	if c.accept {
@@ -176,7 +176,7 @@ func (c *Conn) PassMark(ctx context.Context) error {
 
 // SetCloseReason sets the text that the launcher logs when the connection
 // ends, such as why it was reset.
-func (c *Conn) SetCloseReason(s string) { s = clip(s); c.closed.Store(&s) }
+func (c *Conn) SetCloseReason(s string) { s = plainText(s); c.closed.Store(&s) }
 
 func (c *Conn) send(m *Message) error {
 	m.Conn = c.id

@@ -29,7 +29,7 @@ var (
 	// service got its end of the pair.
 	ErrCanceled = errors.New("broker: the program gave up the connection")
 	// ErrLauncherGone: the launcher ended; its connections are to be reset.
-	ErrLauncherGone = errors.New("broker: the launcher is gone")
+	ErrLauncherGone = errors.New("broker: the launcher has ended")
 )
 
 // helloTimeout bounds the wait for a new launcher's first message.
@@ -200,11 +200,11 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 	}
 	l.Command = m.Text
 	refuse := func(errno syscall.Errno, err error) error {
-		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: clip(err.Error())}, -1)
+		_ = t.send(&Message{Type: TypeWelcome, Size: Version, Errno: int32(errno), Text: plainText(err.Error())}, -1)
 		return err
 	}
 	if m.Size != Version {
-		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d speaks version %d, not %d", l.PID, m.Size, Version))
+		return refuse(unix.EPROTO, fmt.Errorf("broker: launcher %d speaks protocol version %d, not %d", l.PID, m.Size, Version))
 	}
 	if s.Authorize != nil {
 		if err := s.Authorize(l); err != nil {
@@ -438,7 +438,7 @@ func (ss *session) result(seq uint32, v []byte, err error) {
 		m.Value, m.Errno = nil, int32(syscall.EINVAL)
 	}
 	if err != nil {
-		m.Text = clip(err.Error())
+		m.Text = plainText(err.Error())
 	}
 	ss.sendOrDrop(&m)
 }
@@ -480,6 +480,9 @@ func errnoOf(err error) syscall.Errno {
 	}
 	return syscall.EINVAL
 }
+
+// plainText is what goes to a launcher about an error: a person reads it there.
+func plainText(s string) string { return clip(Plain(s)) }
 
 func clip(s string) string {
 	if len(s) > MaxText {

@@ -298,11 +298,11 @@ func (l *listener) offered(a *accepted) bool {
 			// The service may not have looked at it, so not have answered the peer.
 			return s.plain(a.sock, ev.Errno != 0)
 		default:
-			s.stats.failed("refused by the stack service")
+			s.stats.failed("the stack refused the connection")
 			return false
 		}
 	case <-timer.C:
-		s.log.Warn("the stack service does not answer; connection dropped", "remote", a.remote)
+		s.log.Warn("connection dropped: the stack does not answer", "remote", a.remote)
 		_ = cc.Cancel()
 		return false
 	case <-s.ctx.Done():

@@ -139,7 +139,7 @@ func (c *conn) letGo() bool {
 			return true
 		case <-tick.C:
 		case <-limit.C:
-			c.s.log.Warn("the stack service neither serves a connection nor lets it go", "conn", c.cc.ID(), "remote", c.remote)
+			c.s.log.Warn("the stack holds a connection but does not serve it", "conn", c.cc.ID(), "remote", c.remote)
 			return false
 		case <-c.s.ctx.Done():
 			return false

@@ -29,7 +29,7 @@ var ErrNoKernelSMC = errors.New("launch: the kernel has no SMC sockets (AF_SMC):
 // Kernel tells Run to have the kernel's own SMC carry the connections. Each
 // socket() of the program and its descendants that asks for a TCP socket, or
 // for a Multipath TCP one, gives an SMC socket; no other call is trapped. An
-// SMC socket becomes plain TCP by itself where the peer does not use SMC.
+// SMC socket becomes plain TCP by itself where the peer does not speak SMC.
 type Kernel struct {
 	// Inet makes sockets of the program's own address family with protocol
 	// IPPROTO_SMC, which only SO_PROTOCOL tells from a TCP socket, instead of
@@ -142,7 +142,7 @@ func (s *kernelSupervisor) socket(n *notif) {
 		if domain == unix.AF_INET6 && errors.Is(err, unix.EAFNOSUPPORT) {
 			s.log.Debug("no IPv6 socket", "err", err)
 		} else if !s.warned.Swap(true) {
-			s.log.Warn("a program's socket is plain TCP", "reason", reason, "err", err)
+			s.log.Warn("a socket of the program is plain TCP", "reason", reason, "err", err)
 		}
 		s.native(n, reason)
 		return

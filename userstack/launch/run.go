@@ -129,7 +129,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if len(cfg.Argv) == 0 {
-		return ExitNotFound, Stats{}, &StartError{Err: fmt.Errorf("no program named: %w", fs.ErrNotExist)}
+		return ExitNotFound, Stats{}, &StartError{Err: fmt.Errorf("no program given: %w", fs.ErrNotExist)}
 	}
 	env := cfg.Env
 	if env == nil {
@@ -164,7 +164,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	defer stopSignals()
 	if listener < 0 {
 		// Inside another launcher, whose filter is in place already.
-		log.Info("a launcher further up looks after this program")
+		log.Info("another 'smcr run' already handles this program")
 		return waitStatus(ctx, p), Stats{}, nil
 	}
 	defer unix.Close(listener)

@@ -110,9 +110,9 @@ func (s *supervisor) lose(b Broker) {
 	x.undead++
 	x.mu.Unlock()
 	if x.redial != nil {
-		s.log.Warn("the stack has ended; connections are plain TCP until there is one again")
+		s.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
 	} else {
-		s.log.Warn("the stack has ended; new connections are plain TCP")
+		s.log.Warn("the stack has ended: new connections use plain TCP")
 	}
 	s.wg.Go(func() {
 		end := time.NewTimer(endTime)
@@ -147,7 +147,7 @@ func (s *supervisor) found() Broker {
 		}
 		var now Broker = b
 		x.now.Store(&now)
-		s.log.Info("there is a stack again: connections use SMC-R where the peer does")
+		s.log.Info("there is a stack again: connections use SMC-R if the peer does")
 		s.renewAll()
 		return now
 	}

@@ -33,11 +33,11 @@ type Stats struct {
 // Reasons for TCP that the launcher itself finds. The service has its own.
 const (
 	ReasonNoPeer      = "the peer does not speak SMC"
-	ReasonNoService   = "no stack service"
-	ReasonNoAccess    = "the process does not allow access"
+	ReasonNoService   = "the stack does not answer"
+	ReasonNoAccess    = "no permission to access the process"
 	ReasonSocketState = "the socket cannot be taken over"
 	ReasonInterrupted = "the call was interrupted"
-	ReasonNoSocket    = "the kernel made no SMC socket"
+	ReasonNoSocket    = "the kernel did not create an SMC socket"
 	ReasonNetns       = "no privilege in the program's network namespace"
 )
 

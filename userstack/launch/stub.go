@@ -196,7 +196,7 @@ func followStub(ctx context.Context, sock int, program string) (listener int, er
 		case n == 0 && seen:
 			return listener, nil
 		case n != 8:
-			return listener, errors.New("launch: the stub ended early (is MaybeChild called first thing in main?)")
+			return listener, errors.New("launch: the stub ended early (main must call MaybeChild first)")
 		}
 		step, e := binary.LittleEndian.Uint32(b), syscall.Errno(binary.LittleEndian.Uint32(b[4:]))
 		switch step {

@@ -144,7 +144,7 @@ func (c *Conn) graceOver(now time.Time) {
 			c.graceAt = last
 		}
 	default:
-		c.g.log.Info("TCP connection ended and the peer has not said why, connection reset", "token", c.token)
+		c.g.log.Info("connection reset: the TCP connection ended without a close message from the peer", "token", c.token)
 		c.abort(ErrReset)
 	}
 }
@@ -174,7 +174,7 @@ func (c *Conn) progress() {
 func (c *Conn) expire(now time.Time) {
 	if due(c.checkAt, now) {
 		c.checkAt = time.Time{}
-		c.g.log.Warn("data was lost with a link, connection reset", "token", c.token)
+		c.g.log.Warn("connection reset: data was lost with a link", "token", c.token)
 		c.checking, c.stashed = false, false
 		c.abort(ErrReset)
 	}

@@ -74,7 +74,7 @@ func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 		return
 	}
 	if !c.intact() {
-		c.g.log.Error("RMB element was overwritten, connection aborted", "token", c.token, "rmbe", c.elem+1)
+		c.g.log.Error("connection aborted: the RMB element was overwritten", "token", c.token, "rmbe", c.elem+1)
 		c.abort(fmt.Errorf("%w: eye catcher of RMB element overwritten", ErrProtocol))
 		return
 	}

@@ -101,7 +101,7 @@ func (c *Conn) armUrgent() {
 
 // urgentTimeout is the end of the wait for the peer to confirm an urgent byte.
 func (c *Conn) urgentTimeout() {
-	c.g.log.Warn("peer does not confirm urgent data, connection reset", "token", c.token)
+	c.g.log.Warn("connection reset: the peer does not confirm urgent data", "token", c.token)
 	c.abort(ErrUrgentTimeout)
 }
 

@@ -32,7 +32,7 @@ var (
 	ErrUrgentPending = errors.New("linkgroup: urgent data has not arrived yet")
 	// ErrUnknownRKey means that the peer named an RMB which it did not make
 	// known on all links; decline SMC-R.
-	ErrUnknownRKey = errors.New("linkgroup: RKey of the peer is unknown")
+	ErrUnknownRKey = errors.New("linkgroup: unknown RKey of the peer")
 	// ErrNoFallback means that a first contact failed when it was too late for
 	// DECLINE: the TCP connection is to be reset (RFC 7609, appendices C.3 and
 	// C.7).
@@ -55,9 +55,9 @@ var (
 	// ErrSequence means that a call came at the wrong time.
 	ErrSequence = errors.New("linkgroup: call out of sequence")
 	// ErrTimeout means that the peer did not answer an LLC request in time.
-	ErrTimeout = errors.New("linkgroup: no answer from the peer in time")
+	ErrTimeout = errors.New("linkgroup: the peer did not answer in time")
 	// ErrRejected means that the peer answered no.
-	ErrRejected = errors.New("linkgroup: request rejected by the peer")
+	ErrRejected = errors.New("linkgroup: the peer rejected the request")
 	// ErrProtocol means that the peer violated the protocol.
 	ErrProtocol = errors.New("linkgroup: protocol violation")
 	// ErrTerminated means that the group was ended by DELETE LINK for all

@@ -125,7 +125,7 @@ func (g *Group) settle(now time.Time) {
 	for _, l := range g.links {
 		if l.flooded {
 			l.flooded = false
-			g.violation(l, errors.New("linkgroup: peer asks and takes no answers"))
+			g.violation(l, errors.New("linkgroup: the peer sends requests but accepts no replies"))
 			break
 		}
 	}

@@ -60,14 +60,14 @@ func (g *Group) startAdd() {
 	via := g.carrier(dev)
 	l, err := g.newLink(dev)
 	if err != nil {
-		g.log.Warn("no second link", "err", err)
+		g.log.Warn("cannot add a second link", "err", err)
 		g.retryAdd()
 		return
 	}
 	l.setID(g.nextID())
 	pairs, err := g.pairsFor(l)
 	if err != nil {
-		g.log.Warn("no second link", "err", err)
+		g.log.Warn("cannot add a second link", "err", err)
 		g.removeLink(l)
 		g.retryAdd()
 		return
@@ -225,7 +225,7 @@ func (g *Group) recvAddLink(l *Link, m wire.AddLink) {
 	g.clear(timerFirst)
 	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: uint32(m.QPN), PSN: uint32(m.PSN), MTU: uint8(m.MTU)}
 	if err := g.acceptLink(l, m, peer); err != nil {
-		g.log.Info("second link rejected", "err", err)
+		g.log.Info("second link refused", "err", err)
 		m.Reply, m.Rejected, m.Reason = true, true, wire.AddLinkNoAlternatePath
 		if !wire.MTU(peer.MTU).Valid() {
 			m.Reason = wire.AddLinkInvalidMTU
@@ -283,6 +283,16 @@ func (g *Group) recvAddLinkExt(x *wire.AddLinkExt) {
 	g.pairsDone()
 }
 
+// refusal says why a client takes no second link. Linux gives no reason where it
+// has no other device.
+func refusal(r wire.AddLinkReason) string {
+	switch r {
+	case 0, wire.AddLinkNoAlternatePath:
+		return "single link: the peer has no other path"
+	}
+	return "single link: the peer refused a second one: " + r.String()
+}
+
 // recvAddLinkReply is the server's second step.
 func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 	ex := &g.ex
@@ -292,7 +302,7 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 	l := ex.link
 	g.committed = true
 	if m.Rejected {
-		g.log.Info("client rejected a second link", "reason", m.Reason.String())
+		g.log.Info(refusal(m.Reason))
 		g.endExchange()
 		g.removeLink(l)
 		if g.Type() != TypeSymmetric {
@@ -426,7 +436,7 @@ func (g *Group) addDone() {
 // sides.
 func (g *Group) addFailed(err error) {
 	l := g.ex.link
-	g.log.Warn("link was not added", "link", l.id, "err", err)
+	g.log.Warn("cannot add the link", "link", l.id, "err", err)
 	g.endExchange()
 	l.state = LinkInactive
 	l.closeQP()

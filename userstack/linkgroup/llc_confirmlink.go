@@ -87,7 +87,7 @@ func (g *Group) sendConfirmLink(l *Link, reply bool) {
 func (g *Group) firstTimeout() {
 	if g.phase == phaseSecond && g.cfg.Role == Client && !g.peerEye {
 		// Linux goes on with one link, and so with it do we.
-		g.log.Warn("server did not try a second link")
+		g.log.Warn("single link: the server did not request a second one")
 		g.open()
 		return
 	}

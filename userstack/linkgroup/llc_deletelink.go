@@ -215,7 +215,7 @@ func (g *Group) recvDeleteWish(via, l *Link, m wire.DeleteLink) {
 			l.delWanted, l.delReason = true, m.Reason
 			return
 		}
-		g.failLink(l, m.Reason, fmt.Errorf("linkgroup: client says that link %d failed: %s", l.id, m.Reason))
+		g.failLink(l, m.Reason, fmt.Errorf("linkgroup: the client reports that link %d failed: %s", l.id, m.Reason))
 		return
 	}
 	l.delWanted, l.delOrderly, l.delReason = true, true, m.Reason

@@ -86,7 +86,7 @@ func (c *Conn) awaitMove(now time.Time) {
 func (c *Conn) stray() {
 	c.strayAt = time.Time{}
 	if !c.moved {
-		c.g.log.Warn("peer has not moved a connection from a link that was lost, connection reset", "token", c.token)
+		c.g.log.Warn("connection reset: the peer did not move it from a failed link", "token", c.token)
 		c.abort(ErrReset)
 	}
 }

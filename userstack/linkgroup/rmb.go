@@ -232,7 +232,7 @@ func (g *Group) peerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, err e
 		if t == nil {
 			return nil, nil, fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
 		}
-		g.log.Info("CONFIRM names a link that was lost meanwhile", "peerqpn", peer.Link.QPN)
+		g.log.Info("CONFIRM names a link that has since failed", "peerqpn", peer.Link.QPN)
 		return nil, t, nil
 	}
 	if t = g.findRToken(on, peer.RKey); t == nil {

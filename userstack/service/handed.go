@@ -73,9 +73,9 @@ func (s *Service) checkSocket(fd int, use socketUse) error {
 		values []int
 		text   string
 	}{
-		{unix.SO_DOMAIN, []int{unix.AF_INET, unix.AF_INET6}, "it is of no Internet protocol"},
-		{unix.SO_TYPE, []int{unix.SOCK_STREAM}, "it is no stream"},
-		{unix.SO_PROTOCOL, []int{unix.IPPROTO_TCP}, "it is not TCP"},
+		{unix.SO_DOMAIN, []int{unix.AF_INET, unix.AF_INET6}, "it is not an IPv4 or IPv6 socket"},
+		{unix.SO_TYPE, []int{unix.SOCK_STREAM}, "it is not a stream socket"},
+		{unix.SO_PROTOCOL, []int{unix.IPPROTO_TCP}, "it is not a TCP socket"},
 		{unix.SO_ACCEPTCONN, listens, "it listens"},
 	} {
 		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.name)

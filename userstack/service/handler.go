@@ -26,6 +26,10 @@ import (
 
 var _ broker.Handler = (*Service)(nil)
 
+// reasonLeft is said of an accepted connection whose client reset it before the
+// service had a look at it.
+const reasonLeft = "the client disconnected during the handshake"
+
 // held is what the service keeps of a program's connection.
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
@@ -183,13 +187,16 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return err
 	})
 	switch {
+	case errors.Is(err, unix.ENOTCONN):
+		_ = c.NotCandidate(reasonLeft)
+		return
 	case err != nil:
 		_ = c.NotCandidate(err.Error())
 		return
 	case unknown != nil:
 		// The peer may wait for CLC messages, or for data. The launcher drops
 		// what nothing is said of.
-		s.log.Warn("no word of the TCP option; connection dropped", "remote", remote, "err", unknown)
+		s.log.Warn("connection dropped: cannot tell whether the peer announced SMC", "remote", remote, "err", unknown)
 		return
 	case !smc:
 		s.staysTCP(c, sock, false, s.programs().NoSMC())
@@ -255,7 +262,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	h := hold(c, sock)
 	app, err := s.takeEnd(end)
 	if err != nil {
-		s.log.Error("take the program's connection", "err", err)
+		s.log.Error("cannot take over the program's connection", "err", err)
 		_ = n.Abort()
 		c.SetCloseReason(err.Error())
 		dropEnd(end)

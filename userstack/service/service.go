@@ -197,7 +197,7 @@ loop:
 			break loop
 		case now := <-tick.C:
 			if t := s.cfg.IdleTimeout; t > 0 && s.idle(now) >= t {
-				s.log.Info("idle: ending")
+				s.log.Info("idle, ending")
 				break loop
 			}
 		}

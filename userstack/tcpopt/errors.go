@@ -83,9 +83,9 @@ func missingPrivilege() string {
 		return "missing " + strings.Join(missing, " and ") + ": " + remedy
 	}
 	if inUserNamespace() {
-		return "the capabilities hold in a user namespace only: they are needed in the initial one"
+		return "the capabilities hold only in a user namespace: they are needed in the initial one"
 	}
-	return "the capabilities are present, so a seccomp filter, a security module, kernel lockdown or an exclusively attached cgroup program refuses: allow bpf(2), or detach the program (bpftool cgroup tree)"
+	return "the capabilities are present, so a seccomp filter, a security module, kernel lockdown or an exclusively attached cgroup program prevents it: allow bpf(2), or detach the program (bpftool cgroup tree)"
 }
 
 // capabilities is a set as capabilities(7) numbers it.

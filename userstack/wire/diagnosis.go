@@ -96,13 +96,13 @@ func (d Diagnosis) Text() string {
 	case DiagMaxLinks:
 		return "negotiation of links per link group failed"
 	case DiagModeMismatch:
-		return "peers want SMC-R and SMC-D respectively"
+		return "one peer offers only SMC-R, the other only SMC-D"
 	case DiagRMBEEyecatcher:
 		return "peer uses eyecatchers in RMB elements"
 	case DiagSocketOption:
 		return "socket option not supported by SMC"
 	case DiagPrefixMismatch:
-		return "subnet or prefix of the peers differ"
+		return "subnets or prefixes of the peers differ"
 	case DiagVLAN:
 		return "VLAN of the connection not found"
 	case DiagISMVLAN:
@@ -128,17 +128,17 @@ func (d Diagnosis) Text() string {
 	case DiagRToken:
 		return "RToken not usable"
 	case DiagReadyLink:
-		return "link could not be made ready"
+		return "link could not be activated"
 	case DiagRegisterBuffers:
 		return "buffers could not be registered"
 	case DiagOldTimeout:
-		return "timeout of the handshake"
+		return "handshake timeout"
 	case DiagOldReply:
-		return "wrong reply in the handshake"
+		return "invalid handshake reply"
 	case DiagOldSend:
 		return "sending failed"
 	case DiagOldInternal:
-		return "internal error of an older Linux"
+		return "internal error of an older Linux kernel"
 	}
 	return ""
 }

@@ -25,7 +25,7 @@ func ParseEID(s string) (EID, error) {
 	trimmed := strings.TrimRight(s, " ")
 	copy(e[:], trimmed)
 	if len(trimmed) > EIDLen || !e.Valid() {
-		return EID{}, rangeErr("enterprise ID", fmt.Sprintf("%q: want 1 to 32 of A-Z, 0-9, '.', '-'", s))
+		return EID{}, rangeErr("enterprise ID", fmt.Sprintf("%q: must have 1 to 32 characters from A-Z, 0-9, '.', '-'", s))
 	}
 	return e, nil
 }

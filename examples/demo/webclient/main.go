@@ -21,8 +21,8 @@ import (
 func main() {
 	parallel := flag.Int("c", 1, "download over `N` connections at the same time")
 	repeat := flag.Int("n", 1, "download `N` times on each connection")
-	pause := flag.Duration("pause", 0, "keep the connections open for so `long` after the last download")
-	timeout := flag.Duration("timeout", 5*time.Minute, "give up after so `long`")
+	pause := flag.Duration("pause", 0, "keep the connections open for this `time` after the last download")
+	timeout := flag.Duration("timeout", 5*time.Minute, "give up after this `time`")
 	flag.Parse()
 	if flag.NArg() != 1 || *parallel < 1 || *repeat < 1 {
 		fmt.Fprintln(os.Stderr, "usage: webclient [-c N] [-n N] [-pause D] [-timeout D] URL")

@@ -84,7 +84,7 @@ func newGenerator() *generator {
 func (g *generator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 	if err != nil || n < 0 {
-		http.Error(w, "the path is /bytes/N, N a number of bytes", http.StatusBadRequest)
+		http.Error(w, "use the path /bytes/N, where N is a number of bytes", http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")

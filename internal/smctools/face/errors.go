@@ -9,6 +9,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/nl"
+	"smcr/userstack/broker"
 )
 
 // ErrorText returns the text that the netlink library of smc-tools has for an
@@ -38,7 +39,7 @@ func ErrorText(err error) string {
 	case errors.Is(err, os.ErrInvalid):
 		return errnoText(syscall.EINVAL)
 	}
-	return err.Error()
+	return broker.Plain(err.Error())
 }
 
 // IsErrno reports whether err stems from one of the errnos.

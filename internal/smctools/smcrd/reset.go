@@ -34,7 +34,7 @@ func SinceReset(e *face.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats
 		before, err = readCache(file, e.UID)
 	}
 	if err != nil {
-		return s, f, fmt.Errorf("the counters as of 'smcr stats reset' cannot be read from %s: %w; remove it, or ask for --absolute counters", path, err)
+		return s, f, fmt.Errorf("cannot read the counters of the last 'smcr stats reset' from %s: %w; remove the file or use --absolute", path, err)
 	}
 	now := newCounters(s, f)
 	if before == nil || !now.follow(before) {

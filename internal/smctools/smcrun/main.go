@@ -15,6 +15,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
 	"smcr/internal/smctools/face"
+	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -71,7 +72,7 @@ func message(err error) string {
 	case errors.As(err, &status):
 		return message(status.Err)
 	}
-	return err.Error()
+	return broker.Plain(err.Error())
 }
 
 // parse reads the command line. Limits that are too low for a size are raised

@@ -33,7 +33,7 @@ const (
 )
 
 // ErrPeer is matched by the errors of a peer that speaks another protocol.
-var ErrPeer = errors.New("the peer is no perftest program of version 5.70 or later")
+var ErrPeer = errors.New("the peer is not a perftest program of version 5.70 or later")
 
 // A talk is the TCP connection of a test. In each exchange the client speaks
 // first.
@@ -86,7 +86,7 @@ func (t *talk) agree(mtu rdmaverbs.MTU) (a agreement, err error) {
 	text, _, _ := bytes.Cut(in, []byte{0})
 	a.version = string(text)
 	if x, err := strconv.ParseFloat(a.version, 64); err != nil || x < oldest {
-		return a, fmt.Errorf("%w: it says version %q", ErrPeer, a.version)
+		return a, fmt.Errorf("%w: it reports version %q", ErrPeer, a.version)
 	}
 	if a.cycle, err = t.larger(defaultCycle, maxCycle); err != nil {
 		return a, err

@@ -30,7 +30,7 @@ type Keys struct {
 // fields of Keys in hexadecimal digits, in their order, around the 16 of the GID.
 var (
 	headFields = [...]int{4, 4, 6, 6, 8, 16}
-	errKeys    = errors.New("not the address of a queue pair")
+	errKeys    = errors.New("invalid queue pair address")
 )
 
 // AppendTo appends the KeysLen bytes of k.

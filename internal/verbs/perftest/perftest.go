@@ -64,17 +64,17 @@ func (o *Options) sizes() []int {
 func (o *Options) Check(t Test) error {
 	switch {
 	case o.Size < 1 || o.Size > 1<<30:
-		return fmt.Errorf("a message of %d bytes: 1 to %d are possible", o.Size, 1<<30)
+		return fmt.Errorf("message size of %d bytes: must be 1 to %d", o.Size, 1<<30)
 	case o.Iters < minIters:
-		return fmt.Errorf("%d iterations: at least %d", o.Iters, minIters)
+		return fmt.Errorf("%d iterations: must be at least %d", o.Iters, minIters)
 	case o.Depth < 1 || o.RxDepth < 1 || o.Depth > maxDepth || o.RxDepth > maxDepth:
-		return fmt.Errorf("queues of %d and %d work requests: 1 to %d are possible", o.Depth, o.RxDepth, maxDepth)
+		return fmt.Errorf("queues of %d and %d work requests: must be 1 to %d", o.Depth, o.RxDepth, maxDepth)
 	case o.Timeout > 31:
-		return fmt.Errorf("local ACK timeout %d: 0 to 31 are possible", o.Timeout)
+		return fmt.Errorf("local ACK timeout %d: must be 0 to 31", o.Timeout)
 	case o.Duration != 0 && (o.All || t.Latency || t.Verb == Send):
-		return fmt.Errorf("a duration is for write and read bandwidth with one size: choose a number of iterations")
+		return fmt.Errorf("--duration works only for write and read bandwidth with one size: use a number of iterations")
 	case o.Duration < 0:
-		return fmt.Errorf("a negative duration")
+		return fmt.Errorf("the duration is negative")
 	}
 	return nil
 }

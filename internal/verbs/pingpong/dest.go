@@ -34,7 +34,7 @@ func (d *Dest) AppendTo(b []byte) []byte {
 
 // ParseDest decodes DestLen bytes.
 func ParseDest(b []byte) (d Dest, err error) {
-	bad := func() (Dest, error) { return Dest{}, fmt.Errorf("not the address of a queue pair: %.60q", b) }
+	bad := func() (Dest, error) { return Dest{}, fmt.Errorf("invalid queue pair address: %.60q", b) }
 	if len(b) != DestLen || b[4] != ':' || b[11] != ':' || b[18] != ':' {
 		return bad()
 	}

@@ -167,7 +167,7 @@ func (p *player) check() error {
 	if p.client {
 		for i, got := range b {
 			if want := pattern(i); got != want {
-				return fmt.Errorf("%w: byte %d of message %d is %#02x and was sent as %#02x", ErrData, i, p.checked, got, want)
+				return fmt.Errorf("%w: byte %d of message %d is %#02x, but %#02x was sent", ErrData, i, p.checked, got, want)
 			}
 		}
 		return nil
@@ -242,7 +242,7 @@ func (p *player) play(ctx context.Context) error {
 
 func (p *player) received(n int) error {
 	if n != p.o.Size {
-		return fmt.Errorf("a message of %d bytes, the size must be the same on both sides, %d here: %w", n, p.o.Size, ErrData)
+		return fmt.Errorf("received a message of %d bytes, expected %d: use the same size on both sides: %w", n, p.o.Size, ErrData)
 	}
 	if p.o.Check {
 		if err := p.check(); err != nil {

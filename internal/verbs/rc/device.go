@@ -57,7 +57,7 @@ func (c Choice) Open(ctx context.Context) (*Source, error) {
 	}
 	d, err := softroce.New(softroce.WithLogger(c.Log)).Open(ctx, name)
 	if errors.Is(err, rdmaverbs.ErrNoDevice) {
-		err = fmt.Errorf("%w (%w): 'smcr verbs devices' lists them", err, os.ErrNotExist)
+		err = fmt.Errorf("%w (%w): see 'smcr verbs devices'", err, os.ErrNotExist)
 	}
 	if err != nil {
 		return nil, err
@@ -80,10 +80,10 @@ func (c Choice) source(d rdmaverbs.Device) (*Source, error) {
 		i = bestGID(gids, c.Local)
 	}
 	if i < 0 {
-		return nil, fmt.Errorf("%w: give the netdev an IP address; if it has one, another program holds UDP port 4791: stop 'smcr serve' or remove the kernel's rxe device", ErrNoGID)
+		return nil, fmt.Errorf("%w: give the netdev an IP address; if it has one, another program uses UDP port 4791: stop 'smcr serve' or remove the kernel's rxe device", ErrNoGID)
 	}
 	if i >= len(gids) {
-		return nil, fmt.Errorf("GID index %d, the table has %d entries, see 'smcr verbs gids': %w", i, len(gids), os.ErrNotExist)
+		return nil, fmt.Errorf("no GID index %d: the table has %d entries, see 'smcr verbs gids': %w", i, len(gids), os.ErrNotExist)
 	}
 	return &Source{Device: d, Index: i, GID: gids[i]}, nil
 }

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"slices"
+	"strings"
+)
+
+// packageNames are the names that errors begin with.
+var packageNames = []string{
+	"broker", "config", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "oob", "pnet", "prom", "quota", "rdmaverbs", "service",
+	"simfabric", "smctools", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
+}
+
+// Plain returns the text of an error as people read it: without the names of Go
+// packages, which stand at its beginning and before the causes that it wraps.
+// It turns "userstack: no RoCE device: softroce: netdev is gone" into "no RoCE
+// device: netdev is gone".
+func Plain(text string) string {
+	var b strings.Builder
+	for start := true; text != ""; {
+		if start {
+			text = cutNames(text)
+		}
+		i := strings.IndexAny(text, ":;\n(")
+		if i < 0 {
+			b.WriteString(text)
+			break
+		}
+		end := i + 1
+		start = text[i] == '\n' || text[i] == '('
+		if strings.HasPrefix(text[end:], " ") && !start {
+			start, end = true, end+1
+		}
+		b.WriteString(text[:end])
+		text = text[end:]
+	}
+	return b.String()
+}
+
+// cutNames removes the names of packages at the beginning of a text.
+func cutNames(text string) string {
+	for {
+		name, rest, ok := strings.Cut(text, ": ")
+		if !ok || rest == "" || !slices.Contains(packageNames, name) {
+			return text
+		}
+		text = rest
+	}
+}
