@@ -65,15 +65,29 @@ func (c *counters) mode(m broker.Mode) {
 	c.mu.Unlock()
 }
 
+// maxReasons is how many texts of reasons are kept apart: what a peer says is
+// part of some of them.
+const maxReasons = 64
+
+// ReasonOther stands for reasons beyond maxReasons.
+const ReasonOther = "other reasons"
+
+func count(m map[string]uint64, reason string) {
+	if _, known := m[reason]; !known && len(m) >= maxReasons {
+		reason = ReasonOther
+	}
+	m[reason]++
+}
+
 func (c *counters) tcp(reason string) {
 	c.mu.Lock()
-	c.s.TCP[reason]++
+	count(c.s.TCP, reason)
 	c.mu.Unlock()
 }
 
 func (c *counters) failed(reason string) {
 	c.mu.Lock()
-	c.s.Failed[reason]++
+	count(c.s.Failed, reason)
 	c.mu.Unlock()
 }
 
@@ -97,6 +111,6 @@ func (c *counters) kernelSocket() {
 
 func (c *counters) nativeSocket(reason string) {
 	c.mu.Lock()
-	c.s.NativeSockets[reason]++
+	count(c.s.NativeSockets, reason)
 	c.mu.Unlock()
 }

@@ -234,3 +234,18 @@ func FuzzSMCOption(f *testing.F) {
 	f.Add(synWithOptions(true, 2, 4, 5, 0xb4, 254, 6, 0xe2, 0xd4, 0xc3, 0xd9, 1, 1))
 	f.Fuzz(func(_ *testing.T, b []byte) { smcOptionIn(b) })
 }
+
+// TestManyReasons: a peer that gives ever new reasons does not make the launcher
+// remember them all.
+func TestManyReasons(t *testing.T) {
+	c := newCounters()
+	const n = 10 * maxReasons
+	for i := range n {
+		c.tcp(fmt.Sprintf("peer %d", i))
+	}
+	c.tcp("peer 0")
+	s := c.snapshot()
+	if len(s.TCP) != maxReasons+1 || s.TCP["peer 0"] != 2 || s.TCP[ReasonOther] != n-maxReasons {
+		t.Errorf("%d reasons, %d of the first, %d others", len(s.TCP), s.TCP["peer 0"], s.TCP[ReasonOther])
+	}
+}
