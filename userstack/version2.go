@@ -20,6 +20,12 @@ import (
 // and the device a RoCE version 2 GID of an IPv4 address, as with Linux. Then
 // the peer may be behind a router, whom version 1 does not reach.
 
+// DefaultUEID is the user-defined enterprise ID that 'smcr serve' gives its stack
+// unless a configuration says otherwise, so that two such stacks use version 2
+// with nothing configured. A stack made by [New] has none: add it with AddUEID of
+// [Stack.Control] to speak version 2 with them.
+const DefaultUEID = "SMCR-USERSTACK"
+
 // What a link group of version 2 may have, in the bounds of Linux.
 const (
 	minConnsV2 = 16

@@ -317,14 +317,14 @@ func (p *parser) ueids(list []string) []string {
 
 // Complete returns a copy of c in which each section that c leaves out has the
 // value of a stack that was just started, except SEID, whose value depends on
-// the host.
-func (c *Config) Complete() *Config {
+// the host. ueids are those that such a stack has.
+func (c *Config) Complete(ueids ...string) *Config {
 	d := *c
 	if d.PNETs == nil {
 		d.PNETs = []nl.PNET{}
 	}
 	if d.UEIDs == nil {
-		d.UEIDs = []string{}
+		d.UEIDs = append([]string{}, ueids...)
 	}
 	if d.HSLimitation == nil {
 		d.HSLimitation = new(bool)

@@ -139,7 +139,7 @@ func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 // process, and returns when it answers.
 func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
-	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
+	p := h.Go(l.t, bin("smcr"), append([]string{"serve", "--no-default-eid"}, args...)...)
 	err := netnstest.Until(startTime, func() error {
 		select {
 		case <-p.Done():

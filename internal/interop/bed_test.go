@@ -112,7 +112,7 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 // serve starts the stack of the user's side.
 func (s *side) serve(t *testing.T, args ...string) {
 	t.Helper()
-	c := s.Command(append(append(append([]string{}, s.prefix...), s.smcr, "serve", "--roce", "v2", "--log-level", "debug"), args...)...)
+	c := s.Command(append(append(append([]string{}, s.prefix...), s.smcr, "serve", "--no-default-eid", "--roce", "v2", "--log-level", "debug"), args...)...)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -102,6 +102,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&o.MaxLinks, "max-links", 2, "maximum number of links in a link group, 2 to 8; Linux peers accept 2")
 	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "start RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 means never")
+	fl.BoolVar(&o.NoDefaultEID, "no-default-eid", false, "start without the enterprise ID "+userstack.DefaultUEID+", which user-space stacks have in common")
 	fl.BoolVar(&o.NoEngine, "no-engine", false, "use goroutines instead of the event loop to move data, for comparison")
 	fl.DurationVar(&o.Spin, "spin", engine.DefaultSpin, "look for more work for this `time` before the event loop sleeps; 0 means not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")

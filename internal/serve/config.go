@@ -27,6 +27,7 @@ const configTimeout = 10 * time.Second
 // on SIGHUP.
 type configurator struct {
 	path string // "": config.DefaultPath, which need not exist
+	eids []string // the enterprise IDs of a stack for which nothing says otherwise
 	keep *keeper
 	log  *slog.Logger
 }
@@ -75,7 +76,7 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	}
 	file, digest, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) && c.path == "" {
-		return "", false, nil
+		return "", false, c.addEIDs(ctx)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
@@ -84,7 +85,7 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
-	changes, err := usable.Complete().Apply(ctx, c.keep.Control)
+	changes, err := usable.Complete(c.eids...).Apply(ctx, c.keep.Control)
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
@@ -93,6 +94,16 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	}
 	c.log.Info("configuration read", "file", path, "changes", len(changes))
 	return digest, true, nil
+}
+
+// addEIDs gives the stack the enterprise IDs that it has without a file.
+func (c *configurator) addEIDs(ctx context.Context) error {
+	for _, id := range c.eids {
+		if err := c.keep.Control.AddUEID(ctx, id); err != nil && !errors.Is(err, syscall.EEXIST) {
+			return fmt.Errorf("default enterprise ID: %w", err)
+		}
+	}
+	return nil
 }
 
 // readConfig returns a configuration file and the digest of its content.

@@ -38,6 +38,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
 	OnDemand    bool
+	// NoDefaultEID leaves out the enterprise ID that all stacks of ours have.
+	NoDefaultEID bool
 	// NoEngine leaves the sockets to goroutines, and Spin is how long the
 	// engine looks for more to do before it sleeps.
 	NoEngine bool
@@ -90,7 +92,7 @@ func run(ctx context.Context, o *Options) error {
 	keep := newKeeper(s.Stack().Control(), logDir, cfg.Log)
 	keep.v1, keep.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	s.SetControl(keep)
-	conf := &configurator{path: o.Config, keep: keep, log: cfg.Log}
+	conf := &configurator{path: o.Config, keep: keep, eids: o.eids(), log: cfg.Log}
 	// Signals count from before the start is reported: whoever sends SIGHUP
 	// early must not end the stack, and SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
@@ -108,6 +110,14 @@ func run(ctx context.Context, o *Options) error {
 		o.OnDemand = false // said
 	}
 	return s.Run(ctx)
+}
+
+// eids are the enterprise IDs of the stack where no configuration says otherwise.
+func (o *Options) eids() []string {
+	if o.NoDefaultEID || o.RoCE == "v1" {
+		return nil
+	}
+	return []string{userstack.DefaultUEID}
 }
 
 func (o *Options) config() (service.Config, error) {
