@@ -55,9 +55,18 @@ func (x *tools) testInfo() {
 	for _, command := range []string{"smcr info", "smcr info show", "smcd info", "smcd info show"} {
 		x.asRecorded(x.live, command, values...)
 	}
-	for _, command := range []string{"smcr info bad", "smcr -v", "smcd -v", "smcss -v", "smc_pnet -v", "smc_chk -v", "smc_rnics -v", "smc_dbg -v", "smc_run -v", "smcd help"} {
+	for _, command := range []string{"smcr -v", "smcd -v", "smcss -v", "smc_pnet -v", "smc_chk -v", "smc_rnics -v", "smc_dbg -v", "smc_run -v", "smcd help"} {
 		x.asRecorded(x.live, command)
 	}
+	x.strict().asRecorded(x.live, "smcr info bad")
+}
+
+// strict returns x for command lines that are smc-tools' only where SMCR_COMPAT
+// says so: ours names the word that is wrong.
+func (x *tools) strict() *tools {
+	y := *x
+	y.env = append(slices.Clone(x.env), "SMCR_COMPAT=strict")
+	return &y
 }
 
 func (x *tools) testDevice() {
@@ -85,9 +94,10 @@ func (x *tools) testDevice() {
 	if want := head + "\n" + strings.NewReplacer(values...).Replace(row); got.out != want || got.status != 0 {
 		x.t.Errorf("smcr -d device: %s", cmp.Diff(want, got.out))
 	}
-	for _, command := range []string{"smcr device ibdev nope", "smcr device bad", "smcd device", "smcd -d device", "smc_rnics"} {
+	for _, command := range []string{"smcr device ibdev nope", "smcd device", "smcd -d device", "smc_rnics"} {
 		x.asRecorded(x.live, command)
 	}
+	x.strict().asRecorded(x.live, "smcr device bad")
 }
 
 func (x *tools) testLinkGroup() {
@@ -139,11 +149,12 @@ func (x *tools) testLinkGroup() {
 	gid, peer := recordedGID+"1", recordedGID+"2"
 	x.asRecorded(x.live, "smcr -dd linkgroup link-show", append(links, gid, l.GID, peer, l.PeerGID)...)
 	for _, command := range []string{
-		"smcr linkgroup link-show ibdev nope", "smcr linkgroup show zzz", "smcr linkgroup help",
+		"smcr linkgroup link-show ibdev nope", "smcr linkgroup help",
 		"smcd linkgroup", "smcd -d linkgroup show", "smcd linkgroup link-show",
 	} {
 		x.asRecorded(x.live, command)
 	}
+	x.strict().asRecorded(x.live, "smcr linkgroup show zzz")
 }
 
 // recordedGID is a GID of the recorded machines without its last digit.
