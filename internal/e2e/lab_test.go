@@ -139,7 +139,13 @@ func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 // process, and returns when it answers.
 func (l *lab) serve(h *netnstest.Host, args ...string) *netnstest.Process {
 	l.t.Helper()
-	p := h.Go(l.t, bin("smcr"), append([]string{"serve", "--no-default-eid"}, args...)...)
+	return l.serveAsIs(h, append([]string{"--no-default-eid"}, args...)...)
+}
+
+// serveAsIs is serve for a stack with the enterprise ID that all have.
+func (l *lab) serveAsIs(h *netnstest.Host, args ...string) *netnstest.Process {
+	l.t.Helper()
+	p := h.Go(l.t, bin("smcr"), append([]string{"serve"}, args...)...)
 	err := netnstest.Until(startTime, func() error {
 		select {
 		case <-p.Done():

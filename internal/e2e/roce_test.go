@@ -94,9 +94,13 @@ func TestRoCEVersions(t *testing.T) {
 		name       string
 		a, b       string // --roce of server and client
 		eidA, eidB bool
+		asIs       bool // nothing is configured
 		taken      bool // UDP port 4791 of A
 		want       way
 	}{
+		{name: "AsIs", asIs: true, want: wayV2},
+		{name: "AsIsV1Server", asIs: true, a: "v1", want: wayV1},
+		{name: "AsIsPortTaken", asIs: true, taken: true, want: wayV1},
 		{name: "DefaultNoEID", want: wayV1},
 		{name: "Default", eidA: true, eidB: true, want: wayV2},
 		{name: "EIDOfOne", eidB: true, want: wayV1},
@@ -115,7 +119,11 @@ func TestRoCEVersions(t *testing.T) {
 				if roce != "" {
 					args = []string{"--roce", roce}
 				}
-				p := l.serve(h, args...)
+				serve := l.serve
+				if tt.asIs {
+					serve = l.serveAsIs
+				}
+				p := serve(h, args...)
 				if eid {
 					l.smcr(h, "--backend", "user", "ueid", "add", enterpriseID)
 				}

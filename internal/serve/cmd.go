@@ -50,8 +50,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"'smcr export > " + config.DefaultPath + "'. If the stack cannot keep a change, the\n" +
 			"command that made it says so, and so does 'smcr info'.\n\n" +
 			"The stack uses SMC-R version 1 with any peer. It uses version 2, which also works\n" +
-			"across routers, with peers that have an enterprise ID in common with it: see\n" +
-			"'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) supports version 2\n" +
+			"across routers, with peers that have an enterprise ID in common with it. User-space\n" +
+			"stacks have " + userstack.DefaultUEID + " in common, unless the configuration file lists\n" +
+			"others or 'smcr ueid del' removes it. A Linux kernel needs one that you add on both\n" +
+			"hosts: see 'smcr ueid add'. A Linux kernel over soft-RoCE (rxe) supports version 2\n" +
 			"only.\n\n" +
 			"RoCE version 2 needs UDP port 4791. If the kernel's soft-RoCE or another program\n" +
 			"uses the port, the stack logs this once and continues with RoCE version 1. --roce\n" +

@@ -26,7 +26,7 @@ const configTimeout = 10 * time.Second
 // A configurator brings the stack to the configuration file, at the start and
 // on SIGHUP.
 type configurator struct {
-	path string // "": config.DefaultPath, which need not exist
+	path string   // "": config.DefaultPath, which need not exist
 	eids []string // the enterprise IDs of a stack for which nothing says otherwise
 	keep *keeper
 	log  *slog.Logger

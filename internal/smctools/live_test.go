@@ -26,7 +26,7 @@ func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{netnstest.New(t, netnstest.Options{}), t, build(t)}
 	for _, h := range []*netnstest.Host{s.A, s.B} {
-		p := h.Go(t, filepath.Join(s.bin, "smcr"), "serve")
+		p := h.Go(t, filepath.Join(s.bin, "smcr"), "serve", "--no-default-eid")
 		err := netnstest.Until(20*time.Second, func() error {
 			select {
 			case <-p.Done():
