@@ -254,7 +254,8 @@ func testRedis(t *testing.T, client, server *side) {
 		"--protected-mode", "no", "--dir", "/tmp", "--daemonize", "no")
 	c := count(t, client, server)
 	for _, pipeline := range []int{1, 16} {
-		out := client.exec(t, "redis-benchmark", "-h", server.addr, "-c", strconv.Itoa(clients), "-n", strconv.Itoa(requests),
+		// Enough for all clients to connect before the last request is done.
+		out := client.exec(t, "redis-benchmark", "-h", server.addr, "-c", strconv.Itoa(clients), "-n", strconv.Itoa(requests*pipeline),
 			"-P", strconv.Itoa(pipeline), "-d", "100", "-t", "set,get", "--csv").Stdout
 		for _, command := range []string{"SET", "GET"} {
 			m := regexp.MustCompile(`"` + command + `","([0-9.]+)"`).FindStringSubmatch(out)

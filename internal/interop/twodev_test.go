@@ -110,11 +110,10 @@ func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, devi
 }
 
 // restart ends the stack in user space, and with it the link groups, and starts
-// another.
+// another, which has the enterprise ID that was added to the first.
 func restart(t *testing.T, kernel, user *side) {
 	t.Helper()
 	user.stop(t, user.stack)
 	groupsGone(t, kernel)
 	user.serve(t)
-	user.smcrun(t, "ueid", "add", eid)
 }
