@@ -61,8 +61,7 @@ func pair(p *netnstest.Pair, typ rdmaverbs.GIDType) verbstest.Open {
 	}
 }
 
-// TestVerbs runs the verbs suite on software RoCE that a loop drives, and
-// TestLoss thousands of work requests on a network that loses packets.
+// TestVerbs runs the verbs suite on software RoCE that a loop drives.
 func TestVerbs(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		p := netnstest.New(t, netnstest.Options{MTU: mtu})
@@ -72,6 +71,8 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// TestStress posts thousands of work requests of all kinds and sizes in both
+// directions at once.
 func TestStress(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
 	for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
