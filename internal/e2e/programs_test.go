@@ -103,6 +103,9 @@ http {
 func TestNginxCurl1GiB(t *testing.T) {
 	const size = 1 << 30
 	l := newLab(t, "nginx", "curl", "tshark")
+	// Version 1 of SMC, the one whose LLC messages tshark knows.
+	l.serve(l.A)
+	l.serve(l.B)
 	dir := t.TempDir()
 	nginx, digest := l.nginx(dir, size)
 	w := l.watch()
