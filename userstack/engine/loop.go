@@ -42,7 +42,8 @@ type Loop struct {
 	tasks    queue
 	last     queue
 	idle     queue
-	idleAt   time.Time // when the first task of idle was scheduled
+	idleAt   time.Time     // when the first task of idle was scheduled
+	idleMost time.Duration // the constant, but in tests
 	watches  map[uint64]*Watch
 	nextID   uint64
 	sleeping bool // the loop will not look at tasks before event is written
@@ -86,7 +87,7 @@ func New(spin time.Duration) (*Loop, error) {
 		unix.Close(ep)
 		return nil, fmt.Errorf("engine: eventfd: %w", err)
 	}
-	l := &Loop{epoll: ep, event: ev, spin: spin, one: 1, done: make(chan struct{}), watches: map[uint64]*Watch{}}
+	l := &Loop{epoll: ep, event: ev, spin: spin, idleMost: idleMost, one: 1, done: make(chan struct{}), watches: map[uint64]*Watch{}}
 	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 		unix.Close(ep)
 		unix.Close(ev)
@@ -217,7 +218,7 @@ func (l *Loop) run() {
 func (l *Loop) idleDue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.idle.in) > 0 && time.Since(l.idleAt) > idleMost
+	return len(l.idle.in) > 0 && time.Since(l.idleAt) > l.idleMost
 }
 
 // end frees the descriptors.
