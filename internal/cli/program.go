@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/info"
 	"smcr/internal/smctools"
 	"smcr/internal/smctools/face"
 	"smcr/internal/smctools/smcchk"
@@ -36,12 +35,7 @@ func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
 	args := env.TakeBackend(argv[1:])
 	root := NewRoot(copyOf(f))
 	if smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {
-		given := copyOf(f)
-		status := legacy(ctx, f, root, env.Backend, args, argv)
-		if len(args) > 0 && args[0] == "info" {
-			info.NoteDied(given)
-		}
-		return status
+		return legacy(ctx, f, root, env.Backend, args, argv)
 	}
 	return Main(ctx, f, argv[1:])
 }

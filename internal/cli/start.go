@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/info"
 	"smcr/internal/run"
 	"smcr/internal/smctools"
 	"smcr/internal/smctools/smcrd"
@@ -48,6 +49,11 @@ func legacy(ctx context.Context, f *cmdutil.Factory, root *cobra.Command, backen
 		return Main(ctx, f, argv[1:])
 	}
 	status := smctools.Run(ctx, copyOf(f), smctools.SMCR, argv)
+	if noun == "info" {
+		given := copyOf(f)
+		given.Backend = backend
+		info.NoteDied(given)
+	}
 	if status == 0 && noun == "ueid" && verb != "" && verb != "show" {
 		noteVolatile(ctx, f, backend)
 	}
