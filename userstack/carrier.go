@@ -92,14 +92,10 @@ func (c *Conn) kick() {
 }
 
 // events is called by the loop.
-func (k *carrier) events(events uint32) {
+func (k *carrier) events(readable, writable bool) {
 	k.mu.Lock()
-	if events&^uint32(unix.EPOLLOUT) != 0 {
-		k.in.ready = true
-	}
-	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		k.out.ready = true
-	}
+	k.in.ready = k.in.ready || readable
+	k.out.ready = k.out.ready || writable
 	k.mu.Unlock()
 	k.task.Schedule()
 }

@@ -27,7 +27,7 @@ type Socket struct {
 	refs     int       // calls that use fd
 	closed   bool
 	deadline time.Time // for reading; only ones in the past
-	hook     func(events uint32)
+	hook     func(readable, writable bool)
 }
 
 // NewSocket takes over fd, a non-blocking socket, unless it fails.
@@ -47,20 +47,23 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 // Loop returns the loop that watches the socket.
 func (s *Socket) Loop() *Loop { return s.loop }
 
-// Hook has f called in the loop with each event of the socket, as of
-// epoll_ctl(2), edge-triggered. Nil ends that; a call may be under way.
-func (s *Socket) Hook(f func(events uint32)) {
+// Hook has f called in the loop with each event of the socket: that it may be
+// readable, or may have room, now. A hang-up is both. Nil ends that; a call may
+// be under way.
+func (s *Socket) Hook(f func(readable, writable bool)) {
 	s.mu.Lock()
 	s.hook = f
 	s.mu.Unlock()
 }
 
 func (s *Socket) event(events uint32) {
+	readable := events&^uint32(unix.EPOLLOUT) != 0
+	writable := events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0
 	s.mu.Lock()
-	if events&^uint32(unix.EPOLLOUT) != 0 {
+	if readable {
 		s.in++
 	}
-	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+	if writable {
 		s.out++
 	}
 	hook := s.hook
@@ -69,7 +72,7 @@ func (s *Socket) event(events uint32) {
 	}
 	s.mu.Unlock()
 	if hook != nil {
-		hook(events)
+		hook(readable, writable)
 	}
 }
 
