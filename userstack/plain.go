@@ -210,7 +210,7 @@ func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) {
 	}
 	var d *DeclineError
 	if !errors.As(err, &d) || d.uncounted {
-		s.CountFallback(client, wire.Diagnosis(f.Reason))
+		s.countFallback(client, wire.Diagnosis(f.Reason))
 	}
 	s.plains.note(cookieOf(fd), plain{owner: o, fallback: f})
 }

@@ -105,8 +105,7 @@ func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, err
 		s.account(sideServer, nil, err)
 		return nil, err
 	}
-	s.CountFallback(false, ReasonPeerNoSMC)
-	return nil, &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+	return nil, s.noCLC()
 }
 
 // Decline is [Stack.Server] for an accepted connection that is to stay TCP for
@@ -114,8 +113,7 @@ func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, err
 // is a *DeclineError then; after another one the connection is of no use.
 func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) error {
 	if clc, silent := lookForCLC(ctx, tcp); !clc && ctx.Err() == nil && (!silent || s.option == nil) {
-		s.CountFallback(false, ReasonPeerNoSMC)
-		return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+		return s.noCLC()
 	}
 	_, err := s.rendezvous(ctx, tcp, sideServer, func(h *clc, ctx context.Context) (*Conn, error) {
 		m, err := h.read(ctx, clcTimeout)
@@ -135,8 +133,15 @@ func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) erro
 	return err
 }
 
-// CountFallback counts a connection that stays TCP.
-func (s programs) CountFallback(client bool, code wire.Diagnosis) {
+// noCLC counts an accepted connection whose peer sends something else than CLC
+// messages, and returns why it stays TCP.
+func (s *Stack) noCLC() error {
+	s.countFallback(false, ReasonPeerNoSMC)
+	return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+}
+
+// countFallback counts a connection that stays TCP.
+func (s *Stack) countFallback(client bool, code wire.Diagnosis) {
 	side := sideServer
 	if client {
 		side = sideClient

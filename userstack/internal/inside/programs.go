@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"smcr/guard"
-	"smcr/userstack/wire"
 )
 
 // Programs is what a stack does for programs that have sockets of their own.
@@ -44,8 +43,6 @@ type Programs[C any] interface {
 	// NoSMC is the error of a connection whose peer does not speak SMC, as far
 	// as PeerAnnounced can tell.
 	NoSMC() error
-	// CountFallback counts a connection that stays TCP.
-	CountFallback(client bool, code wire.Diagnosis)
 	// Busy reports what keeps the stack from ending when idle: connections,
 	// and rendezvous that hold link groups.
 	Busy() bool
