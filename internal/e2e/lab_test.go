@@ -94,22 +94,20 @@ func newLab(t testing.TB, tools ...string) *lab {
 }
 
 // stackLog logs, if the test failed, what a stack started on demand had to
-// say, and removes its log file: no other stack will use this name again.
+// say, and removes its log files: no other stack will use their names again.
 func (l *lab) stackLog(h *netnstest.Host) {
 	var st unix.Stat_t
 	if err := unix.Stat(h.Path(), &st); err != nil {
 		return
 	}
-	defer os.Remove(fmt.Sprintf("/run/smcr/serve-%d.died.log", st.Ino))
-	name := fmt.Sprintf("/run/smcr/serve-%d.log", st.Ino)
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return // none was started
+	logs, _ := filepath.Glob(fmt.Sprintf("/run/smcr/serve-%d-*.log", st.Ino))
+	for _, name := range logs {
+		b, err := os.ReadFile(name)
+		if err == nil && l.t.Failed() && len(b) > 0 {
+			l.t.Logf("%s: %s:\n%s", h.Name, name, b[max(0, len(b)-8000):])
+		}
+		_ = os.Remove(name)
 	}
-	if l.t.Failed() && len(b) > 0 {
-		l.t.Logf("%s: log of the stack:\n%s", h.Name, b[max(0, len(b)-8000):])
-	}
-	_ = os.Remove(name)
 }
 
 var summaryRE = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)

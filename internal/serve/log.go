@@ -18,11 +18,12 @@ import (
 )
 
 // logDir is where services that were started on demand log. The log of each
-// bears the inode number of its network namespace. It is removed when the
-// service ends in order and kept after a failure. When the next service of the
-// namespace starts, the log of one that had served moves aside, and stays until
-// another one dies; that of one that never came up is overwritten. Both go when
-// a service starts anywhere and the namespace is gone.
+// bears the inode number of its network namespace, which a later namespace may
+// get again, and its cookie, which none does. It is removed when the service
+// ends in order and kept after a failure. When the next service of the namespace
+// starts, the log of one that had served moves aside, and stays until another
+// one dies; that of one that never came up is overwritten. Both go when a
+// service starts anywhere and the namespace is gone.
 const logDir = "/run/smcr"
 
 // openLog opens the log of the service of this network namespace, or returns
@@ -113,22 +114,26 @@ func lastDied(dir string) (Died, bool) {
 // logName returns the path of the log of the calling thread's network
 // namespace.
 func logName(dir string) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+	ns, err := ownNamespace()
+	if err != nil {
 		return "", err
 	}
-	return filepath.Join(dir, fmt.Sprintf("serve-%d.log", st.Ino)), nil
+	return filepath.Join(dir, fmt.Sprintf("serve-%d-%d.log", ns.ino, ns.cookie)), nil
 }
 
 // logNamespace returns the network namespace that a log's name tells of.
-func logNamespace(name string) (ino uint64, ok bool) {
+func logNamespace(name string) (namespace, bool) {
 	digits, pre := strings.CutPrefix(name, "serve-")
 	digits, post := strings.CutSuffix(digits, diedSuffix)
 	if !post {
 		digits, post = strings.CutSuffix(digits, ".log")
 	}
-	ino, err := strconv.ParseUint(digits, 10, 64)
-	return ino, pre && post && err == nil
+	ino, cookie, both := strings.Cut(digits, "-")
+	var ns namespace
+	var err, err2 error
+	ns.ino, err = strconv.ParseUint(ino, 10, 64)
+	ns.cookie, err2 = strconv.ParseUint(cookie, 10, 64)
+	return ns, pre && post && both && err == nil && err2 == nil
 }
 
 // removeLog removes the log of this network namespace if f is it.
@@ -164,9 +169,15 @@ func removeStaleLogs(dir string) {
 	if err != nil {
 		return
 	}
+	own, err := ownNamespace()
+	if err != nil {
+		return
+	}
 	for _, e := range entries {
-		ino, ok := logNamespace(e.Name())
-		if !ok || alive[ino] || !e.Type().IsRegular() {
+		ns, ok := logNamespace(e.Name())
+		// One that had this namespace's number before is gone, too.
+		before := ns.ino == own.ino && ns.cookie != own.cookie
+		if !ok || alive[ns.ino] && !before || !e.Type().IsRegular() {
 			continue
 		}
 		removeUnlocked(filepath.Join(dir, e.Name()))

@@ -16,12 +16,13 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	for in, want := range map[string]uint64{
-		"serve-4026531840.log": 4026531840, "serve-4026531840.died.log": 4026531840, "serve-.died.log": 0, "serve-.log": 0, "serve-1.log.gz": 0, "serve-1": 0,
-		"1.log": 0, "serve--1.log": 0, "serve-99999999999999999999.log": 0, "serve-0x1.log": 0, "": 0,
+	for in, want := range map[string]namespace{
+		"serve-4026531840-7.log": {4026531840, 7}, "serve-4026531840-7.died.log": {4026531840, 7},
+		"serve-.died.log": {}, "serve-.log": {}, "serve-1.log": {}, "serve-1-.log": {}, "serve--1.log": {}, "serve-1-2-3.log": {},
+		"serve-1-2.log.gz": {}, "serve-1-2": {}, "1-2.log": {}, "serve-99999999999999999999-1.log": {}, "serve-0x1-1.log": {}, "": {},
 	} {
-		if got, ok := logNamespace(in); got != want && ok || ok != (want != 0) {
-			t.Errorf("log %q: %d, %v", in, got, ok)
+		if got, ok := logNamespace(in); got != want && ok || ok != (want != namespace{}) {
+			t.Errorf("log %q: %v, %v", in, got, ok)
 		}
 	}
 	for in, want := range map[string]uint64{
@@ -170,23 +171,28 @@ func TestRemoveStaleLogs(t *testing.T) {
 	if err := unix.Stat(pair.A.Path(), &st); err != nil {
 		t.Fatal(err)
 	}
-	mounted := fmt.Sprintf("serve-%d.log", st.Ino) // no process is in it
+	mounted := fmt.Sprintf("serve-%d-1.log", st.Ino) // no process is in it
 	dir := t.TempDir()
 	own, err := logName(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone, held := "serve-1.log", "serve-2.log" // no namespace's numbers
-	keep := []string{"notes.txt", "serve-3.log.old", held, mounted, filepath.Base(own)}
-	for _, name := range append(keep, gone) {
+	gone, held := "serve-1-1.log", "serve-2-1.log" // no namespace's numbers
+	ns, err := ownNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := fmt.Sprintf("serve-%d-%d.died.log", ns.ino, ns.cookie+1) // this one's number, when it was another's
+	keep := []string{"notes.txt", "serve-3-1.log.old", held, mounted, filepath.Base(own)}
+	for _, name := range append(keep, gone, before) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, "serve-4.log"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "serve-4-1.log"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	keep = append(keep, "serve-4.log")
+	keep = append(keep, "serve-4-1.log")
 	service, err := os.Open(filepath.Join(dir, held))
 	if err != nil {
 		t.Fatal(err)
@@ -215,10 +221,10 @@ func TestRemoveStaleLogs(t *testing.T) {
 	for _, name := range []string{held, mounted} {
 		if !eventually(func() bool {
 			removeStaleLogs(dir)
-			ino, _ := logNamespace(name)
+			ns, _ := logNamespace(name)
 			alive, err := namespaces()
 			// The kernel may have given the number to a new namespace.
-			return !exists(filepath.Join(dir, name)) || err == nil && alive[ino]
+			return !exists(filepath.Join(dir, name)) || err == nil && alive[ns.ino]
 		}) {
 			t.Errorf("%s is left", name)
 		}

@@ -33,20 +33,11 @@ type stateFile struct {
 // namespace, named by its cookie, which the kernel gives to one namespace only
 // between two starts of the machine.
 func newStateFile(dir string) (*stateFile, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	ns, err := ownNamespace()
 	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
+		return nil, err
 	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return nil, fmt.Errorf("cookie of the network namespace: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return nil, fmt.Errorf("network namespace: %w", err)
-	}
-	return &stateFile{filepath.Join(dir, fmt.Sprintf("state-%d.yaml", cookie)), st.Ino}, nil
+	return &stateFile{filepath.Join(dir, fmt.Sprintf("state-%d.yaml", ns.cookie)), ns.ino}, nil
 }
 
 // isState reports whether a name in the directory is that of a state.
