@@ -169,7 +169,7 @@ func (k *carrier) move() {
 	}
 	g.mu.Lock()
 	g.call(k.both)
-	g.unlock()
+	g.unlockLate(k.sock.Loop())
 	k.mu.Unlock()
 }
 

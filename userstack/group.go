@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -41,6 +42,7 @@ type group struct {
 	running             bool               // a goroutine carries out actions
 	acts                []linkgroup.Action // the executor's, reused
 	later               []func()           // releases, carried out after the actions queued before them
+	late                *engine.Task // carries out actions at the end of the loop's round
 	timer               *time.Timer
 	armed               time.Time // when timer fires; zero if it is stopped
 	links               []*link
@@ -151,6 +153,22 @@ func (g *group) unlock() {
 		if !g.pollWanted.Load() || !g.mu.TryLock() {
 			return
 		}
+	}
+}
+
+// unlockLate releases mu in a round of l, and leaves the actions to its later
+// part: those of all connections are carried out together then.
+func (g *group) unlockLate(l *engine.Loop) {
+	if g.late == nil {
+		g.late = l.LateTask(func() {
+			g.mu.Lock()
+			g.unlock()
+		})
+	}
+	g.late.Schedule()
+	g.mu.Unlock()
+	if g.pollWanted.Load() && g.mu.TryLock() {
+		g.unlock()
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// batchLen is the number of packets sent at once, at most.
+// batchLen is the number of packets sent at once, at most, besides an
+// acknowledgement.
 const batchLen = 128
 
 // batch is a train of outgoing packets of one queue pair. It owns their
@@ -16,13 +17,13 @@ const batchLen = 128
 // reused and never grow.
 type batch struct {
 	pkts []packet
-	hdrs [batchLen][header.MaxTransportLen]byte
+	hdrs [batchLen + 1][header.MaxTransportLen]byte
 	refs []*mr
 	most int // packets it takes
 }
 
 var batches = sync.Pool{New: func() any {
-	return &batch{pkts: make([]packet, 0, batchLen), refs: make([]*mr, 0, batchLen), most: batchLen}
+	return &batch{pkts: make([]packet, 0, batchLen+1), refs: make([]*mr, 0, batchLen), most: batchLen}
 }}
 
 func (b *batch) full() bool { return len(b.pkts) >= b.most }

@@ -113,8 +113,8 @@ func (e *endpoint) flush() {
 	}
 }
 
-// fill adds to b the packets that may be sent now, the responder's first:
-// the peer waits for them. It returns without filling b entirely only if
+// fill adds to b the packets that may be sent now, what the responder was asked
+// for first: the peer waits for it. It returns without filling b entirely only if
 // there is no more to send. After a fill that added packets, the owner sends
 // them and calls sent.
 func (e *endpoint) fill(now instant, b *batch) {
@@ -123,6 +123,7 @@ func (e *endpoint) fill(now instant, b *batch) {
 	if e.state == rdmaverbs.QPSRTS {
 		e.req.fill(e, now, b)
 	}
+	e.rsp.fillAck(e, b)
 	e.sending = len(b.pkts) > 0
 }
 

@@ -334,14 +334,16 @@ func (r *responder) fill(e *endpoint, b *batch) {
 			return
 		}
 	}
-	if b.full() {
-		return
-	}
-	switch {
-	case r.nak != 0:
+	if r.nak != 0 && !b.full() {
 		r.emitAck(e, b, r.nak, r.nakPSN)
 		r.told, r.nak, r.ackDue = r.nakPSN, 0, false
-	case r.ackDue:
+	}
+}
+
+// fillAck adds the acknowledgement that is due. It comes after requests: it may
+// be the short end of a train then. b has always room for it.
+func (r *responder) fillAck(e *endpoint, b *batch) {
+	if r.ackDue && r.jobN == 0 && r.nak == 0 {
 		r.emitAck(e, b, header.ACKNoCredits, r.expect.add(-1))
 		r.told, r.ackDue = r.expect, false
 	}

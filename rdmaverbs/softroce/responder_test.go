@@ -263,3 +263,22 @@ func TestResponderRead(t *testing.T) {
 	c.gets(read(3, 0, 0), read(4, 5, 1), read(5, 0, 1), read(6, 0, 1))
 	c.wantSent(resp(header.ReadRespOnly, 5), resp(header.ReadRespOnly, 6))
 }
+
+// TestAcknowledgementLast: the acknowledgement that is due comes after requests,
+// in the same batch, also where these fill it.
+func TestAcknowledgementLast(t *testing.T) {
+	c := newCore(t)
+	c.e.toRTS(&rdmaverbs.PathInfo{SQPSN: coreSQPSN, MaxRdAtom: coreReads}, windowLimit{packets: 2 * batchLen, bytes: 1 << 20})
+	const n = batchLen + 1 // packets
+	c.gets(c.write(header.WriteOnly, coreRQPSN, 0, 3, []byte("abc")))
+	c.post(rdmaverbs.OpWrite, n*coreMTU)
+	got := c.sends()
+	if len(got) != n+1 {
+		t.Fatalf("%d packets sent, want %d", len(got), n+1)
+	}
+	for i := range got {
+		if ack := got[i].op == header.Acknowledge; ack != (i == batchLen) {
+			t.Errorf("packet %d is a %v", i, got[i].op)
+		}
+	}
+}

@@ -21,8 +21,8 @@ import (
 func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
 
 // ioBatch is how many packets go to the handler, or to a system call, at
-// once.
-const ioBatch = 128
+// once: a batch and its acknowledgement.
+const ioBatch = batchLen + 1
 
 // netWire is the wire of one netdev: RoCE version 1 by a packet socket, and
 // version 2 by UDP sockets.

@@ -4,11 +4,13 @@
 // stack's devices and of its programs are served by it, each round in the same
 // order, without a goroutine to wake in between.
 //
-// A round has three parts:
+// A round has four parts:
 //
 //  1. what epoll reports: devices are read, and the protocol handles what came;
 //  2. tasks ([Loop.Task]): programs are written to and read from;
-//  3. last tasks ([Loop.LastTask]): devices send what the first two parts made
+//  3. late tasks ([Loop.LateTask]): what the programs of all connections wrote
+//     is posted to the devices in one go;
+//  4. last tasks ([Loop.LastTask]): devices send what the parts before made
 //     ready, acknowledgements and data together.
 //
 // The loop sleeps in epoll when a round had nothing to do. After activity it

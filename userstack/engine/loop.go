@@ -40,6 +40,7 @@ type Loop struct {
 
 	mu       sync.Mutex
 	tasks    queue
+	late     queue
 	last     queue
 	idle     queue
 	idleAt   time.Time     // when the first task of idle was scheduled
@@ -119,7 +120,10 @@ func (l *Loop) Task(f func()) *Task { return &Task{l: l, q: &l.tasks, f: f} }
 // about to sleep, or has been busy for idleMost since Schedule.
 func (l *Loop) IdleTask(f func()) *Task { return &Task{l: l, q: &l.idle, f: f} }
 
-// LastTask makes a task of f for the third part of a round.
+// LateTask makes a task of f for the third part of a round.
+func (l *Loop) LateTask(f func()) *Task { return &Task{l: l, q: &l.late, f: f} }
+
+// LastTask makes a task of f for the fourth part of a round.
 func (l *Loop) LastTask(f func()) *Task { return &Task{l: l, q: &l.last, f: f} }
 
 // Schedule has the task run once, in the present round or the next. It does
@@ -207,6 +211,7 @@ func (l *Loop) run() {
 			l.dispatch(&l.events[i])
 		}
 		l.runTasks(&l.tasks)
+		l.runTasks(&l.late)
 		l.runTasks(&l.last)
 		if l.idleDue() {
 			l.runTasks(&l.idle)
@@ -235,7 +240,7 @@ func (l *Loop) end() {
 func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 	for {
 		l.mu.Lock()
-		waiting := len(l.tasks.in)+len(l.last.in) > 0
+		waiting := l.scheduled()
 		closed := l.closed
 		l.mu.Unlock()
 		if closed {
@@ -257,7 +262,7 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 		}
 		l.runTasks(&l.idle)
 		l.mu.Lock()
-		if l.closed || len(l.tasks.in)+len(l.last.in) > 0 {
+		if l.closed || l.scheduled() {
 			l.mu.Unlock()
 			continue
 		}
@@ -271,6 +276,9 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 		return max(n, 0), true
 	}
 }
+
+// scheduled reports whether a round has work without any event. mu is held.
+func (l *Loop) scheduled() bool { return len(l.tasks.in)+len(l.late.in)+len(l.last.in) > 0 }
 
 // poll asks for events without waiting. It is no entry into the scheduler.
 func (l *Loop) poll() int {

@@ -79,6 +79,8 @@ type Action struct {
 	// Token is to be handed to [Group.Sent]; zero means unsignaled.
 	Token uint64
 	Err   error
+
+	plain bool // a CDC message that may come after writes of other messages
 }
 
 // Message returns the message of an [ActSend].

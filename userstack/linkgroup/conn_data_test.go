@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -330,5 +331,53 @@ func TestFair(t *testing.T) {
 	r.do("ok")
 	if got, want := posted(), []uint32{106, 107, 108, 109, 100, 101}; !slices.Equal(got, want) {
 		t.Errorf("second round %v, want %v", got, want)
+	}
+}
+
+// TestWritesBeforeMessages: when several connections send at once, all writes
+// come before the messages that announce them, and the messages stay in order. A
+// failover validation keeps its place.
+func TestWritesBeforeMessages(t *testing.T) {
+	s, srv, _ := pair(t, 1, 1, 1, nil)
+	var second *app
+	s.connect(0, 16<<10, func(srv, cli *app) {
+		srv.manual, cli.manual = true, true
+		second = srv
+	})
+	s.settle()
+	if second == nil || !second.open {
+		t.Fatal("no second connection")
+	}
+	g := srv.h.g
+	g.TakeActions(nil)
+	for n, c := range []*Conn{srv.c, second.c} {
+		c.Produced(s.now, 10+n)
+	}
+	name := map[*Conn]string{srv.c: "1", second.c: "2"}
+	told := func() string {
+		var b strings.Builder
+		for _, a := range g.TakeActions(nil) {
+			switch {
+			case a.Kind == ActWrite:
+				fmt.Fprintf(&b, "write%s(%d) ", name[a.Conn], a.Len)
+			case a.Kind == ActSend:
+				m, err := wire.ParseCDC(a.Msg[:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&b, "cdc%s(%d,%v) ", name[a.Conn], m.Prod.Count, m.Flags&wire.ProdFailoverVerify != 0)
+			}
+		}
+		return b.String()
+	}
+	if got, want := told(), "write1(10) write2(11) cdc1(10,false) cdc2(11,false) "; got != want {
+		t.Errorf("actions %q, want %q", got, want)
+	}
+	srv.c.inflight, second.c.inflight = 0, 0
+	srv.c.verify = true
+	second.c.Produced(s.now, 12)
+	srv.c.Produced(s.now, 13)
+	if got, want := told(), "write2(12) cdc2(23,false) cdc1(0,true) "; got != want {
+		t.Errorf("with a validation: actions %q, want %q", got, want)
 	}
 }

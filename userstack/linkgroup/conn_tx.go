@@ -190,7 +190,7 @@ func (c *Conn) postVerify() bool {
 
 func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) {
 	a := c.g.newAction()
-	*a = Action{Kind: ActSend, Link: l, Conn: c, Token: token}
+	*a = Action{Kind: ActSend, Link: l, Conn: c, Token: token, plain: m.Flags&wire.ProdFailoverVerify == 0}
 	if _, err := m.AppendBinary(a.Msg[:0]); err != nil {
 		panic("linkgroup: cannot encode a CDC message: " + err.Error())
 	}

@@ -114,6 +114,7 @@ type Group struct {
 	layout   wire.LLCLayout // of our messages; version 2: as the peer's are
 
 	actions []Action
+	cdcs    []Action // used by TakeActions
 	timers  [numTimers]time.Time
 	links   []*Link
 	devices []Device
@@ -313,8 +314,26 @@ func (g *Group) leastUsed(ok func(*Link) bool) *Link {
 
 // TakeActions empties the queue of actions into buf, whose contents are
 // overwritten, and returns it.
+//
+// The writes of several connections come before the CDC messages that announce
+// them. A message may be announced later than it was written, and packets of one
+// kind are often of one length, which devices and IP stacks carry many at once.
 func (g *Group) TakeActions(buf []Action) []Action {
-	buf = append(buf[:0], g.actions...)
+	buf = buf[:0]
+	g.cdcs = g.cdcs[:0]
+	for i := range g.actions {
+		switch a := &g.actions[i]; {
+		case a.plain:
+			g.cdcs = append(g.cdcs, *a)
+		case a.Kind == ActWrite || a.Kind == ActWakeRead || a.Kind == ActWakeWrite:
+			buf = append(buf, *a)
+		default: // what was to be said before matters to it
+			buf = append(append(buf, g.cdcs...), *a)
+			g.cdcs = g.cdcs[:0]
+		}
+	}
+	buf = append(buf, g.cdcs...)
+	clear(g.cdcs)
 	clear(g.actions)
 	g.actions = g.actions[:0]
 	return buf
