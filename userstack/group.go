@@ -42,7 +42,7 @@ type group struct {
 	running             bool               // a goroutine carries out actions
 	acts                []linkgroup.Action // the executor's, reused
 	later               []func()           // releases, carried out after the actions queued before them
-	late                *engine.Task // carries out actions at the end of the loop's round
+	late                *engine.Task       // carries out actions at the end of the loop's round
 	timer               *time.Timer
 	armed               time.Time // when timer fires; zero if it is stopped
 	links               []*link
