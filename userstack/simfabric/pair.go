@@ -154,8 +154,7 @@ func (e *loopEnd) events() (events uint32) {
 	return events
 }
 
-// some is n, or sometimes less: a signal, or memory that is short, ends a system
-// call early.
+// some is n, or sometimes less.
 func (e *loopEnd) some(n int) int {
 	if n > 1 && e.rng.IntN(4) == 0 {
 		return 1 + e.rng.IntN(n)
@@ -170,7 +169,10 @@ func (e *loopEnd) Recv(b []byte) (n int, errno syscall.Errno) {
 	if len(e.up.buf) > 0 {
 		b = b[:e.some(min(len(b), len(e.up.buf)))]
 	}
-	n, errno = e.up.read(b)
+	if n, errno = e.up.read(b); len(e.up.buf) > 0 {
+		// The rest comes a moment later, and tells of itself.
+		e.watch.raise()
+	}
 	e.told = e.told || n > 0
 	return n, errno
 }
@@ -219,7 +221,7 @@ func (e *loopEnd) Close() error {
 // are those of the system calls, and io.EOF.
 type Program struct{ p *socketpair }
 
-// WriteUrgent is what the loop's end does with MSG_OOB: it writes b, of which the
+// SendUrgent is send with MSG_OOB at the loop's end: it writes b, of which the
 // last byte is urgent, as far as there is room.
 func (p *Program) SendUrgent(b []byte) (n int, errno syscall.Errno) {
 	return (*loopEnd)(p.p).send(b, nil, true)
@@ -230,6 +232,21 @@ func (p *Program) HungUp() bool {
 	p.p.w.mu.Lock()
 	defer p.p.w.mu.Unlock()
 	return p.p.down.closed || p.p.up.fin && p.p.down.fin
+}
+
+// Peek is recv with MSG_PEEK at the loop's end.
+func (p *Program) Peek() (n int, errno syscall.Errno) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	switch u := &p.p.up; {
+	case len(u.buf) > 0:
+		return len(u.buf), 0
+	case u.err != 0:
+		return 0, u.err
+	case u.fin:
+		return 0, 0
+	}
+	return 0, syscall.EAGAIN
 }
 
 // Break leaves a byte in the pair that the loop's end must not read, so that
