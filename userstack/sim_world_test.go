@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -59,6 +57,7 @@ type simulation struct {
 	failure string
 	done    chan struct{}
 	ending  bool
+	steps   int
 	settled int // tries of the connection at the end
 	real    time.Duration
 	late    bool
@@ -461,43 +460,6 @@ func (s *simulation) maybeEnd() {
 		}
 		s.launchBetween(honest[0], honest[1], false, true)
 	})
-}
-
-// step comes after each event of the world.
-func (s *simulation) step() {
-	synctest.Wait()
-	if s.ending {
-		return
-	}
-	s.onTime()
-	s.check()
-	s.reboots()
-	for _, f := range s.hits {
-		f()
-	}
-	s.hits = s.hits[:0]
-	for _, p := range s.pairs {
-		for _, e := range p.ends {
-			if e.wanted() {
-				e.wake()
-			}
-		}
-	}
-}
-
-// onTime takes note if a step took longer than the Go scheduler lets a goroutine
-// run undisturbed, which is 10 ms.
-func (s *simulation) onTime() {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		s.fail("%v", err)
-		return
-	}
-	now := time.Duration(ts.Nano())
-	if s.real > 0 && now-s.real > 8*time.Millisecond {
-		s.late = true
-	}
-	s.real = now
 }
 
 // dump writes the trace for people to read.

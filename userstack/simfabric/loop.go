@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -65,12 +66,14 @@ type source struct {
 	w      *World
 	rng    *rand.Rand
 	wake   chan struct{} // ends a sleep
+	woken  atomic.Bool   // Wake was called
 	resume chan struct{} // ends a stall
 	now    []*watch      // the events of this round
 	self   []byte        // the loop's goroutine
 
 	// Guarded by w.mu.
-	ready []*watch // what the loop has not taken
+	ready  []*watch // what the loop has not taken
+	yields uint64   // counts beginnings and ends of Yield
 }
 
 // watch is something that a loop is told of, once for any number of events.
@@ -85,7 +88,7 @@ func (w *watch) raise() {
 	if !w.queued {
 		w.queued = true
 		w.src.ready = append(w.src.ready, w)
-		w.src.Wake()
+		kick(w.src.wake)
 	}
 }
 
@@ -131,8 +134,12 @@ func (s *source) take() int {
 // Sleep implements rounds.Source.
 func (s *source) Sleep() int {
 	s.stall()
-	<-s.wake
-	return s.take()
+	for {
+		if n := s.take(); s.woken.Swap(false) || n > 0 {
+			return n
+		}
+		<-s.wake
+	}
 }
 
 // yieldMost is how long a Yield takes at most.
@@ -141,9 +148,21 @@ const yieldMost = 20 * time.Microsecond
 // Yield implements rounds.Source. Time passes only while all sleep, so it has to
 // sleep.
 func (s *source) Yield() {
-	if s.later(yieldMost, s.wake) {
+	s.w.mu.Lock()
+	s.yields++
+	now := s.yields
+	s.w.mu.Unlock()
+	over := func() {
+		if s.yields == now {
+			kick(s.wake)
+		}
+	}
+	if s.later(yieldMost, over) {
 		<-s.wake
 	}
+	s.w.mu.Lock()
+	s.yields++
+	s.w.mu.Unlock()
 }
 
 // Handle implements rounds.Source.
@@ -153,7 +172,10 @@ func (s *source) Handle(i int) {
 }
 
 // Wake implements rounds.Source.
-func (s *source) Wake() { kick(s.wake) }
+func (s *source) Wake() {
+	s.woken.Store(true)
+	kick(s.wake)
+}
 
 func kick(ch chan struct{}) {
 	select {
@@ -171,25 +193,27 @@ const stallEvery = 6
 
 // stall holds the thread up now and then.
 func (s *source) stall() {
-	if s.w.cfg.Stall > 0 && s.rng.IntN(stallEvery) == 0 && s.later(s.w.cfg.Stall, s.resume) {
+	if s.w.cfg.Stall > 0 && s.rng.IntN(stallEvery) == 0 && s.later(s.w.cfg.Stall, func() { kick(s.resume) }) {
 		<-s.resume
 	}
 }
 
-// later kicks ch within most. It is false if the world has ended.
-func (s *source) later(most time.Duration, ch chan struct{}) bool {
+// later calls f within most, with World.mu held. It is false if the world has
+// ended.
+func (s *source) later(most time.Duration, f func()) bool {
 	d := time.Duration(1 + s.rng.Int64N(int64(most)))
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if s.w.closed {
 		return false
 	}
-	s.w.at(time.Now().Add(d), func(time.Time) { kick(ch) })
+	s.w.at(time.Now().Add(d), func(time.Time) { f() })
 	return true
 }
 
 // release lets a loop end after the world. World.mu is held.
 func (s *source) release() {
+	s.woken.Store(true)
 	kick(s.resume)
 	kick(s.wake)
 }
