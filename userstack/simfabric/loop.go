@@ -3,9 +3,9 @@
 package simfabric
 
 import (
-	"bytes"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +69,7 @@ type source struct {
 	woken  atomic.Bool   // Wake was called
 	resume chan struct{} // ends a stall
 	now    []*watch      // the events of this round
-	self   []byte        // the loop's goroutine
+	self   atomic.Value  // the loop's goroutine
 
 	// Guarded by w.mu.
 	ready  []*watch // what the loop has not taken
@@ -94,7 +94,7 @@ func (w *watch) raise() {
 
 // Enter implements rounds.Source.
 func (s *source) Enter() (leave func()) {
-	s.self = goroutine()
+	s.self.Store(goroutine())
 	s.count(1)
 	return func() { s.count(-1) }
 }
@@ -106,12 +106,12 @@ func (s *source) count(n int) {
 }
 
 // Here implements rounds.Source.
-func (s *source) Here() bool { return bytes.Equal(s.self, goroutine()) }
+func (s *source) Here() bool { return s.self.Load() == any(goroutine()) }
 
 // goroutine names the one that calls.
-func goroutine() []byte {
+func goroutine() string {
 	var b [40]byte
-	id, _, _ := bytes.Cut(b[:runtime.Stack(b[:], false)], []byte(" ["))
+	id, _, _ := strings.Cut(string(b[:runtime.Stack(b[:], false)]), " [")
 	return id
 }
 
