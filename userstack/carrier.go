@@ -7,7 +7,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -33,11 +32,8 @@ type carrier struct {
 	c    *Conn
 	sock *engine.Socket
 	task *engine.Task
-	both func() // moveBoth, kept so that calling it allocates nothing
-	fd   int    // valid while a goroutine waits
-
-	msg unix.Msghdr // used by the loop
-	iov [2]unix.Iovec
+	both func()         // moveBoth, kept so that calling it allocates nothing
+	msg  engine.Message // used by the loop
 
 	mu  sync.Mutex // guards what follows; taken before the group's
 	in  carried
@@ -130,9 +126,8 @@ func (c *Conn) carrierOf(end any) *carrier {
 
 // wait has the loop move bytes in direction d until it hands d back.
 func (k *carrier) wait(d *carried) (n int64, err error) {
-	cerr := k.sock.Control(func(fd uintptr) {
+	cerr := k.sock.Control(func(uintptr) {
 		k.mu.Lock()
-		k.fd = int(fd)
 		d.active, d.n, d.err = true, 0, nil
 		if k.c.carrier.Load() == k {
 			k.task.Schedule()
@@ -195,7 +190,7 @@ func (k *carrier) moveOut() {
 		if len(a) == 0 || !d.ready {
 			return
 		}
-		n, errno := k.send(a, b)
+		n, errno := k.sock.Send(&k.msg, a, b)
 		if n > 0 {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)
@@ -241,17 +236,15 @@ func (k *carrier) moveIn() {
 			c.s.stats.Buffer(stats.TX, stats.Full)
 			return // ActWakeWrite comes
 		}
-		switch revents := pollNow(k.fd, unix.POLLIN|unix.POLLPRI); {
-		case revents == 0:
+		switch readable, mark := k.sock.Pending(); {
+		case !readable:
 			d.ready = false
 			return
-		case revents&unix.POLLPRI != 0:
-			if at, err := unix.IoctlGetInt(k.fd, unix.SIOCATMARK); err == nil && at != 0 {
-				k.handBack(d)
-				return
-			}
+		case mark:
+			k.handBack(d)
+			return
 		}
-		n, errno := recv(k.fd, a)
+		n, errno := k.sock.Recv(a)
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
@@ -270,48 +263,4 @@ func (k *carrier) moveIn() {
 			a = a[n:]
 		}
 	}
-}
-
-// pollNow returns the events of fd.
-func pollNow(fd int, events int16) int16 {
-	p := unix.PollFd{Fd: int32(fd), Events: events}
-	var zero unix.Timespec
-	for {
-		_, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&zero)), 0, 0, 0)
-		if errno == unix.EINTR {
-			continue
-		}
-		return p.Revents
-	}
-}
-
-// recv and send never wait, whatever the socket's own flags say: a launcher has
-// copies of the descriptor and may change these.
-func recv(fd int, b []byte) (n int, errno syscall.Errno) {
-	r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), 0
-}
-
-func (k *carrier) send(a, b []byte) (n int, errno syscall.Errno) {
-	count := 1
-	k.iov[0].Base = unsafe.SliceData(a)
-	k.iov[0].SetLen(len(a))
-	if len(b) > 0 {
-		count = 2
-		k.iov[1].Base = unsafe.SliceData(b)
-		k.iov[1].SetLen(len(b))
-	}
-	k.msg.Iov = &k.iov[0]
-	k.msg.SetIovlen(count)
-	r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(k.fd), uintptr(unsafe.Pointer(&k.msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-	// Nothing is to point to the buffers, which are mapped memory, once they
-	// may be unmapped.
-	k.iov = [2]unix.Iovec{}
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), 0
 }

@@ -34,6 +34,8 @@ type simEnd struct {
 	cancel context.CancelFunc // of the rendezvous
 	done   atomic.Bool        // the rendezvous is over
 	c      *Conn
+	io     simIO     // valid with c
+	relay  *simRelay // io, where the engine carries the bytes
 	err    error
 
 	// Habits.
@@ -116,6 +118,12 @@ func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, TCPConn
 	if e.err != nil {
 		e.c = nil
 		e.tcp.Close() // a real program would go on with TCP
+		if e.relay != nil {
+			_ = e.relay.sock.Close()
+		}
+	} else if e.io = (simDirect{e.c}); e.relay != nil {
+		e.io, e.inline = e.relay, true
+		e.relay.start(e.c)
 	}
 	e.done.Store(true)
 }
@@ -129,19 +137,8 @@ func (e *simEnd) wanted() bool {
 		return true
 	}
 	want := e.wrote+e.read == 0 && !e.wdone && !e.eof && !e.closed // the first time
-	for _, ch := range []chan struct{}{e.c.rwake, e.c.wwake} {
-		select {
-		case <-ch:
-			want = true
-		default:
-		}
-	}
-	select {
-	case <-e.c.done:
-		want = true
-	default:
-	}
-	return want
+	want = e.io.Woken() || want
+	return want || e.io.Over()
 }
 
 // act is one turn of the program.
@@ -155,12 +152,10 @@ func (e *simEnd) act() {
 		e.finish(e.err)
 		return
 	}
-	select {
-	case <-e.c.done:
+	if e.io.Over() {
 		e.drain()
 		e.finish(e.c.Err())
 		return
-	default:
 	}
 	if e.closed {
 		return
@@ -176,7 +171,7 @@ func (e *simEnd) act() {
 			return
 		}
 		s.trace.notef("%s program %d aborts", e.name(), e.p.id)
-		e.c.Abort()
+		e.io.Abort()
 		return
 	}
 	if !e.inline {
@@ -200,7 +195,7 @@ func (e *simEnd) close() {
 	if !e.closed {
 		e.p.s.trace.notef("%s program %d closes: wrote %d, read %d", e.name(), e.p.id, e.wrote, e.read)
 		e.closed = true
-		e.c.Close()
+		e.io.Close()
 	}
 }
 
@@ -218,26 +213,11 @@ func (e *simEnd) wake() {
 	s.w.After(d, e.act)
 }
 
-// readable and writable ask without blocking.
-func (e *simEnd) readable() (n int, err error) {
-	e.c.g.mu.Lock()
-	a, b, err := e.c.readable()
-	e.c.g.unlock()
-	return len(a) + len(b), err
-}
-
-func (e *simEnd) writable() (n int, err error) {
-	e.c.g.mu.Lock()
-	a, b, err := e.c.writable()
-	e.c.g.unlock()
-	return len(a) + len(b), err
-}
-
 func (e *simEnd) readSome() bool {
 	if e.eof || e.rerr != nil {
 		return false
 	}
-	n, err := e.readable()
+	n, err := e.io.Readable()
 	if err == io.EOF {
 		e.sawEnd()
 		return true
@@ -250,7 +230,7 @@ func (e *simEnd) readSome() bool {
 		return false
 	}
 	buf := e.p.s.buf[:min(n, 1+e.p.s.rng.IntN(e.chunk))]
-	m, err := e.c.Read(buf)
+	m, err := e.io.Read(buf)
 	if err != nil || m != len(buf) {
 		e.p.s.fail("%s connection %d: read %d of %d bytes that are there: %v", e.name(), e.p.id, m, len(buf), err)
 		return false
@@ -290,12 +270,12 @@ func (e *simEnd) writeSome() bool {
 		if e.closeEarly {
 			e.rough = true
 			e.close()
-		} else if err := e.c.CloseWrite(); err != nil {
+		} else if err := e.io.CloseWrite(); err != nil {
 			e.p.s.fail("%s connection %d: CloseWrite: %v", e.name(), e.p.id, err)
 		}
 		return true
 	}
-	n, err := e.writable()
+	n, err := e.io.Writable()
 	if err != nil {
 		e.werr, e.wdone = err, true
 		return true
@@ -309,9 +289,9 @@ func (e *simEnd) writeSome() bool {
 	}
 	// Counted before: the peer may have them before Write returns.
 	e.wrote += int64(len(buf))
-	write := e.c.Write
+	write := e.io.Write
 	if e.urgent && e.other.inline && e.p.s.rng.IntN(6) == 0 {
-		write = e.c.WriteUrgent // the last byte
+		write = e.io.WriteUrgent // the last byte
 	}
 	if m, err := write(buf); err != nil || m != len(buf) {
 		e.p.s.fail("%s connection %d: wrote %d of %d bytes for which there was room: %v", e.name(), e.p.id, m, len(buf), err)
@@ -321,10 +301,16 @@ func (e *simEnd) writeSome() bool {
 
 // drain looks once more after the end: how it was has to fit what came.
 func (e *simEnd) drain() {
-	if e.rerr == nil && !e.eof && !e.closed {
-		if _, err := e.readable(); err == io.EOF {
-			e.sawEnd()
-		}
+	if e.rerr != nil || e.eof || e.closed {
+		return
+	}
+	n, err := e.io.Readable()
+	for ; n > 0 && e.relay != nil; n, err = e.io.Readable() { // a socketpair keeps it
+		m, _ := e.io.Read(e.p.s.buf[:min(n, len(e.p.s.buf))])
+		e.check(e.p.s.buf[:m])
+	}
+	if err == io.EOF {
+		e.sawEnd()
 	}
 }
 
@@ -339,7 +325,7 @@ func (e *simEnd) finish(err error) {
 	}
 	if e.c != nil && !e.closed {
 		e.closed = true
-		e.c.Close()
+		e.io.Close()
 	}
 	if e.other.over {
 		s.pairOver(e.p)

@@ -3,7 +3,10 @@
 package userstack
 
 import (
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smcr/userstack/simfabric"
 )
@@ -27,6 +30,49 @@ func (s *simulation) observe(e *simfabric.Event) {
 		// An honest host writes only where it may. While links end, keys go
 		// before the news of it arrives, so this alone is no failure.
 	}
+}
+
+// maxSimSteps is far more steps than any seed takes that comes to an end.
+const maxSimSteps = 1 << 20
+
+// step comes after each event of the world.
+func (s *simulation) step() {
+	synctest.Wait()
+	if s.ending {
+		return
+	}
+	s.onTime()
+	if s.steps++; s.steps > maxSimSteps {
+		s.fail("the hosts do not come to rest: %d steps", s.steps)
+	}
+	s.check()
+	s.reboots()
+	for _, f := range s.hits {
+		f()
+	}
+	s.hits = s.hits[:0]
+	for _, p := range s.pairs {
+		for _, e := range p.ends {
+			if e.wanted() {
+				e.wake()
+			}
+		}
+	}
+}
+
+// onTime takes note if a step took longer than the Go scheduler lets a goroutine
+// run undisturbed, which is 10 ms.
+func (s *simulation) onTime() {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		s.fail("%v", err)
+		return
+	}
+	now := time.Duration(ts.Nano())
+	if s.real > 0 && now-s.real > 8*time.Millisecond {
+		s.late = true
+	}
+	s.real = now
 }
 
 // check verifies all invariants. All goroutines are blocked.

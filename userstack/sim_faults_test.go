@@ -130,14 +130,14 @@ func (s *simulation) reboot(h *simHost, outage time.Duration) {
 		return
 	}
 	s.trace.notef("%s reboots", h.name)
-	old := h.stack
+	old, loop := h.stack, h.loop
 	h.down, h.stack = true, nil
 	h.old = append(h.old, old)
 	h.h.Vanish(true)
 	s.planned++
 	gone := make(chan error, 1)
 	h.gone, h.away = gone, outage
-	s.w.After(s.cancel(h), func() { go func() { gone <- old.Close() }() })
+	s.w.After(s.cancel(h), func() { go func() { gone <- closeStack(old, loop) }() })
 }
 
 // reboots lets hosts whose old stack has ended come back.

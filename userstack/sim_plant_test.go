@@ -59,6 +59,15 @@ var plantedBugs = []plantedBug{
 	{name: "a closed connection waits for ever", file: "linkgroup/conn_close.go", old: "	c.closeAt = at\n", new: ""},
 	{name: "a reset is not answered", file: "linkgroup/conn_close.go", old: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))\n	c.transmit()\n", new: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.aborting = false\n"},
 	{name: "a connection is counted on its old link", file: "linkgroup/conn_tx.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
+	// The engine, and what it carries.
+	{name: "a task that is scheduled while it runs is lost", file: "engine/loop.go", old: "	for _, t := range q.out {\n		t.queued = false\n	}\n	l.mu.Unlock()\n	for i, t := range q.out {\n		t.f()\n", new: "	l.mu.Unlock()\n	for i, t := range q.out {\n		t.f()\n		l.mu.Lock()\n		t.queued = false\n		l.mu.Unlock()\n"},
+	{name: "a task that is scheduled between a round and the sleep is lost", file: "engine/loop.go", old: "if l.closed || len(l.tasks.in)+len(l.last.in)+len(l.idle.in) > 0 {", new: "if l.closed {"},
+	{name: "an edge that a goroutine waits for is lost for the engine", file: "engine/socket.go", old: "		s.changed.Broadcast()\n	}\n	s.mu.Unlock()\n	if hook", new: "		s.changed.Broadcast()\n		hook = nil\n	}\n	s.mu.Unlock()\n	if hook"},
+	{name: "a partial write counts as a whole one", file: "carrier.go", old: "c.core.Consumed(time.Now(), n)", new: "c.core.Consumed(time.Now(), len(a)+len(b))"},
+	{name: "more is sent than was read", file: "carrier.go", old: "			total += n\n", new: "			total += len(a)\n"},
+	{name: "the end of what a program writes is not handed back", file: "carrier.go", old: "			d.err = io.EOF\n			k.handBack(d)\n", new: "			d.ready = false\n", quick: true},
+	{name: "the end of a connection does not reach the engine", file: "conn.go", old: "		defer c.kick()\n", new: ""},
+	{name: "room in the send buffer does not reach the engine", file: "group_work.go", old: "			wake(c.wwake)\n			c.kick()\n", new: "			wake(c.wwake)\n"},
 }
 
 // plantedSeeds is how many seeds may go by before a bug is caught.

@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -59,6 +57,7 @@ type simulation struct {
 	failure string
 	done    chan struct{}
 	ending  bool
+	steps   int
 	settled int // tries of the connection at the end
 	real    time.Duration
 	late    bool
@@ -67,6 +66,7 @@ type simulation struct {
 	armed   []simTrigger
 	hits    []func()
 	hitAt   simfabric.Place // where the last message came that was waited for
+	engines simEngines
 	liar    *simHost
 	hold    bool // adapters may lose what they acknowledged
 	stopped *simHost
@@ -75,18 +75,20 @@ type simulation struct {
 
 // simHost is a host with its stack.
 type simHost struct {
-	s     *simulation
-	i     int
-	name  string
-	h     *simfabric.Host
-	conf  Config
-	eid   string
-	devs  int
-	stack *Stack
-	down  bool          // rebooting
-	gone  chan error    // the end of the old stack
-	away  time.Duration // how long the host then stays away
-	old   []*Stack
+	s      *simulation
+	i      int
+	name   string
+	h      *simfabric.Host
+	conf   Config
+	eid    string
+	devs   int
+	stack  *Stack
+	engine bool            // it has loops
+	loop   *simfabric.Loop // of stack, or nil
+	down   bool            // rebooting
+	gone   chan error      // the end of the old stack
+	away   time.Duration   // how long the host then stays away
+	old    []*Stack
 }
 
 // simWrite is a write to be checked after the event.
@@ -146,6 +148,8 @@ func newSimulation(seed uint64, logs bool) *simulation {
 		conf.Hold = s.some(3 * time.Millisecond)
 	}
 	s.hold = conf.Hold > 0
+	s.engines = newSimEngines(seed)
+	conf.Stall = s.engines.stall()
 	s.w = simfabric.New(conf)
 	n := 2
 	switch s.mode {
@@ -181,7 +185,7 @@ func (s *simulation) addHost(i int) {
 		return source.Uint32()
 	}
 	h.conf = Config{
-		Provider: h.h.Provider(), network: simNetwork{h.h}, NoOption: true, Hostname: h.name,
+		network: simNetwork{h.h}, NoOption: true, Hostname: h.name,
 		RecvBuf: 16 << 10 << (r.IntN(3) / 2), SendBuf: 4096 << r.IntN(4),
 		EyeCatcher: r.IntN(3) == 0, MaxLinks: []int{0, 1, 2, 2, 3, 4, linkgroup.MaxLinks}[r.IntN(7)], random: random,
 	}
@@ -195,6 +199,7 @@ func (s *simulation) addHost(i int) {
 	if r.IntN(2) == 0 {
 		h.eid = "SIMULATION"
 	}
+	h.engine = s.engines.rng.IntN(4) < s.engines.share
 	s.hosts = append(s.hosts, h)
 	h.start()
 }
@@ -221,6 +226,7 @@ func (s *simulation) tuner() func(linkgroup.Role, *linkgroup.Timers) {
 
 // start gives the host a new stack.
 func (h *simHost) start() {
+	h.s.engines.serve(h)
 	stack, err := New(h.conf)
 	if err == nil && h.eid != "" {
 		err = stack.eids.add(h.eid)
@@ -252,8 +258,8 @@ func (s *simulation) end() {
 func (s *simulation) run() {
 	s.trace.notef("seed %d: %s, %d hosts", s.seed, s.mode, len(s.hosts))
 	for _, h := range s.hosts {
-		s.trace.notef("%s: %d devices, EID %q, buffers %d and %d, eye catcher %v, at most %d links and %d connections",
-			h.name, h.devs, h.eid, h.conf.RecvBuf, h.conf.SendBuf, h.conf.EyeCatcher, h.conf.MaxLinks, h.conf.MaxConns)
+		s.trace.notef("%s: %d devices, EID %q, buffers %d and %d, eye catcher %v, at most %d links and %d connections, engine %v",
+			h.name, h.devs, h.eid, h.conf.RecvBuf, h.conf.SendBuf, h.conf.EyeCatcher, h.conf.MaxLinks, h.conf.MaxConns, h.engine)
 	}
 	s.plan()
 	s.beat()
@@ -264,7 +270,7 @@ func (s *simulation) run() {
 		if h.stack == nil {
 			continue
 		}
-		if err := h.stack.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
+		if err := closeStack(h.stack, h.loop); err != nil && !errors.Is(err, ErrStackClosed) {
 			s.fail("close %s: %v", h.name, err)
 		}
 	}
@@ -367,6 +373,9 @@ func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
 	p.ends[1] = &simEnd{p: p, side: 1, host: b, stack: b.stack, tcp: st}
 	p.ends[0].other, p.ends[1].other = p.ends[1], p.ends[0]
 	p.habits(gentle)
+	for _, e := range p.ends {
+		s.engines.attach(e)
+	}
 	s.pairs = append(s.pairs, p)
 	s.open++
 	s.trace.notef("%s>%s connection %d: %d and %d bytes to send", a.name, b.name, p.id, p.ends[0].total, p.ends[1].total)
@@ -396,7 +405,10 @@ func (p *simPair) giveUp() {
 	for _, e := range p.ends {
 		if e.c != nil && !e.over && !e.closed {
 			e.closed = true
-			e.c.Abort()
+			e.io.Abort()
+			if e.relay != nil {
+				p.s.w.After(time.Minute, e.relay.orphan)
+			}
 		}
 	}
 }
@@ -448,43 +460,6 @@ func (s *simulation) maybeEnd() {
 		}
 		s.launchBetween(honest[0], honest[1], false, true)
 	})
-}
-
-// step comes after each event of the world.
-func (s *simulation) step() {
-	synctest.Wait()
-	if s.ending {
-		return
-	}
-	s.onTime()
-	s.check()
-	s.reboots()
-	for _, f := range s.hits {
-		f()
-	}
-	s.hits = s.hits[:0]
-	for _, p := range s.pairs {
-		for _, e := range p.ends {
-			if e.wanted() {
-				e.wake()
-			}
-		}
-	}
-}
-
-// onTime takes note if a step took longer than the Go scheduler lets a goroutine
-// run undisturbed, which is 10 ms.
-func (s *simulation) onTime() {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		s.fail("%v", err)
-		return
-	}
-	now := time.Duration(ts.Nano())
-	if s.real > 0 && now-s.real > 8*time.Millisecond {
-		s.late = true
-	}
-	s.real = now
 }
 
 // dump writes the trace for people to read.

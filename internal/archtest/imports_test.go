@@ -44,10 +44,11 @@ var edges = []struct {
 	{"nl/...", []string{"nl", "pnet", "stats"}},
 	{"userstack/broker", []string{"guard", "quota"}},
 	{"userstack/oob", nil},
-	{"userstack/engine", nil},
+	{"userstack/internal/rounds", nil},
+	{"userstack/engine", []string{"userstack/internal/rounds"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
 	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
-	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "rdmaverbs"}},
+	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
 	{"userstack/internal/inside", []string{"guard", "userstack/wire"}},
 
 	// The stack and what serves it.

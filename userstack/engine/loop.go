@@ -5,23 +5,16 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"smcr/userstack/internal/rounds"
 )
 
 // ErrClosed is returned by the methods of a closed Loop.
 var ErrClosed = errors.New("engine: the loop is closed")
 
 const (
-	// maxEvents is how many events one round takes from epoll.
-	maxEvents = 256
-
 	// idleMost is how long tasks for idle times wait while there are none.
 	idleMost = 100 * time.Microsecond
 
@@ -32,11 +25,9 @@ const (
 
 // Loop is an event loop on a thread of its own.
 type Loop struct {
-	epoll int
-	event int // eventfd: ends a sleep
-	spin  time.Duration
-	done  chan struct{}
-	tid   atomic.Int64 // of its thread
+	src  rounds.Source
+	spin time.Duration
+	done chan struct{}
 
 	mu       sync.Mutex
 	tasks    queue
@@ -45,17 +36,9 @@ type Loop struct {
 	idle     queue
 	idleAt   time.Time     // when the first task of idle was scheduled
 	idleMost time.Duration // the constant, but in tests
-	watches  map[uint64]*Watch
-	nextID   uint64
-	sleeping bool // the loop will not look at tasks before event is written
+	sleeping bool          // the loop will not look at tasks before it is woken
 	closed   bool
 	ended    bool // no function is called any more
-
-	one uint64 // what is written to event
-
-	// Used by the loop's thread alone.
-	count  uint64 // what is read from event
-	events [maxEvents]unix.EpollEvent
 }
 
 // queue holds tasks to be run, in the order in which they were scheduled.
@@ -69,33 +52,22 @@ type Task struct {
 	queued bool // guarded by l.mu
 }
 
-// Watch is a descriptor that a loop looks at.
-type Watch struct {
-	l  *Loop
-	id uint64
-	f  func(events uint32)
-}
-
 // New starts a loop. spin is how long it looks for more after activity before
 // it sleeps; zero is not at all.
 func New(spin time.Duration) (*Loop, error) {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	p, err := newEpoll()
 	if err != nil {
-		return nil, fmt.Errorf("engine: epoll: %w", err)
+		return nil, err
 	}
-	ev, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		unix.Close(ep)
-		return nil, fmt.Errorf("engine: eventfd: %w", err)
-	}
-	l := &Loop{epoll: ep, event: ev, spin: spin, idleMost: idleMost, one: 1, done: make(chan struct{}), watches: map[uint64]*Watch{}}
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
-		unix.Close(ep)
-		unix.Close(ev)
-		return nil, fmt.Errorf("engine: epoll: %w", err)
-	}
+	return NewOn(p, spin), nil
+}
+
+// NewOn starts a loop with another source of events than the kernel, which the
+// loop owns from now on. It has no descriptors: Watch fails.
+func NewOn(src rounds.Source, spin time.Duration) *Loop {
+	l := &Loop{src: src, spin: spin, idleMost: idleMost, done: make(chan struct{})}
 	go l.run()
-	return l, nil
+	return l
 }
 
 // Close stops the loop and waits for the round under way. Nothing is called
@@ -147,58 +119,30 @@ func (t *Task) Schedule() {
 // wake ends a sleep. mu is held.
 func (l *Loop) wake() {
 	l.sleeping = false
-	if l.ended {
-		return
+	if !l.ended {
+		l.src.Wake()
 	}
-	// EAGAIN: it is awake anyway.
-	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.event), uintptr(unsafe.Pointer(&l.one)), unsafe.Sizeof(l.one))
 }
 
 // Watch calls f with what epoll reports of fd: events is as of epoll_ctl(2).
 // fd must stay open until Stop.
 func (l *Loop) Watch(fd int, events uint32, f func(events uint32)) (*Watch, error) {
+	p, ok := l.src.(*epoll)
+	if !ok {
+		return nil, fmt.Errorf("engine: watch of a descriptor: %w", errors.ErrUnsupported)
+	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended || l.closed {
+	closed := l.closed
+	l.mu.Unlock()
+	if closed {
 		return nil, ErrClosed
 	}
-	l.nextID++
-	w := &Watch{l: l, id: l.nextID, f: f}
-	ev := unix.EpollEvent{Events: events}
-	setID(&ev, w.id)
-	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
-		return nil, fmt.Errorf("engine: %w", os.NewSyscallError("epoll_ctl", err))
-	}
-	l.watches[w.id] = w
-	return w, nil
+	return p.watch(fd, events, f)
 }
-
-// Stop ends the watch of fd, the descriptor that it was made with and which is
-// still open. A call of its function may be under way.
-func (w *Watch) Stop(fd int) {
-	w.l.mu.Lock()
-	defer w.l.mu.Unlock()
-	if w.l.watches[w.id] != w {
-		return
-	}
-	delete(w.l.watches, w.id)
-	if !w.l.ended {
-		_ = unix.EpollCtl(w.l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
-	}
-}
-
-// The 64 bits of data of an event are cut in two in package unix.
-func setID(ev *unix.EpollEvent, id uint64) { ev.Fd, ev.Pad = int32(id), int32(id>>32) }
-
-func getID(ev *unix.EpollEvent) uint64 { return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32 }
 
 // run is the loop's goroutine.
 func (l *Loop) run() {
-	// Waking this thread is what a packet waits for. Without the lock each
-	// sleep would hand the goroutine to the scheduler.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	l.tid.Store(int64(unix.Gettid()))
+	defer l.src.Enter()()
 	defer close(l.done)
 	defer l.end()
 	var busy time.Time // of the last activity
@@ -208,7 +152,7 @@ func (l *Loop) run() {
 			return
 		}
 		for i := range n {
-			l.dispatch(&l.events[i])
+			l.src.Handle(i)
 		}
 		l.runTasks(&l.tasks)
 		l.runTasks(&l.late)
@@ -226,13 +170,12 @@ func (l *Loop) idleDue() bool {
 	return len(l.idle.in) > 0 && time.Since(l.idleAt) > l.idleMost
 }
 
-// end frees the descriptors.
+// end frees the source.
 func (l *Loop) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	unix.Close(l.epoll)
-	unix.Close(l.event)
+	l.src.Close()
 }
 
 // wait returns the events of the next round. It sleeps if there is neither an
@@ -246,7 +189,7 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 		if closed {
 			return 0, false
 		}
-		n = l.poll()
+		n = l.src.Poll()
 		if n > 0 || waiting {
 			*busy = time.Time{}
 			return n, true
@@ -256,52 +199,29 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 				*busy = time.Now()
 			}
 			if time.Since(*busy) < l.spin {
-				_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+				l.src.Yield()
 				continue
 			}
 		}
 		l.runTasks(&l.idle)
 		l.mu.Lock()
-		if l.closed || l.scheduled() {
+		if l.closed || l.scheduled() || len(l.idle.in) > 0 {
 			l.mu.Unlock()
 			continue
 		}
 		l.sleeping = true
 		l.mu.Unlock()
-		n, _ = unix.EpollWait(l.epoll, l.events[:], -1)
+		n = l.src.Sleep()
 		l.mu.Lock()
 		l.sleeping = false
 		l.mu.Unlock()
 		*busy = time.Time{}
-		return max(n, 0), true
+		return n, true
 	}
 }
 
 // scheduled reports whether a round has work without any event. mu is held.
 func (l *Loop) scheduled() bool { return len(l.tasks.in)+len(l.late.in)+len(l.last.in) > 0 }
-
-// poll asks for events without waiting. It is no entry into the scheduler.
-func (l *Loop) poll() int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.events[0])), maxEvents, 0, 0, 0)
-	if errno != 0 {
-		return 0
-	}
-	return int(n)
-}
-
-func (l *Loop) dispatch(ev *unix.EpollEvent) {
-	id := getID(ev)
-	if id == 0 {
-		_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(l.event), uintptr(unsafe.Pointer(&l.count)), unsafe.Sizeof(l.count))
-		return
-	}
-	l.mu.Lock()
-	w := l.watches[id]
-	l.mu.Unlock()
-	if w != nil {
-		w.f(ev.Events)
-	}
-}
 
 // runTasks runs the tasks that are scheduled in q now. Those that they schedule
 // run in the next round, or in the next part of this one.

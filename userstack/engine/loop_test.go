@@ -119,6 +119,16 @@ func TestIdleUnderLoad(t *testing.T) {
 	await(t, "the idle task", done)
 }
 
+// TestIdleAgain: the loop does not sleep over a task for idle times that another
+// one has scheduled.
+func TestIdleAgain(t *testing.T) {
+	l := newLoop(t, 0)
+	done := make(chan struct{})
+	second := l.IdleTask(func() { close(done) })
+	l.IdleTask(second.Schedule).Schedule()
+	await(t, "the second idle task", done)
+}
+
 func TestClosed(t *testing.T) {
 	l := newLoop(t, 0)
 	if err := l.Close(); err != nil {

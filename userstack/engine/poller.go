@@ -34,7 +34,7 @@ func (l *Loop) WhenIdle(f func()) (schedule func()) { return l.IdleTask(f).Sched
 // Sync waits until the round under way is over. Called by the loop itself it
 // returns at once.
 func (l *Loop) Sync() {
-	if int64(unix.Gettid()) == l.tid.Load() {
+	if l.src.Here() {
 		return
 	}
 	over := make(chan struct{})

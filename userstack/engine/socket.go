@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rounds"
 )
 
 // Socket is a non-blocking stream socket that the loop watches in place of Go's
@@ -18,6 +20,8 @@ import (
 type Socket struct {
 	loop *Loop
 	w    *Watch
+	sim  rounds.Stream // in place of a descriptor; nil outside of a simulation
+	stop func()        // ends the watch of sim
 
 	mu       sync.Mutex
 	fd       int
@@ -42,6 +46,15 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// NewStream makes a Socket of a stream that is none of the kernel's, and takes it
+// over. Its descriptor is -1: only the methods of Socket read and write.
+func (l *Loop) NewStream(sim rounds.Stream) *Socket {
+	s := &Socket{loop: l, fd: -1, sim: sim}
+	s.changed.L = &s.mu
+	s.stop = sim.Watch(s.event)
+	return s
 }
 
 // Loop returns the loop that watches the socket.
@@ -97,6 +110,11 @@ func (s *Socket) release() {
 
 // free closes the descriptor. mu is held.
 func (s *Socket) free() {
+	if s.sim != nil {
+		s.stop()
+		_ = s.sim.Close()
+		return
+	}
 	if s.fd >= 0 {
 		s.w.Stop(s.fd)
 		unix.Close(s.fd)
@@ -128,6 +146,9 @@ func (s *Socket) CloseWrite() error {
 		return err
 	}
 	defer s.release()
+	if s.sim != nil {
+		return s.sim.CloseWrite()
+	}
 	return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR))
 }
 

@@ -25,9 +25,12 @@ const (
 )
 
 // Provider returns the RDMA devices of the host.
-func (h *Host) Provider() rdmaverbs.Provider { return provider{h} }
+func (h *Host) Provider() rdmaverbs.Provider { return provider{h: h} }
 
-type provider struct{ h *Host }
+type provider struct {
+	h *Host
+	l *Loop // may be nil
+}
 
 // Name implements rdmaverbs.Provider.
 func (provider) Name() string { return "sim" }
@@ -55,7 +58,7 @@ func (p provider) Open(_ context.Context, name string) (rdmaverbs.Device, error)
 	if !ok || n == nil || n.gone || n.NoRDMA {
 		return nil, fmt.Errorf("simfabric: open %s on %s: %w", name, p.h.name, rdmaverbs.ErrNoDevice)
 	}
-	d := &Device{w: w, n: n, events: make(chan rdmaverbs.AsyncEvent, numEvents)}
+	d := &Device{w: w, n: n, loop: p.l, events: make(chan rdmaverbs.AsyncEvent, numEvents)}
 	n.opened = append(n.opened, d)
 	w.count.Devices++
 	return d, nil
@@ -65,6 +68,7 @@ func (p provider) Open(_ context.Context, name string) (rdmaverbs.Device, error)
 type Device struct {
 	w      *World
 	n      *netdev
+	loop   *Loop // announces what comes, and sends what is posted; may be nil
 	events chan rdmaverbs.AsyncEvent
 	gone   bool
 	closed bool
@@ -213,5 +217,9 @@ func (d *Device) CreateCQ(depth int, notify func()) (rdmaverbs.CQ, error) {
 		return nil, err
 	}
 	d.w.count.CQs++
-	return &cq{dev: d, w: d.w, notify: notify}, nil
+	c := &cq{dev: d, w: d.w, notify: notify}
+	if d.loop != nil && notify != nil {
+		c.on = &watch{src: d.loop.src, f: notify}
+	}
+	return c, nil
 }

@@ -110,6 +110,7 @@ type cq struct {
 	w      *World
 	dev    *Device
 	notify func()
+	on     *watch // of the device's loop
 	wcs    []rdmaverbs.WC
 	qps    int
 	closed bool
@@ -119,7 +120,7 @@ type cq struct {
 func (c *cq) push(wc rdmaverbs.WC) {
 	c.wcs = append(c.wcs, wc)
 	if len(c.wcs) == 1 && c.notify != nil {
-		c.w.notify = append(c.w.notify, c.notify)
+		c.w.notify = append(c.w.notify, notice{c.notify, c.on})
 	}
 }
 

@@ -74,7 +74,7 @@ func (w *World) changed(host, netdev, note string) {
 func (w *World) After(d time.Duration, f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at(time.Now().Add(d), func(time.Time) { w.notify = append(w.notify, f) })
+	w.at(time.Now().Add(d), func(time.Time) { w.notify = append(w.notify, notice{f: f}) })
 }
 
 // QP tells of a connected queue pair.

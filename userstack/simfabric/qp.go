@@ -30,7 +30,10 @@ type qp struct {
 	sq  []*sendWQE
 	// sent counts the requests at the head of sq that the peer has executed
 	// or refused; their answers are on the way.
-	sent       int
+	sent int
+	// unsent counts those at the tail that wait for the end of the round of the
+	// device's loop.
+	unsent     int
 	held       []held // received, not announced
 	undo       []undo // writes since the last message
 	lastArrive time.Time
@@ -197,7 +200,7 @@ func (q *qp) toError() {
 	for _, r := range q.rq {
 		q.rcq.push(rdmaverbs.WC{ID: r.id, Status: rdmaverbs.StatusFlushErr, QPN: q.qpn})
 	}
-	q.sq, q.rq, q.sent = nil, nil, 0
+	q.sq, q.rq, q.sent, q.unsent = nil, nil, 0, 0
 }
 
 // fail is toError for a reason other than the user's wish. mu is held.
@@ -315,11 +318,24 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	case wr.Op == rdmaverbs.OpRead && q.rts.MaxRdAtom == 0:
 		w.status = rdmaverbs.StatusLocQPOpErr
 	}
-	q.lastArrive = q.w.arrival(q.rng, now, q.lastArrive)
-	w.at = q.lastArrive
 	q.sq = append(q.sq, w)
-	q.arm()
+	if q.unsent++; q.dev.loop == nil {
+		q.depart(now)
+	} else if q.unsent == 1 {
+		q.dev.loop.out = append(q.dev.loop.out, q)
+		q.dev.loop.send.Schedule()
+	}
 	return nil
+}
+
+// depart puts what was posted on its way. mu is held.
+func (q *qp) depart(now time.Time) {
+	for _, w := range q.sq[len(q.sq)-q.unsent:] {
+		q.lastArrive = q.w.arrival(q.rng, now, q.lastArrive)
+		w.at = q.lastArrive
+	}
+	q.unsent = 0
+	q.arm()
 }
 
 // checkSGE checks local memory. An error means that the request makes no

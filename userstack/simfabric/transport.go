@@ -24,7 +24,7 @@ import (
 
 // arm schedules what is next. mu is held.
 func (q *qp) arm() {
-	if q.sent < len(q.sq) && !q.sendArmed {
+	if q.sent < len(q.sq)-q.unsent && !q.sendArmed {
 		q.sendArmed = true
 		q.w.at(q.sq[q.sent].at, func(now time.Time) {
 			q.sendArmed = false
@@ -44,7 +44,7 @@ func (q *qp) arm() {
 
 // arrive handles the first request that was not executed, if it is due.
 func (q *qp) arrive(now time.Time) {
-	if q.sent >= len(q.sq) {
+	if q.sent >= len(q.sq)-q.unsent {
 		return
 	}
 	w := q.sq[q.sent]

@@ -29,6 +29,10 @@ type Config struct {
 	// acknowledged already. They are lost if it is removed meanwhile.
 	Hold time.Duration
 
+	// Stall is how long the thread of a [Loop] is held up at most, as another
+	// one takes its processor: between rounds, and before it goes to sleep.
+	Stall time.Duration
+
 	// The rest is for tests that steer and watch. Alter and AlterTCP may
 	// change what arrives; Alter may also keep a message from the receiver,
 	// which the sender does not notice. Like Observe they are called with
@@ -61,7 +65,9 @@ type World struct {
 	lastID int
 	vaddr  uint64
 	port   uint32
-	notify []func() // to be called once mu is free
+	notify []notice // to be called once mu is free
+	// Of the loops, for the end.
+	sources []*source
 }
 
 // lan is a switch.
@@ -70,8 +76,16 @@ type lan struct {
 	cut  time.Time // when it went down
 }
 
-// Objects counts the verbs objects that exist.
-type Objects struct{ Devices, PDs, MRs, CQs, QPs int }
+// Objects counts the verbs objects that exist, the loops, and the loops' ends of
+// socketpairs.
+type Objects struct{ Devices, PDs, MRs, CQs, QPs, Loops, Sockets int }
+
+// notice is a function to be called once World.mu is free: by whoever drops it, or
+// by the loop that serves what it is about if an event of the world led to it.
+type notice struct {
+	f  func()
+	on *watch
+}
 
 // New makes a world and starts its clockwork.
 func New(cfg Config) *World {
@@ -152,8 +166,25 @@ func (w *World) unlock() {
 	due := w.notify
 	w.notify = nil
 	w.mu.Unlock()
-	for _, f := range due {
-		f()
+	for _, n := range due {
+		n.f()
+	}
+}
+
+// unlockEvent is unlock after an event.
+func (w *World) unlockEvent() {
+	due := w.notify
+	w.notify = nil
+	for _, n := range due {
+		if n.on != nil {
+			n.on.raise()
+		}
+	}
+	w.mu.Unlock()
+	for _, n := range due {
+		if n.on == nil {
+			n.f()
+		}
 	}
 }
 
@@ -197,10 +228,7 @@ func (w *World) at(t time.Time, do func(now time.Time)) {
 }
 
 func (w *World) kick() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	kick(w.wake)
 }
 
 // run carries out events as they fall due.
@@ -212,6 +240,9 @@ func (w *World) run() {
 		w.mu.Lock()
 		if w.closed {
 			w.events = nil
+			for _, s := range w.sources {
+				s.release()
+			}
 			w.unlock()
 			return
 		}
@@ -221,7 +252,7 @@ func (w *World) run() {
 			if wait = w.events[0].at.Sub(now); wait <= 0 {
 				e := heap.Pop(&w.events).(event)
 				e.do(now)
-				w.unlock()
+				w.unlockEvent()
 				if w.cfg.Step != nil {
 					w.cfg.Step()
 				}
@@ -253,6 +284,8 @@ const (
 	atNetDev = iota + 1
 	atQP
 	atTCP
+	atLoop
+	atPair
 )
 
 // arrival draws when a message sent now arrives, not before last.

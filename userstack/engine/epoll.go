@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxEvents is how many events one round takes from epoll.
+const maxEvents = 256
+
+// epoll is the source of a loop's events outside of a simulation: descriptors,
+// on a locked thread. It implements rounds.Source.
+type epoll struct {
+	fd    int
+	event int          // eventfd: ends a sleep
+	tid   atomic.Int64 // of the loop's thread
+	one   uint64       // what is written to event
+
+	mu      sync.Mutex
+	watches map[uint64]*Watch
+	nextID  uint64
+	closed  bool
+
+	// Used by the loop's thread alone.
+	count  uint64 // what is read from event
+	events [maxEvents]unix.EpollEvent
+}
+
+// Watch is a descriptor that a loop looks at.
+type Watch struct {
+	p  *epoll
+	id uint64
+	f  func(events uint32)
+}
+
+func newEpoll() (*epoll, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("engine: epoll: %w", err)
+	}
+	ev, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("engine: eventfd: %w", err)
+	}
+	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+		unix.Close(fd)
+		unix.Close(ev)
+		return nil, fmt.Errorf("engine: epoll: %w", err)
+	}
+	return &epoll{fd: fd, event: ev, one: 1, watches: map[uint64]*Watch{}}, nil
+}
+
+// Enter implements rounds.Source. Waking this thread is what a packet waits
+// for: without the lock each sleep would hand the goroutine to the scheduler.
+func (p *epoll) Enter() (leave func()) {
+	runtime.LockOSThread()
+	p.tid.Store(int64(unix.Gettid()))
+	return runtime.UnlockOSThread
+}
+
+// Here implements rounds.Source.
+func (p *epoll) Here() bool { return int64(unix.Gettid()) == p.tid.Load() }
+
+// Poll implements rounds.Source. It is no entry into Go's scheduler.
+func (p *epoll) Poll() int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), maxEvents, 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// Sleep implements rounds.Source.
+func (p *epoll) Sleep() int {
+	n, _ := unix.EpollWait(p.fd, p.events[:], -1)
+	return max(n, 0)
+}
+
+// Yield implements rounds.Source.
+func (p *epoll) Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// Wake implements rounds.Source. EAGAIN: it is awake anyway.
+func (p *epoll) Wake() {
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(p.event), uintptr(unsafe.Pointer(&p.one)), unsafe.Sizeof(p.one))
+}
+
+// Close implements rounds.Source.
+func (p *epoll) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	unix.Close(p.fd)
+	unix.Close(p.event)
+}
+
+// Handle implements rounds.Source.
+func (p *epoll) Handle(i int) {
+	ev := &p.events[i]
+	id := getID(ev)
+	if id == 0 {
+		_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.event), uintptr(unsafe.Pointer(&p.count)), unsafe.Sizeof(p.count))
+		return
+	}
+	p.mu.Lock()
+	w := p.watches[id]
+	p.mu.Unlock()
+	if w != nil {
+		w.f(ev.Events)
+	}
+}
+
+// watch adds a descriptor.
+func (p *epoll) watch(fd int, events uint32, f func(events uint32)) (*Watch, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	p.nextID++
+	w := &Watch{p: p, id: p.nextID, f: f}
+	ev := unix.EpollEvent{Events: events}
+	setID(&ev, w.id)
+	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		return nil, fmt.Errorf("engine: %w", os.NewSyscallError("epoll_ctl", err))
+	}
+	p.watches[w.id] = w
+	return w, nil
+}
+
+// Stop ends the watch of fd, the descriptor that it was made with and which is
+// still open. A call of its function may be under way.
+func (w *Watch) Stop(fd int) {
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watches[w.id] != w {
+		return
+	}
+	delete(p.watches, w.id)
+	if !p.closed {
+		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil)
+	}
+}
+
+// The 64 bits of data of an event are cut in two in package unix.
+func setID(ev *unix.EpollEvent, id uint64) { ev.Fd, ev.Pad = int32(id), int32(id>>32) }
+
+func getID(ev *unix.EpollEvent) uint64 { return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32 }

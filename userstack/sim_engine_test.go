@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"flag"
+	"math/rand/v2"
+	"time"
+
+	"smcr/userstack/engine"
+	"smcr/userstack/simfabric"
+)
+
+var simEngine = flag.String("sim.engine", "seed", "hosts whose devices and programs a loop of the engine serves: all, none, or as the seed says")
+
+// simIO is what a program reads and writes: the connection itself, or its end of
+// a socketpair, which the engine carries. Nothing blocks.
+type simIO interface {
+	Readable() (n int, err error)
+	Writable() (n int, err error)
+	Read(b []byte) (int, error)
+	Write(b []byte) (int, error)
+	WriteUrgent(b []byte) (int, error)
+	CloseWrite() error
+	Close() error
+	Abort() error
+	Woken() bool // something may have changed since the last call
+	Over() bool  // nothing changes any more
+}
+
+// simDirect is a program that uses a Conn.
+type simDirect struct{ *Conn }
+
+func (d simDirect) Readable() (n int, err error) {
+	d.g.mu.Lock()
+	a, b, err := d.readable()
+	d.g.unlock()
+	return len(a) + len(b), err
+}
+
+func (d simDirect) Writable() (n int, err error) {
+	d.g.mu.Lock()
+	a, b, err := d.writable()
+	d.g.unlock()
+	return len(a) + len(b), err
+}
+
+func (d simDirect) Woken() (want bool) {
+	for _, ch := range []chan struct{}{d.rwake, d.wwake} {
+		select {
+		case <-ch:
+			want = true
+		default:
+		}
+	}
+	return want
+}
+
+func (d simDirect) Over() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// simEngines is which hosts of a simulation have an engine.
+type simEngines struct {
+	rng   *rand.Rand
+	share int // hosts of 4
+}
+
+// newSimEngines draws them. Its source of chance is its own: without an engine a
+// seed tells the same story as one that has never heard of it.
+func newSimEngines(seed uint64) simEngines {
+	x := simEngines{rng: rand.New(rand.NewPCG(seed, 0x656e67))}
+	share := []int{0, 2, 4, 4}[x.rng.IntN(4)]
+	switch *simEngine {
+	case "all":
+		share = 4
+	case "none":
+		share = 0
+	}
+	x.share = share
+	return x
+}
+
+// stall draws how long threads are held up at most.
+func (x *simEngines) stall() time.Duration {
+	if x.share == 0 || x.rng.IntN(3) == 0 {
+		return 0
+	}
+	return time.Duration(1+x.rng.IntN(300)) * time.Microsecond
+}
+
+// serve gives a host a loop, or none.
+func (x *simEngines) serve(h *simHost) {
+	h.loop, h.conf.Provider = nil, h.h.Provider()
+	if h.engine {
+		spin := time.Duration(0)
+		if x.rng.IntN(3) == 0 {
+			spin = engine.DefaultSpin + time.Duration(x.rng.IntN(1000))
+		}
+		h.loop = h.h.NewLoop(spin)
+		h.conf.Provider = h.h.ProviderOn(h.loop)
+	}
+}
+
+// attach gives a program its socketpair. On a host with an engine a few programs
+// use the connection all the same.
+func (x *simEngines) attach(e *simEnd) {
+	if e.host.loop == nil || *simEngine != "all" && x.rng.IntN(8) == 0 {
+		return
+	}
+	sock, prog := e.host.loop.Pair(256 << x.rng.IntN(9))
+	e.relay = newSimRelay(e, sock, prog)
+}
+
+// closeStack ends a stack and then the loop that serves it.
+func closeStack(s *Stack, l *simfabric.Loop) error {
+	err := s.Close()
+	if l != nil {
+		_ = l.Close()
+	}
+	return err
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simfabric
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/engine"
+)
+
+// Loop is a loop of package engine in the time of a world. It serves the devices
+// of [Host.ProviderOn] and the sockets of [Loop.Pair] in rounds:
+//
+//   - What an event of the world completes is announced at the beginning of a
+//     round, and what sockets have to tell too.
+//   - What is posted leaves in the last part of the round.
+//
+// Its thread may be held up where that of a real one may be: [Config.Stall].
+type Loop struct {
+	*engine.Loop
+	src  *source
+	send *engine.Task
+	out  []*qp // have requests that have not left; guarded by World.mu
+}
+
+// NewLoop starts a loop for the host; see [engine.New] for spin.
+func (h *Host) NewLoop(spin time.Duration) *Loop {
+	w := h.w
+	w.mu.Lock()
+	w.lastID++
+	src := &source{
+		w: w, rng: w.random(atLoop, uint32(w.lastID)),
+		wake: make(chan struct{}, 1), resume: make(chan struct{}, 1),
+	}
+	w.sources = append(w.sources, src)
+	w.mu.Unlock()
+	l := &Loop{Loop: engine.NewOn(src, spin), src: src}
+	l.send = l.LastTask(l.depart)
+	return l
+}
+
+// ProviderOn returns the RDMA devices of the host, served by l, which has to
+// outlive them.
+func (h *Host) ProviderOn(l *Loop) rdmaverbs.Provider { return provider{h, l} }
+
+// depart sends what was posted.
+func (l *Loop) depart() {
+	w := l.src.w
+	w.mu.Lock()
+	defer w.unlock()
+	now := time.Now()
+	for i, q := range l.out {
+		q.depart(now)
+		l.out[i] = nil
+	}
+	l.out = l.out[:0]
+}
+
+// source is where the events of a Loop come from. It implements rounds.Source.
+type source struct {
+	w      *World
+	rng    *rand.Rand
+	wake   chan struct{} // ends a sleep
+	woken  atomic.Bool   // Wake was called
+	resume chan struct{} // ends a stall
+	now    []*watch      // the events of this round
+	self   atomic.Value  // the loop's goroutine
+
+	// Guarded by w.mu.
+	ready  []*watch // what the loop has not taken
+	yields uint64   // counts beginnings and ends of Yield
+}
+
+// watch is something that a loop is told of, once for any number of events.
+type watch struct {
+	src    *source
+	f      func()
+	queued bool // guarded by World.mu
+}
+
+// raise makes w an event. World.mu is held.
+func (w *watch) raise() {
+	if !w.queued {
+		w.queued = true
+		w.src.ready = append(w.src.ready, w)
+		kick(w.src.wake)
+	}
+}
+
+// Enter implements rounds.Source.
+func (s *source) Enter() (leave func()) {
+	s.self.Store(goroutine())
+	s.count(1)
+	return func() { s.count(-1) }
+}
+
+func (s *source) count(n int) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.count.Loops += n
+}
+
+// Here implements rounds.Source.
+func (s *source) Here() bool { return s.self.Load() == any(goroutine()) }
+
+// goroutine names the one that calls.
+func goroutine() string {
+	var b [40]byte
+	id, _, _ := strings.Cut(string(b[:runtime.Stack(b[:], false)]), " [")
+	return id
+}
+
+// Poll implements rounds.Source.
+func (s *source) Poll() int {
+	s.stall()
+	return s.take()
+}
+
+func (s *source) take() int {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.now, s.ready = s.ready, s.now[:0]
+	for _, w := range s.now {
+		w.queued = false
+	}
+	return len(s.now)
+}
+
+// Sleep implements rounds.Source.
+func (s *source) Sleep() int {
+	s.stall()
+	for {
+		if n := s.take(); s.woken.Swap(false) || n > 0 {
+			return n
+		}
+		<-s.wake
+	}
+}
+
+// yieldMost is how long a Yield takes at most.
+const yieldMost = 20 * time.Microsecond
+
+// Yield implements rounds.Source. Time passes only while all sleep, so it has to
+// sleep.
+func (s *source) Yield() {
+	s.w.mu.Lock()
+	s.yields++
+	now := s.yields
+	s.w.mu.Unlock()
+	over := func() {
+		if s.yields == now {
+			kick(s.wake)
+		}
+	}
+	if s.later(yieldMost, over) {
+		<-s.wake
+	}
+	s.w.mu.Lock()
+	s.yields++
+	s.w.mu.Unlock()
+}
+
+// Handle implements rounds.Source.
+func (s *source) Handle(i int) {
+	s.now[i].f()
+	s.now[i] = nil
+}
+
+// Wake implements rounds.Source.
+func (s *source) Wake() {
+	s.woken.Store(true)
+	kick(s.wake)
+}
+
+func kick(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Close implements rounds.Source.
+func (s *source) Close() {}
+
+// stallEvery is how often a thread goes on at once for each time that it is held
+// up.
+const stallEvery = 6
+
+// stall holds the thread up now and then.
+func (s *source) stall() {
+	if s.w.cfg.Stall > 0 && s.rng.IntN(stallEvery) == 0 && s.later(s.w.cfg.Stall, func() { kick(s.resume) }) {
+		<-s.resume
+	}
+}
+
+// later calls f within most, with World.mu held. It is false if the world has
+// ended.
+func (s *source) later(most time.Duration, f func()) bool {
+	d := time.Duration(1 + s.rng.Int64N(int64(most)))
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.w.closed {
+		return false
+	}
+	s.w.at(time.Now().Add(d), func(time.Time) { f() })
+	return true
+}
+
+// release lets a loop end after the world. World.mu is held.
+func (s *source) release() {
+	s.woken.Store(true)
+	kick(s.resume)
+	kick(s.wake)
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simfabric
+
+import (
+	"io"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/engine"
+)
+
+// socketpair is a stream socketpair between a program and a loop, as AF_UNIX has it.
+// World.mu guards it.
+//
+//	What                      | at the other end
+//	shutdown(SHUT_WR)         | the end of the stream, after what was written
+//	close                     | the same; writing fails with EPIPE
+//	close with data unread    | ECONNRESET once, after what was written; EPIPE
+//	a reader makes room       | EPOLLOUT, once at most a quarter of the buffer is used
+type socketpair struct {
+	w     *World
+	rng   *rand.Rand
+	size  int  // bytes that a direction holds
+	up    pipe // to the loop
+	down  pipe // to the program
+	watch *watch
+	told  bool // the program has not looked since something changed
+}
+
+// pipe is one direction. Its reader is the end for which it is named.
+type pipe struct {
+	buf    []byte
+	pos    int64         // of buf[0] in the stream
+	mark   int64         // position of the last urgent byte, -1 if there was none
+	fin    bool          // nothing more is written
+	closed bool          // the reader is closed
+	err    syscall.Errno // that the reader has yet to see
+}
+
+func (p *pipe) urgent() bool { return p.mark >= p.pos && p.mark < p.pos+int64(len(p.buf)) }
+
+// read takes at most len(b) bytes, not across an urgent one.
+func (p *pipe) read(b []byte) (n int, errno syscall.Errno) {
+	switch {
+	case p.closed:
+		return 0, syscall.EBADF
+	case len(p.buf) > 0:
+		src := p.buf
+		if p.urgent() && p.mark > p.pos {
+			src = src[:p.mark-p.pos]
+		}
+		n = copy(b, src)
+		p.buf = p.buf[n:]
+		p.pos += int64(n)
+		return n, 0
+	case p.err != 0:
+		errno, p.err = p.err, 0
+		return 0, errno
+	case p.fin:
+		return 0, 0
+	}
+	return 0, syscall.EAGAIN
+}
+
+func (p *pipe) readable() bool { return len(p.buf) > 0 || p.err != 0 || p.fin }
+
+// write adds as much of b as there is room for.
+func (p *pipe) write(b []byte, size int, urgent bool) (n int, errno syscall.Errno) {
+	if p.fin || p.closed {
+		return 0, syscall.EPIPE
+	}
+	if n = min(len(b), size-len(p.buf)); n <= 0 {
+		return 0, syscall.EAGAIN
+	}
+	p.buf = append(p.buf, b[:n]...)
+	if urgent && n == len(b) {
+		p.mark = p.pos + int64(len(p.buf)) - 1
+	}
+	return n, 0
+}
+
+// roomy reports whether poll says that the writer may write.
+func (p *pipe) roomy(size int) bool { return 4*len(p.buf) <= size }
+
+// close closes the reader of p, which is the writer of o.
+func (p *pipe) close(o *pipe) {
+	if len(p.buf) > 0 {
+		o.err = syscall.ECONNRESET
+	}
+	p.closed, o.fin = true, true
+	p.buf = nil
+}
+
+// Pair makes a socketpair of which each direction holds size bytes, and returns
+// the loop's end and the program's.
+func (l *Loop) Pair(size int) (*engine.Socket, *Program) {
+	w := l.src.w
+	w.mu.Lock()
+	w.lastID++
+	p := &socketpair{w: w, rng: w.random(atPair, uint32(w.lastID)), size: size, up: pipe{mark: -1}, down: pipe{mark: -1}}
+	p.watch = &watch{src: l.src}
+	w.count.Sockets++
+	w.mu.Unlock()
+	return l.NewStream((*loopEnd)(p)), &Program{p}
+}
+
+// loopEnd is the loop's end of a pair. It implements rounds.Stream.
+type loopEnd socketpair
+
+// Watch implements rounds.Stream.
+func (e *loopEnd) Watch(f func(events uint32)) (stop func()) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	e.watch.f = func() {
+		e.w.mu.Lock()
+		events := e.events()
+		e.w.mu.Unlock()
+		if events != 0 {
+			f(events)
+		}
+	}
+	e.watch.raise()
+	return func() {
+		e.w.mu.Lock()
+		defer e.w.mu.Unlock()
+		e.watch.f = func() {}
+	}
+}
+
+// events is what epoll says now.
+func (e *loopEnd) events() (events uint32) {
+	if e.up.closed {
+		return 0
+	}
+	for _, c := range []struct {
+		on  bool
+		bit uint32
+	}{
+		{e.up.readable(), unix.EPOLLIN},
+		{e.up.urgent(), unix.EPOLLPRI},
+		{e.up.fin, unix.EPOLLRDHUP},
+		{e.up.fin && e.down.fin || e.down.closed, unix.EPOLLHUP},
+		{e.up.err != 0, unix.EPOLLERR},
+		{e.down.roomy(e.size), unix.EPOLLOUT},
+	} {
+		if c.on {
+			events |= c.bit
+		}
+	}
+	return events
+}
+
+// some is n, or sometimes less.
+func (e *loopEnd) some(n int) int {
+	if n > 1 && e.rng.IntN(4) == 0 {
+		return 1 + e.rng.IntN(n)
+	}
+	return n
+}
+
+// Recv implements rounds.Stream.
+func (e *loopEnd) Recv(b []byte) (n int, errno syscall.Errno) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if len(e.up.buf) > 0 {
+		b = b[:e.some(min(len(b), len(e.up.buf)))]
+	}
+	if n, errno = e.up.read(b); len(e.up.buf) > 0 {
+		// The rest comes a moment later, and tells of itself.
+		e.watch.raise()
+	}
+	e.told = e.told || n > 0
+	return n, errno
+}
+
+// Send implements rounds.Stream.
+func (e *loopEnd) Send(a, b []byte) (n int, errno syscall.Errno) { return e.send(a, b, false) }
+
+func (e *loopEnd) send(a, b []byte, urgent bool) (n int, errno syscall.Errno) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	all := slices.Concat(a, b)
+	if !urgent {
+		all = all[:e.some(len(all))]
+	}
+	n, errno = e.down.write(all, e.size, urgent)
+	e.told = e.told || n > 0
+	return n, errno
+}
+
+// Pending implements rounds.Stream.
+func (e *loopEnd) Pending() (readable, mark bool) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	return e.up.readable(), e.up.urgent() && e.up.mark == e.up.pos
+}
+
+// CloseWrite implements rounds.Stream.
+func (e *loopEnd) CloseWrite() error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	e.down.fin, e.told = true, true
+	return nil
+}
+
+// Close implements rounds.Stream.
+func (e *loopEnd) Close() error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	e.up.close(&e.down)
+	e.told = true
+	e.w.count.Sockets--
+	return nil
+}
+
+// Program is a program's end of a [Loop.Pair]. Its methods never block. Errors
+// are those of the system calls, and io.EOF.
+type Program struct{ p *socketpair }
+
+// SendUrgent is send with MSG_OOB at the loop's end: it writes b, of which the
+// last byte is urgent, as far as there is room.
+func (p *Program) SendUrgent(b []byte) (n int, errno syscall.Errno) {
+	return (*loopEnd)(p.p).send(b, nil, true)
+}
+
+// HungUp reports whether poll on the loop's end tells of a hang-up.
+func (p *Program) HungUp() bool {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	return p.p.down.closed || p.p.up.fin && p.p.down.fin
+}
+
+// Peek is recv with MSG_PEEK at the loop's end.
+func (p *Program) Peek() (n int, errno syscall.Errno) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	switch u := &p.p.up; {
+	case len(u.buf) > 0:
+		return len(u.buf), 0
+	case u.err != 0:
+		return 0, u.err
+	case u.fin:
+		return 0, 0
+	}
+	return 0, syscall.EAGAIN
+}
+
+// Break leaves a byte in the pair that the loop's end must not read, so that
+// closing that end resets the program's.
+func (p *Program) Break() {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	p.p.up.buf = append(p.p.up.buf, 0)
+}
+
+// Woken reports whether something has changed since the last call.
+func (p *Program) Woken() (told bool) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	told, p.p.told = p.p.told, false
+	return told
+}
+
+// Readable returns how many bytes can be read, or what is behind the last.
+func (p *Program) Readable() (n int, err error) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	switch d := &p.p.down; {
+	case d.closed:
+		return 0, syscall.EBADF
+	case len(d.buf) > 0:
+		return len(d.buf), nil
+	case d.err != 0:
+		return 0, d.err
+	case d.fin:
+		return 0, io.EOF
+	}
+	return 0, nil
+}
+
+// Writable returns how many bytes can be written, or why none can.
+func (p *Program) Writable() (n int, err error) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	if p.p.up.fin || p.p.up.closed {
+		return 0, syscall.EPIPE
+	}
+	return p.p.size - len(p.p.up.buf), nil
+}
+
+// Read reads what is there, urgent bytes like others.
+func (p *Program) Read(b []byte) (total int, err error) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	d := &p.p.down
+	for total < len(b) && len(d.buf) > 0 {
+		n, _ := d.read(b[total:])
+		total += n
+	}
+	if total > 0 {
+		if d.roomy(p.p.size) {
+			p.p.watch.raise()
+		}
+		return total, nil
+	}
+	switch _, errno := d.read(b); errno {
+	case 0:
+		return 0, io.EOF
+	default:
+		return 0, errno
+	}
+}
+
+// Write writes b as far as there is room.
+func (p *Program) Write(b []byte) (int, error) { return p.write(b, false) }
+
+// WriteUrgent likewise, with the last byte of b urgent.
+func (p *Program) WriteUrgent(b []byte) (int, error) { return p.write(b, true) }
+
+func (p *Program) write(b []byte, urgent bool) (int, error) {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	n, errno := p.p.up.write(b, p.p.size, urgent)
+	if errno != 0 {
+		return 0, errno
+	}
+	p.p.watch.raise()
+	return n, nil
+}
+
+// CloseWrite shuts down writing.
+func (p *Program) CloseWrite() error {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	p.p.up.fin = true
+	p.p.watch.raise()
+	return nil
+}
+
+// Close closes the program's end. Calls after the first do nothing.
+func (p *Program) Close() error {
+	p.p.w.mu.Lock()
+	defer p.p.w.mu.Unlock()
+	if !p.p.down.closed {
+		p.p.down.close(&p.p.up)
+		p.p.watch.raise()
+	}
+	return nil
+}
