@@ -131,6 +131,14 @@ func (c *crowd) close() {
 	_ = c.err.Close()
 }
 
+// newCrowdBed makes a bed for one crowd: over TCP without stacks, which would
+// only be in the way.
+func (r *runner) newCrowdBed(ctx context.Context, smc bool) (*bed, error) {
+	spec := bedSpecs["1500"]
+	spec.stack = smc
+	return r.newBed(ctx, spec)
+}
+
 // The memory of a connection is the slope between these numbers of connections:
 // what a program, a stack and a link group need once is not in it.
 const (
@@ -141,7 +149,7 @@ const (
 // memory returns what one more connection needs, in KiB, in all processes of
 // both hosts. The stacks are new: what they keep for reuse would serve it.
 func memory(ctx context.Context, r *runner, _ *bed, smc bool) (values []float64, err error) {
-	b, err := r.newBed(ctx, bedSpecs["1500"])
+	b, err := r.newCrowdBed(ctx, smc)
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func (r *runner) sizes(ctx context.Context, result *bench.Result) error {
 }
 
 // crowds are the numbers of connections of the sweep.
-var crowds = []int{1, 10, 100, 1000, 10000}
+var crowds = []int{1, 10, 100, 1000, 4000, 10000}
 
 const (
 	// filesEach is what one connection takes of the descriptors of the process
@@ -116,7 +116,7 @@ func (r *runner) connections(ctx context.Context, result *bench.Result) error {
 // crowdSweep returns two values for each number of connections: requests per
 // second and MiB.
 func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Population) (values []float64, err error) {
-	b, err := r.newBed(ctx, bedSpecs["1500"])
+	b, err := r.newCrowdBed(ctx, smc)
 	if err != nil {
 		return nil, err
 	}
