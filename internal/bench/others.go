@@ -57,56 +57,50 @@ func FindOthers(before, after Snapshot, root int) Others {
 	// The time of a process that ended is found again with the parent that
 	// waited for it, whole: what was in the first snapshot does not count. A
 	// parent that does not wait inherits nothing, hence the limit.
-	var own, inherited, gone, all time.Duration
+	gone := make(map[int]time.Duration) // by the nearest ancestor that lives
+	for pid, p := range before.Procs {
+		if _, alive := after.Procs[pid]; alive {
+			continue
+		}
+		heir := p.Parent
+		for {
+			_, alive := after.Procs[heir]
+			parent, known := before.Procs[heir]
+			if alive || !known {
+				break
+			}
+			heir = parent.Parent
+		}
+		gone[heir] += p.Total()
+	}
+	var others, all time.Duration
 	for pid, p := range after.Procs {
 		b := before.Procs[pid] // zero: it began in between
 		if p.Total() < b.Total() {
 			b = Proc{} // another process has the number now
 		}
-		o, c := p.User+p.System-b.User-b.System, p.Children-b.Children
-		all += o
-		if _, mine := ours[pid]; mine || p.Kernel {
-			continue
-		}
-		own, inherited = own+o, inherited+c
-		add(p.Name, pid, o+c)
-	}
-	for pid, p := range before.Procs {
-		if _, alive := after.Procs[pid]; alive {
-			continue
-		}
-		if _, mine := ours[pid]; !mine {
-			gone += p.Total()
+		used := p.User + p.System - b.User - b.System + max(0, p.Children-b.Children-gone[pid])
+		all += used
+		if _, mine := ours[pid]; !mine && !p.Kernel {
+			others += used
+			add(p.Name, pid, used)
 		}
 	}
 	steal := after.CPU.Steal - before.CPU.Steal
 	add("the hypervisor, for other machines", 0, steal)
-	o.Share = share(own + max(0, inherited-gone) + steal)
-
-	oursEnded := after.inheritedBy(before, root)
-	unseen := after.CPU.Busy - before.CPU.Busy - all - oursEnded - max(0, inherited-gone)
-	if share(unseen) > unseenLimit {
+	others += steal
+	if unseen := after.CPU.Busy - before.CPU.Busy - all; share(unseen) > unseenLimit {
 		add("processes that /proc does not show", 0, unseen)
-		o.Share += share(unseen)
+		others += unseen
 	}
+	// A process that ended while the first snapshot was made may bring its
+	// parent more than it used since then.
+	idle := after.CPU.Idle - before.CPU.Idle
+	o.Share = share(min(others, total-idle))
 	slices.SortFunc(o.Who, func(a, b Consumer) int {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.PID, b.PID))
 	})
 	return o
-}
-
-// inheritedBy returns the time of processes of the tree that ended since the
-// other snapshot, as far as it was spent since then.
-func (s Snapshot) inheritedBy(before Snapshot, root int) (sum time.Duration) {
-	for pid, p := range s.Tree(root) {
-		sum += p.Children - before.Procs[pid].Children
-	}
-	for pid, p := range before.Tree(root) {
-		if _, alive := s.Procs[pid]; !alive {
-			sum -= p.Total()
-		}
-	}
-	return max(0, sum)
 }
 
 // Quiet reports whether others left the machine to us.
