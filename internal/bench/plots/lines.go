@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -29,12 +30,23 @@ var (
 	pale   = color.RGBA{0xdd, 0xdd, 0xdd, 0xff}
 )
 
-// canvas makes a canvas to draw on.
-func canvas(c vg.CanvasSizer) draw.Canvas { return draw.New(c) }
+// margin keeps labels inside the picture where the reader's font is wider than
+// ours.
+const margin = 8 // points
+
+// canvas makes a canvas to draw on, white to its edge.
+func canvas(c vg.CanvasSizer) draw.Canvas {
+	all := draw.New(c)
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+	return draw.Crop(all, vg.Points(margin), -vg.Points(margin), vg.Points(margin), -vg.Points(margin))
+}
 
 // newPlot makes a plot on white with a grid.
 func newPlot(title, x, y string) *plot.Plot {
+	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	p := plot.New()
+	p.Legend.Padding = vg.Points(1)
 	p.BackgroundColor = color.White
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	p.Title.Padding = vg.Points(8)

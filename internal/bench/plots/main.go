@@ -103,7 +103,9 @@ func drawAll(r *bench.Result) ([]drawing, error) {
 		if _, err := c.WriteTo(&b); err != nil {
 			return nil, fmt.Errorf("plot %s: %w", p.name, err)
 		}
-		all = append(all, drawing{p.name, b.Bytes()})
+		// The library names one font, which not every reader has.
+		svg := bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
+		all = append(all, drawing{p.name, svg})
 	}
 	return all, nil
 }

@@ -21,6 +21,10 @@ type runner struct {
 
 	redisRequests map[string]int
 
+	// look and pause are bench.ReadSnapshot and sleep, but for tests.
+	look  func() (bench.Snapshot, error)
+	pause func(context.Context, time.Duration) error
+
 	disturbed bool // others used the CPU, and -force
 	othersMax float64
 }
@@ -41,28 +45,31 @@ func (r *runner) quiet(ctx context.Context) error {
 	if r.force {
 		return nil
 	}
-	return r.undisturbed(ctx, "before the first measurement", func() error {
-		select {
-		case <-time.After(time.Second):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
+	return r.undisturbed(ctx, "before the first measurement", func() error { return r.pause(ctx, time.Second) })
+}
+
+// sleep waits for d, or until ctx ends, which is an error.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // undisturbed calls f, again if others used the CPU meanwhile, and gives up
 // after some times.
 func (r *runner) undisturbed(ctx context.Context, what string, f func() error) error {
 	for n := 1; ; n++ {
-		before, err := bench.ReadSnapshot()
+		before, err := r.look()
 		if err != nil {
 			return err
 		}
 		if err := f(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		after, err := bench.ReadSnapshot()
+		after, err := r.look()
 		if err != nil {
 			return err
 		}
@@ -76,10 +83,8 @@ func (r *runner) undisturbed(ctx context.Context, what string, f func() error) e
 			return &bench.BusyError{What: what, Tries: tries, Others: others}
 		}
 		fmt.Fprintf(os.Stderr, "    %s: %v; once more\n", what, others)
-		select {
-		case <-time.After(time.Duration(n) * 2 * time.Second):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := r.pause(ctx, time.Duration(n)*2*time.Second); err != nil {
+			return err
 		}
 	}
 }
