@@ -41,6 +41,7 @@ type Result struct {
 	Sizes       []*Size       `json:"sizes,omitempty"`
 	Connections []*Population `json:"connections,omitempty"`
 	Shares      []*Share      `json:"shares,omitempty"`
+	Areas       []*Area       `json:"areas,omitempty"`
 }
 
 // Machine says where a result comes from.
@@ -89,6 +90,19 @@ type Share struct {
 	Unit   string  `json:"unit"`
 	User   float64 `json:"user"`
 	System float64 `json:"system"`
+}
+
+// Area is the part of the CPU time of a Go program with a stack of its own that
+// an area of the code takes.
+type Area struct {
+	// Row is the ID of the row whose traffic this is.
+	Row string `json:"row"`
+	// Side is "client" or "server".
+	Side string `json:"side"`
+	// Name is one of AreaNames.
+	Name string `json:"name"`
+	// Share is 0 to 1.
+	Share float64 `json:"share"`
 }
 
 // FileName returns DATE-COMMIT.json.

@@ -17,6 +17,6 @@
 // "run DURATION" sends requests of 64 bytes on all connections, one at a time
 // on each, and prints "ran COUNT SECONDS".
 //
-// With -profile FILE the client writes a CPU profile of itself. Only -stack
-// needs privileges: those of userstack.
+// The server ends with SIGTERM. With -profile FILE either writes a CPU profile of
+// itself when it ends. Only -stack needs privileges: those of userstack.
 package main

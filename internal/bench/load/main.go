@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"runtime/pprof"
 	"strconv"
+	"syscall"
 	"time"
 
 	"smcr/userstack"
@@ -66,7 +68,9 @@ func run() (err error) {
 	}
 	args := flag.Args()
 	if len(args) == 2 && args[0] == "server" {
-		return n.serve(args[1])
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		return n.serve(ctx, args[1])
 	}
 	if len(args) < 3 || args[0] != "client" {
 		return errUsage

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,14 +30,20 @@ const (
 // messages: it does not know where they end.
 const sinkBuffer = 1 << 20
 
-func (n network) serve(address string) error {
+// serve answers until ctx ends.
+func (n network) serve(ctx context.Context, address string) error {
 	ln, err := n.listen(address)
 	if err != nil {
 		return err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
 	fmt.Println("listening")
 	for {
 		c, err := ln.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

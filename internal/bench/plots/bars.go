@@ -163,3 +163,52 @@ func shares(row string) func(*bench.Result) (*plot.Plot, error) {
 		return p, nil
 	}
 }
+
+// areaColors are those of bench.AreaNames.
+var areaColors = []color.Color{orange, yellow, blue, green, sky, pink, gray, pale}
+
+// areas draws which areas of the code take the CPU time of programs with stacks
+// of their own.
+func areas(r *bench.Result) (*plot.Plot, error) {
+	lanes := []struct{ row, side, name string }{
+		{"goapi-roundtrip", "client", "round trip, client"}, {"goapi-roundtrip", "server", "round trip, server"},
+		{"goapi", "client", "128 KiB, client"}, {"goapi", "server", "128 KiB, server"},
+	}
+	if len(r.Areas) == 0 {
+		return nil, errIncomplete
+	}
+	p := newPlot("Go API over SMC-R: CPU time by area of the code", "% of the CPU time of the process", "")
+	var last *plotter.BarChart
+	for i, name := range bench.AreaNames {
+		values := make(plotter.Values, len(lanes))
+		for _, a := range r.Areas {
+			for n, l := range lanes {
+				if a.Name == name && a.Row == l.row && a.Side == l.side {
+					values[n] = 100 * a.Share
+				}
+			}
+		}
+		c, err := plotter.NewBarChart(values, vg.Points(20))
+		if err != nil {
+			return nil, err
+		}
+		c.Horizontal, c.Color, c.LineStyle.Width = true, areaColors[i], 0
+		if last != nil {
+			c.StackOn(last)
+		}
+		last = c
+		p.Add(c)
+		p.Legend.Add(name, c)
+	}
+	var names []string
+	for _, l := range lanes {
+		names = append(names, l.name)
+	}
+	p.NominalY(names...)
+	// Room for the legend at the right of the bars.
+	p.X.Min, p.X.Max = 0, 165
+	p.X.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 25, Label: "25"}, {Value: 50, Label: "50"}, {Value: 75, Label: "75"}, {Value: 100, Label: "100"}}
+	p.Legend.Top, p.Legend.Left = true, false
+	p.Legend.XOffs = vg.Points(-4)
+	return p, nil
+}

@@ -87,6 +87,7 @@ var plots = []struct {
 	{"time-iperf3", 560, 240, shares("iperf3-1500")},
 	{"time-roundtrip", 560, 240, shares("roundtrip")},
 	{"time-wrk", 560, 240, shares("wrk")},
+	{"time-areas", 560, 240, areas},
 }
 
 // drawAll draws all plots of a result.

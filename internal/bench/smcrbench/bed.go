@@ -124,7 +124,7 @@ func (b *bed) loadArgv(smc bool, args ...string) []string {
 // server starts a server on host A, once for each transport, and waits until it
 // listens. f makes its arguments for a port.
 func (b *bed) server(ctx context.Context, name string, smc bool, f func(port int) ([]string, error)) (port int, err error) {
-	key := fmt.Sprintf("%s-%t", name, smc)
+	key := serverKey(name, smc)
 	port = serverPorts[name]
 	if smc {
 		port += 1000
@@ -148,6 +148,9 @@ func (b *bed) server(ctx context.Context, name string, smc bool, f func(port int
 	b.servers[key] = p
 	return port, nil
 }
+
+// serverKey is the key of a server in bed.servers.
+func serverKey(name string, smc bool) string { return fmt.Sprintf("%s-%t", name, smc) }
 
 // serverPorts are those of the servers over TCP; those over SMC-R are 1000
 // more.
@@ -221,7 +224,7 @@ func (b *bed) cpu(server string, smc bool) (time.Duration, error) {
 // its client.
 func (b *bed) roots(server string, smc bool) []int {
 	var pids []int
-	if p := b.servers[fmt.Sprintf("%s-%t", server, smc)]; p != nil {
+	if p := b.servers[serverKey(server, smc)]; p != nil {
 		pids = append(pids, p.Pid())
 	}
 	if smc {

@@ -83,7 +83,7 @@ func (r *runner) shares(ctx context.Context, result *bench.Result) error {
 			result.Shares = append(result.Shares, shares...)
 		}
 	}
-	return nil
+	return r.areas(ctx, result)
 }
 
 func (r *runner) share(ctx context.Context, b *bed, t traffic, smc bool) ([]*bench.Share, error) {
@@ -125,7 +125,7 @@ func (r *runner) share(ctx context.Context, b *bed, t traffic, smc bool) ([]*ben
 		name = "smc"
 	}
 	var shares []*bench.Share
-	server := b.servers[fmt.Sprintf("%s-%t", t.server, smc)].Pid()
+	server := b.servers[serverKey(t.server, smc)].Pid()
 	for i, side := range []struct {
 		name string
 		root int
