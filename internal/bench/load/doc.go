@@ -9,8 +9,8 @@
 //	load [-stack] client ADDRESS many
 //
 // The client prints one line: a count and the seconds it took, of bytes, round
-// trips or connections. SIZE is that of a message in bytes: 1 MiB of a write, 1
-// byte of a round trip if not given.
+// trips or connections. SIZE is that of a message in bytes: of a write 1 MiB if
+// not given and 64 MiB at most, of a round trip 1 byte and 64 KiB.
 //
 // With many, the client does what standard input says, and ends with it: "open
 // N" opens connections until there are N, each used once, and prints "open N";

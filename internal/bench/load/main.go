@@ -108,8 +108,12 @@ func (n network) client(address, what string, args []string) error {
 		return errUsage
 	}
 	if len(args) == 2 {
-		if size, err = strconv.Atoi(args[1]); err != nil || size < 1 || size > maxMessage {
-			return fmt.Errorf("size %q: 1 to %d bytes", args[1], maxMessage)
+		most := maxEcho
+		if what == "write" {
+			most = maxMessage
+		}
+		if size, err = strconv.Atoi(args[1]); err != nil || size < 1 || size > most {
+			return fmt.Errorf("size %q: 1 to %d bytes", args[1], most)
 		}
 	}
 	measure := map[string]func(string, time.Duration, int) (int64, time.Duration, error){

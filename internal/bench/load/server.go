@@ -23,7 +23,11 @@ const (
 
 const (
 	headLength = 5
+	// maxMessage and maxEcho limit messages that are written and echoed. A client
+	// that has not read yet must not keep the server from answering, so a
+	// message and its echo have to fit into the buffers of the sockets.
 	maxMessage = 64 << 20
+	maxEcho    = 64 << 10
 )
 
 // sinkBuffer is what the server reads with at most, whatever the size of the
@@ -69,6 +73,9 @@ func answer(c net.Conn) error {
 	case opSink:
 		return sink(c)
 	case opEcho:
+		if size > maxEcho {
+			return fmt.Errorf("an echo of %d bytes", size)
+		}
 		return echo(c, make([]byte, size))
 	case opFree:
 		debug.FreeOSMemory()
@@ -95,8 +102,7 @@ func sink(c net.Conn) error {
 	return err
 }
 
-// echo answers each part of a message as it comes, so that large messages need
-// no room for all of them on the way. buf limits a part.
+// echo answers each part of a message as it comes; buf limits a part.
 func echo(c net.Conn, buf []byte) error {
 	for {
 		n, err := c.Read(buf)
