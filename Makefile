@@ -25,6 +25,7 @@ RESETS      ?= 200000
 GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
 STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
+PLOTS        = internal/bench/plots
 # The end-to-end tests measure time and run alone, after all other packages.
 E2E          = ./internal/e2e/...
 # Packages that boot Linux kernels: one at a time, with so many of their tests
@@ -35,7 +36,7 @@ KERNEL       = ./internal/guest/... ./internal/guesttest/... ./internal/interop/
 PARTLY       = ./internal/cli ./internal/run
 say          = @printf '==> %s\n'
 
-.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets bench bench-rdma demo guest generate test-tools test-tools-all clean
+.PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
 
 all: build
 
@@ -57,12 +58,14 @@ help:
 	  'soak       SEEDS=N: so many seeds of the simulation, from FIRST=1 on; else' \
 	  '           all tests, shuffled, again and again for SOAKTIME=$(SOAKTIME)' \
 	  'resets     RESETS=$(RESETS) connections reset by peers in the middle of the handshake' \
-	  'bench      SMC-R in user space beside kernel TCP, then the listings' \
+	  'bench      SMC-R in user space beside kernel TCP, then the listings;' \
+	  '           BENCHFLAGS="-rows iperf3 -rounds 2 -time 1s" for a quick look' \
+	  'bench-plots docs/performance.md: table and plots of the newest result' \
 	  'bench-rdma software RoCE in user space beside that of the kernel, in QEMU' \
 	  'demo       two hosts, a web server, a client, what crossed the wire' \
 	  'guest      a shell in Linux 6.12 with SMC and soft-RoCE, in QEMU' \
 	  'generate   man pages, completions and other generated files' \
-	  'test-tools install what the tests need (Debian, root)' \
+	  'test-tools install what the tests need (Debian, root); bench-tools: the bench' \
 	  'clean      remove bin and dist'
 
 build:
@@ -89,6 +92,8 @@ lint:
 	@$(GO) vet ./...
 	$(say) 'staticcheck'
 	@$(STATICCHECK) ./...
+	$(say) 'go vet, staticcheck and tests of $(PLOTS)'
+	@cd $(PLOTS) && $(GO) vet ./... && $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck ./... && $(GO) test ./...
 	$(say) 'generated files'
 	@scripts/check-generated
 
@@ -141,6 +146,12 @@ bench: build
 	$(say) 'benchmark: listings of 1 to 100,000 rows'
 	@$(GO) run -buildvcs=false ./internal/bench/listbench -smcr bin/smcr $(LISTFLAGS)
 
+# A module of its own, for its libraries: nothing else needs them.
+bench-plots:
+	$(say) 'plots and table of the newest result'
+	@cd $(PLOTS) && $(GO) run -buildvcs=false . -results '$(CURDIR)/bench/results' \
+	  -document '$(CURDIR)/docs/performance.md' -svg '$(CURDIR)/docs/performance'
+
 bench-rdma: build
 	$(say) 'benchmark: software RoCE in user space beside that of the kernel'
 	@scripts/setup-test-tools bench-rdma
@@ -166,6 +177,10 @@ test-tools:
 test-tools-all:
 	$(say) 'programs that the tests use, those with kernels too'
 	@scripts/setup-test-tools test-all
+
+bench-tools:
+	$(say) 'programs that the bench uses'
+	@scripts/setup-test-tools bench
 
 clean:
 	$(say) 'clean'

@@ -3,78 +3,122 @@
 package bench
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
-// Measure is one quantity that is measured over both transports.
-type Measure struct {
-	// Name says what is measured, Unit in what.
-	Name, Unit string
-	// LessIsBetter tells latencies and costs from rates.
-	LessIsBetter bool
-	// TCP and SMC hold one value for each round.
-	TCP, SMC []float64
-}
-
-// Ratio returns the median over SMC-R as a multiple of the one over TCP; 0
-// without values.
-func (m *Measure) Ratio() float64 {
-	tcp := Median(m.TCP)
-	if tcp == 0 {
-		return 0
-	}
-	return Median(m.SMC) / tcp
-}
-
-// Median returns the middle of the values, the mean of the two in the middle
-// where their number is even, 0 where there is none.
-func Median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(values))
-	if n := len(s); n%2 == 0 {
-		return (s[n/2-1] + s[n/2]) / 2
-	}
-	return s[len(s)/2]
-}
-
-// Print writes the measures as a table of medians with the spread of the
-// rounds and the ratio of SMC-R to TCP.
-func Print(w io.Writer, measures []*Measure) error {
+// Print writes the rows as a table of medians with the spread of the rounds,
+// the ratio to kernel TCP, and what it is to be.
+func (r *Result) Print(w io.Writer) error {
+	fmt.Fprintln(w, r.origin())
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "measure\tkernel TCP\t(min-max)\tSMC-R\t(min-max)\tunit\tratio\tbetter is\t")
-	for _, m := range measures {
-		better := "more"
-		if m.LessIsBetter {
-			better = "less"
-		}
-		ratio := "-"
-		if m.Ratio() > 0 {
-			ratio = fmt.Sprintf("%.2f", m.Ratio())
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", m.Name, format(Median(m.TCP)), spread(m.TCP), format(Median(m.SMC)), spread(m.SMC), m.Unit, ratio, better)
+	fmt.Fprintln(tw, "row\tMTU\tkernel TCP\t(min-max)\tSMC-R\t(min-max)\tunit\tratio\tat least\taim\tmet\t")
+	for _, row := range r.Rows {
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", row.ID, row.MTU,
+			format(Median(row.TCP)), spread(row.TCP), format(Median(row.SMC)), spread(row.SMC), row.Unit,
+			row.value(), row.mark(row.Target), row.mark(row.Aim), row.met())
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, note := range r.notes() {
+		fmt.Fprintln(w, note)
+	}
+	return nil
 }
 
-func spread(values []float64) string {
-	if len(values) == 0 {
-		return ""
+// Markdown returns the same as a table in Markdown, with the names of the rows.
+func (r *Result) Markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", r.origin())
+	b.WriteString("| row | what | MTU | kernel TCP | SMC-R | unit | ratio | at least | aim | met |\n")
+	b.WriteString("|---|---|--:|--:|--:|---|--:|--:|--:|---|\n")
+	for _, row := range r.Rows {
+		fmt.Fprintf(&b, "| %s | %s | %d | %s (%s) | %s (%s) | %s | %s | %s | %s | %s |\n", row.ID, row.Name, row.MTU,
+			format(Median(row.TCP)), spread(row.TCP), format(Median(row.SMC)), spread(row.SMC), row.Unit,
+			row.value(), row.mark(row.Target), row.mark(row.Aim), row.met())
 	}
-	return format(slices.Min(values)) + "-" + format(slices.Max(values))
+	for _, note := range r.notes() {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
+	return b.String()
 }
 
-// format prints three significant digits, or all of a larger number.
-func format(v float64) string {
+// origin says in a line where the figures come from.
+func (r *Result) origin() string {
+	flags := ""
+	if r.ServeFlags != "" {
+		flags = ", smcr serve " + r.ServeFlags
+	}
+	return fmt.Sprintf("%s, commit %s; %d cores of %s, Linux %s, %s, %s; %d rounds of %g s%s; medians (min-max).",
+		r.Date.UTC().Format("2006-01-02"), r.Commit, r.Machine.Cores, r.Machine.CPU, r.Machine.Kernel, r.Machine.Arch, r.Machine.Go,
+		r.Rounds, r.Seconds, flags)
+}
+
+// notes say what to keep in mind with the figures.
+func (r *Result) notes() []string {
+	var notes []string
+	if r.Forced {
+		notes = append(notes, fmt.Sprintf("Measured with -force while others used up to %.0f %% of the CPU: these figures prove nothing.", 100*r.OthersMax))
+	}
+	for _, row := range Restless(r.Rows) {
+		notes = append(notes, fmt.Sprintf("%s: kernel TCP itself scatters by a factor of %s between the rounds.", row.ID, format(row.TCPScatter)))
+	}
+	return notes
+}
+
+// value prints the ratio, or what an absolute row has.
+func (r *Row) value() string {
 	switch {
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
+	case len(r.SMC) == 0:
+		return "-"
+	case r.Absolute:
+		return format(r.Value) + " " + r.Unit
 	}
-	return fmt.Sprintf("%.2f", v)
+	return format(r.Value)
+}
+
+func (r *Row) mark(v float64) string {
+	switch {
+	case v == 0:
+		return "-"
+	case r.Absolute:
+		return fmt.Sprintf("%g %s", v, r.Unit)
+	case r.LessIsBetter:
+		return fmt.Sprintf("≤ %g", v)
+	}
+	return fmt.Sprintf("%g", v)
+}
+
+func (r *Row) met() string {
+	if r.Met == "" {
+		return "-"
+	}
+	return r.Met
+}
+
+// The generated part of a document stands between these lines.
+const (
+	markBegin = "<!-- begin: make bench-plots -->"
+	markEnd   = "<!-- end: make bench-plots -->"
+)
+
+// ErrNoMarks means that a document has no place for the table.
+var ErrNoMarks = errors.New("bench: the document lacks the lines " + markBegin + " and " + markEnd)
+
+// Replace returns the document with text between the marks.
+func Replace(document []byte, text string) ([]byte, error) {
+	head, rest, ok := bytes.Cut(document, []byte(markBegin+"\n"))
+	if !ok {
+		return nil, ErrNoMarks
+	}
+	_, tail, ok := bytes.Cut(rest, []byte(markEnd+"\n"))
+	if !ok {
+		return nil, ErrNoMarks
+	}
+	return fmt.Appendf(nil, "%s%s\n%s%s\n%s", head, markBegin, text, markEnd, tail), nil
 }

@@ -3,221 +3,126 @@
 package main
 
 import (
-	"encoding/binary"
+	"context"
 	"errors"
+	"flag"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strconv"
 	"syscall"
 	"time"
+
+	"smcr/userstack"
 )
 
-// block is the size of one write of the throughput measurement.
-const block = 1 << 20
-
-// The first byte on a connection says what the server is to do with it.
-const (
-	opSink = 's' // read to the end, then answer the number of bytes
-	opEcho = 'e' // answer each byte with itself
-)
+// dialTime bounds the making of a connection.
+const dialTime = 20 * time.Second
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
-	switch {
-	case len(args) == 2 && args[0] == "server":
-		return serve(args[1])
-	case len(args) == 4 && args[0] == "client" && args[2] == "hold":
-		n, err := strconv.Atoi(args[3])
-		if err != nil {
-			return err
-		}
-		return hold(args[1], n)
-	case len(args) == 4 && args[0] == "client":
-		d, err := time.ParseDuration(args[3])
-		if err != nil {
-			return err
-		}
-		measure, ok := map[string]func(string, time.Duration) (int64, error){
-			"write": write, "roundtrip": roundTrip, "connect": connect,
-		}[args[2]]
-		if !ok {
-			return fmt.Errorf("no measurement %q", args[2])
-		}
-		start := time.Now()
-		n, err := measure(args[1], d)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("%d %.6f\n", n, time.Since(start).Seconds())
-		return nil
-	}
-	return errors.New("usage: load server ADDRESS | load client ADDRESS write|roundtrip|connect DURATION | load client ADDRESS hold CONNECTIONS")
+// network makes connections: TCP, or SMC-R of the program's own stack.
+type network struct {
+	dial   func(address string) (net.Conn, error)
+	listen func(address string) (net.Listener, error)
 }
 
-func serve(addr string) error {
-	ln, err := net.Listen("tcp", addr)
+var errUsage = errors.New("usage: load [-stack] server ADDRESS | load [-stack] client ADDRESS write|roundtrip|connect DURATION [SIZE] | load [-stack] client ADDRESS many")
+
+func run() (err error) {
+	stack := flag.Bool("stack", false, "use a user-space stack of this program's own")
+	profile := flag.String("profile", "", "write a CPU profile to this `file`")
+	flag.Parse()
+	n := network{
+		dial:   func(address string) (net.Conn, error) { return net.DialTimeout("tcp", address, dialTime) },
+		listen: func(address string) (net.Listener, error) { return net.Listen("tcp", address) },
+	}
+	if *stack {
+		s, err := userstack.New(userstack.Config{
+			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		n = stackNetwork(s)
+	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	args := flag.Args()
+	if len(args) == 2 && args[0] == "server" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		return n.serve(ctx, args[1])
+	}
+	if len(args) < 3 || args[0] != "client" {
+		return errUsage
+	}
+	if len(args) == 3 && args[2] == "many" {
+		return n.many(args[1], os.Stdin, os.Stdout)
+	}
+	return n.client(args[1], args[2], args[3:])
+}
+
+func stackNetwork(s *userstack.Stack) network {
+	return network{
+		dial: func(address string) (net.Conn, error) {
+			d := userstack.Dialer{Stack: s, NetDialer: &net.Dialer{Timeout: dialTime}, RequireSMC: true}
+			return d.DialContext(context.Background(), "tcp", address)
+		},
+		listen: func(address string) (net.Listener, error) {
+			lc := userstack.ListenConfig{Stack: s, RequireSMC: true}
+			return lc.Listen(context.Background(), "tcp", address)
+		},
+	}
+}
+
+// client measures for a time and prints the result.
+func (n network) client(address, what string, args []string) error {
+	if len(args) == 0 || len(args) > 2 {
+		return errUsage
+	}
+	d, err := time.ParseDuration(args[0])
 	if err != nil {
 		return err
 	}
-	fmt.Println("listening")
-	for {
-		c, err := ln.Accept()
-		if err != nil {
-			return err
-		}
-		go func() {
-			defer c.Close()
-			if err := answer(c); err != nil {
-				fmt.Fprintln(os.Stderr, "load: server:", err)
-			}
-		}()
+	size := map[string]int{"write": 1 << 20, "roundtrip": 1, "connect": 1}[what]
+	if size == 0 {
+		return errUsage
 	}
-}
-
-func answer(c net.Conn) error {
-	var op [1]byte
-	if _, err := io.ReadFull(c, op[:]); err != nil {
+	if len(args) == 2 {
+		most := maxEcho
+		if what == "write" {
+			most = maxMessage
+		}
+		if size, err = strconv.Atoi(args[1]); err != nil || size < 1 || size > most {
+			return fmt.Errorf("size %q: 1 to %d bytes", args[1], most)
+		}
+	}
+	measure := map[string]func(string, time.Duration, int) (int64, time.Duration, error){
+		"write": n.write, "roundtrip": n.roundTrip, "connect": n.connect,
+	}[what]
+	count, took, err := measure(address, d, size)
+	if err != nil {
 		return err
 	}
-	switch op[0] {
-	case opSink:
-		var total int64
-		buf := make([]byte, block)
-		for {
-			n, err := c.Read(buf)
-			total += int64(n)
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-		}
-		_, err := c.Write(binary.BigEndian.AppendUint64(nil, uint64(total)))
-		return err
-	case opEcho:
-		var b [1]byte
-		for {
-			if _, err := c.Read(b[:]); errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			if _, err := c.Write(b[:]); err != nil {
-				return err
-			}
-		}
-	}
-	return fmt.Errorf("unknown request %q", op[0])
-}
-
-func dial(addr string, op byte) (*net.TCPConn, error) {
-	c, err := net.DialTimeout("tcp", addr, 20*time.Second)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := c.Write([]byte{op}); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c.(*net.TCPConn), nil
-}
-
-// write writes blocks for the time d and returns the number of bytes that the
-// server has read.
-func write(addr string, d time.Duration) (int64, error) {
-	c, err := dial(addr, opSink)
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	buf := make([]byte, block)
-	var sent int64
-	for end := time.Now().Add(d); time.Now().Before(end); {
-		n, err := c.Write(buf)
-		sent += int64(n)
-		if err != nil {
-			return 0, err
-		}
-	}
-	if err := c.CloseWrite(); err != nil {
-		return 0, err
-	}
-	var count [8]byte
-	if _, err := io.ReadFull(c, count[:]); err != nil {
-		return 0, err
-	}
-	if got := int64(binary.BigEndian.Uint64(count[:])); got != sent {
-		return 0, fmt.Errorf("the server received %d bytes of %d", got, sent)
-	}
-	return sent, nil
-}
-
-// exchange sends one byte and waits for its echo.
-func exchange(c net.Conn) error {
-	b := [1]byte{'x'}
-	if _, err := c.Write(b[:]); err != nil {
-		return err
-	}
-	_, err := io.ReadFull(c, b[:])
-	return err
-}
-
-// roundTrip returns the number of exchanges of one byte during the time d.
-func roundTrip(addr string, d time.Duration) (int64, error) {
-	c, err := dial(addr, opEcho)
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	var n int64
-	for end := time.Now().Add(d); time.Now().Before(end); n++ {
-		if err := exchange(c); err != nil {
-			return 0, err
-		}
-	}
-	return n, nil
-}
-
-// connect returns the number of connections made one after the other during
-// the time d, with one exchange on each.
-func connect(addr string, d time.Duration) (int64, error) {
-	var n int64
-	for end := time.Now().Add(d); time.Now().Before(end); n++ {
-		c, err := dial(addr, opEcho)
-		if err != nil {
-			return 0, err
-		}
-		if err := errors.Join(exchange(c), c.Close()); err != nil {
-			return 0, err
-		}
-	}
-	return n, nil
-}
-
-// hold keeps n connections open, each used once, until SIGTERM.
-func hold(addr string, n int) error {
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
-	for range n {
-		c, err := dial(addr, opEcho)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		if err := exchange(c); err != nil {
-			return err
-		}
-	}
-	fmt.Println("holding")
-	<-term
+	fmt.Printf("%d %.6f\n", count, took.Seconds())
 	return nil
 }

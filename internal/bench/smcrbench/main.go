@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,313 +11,151 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/internal/bench"
-	"smcr/internal/netnstest"
 )
 
-// held connections show the memory of one.
-const held = 100
-
-type runner struct {
-	smcr, load string // programs
-	mtu        int
+// options are the flags.
+type options struct {
+	smcr       string
+	rows       string
 	rounds     int
-	buf        int // 0: the default
 	time       time.Duration
-
-	pair *netnstest.Pair
-
-	throughput, cpu, roundTrip, rate, memory *bench.Measure
+	serveFlags string
+	force      bool
+	out        string
+	maxConns   int
 }
 
 func main() {
-	var r runner
-	flag.StringVar(&r.smcr, "smcr", "bin/smcr", "the smcr `program`")
-	flag.IntVar(&r.mtu, "mtu", 1500, "MTU of the veth pair in `bytes`")
-	flag.IntVar(&r.buf, "buf", 0, "size of send and receive buffers of the stacks in `bytes` (default: theirs)")
-	flag.IntVar(&r.rounds, "rounds", 5, "`number` of rounds")
-	flag.DurationVar(&r.time, "time", 2*time.Second, "`duration` of each measurement")
+	var o options
+	flag.StringVar(&o.smcr, "smcr", "bin/smcr", "the smcr `program`")
+	flag.StringVar(&o.rows, "rows", "all", "measure only these rows and sweeps: `names`, comma-separated; a name selects those that begin with it, too")
+	flag.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
+	flag.DurationVar(&o.time, "time", 2*time.Second, "`duration` of each measurement; whole seconds for iperf3 and wrk")
+	flag.StringVar(&o.serveFlags, "serve-flags", "", "further `flags` of smcr serve, separated by spaces")
+	flag.BoolVar(&o.force, "force", false, "measure even if others use the CPU; the result is marked")
+	flag.StringVar(&o.out, "out", "", "write the result as JSON into this `directory` (default: "+resultDir+" if nothing is left out, else none)")
+	flag.IntVar(&o.maxConns, "max-connections", 10000, "largest `number` of connections in the sweep")
 	flag.Parse()
+	if flag.NArg() > 0 || o.rounds < 1 || o.time <= 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(r.rounds)*(8*r.time+30*time.Second))
-	defer cancel()
-	if err := r.run(ctx); err != nil {
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "smcrbench:", err)
 		os.Exit(1)
 	}
 }
 
-func (r *runner) run(ctx context.Context) (err error) {
-	if os.Geteuid() != 0 {
-		return errors.New("needs root to make network namespaces: sudo make bench")
-	}
-	if r.smcr, err = filepath.Abs(r.smcr); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "smcr-bench-")
+// resultDir is where results are kept.
+const resultDir = "bench/results"
+
+// files is the number of descriptors that programs may have: the stack has
+// four for each connection.
+const files = 200000
+
+func run(ctx context.Context, o options) (err error) {
+	chosen, err := bench.Select(o.rows)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	r.load = filepath.Join(dir, "load")
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", r.load, "./internal/bench/load")
+	if os.Geteuid() != 0 {
+		return errors.New("needs root to make network namespaces: sudo make bench")
+	}
+	r := &runner{options: o, chosen: chosen, beds: make(map[string]*bed), look: bench.ReadSnapshot, pause: sleep}
+	if r.smcr, err = filepath.Abs(o.smcr); err != nil {
+		return err
+	}
+	if err := r.needTools(); err != nil {
+		return err
+	}
+	// The programs inherit it. Where it is not permitted, what needs many
+	// connections says so.
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files})
+	if r.dir, err = os.MkdirTemp("", "smcr-bench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(r.dir)
+	// The workers of nginx are no root.
+	if err := os.Chmod(r.dir, 0o755); err != nil {
+		return err
+	}
+	r.load = filepath.Join(r.dir, "load")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", r.load, "smcr/internal/bench/load")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build load: %w\n%s", err, out)
 	}
-	if r.pair, err = netnstest.Create(netnstest.Options{MTU: r.mtu}); err != nil {
+
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.quiet(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.pair.Close()) }()
-
-	r.throughput = &bench.Measure{Name: "throughput, writes of 1 MiB", Unit: "MiB/s"}
-	r.cpu = &bench.Measure{Name: "CPU for that", Unit: "s/GiB", LessIsBetter: true}
-	r.roundTrip = &bench.Measure{Name: "round trip, 1 byte", Unit: "µs", LessIsBetter: true}
-	r.rate = &bench.Measure{Name: "connections", Unit: "1/s"}
-	r.memory = &bench.Measure{Name: "memory of a connection, both ends", Unit: "KiB", LessIsBetter: true}
-
-	if r.buf != 0 {
-		// Before the programs start stacks of their own.
-		for _, h := range []*netnstest.Host{r.pair.A, r.pair.B} {
-			size := strconv.Itoa(r.buf)
-			stack, err := h.Start(h.Command(ctx, r.smcr, "serve", "--rcvbuf", size, "--sndbuf", size))
-			if err != nil {
-				return err
-			}
-			defer stack.Kill()
-			if err := r.waitStack(ctx, h); err != nil {
-				return errors.Join(err, errors.New(stack.Log()))
-			}
-		}
-	}
-
-	// Both servers stay for all rounds; so do the stacks that they start.
-	addrs := map[bool]string{false: r.pair.A.Addr() + ":9001", true: r.pair.A.Addr() + ":9002"}
-	for _, smc := range []bool{false, true} {
-		server, err := r.start(ctx, r.pair.A, smc, "server", addrs[smc])
-		if err != nil {
-			return err
-		}
-		defer server.Kill()
-		if err := server.WaitOutput("listening", 20*time.Second); err != nil {
-			return err
-		}
-	}
-	for round := range r.rounds {
-		fmt.Fprintf(os.Stderr, "    round %d of %d\n", round+1, r.rounds)
-		for _, smc := range []bool{false, true} {
-			if err := r.round(ctx, smc, addrs[smc]); err != nil {
-				return fmt.Errorf("%s: %w", map[bool]string{false: "kernel TCP", true: "SMC-R"}[smc], err)
-			}
-		}
-	}
-	fmt.Printf("veth, MTU %d bytes, %d rounds of %v, medians\n", r.mtu, r.rounds, r.time)
-	return bench.Print(os.Stdout, []*bench.Measure{r.throughput, r.cpu, r.roundTrip, r.rate, r.memory})
-}
-
-// waitStack waits until the stack of a host answers.
-func (r *runner) waitStack(ctx context.Context, h *netnstest.Host) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	for {
-		_, err := h.Output(ctx, r.smcr, "--backend", "user", "info")
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-// start starts the load program, under smcr run or not.
-func (r *runner) start(ctx context.Context, h *netnstest.Host, smc bool, args ...string) (*netnstest.Process, error) {
-	argv := append([]string{r.load}, args...)
-	if smc {
-		argv = append([]string{r.smcr, "run", "--mode", "user", "--"}, argv...)
-	}
-	return h.Start(h.Command(ctx, argv[0], argv[1:]...))
-}
-
-// round makes each measurement once over one transport.
-func (r *runner) round(ctx context.Context, smc bool, addr string) error {
-	into := func(m *bench.Measure) *[]float64 {
-		if smc {
-			return &m.SMC
-		}
-		return &m.TCP
-	}
-	add := func(m *bench.Measure, v float64) {
-		list := into(m)
-		*list = append(*list, v)
-	}
-
-	// Memory first: it also makes the link group, so that no measurement of
-	// time pays for the first contact.
-	before, err := r.resident()
+	result, err := r.all(ctx)
 	if err != nil {
 		return err
 	}
-	p, err := r.start(ctx, r.pair.B, smc, "client", addr, "hold", strconv.Itoa(held))
-	if err != nil {
+	if err := result.Print(os.Stdout); err != nil {
 		return err
 	}
-	defer p.Kill()
-	if err := p.WaitOutput("holding", 30*time.Second); err != nil {
-		return err
+	dir := o.out
+	if dir == "" && bench.Whole(chosen) {
+		dir = resultDir
 	}
-	if smc {
-		if err := r.checkSMC(ctx); err != nil {
-			return err
-		}
-	}
-	after, err := r.resident()
-	if err != nil {
-		return err
-	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	if err := p.Wait(10 * time.Second); err != nil {
-		return err
-	}
-	// What a previous round left for reuse serves this one: the first tells.
-	if grown := float64(after-before) / held / 1024; len(*into(r.memory)) == 0 {
-		add(r.memory, max(0, grown))
-	}
-
-	cpu, err := r.cpuTime()
-	if err != nil {
-		return err
-	}
-	bytes, seconds, clientCPU, err := r.measure(ctx, smc, addr, "write")
-	if err != nil {
-		return err
-	}
-	later, err := r.cpuTime()
-	if err != nil {
-		return err
-	}
-	add(r.throughput, bytes/(1<<20)/seconds)
-	add(r.cpu, (later-cpu+clientCPU).Seconds()/(bytes/(1<<30)))
-
-	n, seconds, _, err := r.measure(ctx, smc, addr, "roundtrip")
-	if err != nil {
-		return err
-	}
-	add(r.roundTrip, seconds*1e6/n)
-	if n, seconds, _, err = r.measure(ctx, smc, addr, "connect"); err != nil {
-		return err
-	}
-	add(r.rate, n/seconds)
-	return nil
-}
-
-// measure runs a client to its end and returns the count and the seconds it
-// printed, and the CPU time of it and its launcher.
-func (r *runner) measure(ctx context.Context, smc bool, addr, what string) (count, seconds float64, cpu time.Duration, err error) {
-	p, err := r.start(ctx, r.pair.B, smc, "client", addr, what, r.time.String())
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	defer p.Kill()
-	if err := p.Wait(r.time + 30*time.Second); err != nil {
-		return 0, 0, 0, fmt.Errorf("%s: %w\n%s", what, err, p.Log())
-	}
-	if _, err := fmt.Sscan(p.Log(), &count, &seconds); err != nil || count == 0 || seconds == 0 {
-		return 0, 0, 0, fmt.Errorf("%s: %v in %q", what, err, p.Log())
-	}
-	// The launcher waited for the program, so this is the sum of both.
-	state := p.Cmd.ProcessState
-	return count, seconds, state.UserTime() + state.SystemTime(), nil
-}
-
-// checkSMC makes sure that what is measured as SMC-R is SMC-R.
-func (r *runner) checkSMC(ctx context.Context) error {
-	out, err := r.pair.B.Output(ctx, r.smcr, "--backend", "user", "linkgroup", "list", "--output", "json")
-	if err != nil {
-		return err
-	}
-	var groups []struct{ Conns int }
-	if err := json.Unmarshal([]byte(out), &groups); err != nil {
-		return fmt.Errorf("smcr linkgroup list: %w in %q", err, out)
-	}
-	n := 0
-	for _, g := range groups {
-		n += g.Conns
-	}
-	if n != held {
-		return fmt.Errorf("%d of %d connections use SMC-R", n, held)
-	}
-	return nil
-}
-
-// eachPid calls f for each process on both hosts.
-func (r *runner) eachPid(f func(pid int) error) error {
-	for _, h := range []*netnstest.Host{r.pair.A, r.pair.B} {
-		pids, err := h.Pids()
-		if err != nil {
-			return err
-		}
-		for _, pid := range pids {
-			// One that ended meanwhile is none of ours.
-			if err := f(pid); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// resident returns the resident memory of all processes in bytes.
-func (r *runner) resident() (sum int64, err error) {
-	err = r.eachPid(func(pid int) error {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-		if err != nil {
-			return err
-		}
-		var size, pages int64
-		if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
-			return err
-		}
-		sum += pages * int64(os.Getpagesize())
+	if dir == "" {
+		fmt.Fprintln(os.Stderr, "    not all rows were measured: no file in "+resultDir+" (-out DIRECTORY writes one)")
 		return nil
-	})
-	return sum, err
+	}
+	name, err := result.Write(dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "    result:", name)
+	return nil
 }
 
-// tick is the unit of times in /proc/PID/stat, 1/USER_HZ s on every Linux.
-const tick = 10 * time.Millisecond
+// all measures what is chosen.
+func (r *runner) all(ctx context.Context) (*bench.Result, error) {
+	result := &bench.Result{
+		Schema: bench.Schema, Commit: commit(ctx), Command: command(r.options), Machine: machine(),
+		Rounds: r.rounds, Seconds: r.time.Seconds(), ServeFlags: r.serveFlags,
+	}
+	var err error
+	if result.Rows, err = r.rowRounds(ctx); err != nil {
+		return nil, err
+	}
+	for _, sweep := range []struct {
+		name    string
+		measure func(context.Context, *bench.Result) error
+	}{{"sizes", r.sizes}, {"connections", r.connections}, {"shares", r.shares}} {
+		if !r.chosen[sweep.name] {
+			continue
+		}
+		if err := sweep.measure(ctx, result); err != nil {
+			return nil, fmt.Errorf("%s: %w", sweep.name, err)
+		}
+	}
+	result.Date = time.Now().UTC().Truncate(time.Second)
+	result.Forced, result.OthersMax = r.disturbed, bench.Round(r.othersMax)
+	return result, nil
+}
 
-// cpuTime returns the user and system time of all running processes.
-func (r *runner) cpuTime() (sum time.Duration, err error) {
-	err = r.eachPid(func(pid int) error {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return err
-		}
-		// The second field, the name in parentheses, may hold anything.
-		s := string(b)
-		f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-		if len(f) < 13 {
-			return fmt.Errorf("/proc/%d/stat: %q", pid, s)
-		}
-		for _, field := range f[11:13] { // utime, stime
-			n, err := strconv.ParseInt(field, 10, 64)
-			if err != nil {
-				return err
-			}
-			sum += time.Duration(n) * tick
-		}
-		return nil
-	})
-	return sum, err
+// command returns the flags that others need to repeat the run: without paths.
+func command(o options) string {
+	argv := []string{"smcrbench", "-rows", o.rows, "-rounds", fmt.Sprint(o.rounds), "-time", o.time.String()}
+	if o.serveFlags != "" {
+		argv = append(argv, "-serve-flags", fmt.Sprintf("%q", o.serveFlags))
+	}
+	if o.force {
+		argv = append(argv, "-force")
+	}
+	return strings.Join(argv, " ")
 }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// requestSize is that of a request and of its answer in bytes.
+	requestSize = 64
+	// dialers make connections at a time.
+	dialers = 16
+)
+
+// many does what commands say with a growing number of connections.
+func (n network) many(address string, commands io.Reader, out io.Writer) (err error) {
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	for lines := bufio.NewScanner(commands); lines.Scan(); {
+		verb, arg, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "open":
+			want, err := strconv.Atoi(arg)
+			if err != nil {
+				return err
+			}
+			more, err := n.openAll(address, want-len(conns))
+			conns = append(conns, more...)
+			if err != nil {
+				return err
+			}
+			if err := n.free(address); err != nil {
+				return err
+			}
+			fmt.Fprintln(out, "open", len(conns))
+		case "run":
+			d, err := time.ParseDuration(arg)
+			if err != nil {
+				return err
+			}
+			count, took, err := requests(conns, d)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "ran %d %.6f\n", count, took.Seconds())
+		default:
+			return errUsage
+		}
+	}
+	return nil
+}
+
+// openAll makes so many connections, several at a time, and uses each once.
+func (n network) openAll(address string, count int) ([]net.Conn, error) {
+	var (
+		wg    sync.WaitGroup
+		next  atomic.Int64
+		mu    sync.Mutex
+		conns []net.Conn
+		fail  error
+	)
+	for range min(dialers, count) {
+		wg.Go(func() {
+			message, back := pattern(requestSize), make([]byte, requestSize)
+			for next.Add(1) <= int64(count) {
+				c, err := n.open(address, opEcho, requestSize)
+				if err == nil {
+					err = exchange(c, message, back)
+				}
+				mu.Lock()
+				if c != nil {
+					conns = append(conns, c)
+				}
+				fail = errors.Join(fail, err)
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return conns, fail
+}
+
+// free has both programs give unused memory back, so that what is measured is
+// what the connections need.
+func (n network) free(address string) error {
+	c, err := n.open(address, opFree, 1)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var b [1]byte
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return err
+	}
+	debug.FreeOSMemory()
+	return nil
+}
+
+// requests sends on all connections for the time d and returns the number of
+// answered requests.
+func requests(conns []net.Conn, d time.Duration) (int64, time.Duration, error) {
+	var (
+		wg    sync.WaitGroup
+		count atomic.Int64
+		mu    sync.Mutex
+		fail  error
+	)
+	start := time.Now()
+	for _, c := range conns {
+		wg.Go(func() {
+			message, back := pattern(requestSize), make([]byte, requestSize)
+			for time.Since(start) < d {
+				if err := exchange(c, message, back); err != nil {
+					mu.Lock()
+					fail = errors.Join(fail, err)
+					mu.Unlock()
+					return
+				}
+				count.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return count.Load(), time.Since(start), fail
+}

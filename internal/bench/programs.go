@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// ErrOutput means that a program printed something else than its result.
+var ErrOutput = errors.New("bench: no result in the output")
+
+// ParseIperf3 returns the bytes that the server of iperf3 received and the
+// seconds that took, from the JSON that the client prints (iperf3 -J).
+func ParseIperf3(out []byte) (bytes, seconds float64, err error) {
+	var report struct {
+		Error string `json:"error"`
+		End   struct {
+			Received struct {
+				Bytes   float64 `json:"bytes"`
+				Seconds float64 `json:"seconds"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		return 0, 0, fmt.Errorf("%w of iperf3: %w", ErrOutput, err)
+	}
+	if report.Error != "" {
+		return 0, 0, fmt.Errorf("%w of iperf3: %s", ErrOutput, report.Error)
+	}
+	r := report.End.Received
+	if r.Bytes <= 0 || r.Seconds <= 0 {
+		return 0, 0, fmt.Errorf("%w of iperf3: nothing was received", ErrOutput)
+	}
+	return r.Bytes, r.Seconds, nil
+}
+
+var redisLine = regexp.MustCompile(`(?m)^"[A-Z]+","([0-9.]+)"`)
+
+// ParseRedis returns the requests per second over all tests of redis-benchmark
+// --csv, which each made equally many: the harmonic mean.
+func ParseRedis(out []byte) (float64, error) {
+	var inverse float64
+	lines := redisLine.FindAllSubmatch(out, -1)
+	for _, m := range lines {
+		v, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil || v <= 0 {
+			return 0, fmt.Errorf("%w of redis-benchmark: %q", ErrOutput, m[0])
+		}
+		inverse += 1 / v
+	}
+	if len(lines) == 0 {
+		return 0, fmt.Errorf("%w of redis-benchmark: %.200q", ErrOutput, out)
+	}
+	return float64(len(lines)) / inverse, nil
+}
+
+var (
+	wrkRate  = regexp.MustCompile(`(?m)^Requests/sec:\s+([0-9.]+)$`)
+	wrkError = regexp.MustCompile(`(?m)^\s*(Socket errors:.*|Non-2xx or 3xx responses:.*)$`)
+)
+
+// ParseWrk returns the requests per second that wrk reports. Failed requests
+// are an error.
+func ParseWrk(out []byte) (float64, error) {
+	if m := wrkError.FindSubmatch(out); m != nil {
+		return 0, fmt.Errorf("%w of wrk: %s", ErrOutput, m[1])
+	}
+	m := wrkRate.FindSubmatch(out)
+	if m == nil {
+		return 0, fmt.Errorf("%w of wrk: %.200q", ErrOutput, out)
+	}
+	v, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil || v <= 0 {
+		return 0, fmt.Errorf("%w of wrk: %q", ErrOutput, m[0])
+	}
+	return v, nil
+}
+
+var summaryLine = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)
+
+// ParseSummary returns how many connections used SMC-R and TCP, from the last
+// words of smcr run -v.
+func ParseSummary(log []byte) (smc, tcp int, err error) {
+	m := summaryLine.FindSubmatch(log)
+	if m == nil {
+		return 0, 0, fmt.Errorf("%w of smcr run -v: %.500q", ErrOutput, log)
+	}
+	if smc, err = strconv.Atoi(string(m[1])); err != nil {
+		return 0, 0, fmt.Errorf("%w of smcr run -v: %w", ErrOutput, err)
+	}
+	if tcp, err = strconv.Atoi(string(m[2])); err != nil {
+		return 0, 0, fmt.Errorf("%w of smcr run -v: %w", ErrOutput, err)
+	}
+	return smc, tcp, nil
+}

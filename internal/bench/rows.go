@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Row is one line of the table: a quantity measured over kernel TCP and over
+// SMC-R, in turn. The names of its JSON fields do not change.
+type Row struct {
+	// ID selects the row (-rows) and is stable; Name says what is measured.
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Unit of the values of both transports.
+	Unit string `json:"unit"`
+	// MTU of the link in bytes.
+	MTU int `json:"mtu"`
+	// LessIsBetter tells latencies and costs from rates.
+	LessIsBetter bool `json:"less_is_better,omitempty"`
+	// Absolute rows are judged by Value in Unit, the others by Value as a
+	// multiple of kernel TCP.
+	Absolute bool `json:"absolute,omitempty"`
+	// Target is what Value is to reach at least, Aim what it is hoped to reach;
+	// 0: there is none.
+	Target float64 `json:"target,omitempty"`
+	Aim    float64 `json:"aim,omitempty"`
+	// TCP and SMC hold one value for each round, Ratios one quotient.
+	TCP    []float64 `json:"tcp"`
+	SMC    []float64 `json:"smc"`
+	Ratios []float64 `json:"ratios"`
+	// Value is the median of Ratios; of an absolute row, the median of what
+	// SMC-R has above TCP.
+	Value float64 `json:"value"`
+	// Met says which of both Value reaches: "aim", "target", "no", or nothing
+	// where there is no target.
+	Met string `json:"met,omitempty"`
+	// TCPScatter is the largest value of TCP as a multiple of the smallest.
+	TCPScatter float64 `json:"tcp_scatter"`
+}
+
+// Rows returns the rows of the table, without values, in its order. The targets
+// are what the data path of the user-space stack is built for.
+func Rows() []*Row {
+	return []*Row{
+		{ID: "iperf3-1500", Name: "iperf3", Unit: "Gbit/s", MTU: 1500, Target: 0.30, Aim: 0.6},
+		{ID: "iperf3-9000", Name: "iperf3", Unit: "Gbit/s", MTU: 9000, Target: 0.35, Aim: 0.8},
+		{ID: "cpu-1500", Name: "CPU of all processes, iperf3", Unit: "s/GiB", MTU: 1500, LessIsBetter: true, Target: 4, Aim: 2},
+		{ID: "roundtrip", Name: "round trip of 1 byte", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 2.5, Aim: 1.3},
+		{ID: "redis", Name: "redis-benchmark -c 50", Unit: "requests/s", MTU: 1500, Target: 0.6, Aim: 1},
+		{ID: "redis-p16", Name: "redis-benchmark -c 50 -P 16", Unit: "requests/s", MTU: 1500, Target: 0.6, Aim: 1},
+		{ID: "wrk", Name: "wrk, keep-alive, 50 connections, nginx", Unit: "requests/s", MTU: 1500, Target: 0.6, Aim: 1},
+		{ID: "goapi", Name: "Go API, writes of 128 KiB", Unit: "MiB/s", MTU: 9000, Target: 0.5, Aim: 1},
+		{ID: "goapi-roundtrip", Name: "Go API, round trip of 1 byte", Unit: "µs", MTU: 9000, LessIsBetter: true, Target: 1.7, Aim: 1},
+		{ID: "iperf3-v1", Name: "iperf3, RoCE v1", Unit: "Gbit/s", MTU: 9000, Target: 0.3, Aim: 0.5},
+		{ID: "memory", Name: "memory of a connection, both ends", Unit: "KiB", MTU: 1500, LessIsBetter: true, Absolute: true, Target: 160, Aim: 40},
+		{ID: "connect", Name: "connections, one after the other", Unit: "connections/s", MTU: 1500},
+	}
+}
+
+// Sweeps are the names of the measurements for the plots, as -rows takes them.
+var Sweeps = []string{"sizes", "connections", "shares"}
+
+// Select returns which IDs a comma-separated list selects: "all" every one,
+// another name the row or sweep of this ID and those that continue it after a
+// hyphen ("iperf3": iperf3-1500, iperf3-9000, iperf3-v1).
+func Select(list string) (map[string]bool, error) {
+	var ids []string
+	for _, r := range Rows() {
+		ids = append(ids, r.ID)
+	}
+	ids = append(ids, Sweeps...)
+	chosen := make(map[string]bool)
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		found := false
+		for _, id := range ids {
+			if name == "all" || id == name || strings.HasPrefix(id, name+"-") {
+				chosen[id], found = true, true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("bench: no row %q: choose of %s or all", name, strings.Join(ids, ", "))
+		}
+	}
+	return chosen, nil
+}
+
+// Whole reports whether the selection leaves nothing out.
+func Whole(chosen map[string]bool) bool {
+	return len(chosen) == len(Rows())+len(Sweeps)
+}
+
+// Add adds the values of one round.
+func (r *Row) Add(tcp, smc float64) {
+	r.TCP, r.SMC = append(r.TCP, Round(tcp)), append(r.SMC, Round(smc))
+}
+
+// Finish computes Ratios, Value, Met and TCPScatter of the values.
+func (r *Row) Finish() {
+	r.Ratios = Ratios(r.TCP, r.SMC)
+	for i, v := range r.Ratios {
+		r.Ratios[i] = Round(v)
+	}
+	r.Value = Median(r.Ratios)
+	if r.Absolute {
+		var extra []float64
+		for i := range r.SMC {
+			extra = append(extra, r.SMC[i]-r.TCP[i])
+		}
+		r.Value = Round(Median(extra))
+		r.Ratios = nil
+	}
+	r.TCPScatter = Round(Scatter(r.TCP))
+	r.Met = ""
+	if r.Target != 0 && len(r.SMC) > 0 {
+		switch {
+		case r.reaches(r.Aim):
+			r.Met = "aim"
+		case r.reaches(r.Target):
+			r.Met = "target"
+		default:
+			r.Met = "no"
+		}
+	}
+}
+
+func (r *Row) reaches(mark float64) bool {
+	if r.LessIsBetter {
+		return r.Value <= mark
+	}
+	return r.Value >= mark
+}
+
+// Restless returns the rows whose TCP values scatter by more than ScatterLimit:
+// their ratios are worth little. Absolute rows divide by nothing.
+func Restless(rows []*Row) []*Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r *Row) bool {
+		return r.Absolute || r.TCPScatter <= ScatterLimit
+	})
+}
+
+// ScatterLimit is the TCPScatter that is still steady.
+const ScatterLimit = 1.25
