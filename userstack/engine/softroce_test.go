@@ -82,3 +82,16 @@ func TestStress(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkVerbs runs the benchmarks of the verbs suite between two devices, each
+// with a loop of its own.
+func BenchmarkVerbs(b *testing.B) {
+	for _, mtu := range []int{1500, 9000} {
+		for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
+			b.Run(fmt.Sprintf("v%d/mtu=%d", typ, mtu), func(b *testing.B) {
+				p := netnstest.New(b, netnstest.Options{MTU: mtu})
+				verbstest.Bench(b, pair(p, typ))
+			})
+		}
+	}
+}
