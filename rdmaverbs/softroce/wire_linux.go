@@ -380,7 +380,7 @@ func (w *netWire) udpReader(family int, h handler) func() bool {
 
 // rxBatch is the reused memory of one batch of received packets.
 type rxBatch struct {
-	chk header.Checker
+	pre header.Prefix
 	udp *udpRx // nil without version 2
 	in  []inbound
 }

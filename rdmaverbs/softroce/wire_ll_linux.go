@@ -155,7 +155,8 @@ func (p *packetPort) parseV2(s []byte, rx *rxBatch, self *identity, c *wireCount
 	if drop := c.checkGIDs(in.sgid, in.dgid, self.v2); drop != nil {
 		return in, drop
 	}
-	if rx.chk.V2IPv6(ip, udp, data).Add(data[header.BTHLen:]) != header.ReadICRC(icrc) {
+	rx.pre.UseIPv6((*[16]byte)(&in.sgid), (*[16]byte)(&in.dgid), udp.SrcPort())
+	if rx.pre.Start(len(data)+header.ICRCLen).AddBTH(data) != header.ReadICRC(icrc) {
 		return in, &c.dropICRC
 	}
 	return in, c.checkBTH(header.BTH(data))
@@ -194,6 +195,7 @@ func (w *netWire) sendLL(tx *txBatch, dst *path, pkts []packet) error {
 		atUDP = atIP + header.IPv6Len
 		atBTH = atUDP + header.UDPLen
 	)
+	tx.pre.UseIPv6((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid), udp.SrcPort)
 	var bytes int
 	for i := range pkts {
 		p := &pkts[i]
@@ -210,16 +212,11 @@ func (w *netWire) sendLL(tx *txBatch, dst *path, pkts []packet) error {
 		ip6 := header.IPv6(head[atIP:atUDP])
 		ip6.Encode(&ip)
 		udp.Checksum = pseudoSum(ip6)
-		u := header.UDP(head[atUDP:atBTH])
-		u.Encode(&udp)
+		header.UDP(head[atUDP:atBTH]).Encode(&udp)
 		end := atBTH + copy(head[atBTH:], p.hdr)
 
-		pad := int(header.BTH(p.hdr).PadCount())
-		tail := tx.tail[i][:pad+header.ICRCLen]
-		clear(tail[:pad])
-		crc := tx.chk.V2IPv6(ip6, u, p.hdr).Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
-		crc.Put(tail[pad:])
-		tx.fill(i, head[:end], p, tail)
+		crc := tx.pre.Start(n + header.ICRCLen).AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
+		tx.fill(i, head[:end], p, p.appendTail(tx.last[i][:0], crc))
 	}
 	err := tx.flush(w.ll.tx, len(pkts), &w.stats)
 	tx.clear(len(pkts))

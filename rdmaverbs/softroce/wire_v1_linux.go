@@ -249,7 +249,8 @@ func (p *packetPort) parseV1(s []byte, rx *rxBatch, self *identity, c *wireCount
 	if drop := c.checkGIDs(in.sgid, in.dgid, self.v1); drop != nil {
 		return in, drop
 	}
-	if rx.chk.V1(grh, data).Add(data[header.BTHLen:]) != header.ReadICRC(icrc) {
+	rx.pre.UseV1((*[16]byte)(&in.sgid), (*[16]byte)(&in.dgid))
+	if rx.pre.Start(len(data)+header.ICRCLen).AddBTH(data) != header.ReadICRC(icrc) {
 		return in, &c.dropICRC
 	}
 	return in, c.checkBTH(header.BTH(data))
@@ -271,24 +272,20 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 	if grh.HopLimit == 0 {
 		grh.HopLimit = defaultHopLimit
 	}
+	const headers = header.EthernetLen + header.GRHLen
+	var same [headers]byte // of all packets, but for the length
+	header.Ethernet(same[:]).Encode(&eth)
+	header.GRH(same[header.EthernetLen:]).Encode(&grh)
+	tx.pre.UseV1((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid))
 	var bytes int
 	for i := range pkts {
 		p := &pkts[i]
-		pad := int(header.BTH(p.hdr).PadCount())
 		n := transportLen(p)
 		bytes += n
-		head := tx.head[i][:]
-		header.Ethernet(head).Encode(&eth)
-		g := header.GRH(head[header.EthernetLen:])
-		grh.PayloadLen = uint16(n + header.ICRCLen)
-		g.Encode(&grh)
-		end := header.EthernetLen + header.GRHLen + copy(head[header.EthernetLen+header.GRHLen:], p.hdr)
-
-		tail := tx.tail[i][:pad+header.ICRCLen]
-		clear(tail[:pad])
-		crc := tx.chk.V1(g, p.hdr).Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
-		crc.Put(tail[pad:])
-		tx.fill(i, head[:end], p, tail)
+		head := append(append(tx.head[i][:0], same[:]...), p.hdr...)
+		header.GRH(head[header.EthernetLen:]).SetPayloadLen(uint16(n + header.ICRCLen))
+		crc := tx.pre.Start(n + header.ICRCLen).AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
+		tx.fill(i, head, p, p.appendTail(tx.last[i][:0], crc))
 	}
 	err := tx.flush(w.v1.tx, len(pkts), &w.stats)
 	tx.clear(len(pkts))

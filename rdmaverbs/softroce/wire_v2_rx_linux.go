@@ -28,8 +28,6 @@ type udpRx struct {
 	names   [udpMsgs]unix.RawSockaddrInet6  // the longer of the two kinds
 	control [udpMsgs][udpControl / 8]uint64 // aligned for struct cmsghdr
 	buf     []byte
-	ip      [header.IPv6Len]byte
-	udp     [header.UDPLen]byte
 }
 
 func newUDPRx() *udpRx {
@@ -146,12 +144,17 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 		drop.Add(uint64(datagrams))
 		return
 	}
+	if src, dst := (*[16]byte)(&m.src), (*[16]byte)(&m.dst); family == udp6 {
+		rx.pre.UseIPv6(src, dst, m.srcPort)
+	} else {
+		rx.pre.UseIPv4(src, dst, m.srcPort)
+	}
 	var packets, bytes uint64
 	var id uint16 // expected identification
 	for range datagrams {
 		d := b[:min(size, len(b))]
 		b = b[len(d):]
-		data, drop := u.parse(d, family, m, &id, rx, c)
+		data, drop := u.parse(d, family, &id, rx, c)
 		id++
 		if drop != nil {
 			drop.Add(1)
@@ -168,26 +171,19 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 // parse checks one datagram. It returns the transport packet, or the counter
 // of the reason to drop it. id is the identification expected in an IPv4
 // header, and becomes the one that was there.
-func (u *udpPorts) parse(d []byte, family int, m *udpMeta, id *uint16, rx *rxBatch, c *wireCounters) ([]byte, *atomic.Uint64) {
+func (u *udpPorts) parse(d []byte, family int, id *uint16, rx *rxBatch, c *wireCounters) ([]byte, *atomic.Uint64) {
 	data, icrc, err := header.ParseV2(d)
 	if err != nil {
 		return nil, c.parseDrop(err)
 	}
-	r := rx.udp
-	n := header.UDPLen + len(d)
-	header.UDP(r.udp[:]).Encode(&header.UDPFields{SrcPort: m.srcPort, DstPort: header.UDPPortRoCE, Len: uint16(n)})
 	got := header.ReadICRC(icrc)
 	if family == udp6 {
-		header.IPv6(r.ip[:]).Encode(&header.IPv6Fields{PayloadLen: uint16(n), Src: m.src, Dst: m.dst})
-		if rx.chk.V2IPv6(r.ip[:], r.udp[:], data).Add(data[header.BTHLen:]) != got {
+		if rx.pre.Start(len(d)).AddBTH(data) != got {
 			return nil, &c.dropICRC
 		}
 		return data, c.checkBTH(data)
 	}
-	header.IPv4(r.ip[:]).Encode(&header.IPv4Fields{
-		TotalLen: uint16(header.IPv4Len + n), ID: *id, Src: [4]byte(m.src[12:]), Dst: [4]byte(m.dst[12:]),
-	})
-	if want := rx.chk.V2IPv4(r.ip[:], r.udp[:], data).Add(data[header.BTHLen:]); want != got {
+	if want := rx.pre.StartID(len(d), *id).AddBTH(data); want != got {
 		const afterID = header.IPv4Len - 6 + header.UDPLen
 		diff, ok := u.ids.Solve(want, got, afterID+len(data))
 		if !ok {
