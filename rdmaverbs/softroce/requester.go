@@ -142,11 +142,14 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 	}
 	b.wholeTrains(e.train)
 	for !b.full() && r.more() {
-		w := r.at(r.cur)
+		w, before := r.at(r.cur), len(b.pkts)
 		var ok bool
-		if w.op == rdmaverbs.OpRead {
+		switch {
+		case w.op == rdmaverbs.OpRead:
 			ok = r.emitRead(e, w, b)
-		} else {
+		case e.writeOnly && w.op == rdmaverbs.OpWrite:
+			ok = r.emitTrain(e, now, w, b)
+		default:
 			ok = r.emit(e, now, w, b)
 		}
 		if !ok {
@@ -155,11 +158,12 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 			break
 		}
 		sent = true
-		if r.max.before(r.nxt) {
+		n := len(b.pkts) - before
+		if first := r.nxt.sub(r.max); first > 0 {
 			r.max = r.nxt
-		} else {
-			e.stats.retransmits++
+			n = max(n-first, 0)
 		}
+		e.stats.retransmits += uint64(n)
 	}
 	if sent {
 		if r.ackAt == never && r.timeout > 0 {
@@ -174,16 +178,12 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 // emit adds the packet at nxt, of a SEND or WRITE.
 func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 	last := r.nxt.sub(w.first) == w.npkts-1
-	ask := last || (r.sinceAsk+1)*4 >= r.win.size || r.outstanding()+1 >= r.win.size
+	ask := r.asks() || last
 	if !w.emit(e, b, r.nxt, ask) {
 		return false
 	}
-	r.sinceAsk++
 	if ask {
-		r.sinceAsk = 0
-		if r.rttAt == never && !r.nxt.before(r.max) {
-			r.rttPSN, r.rttAt = r.nxt, now
-		}
+		r.asked(now)
 	}
 	r.nxt = r.nxt.add(1)
 	if last {
