@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	udpMsgs    = 16       // messages a recvmmsg
-	udpBuf     = 64 << 10 // bytes a message: UDP_GRO joins datagrams up to this
+	udpMsgs = 16 // messages a recvmmsg
+	// Bytes a message: the kernel joins datagrams up to 64 KiB; from packet
+	// sockets they come with their headers.
+	udpBuf     = 64<<10 + 128
 	udpControl = 128
 )
 
@@ -139,6 +141,12 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 	if size == 0 {
 		size = max(len(b), 1)
 	}
+	splitTrain(b, size, family, m, [6]byte{}, rx, u.ids, self, c)
+}
+
+// splitTrain puts the packets of datagrams into rx, which lie side by side in b,
+// all of one size but the last.
+func splitTrain(b []byte, size, family int, m *udpMeta, smac [6]byte, rx *rxBatch, ids *header.IDSolver, self *identity, c *wireCounters) {
 	datagrams := max(1, (len(b)+size-1)/size)
 	if drop := c.checkGIDs(m.src, m.dst, self.v2); drop != nil {
 		drop.Add(uint64(datagrams))
@@ -154,13 +162,13 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 	for range datagrams {
 		d := b[:min(size, len(b))]
 		b = b[len(d):]
-		data, drop := u.parse(d, family, &id, rx, c)
+		data, drop := parseDatagram(d, family, &id, rx, ids, c)
 		id++
 		if drop != nil {
 			drop.Add(1)
 			continue
 		}
-		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, data: data})
+		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, smac: smac, data: data})
 		packets++
 		bytes += uint64(len(data))
 	}
@@ -168,10 +176,10 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 	c.rxBytes.Add(bytes)
 }
 
-// parse checks one datagram. It returns the transport packet, or the counter
+// parseDatagram checks one datagram. It returns the transport packet, or the counter
 // of the reason to drop it. id is the identification expected in an IPv4
 // header, and becomes the one that was there.
-func (u *udpPorts) parse(d []byte, family int, id *uint16, rx *rxBatch, c *wireCounters) ([]byte, *atomic.Uint64) {
+func parseDatagram(d []byte, family int, id *uint16, rx *rxBatch, ids *header.IDSolver, c *wireCounters) ([]byte, *atomic.Uint64) {
 	data, icrc, err := header.ParseV2(d)
 	if err != nil {
 		return nil, c.parseDrop(err)
@@ -185,7 +193,7 @@ func (u *udpPorts) parse(d []byte, family int, id *uint16, rx *rxBatch, c *wireC
 	}
 	if want := rx.pre.StartID(len(d), *id).AddBTH(data); want != got {
 		const afterID = header.IPv4Len - 6 + header.UDPLen
-		diff, ok := u.ids.Solve(want, got, afterID+len(data))
+		diff, ok := ids.Solve(want, got, afterID+len(data))
 		if !ok {
 			return nil, &c.dropICRC
 		}

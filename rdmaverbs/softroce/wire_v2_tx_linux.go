@@ -62,7 +62,7 @@ func (w *netWire) sendTo(tx *txBatch, t *v2Target, pkts []packet, gso bool) erro
 	for i := 0; i < len(pkts); {
 		n := 1
 		if gso {
-			n = segments(pkts[i:])
+			n = segments(pkts[i:], maxSegBytes)
 		}
 		tx.message(msgs, i, pkts[i:i+n], t)
 		msgs++
@@ -118,11 +118,11 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 func datagramLen(p *packet) int { return transportLen(p) + header.ICRCLen }
 
 // segments returns how many packets from the start of pkts go into one
-// message: all of one length, and one shorter at the end if it does not
-// begin a run of its own.
-func segments(pkts []packet) int {
+// message of at most so many bytes: all of one length, and one shorter at the end
+// if it does not begin a run of its own.
+func segments(pkts []packet, bytes int) int {
 	size := datagramLen(&pkts[0])
-	most := min(len(pkts), maxSegs, maxSegBytes/size)
+	most := min(len(pkts), maxSegs, bytes/size)
 	n := 1
 	for n < most {
 		next := datagramLen(&pkts[n])
@@ -138,28 +138,22 @@ func segments(pkts []packet) int {
 	return n
 }
 
-// message makes message m of pkts, which use the batch's memory from packet
-// first on. What ends a packet and what begins the next one lie side by side, so
-// that the kernel has fewer pieces to gather.
-func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
+// pieces makes message m of pkts, which use the batch's memory from packet first
+// on, after head, which lies there. What ends a packet and what begins the next
+// one lie side by side, so that the kernel has fewer pieces to gather. numbered
+// says that the kernel numbers the packets.
+func (tx *txBatch) pieces(m, first int, pkts []packet, head []byte, numbered bool) {
 	v := first * iovsPerPacket
 	n := v
-	between := tx.head[first][:0] // ends a packet, begins the next
 	for k := range pkts {
 		p := &pkts[k]
-		i := first + k
-		between = append(between, p.hdr...)
-		// The kernel numbers the segments of a message from 0, as RFC 6864
-		// lets it for packets that are never fragmented.
-		size := datagramLen(p)
-		var crc header.ICRC
-		if t.family == udp4 {
-			crc = tx.pre.StartID(size, uint16(k))
-		} else {
-			crc = tx.pre.Start(size)
+		head = append(head, p.hdr...)
+		size, id := datagramLen(p), uint16(0)
+		if numbered {
+			id = uint16(k)
 		}
-		crc = crc.AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
-		tx.setIov(n, between)
+		crc := tx.pre.StartID(size, id).AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
+		tx.setIov(n, head)
 		n++
 		for _, b := range p.payload {
 			if len(b) > 0 {
@@ -167,18 +161,26 @@ func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
 				n++
 			}
 		}
+		head = tx.last[m][:0]
 		if k < len(pkts)-1 {
-			between = p.appendTail(tx.head[i+1][:0], crc)
-		} else {
-			between = p.appendTail(tx.last[m][:0], crc)
+			head = tx.head[first+k+1][:0]
 		}
+		head = p.appendTail(head, crc)
 	}
-	tx.setIov(n, between)
+	tx.setIov(n, head)
 	n++
-	h := &tx.msgs[m].hdr
 	tx.segs[m] = uint16(len(pkts))
+	h := &tx.msgs[m].hdr
 	h.Iov = &tx.iovs[v]
 	h.SetIovlen(n - v)
+}
+
+// message makes message m of pkts for a UDP socket, likewise.
+func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
+	// The kernel numbers the segments of an IPv4 message from 0, as RFC 6864
+	// lets it for packets that are never fragmented.
+	tx.pieces(m, first, pkts, tx.head[first][:0], t.family == udp4)
+	h := &tx.msgs[m].hdr
 	h.Name = (*byte)(t.name)
 	h.Namelen = t.nameLen
 	c := tx.control[m][:0]
