@@ -33,24 +33,27 @@ func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
 	}
 	switch s := t.AETH.Syndrome(); {
 	case s.IsACK():
+		probe := r.probing && at == r.probed
 		if r.acknowledge(now, at.add(1)) {
-			r.lossAt(e)
+			r.lossAt()
+		} else if probe {
+			r.probeAnswered()
 		}
 	case s.IsRNR():
 		e.stats.rnrReceived++
 		if r.acknowledge(now, at) {
-			r.lossAt(e)
+			r.lossAt()
 			return
 		}
 		r.notReady(now, s.Code())
 	case s == header.NAKSequence:
 		e.stats.nakReceived++
 		r.acknowledge(now, at)
-		r.lossAt(e)
+		r.lossAt()
 	case s.IsNAK():
 		e.stats.nakReceived++
 		if r.acknowledge(now, at) {
-			r.lossAt(e)
+			r.lossAt()
 			return
 		}
 		r.failAt(r.done, nakStatus(s))
@@ -108,6 +111,7 @@ func (r *requester) progress(now instant, n int) {
 	r.retries, r.rnrs = r.retryCnt, r.rnrRetry
 	r.gap = false
 	r.backoff = 0
+	r.again, r.probing = false, false
 	r.resumeAt = never
 	r.win.acked(n, r.una)
 	if r.rttAt != never && r.rttPSN.before(r.una) {
@@ -127,11 +131,23 @@ func (r *requester) progress(now instant, n int) {
 // lossAt repairs the loss of the packet or the response at una, once: later
 // signs of the same loss, and signs that come before anything was sent
 // again, are ignored.
-func (r *requester) lossAt(e *endpoint) {
+func (r *requester) lossAt() {
 	if r.gap || r.nxt == r.una {
 		return
 	}
-	r.retry(e, false)
+	r.retry(false)
+	r.gap = true
+}
+
+// probeAnswered handles an answer to a probe and nothing that follows it: the
+// rest was lost. Late answers, to what was sent before the probe, are for more
+// than its packet, or nearly always. No retry is counted.
+func (r *requester) probeAnswered() {
+	if r.nxt == r.una {
+		return
+	}
+	r.win.suspect(r.max)
+	r.rewind()
 	r.gap = true
 }
 
@@ -158,7 +174,7 @@ func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Tra
 	if at != r.una {
 		// What is not a READ before it was answered by it.
 		if r.acknowledge(now, at); r.una != at {
-			r.lossAt(e)
+			r.lossAt()
 			return
 		}
 		w = r.at(r.done)

@@ -170,14 +170,21 @@ func nak(at psn, s header.Syndrome) pkt { return pkt{op: header.Acknowledge, psn
 // post posts a signaled request of n bytes; IDs count from 1.
 func (c *core) post(op rdmaverbs.Opcode, n int) {
 	c.t.Helper()
+	c.postPieces(op, piece{mr: c.mr, n: n}, piece{})
+}
+
+// postPieces is post for two pieces of memory, of any lengths.
+func (c *core) postPieces(op rdmaverbs.Opcode, a, b piece) {
 	c.ids++
 	r := &c.e.req
 	w := r.post()
 	w.id, w.op, w.flags = c.ids, op, rdmaverbs.Signaled
 	w.raddr, w.rkey = 0x5000, 0x77
-	w.length = n
-	if n > 0 {
-		w.sg[0] = piece{mr: c.mr, n: n}
+	w.length = a.n + b.n
+	for i, g := range []piece{a, b} {
+		if g.n > 0 {
+			w.sg[i] = g
+		}
 	}
 	r.posted(w, c.e.mtu)
 	c.e.settle()

@@ -119,6 +119,9 @@ func (e *endpoint) flush() {
 // them and calls sent.
 func (e *endpoint) fill(now instant, b *batch) {
 	e.sendingFrom = e.req.nxt
+	if e.req.again {
+		e.sendingFrom = e.req.una
+	}
 	e.rsp.fill(e, b)
 	if e.state == rdmaverbs.QPSRTS {
 		e.req.fill(e, now, b)

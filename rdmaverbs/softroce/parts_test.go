@@ -62,15 +62,16 @@ func TestWindow(t *testing.T) {
 	}
 	w.acked(100, 1000)
 	w.lost(1200)
-	if w.size != 64 {
-		t.Fatalf("window %d after a second loss, want 64", w.size)
+	if w.size != 66 {
+		t.Fatalf("window %d after a second loss, want 66", w.size)
 	}
 	w.acked(300, 1300)
 	w.collapse(1400)
 	if w.size != windowMin {
 		t.Fatalf("window %d after silence, want %d", w.size, windowMin)
 	}
-	// It doubles to half the last size, then grows by one a round trip.
+	w.answered(false)
+	// It doubles to half the last size, then grows slowly.
 	w.acked(4, 1400)
 	w.acked(8, 1410)
 	if w.size != 16 {
@@ -82,15 +83,15 @@ func TestWindow(t *testing.T) {
 	if w.size != 256 {
 		t.Errorf("window %d in the end, want the limit", w.size)
 	}
-	// A probe that was needless costs nothing, one that was not the window.
-	w.probe(1500)
-	w.probe(1500)
+	// A suspicion that was wrong costs nothing.
+	w.collapse(1500)
+	w.collapse(1500)
 	if w.answered(true); w.size != 256 {
-		t.Errorf("window %d after a needless probe", w.size)
+		t.Errorf("window %d after a silence without loss", w.size)
 	}
-	w.probe(1500)
-	if w.answered(false); w.size != windowMin {
-		t.Errorf("window %d after a probe that repaired a loss", w.size)
+	w.suspect(1500)
+	if w.answered(false); w.size != 128 {
+		t.Errorf("window %d after a probe that found a loss", w.size)
 	}
 	for range 50 {
 		w.sample(time.Millisecond)

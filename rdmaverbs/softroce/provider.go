@@ -43,6 +43,7 @@ type config struct {
 	log       *slog.Logger
 	poller    Poller // nil: goroutines
 	writeOnly bool
+	noGSO     bool
 
 	siblings *siblings // of the provider
 }
@@ -95,6 +96,11 @@ func WithMaxQP(n int) Option { return func(c *config) { c.maxQP = n } }
 
 // WithLogger sets where devices log; by default they do not.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
+
+// WithoutSegmentation has each packet of RoCE version 2 sent by itself. Otherwise
+// the kernel or the netdev cuts many packets from one message (UDP_SEGMENT), where
+// they can.
+func WithoutSegmentation() Option { return func(c *config) { c.noGSO = true } }
 
 // WithWindow bounds what a queue pair keeps outstanding: packets, and bytes of
 // payload. The peer's receive ring must take it, times the queue pairs that

@@ -62,6 +62,9 @@ type requester struct {
 	ackAt    instant
 	probeAt  instant
 	backoff  uint // doublings of the probe delay
+	again    bool // the packet at una is to be sent once more, as a probe
+	probing  bool // a probe was sent, with PSN probed, and not answered
+	probed   psn
 	resumeAt instant
 	rttPSN   psn
 	rttAt    instant // when rttPSN was sent; never if none is timed
@@ -113,6 +116,11 @@ func (r *requester) outstanding() int { return r.nxt.sub(r.una) }
 
 // ready reports whether fill would emit a packet.
 func (r *requester) ready(e *endpoint) bool {
+	return r.again || r.more()
+}
+
+// more reports whether there is something to send at nxt.
+func (r *requester) more() bool {
 	if r.cur >= r.n || r.resumeAt != never {
 		return false
 	}
@@ -129,13 +137,19 @@ func (r *requester) ready(e *endpoint) bool {
 // fill adds request packets to b as far as the window allows.
 func (r *requester) fill(e *endpoint, now instant, b *batch) {
 	sent := false
+	if r.again && !b.full() {
+		r.probe(e, b)
+	}
 	b.wholeTrains(e.train)
-	for !b.full() && r.ready(e) {
-		w := r.at(r.cur)
+	for !b.full() && r.more() {
+		w, before := r.at(r.cur), len(b.pkts)
 		var ok bool
-		if w.op == rdmaverbs.OpRead {
+		switch {
+		case w.op == rdmaverbs.OpRead:
 			ok = r.emitRead(e, w, b)
-		} else {
+		case e.writeOnly && w.op == rdmaverbs.OpWrite:
+			ok = r.emitTrain(e, now, w, b)
+		default:
 			ok = r.emit(e, now, w, b)
 		}
 		if !ok {
@@ -144,11 +158,12 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 			break
 		}
 		sent = true
-		if r.max.before(r.nxt) {
+		n := len(b.pkts) - before
+		if first := r.nxt.sub(r.max); first > 0 {
 			r.max = r.nxt
-		} else {
-			e.stats.retransmits++
+			n = max(n-first, 0)
 		}
+		e.stats.retransmits += uint64(n)
 	}
 	if sent {
 		if r.ackAt == never && r.timeout > 0 {
@@ -162,7 +177,55 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 
 // emit adds the packet at nxt, of a SEND or WRITE.
 func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
-	k := r.nxt.sub(w.first)
+	last := r.nxt.sub(w.first) == w.npkts-1
+	ask := r.asks() || last
+	if !w.emit(e, b, r.nxt, ask) {
+		return false
+	}
+	if ask {
+		r.asked(now)
+	}
+	r.nxt = r.nxt.add(1)
+	if last {
+		r.cur++
+	}
+	return true
+}
+
+// emitRead adds the request for the responses of w that have not arrived.
+func (r *requester) emitRead(e *endpoint, w *wqe, b *batch) bool {
+	w.emitRead(e, b, r.nxt)
+	r.nxt = w.end()
+	r.reads++
+	r.sinceAsk = 0
+	r.cur++
+	return true
+}
+
+// probe adds the packet at una once more, with the wish for an answer. Nothing
+// else is sent again before that: the peer may be late and nothing lost.
+func (r *requester) probe(e *endpoint, b *batch) {
+	r.again = false
+	w := r.at(r.done)
+	if w.bad != rdmaverbs.StatusSuccess {
+		return
+	}
+	if w.op == rdmaverbs.OpRead {
+		w.emitRead(e, b, r.una)
+	} else if !w.emit(e, b, r.una, true) {
+		w.bad = rdmaverbs.StatusLocProtErr
+		return
+	}
+	r.probing, r.probed = true, r.una
+	if r.rttPSN == r.una {
+		r.rttAt = never // its answer could be to either
+	}
+	e.stats.retransmits++
+}
+
+// emit adds the packet of w with PSN at. It reports false if memory is gone.
+func (w *wqe) emit(e *endpoint, b *batch, at psn, ask bool) bool {
+	k := at.sub(w.first)
 	off := k * e.mtu
 	n := min(w.length-off, e.mtu)
 	firstPkt, lastPkt := k == 0, k == w.npkts-1
@@ -171,20 +234,9 @@ func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 	if e.writeOnly && w.op == rdmaverbs.OpWrite {
 		op, vaddr, dmaLen = header.WriteOnly, w.raddr+uint64(off), n
 	}
-
 	payload, ok := w.gather(b, off, n)
 	if !ok {
 		return false
-	}
-	ask := lastPkt
-	if r.sinceAsk++; r.sinceAsk*4 >= r.win.size || r.outstanding()+1 >= r.win.size {
-		ask = true
-	}
-	if ask {
-		r.sinceAsk = 0
-		if r.rttAt == never && !r.nxt.before(r.max) {
-			r.rttPSN, r.rttAt = r.nxt, now
-		}
 	}
 	p := b.next(op.HeaderLen())
 	p.payload = payload
@@ -196,7 +248,7 @@ func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 		PKey:      header.DefaultPKey,
 		DestQP:    e.dqpn,
 		AckReq:    ask,
-		PSN:       uint32(r.nxt),
+		PSN:       uint32(at),
 	})
 	rest := p.hdr[header.BTHLen:]
 	if op.HasRETH() {
@@ -206,17 +258,12 @@ func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 	if op.HasImmDt() {
 		header.ImmDt(rest).SetImm(w.imm)
 	}
-	r.nxt = r.nxt.add(1)
-	if lastPkt {
-		r.cur++
-	}
 	return true
 }
 
-// emitRead adds the request for the responses of w that have not arrived.
-func (r *requester) emitRead(e *endpoint, w *wqe, b *batch) bool {
-	k := r.nxt.sub(w.first)
-	off := k * e.mtu
+// emitRead adds the request for the responses of w, a READ, from PSN at on.
+func (w *wqe) emitRead(e *endpoint, b *batch, at psn) {
+	off := at.sub(w.first) * e.mtu
 	p := b.next(header.ReadRequest.HeaderLen())
 	header.BTH(p.hdr).Encode(&header.BTHFields{
 		Opcode:    header.ReadRequest,
@@ -225,16 +272,11 @@ func (r *requester) emitRead(e *endpoint, w *wqe, b *batch) bool {
 		PKey:      header.DefaultPKey,
 		DestQP:    e.dqpn,
 		AckReq:    true,
-		PSN:       uint32(r.nxt),
+		PSN:       uint32(at),
 	})
 	header.RETH(p.hdr[header.BTHLen:]).Encode(&header.RETHFields{
 		VA: w.raddr + uint64(off), RKey: w.rkey, DMALen: uint32(w.length - off),
 	})
-	r.nxt = w.end()
-	r.reads++
-	r.sinceAsk = 0
-	r.cur++
-	return true
 }
 
 // gather returns n bytes of the message from offset off, in up to two
@@ -324,7 +366,7 @@ func requestOpcode(op rdmaverbs.Opcode, first, last bool) header.Opcode {
 func (r *requester) deadline() instant { return min(r.ackAt, r.probeAt, r.resumeAt) }
 
 // armProbe sets the probe timer if it would expire before the ACK timer's
-// period: it repairs a loss that no NAK tells of, at the end of a train, long
+// period: it finds a loss that no NAK tells of, at the end of a train, long
 // before the local ACK timeout, which RoCE peers set to a tenth of a second
 // and more. It never counts as a retry.
 func (r *requester) armProbe(now instant) {
@@ -347,24 +389,21 @@ func (r *requester) expire(e *endpoint, now instant) {
 	if r.ackAt <= now {
 		e.stats.timeouts++
 		r.gap = false
-		r.retry(e, true)
+		r.retry(true)
 		return
 	}
 	if r.probeAt <= now {
 		e.stats.probes++
 		r.gap = false
 		r.backoff++
-		ackAt := r.ackAt
-		r.win.probe(r.max)
-		r.rewind()
-		r.ackAt = ackAt
+		r.again = r.nxt != r.una
 		r.armProbe(now)
 	}
 }
 
 // retry sends everything from una on again, or fails the oldest request if
 // no retry is left. silent says that nothing at all came from the peer.
-func (r *requester) retry(e *endpoint, silent bool) {
+func (r *requester) retry(silent bool) {
 	if r.retries == 0 {
 		r.failAt(r.done, rdmaverbs.StatusRetryExcErr)
 		return
@@ -386,6 +425,7 @@ func (r *requester) rewind() {
 	r.sinceAsk = 0
 	r.rttAt = never
 	r.ackAt, r.probeAt = never, never
+	r.again, r.probing = false, false
 }
 
 // failAt marks the request at index i to fail with status; retire does it
@@ -395,5 +435,6 @@ func (r *requester) failAt(i int, status rdmaverbs.WCStatus) {
 		r.at(i).bad = status
 		r.cur = min(r.cur, i)
 		r.ackAt, r.probeAt, r.resumeAt = never, never, never
+		r.again, r.probing = false, false
 	}
 }

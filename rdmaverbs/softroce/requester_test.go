@@ -155,32 +155,77 @@ func TestRequesterProbe(t *testing.T) {
 	}
 	c.now = at
 	c.e.expire(c.now)
-	c.wantSent(pkt{op: header.SendOnly, psn: 0xffffff}, pkt{op: header.SendOnly, psn: 0})
-	if c.e.req.retries != 3 || c.e.stats.probes != 1 {
-		t.Errorf("%d retries left, %d probes", c.e.req.retries, c.e.stats.probes)
-	}
+	c.wantSent(pkt{op: header.SendOnly, psn: 0xffffff})
 	if d2 := c.e.deadline(); d2.since(c.now) <= at.since(0)/2 {
 		t.Errorf("second probe after %v, want it to back off", d2.since(c.now))
+	}
+	// The answer is to the probe alone: what follows it was lost, too.
+	c.gets(ack(0xffffff))
+	c.wantSent(pkt{op: header.SendOnly, psn: 0})
+	if c.e.req.retries != 3 || c.e.stats.probes != 1 {
+		t.Errorf("%d retries left, %d probes", c.e.req.retries, c.e.stats.probes)
 	}
 	c.gets(ack(0))
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess)
 }
 
-// TestRequesterLateAnswer has an answer come after the probe, for packets that
-// were not sent again: nothing was lost, and the window stays.
-func TestRequesterLateAnswer(t *testing.T) {
+// TestRequesterProbeRead has the response to a READ lost: a probe asks for the
+// rest of it again.
+func TestRequesterProbeRead(t *testing.T) {
 	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.Timeout = 15 })
-	c.post(rdmaverbs.OpWrite, 64*coreMTU)
-	first := c.sends()
+	c.post(rdmaverbs.OpRead, 2*coreMTU)
+	c.post(rdmaverbs.OpSend, 10)
+	c.wantSent(pkt{op: header.ReadRequest, psn: 0xfffffe}, pkt{op: header.SendOnly, psn: 0})
+	half := make([]byte, coreMTU)
+	c.gets(pkt{op: header.ReadRespFirst, psn: 0xfffffe, aeth: header.ACKNoCredits, payload: half})
 	c.now = c.e.deadline()
 	c.e.expire(c.now)
-	if n := len(c.sends()); n != windowMin {
-		t.Fatalf("the probe sent %d packets, want %d", n, windowMin)
+	if got := c.wantSent(pkt{op: header.ReadRequest, psn: 0xffffff}); got[0].RETH.DMALen() != coreMTU {
+		t.Errorf("the probe asks for %d bytes", got[0].RETH.DMALen())
 	}
-	c.gets(ack(first[63].psn))
-	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess)
-	if c.e.req.win.size != 64 {
-		t.Errorf("window %d, want 64 as before", c.e.req.win.size)
+	c.gets(pkt{op: header.ReadRespOnly, psn: 0xffffff, aeth: header.ACKNoCredits, payload: half}, ack(0))
+	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess)
+	if n := c.e.req.reads; n != 0 {
+		t.Errorf("%d READs outstanding in the end", n)
+	}
+}
+
+// TestRequesterLatePeer has a peer that loses nothing answer late again and
+// again, as one that waits for a processor does, in steps that tell least of
+// what arrived. A packet is sent again each time, and the window stays: it is
+// what the throughput to such a peer depends on.
+func TestRequesterLatePeer(t *testing.T) {
+	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.Timeout = 15 })
+	for round := range 100 {
+		for range 30 { // what makes the next one late
+			c.post(rdmaverbs.OpSend, 10)
+			c.gets(ack(c.sends()[0].psn))
+			c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess)
+		}
+		n := 2 + round%62
+		c.post(rdmaverbs.OpWrite, n*coreMTU)
+		first := c.sends()
+		if len(first) != n {
+			t.Fatalf("round %d: %d packets leave at once, want %d: the window is %d", round, len(first), n, c.e.req.win.size)
+		}
+		for range 2 { // the third would come after the local ACK timeout
+			c.now = c.e.deadline()
+			c.e.expire(c.now)
+			if got := c.sends(); len(got) != 1 || got[0].psn != first[0].psn {
+				t.Fatalf("round %d: the probe sent %d packets, want the oldest", round, len(got))
+			}
+		}
+		for _, p := range first[1:] {
+			c.gets(ack(p.psn))
+			if got := c.sends(); len(got) != 0 {
+				t.Fatalf("round %d: %d packets are sent again after a late answer", round, len(got))
+			}
+		}
+		c.gets(ack(first[n-1].psn)) // to the probe
+		c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess)
+	}
+	if c.e.req.win.size != 64 || c.e.stats.timeouts != 0 {
+		t.Errorf("window %d, want 64 as before; %d timeouts", c.e.req.win.size, c.e.stats.timeouts)
 	}
 }
 

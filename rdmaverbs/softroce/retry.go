@@ -31,7 +31,10 @@ const rnrInfinite = 7
 // flow control loses what the peer's receive ring cannot take, so the window
 // shrinks by half when something was lost and grows again as packets are
 // acknowledged: doubling every round trip up to the last good size, then by
-// one packet every round trip.
+// one packet in 32 every round trip.
+//
+// On a busy host a peer in user space is often late by more than the round trips
+// before: by that alone the window must not shrink.
 type window struct {
 	max    int // packets
 	size   int // packets, in [windowMin, max]
@@ -41,8 +44,8 @@ type window struct {
 	// reduction: losses before it belong to the same event.
 	recover psn
 	reduced bool
-	// What a probe reduced, to be restored if it was needless.
-	probed            bool
+	// What was reduced on a mere suspicion, to be restored if it was wrong.
+	doubt             bool
 	oldSize, oldLimit int
 
 	smoothed  time.Duration // round-trip time, RFC 6298
@@ -69,7 +72,7 @@ func (w *window) acked(n int, una psn) {
 	w.credit += n
 	if w.credit >= w.size {
 		w.credit = 0
-		w.size = min(w.size+1, w.max)
+		w.size = min(w.size+max(w.size/32, 1), w.max)
 	}
 }
 
@@ -83,28 +86,28 @@ func (w *window) lost(next psn) {
 	w.size, w.credit = w.thresh, 0
 }
 
-// collapse reduces the window to its minimum: nothing came back at all.
-func (w *window) collapse(next psn) {
+// suspect is lost for a sign of loss that may be none.
+func (w *window) suspect(next psn) {
+	if !w.doubt {
+		w.doubt, w.oldSize, w.oldLimit = true, w.size, w.thresh
+	}
 	w.lost(next)
+}
+
+// collapse reduces the window to its minimum: nothing came back at all. The peer
+// may be late nevertheless.
+func (w *window) collapse(next psn) {
+	w.suspect(next)
 	w.size = windowMin
 }
 
-// probe is collapse for a silence that may come from a peer that is merely
-// late.
-func (w *window) probe(next psn) {
-	if !w.probed {
-		w.probed, w.oldSize, w.oldLimit = true, w.size, w.thresh
-	}
-	w.collapse(next)
-}
-
-// answered tells that something came after a probe; needless that it
+// answered tells that something came after a suspicion; wrong that it
 // acknowledges packets which were not sent again, so that nothing was lost.
-func (w *window) answered(needless bool) {
-	if w.probed && needless {
+func (w *window) answered(wrong bool) {
+	if w.doubt && wrong {
 		w.size, w.thresh, w.reduced = w.oldSize, w.oldLimit, false
 	}
-	w.probed = false
+	w.doubt = false
 }
 
 // sample takes a round-trip time into account.

@@ -62,12 +62,13 @@ type identity struct {
 	mac     [6]byte
 	v1      []rdmaverbs.GID
 	v2      []rdmaverbs.GID
+	mtu     int
 	def     rdmaverbs.GID // the default GID
 	foreign bool          // it is not an address of the netdev
 }
 
 func newIdentity(i *netdevInfo) *identity {
-	id := &identity{mac: [6]byte(i.HWAddr), foreign: !i.hasDefault}
+	id := &identity{mac: [6]byte(i.HWAddr), mtu: i.MTU, foreign: !i.hasDefault}
 	id.def = defaultGID(id.mac)
 	for _, e := range i.GIDs {
 		if e.Type == rdmaverbs.RoCEv2 {
@@ -142,6 +143,10 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 			return nil, nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
 		}
 	}
+	if w.v2 != nil && c.noGSO {
+		w.v2.noGSO.Store(true)
+		w.ll.noGSO.Store(true)
+	}
 	if w.watch, err = watchNetdev(info.Index, w.changed); err != nil {
 		return nil, nil, nil, err
 	}
@@ -160,8 +165,7 @@ func (w *netWire) changed(c netdevChange) {
 	self := newIdentity(&c.Info)
 	w.self.Store(self)
 	if w.ll != nil {
-		if err := w.ll.follow(self, w.v2.sock[udp6]); err != nil {
-			// Rings take memory that there may not be.
+		if err := w.ll.follow(self); err != nil {
 			w.log.Error("the default GID cannot receive over RoCE version 2", "netdev", c.Info.Name, "err", err)
 		}
 	}
@@ -288,7 +292,7 @@ func (w *netWire) start(h handler) error {
 			w.siblings.add(w)
 		}
 		w.ll.started(func() {
-			if err := w.read(w.ll.sock, w.ringReader(w.ll.packetPort, serial)); err != nil {
+			if err := w.read(w.ll.sock, w.llReader(serial)); err != nil {
 				w.log.Error("the default GID receives nothing over RoCE version 2", "err", err)
 			}
 		})
@@ -348,9 +352,6 @@ func (w *netWire) release() {
 		w.v1.close()
 	}
 	w.receivers.Wait()
-	if w.ll != nil {
-		w.ll.unmap()
-	}
 	if w.v1 != nil {
 		w.v1.unmap()
 	}
@@ -380,7 +381,7 @@ func (w *netWire) udpReader(family int, h handler) func() bool {
 
 // rxBatch is the reused memory of one batch of received packets.
 type rxBatch struct {
-	chk header.Checker
+	pre header.Prefix
 	udp *udpRx // nil without version 2
 	in  []inbound
 }

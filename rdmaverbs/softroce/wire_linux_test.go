@@ -219,7 +219,7 @@ func TestSegments(t *testing.T) {
 			}
 			var got []int
 			for len(pkts) > 0 {
-				n := segments(pkts)
+				n := segments(pkts, maxSegBytes)
 				got = append(got, n)
 				pkts = pkts[n:]
 			}

@@ -15,10 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// llRingBlocks is the size of the ring for link-local packets: one peer rarely
-// has more outstanding than what a queue pair's window is.
-const llRingBlocks = 64
-
 // llPort carries RoCE version 2 between link-local GIDs past the IP stack, as
 // an RNIC does. Such a GID tells the MAC, or the path does, so that a packet
 // needs neither route nor neighbour discovery; and the default GID is in the
@@ -26,11 +22,12 @@ const llRingBlocks = 64
 // that do not show the MAC (RFC 7217), or without IPv6, have it not.
 //
 // Packets always leave here. They arrive here as long as the netdev lacks the
-// address; else at the UDP socket, like all others. While they arrive here, the
-// UDP socket must not have the kernel join packets: these are longer than the
-// ring's slots.
+// address; else at the UDP socket, like all others. Both ways the kernel carries
+// many packets in one pass, as it does for UDP sockets: the virtio_net header
+// before a frame tells how it is to be cut, or was joined (Linux 6.2).
 type llPort struct {
 	*packetPort
+	noGSO atomic.Bool
 
 	mu        sync.Mutex
 	start     func() // begins the reception
@@ -44,11 +41,12 @@ func newLLPort(i *netdevInfo) (*llPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.parse = (*packetPort).parseV2
-	// The kernel is to compute the UDP checksum.
-	if err := unix.SetsockoptInt(p.tx, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
-		p.close()
-		return nil, fmt.Errorf("softroce: leave UDP checksums to the kernel: %w", err)
+	// The kernel is to compute the UDP checksum and to cut trains.
+	for _, fd := range []int{p.tx, p.sock.fd} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
+			p.close()
+			return nil, fmt.Errorf("softroce: leave UDP checksums to the kernel: %w", err)
+		}
 	}
 	return &llPort{packetPort: p}, nil
 }
@@ -63,8 +61,8 @@ func (l *llPort) started(start func()) {
 	}
 }
 
-// follow makes the port receive what the UDP socket does not. udp may be nil.
-func (l *llPort) follow(self *identity, udp *socket) error {
+// follow makes the port receive what the UDP socket does not.
+func (l *llPort) follow(self *identity) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var to rdmaverbs.GID
@@ -74,13 +72,6 @@ func (l *llPort) follow(self *identity, udp *socket) error {
 	if to == l.to || to.IsZero() && !l.listening {
 		return nil
 	}
-	if udp != nil {
-		join := 0
-		if to.IsZero() {
-			join = 1
-		}
-		_ = unix.SetsockoptInt(udp.fd, unix.SOL_UDP, unix.UDP_GRO, join)
-	}
 	if err := l.filter(to); err != nil {
 		return err
 	}
@@ -88,8 +79,10 @@ func (l *llPort) follow(self *identity, udp *socket) error {
 	if l.listening {
 		return nil
 	}
-	if err := l.listen(header.EtherTypeIPv6, llRingBlocks); err != nil {
-		return err
+	setReceiveBuffer(l.sock.fd)
+	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeIPv6), Ifindex: l.index}
+	if err := unix.Bind(l.sock.fd, &ll); err != nil {
+		return fmt.Errorf("softroce: bind packet socket: %w", err)
 	}
 	l.listening = true
 	if l.start != nil {
@@ -138,102 +131,59 @@ func (l *llPort) filter(to rdmaverbs.GID) error {
 	return nil
 }
 
-// parseV2 checks the frame in a slot, as parseV1 does.
-func (p *packetPort) parseV2(s []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64) {
-	eth, b, drop := p.frame(s, c)
-	if drop != nil {
-		return in, drop
+// llReader returns a function that hands packets of the port to h, and reports
+// whether there may be more.
+func (w *netWire) llReader(h handler) func() bool {
+	rx := newRxBatch()
+	rx.udp = newUDPRx()
+	return func() bool {
+		self := w.self.Load()
+		n := rx.udp.receive(w.ll.sock.fd)
+		for i := range n {
+			w.ll.split(i, rx, self, &w.stats)
+			if len(rx.in) >= ioBatch || i == n-1 && len(rx.in) > 0 {
+				h(rx.in)
+				rx.reset()
+			}
+		}
+		return n == udpMsgs
+	}
+}
+
+// split puts the packets of the frame in message i into rx.
+func (l *llPort) split(i int, rx *rxBatch, self *identity, c *wireCounters) {
+	r := rx.udp
+	b := r.buf[i*udpBuf:][:r.msgs[i].n]
+	from := (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&r.names[i]))
+	// The kernel has compared the destination MAC with the netdev's. A socket on
+	// a netdev also gets what its VLAN netdevs take.
+	if from.Pkttype != unix.PACKET_HOST || int(from.Ifindex) != l.index {
+		c.dropMAC.Add(1)
+		return
+	}
+	if len(b) < vnetHdrLen || r.msgs[i].hdr.Flags&unix.MSG_TRUNC != 0 {
+		c.dropShort.Add(1)
+		return
+	}
+	vnet, b := b[:vnetHdrLen], b[vnetHdrLen:]
+	eth, b, err := header.ParseEthernet(b)
+	if err != nil {
+		c.dropShort.Add(1)
+		return
 	}
 	if eth.Type() != header.EtherTypeIPv6 {
-		return in, &c.dropFormat
+		c.dropFormat.Add(1)
+		return
 	}
-	ip, udp, data, icrc, err := header.ParseV2IPv6(b)
+	ip, udp, b, err := header.ParseUDPIPv6(b)
 	if err != nil {
-		return in, c.parseDrop(err)
+		c.parseDrop(err).Add(1)
+		return
 	}
-	in = inbound{typ: rdmaverbs.RoCEv2, sgid: ip.Src().As16(), dgid: ip.Dst().As16(), smac: eth.Src(), data: data}
-	if drop := c.checkGIDs(in.sgid, in.dgid, self.v2); drop != nil {
-		return in, drop
+	size := max(len(b), 1)
+	if vnet[1]&^vnetGSOECN == vnetGSOUDP {
+		size = max(int(binary.NativeEndian.Uint16(vnet[4:])), 1)
 	}
-	if rx.chk.V2IPv6(ip, udp, data).Add(data[header.BTHLen:]) != header.ReadICRC(icrc) {
-		return in, &c.dropICRC
-	}
-	return in, c.checkBTH(header.BTH(data))
-}
-
-// past reports whether packets to dst go past the IP stack.
-func (w *netWire) past(dst *path) bool {
-	return w.ll != nil && dst.typ == rdmaverbs.RoCEv2 && isLinkLocal(dst.dgid) && (w.loopback || len(dst.dmac) == 6)
-}
-
-func isLinkLocal(g rdmaverbs.GID) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
-
-// vnetHdrLen is the length of struct virtio_net_hdr (linux/virtio_net.h), which
-// goes before each packet to be sent: flags, segmentation type, header length,
-// segment size, begin of the checksummed bytes, and place of the sum in these,
-// in host byte order but for devices of virtio 1.0.
-const vnetHdrLen = 10
-
-const vnetNeedsCsum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
-
-// sendLL sends up to ioBatch packets as RoCE version 2 frames over IPv6.
-func (w *netWire) sendLL(tx *txBatch, dst *path, pkts []packet) error {
-	eth := header.EthernetFields{Type: header.EtherTypeIPv6}
-	// On lo source and destination stay zero: see loopbackMAC.
-	if !w.loopback {
-		eth.Src = w.self.Load().mac
-		copy(eth.Dst[:], dst.dmac)
-	}
-	ip := header.IPv6Fields{HopLimit: dst.hopLimit, Src: dst.sgid, Dst: dst.dgid}
-	if ip.HopLimit == 0 {
-		ip.HopLimit = defaultHopLimit
-	}
-	udp := header.UDPFields{SrcPort: dst.srcPort, DstPort: header.UDPPortRoCE}
-	const (
-		atIP  = vnetHdrLen + header.EthernetLen
-		atUDP = atIP + header.IPv6Len
-		atBTH = atUDP + header.UDPLen
-	)
-	var bytes int
-	for i := range pkts {
-		p := &pkts[i]
-		n := transportLen(p)
-		bytes += n
-		head := tx.head[i][:]
-		clear(head[:vnetHdrLen])
-		head[0] = vnetNeedsCsum
-		binary.NativeEndian.PutUint16(head[6:], atUDP-vnetHdrLen)
-		binary.NativeEndian.PutUint16(head[8:], 6)
-		header.Ethernet(head[vnetHdrLen:]).Encode(&eth)
-		udp.Len = uint16(header.UDPLen + n + header.ICRCLen)
-		ip.PayloadLen = udp.Len
-		ip6 := header.IPv6(head[atIP:atUDP])
-		ip6.Encode(&ip)
-		udp.Checksum = pseudoSum(ip6)
-		u := header.UDP(head[atUDP:atBTH])
-		u.Encode(&udp)
-		end := atBTH + copy(head[atBTH:], p.hdr)
-
-		pad := int(header.BTH(p.hdr).PadCount())
-		tail := tx.tail[i][:pad+header.ICRCLen]
-		clear(tail[:pad])
-		crc := tx.chk.V2IPv6(ip6, u, p.hdr).Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
-		crc.Put(tail[pad:])
-		tx.fill(i, head[:end], p, tail)
-	}
-	err := tx.flush(w.ll.tx, len(pkts), &w.stats)
-	tx.clear(len(pkts))
-	w.stats.txBytes.Add(uint64(bytes))
-	return err
-}
-
-// pseudoSum is the sum over the pseudo-header of UDP (RFC 8200, section 8.1),
-// to which the kernel adds the rest.
-func pseudoSum(ip header.IPv6) uint16 {
-	sum := uint32(header.ProtocolUDP) + uint32(ip.PayloadLen())
-	for i := 8; i < header.IPv6Len; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	sum = sum&0xffff + sum>>16
-	return uint16(sum + sum>>16)
+	m := udpMeta{src: ip.Src().As16(), dst: ip.Dst().As16(), srcPort: udp.SrcPort()}
+	splitTrain(b, size, udp6, &m, eth.Src(), rx, nil, self, c)
 }

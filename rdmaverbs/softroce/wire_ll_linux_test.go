@@ -3,21 +3,28 @@
 package softroce
 
 import (
+	"bytes"
+	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"smcr/internal/netnstest"
 	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
+
+	"golang.org/x/sys/unix"
 )
 
 // llPair returns a function that opens a device in each namespace, both with
 // their default GID as version 2 and without word of the peer's MAC.
-func llPair(p *netnstest.Pair) verbstest.Open {
+func llPair(p *netnstest.Pair, opts ...Option) verbstest.Open {
 	return func(t testing.TB) verbstest.Pair {
 		end := func(h *netnstest.Host) verbstest.End {
-			d := openIn(t, h, "eth0")
+			d := openIn(t, h, "eth0", opts...)
 			gids, err := d.GIDs(1)
 			if err != nil {
 				t.Fatal(err)
@@ -53,7 +60,9 @@ func TestLinkLocal(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			noIPv6(t, p.A, tt.a)
 			noIPv6(t, p.B, tt.b)
-			verbstest.Run(t, llPair(p))
+			t.Run("Verbs", func(t *testing.T) { verbstest.Run(t, llPair(p)) })
+			t.Run("Trains", func(t *testing.T) { llBulk(t, llPair(p, WithWriteOnly()), true) })
+			t.Run("NoTrains", func(t *testing.T) { llBulk(t, llPair(p, WithWriteOnly(), WithoutSegmentation()), false) })
 		})
 	}
 	t.Run("Changing", func(t *testing.T) {
@@ -78,4 +87,116 @@ func TestLinkLocal(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	})
+}
+
+// llBulk has a WRITE of many packets arrive whole. trains says that the sender
+// leaves it to the kernel to cut them, which Linux can from 6.2 on.
+func llBulk(t *testing.T, open verbstest.Open, trains bool) {
+	t.Helper()
+	p := open(t)
+	a, b := verbstest.Connect(t, p, verbstest.Config{MTU: rdmaverbs.MTU1024})
+	const size = 1 << 20
+	src, from := a.MR(size, 0)
+	dst, to := b.MR(size, verbstest.All)
+	for i := range from {
+		from[i] = byte(i ^ i>>8 ^ i>>16)
+	}
+	a.Send(rdmaverbs.SendWR{
+		ID: 1, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, SG: [2]rdmaverbs.SGE{{MR: src, Len: size}},
+		RemoteAddr: dst.Addr(), RKey: dst.RKey(),
+	})
+	a.OK(1, 1)
+	if !bytes.Equal(from, to) {
+		t.Error("the memory differs")
+	}
+	if cuts := !p.A.Dev.(*Device).wire.(*netWire).ll.noGSO.Load(); cuts != trains && (cuts || kernelAtLeast(t, 6, 2)) {
+		t.Errorf("the kernel cuts trains: %v, want %v", cuts, trains)
+	}
+	for _, e := range []verbstest.End{p.A, p.B} {
+		if c := e.Dev.(*Device).Counters(); c.WrongICRC != 0 || c.Malformed != 0 || c.Overruns != 0 || c.TxLost != 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+func kernelAtLeast(t *testing.T, major, minor int) bool {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	var x, y int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &x, &y); err != nil {
+		t.Fatal(err)
+	}
+	return x > major || x == major && y >= minor
+}
+
+// TestLinkLocalFrames checks frames of one packet and of several, as a reader gets
+// them that the kernel has not cut them for, and that damaged ones are dropped.
+func TestLinkLocalFrames(t *testing.T) {
+	src, dst := defaultGID([6]byte{2, 0, 0, 0, 0, 1}), defaultGID([6]byte{2, 0, 0, 0, 0, 2})
+	l := &llPort{packetPort: &packetPort{index: 7}}
+	self := &identity{v2: []rdmaverbs.GID{dst}}
+	for _, n := range []int{1, 3} {
+		pkts := []packet{testPacket(header.WriteOnly, 1, 1021), testPacket(header.WriteOnly, 2, 1021), testPacket(header.SendOnly, 3, 43)}[:n]
+		w, tx := new(netWire), new(txBatch)
+		var same [llAtBTH]byte
+		w.llHeaders(&same, self, &path{sgid: src, dgid: dst, dmac: []byte{2, 0, 0, 0, 0, 2}, srcPort: 61000})
+		tx.pre.UseIPv6((*[16]byte)(&src), (*[16]byte)(&dst), 61000)
+		tx.frame(0, 0, pkts, &same)
+		var frame []byte
+		for _, v := range unsafe.Slice(tx.msgs[0].hdr.Iov, tx.msgs[0].hdr.Iovlen) {
+			frame = append(frame, unsafe.Slice(v.Base, v.Len)...)
+		}
+		for name, tt := range map[string]struct {
+			damage func(frame []byte) []byte
+			ll     func(from *unix.RawSockaddrLinklayer)
+			want   func(c *wireCounters) *atomic.Uint64
+		}{
+			"whole":     {want: func(c *wireCounters) *atomic.Uint64 { return &c.rxPackets }},
+			"bit":       {damage: func(f []byte) []byte { f[len(f)-20] ^= 1; return f }, want: func(c *wireCounters) *atomic.Uint64 { return &c.dropICRC }},
+			"no header": {damage: func(f []byte) []byte { return f[:5] }, want: func(c *wireCounters) *atomic.Uint64 { return &c.dropShort }},
+			"cut":       {damage: func(f []byte) []byte { return f[:len(f)-4] }, want: func(c *wireCounters) *atomic.Uint64 { return &c.dropShort }},
+			"pieces of no length": {
+				damage: func(f []byte) []byte { f[1], f[4], f[5] = vnetGSOUDP, 0, 0; return f },
+				want:   func(c *wireCounters) *atomic.Uint64 { return &c.dropShort },
+			},
+			"IPv4": {damage: func(f []byte) []byte { f[vnetHdrLen+12] = 8; return f }, want: func(c *wireCounters) *atomic.Uint64 { return &c.dropFormat }},
+			"VLAN": {ll: func(from *unix.RawSockaddrLinklayer) { from.Ifindex = 8 }, want: func(c *wireCounters) *atomic.Uint64 { return &c.dropMAC }},
+			"other host": {
+				ll:   func(from *unix.RawSockaddrLinklayer) { from.Pkttype = unix.PACKET_OTHERHOST },
+				want: func(c *wireCounters) *atomic.Uint64 { return &c.dropMAC },
+			},
+		} {
+			rx := newRxBatch()
+			rx.udp = newUDPRx()
+			b := bytes.Clone(frame)
+			if tt.damage != nil {
+				b = tt.damage(b)
+			}
+			rx.udp.msgs[0].n = uint32(copy(rx.udp.buf, b))
+			from := (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&rx.udp.names[0]))
+			*from = unix.RawSockaddrLinklayer{Ifindex: 7, Pkttype: unix.PACKET_HOST}
+			if tt.ll != nil {
+				tt.ll(from)
+			}
+			var c wireCounters
+			l.split(0, rx, self, &c)
+			if tt.want(&c).Load() == 0 {
+				t.Errorf("%d packets, %s: %+v", n, name, c.snapshot())
+			}
+			if name != "whole" {
+				continue
+			}
+			if len(rx.in) != n {
+				t.Fatalf("%d packets arrive, want %d", len(rx.in), n)
+			}
+			for i, p := range pkts {
+				if !bytes.Equal(rx.in[i].data, flat(p)) || rx.in[i].sgid != src || rx.in[i].smac != self.mac {
+					t.Errorf("packet %d of %d arrives as %+v", i, n, rx.in[i])
+				}
+			}
+		}
+	}
 }

@@ -25,6 +25,9 @@ const iovsPerPacket = 4
 // headLen holds the headers of the longest packet: those of sendLL.
 const headLen = vnetHdrLen + header.EthernetLen + header.IPv6Len + header.UDPLen + header.MaxTransportLen
 
+// tailLen holds what ends a packet: pad and ICRC.
+const tailLen = 4 + header.ICRCLen
+
 // defaultHopLimit is for paths that do not say.
 const defaultHopLimit = 64
 
@@ -37,20 +40,26 @@ func transportLen(p *packet) int {
 	return len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + int(header.BTH(p.hdr).PadCount())
 }
 
+// appendTail appends pad and ICRC. crc is that of all before the pad.
+func (p *packet) appendTail(b []byte, crc header.ICRC) []byte {
+	var zero [3]byte
+	at := len(b)
+	b = append(b, zero[:header.BTH(p.hdr).PadCount()]...)
+	return crc.Add(b[at:]).Append(b)
+}
+
 // txBatch is the reused memory of one sendmmsg call.
 type txBatch struct {
 	msgs [ioBatch]mmsghdr
 	iovs [ioBatch * iovsPerPacket]unix.Iovec
 	head [ioBatch][headLen]byte
-	tail [ioBatch][4 + header.ICRCLen]byte // pad, ICRC
-	chk  header.Checker
+	last [ioBatch][tailLen]byte // what ends a message
+	pre  header.Prefix
 
 	// Version 2.
 	v2      v2Target
 	name4   unix.RawSockaddrInet4
 	name6   unix.RawSockaddrInet6
-	ip      [header.IPv6Len]byte
-	udp     [header.UDPLen]byte
 	control [ioBatch][udpControl]byte
 	segs    [ioBatch]uint16 // packets in each message
 

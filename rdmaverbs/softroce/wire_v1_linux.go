@@ -48,7 +48,6 @@ type packetPort struct {
 	ring  []byte
 	slots int
 	head  int // slot that the kernel fills next, as far as we have seen
-	parse func(p *packetPort, slot []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64)
 }
 
 // openPacketPort opens the port for RoCE version 1 in the calling thread's
@@ -58,8 +57,7 @@ func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p.parse = (*packetPort).parseV1
-	if err := p.listen(header.EtherTypeRoCE, ringBlocks); err != nil {
+	if err := p.listen(); err != nil {
 		p.close()
 		p.unmap()
 		return nil, err
@@ -94,8 +92,8 @@ func newPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	return p, nil
 }
 
-// listen begins the reception of an ethertype into a ring of that many blocks.
-func (p *packetPort) listen(etherType uint16, blocks int) (err error) {
+// listen begins the reception of RoCE version 1 frames, into a ring.
+func (p *packetPort) listen() (err error) {
 	fd := p.sock.fd
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
 		return fmt.Errorf("softroce: select TPACKET_V2: %w", err)
@@ -104,17 +102,17 @@ func (p *packetPort) listen(etherType uint16, blocks int) (err error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
 		return fmt.Errorf("softroce: ignore outgoing frames: %w", err)
 	}
-	slots := blocks * perBlock
-	req := unix.TpacketReq{Block_size: ringBlock, Block_nr: uint32(blocks), Frame_size: ringSlot, Frame_nr: uint32(slots)}
+	slots := ringBlocks * perBlock
+	req := unix.TpacketReq{Block_size: ringBlock, Block_nr: ringBlocks, Frame_size: ringSlot, Frame_nr: uint32(slots)}
 	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return fmt.Errorf("softroce: allocate receive ring: %w", err)
 	}
-	p.ring, err = unix.Mmap(fd, 0, ringBlock*blocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	p.ring, err = unix.Mmap(fd, 0, ringBlock*ringBlocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("softroce: map receive ring: %w", err)
 	}
 	p.slots = slots
-	ll := unix.SockaddrLinklayer{Protocol: htons(etherType), Ifindex: p.index}
+	ll := unix.SockaddrLinklayer{Protocol: htons(header.EtherTypeRoCE), Ifindex: p.index}
 	if err := unix.Bind(fd, &ll); err != nil {
 		return fmt.Errorf("softroce: bind packet socket: %w", err)
 	}
@@ -181,7 +179,7 @@ func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots i
 		if atomic.LoadUint32(status(s))&unix.TP_STATUS_USER == 0 {
 			break
 		}
-		if in, drop := p.parse(p, s, rx, self, c); drop != nil {
+		if in, drop := p.parseV1(s, rx, self, c); drop != nil {
 			drop.Add(1)
 		} else {
 			rx.in = append(rx.in, in)
@@ -249,7 +247,8 @@ func (p *packetPort) parseV1(s []byte, rx *rxBatch, self *identity, c *wireCount
 	if drop := c.checkGIDs(in.sgid, in.dgid, self.v1); drop != nil {
 		return in, drop
 	}
-	if rx.chk.V1(grh, data).Add(data[header.BTHLen:]) != header.ReadICRC(icrc) {
+	rx.pre.UseV1((*[16]byte)(&in.sgid), (*[16]byte)(&in.dgid))
+	if rx.pre.Start(len(data)+header.ICRCLen).AddBTH(data) != header.ReadICRC(icrc) {
 		return in, &c.dropICRC
 	}
 	return in, c.checkBTH(header.BTH(data))
@@ -271,24 +270,20 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 	if grh.HopLimit == 0 {
 		grh.HopLimit = defaultHopLimit
 	}
+	const headers = header.EthernetLen + header.GRHLen
+	var same [headers]byte // of all packets, but for the length
+	header.Ethernet(same[:]).Encode(&eth)
+	header.GRH(same[header.EthernetLen:]).Encode(&grh)
+	tx.pre.UseV1((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid))
 	var bytes int
 	for i := range pkts {
 		p := &pkts[i]
-		pad := int(header.BTH(p.hdr).PadCount())
 		n := transportLen(p)
 		bytes += n
-		head := tx.head[i][:]
-		header.Ethernet(head).Encode(&eth)
-		g := header.GRH(head[header.EthernetLen:])
-		grh.PayloadLen = uint16(n + header.ICRCLen)
-		g.Encode(&grh)
-		end := header.EthernetLen + header.GRHLen + copy(head[header.EthernetLen+header.GRHLen:], p.hdr)
-
-		tail := tx.tail[i][:pad+header.ICRCLen]
-		clear(tail[:pad])
-		crc := tx.chk.V1(g, p.hdr).Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
-		crc.Put(tail[pad:])
-		tx.fill(i, head[:end], p, tail)
+		head := append(append(tx.head[i][:0], same[:]...), p.hdr...)
+		header.GRH(head[header.EthernetLen:]).SetPayloadLen(uint16(n + header.ICRCLen))
+		crc := tx.pre.Start(n + header.ICRCLen).AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
+		tx.fill(i, head, p, p.appendTail(tx.last[i][:0], crc))
 	}
 	err := tx.flush(w.v1.tx, len(pkts), &w.stats)
 	tx.clear(len(pkts))

@@ -186,9 +186,7 @@ func setsockopts(fd int, opts []sockopt) error {
 
 // setReceive prepares a socket for receive: addresses and batches.
 func setReceive(family, fd int) error {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvBuf) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, rcvBuf)
-	}
+	setReceiveBuffer(fd)
 	opts := []sockopt{{unix.SOL_UDP, unix.UDP_GRO, 1}, {unix.SOL_IP, unix.IP_PKTINFO, 1}}
 	if family == udp6 {
 		opts[1] = sockopt{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1}
@@ -197,6 +195,13 @@ func setReceive(family, fd int) error {
 		opts = append(opts, sockopt{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1})
 	}
 	return setsockopts(fd, opts)
+}
+
+// setReceiveBuffer enlarges the receive buffer as far as we may.
+func setReceiveBuffer(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvBuf) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, rcvBuf)
+	}
 }
 
 func (u *udpPorts) close() {

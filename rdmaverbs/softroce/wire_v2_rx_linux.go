@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	udpMsgs    = 16       // messages a recvmmsg
-	udpBuf     = 64 << 10 // bytes a message: UDP_GRO joins datagrams up to this
+	udpMsgs = 16 // messages a recvmmsg
+	// Bytes a message: the kernel joins datagrams up to 64 KiB; from packet
+	// sockets they come with their headers.
+	udpBuf     = 64<<10 + 128
 	udpControl = 128
 )
 
@@ -28,8 +30,6 @@ type udpRx struct {
 	names   [udpMsgs]unix.RawSockaddrInet6  // the longer of the two kinds
 	control [udpMsgs][udpControl / 8]uint64 // aligned for struct cmsghdr
 	buf     []byte
-	ip      [header.IPv6Len]byte
-	udp     [header.UDPLen]byte
 }
 
 func newUDPRx() *udpRx {
@@ -141,23 +141,34 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 	if size == 0 {
 		size = max(len(b), 1)
 	}
+	splitTrain(b, size, family, m, [6]byte{}, rx, u.ids, self, c)
+}
+
+// splitTrain puts the packets of datagrams into rx, which lie side by side in b,
+// all of one size but the last.
+func splitTrain(b []byte, size, family int, m *udpMeta, smac [6]byte, rx *rxBatch, ids *header.IDSolver, self *identity, c *wireCounters) {
 	datagrams := max(1, (len(b)+size-1)/size)
 	if drop := c.checkGIDs(m.src, m.dst, self.v2); drop != nil {
 		drop.Add(uint64(datagrams))
 		return
+	}
+	if src, dst := (*[16]byte)(&m.src), (*[16]byte)(&m.dst); family == udp6 {
+		rx.pre.UseIPv6(src, dst, m.srcPort)
+	} else {
+		rx.pre.UseIPv4(src, dst, m.srcPort)
 	}
 	var packets, bytes uint64
 	var id uint16 // expected identification
 	for range datagrams {
 		d := b[:min(size, len(b))]
 		b = b[len(d):]
-		data, drop := u.parse(d, family, m, &id, rx, c)
+		data, drop := parseDatagram(d, family, &id, rx, ids, c)
 		id++
 		if drop != nil {
 			drop.Add(1)
 			continue
 		}
-		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, data: data})
+		rx.in = append(rx.in, inbound{typ: rdmaverbs.RoCEv2, sgid: m.src, dgid: m.dst, smac: smac, data: data})
 		packets++
 		bytes += uint64(len(data))
 	}
@@ -165,31 +176,24 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 	c.rxBytes.Add(bytes)
 }
 
-// parse checks one datagram. It returns the transport packet, or the counter
+// parseDatagram checks one datagram. It returns the transport packet, or the counter
 // of the reason to drop it. id is the identification expected in an IPv4
 // header, and becomes the one that was there.
-func (u *udpPorts) parse(d []byte, family int, m *udpMeta, id *uint16, rx *rxBatch, c *wireCounters) ([]byte, *atomic.Uint64) {
+func parseDatagram(d []byte, family int, id *uint16, rx *rxBatch, ids *header.IDSolver, c *wireCounters) ([]byte, *atomic.Uint64) {
 	data, icrc, err := header.ParseV2(d)
 	if err != nil {
 		return nil, c.parseDrop(err)
 	}
-	r := rx.udp
-	n := header.UDPLen + len(d)
-	header.UDP(r.udp[:]).Encode(&header.UDPFields{SrcPort: m.srcPort, DstPort: header.UDPPortRoCE, Len: uint16(n)})
 	got := header.ReadICRC(icrc)
 	if family == udp6 {
-		header.IPv6(r.ip[:]).Encode(&header.IPv6Fields{PayloadLen: uint16(n), Src: m.src, Dst: m.dst})
-		if rx.chk.V2IPv6(r.ip[:], r.udp[:], data).Add(data[header.BTHLen:]) != got {
+		if rx.pre.Start(len(d)).AddBTH(data) != got {
 			return nil, &c.dropICRC
 		}
 		return data, c.checkBTH(data)
 	}
-	header.IPv4(r.ip[:]).Encode(&header.IPv4Fields{
-		TotalLen: uint16(header.IPv4Len + n), ID: *id, Src: [4]byte(m.src[12:]), Dst: [4]byte(m.dst[12:]),
-	})
-	if want := rx.chk.V2IPv4(r.ip[:], r.udp[:], data).Add(data[header.BTHLen:]); want != got {
+	if want := rx.pre.StartID(len(d), *id).AddBTH(data); want != got {
 		const afterID = header.IPv4Len - 6 + header.UDPLen
-		diff, ok := u.ids.Solve(want, got, afterID+len(data))
+		diff, ok := ids.Solve(want, got, afterID+len(data))
 		if !ok {
 			return nil, &c.dropICRC
 		}

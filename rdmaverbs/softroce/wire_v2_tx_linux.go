@@ -25,9 +25,6 @@ type v2Target struct {
 	family  int
 	name    unsafe.Pointer
 	nameLen uint32
-	ip4     header.IPv4Fields
-	ip6     header.IPv6Fields
-	udp     header.UDPFields
 	hops    int32
 	pktinfo [20]byte // struct in_pktinfo or in6_pktinfo
 }
@@ -65,7 +62,7 @@ func (w *netWire) sendTo(tx *txBatch, t *v2Target, pkts []packet, gso bool) erro
 	for i := 0; i < len(pkts); {
 		n := 1
 		if gso {
-			n = segments(pkts[i:])
+			n = segments(pkts[i:], maxSegBytes)
 		}
 		tx.message(msgs, i, pkts[i:i+n], t)
 		msgs++
@@ -91,16 +88,14 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 	}
 	if to.Is4() {
 		t.family = udp4
-		t.ip4 = header.IPv4Fields{Src: src.As4(), Dst: to.As4()}
-		tx.name4 = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(header.UDPPortRoCE), Addr: t.ip4.Dst}
+		tx.name4 = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(header.UDPPortRoCE), Addr: to.As4()}
 		t.name, t.nameLen = unsafe.Pointer(&tx.name4), unix.SizeofSockaddrInet4
 		// ipi_ifindex 0: the socket is bound to the netdev. ipi_spec_dst is
 		// the source address.
 		t.pktinfo = [20]byte{}
-		copy(t.pktinfo[4:8], t.ip4.Src[:])
+		copy(t.pktinfo[4:8], dst.sgid[12:])
 	} else {
 		t.family = udp6
-		t.ip6 = header.IPv6Fields{Src: dst.sgid, Dst: dst.dgid}
 		tx.name6 = unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: htons(header.UDPPortRoCE), Addr: dst.dgid}
 		if to.IsLinkLocalUnicast() {
 			tx.name6.Scope_id = uint32(w.index)
@@ -111,7 +106,11 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 	}
 	s := w.v2.source(t.family, dst.srcPort)
 	t.fd = s.fd
-	t.udp = header.UDPFields{SrcPort: s.port, DstPort: header.UDPPortRoCE}
+	if t.family == udp4 {
+		tx.pre.UseIPv4((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid), s.port)
+	} else {
+		tx.pre.UseIPv6((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid), s.port)
+	}
 	return s.fd > 0
 }
 
@@ -119,11 +118,11 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 func datagramLen(p *packet) int { return transportLen(p) + header.ICRCLen }
 
 // segments returns how many packets from the start of pkts go into one
-// message: all of one length, and one shorter at the end if it does not
-// begin a run of its own.
-func segments(pkts []packet) int {
+// message of at most so many bytes: all of one length, and one shorter at the end
+// if it does not begin a run of its own.
+func segments(pkts []packet, bytes int) int {
 	size := datagramLen(&pkts[0])
-	most := min(len(pkts), maxSegs, maxSegBytes/size)
+	most := min(len(pkts), maxSegs, bytes/size)
 	n := 1
 	for n < most {
 		next := datagramLen(&pkts[n])
@@ -139,24 +138,21 @@ func segments(pkts []packet) int {
 	return n
 }
 
-// message makes message m of pkts, which use the batch's memory from packet
-// first on.
-func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
+// pieces makes message m of pkts, which use the batch's memory from packet first
+// on, after head, which lies there. What ends a packet and what begins the next
+// one lie side by side, so that the kernel has fewer pieces to gather. numbered
+// says that the kernel numbers the packets.
+func (tx *txBatch) pieces(m, first int, pkts []packet, head []byte, numbered bool) {
 	v := first * iovsPerPacket
 	n := v
 	for k := range pkts {
 		p := &pkts[k]
-		i := first + k
-		head := tx.head[i][:copy(tx.head[i][:], p.hdr)]
-		pad := int(header.BTH(p.hdr).PadCount())
-		tail := tx.tail[i][:pad+header.ICRCLen]
-		clear(tail[:pad])
-		// The kernel numbers the segments of a message from 0, as RFC 6864
-		// lets it for packets that are never fragmented.
-		crc := tx.startV2(t, uint16(k), datagramLen(p), p.hdr).
-			Add(p.hdr[header.BTHLen:]).Add(p.payload[0]).Add(p.payload[1]).Add(tail[:pad])
-		crc.Put(tail[pad:])
-
+		head = append(head, p.hdr...)
+		size, id := datagramLen(p), uint16(0)
+		if numbered {
+			id = uint16(k)
+		}
+		crc := tx.pre.StartID(size, id).AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
 		tx.setIov(n, head)
 		n++
 		for _, b := range p.payload {
@@ -165,13 +161,26 @@ func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
 				n++
 			}
 		}
-		tx.setIov(n, tail)
-		n++
+		head = tx.last[m][:0]
+		if k < len(pkts)-1 {
+			head = tx.head[first+k+1][:0]
+		}
+		head = p.appendTail(head, crc)
 	}
-	h := &tx.msgs[m].hdr
+	tx.setIov(n, head)
+	n++
 	tx.segs[m] = uint16(len(pkts))
+	h := &tx.msgs[m].hdr
 	h.Iov = &tx.iovs[v]
 	h.SetIovlen(n - v)
+}
+
+// message makes message m of pkts for a UDP socket, likewise.
+func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
+	// The kernel numbers the segments of an IPv4 message from 0, as RFC 6864
+	// lets it for packets that are never fragmented.
+	tx.pieces(m, first, pkts, tx.head[first][:0], t.family == udp4)
+	h := &tx.msgs[m].hdr
 	h.Name = (*byte)(t.name)
 	h.Namelen = t.nameLen
 	c := tx.control[m][:0]
@@ -189,21 +198,6 @@ func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
 	}
 	h.Control = unsafe.SliceData(c)
 	h.SetControllen(len(c))
-}
-
-// startV2 starts the ICRC of a datagram of n bytes.
-func (tx *txBatch) startV2(t *v2Target, id uint16, n int, bth []byte) header.ICRC {
-	t.udp.Len = uint16(header.UDPLen + n)
-	header.UDP(tx.udp[:]).Encode(&t.udp)
-	if t.family == udp4 {
-		t.ip4.ID = id
-		t.ip4.TotalLen = uint16(header.IPv4Len+header.UDPLen) + uint16(n)
-		header.IPv4(tx.ip[:]).Encode(&t.ip4)
-		return tx.chk.V2IPv4(tx.ip[:], tx.udp[:], bth)
-	}
-	t.ip6.PayloadLen = t.udp.Len
-	header.IPv6(tx.ip[:]).Encode(&t.ip6)
-	return tx.chk.V2IPv6(tx.ip[:], tx.udp[:], bth)
 }
 
 // appendCmsg appends a control message with its padding.

@@ -13,6 +13,7 @@ import (
 func Bench(b *testing.B, open Open) {
 	b.Run("Write1MiB", func(b *testing.B) { BenchWrite(b, open, 1<<20) })
 	b.Run("Write64KiB", func(b *testing.B) { BenchWrite(b, open, 64<<10) })
+	b.Run("Stream64KiB", func(b *testing.B) { BenchStream(b, open, 64<<10) })
 	for _, n := range []int{1, 44} {
 		b.Run(fmt.Sprintf("PingPong%d", n), func(b *testing.B) { BenchPingPong(b, open, n) })
 	}

@@ -44,6 +44,8 @@ type Config struct {
 	MinRNR           uint8
 	Reads            uint8
 	Notify           func() // for the receive queue of B, else a channel
+	NotifySend       func() // for the send queue of B, likewise
+	NotifyA          func() // for the receive queue of A, likewise
 }
 
 func (c *Config) defaults() {
@@ -101,8 +103,8 @@ func Connect(t testing.TB, p Pair, c Config) (a, b *Conn) {
 func Create(t testing.TB, p Pair, c Config) (a, b *Conn) {
 	t.Helper()
 	c.defaults()
-	a = newConn(t, p.A, c, nil)
-	b = newConn(t, p.B, c, c.Notify)
+	a = newConn(t, p.A, c, c.NotifyA, nil)
+	b = newConn(t, p.B, c, c.Notify, c.NotifySend)
 	mtu := c.MTU
 	if mtu == 0 {
 		mtu = min(a.port().ActiveMTU, b.port().ActiveMTU)
@@ -120,17 +122,20 @@ func Create(t testing.TB, p Pair, c Config) (a, b *Conn) {
 	return a, b
 }
 
-func newConn(t testing.TB, e End, c Config, notify func()) *Conn {
+func newConn(t testing.TB, e End, c Config, notify, notifySend func()) *Conn {
 	t.Helper()
 	x := &Conn{T: t, Dev: e.Dev, wake: make(chan struct{}, 1)}
 	if notify == nil {
 		notify = x.notify
 	}
+	if notifySend == nil {
+		notifySend = x.notify
+	}
 	var err error
 	if x.PD, err = e.Dev.AllocPD(); err != nil {
 		t.Fatal(err)
 	}
-	if x.SendCQ, err = e.Dev.CreateCQ(c.CQDepth, x.notify); err != nil {
+	if x.SendCQ, err = e.Dev.CreateCQ(c.CQDepth, notifySend); err != nil {
 		t.Fatal(err)
 	}
 	if x.RecvCQ, err = e.Dev.CreateCQ(c.CQDepth, notify); err != nil {

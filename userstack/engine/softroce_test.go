@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"smcr/internal/netnstest"
 	"smcr/rdmaverbs"
@@ -18,9 +19,13 @@ import (
 // pair returns a function that opens a device in each namespace, each with a
 // loop of its own.
 func pair(p *netnstest.Pair, typ rdmaverbs.GIDType) verbstest.Open {
+	return pairSpin(p, typ, engine.DefaultSpin)
+}
+
+func pairSpin(p *netnstest.Pair, typ rdmaverbs.GIDType, spin time.Duration) verbstest.Open {
 	return func(t testing.TB) verbstest.Pair {
 		open := func(h *netnstest.Host) rdmaverbs.Device {
-			l, err := engine.New(engine.DefaultSpin)
+			l, err := engine.New(spin)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,5 +85,36 @@ func TestStress(t *testing.T) {
 			a, b := verbstest.Connect(t, pair(p, typ)(t), verbstest.Config{MTU: rdmaverbs.MTU1024, Reads: 4})
 			verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: uint64(typ), Ops: 2000, MaxSize: 100000})
 		})
+	}
+}
+
+// TestNoAllocs holds that neither packets nor messages cost an allocation, at the
+// sender and the receiver together. What is kept in a sync.Pool is made anew after
+// a garbage collection, hence the few that are allowed.
+func TestNoAllocs(t *testing.T) {
+	const messages, few = 100, 10
+	p := netnstest.New(t, netnstest.Options{})
+	for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
+		t.Run(fmt.Sprintf("v%d", typ), func(t *testing.T) {
+			// A loop that spins holds a processor, and AllocsPerRun leaves one.
+			s := verbstest.NewStream(t, pairSpin(p, typ, 0), 64<<10)
+			s.Run(messages)
+			if n := testing.AllocsPerRun(5, func() { s.Run(messages) }); n > few && !raceDetector {
+				t.Errorf("%v allocations for %d messages of 64 packets", n, messages)
+			}
+		})
+	}
+}
+
+// BenchmarkVerbs runs the benchmarks of the verbs suite between two devices, each
+// with a loop of its own.
+func BenchmarkVerbs(b *testing.B) {
+	for _, mtu := range []int{1500, 9000} {
+		for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
+			b.Run(fmt.Sprintf("v%d/mtu=%d", typ, mtu), func(b *testing.B) {
+				p := netnstest.New(b, netnstest.Options{MTU: mtu})
+				verbstest.Bench(b, pair(p, typ))
+			})
+		}
 	}
 }

@@ -54,6 +54,8 @@ func (r *runner) bandwidth(ctx context.Context) error {
 
 func (r *runner) oneSize(ctx context.Context, size int) (b Bandwidth, err error) {
 	if r.Verb != Send {
+		r.Hold()
+		defer r.Release()
 		return r.post(ctx, size)
 	}
 	if !r.client {
@@ -64,11 +66,13 @@ func (r *runner) oneSize(ctx context.Context, size int) (b Bandwidth, err error)
 	if err := r.barrier(true); err != nil {
 		return b, err
 	}
+	r.Hold()
 	if r.client {
 		b, err = r.post(ctx, size)
 	} else {
 		b, err = r.take(ctx, size)
 	}
+	r.Release()
 	if err == nil && r.o.All {
 		err = r.barrier(true)
 	}

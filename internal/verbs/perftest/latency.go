@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -39,7 +38,9 @@ func (r *runner) latency(ctx context.Context) error {
 		run := [...]func(context.Context, int, []time.Time) ([]time.Time, error){
 			Write: r.writes, Send: r.sends, Read: r.reads,
 		}[r.Verb]
+		r.Hold()
 		t, err := run(ctx, size, stamps[:0])
+		r.Release()
 		if err != nil {
 			return fmt.Errorf("messages of %d bytes: %w", size, err)
 		}
@@ -79,41 +80,16 @@ func (r *runner) writes(ctx context.Context, size int, stamps []time.Time) ([]ti
 	return stamps, nil
 }
 
-// How often memory is looked at before the first nap, which takes longer than it
-// says: some 60 µs.
-const (
-	spins = 500
-	nap   = 10 * time.Microsecond
-)
-
 // see waits until the last byte of a message in our memory is b. An RDMA WRITE
 // wakes nobody, so there is no way but to look.
 func (r *runner) see(ctx context.Context, size int, b byte) error {
 	at := r.region + size - 1
 	// The word around it, for a load that the compiler does not move.
 	word := (*uint32)(unsafe.Pointer(&r.Buf[at&^3]))
-	seen := func() bool {
+	return r.Await(ctx, r.patience, func() bool {
 		w := atomic.LoadUint32(word)
 		return (*[4]byte)(unsafe.Pointer(&w))[at&3] == b
-	}
-	var since time.Time
-	for i := 1; !seen(); i++ {
-		if i < spins {
-			runtime.Gosched()
-			continue
-		}
-		// Whoever is to write may need this processor.
-		time.Sleep(nap)
-		switch now := time.Now(); {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case since.IsZero():
-			since = now
-		case now.Sub(since) > r.patience:
-			return fmt.Errorf("%w for %v", rc.ErrSilent, r.patience)
-		}
-	}
-	return nil
+	})
 }
 
 // sends sends messages to and fro. The client begins.
@@ -122,7 +98,10 @@ func (r *runner) sends(ctx context.Context, size int, stamps []time.Time) ([]tim
 		return nil, err
 	}
 	posted := r.o.RxDepth
-	if err := r.barrier(true); err != nil {
+	r.Release()
+	err := r.barrier(true)
+	r.Hold()
+	if err != nil {
 		return nil, err
 	}
 	receive := func(n int) error {

@@ -69,7 +69,10 @@ func Run(ctx context.Context, tcp net.Conn, client bool, s *rc.Source, o Options
 		return nil, err
 	}
 	start := time.Now()
-	if err := p.play(ctx); err != nil {
+	s.Hold()
+	err = p.play(ctx)
+	s.Release()
+	if err != nil {
 		return nil, err
 	}
 	r.Elapsed = time.Since(start)

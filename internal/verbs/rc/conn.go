@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -150,49 +149,31 @@ func (x *Conn) Close() error {
 // A Queue is a completion queue that can be waited on.
 type Queue struct {
 	cq       rdmaverbs.CQ
-	wake     chan struct{}
+	source   *Source
 	patience time.Duration
-	timer    *time.Timer
 }
 
-func newQueue(d rdmaverbs.Device, depth int, patience time.Duration) (*Queue, error) {
-	q := &Queue{wake: make(chan struct{}, 1), patience: patience, timer: time.NewTimer(patience)}
-	q.timer.Stop()
+func newQueue(s *Source, depth int, patience time.Duration) (*Queue, error) {
+	q := &Queue{source: s, patience: patience}
 	var err error
-	q.cq, err = d.CreateCQ(max(depth, 1), func() {
-		select {
-		case q.wake <- struct{}{}:
-		default:
-		}
-	})
+	q.cq, err = s.CreateCQ(max(depth, 1), nil)
 	return q, err
 }
 
-// spins is how often a queue is polled before its user goes to sleep: a
-// goroutine that sleeps is woken in some microseconds, which is a good part of
-// a round trip.
-const spins = 100
-
 // Next takes completions, at least one, and returns how many. A completion that
-// is not a success is an error.
-func (q *Queue) Next(ctx context.Context, wc []rdmaverbs.WC) (int, error) {
-	for i := 0; ; i++ {
-		if n := q.cq.Poll(wc); n > 0 {
-			for _, c := range wc[:n] {
-				if err := c.Status.Err(); err != nil {
-					return n, err
-				}
-			}
-			return n, nil
-		}
-		if i < spins {
-			runtime.Gosched()
-			continue
-		}
-		if err := q.sleep(ctx); err != nil {
-			return 0, err
-		}
+// is not a success is an error. The device is held.
+func (q *Queue) Next(ctx context.Context, wc []rdmaverbs.WC) (n int, err error) {
+	if n, err = q.Poll(wc); n > 0 {
+		return n, err
 	}
+	silent := q.source.Await(ctx, q.patience, func() bool {
+		n, err = q.Poll(wc)
+		return n > 0
+	})
+	if silent != nil {
+		return 0, silent
+	}
+	return n, err
 }
 
 // Poll is Next that does not wait: it may return 0.
@@ -204,17 +185,4 @@ func (q *Queue) Poll(wc []rdmaverbs.WC) (int, error) {
 		}
 	}
 	return n, nil
-}
-
-func (q *Queue) sleep(ctx context.Context) error {
-	q.timer.Reset(q.patience)
-	defer q.timer.Stop()
-	select {
-	case <-q.wake:
-		return nil
-	case <-q.timer.C:
-		return fmt.Errorf("%w for %v", ErrSilent, q.patience)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

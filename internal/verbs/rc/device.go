@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
@@ -41,6 +42,28 @@ type Source struct {
 	rdmaverbs.Device
 	Index int
 	GID   rdmaverbs.GIDEntry
+
+	drv *driver
+}
+
+// Close closes the device.
+func (s *Source) Close() error {
+	err := s.Device.Close()
+	s.drv.close()
+	return err
+}
+
+// Hold has the caller run the packet I/O of the device while it waits, by the
+// Next of a queue or by Await, until Release. Nobody else does so meanwhile: in
+// between it must not wait for anything but these.
+func (s *Source) Hold() { s.drv.run.Lock() }
+
+// Release ends what Hold began.
+func (s *Source) Release() { s.drv.run.Unlock() }
+
+// Await waits until seen returns true. The device is held.
+func (s *Source) Await(ctx context.Context, patience time.Duration, seen func() bool) error {
+	return s.drv.await(ctx, patience, seen)
 }
 
 // Open opens the chosen device. The caller closes it. Needs CAP_NET_RAW.
@@ -55,18 +78,25 @@ func (c Choice) Open(ctx context.Context) (*Source, error) {
 	case !strings.HasPrefix(name, Prefix):
 		name = Prefix + name
 	}
-	d, err := softroce.New(softroce.WithLogger(c.Log)).Open(ctx, name)
+	drv, err := newDriver()
+	if err != nil {
+		return nil, err
+	}
+	d, err := softroce.New(softroce.WithLogger(c.Log), softroce.WithPoller(drv), softroce.WithWriteOnly()).Open(ctx, name)
 	if errors.Is(err, rdmaverbs.ErrNoDevice) {
 		err = fmt.Errorf("%w (%w): see 'smcr verbs devices'", err, os.ErrNotExist)
 	}
 	if err != nil {
+		drv.close()
 		return nil, err
 	}
 	s, err := c.source(d)
 	if err != nil {
 		d.Close()
+		drv.close()
 		return nil, fmt.Errorf("device %s: %w", name, err)
 	}
+	s.drv = drv
 	return s, nil
 }
 

@@ -7,7 +7,7 @@
 // A view is a byte slice with accessors. Its accessors need the header's
 // length (BTHLen and so on) and panic on a shorter slice, so a view on
 // received bytes comes from a function that checks: ParseTransport, ParseV1,
-// ParseV2 and ParseV2IPv6, which never read beyond what they are given. All
+// ParseV2 and ParseUDPIPv6, which never read beyond what they are given. All
 // multi-byte fields are in network byte order, but for the ICRC.
 //
 // The layouts are those of the InfiniBand Architecture Specification,

@@ -175,7 +175,11 @@ func TestV2Kernel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ip, udp, data, icrc, err := header.ParseV2IPv6(rest)
+		ip, udp, payload, err := header.ParseUDPIPv6(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, icrc, err := header.ParseV2(payload)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,15 +191,15 @@ func TestV2Kernel(t *testing.T) {
 	}
 }
 
-// TestParseV2IPv6 cuts a frame of Linux everywhere and damages its headers.
-func TestParseV2IPv6(t *testing.T) {
+// TestParseUDPIPv6 cuts a frame of Linux everywhere and damages its headers.
+func TestParseUDPIPv6(t *testing.T) {
 	_, whole, err := header.ParseEthernet(readPcap(t, "v2-ipv6.pcap")[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := header.IPv6Len + int(header.IPv6(whole).PayloadLen())
 	for i := range n {
-		if _, _, _, _, err := header.ParseV2IPv6(whole[:i:i]); !errors.Is(err, header.ErrShort) {
+		if _, _, _, err := header.ParseUDPIPv6(whole[:i:i]); !errors.Is(err, header.ErrShort) {
 			t.Errorf("cut at %d of %d: %v", i, n, err)
 		}
 	}
@@ -206,7 +210,7 @@ func TestParseV2IPv6(t *testing.T) {
 	} {
 		b := bytes.Clone(whole)
 		b[at] ^= 0x10
-		if _, _, _, _, err := header.ParseV2IPv6(b); !errors.Is(err, want) {
+		if _, _, _, err := header.ParseUDPIPv6(b); !errors.Is(err, want) {
 			t.Errorf("byte %d damaged: %v, want %v", at, err, want)
 		}
 	}

@@ -4,7 +4,6 @@ package header
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 )
 
 // ICRC is an invariant CRC under computation or complete: the CRC-32 of
@@ -12,7 +11,8 @@ import (
 // (InfiniBand Architecture Specification, section 7.8.1; annex A16, A16.3.3;
 // annex A17, A17.3.3). Fields that may change count as ones, and a masked
 // local routing header, eight bytes of ones, goes before all else. Start
-// with a method of [Checker], add what follows the BTH with Add.
+// with a method of [Checker] and add what follows the BTH with Add, or with one
+// of [Prefix], which is for many packets of one path.
 type ICRC uint32
 
 // lrhOnes is the CRC-32 of the eight bytes of ones.
@@ -20,12 +20,15 @@ const lrhOnes = 0x2144df1c
 
 // Add returns the ICRC continued over p.
 func (c ICRC) Add(p []byte) ICRC {
-	return ICRC(crc32.Update(uint32(c), crc32.IEEETable, p))
+	return ICRC(updateCRC(uint32(c), p))
 }
 
 // Put writes c into the first four bytes of b, least significant byte
 // first, as packets carry it.
 func (c ICRC) Put(b []byte) { binary.LittleEndian.PutUint32(b, uint32(c)) }
+
+// Append appends c to b, likewise.
+func (c ICRC) Append(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, uint32(c)) }
 
 // ReadICRC reads the ICRC from the first four bytes of b.
 func ReadICRC(b []byte) ICRC { return ICRC(binary.LittleEndian.Uint32(b)) }
@@ -56,7 +59,7 @@ func (k *Checker) V1(grh GRH, bth []byte) ICRC {
 func (k *Checker) V2IPv4(ip IPv4, udp UDP, bth []byte) ICRC {
 	b := k.buf[:IPv4Len+UDPLen+BTHLen]
 	copy(b, ip[:IPv4Len])
-	b[1], b[8], b[10], b[11] = 0xff, 0xff, 0xff, 0xff
+	maskV4(b)
 	return k.udpBTH(b, IPv4Len, udp, bth)
 }
 
@@ -72,7 +75,7 @@ func (k *Checker) V2IPv6(ip IPv6, udp UDP, bth []byte) ICRC {
 
 func (k *Checker) udpBTH(b []byte, at int, udp UDP, bth []byte) ICRC {
 	copy(b[at:], udp[:UDPLen])
-	b[at+6], b[at+7] = 0xff, 0xff
+	maskUDP(b[at:])
 	copy(b[at+UDPLen:], bth[:BTHLen])
 	maskBTH(b[at+UDPLen:])
 	return ICRC(lrhOnes).Add(b)
@@ -82,5 +85,9 @@ func maskV6(b []byte) {
 	b[0] |= 0x0f
 	b[1], b[2], b[3], b[7] = 0xff, 0xff, 0xff, 0xff
 }
+
+func maskV4(b []byte) { b[1], b[8], b[10], b[11] = 0xff, 0xff, 0xff, 0xff }
+
+func maskUDP(b []byte) { b[6], b[7] = 0xff, 0xff }
 
 func maskBTH(b []byte) { b[4] = 0xff }

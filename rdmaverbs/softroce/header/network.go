@@ -231,6 +231,9 @@ func (b IPv6) Encode(f *IPv6Fields) {
 // PayloadLen returns the bytes after the IPv6 header.
 func (b IPv6) PayloadLen() uint16 { return binary.BigEndian.Uint16(b[4:]) }
 
+// SetPayloadLen sets the bytes after the IPv6 header.
+func (b IPv6) SetPayloadLen(n uint16) { binary.BigEndian.PutUint16(b[4:], n) }
+
 // NextHeader returns the number of what follows.
 func (b IPv6) NextHeader() uint8 { return b[6] }
 
@@ -267,3 +270,9 @@ func (b UDP) DstPort() uint16 { return binary.BigEndian.Uint16(b[2:]) }
 
 // Len returns the bytes of header and payload.
 func (b UDP) Len() uint16 { return binary.BigEndian.Uint16(b[4:]) }
+
+// SetLen sets the bytes of header and payload.
+func (b UDP) SetLen(n uint16) { binary.BigEndian.PutUint16(b[4:], n) }
+
+// SetChecksum sets the checksum.
+func (b UDP) SetChecksum(sum uint16) { binary.BigEndian.PutUint16(b[6:], sum) }

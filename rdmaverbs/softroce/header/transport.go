@@ -4,7 +4,7 @@ package header
 
 import "errors"
 
-// Errors of ParseTransport, ParseV1, ParseV2 and ParseV2IPv6.
+// Errors of ParseTransport, ParseV1, ParseV2 and ParseUDPIPv6.
 var (
 	// ErrShort means that a packet ends before its headers or its pad do,
 	// or that a length field exceeds what there is.
@@ -92,25 +92,28 @@ func ParseV2(udpPayload []byte) (transport, icrc []byte, err error) {
 	return splitICRC(udpPayload, len(udpPayload))
 }
 
-// ParseV2IPv6 takes apart what follows the Ethernet header of a RoCE version 2
-// frame over IPv6 without extension headers. It trusts the lengths in the
-// headers, which must agree, not len(b). transport and icrc are as in ParseV1.
-// The UDP checksum is not looked at: the ICRC covers more.
-func ParseV2IPv6(b []byte) (ip IPv6, udp UDP, transport, icrc []byte, err error) {
+// ParseUDPIPv6 takes apart what follows the Ethernet header of a frame with RoCE
+// version 2 over IPv6 without extension headers. It trusts the lengths in the
+// headers, which must agree, not len(b). payload is what follows the UDP header:
+// one datagram, or several that the kernel has joined. The UDP checksum is not
+// looked at: the ICRC covers more.
+func ParseUDPIPv6(b []byte) (ip IPv6, udp UDP, payload []byte, err error) {
 	if len(b) < IPv6Len+UDPLen {
-		return nil, nil, nil, nil, ErrShort
+		return nil, nil, nil, ErrShort
 	}
 	ip = IPv6(b[:IPv6Len:IPv6Len])
 	udp = UDP(b[IPv6Len : IPv6Len+UDPLen : IPv6Len+UDPLen])
 	if ip[0]>>4 != 6 || ip.NextHeader() != ProtocolUDP || udp.DstPort() != UDPPortRoCE {
-		return ip, udp, nil, nil, ErrFormat
+		return ip, udp, nil, ErrFormat
 	}
 	n := int(udp.Len())
 	if n != int(ip.PayloadLen()) {
-		return ip, udp, nil, nil, ErrLength
+		return ip, udp, nil, ErrLength
 	}
-	transport, icrc, err = splitICRC(b[IPv6Len+UDPLen:], n-UDPLen)
-	return ip, udp, transport, icrc, err
+	if n < UDPLen || IPv6Len+n > len(b) {
+		return ip, udp, nil, ErrShort
+	}
+	return ip, udp, b[IPv6Len+UDPLen : IPv6Len+n : IPv6Len+n], nil
 }
 
 func splitICRC(b []byte, n int) (transport, icrc []byte, err error) {

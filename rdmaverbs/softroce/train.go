@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"encoding/binary"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+)
+
+// emitTrain adds packets of w from nxt on, a WRITE whose packets are messages of
+// their own: as many full ones as may be sent and lie in one piece of memory.
+// They have one header, but for PSN, address and the wish for an acknowledgement.
+// What is not full, ends the request or lies in two pieces is left to emit.
+func (r *requester) emitTrain(e *endpoint, now instant, w *wqe, b *batch) bool {
+	k := r.nxt.sub(w.first)
+	off := k * e.mtu
+	g, at := w.place(off)
+	n := min(w.npkts-1-k, (g.n-at)/e.mtu, b.most-len(b.pkts), r.win.size-r.outstanding())
+	if n < 2 || w.flags&rdmaverbs.Inline != 0 {
+		return r.emit(e, now, w, b)
+	}
+	if !b.hold(g.mr) {
+		return false
+	}
+	const length = header.BTHLen + header.RETHLen
+	var same [length]byte
+	header.BTH(same[:]).Encode(&header.BTHFields{
+		Opcode: header.WriteOnly, MigReq: true, PadCount: uint8(-e.mtu & 3), PKey: header.DefaultPKey, DestQP: e.dqpn,
+	})
+	header.RETH(same[header.BTHLen:]).Encode(&header.RETHFields{RKey: w.rkey, DMALen: uint32(e.mtu)})
+	buf := g.mr.buf[g.off+at:][:n*e.mtu]
+	va := w.raddr + uint64(off)
+	for range n {
+		i := len(b.pkts)
+		b.pkts = b.pkts[:i+1]
+		hdr := b.hdrs[i][:length]
+		copy(hdr, same[:])
+		number := uint32(r.nxt)
+		if r.asks() {
+			number |= askBit
+			r.asked(now)
+		}
+		binary.BigEndian.PutUint32(hdr[header.BTHLen-4:], number)
+		binary.BigEndian.PutUint64(hdr[header.BTHLen:], va)
+		p := &b.pkts[i]
+		p.hdr = hdr
+		p.payload[0], p.payload[1] = buf[:e.mtu:e.mtu], nil
+		buf = buf[e.mtu:]
+		va += uint64(e.mtu)
+		r.nxt = r.nxt.add(1)
+	}
+	return true
+}
+
+// askBit is the wish for an acknowledgement in the word of the PSN.
+const askBit = 1 << 31
+
+// place returns the piece of memory in which byte off of the message lies, and
+// where in it.
+func (w *wqe) place(off int) (g piece, at int) {
+	for _, g = range w.sg {
+		if off < g.n {
+			break
+		}
+		off -= g.n
+	}
+	return g, off
+}
+
+// asks reports whether the packet at nxt asks for an acknowledgement though its
+// message goes on, and counts it: so that the window does not run empty.
+func (r *requester) asks() bool {
+	r.sinceAsk++
+	return r.sinceAsk*4 >= r.win.size || r.outstanding()+1 >= r.win.size
+}
+
+// asked notes that the packet at nxt asks for an acknowledgement.
+func (r *requester) asked(now instant) {
+	r.sinceAsk = 0
+	if r.rttAt == never && !r.nxt.before(r.max) {
+		r.rttPSN, r.rttAt = r.nxt, now
+	}
+}
