@@ -53,9 +53,8 @@ type Device struct {
 	events      chan rdmaverbs.AsyncEvent
 	eventsEnded bool
 
-	// Used by the receive goroutine alone.
-	pending []*qp
-	sendq   *sendQueue // nil without a Poller
+	shards []*shard
+	nextPD atomic.Uint32
 
 	drops dropCounters
 }
@@ -80,13 +79,16 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 		events:    make(chan rdmaverbs.AsyncEvent, numEvents),
 	}
 	d.setInfo(info)
-	if c.poller != nil {
-		d.sendq = &sendQueue{}
-		d.sendq.schedule = c.poller.AtEnd(d.sendRound)
-		d.sendq.idle = c.poller.WhenIdle(d.ackRound)
-	}
+	d.makeShards(c.pollers)
 	d.timers = newTimers(d.now, (*qp).expire)
-	if err := w.start(d.receive); err != nil {
+	if sp, ok := w.(spreader); ok && len(d.shards) > 1 {
+		hs := make([]handler, len(d.shards))
+		for i, s := range d.shards {
+			hs[i] = s.receive
+		}
+		sp.spread(hs)
+	}
+	if err := w.start(d.shards[0].receive); err != nil {
 		d.timers.close()
 		return nil, fmt.Errorf("softroce: start %s: %w", name, err)
 	}
@@ -211,7 +213,9 @@ func (d *Device) AllocPD() (rdmaverbs.PD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	return &pd{dev: d}, nil
+	p := &pd{dev: d}
+	p.SetShard(int(d.nextPD.Add(1) - 1))
+	return p, nil
 }
 
 // CreateCQ creates a completion queue.
@@ -254,9 +258,11 @@ func (d *Device) addQP(q *qp) error {
 	if len(d.qps) >= d.maxQP {
 		return fmt.Errorf("softroce: device %s has %d queue pairs: %w", d.name, len(d.qps), rdmaverbs.ErrNoResources)
 	}
+	shards := uint32(len(d.shards))
 	for {
 		n := rand.Uint32() & psnMask
-		if n < 16 || n == psnMask || d.qps[n] != nil { // special queue pairs, multicast
+		n = n/shards*shards + uint32(q.shard.n)
+		if n < 16 || n >= psnMask || d.qps[n] != nil { // special queue pairs, multicast
 			continue
 		}
 		q.ep.qpn = n
@@ -300,19 +306,20 @@ func (d *Device) allQPs() []*qp {
 // their queue pairs, runs the notify functions, which may post answers, then
 // lets each of those queue pairs send one batch. A queue pair that has more to
 // send takes turns with the others.
-func (d *Device) receive(pkts []inbound) {
+func (s *shard) receive(pkts []inbound) {
 	for len(pkts) > 0 {
 		n := min(len(pkts), batchLen)
-		d.deliver(pkts[:n])
+		s.deliver(pkts[:n])
 		pkts = pkts[n:]
-		d.answer()
+		s.answer()
 	}
-	for len(d.pending) > 0 {
-		d.answer()
+	for len(s.pending) > 0 {
+		s.answer()
 	}
 }
 
-func (d *Device) deliver(pkts []inbound) {
+func (s *shard) deliver(pkts []inbound) {
+	d := s.d
 	now := d.now()
 	var q *qp
 	var refused *departed
@@ -343,9 +350,8 @@ func (d *Device) deliver(pkts []inbound) {
 			continue
 		}
 		q.receive(now, &t, err)
-		if !q.queued {
-			q.queued = true
-			d.pending = append(d.pending, q)
+		if n := len(s.pending); n == 0 || s.pending[n-1] != q {
+			s.pending = append(s.pending, q)
 		}
 	}
 	if q != nil {
@@ -354,27 +360,26 @@ func (d *Device) deliver(pkts []inbound) {
 }
 
 // answer lets each pending queue pair send a batch.
-func (d *Device) answer() {
-	if d.sendq != nil {
-		for _, q := range d.pending {
-			q.queued = false
-			d.sendq.add(q)
+func (s *shard) answer() {
+	if s.sendq != nil {
+		for _, q := range s.pending {
+			// A shard may be given what is another's: a train of packets is
+			// never cut, and has one destination on the way only.
+			q.shard.sendq.add(q)
 		}
-		clear(d.pending)
-		d.pending = d.pending[:0]
+		clear(s.pending)
+		s.pending = s.pending[:0]
 		return
 	}
-	keep := d.pending[:0]
-	for _, q := range d.pending {
+	keep := s.pending[:0]
+	for _, q := range s.pending {
 		q.mu.Lock()
 		if q.pump(1) {
 			keep = append(keep, q)
-		} else {
-			q.queued = false
 		}
 	}
-	clear(d.pending[len(keep):])
-	d.pending = keep
+	clear(s.pending[len(keep):])
+	s.pending = keep
 }
 
 // netdevChanged takes a report of the netdev watch.

@@ -16,6 +16,7 @@ type pd struct {
 	// users counts memory regions and queue pairs; closedPD is set in it
 	// by Close.
 	users atomic.Int64
+	shard atomic.Uint32 // of its queue pairs
 }
 
 const closedPD = 1 << 62

@@ -2,7 +2,10 @@
 
 package softroce
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // A Poller runs the packet I/O of devices on one thread, in rounds: it reads
 // what has arrived, has others act on it, and then has the devices send. Its
@@ -22,14 +25,61 @@ type Poller interface {
 // WithPoller has the sockets of devices read, and their packets sent, by p
 // instead of by goroutines. What is posted within a round leaves in as few
 // system calls as possible at its end. p must outlive the devices.
-func WithPoller(p Poller) Option { return func(c *config) { c.poller = p } }
+//
+// With several, each device gives the queue pairs of a protection domain to one
+// of them: the next one, or that of [Sharded]. What arrives over UDP for these
+// is read by this one; RoCE version 1, and what a device sends to itself, is read
+// by the first.
+func WithPoller(p ...Poller) Option {
+	return func(c *config) { c.pollers = slices.Clone(p) }
+}
+
+// Sharded is implemented by the protection domains of this package.
+type Sharded interface {
+	// SetShard chooses the Poller of the queue pairs that are made from now
+	// on: n modulo the number of them.
+	SetShard(n int)
+}
+
+// SetShard implements Sharded.
+func (p *pd) SetShard(n int) { p.shard.Store(uint32(n)) }
+
+// shard is what one thread serves of a device. Without Pollers, or with one,
+// there is one.
+type shard struct {
+	d       *Device
+	n       int
+	pending []*qp      // used by the handler alone
+	sendq   *sendQueue // nil without a Poller
+}
+
+// makeShards makes the shards of a device.
+func (d *Device) makeShards(pollers []Poller) {
+	d.shards = make([]*shard, max(1, len(pollers)))
+	for i := range d.shards {
+		s := &shard{d: d, n: i}
+		d.shards[i] = s
+		if len(pollers) > 0 {
+			s.sendq = &sendQueue{}
+			s.sendq.schedule = pollers[i].AtEnd(s.sendRound)
+			s.sendq.idle = pollers[i].WhenIdle(s.ackRound)
+		}
+	}
+}
+
+// spreader is a wire that receives with several threads.
+type spreader interface {
+	// spread is called before start, with the handlers for queue pairs whose
+	// number modulo that of handlers is their index.
+	spread([]handler)
+}
 
 // WithWriteOnly has each packet of an RDMA WRITE sent as a message of its own
 // (opcode WRITE ONLY), as if it had been posted so. All full packets are then of
 // one length, which lets the IP stack carry more of them at once.
 func WithWriteOnly() Option { return func(c *config) { c.writeOnly = true } }
 
-// sendQueue holds the queue pairs of a device with a Poller that have something
+// sendQueue holds the queue pairs of a shard with a Poller that have something
 // to send.
 //
 // An acknowledgement alone waits for company: the peer's program often answers
@@ -79,16 +129,16 @@ func (s *sendQueue) hold(q *qp) bool {
 }
 
 // ackRound sends the acknowledgements that wait.
-func (d *Device) ackRound() {
-	for i, q := range d.sendq.acks {
+func (s *shard) ackRound() {
+	for i, q := range s.sendq.acks {
 		q.mu.Lock()
 		q.ackHeld = false
 		if q.pump(1) {
-			d.sendq.add(q)
+			s.sendq.add(q)
 		}
-		d.sendq.acks[i] = nil
+		s.sendq.acks[i] = nil
 	}
-	d.sendq.acks = d.sendq.acks[:0]
+	s.sendq.acks = s.sendq.acks[:0]
 }
 
 // take returns the queue pairs added since the last call.
@@ -104,8 +154,8 @@ func (s *sendQueue) take() []*qp {
 
 // sendRound lets each queue pair that has something to send do so, a batch at a
 // time in turns.
-func (d *Device) sendRound() {
-	qs := d.sendq.take()
+func (s *shard) sendRound() {
+	qs := s.sendq.take()
 	for left := len(qs); left > 0; {
 		left = 0
 		for i, q := range qs {
@@ -113,7 +163,7 @@ func (d *Device) sendRound() {
 				continue
 			}
 			q.mu.Lock()
-			if d.sendq.hold(q) {
+			if s.sendq.hold(q) {
 				q.unlock()
 				qs[i] = nil
 				continue
@@ -130,14 +180,14 @@ func (d *Device) sendRound() {
 // later leaves the sending to the end of the poller's round, if the device has
 // one. q.mu is held, and dropped if so.
 func (q *qp) later() bool {
-	if q.dev.sendq == nil {
+	if q.shard.sendq == nil {
 		return false
 	}
 	q.ep.settle()
 	ready := q.ep.ready()
 	q.unlock()
 	if ready {
-		q.dev.sendq.add(q)
+		q.shard.sendq.add(q)
 	}
 	return true
 }

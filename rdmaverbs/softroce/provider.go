@@ -41,7 +41,7 @@ type config struct {
 	maxQP     int
 	window    windowLimit
 	log       *slog.Logger
-	poller    Poller // nil: goroutines
+	pollers   []Poller // none: goroutines
 	writeOnly bool
 	noGSO     bool
 

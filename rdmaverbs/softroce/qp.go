@@ -29,10 +29,9 @@ type qp struct {
 	timerAt    instant
 	timerIndex int
 
-	// queued is used by the receive goroutine alone.
-	queued  bool
-	ackHeld bool      // used by the poller's thread alone
-	toSend  bool      // guarded by dev.sendq.mu
+	shard   *shard
+	ackHeld bool      // used by the shard's thread alone
+	toSend  bool      // guarded by shard.sendq.mu
 	bye     *departed // set when closed, if the peer is to be told of it
 }
 
@@ -74,6 +73,7 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 		dev:        p.dev,
 		pd:         p,
 		sgid:       gids[init.SGIDIndex],
+		shard:      p.dev.shards[int(p.shard.Load())%len(p.dev.shards)],
 		wakeAt:     never,
 		timerIndex: -1,
 		ep: endpoint{

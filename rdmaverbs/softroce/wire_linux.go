@@ -42,7 +42,8 @@ type netWire struct {
 	ll       *llPort     // likewise
 	watch    io.Closer
 	loop     *loop
-	poller   Poller // nil: a goroutine for each socket
+	pollers  []Poller  // none: a goroutine for each socket
+	shards   []handler // of version 2, nil if the first takes all
 	stats    wireCounters
 
 	one sync.Mutex // one goroutine at a time is in handler
@@ -111,7 +112,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 	if info, err = f.byName(netdev); err != nil {
 		return nil, nil, nil, err
 	}
-	w := &netWire{log: c.log, siblings: c.siblings, index: info.Index, loopback: info.loopback, poller: c.poller, loop: newLoop(), quit: make(chan struct{})}
+	w := &netWire{log: c.log, siblings: c.siblings, index: info.Index, loopback: info.loopback, pollers: c.pollers, loop: newLoop(), quit: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			w.release()
@@ -127,7 +128,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 		}
 	}
 	if wants(rdmaverbs.RoCEv2) {
-		w.v2, err = openUDPPorts(info)
+		w.v2, err = openUDPPorts(info, max(1, len(c.pollers)))
 		switch {
 		case err == nil:
 		case !errors.Is(err, unix.EADDRINUSE):
@@ -284,8 +285,13 @@ func (w *netWire) start(h handler) error {
 			if s == nil {
 				continue
 			}
-			if err := w.read(s, w.udpReader(family, serial)); err != nil {
+			if err := w.read(s, w.udpReader(s, family, serial)); err != nil {
 				return err
+			}
+			for i, s := range w.v2.more[family] {
+				if err := s.watch(w.pollers[i+1], &w.stopping, w.udpReader(s, family, w.shards[i+1])); err != nil {
+					return err
+				}
 			}
 		}
 		if w.siblings != nil {
@@ -303,8 +309,8 @@ func (w *netWire) start(h handler) error {
 // read calls take, again as long as it returns true, when s is readable: in the
 // poller, or in a goroutine of its own.
 func (w *netWire) read(s *socket, take func() bool) error {
-	if w.poller != nil {
-		return s.watch(w.poller, &w.stopping, take)
+	if len(w.pollers) > 0 {
+		return s.watch(w.pollers[0], &w.stopping, take)
 	}
 	if err := s.pollable(); err != nil {
 		return err
@@ -312,6 +318,9 @@ func (w *netWire) read(s *socket, take func() bool) error {
 	w.receivers.Go(func() { s.whenReadable(&w.stopping, take) })
 	return nil
 }
+
+// spread implements spreader.
+func (w *netWire) spread(hs []handler) { w.shards = hs }
 
 // hand gives a batch to the handler.
 func (w *netWire) hand(batch []inbound) {
@@ -373,10 +382,10 @@ func (w *netWire) ringReader(p *packetPort, h handler) func() bool {
 }
 
 // udpReader does so for version 2 packets over IPv4 or IPv6.
-func (w *netWire) udpReader(family int, h handler) func() bool {
+func (w *netWire) udpReader(s *socket, family int, h handler) func() bool {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()
-	return func() bool { return w.take(family, rx, h) }
+	return func() bool { return w.take(s, family, rx, h) }
 }
 
 // rxBatch is the reused memory of one batch of received packets.

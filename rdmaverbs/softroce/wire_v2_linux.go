@@ -19,8 +19,9 @@ import (
 // send.
 //
 // All are bound to the netdev, so that several netdevs can each have port
-// 4791, and do not share it: with SO_REUSEPORT the kernel would deal packets
-// out among the sockets, and with SO_REUSEADDR give all to the last one.
+// 4791, and do not share it with others: with SO_REUSEPORT the kernel would deal
+// packets out among the sockets, and with SO_REUSEADDR give all to the last one.
+// Shards share it, see openShards.
 //
 // Several source ports make several flows for paths with parallel links
 // (annex A17). They are opened beforehand, as only openWire surely runs in
@@ -29,7 +30,8 @@ import (
 // buffer.
 type udpPorts struct {
 	netdev string
-	sock   [2]*socket // IPv4, IPv6; nil if the host has no IPv6
+	sock   [2]*socket   // IPv4, IPv6; nil if the host has no IPv6
+	more   [2][]*socket // those of further shards
 	tx     [2][srcPorts]udpSource
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
@@ -51,12 +53,13 @@ const (
 	rcvBuf = 16 << 20 // bytes of packets that wait for us
 )
 
-// openUDPPorts opens the sockets in the calling thread's network namespace.
+// openUDPPorts opens the sockets in the calling thread's network namespace, one
+// to receive for each shard.
 // The error wraps EADDRINUSE if another program has the port.
-func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
+func openUDPPorts(i *netdevInfo, shards int) (*udpPorts, error) {
 	u := &udpPorts{netdev: i.Name, ids: header.NewIDSolver()}
 	for family := range u.sock {
-		err := u.openFamily(family)
+		err := u.openFamily(family, shards)
 		if errors.Is(err, unix.EAFNOSUPPORT) && family == udp6 {
 			continue
 		}
@@ -68,7 +71,7 @@ func openUDPPorts(i *netdevInfo) (*udpPorts, error) {
 	return u, nil
 }
 
-func (u *udpPorts) openFamily(family int) error {
+func (u *udpPorts) openFamily(family, shards int) error {
 	fd, err := u.open(family, header.UDPPortRoCE)
 	if err != nil {
 		return err
@@ -77,6 +80,9 @@ func (u *udpPorts) openFamily(family int) error {
 		return err
 	}
 	if err := setReceive(family, fd); err != nil {
+		return err
+	}
+	if err := u.openShards(family, shards); err != nil {
 		return err
 	}
 	for i := range u.tx[family] {
@@ -138,7 +144,7 @@ func (u *udpPorts) source(family int, port uint16) *udpSource {
 
 // open opens a socket bound to the netdev and to port; 0 lets the kernel
 // choose one.
-func (u *udpPorts) open(family int, port int) (int, error) {
+func (u *udpPorts) open(family int, port int, more ...sockopt) (int, error) {
 	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: port})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
 	if family == udp6 {
@@ -153,7 +159,7 @@ func (u *udpPorts) open(family int, port int) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("softroce: UDP socket: %w", err)
 	}
-	if err = setsockopts(fd, opts); err == nil {
+	if err = setsockopts(fd, append(opts, more...)); err == nil {
 		err = bindUDP(fd, u.netdev, sa, port)
 	}
 	if err != nil {
@@ -205,7 +211,10 @@ func setReceiveBuffer(fd int) {
 }
 
 func (u *udpPorts) close() {
-	for _, s := range u.sock {
+	for family, s := range u.sock {
+		for _, s := range u.more[family] {
+			s.close()
+		}
 		if s != nil {
 			s.close()
 		}
@@ -221,18 +230,26 @@ func (u *udpPorts) close() {
 
 // overruns returns the datagrams that the receive buffers had no room for.
 func (u *udpPorts) overruns() (n uint64) {
-	for _, s := range u.sock {
-		if s == nil {
-			continue
+	for family, s := range u.sock {
+		if s != nil {
+			n += s.overruns()
 		}
-		const skMeminfoDrops = 8 // linux/sock_diag.h, SK_MEMINFO_DROPS
-		var info [9]uint32
-		size := uint32(unsafe.Sizeof(info))
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
-			uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
-		if errno == 0 && int(size) == len(info)*4 {
-			n += uint64(info[skMeminfoDrops])
+		for _, s := range u.more[family] {
+			n += s.overruns()
 		}
 	}
 	return n
+}
+
+// overruns returns the datagrams that the receive buffer had no room for.
+func (s *socket) overruns() uint64 {
+	const skMeminfoDrops = 8 // linux/sock_diag.h, SK_MEMINFO_DROPS
+	var info [9]uint32
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 || int(size) != len(info)*4 {
+		return 0
+	}
+	return uint64(info[skMeminfoDrops])
 }

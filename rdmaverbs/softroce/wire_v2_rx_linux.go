@@ -111,11 +111,11 @@ func (r *udpRx) meta(i, family int) (m udpMeta) {
 	return m
 }
 
-// take hands messages that the socket of a family holds to h, those for another
+// take hands messages that a socket of a family holds to h, those for another
 // netdev to that one, and tells whether there may be more.
-func (w *netWire) take(family int, rx *rxBatch, h handler) (more bool) {
+func (w *netWire) take(s *socket, family int, rx *rxBatch, h handler) (more bool) {
 	self := w.self.Load()
-	n := rx.udp.receive(w.v2.sock[family].fd)
+	n := rx.udp.receive(s.fd)
 	for i := range n {
 		m := rx.udp.meta(i, family)
 		if !m.ok || slices.Contains(self.v2, m.dst) || !w.siblings.receive(w, i, family, &m, rx) {
