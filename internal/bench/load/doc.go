@@ -5,7 +5,7 @@
 //
 //	load server ADDRESS
 //	load client ADDRESS write|roundtrip|connect DURATION
-//	load client ADDRESS hold CONNECTIONS
+//	load client ADDRESS hold CONNECTIONS [BYTES]
 //
 // The client prints one line: a count and the seconds it took, of bytes, round
 // trips or connections; with hold, "holding", and it goes on until SIGTERM.

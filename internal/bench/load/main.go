@@ -24,6 +24,10 @@ const (
 	opEcho = 'e' // answer each byte with itself
 )
 
+// maxEcho is how many bytes hold sends before it reads any: no more than a
+// socket takes.
+const maxEcho = 64 << 10
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "load:", err)
@@ -35,12 +39,18 @@ func run(args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == "server":
 		return serve(args[1])
-	case len(args) == 4 && args[0] == "client" && args[2] == "hold":
+	case (len(args) == 4 || len(args) == 5) && args[0] == "client" && args[2] == "hold":
 		n, err := strconv.Atoi(args[3])
 		if err != nil {
 			return err
 		}
-		return hold(args[1], n)
+		size := 1
+		if len(args) == 5 {
+			if size, err = strconv.Atoi(args[4]); err != nil || size < 1 || size > maxEcho {
+				return fmt.Errorf("not 1 to %d bytes: %s", maxEcho, args[4])
+			}
+		}
+		return hold(args[1], n, size)
 	case len(args) == 4 && args[0] == "client":
 		d, err := time.ParseDuration(args[3])
 		if err != nil {
@@ -60,7 +70,7 @@ func run(args []string) error {
 		fmt.Printf("%d %.6f\n", n, time.Since(start).Seconds())
 		return nil
 	}
-	return errors.New("usage: load server ADDRESS | load client ADDRESS write|roundtrip|connect DURATION | load client ADDRESS hold CONNECTIONS")
+	return errors.New("usage: load server ADDRESS | load client ADDRESS write|roundtrip|connect DURATION | load client ADDRESS hold CONNECTIONS [BYTES]")
 }
 
 func serve(addr string) error {
@@ -105,14 +115,15 @@ func answer(c net.Conn) error {
 		_, err := c.Write(binary.BigEndian.AppendUint64(nil, uint64(total)))
 		return err
 	case opEcho:
-		var b [1]byte
+		var b [512]byte
 		for {
-			if _, err := c.Read(b[:]); errors.Is(err, io.EOF) {
+			n, err := c.Read(b[:])
+			if errors.Is(err, io.EOF) {
 				return nil
 			} else if err != nil {
 				return err
 			}
-			if _, err := c.Write(b[:]); err != nil {
+			if _, err := c.Write(b[:n]); err != nil {
 				return err
 			}
 		}
@@ -162,12 +173,13 @@ func write(addr string, d time.Duration) (int64, error) {
 }
 
 // exchange sends one byte and waits for its echo.
-func exchange(c net.Conn) error {
-	b := [1]byte{'x'}
-	if _, err := c.Write(b[:]); err != nil {
+func exchange(c net.Conn) error { return exchangeBytes(c, []byte{'x'}) }
+
+func exchangeBytes(c net.Conn, b []byte) error {
+	if _, err := c.Write(b); err != nil {
 		return err
 	}
-	_, err := io.ReadFull(c, b[:])
+	_, err := io.ReadFull(c, b)
 	return err
 }
 
@@ -203,8 +215,10 @@ func connect(addr string, d time.Duration) (int64, error) {
 	return n, nil
 }
 
-// hold keeps n connections open, each used once, until SIGTERM.
-func hold(addr string, n int) error {
+// hold keeps n connections open, each used once for size bytes each way, until
+// SIGTERM.
+func hold(addr string, n, size int) error {
+	b := make([]byte, size)
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
 	for range n {
@@ -213,7 +227,7 @@ func hold(addr string, n int) error {
 			return err
 		}
 		defer c.Close()
-		if err := exchange(c); err != nil {
+		if err := exchangeBytes(c, b); err != nil {
 			return err
 		}
 	}
