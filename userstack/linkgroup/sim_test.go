@@ -87,6 +87,7 @@ type host struct {
 	apps   map[*Conn]*app
 	rmbs   map[*region]bool
 	sbufs  map[*region]bool
+	trims  int // send buffers given back
 	failQP int // NewQP calls that fail
 }
 
@@ -282,6 +283,22 @@ func (h *host) DeregisterRMB(handle any, l *Link) {
 	q := l.Data.(*qp)
 	delete(q.mr, r.regs[l])
 	delete(r.regs, l)
+}
+
+func (h *host) ZeroRMB(handle any, off, n int) { clear(handle.(*region).mem[off:][:n]) }
+
+// TrimRMB and TrimSendBuf spoil what nobody needs any more.
+func (h *host) TrimRMB(handle any, off, n int) { spoil(handle.(*region).mem[off:][:n]) }
+
+func (h *host) TrimSendBuf(c *Conn) {
+	h.trims++
+	spoil(c.SendHandle().(*region).mem)
+}
+
+func spoil(b []byte) {
+	for i := range b {
+		b[i] = 0xdb
+	}
 }
 
 func (h *host) FreeRMB(handle any) {
