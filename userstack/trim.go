@@ -34,9 +34,9 @@ type trimmer struct {
 	s     *Stack
 	armed atomic.Bool
 	conns atomic.Uint64 // connections that began or ended
-	quiet func()        // called after there were some, when no more do
 
 	mu     sync.Mutex
+	quiet  func() // called after there were some, when no more do
 	timer  *time.Timer
 	closed bool
 
@@ -99,11 +99,14 @@ func (t *trimmer) trim(now time.Time) (again bool) {
 	n := t.conns.Load()
 	still := n == t.last
 	t.last = n
+	t.mu.Lock()
+	quiet := t.quiet
+	t.mu.Unlock()
 	switch more := n - t.told; {
-	case more == 0 || t.quiet == nil:
+	case more == 0 || quiet == nil:
 	case still && (more >= quietConns || now.Sub(t.toldAt) >= quietWait):
 		t.told, t.toldAt = n, now
-		t.quiet()
+		quiet()
 	default:
 		again = true
 	}
