@@ -122,6 +122,9 @@ func (g *group) trim(now time.Time) (later bool) {
 			if g.dead {
 				return
 			}
+			if !g.running {
+				g.acts = nil // they point to connections that have ended
+			}
 			again = g.core.Trim(now, trimAfter)
 			later = g.core.Trimmable() || (*groupEnv)(g).trimSendPool(now.Add(-trimAfter))
 		})

@@ -36,6 +36,9 @@ func (g *Group) Trim(now time.Time, idle time.Duration) (again bool) {
 	if !g.Trimmable() {
 		return false
 	}
+	if len(g.actions) == 0 {
+		g.actions = nil
+	}
 	budget := maxTrim
 	if g.resting > 0 {
 		budget = g.trimElements(now, idle, budget)
