@@ -58,13 +58,13 @@ func (p *memPool) get(n int) ([]byte, error) {
 	return b, err
 }
 
-// put takes back what get gave.
-func (p *memPool) put(b []byte) {
+// put takes back what get gave and nobody has used since then.
+func (p *memPool) put(b []byte, since time.Time) {
 	n := len(b)
 	p.mu.Lock()
 	p.out -= n
 	if !p.closed && p.bytes+n <= poolMax {
-		p.free[n] = append(p.free[n], pooled{b, time.Now()})
+		p.free[n] = append(p.free[n], pooled{b, since})
 		p.bytes += n
 		p.mu.Unlock()
 		p.poke()
@@ -130,7 +130,7 @@ type region struct {
 	mu    sync.Mutex
 	dev   []devMR                          // send buffers
 	lnk   map[*linkgroup.Link]rdmaverbs.MR // RMBs
-	freed time.Time                        // send buffers: when the last connection left it
+	freed time.Time                        // send buffers: when the last connection left it, if none has it
 }
 
 // devMR is the registration of a send buffer with a device.
@@ -187,7 +187,11 @@ func (r *region) free(p *memPool) {
 	}
 	r.dev, r.lnk = nil, nil
 	if r.mem != nil {
-		p.put(r.mem)
+		since := r.freed
+		if since.IsZero() {
+			since = time.Now()
+		}
+		p.put(r.mem, since)
 		r.mem = nil
 	}
 }
@@ -288,6 +292,7 @@ func (e *groupEnv) NewSendBuf(size int) ([]byte, any, error) {
 	if list := e.sendPool[size]; len(list) > 0 {
 		r := list[len(list)-1]
 		e.sendPool[size] = list[:len(list)-1]
+		r.freed = time.Time{}
 		return r.mem, r, nil
 	}
 	b, err := e.s.mem.get(size)

@@ -328,9 +328,12 @@ func (h *host) FreeSendBuf(handle any) {
 
 func (h *host) Random() uint32 { return h.s.rng.Uint32() }
 
-// drain carries out actions, as a driver does.
+// drain carries out actions, as a driver does. Memory that is not needed now is
+// spoiled at once.
 func (h *host) drain() {
 	h.acts = h.g.TakeActions(h.acts)
+	for h.g.Trim(h.s.now, 0) {
+	}
 	for _, a := range h.acts {
 		if h.gone {
 			h.s.t.Fatalf("%s: action %s after group-dead", h.role, a.Kind)
