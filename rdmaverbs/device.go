@@ -57,6 +57,11 @@ type DeviceAttr struct {
 	NetDev   string           // netdev below port 1; empty if there is none
 	IfIndex  int              // interface index of NetDev; 0 if there is none
 	HWAddr   net.HardwareAddr // of NetDev, 6 bytes
+	// OnDemandPaging tells that memory regions do not pin their pages: the device
+	// finds those that are there when it accesses them, so that DiscardBuffer may
+	// be used on registered memory (IBV_ODP_SUPPORT of libibverbs, for all of its
+	// operations).
+	OnDemandPaging bool
 }
 
 // PortState is the state of a port (InfiniBand specification, PortInfo).

@@ -110,6 +110,7 @@ func (c *Conn) start() {
 	c.s.mu.Lock()
 	c.s.conns[c] = struct{}{}
 	c.s.mu.Unlock()
+	c.s.trim.count()
 	broken := false
 	c.g.do(func(time.Time) {
 		c.started.Store(true)
@@ -176,6 +177,7 @@ func (c *Conn) ended(err error) {
 			}
 		})
 		c.forget()
+		c.s.trim.count()
 		if err != nil {
 			_ = c.tcp.SetLinger(0)
 		}

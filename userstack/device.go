@@ -31,7 +31,9 @@ type device struct {
 	name string
 	dev  string // netdev
 	rdma rdmaverbs.Device
-	done chan struct{} // event loop ended
+	// paged: memory registered with it may be given back page by page.
+	paged bool
+	done  chan struct{} // event loop ended
 }
 
 // core describes the device to the protocol core as it is now. subnet is as
@@ -117,7 +119,7 @@ func (s *Stack) openDevice(netdev string) (*device, error) {
 	}
 	delete(s.noDevice, netdev)
 	s.lastDev++
-	d := &device{id: s.lastDev, name: rdma.Name(), dev: netdev, rdma: rdma, done: make(chan struct{})}
+	d := &device{id: s.lastDev, name: rdma.Name(), dev: netdev, rdma: rdma, paged: rdma.Attr().OnDemandPaging, done: make(chan struct{})}
 	s.devices[netdev] = d
 	go s.watchDevice(d)
 	s.log.Debug("opened device", "dev", d.name)

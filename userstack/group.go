@@ -227,6 +227,9 @@ func (g *group) arm() {
 		g.timer.Stop()
 		return
 	}
+	if g.core.Trimmable() {
+		g.s.trim.poke()
+	}
 	d, ok := g.core.Deadline()
 	if !ok || (!g.armed.IsZero() && !d.Before(g.armed)) {
 		return

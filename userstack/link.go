@@ -5,6 +5,7 @@ package userstack
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
@@ -225,7 +226,7 @@ func (l *link) destroy() {
 		_ = l.cq.Close()
 	}
 	if l.rbuf != nil {
-		l.g.s.mem.put(l.rbuf)
+		l.g.s.mem.put(l.rbuf, time.Now())
 		l.rbuf = nil
 	}
 }

@@ -4,6 +4,7 @@ package userstack
 
 import (
 	"sync"
+	"time"
 
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
@@ -13,28 +14,37 @@ import (
 // memPool keeps mapped memory for reuse by size, so that opening and closing
 // connections neither maps nor faults pages.
 type memPool struct {
+	poke func() // there is something to be trimmed later
+
 	mu     sync.Mutex
-	free   map[int][][]byte
-	bytes  int  // in free
-	out    int  // handed out
-	closed bool // nothing is kept any more
+	free   map[int][]pooled // the last one is used first
+	bytes  int              // in free
+	out    int              // handed out
+	closed bool             // nothing is kept any more
+}
+
+// pooled is memory that nobody uses.
+type pooled struct {
+	mem   []byte
+	since time.Time
 }
 
 // poolMax bounds what the pool keeps, in bytes.
 const poolMax = 64 << 20
 
-func newMemPool() *memPool { return &memPool{free: map[int][][]byte{}} }
+func newMemPool(poke func()) *memPool { return &memPool{poke: poke, free: map[int][]pooled{}} }
 
-// get returns n zeroed bytes.
+// get returns n zeroed bytes. Pages of them that nobody has written to take no
+// memory.
 func (p *memPool) get(n int) ([]byte, error) {
 	p.mu.Lock()
 	if list := p.free[n]; len(list) > 0 {
-		b := list[len(list)-1]
+		b := list[len(list)-1].mem
 		p.free[n] = list[:len(list)-1]
 		p.bytes -= n
 		p.out += n
 		p.mu.Unlock()
-		clear(b)
+		rdmaverbs.ZeroBuffer(b)
 		return b, nil
 	}
 	p.out += n
@@ -48,19 +58,48 @@ func (p *memPool) get(n int) ([]byte, error) {
 	return b, err
 }
 
-// put takes back what get gave.
-func (p *memPool) put(b []byte) {
+// put takes back what get gave and nobody has used since then.
+func (p *memPool) put(b []byte, since time.Time) {
 	n := len(b)
 	p.mu.Lock()
 	p.out -= n
 	if !p.closed && p.bytes+n <= poolMax {
-		p.free[n] = append(p.free[n], b)
+		p.free[n] = append(p.free[n], pooled{b, since})
 		p.bytes += n
 		p.mu.Unlock()
+		p.poke()
 		return
 	}
 	p.mu.Unlock()
 	_ = rdmaverbs.FreeBuffer(b)
+}
+
+// trim unmaps what nobody has used since before, and reports whether something is
+// left.
+func (p *memPool) trim(before time.Time) (left bool) {
+	var old []pooled
+	p.mu.Lock()
+	for n, list := range p.free {
+		k := 0
+		for k < len(list) && list[k].since.Before(before) {
+			k++
+		}
+		old = append(old, list[:k]...)
+		p.bytes -= k * n
+		if k == len(list) {
+			delete(p.free, n)
+			continue
+		}
+		rest := copy(list, list[k:])
+		clear(list[rest:])
+		p.free[n] = list[:rest]
+		left = true
+	}
+	p.mu.Unlock()
+	for _, o := range old {
+		_ = rdmaverbs.FreeBuffer(o.mem)
+	}
+	return left
 }
 
 // close unmaps what is free, and what is handed out once it is taken back.
@@ -70,7 +109,7 @@ func (p *memPool) close() {
 	p.closed = true
 	for n, list := range p.free {
 		for _, b := range list {
-			_ = rdmaverbs.FreeBuffer(b)
+			_ = rdmaverbs.FreeBuffer(b.mem)
 		}
 		delete(p.free, n)
 	}
@@ -87,10 +126,29 @@ func (p *memPool) inUse() int {
 // region is memory of a group with its registrations: a send buffer has one
 // for each device, an RMB one for each link.
 type region struct {
-	mem []byte
-	mu  sync.Mutex
-	dev map[int]rdmaverbs.MR             // send buffers
-	lnk map[*linkgroup.Link]rdmaverbs.MR // RMBs
+	mem   []byte
+	mu    sync.Mutex
+	dev   []devMR                          // send buffers
+	lnk   map[*linkgroup.Link]rdmaverbs.MR // RMBs
+	freed time.Time                        // send buffers: when the last connection left it, if none has it
+}
+
+// devMR is the registration of a send buffer with a device.
+type devMR struct {
+	dev *device
+	mr  rdmaverbs.MR
+}
+
+// paged says that the pages of a send buffer may be given back.
+func (r *region) paged() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.dev {
+		if !m.dev.paged {
+			return false
+		}
+	}
+	return true
 }
 
 // mr returns the registration of a send buffer with dev, made when it is
@@ -98,8 +156,10 @@ type region struct {
 func (r *region) mr(g *group, dev *device, access rdmaverbs.Access) (rdmaverbs.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if mr := r.dev[dev.id]; mr != nil {
-		return mr, nil
+	for _, m := range r.dev {
+		if m.dev == dev {
+			return m.mr, nil
+		}
 	}
 	g.mu.Lock()
 	pd, err := (*groupEnv)(g).pd(dev)
@@ -111,10 +171,7 @@ func (r *region) mr(g *group, dev *device, access rdmaverbs.Access) (rdmaverbs.M
 	if err != nil {
 		return nil, err
 	}
-	if r.dev == nil {
-		r.dev = map[int]rdmaverbs.MR{}
-	}
-	r.dev[dev.id] = mr
+	r.dev = append(r.dev, devMR{dev, mr})
 	return mr, nil
 }
 
@@ -122,15 +179,19 @@ func (r *region) mr(g *group, dev *device, access rdmaverbs.Access) (rdmaverbs.M
 func (r *region) free(p *memPool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, mr := range r.dev {
-		_ = mr.Close()
+	for _, m := range r.dev {
+		_ = m.mr.Close()
 	}
 	for _, mr := range r.lnk {
 		_ = mr.Close()
 	}
 	r.dev, r.lnk = nil, nil
 	if r.mem != nil {
-		p.put(r.mem)
+		since := r.freed
+		if since.IsZero() {
+			since = time.Now()
+		}
+		p.put(r.mem, since)
 		r.mem = nil
 	}
 }
@@ -231,6 +292,7 @@ func (e *groupEnv) NewSendBuf(size int) ([]byte, any, error) {
 	if list := e.sendPool[size]; len(list) > 0 {
 		r := list[len(list)-1]
 		e.sendPool[size] = list[:len(list)-1]
+		r.freed = time.Time{}
 		return r.mem, r, nil
 	}
 	b, err := e.s.mem.get(size)
@@ -254,6 +316,8 @@ func (e *groupEnv) FreeSendBuf(h any) {
 		switch {
 		case e.broken: // freed with all others
 		case keep:
+			r.freed = time.Now()
+			e.s.trim.poke()
 			e.sendPool[size] = append(e.sendPool[size], r)
 		default:
 			e.sendBytes -= uint64(size)

@@ -178,3 +178,10 @@ func (s programs) Busy() bool {
 	defer s.mu.Unlock()
 	return len(s.conns) > 0
 }
+
+// OnQuiet implements inside.Programs.
+func (s programs) OnQuiet(f func()) {
+	s.trim.mu.Lock()
+	defer s.trim.mu.Unlock()
+	s.trim.quiet = f
+}

@@ -33,6 +33,7 @@ type Stack struct {
 	pnets  *pnet.Table
 	eids   eidTable
 	mem    *memPool
+	trim   trimmer
 	stats  stats.Collector
 	guard  guard.Guard
 	plains *plainTable  // programs' sockets that are TCP
@@ -76,10 +77,12 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
-		mem: newMemPool(), option: cfg.option, born: time.Now(),
+		option: cfg.option, born: time.Now(),
 		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
+	s.trim.s = s
+	s.mem = newMemPool(s.trim.poke)
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.defaults(); err != nil {
@@ -345,6 +348,7 @@ func (s *Stack) Close() error {
 	if s.ownNS != nil {
 		s.ownNS.close()
 	}
+	s.trim.close()
 	s.mem.close()
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 
 	"smcr/internal/cmdutil"
@@ -154,7 +155,7 @@ func Run(ctx context.Context, o *Options) error {
 		return err
 	}
 	defer c.close()
-	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring}
+	cfg := launch.Config{Argv: o.Argv, Log: log, AllowIOUring: o.IOUring, Quiet: debug.FreeOSMemory}
 	switch c.mode {
 	case ModeTCP:
 		return native(o)

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -147,6 +148,7 @@ func (o *Options) config() (service.Config, error) {
 	}
 	return service.Config{
 		Log: log, Engine: loop, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
+		Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,

@@ -133,6 +133,8 @@ func (d *Device) Attr() rdmaverbs.DeviceAttr {
 		NetDev:   d.info.Name,
 		IfIndex:  d.info.Index,
 		HWAddr:   slices.Clone(d.info.HWAddr),
+
+		OnDemandPaging: true,
 	}
 	if len(d.info.HWAddr) == 6 {
 		g := defaultGID([6]byte(d.info.HWAddr))

@@ -391,7 +391,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 			return
 		}
 	}
-	c.carried()
+	l.s.wg.Go(c.carried) // on a stack that has not grown
 }
 
 // keep holds a connection for the next accept(), or gives it to a waiter.

@@ -135,7 +135,7 @@ func (a *attempt) run(timeout time.Duration) {
 	case a.lone:
 		a.unserved()
 	default:
-		a.conn.carried()
+		a.s.wg.Go(a.conn.carried) // on a stack that has not grown
 	}
 }
 

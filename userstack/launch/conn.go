@@ -151,6 +151,8 @@ func getFDOf(pid, fd int, inode uint64) int {
 
 // carried follows a connection that the service carries until it ends.
 func (c *conn) carried() {
+	c.s.quiet.count()
+	defer c.s.quiet.count()
 	defer c.drop()
 	defer c.closeOwn()
 	for {

@@ -106,6 +106,11 @@ type Config struct {
 	Log    *slog.Logger
 	decide time.Duration // replaces decideTime in tests
 
+	// Quiet, if set, is called when many connections have begun or ended and for
+	// a while no more do. A process that does nothing else gives the memory of
+	// its heap back then: debug.FreeOSMemory.
+	Quiet func()
+
 	// Started, if set, is called with the program's process id.
 	Started func(pid int)
 }
@@ -180,7 +185,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	if cfg.Kernel != nil {
 		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
 	} else {
-		s, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), log)
+		s, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, log)
 	}
 	if err != nil {
 		_ = p.Kill()

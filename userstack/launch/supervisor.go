@@ -31,6 +31,7 @@ type supervisor struct {
 	wg     sync.WaitGroup
 
 	sessions *sessions
+	quiet    quiet
 
 	keepers    atomic.Int64
 	maxKeepers int64
@@ -43,7 +44,7 @@ type supervisor struct {
 	nLists    atomic.Int64         // len(listeners)
 }
 
-func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessions, decide time.Duration, log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessions, decide time.Duration, still func(), log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -54,7 +55,7 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessio
 		return nil, err
 	}
 	s := &supervisor{
-		ctx: ctx, hurry: hurry, l: &notify{fd: fd}, sessions: x, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop,
+		ctx: ctx, hurry: hurry, l: &notify{fd: fd}, sessions: x, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
 		maxKeepers: maxKeepers(),
 		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener),
 	}
@@ -66,6 +67,7 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessio
 // close waits for all goroutines, which s.ctx has to have ended.
 func (s *supervisor) close() {
 	s.poll.halt() // it starts goroutines
+	s.quiet.close()
 	s.wg.Wait()
 	s.sessions.close(s.sessions.last()) // some ask it for a last word
 	s.mu.Lock()

@@ -109,11 +109,20 @@ type Env interface {
 	RegisterRMB(handle any, link *Link) (rkey uint32, vaddr uint64, err error)
 	// DeregisterRMB undoes RegisterRMB.
 	DeregisterRMB(handle any, link *Link)
+	// ZeroRMB zeroes n bytes of an RMB from off before a connection uses them.
+	ZeroRMB(handle any, off, n int)
+	// TrimRMB may give the memory of n bytes back, whose content nobody needs
+	// any more.
+	TrimRMB(handle any, off, n int)
 	// FreeRMB releases memory and whatever registrations are left.
 	FreeRMB(handle any)
 	// NewSendBuf allocates the send buffer of one connection, readable by
 	// the devices of all links.
 	NewSendBuf(size int) (mem []byte, handle any, err error)
+	// TrimSendBuf may give the memory of the send buffer of c back. Nothing in it
+	// is needed any more, but for what the driver has begun to place into it and
+	// not told the core yet.
+	TrimSendBuf(c *Conn)
 	// FreeSendBuf releases it. Requests which read from it may still be
 	// queued on a link that has failed.
 	FreeSendBuf(handle any)

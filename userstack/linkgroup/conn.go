@@ -64,6 +64,7 @@ type Conn struct {
 
 	// Send side.
 	sbuf     []byte
+	sbase    uint64 // position that is at the start of sbuf, see SendSpace
 	shandle  any
 	rtoken   *rtoken
 	peer     ConnParams
@@ -101,6 +102,7 @@ type Conn struct {
 	keepAt            time.Time
 	keepIdle          time.Duration
 	active            time.Time // last message sent or received
+	warm              bool      // used since its memory was given back (see trim.go)
 	tcpReset          bool
 
 	named  *Link     // client: the link that ACCEPT named, which CONFIRM repeats
@@ -336,6 +338,7 @@ func (c *Conn) Release() {
 func (c *Conn) leave() {
 	g := c.g
 	c.state = StateClosed
+	c.cool()
 	c.unbound()
 	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
 	c.urgentAt, c.corkAt, c.keepAt = time.Time{}, time.Time{}, time.Time{}

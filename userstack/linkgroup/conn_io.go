@@ -12,17 +12,30 @@ import (
 // SendSpace returns the free part of the send ring, in order, for one
 // producer. It is empty when the ring is full, which makes ActWakeWrite
 // follow, and when [Conn.WriteErr] is not nil.
+//
+// An empty ring begins at its start again: small messages use the same memory
+// over and over, and large ones find it in one piece. What SendSpace returned
+// before is then no part of the ring any more.
 func (c *Conn) SendSpace() (a, b []byte) {
 	if c.WriteErr() != nil || c.freed {
 		return nil, nil
+	}
+	if c.drained() {
+		c.sbase = c.prep
 	}
 	n := len(c.sbuf) - int(c.prep-c.fin)
 	if n == 0 {
 		c.full = true
 		return nil, nil
 	}
-	return span(c.sbuf, c.prep, n)
+	return span(c.sbuf, c.prep-c.sbase, n)
 }
+
+// drained says that nothing in the send ring is needed any more.
+func (c *Conn) drained() bool { return c.prep == c.fin && c.utx == 0 }
+
+// soff returns the offset in the send ring of a byte of the stream.
+func (c *Conn) soff(pos uint64) int { return int((pos - c.sbase) % uint64(len(c.sbuf))) }
 
 // span returns n bytes of the ring buf from position pos.
 func span(buf []byte, pos uint64, n int) (a, b []byte) {

@@ -126,13 +126,13 @@ func (c *Conn) post() bool {
 	np := 0
 	for done := 0; done < n; np++ {
 		pos := c.sent + uint64(done)
-		off, roff := int(pos%uint64(len(c.sbuf))), c.tx.off(c.slot(pos))
+		off, roff := c.soff(pos), c.tx.off(c.slot(pos))
 		m := min(n-done, len(c.sbuf)-off, c.tx.start+c.tx.size-roff)
 		pieces[np] = piece{off: off, roff: roff, n: m}
 		done += m
 	}
 	if c.lost.lag > 0 && n > 0 && c.sent+uint64(n) == c.utx {
-		pieces[np] = piece{off: int((c.utx - 1) % uint64(len(c.sbuf))), roff: c.tx.off(c.utx - 1), n: 1}
+		pieces[np] = piece{off: c.soff(c.utx - 1), roff: c.tx.off(c.utx - 1), n: 1}
 		np++
 	}
 	if l.room() < np+1 {
@@ -163,6 +163,7 @@ func (c *Conn) post() bool {
 	}
 	c.rconf, c.update = c.rcons, false
 	c.active = c.g.now
+	c.heat()
 	c.seq++
 	r := l.push(np + 1)
 	r.conn, r.sent, r.seq, r.state = c, c.sent, c.seq, c.tstate

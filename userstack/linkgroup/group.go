@@ -126,6 +126,8 @@ type Group struct {
 	rtokens []*rtoken
 	past    []*pastLink // the oldest first
 	lost    int         // elements that are not used again
+	warm    int         // connections that were used since their memory was given back
+	resting int         // elements likewise, that are free
 
 	ex        exchange
 	rk        rkeyExchange

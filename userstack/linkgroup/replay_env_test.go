@@ -208,6 +208,9 @@ func (p *capPlan) RegisterRMB(handle any, l *Link) (uint32, uint64, error) {
 
 func (p *capPlan) DeregisterRMB(any, *Link)                 {}
 func (p *capPlan) FreeRMB(any)                              {}
+func (p *capPlan) ZeroRMB(any, int, int)                    {}
+func (p *capPlan) TrimRMB(any, int, int)                    {}
+func (p *capPlan) TrimSendBuf(*Conn)                        {}
 func (p *capPlan) NewSendBuf(size int) ([]byte, any, error) { return make([]byte, size), p, nil }
 func (p *capPlan) FreeSendBuf(any)                          {}
 

@@ -63,10 +63,14 @@ type element struct {
 	// dirty: it has been used before. A fresh one is zero as it came, and
 	// memory that nobody writes to is never touched.
 	dirty bool
+	// trimmed: its memory was given back since it was used. The peer may have
+	// written to it after that.
+	trimmed bool
 	// lost: the peer may still write to it, nobody knows for how long.
 	lost bool
 	// notBefore is when it may be used again.
 	notBefore time.Time
+	freed     time.Time // when its last connection left it
 }
 
 func (r *rmb) mem0(i int) []byte { return r.mem[i*r.size : (i+1)*r.size : (i+1)*r.size] }
@@ -148,15 +152,16 @@ func (g *Group) useElement(r *rmb, i int) {
 	r.idleAt = time.Time{}
 	// Nothing of an earlier connection may show up in this one.
 	if r.elems[i].dirty {
-		clear(r.mem0(i))
+		g.env.ZeroRMB(r.handle, i*r.size, r.size)
 	}
-	r.elems[i].dirty = true
+	r.elems[i].dirty, r.elems[i].trimmed = true, false
 }
 
 // putElement takes an element back.
 func (g *Group) putElement(r *rmb, i int, notBefore time.Time, lost bool) {
 	e := &r.elems[i]
-	e.used, e.notBefore = false, notBefore
+	e.used, e.notBefore, e.freed = false, notBefore, g.now
+	g.resting++
 	if lost {
 		e.lost = true
 		g.lost++

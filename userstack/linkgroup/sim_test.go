@@ -87,6 +87,7 @@ type host struct {
 	apps   map[*Conn]*app
 	rmbs   map[*region]bool
 	sbufs  map[*region]bool
+	trims  int // send buffers given back
 	failQP int // NewQP calls that fail
 }
 
@@ -284,6 +285,22 @@ func (h *host) DeregisterRMB(handle any, l *Link) {
 	delete(r.regs, l)
 }
 
+func (h *host) ZeroRMB(handle any, off, n int) { clear(handle.(*region).mem[off:][:n]) }
+
+// TrimRMB and TrimSendBuf spoil what nobody needs any more.
+func (h *host) TrimRMB(handle any, off, n int) { spoil(handle.(*region).mem[off:][:n]) }
+
+func (h *host) TrimSendBuf(c *Conn) {
+	h.trims++
+	spoil(c.SendHandle().(*region).mem)
+}
+
+func spoil(b []byte) {
+	for i := range b {
+		b[i] = 0xdb
+	}
+}
+
 func (h *host) FreeRMB(handle any) {
 	r := handle.(*region)
 	if !h.rmbs[r] {
@@ -311,9 +328,12 @@ func (h *host) FreeSendBuf(handle any) {
 
 func (h *host) Random() uint32 { return h.s.rng.Uint32() }
 
-// drain carries out actions, as a driver does.
+// drain carries out actions, as a driver does. Memory that is not needed now is
+// spoiled at once.
 func (h *host) drain() {
 	h.acts = h.g.TakeActions(h.acts)
+	for h.g.Trim(h.s.now, 0) {
+	}
 	for _, a := range h.acts {
 		if h.gone {
 			h.s.t.Fatalf("%s: action %s after group-dead", h.role, a.Kind)

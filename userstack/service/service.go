@@ -40,6 +40,10 @@ type Config struct {
 	// may take, UserSessions how many sessions of launchers. Zero is what suits
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
 	UserFDs, UserSessions int
+	// Quiet is called when many connections have begun or ended and for a while no
+	// more do, if it is not nil. A process that does nothing else gives the memory
+	// of its heap back then: debug.FreeOSMemory.
+	Quiet func()
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 }
@@ -96,6 +100,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
 	}
+	s.programs().OnQuiet(cfg.Quiet)
 	s.answer = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,

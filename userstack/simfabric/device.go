@@ -83,7 +83,7 @@ func (d *Device) Name() string { return DevicePrefix + d.n.Name }
 func (d *Device) Attr() rdmaverbs.DeviceAttr {
 	return rdmaverbs.DeviceAttr{
 		Provider: "sim", NodeGUID: guid(d.n.mac), NumPorts: 1, MaxQP: 1 << 16, MaxMR: 1 << 20, MaxMsg: maxMsg,
-		MaxSGE: 2, MaxQPWR: maxQPWR, MaxRead: maxReads,
+		MaxSGE: 2, MaxQPWR: maxQPWR, MaxRead: maxReads, OnDemandPaging: true,
 		NetDev: d.n.Name, IfIndex: d.n.index, HWAddr: slices.Clone(d.n.mac),
 	}
 }

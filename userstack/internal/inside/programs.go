@@ -46,6 +46,10 @@ type Programs[C any] interface {
 	// Busy reports what keeps the stack from ending when idle: connections,
 	// and rendezvous that hold link groups.
 	Busy() bool
+	// OnQuiet has f called when many connections have begun or ended and for a
+	// while no more do, at most every few seconds. It is for the process, which
+	// may give memory back then.
+	OnQuiet(f func())
 	// Guard keeps a panic in one connection from ending the process. Who serves
 	// a stack's connections uses it too: its panics count in the statistics.
 	Guard() *guard.Guard

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/userstack/linkgroup"
+)
+
+const (
+	// trimAfter is for how long memory is not used before it is given back. A
+	// page that is needed again costs some microseconds.
+	trimAfter = 2 * time.Second
+	// quietConns is how many connections have to begin or end before the Go heap
+	// is collected for it; fewer are waited for as long as quietWait.
+	quietConns = 64
+	quietWait  = time.Minute
+)
+
+// trimmer gives memory back that has not been used for a while. Its timer runs
+// while there is something to be given back, so that an idle stack does nothing.
+//
+//	what                                | goes back when unused for trimAfter
+//	------------------------------------+-------------------------------------
+//	buffers in the pools                | to the system
+//	RMB elements that no connection has | their pages
+//	send buffers of idle connections    | their pages
+//	the Go heap                         | see quiet
+type trimmer struct {
+	s     *Stack
+	armed atomic.Bool
+	conns atomic.Uint64 // connections that began or ended
+
+	mu     sync.Mutex
+	quiet  func() // called after there were some, when no more do
+	timer  *time.Timer
+	closed bool
+
+	// Of tick, which does not run twice at a time.
+	last, told uint64 // conns at the last tick, and when quiet was called
+	toldAt     time.Time
+}
+
+// poke has memory given back after a while.
+func (t *trimmer) poke() {
+	if t.armed.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.armed.Swap(true) {
+		return
+	}
+	if t.timer == nil {
+		t.timer = time.AfterFunc(trimAfter, t.tick)
+		return
+	}
+	t.timer.Reset(trimAfter)
+}
+
+// count notes that a connection has begun or ended.
+func (t *trimmer) count() {
+	t.conns.Add(1)
+	t.poke()
+}
+
+func (t *trimmer) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+func (t *trimmer) tick() {
+	again := false
+	if t.s.guard.Do("the return of memory", func() { again = t.trim(time.Now()) }) != nil {
+		return // armed: it does not run again
+	}
+	t.armed.Store(false)
+	// What was poked meanwhile was done or counts in again.
+	if again || t.conns.Load() != t.last {
+		t.poke()
+	}
+}
+
+// trim gives back what can be, and reports whether something is left for later.
+func (t *trimmer) trim(now time.Time) (again bool) {
+	for _, g := range t.s.groupList() {
+		again = g.trim(now) || again
+	}
+	again = t.s.mem.trim(now.Add(-trimAfter)) || again
+
+	n := t.conns.Load()
+	still := n == t.last
+	t.last = n
+	t.mu.Lock()
+	quiet := t.quiet
+	t.mu.Unlock()
+	switch more := n - t.told; {
+	case more == 0 || quiet == nil:
+	case still && (more >= quietConns || now.Sub(t.toldAt) >= quietWait):
+		t.told, t.toldAt = n, now
+		quiet()
+	default:
+		again = true
+	}
+	return again
+}
+
+// trim gives back what the group has not used for a while.
+func (g *group) trim(now time.Time) (later bool) {
+	for again := true; again; {
+		again = false
+		g.mu.Lock()
+		g.call(func() {
+			if g.dead {
+				return
+			}
+			if !g.running {
+				g.acts = nil // they point to connections that have ended
+			}
+			again = g.core.Trim(now, trimAfter)
+			later = g.core.Trimmable() || (*groupEnv)(g).trimSendPool(now.Add(-trimAfter))
+		})
+		g.unlock()
+	}
+	return later
+}
+
+// trimSendPool frees the send buffers that were put back before. g.mu is held.
+func (e *groupEnv) trimSendPool(before time.Time) (left bool) {
+	for size, list := range e.sendPool {
+		n := 0 // the last one is used first, so the oldest are at the beginning
+		for n < len(list) && list[n].freed.Before(before) {
+			r := list[n]
+			e.sendBytes -= uint64(size)
+			delete(e.regions, r)
+			e.later = append(e.later, func() { r.free(e.s.mem) })
+			n++
+		}
+		rest := copy(list, list[n:])
+		clear(list[rest:])
+		e.sendPool[size] = list[:rest]
+		left = left || rest > 0
+	}
+	return left
+}
+
+// ZeroRMB implements linkgroup.Env.
+func (e *groupEnv) ZeroRMB(h any, off, n int) { rdmaverbs.ZeroBuffer(h.(*region).mem[off:][:n]) }
+
+// TrimRMB implements linkgroup.Env.
+func (e *groupEnv) TrimRMB(h any, off, n int) {
+	r := h.(*region)
+	for cl := range r.lnk {
+		if l, _ := cl.Data.(*link); l == nil || !l.dev.paged {
+			return
+		}
+	}
+	_ = rdmaverbs.DiscardBuffer(r.mem[off:][:n]) // else it stays
+}
+
+// TrimSendBuf implements linkgroup.Env.
+func (e *groupEnv) TrimSendBuf(core *linkgroup.Conn) {
+	r := core.SendHandle().(*region)
+	if c, _ := core.Data.(*Conn); c == nil || c.holds > 0 || !r.paged() {
+		return
+	}
+	_ = rdmaverbs.DiscardBuffer(r.mem) // else it stays
+}
