@@ -65,8 +65,12 @@ func (r *Result) notes() []string {
 	if r.Forced {
 		notes = append(notes, fmt.Sprintf("Measured with -force while others used up to %.0f %% of the CPU: these figures prove nothing.", 100*r.OthersMax))
 	}
+	var restless []string
 	for _, row := range Restless(r.Rows) {
-		notes = append(notes, fmt.Sprintf("%s: kernel TCP itself scatters by a factor of %s between the rounds.", row.ID, format(row.TCPScatter)))
+		restless = append(restless, fmt.Sprintf("%s (by a factor of %s)", row.ID, format(row.TCPScatter)))
+	}
+	if len(restless) > 0 {
+		notes = append(notes, "Kernel TCP itself scatters between the rounds, so these ratios are uncertain: "+strings.Join(restless, ", ")+".")
 	}
 	return notes
 }

@@ -206,7 +206,7 @@ func areas(r *bench.Result) (*plot.Plot, error) {
 	}
 	p.NominalY(names...)
 	// Room for the legend at the right of the bars.
-	p.X.Min, p.X.Max = 0, 165
+	p.X.Min, p.X.Max = 0, 175
 	p.X.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 25, Label: "25"}, {Value: 50, Label: "50"}, {Value: 75, Label: "75"}, {Value: 100, Label: "100"}}
 	p.Legend.Top, p.Legend.Left = true, false
 	p.Legend.XOffs = vg.Points(-4)
