@@ -28,6 +28,10 @@ import (
 // the right network namespace. That they are not the receiving socket spares
 // its reader a wake-up by the poller for each packet that leaves the send
 // buffer.
+//
+// None is connected, though that would spare the kernel the look for a route: it
+// counts the IPv4 identification of connected sockets from a random number, which
+// it tells nobody and the ICRC covers. Each message finds the route of the moment.
 type udpPorts struct {
 	netdev string
 	sock   [2]*socket   // IPv4, IPv6; nil if the host has no IPv6

@@ -241,9 +241,10 @@ func (d *driver) await(ctx context.Context, patience time.Duration, seen func() 
 	var since time.Time
 	for i := 1; !seen(); i++ {
 		if d.round() {
-			continue
+			since = time.Time{}
+		} else {
+			giveWay()
 		}
-		giveWay()
 		if i%looks == 0 {
 			runtime.Gosched()
 		}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rc
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience bounds the waits of a test that must not last.
+const patience = 20 * time.Second
+
+// pipe returns a pipe whose ends are closed by t.Cleanup.
+func pipe(t *testing.T) (r, w int) {
+	t.Helper()
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
+	return p[0], p[1]
+}
+
+func testDriver(t *testing.T) *driver {
+	t.Helper()
+	d, err := newDriver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.close)
+	return d
+}
+
+// watchPipe has d count the bytes that come out of a pipe.
+func watchPipe(t *testing.T, d *driver) (n *atomic.Int64, write func(), stop func()) {
+	t.Helper()
+	r, w := pipe(t)
+	n = new(atomic.Int64)
+	stop, err := d.WatchReadable(r, func() {
+		var b [16]byte
+		got, _ := unix.Read(r, b[:])
+		n.Add(int64(max(got, 0)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, func() {
+		if _, err := unix.Write(w, []byte{1}); err != nil {
+			t.Error(err)
+		}
+	}, stop
+}
+
+// eventually waits for what a driver's own goroutine does.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// TestDriverServes has the goroutine read what comes while nobody waits, after a
+// sleep too, and run what is scheduled once.
+func TestDriverServes(t *testing.T) {
+	d := testDriver(t)
+	n, write, stop := watchPipe(t, d)
+	var sent, idle atomic.Int64
+	send, whenIdle := d.AtEnd(func() { sent.Add(1) }), d.WhenIdle(func() { idle.Add(1) })
+	for i := range int64(3) {
+		time.Sleep(2 * quiet) // until it sleeps, perhaps
+		write()
+		eventually(t, "a byte is not read", func() bool { return n.Load() == i+1 })
+		time.Sleep(2 * quiet)
+		send()
+		whenIdle()
+		eventually(t, "a task does not run", func() bool { return sent.Load() == i+1 && idle.Load() == i+1 })
+	}
+	stop()
+	write()
+	send()
+	eventually(t, "a task does not run", func() bool { return sent.Load() == 4 })
+	if n.Load() != 3 {
+		t.Error("a descriptor is read after its watch was stopped")
+	}
+}
+
+// TestDriverHeld has the waiting side do all that, and nobody else.
+func TestDriverHeld(t *testing.T) {
+	d := testDriver(t)
+	n, write, _ := watchPipe(t, d)
+	var sent, idle int // would be a data race if the goroutine ran them
+	send := d.AtEnd(func() { sent++ })
+	whenIdle := d.WhenIdle(func() { idle++ })
+	d.run.Lock()
+	write()
+	send()
+	send()
+	whenIdle()
+	time.Sleep(5 * quiet)
+	if n.Load() != 0 || sent != 0 {
+		t.Error("somebody else runs rounds")
+	}
+	if err := d.await(t.Context(), patience, func() bool { return n.Load() == 1 && idle == 1 }); err != nil {
+		t.Error(err)
+	}
+	if sent != 1 {
+		t.Errorf("what was scheduled twice in a round ran %d times", sent)
+	}
+	d.run.Unlock()
+	write()
+	eventually(t, "nobody reads after the release", func() bool { return n.Load() == 2 })
+}
+
+// TestDriverGivesUp bounds the wait.
+func TestDriverGivesUp(t *testing.T) {
+	d := testDriver(t)
+	d.run.Lock()
+	defer d.run.Unlock()
+	never := func() bool { return false }
+	if err := d.await(t.Context(), time.Millisecond, never); !errors.Is(err, ErrSilent) {
+		t.Errorf("%v, want %v", err, ErrSilent)
+	}
+	cause := errors.New("interrupted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if err := d.await(ctx, patience, never); !errors.Is(err, cause) {
+		t.Errorf("%v, want %v", err, cause)
+	}
+}
