@@ -169,6 +169,18 @@ func (l *Loop) Watch(fd int, events uint32, f func(events uint32)) (*Watch, erro
 	return w, nil
 }
 
+// change makes the watch one of other events of fd. An event that is due by then
+// is told.
+func (w *Watch) change(fd int, events uint32) {
+	ev := unix.EpollEvent{Events: events}
+	setID(&ev, w.id)
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	if w.l.watches[w.id] == w && !w.l.ended {
+		_ = unix.EpollCtl(w.l.epoll, unix.EPOLL_CTL_MOD, fd, &ev)
+	}
+}
+
 // Stop ends the watch of fd, the descriptor that it was made with and which is
 // still open. A call of its function may be under way.
 func (w *Watch) Stop(fd int) {

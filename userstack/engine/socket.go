@@ -27,8 +27,16 @@ type Socket struct {
 	refs     int       // calls that use fd
 	closed   bool
 	deadline time.Time // for reading; only ones in the past
-	hook     func(readable, writable bool)
+	hook     func(readable, writable, plain bool)
+	room     bool // epoll is to tell of room for writing, once
 }
+
+// The events of a socket. EPOLLOUT is asked for only while somebody waits for
+// room: a unix socket would tell of it each time the other end reads.
+const (
+	always  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET&0xffffffff
+	forRoom = always | unix.EPOLLOUT
+)
 
 // NewSocket takes over fd, a non-blocking socket, unless it fails.
 func (l *Loop) NewSocket(fd int) (*Socket, error) {
@@ -37,7 +45,7 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
-	s.w, err = l.Watch(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLPRI|unix.EPOLLET&0xffffffff, s.event)
+	s.w, err = l.Watch(fd, always, s.event)
 	if err != nil {
 		return nil, err
 	}
@@ -48,12 +56,30 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 func (s *Socket) Loop() *Loop { return s.loop }
 
 // Hook has f called in the loop with each event of the socket: that it may be
-// readable, or may have room, now. A hang-up is both. Nil ends that; a call may
+// readable, or may have room, now. A hang-up is both. plain tells that data
+// could be read when the loop asked, and no urgent byte, end or error was there.
+// Room is told after AwaitRoom, or while a writer waits. Nil ends that; a call may
 // be under way.
-func (s *Socket) Hook(f func(readable, writable bool)) {
+func (s *Socket) Hook(f func(readable, writable, plain bool)) {
 	s.mu.Lock()
 	s.hook = f
 	s.mu.Unlock()
+}
+
+// AwaitRoom has one event tell when there is room for writing, also if there is
+// some already.
+func (s *Socket) AwaitRoom() {
+	s.mu.Lock()
+	s.awaitRoom()
+	s.mu.Unlock()
+}
+
+// awaitRoom is AwaitRoom with mu held.
+func (s *Socket) awaitRoom() {
+	if !s.room && s.fd >= 0 {
+		s.room = true
+		s.w.change(s.fd, forRoom)
+	}
 }
 
 func (s *Socket) event(events uint32) {
@@ -65,6 +91,10 @@ func (s *Socket) event(events uint32) {
 	}
 	if writable {
 		s.out++
+		if s.room && s.fd >= 0 {
+			s.room = false
+			s.w.change(s.fd, always)
+		}
 	}
 	hook := s.hook
 	if s.waiting > 0 {
@@ -72,7 +102,7 @@ func (s *Socket) event(events uint32) {
 	}
 	s.mu.Unlock()
 	if hook != nil {
-		hook(readable, writable)
+		hook(readable, writable, events&^unix.EPOLLOUT == unix.EPOLLIN)
 	}
 }
 
@@ -199,6 +229,9 @@ func (s *Socket) retry(f func(fd uintptr) bool, count *uint64, read bool) error 
 		}
 		s.mu.Lock()
 		s.waiting++
+		if !read {
+			s.awaitRoom()
+		}
 		for *count == seen && !s.closed && (!read || s.deadline.IsZero()) {
 			s.changed.Wait()
 		}
