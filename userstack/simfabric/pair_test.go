@@ -57,17 +57,23 @@ func errnoOf(err error) syscall.Errno {
 	return 0
 }
 
+// recvOnce reads into b, in two pieces.
+func (x *twin) recvOnce(b []byte) (int, syscall.Errno) {
+	n, _, errno := x.sock.Recv(nil, b[:(len(b)+1)/2], b[(len(b)+1)/2:])
+	return n, errno
+}
+
 // recv reads at the loop's end, up to n bytes or the first urgent one. What one
 // call of the model leaves the next one takes.
 func (x *twin) recv(n int) {
 	buf, want := make([]byte, n), make([]byte, n)
-	m, errno := x.sock.Recv(buf)
+	m, errno := x.recvOnce(buf)
 	for m > 0 && m < n {
-		_, mark := x.sock.Pending()
+		_, mark, _ := x.sock.Pending()
 		if left, _ := x.prog.Peek(); mark || left == 0 {
 			break
 		}
-		k, _ := x.sock.Recv(buf[m:])
+		k, _ := x.recvOnce(buf[m:])
 		m += k
 	}
 	k, err := unix.Read(x.fds[0], want)
@@ -89,7 +95,10 @@ func (x *twin) compare(what string) {
 	if want := uint32(uint16(p[0].Revents)); got != want {
 		x.t.Fatalf("%s: events %#x, the kernel: %#x", what, got, want)
 	}
-	_, mark := x.sock.Pending()
+	_, mark, plain := x.sock.Pending()
+	if want := p[0].Revents == unix.POLLIN; plain != want {
+		x.t.Fatalf("%s: plain data: %v, the kernel: %#x", what, plain, p[0].Revents)
+	}
 	at, err := unix.IoctlGetInt(x.fds[0], unix.SIOCATMARK)
 	if err == nil && mark != (at != 0 && p[0].Revents&unix.POLLPRI != 0) {
 		x.t.Fatalf("%s: at the mark: %v, the kernel: %d", what, mark, at)
@@ -124,7 +133,7 @@ func (x *twin) step(r *rand.Rand) (what string) {
 		x.same(what, err, kerr)
 	case k < 16:
 		n := 1 + r.IntN(40)
-		if _, mark := x.sock.Pending(); mark {
+		if _, mark, _ := x.sock.Pending(); mark {
 			n = 1 // as all readers do
 		}
 		what = fmt.Sprintf("recv %d", n)
