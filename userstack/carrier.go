@@ -3,6 +3,7 @@
 package userstack
 
 import (
+	"errors"
 	"io"
 	"sync"
 	"syscall"
@@ -14,49 +15,70 @@ import (
 	"smcr/userstack/engine"
 )
 
+// ErrRides is what ReadFrom and WriteTo return when neither has anything to do
+// and the engine can carry the bytes alone: see [Conn.Ride].
+var ErrRides = errors.New("userstack: nothing to do but what the engine does")
+
 // carrier moves the bytes between a connection and a program's socket on the
 // engine's thread, without a goroutine to wake: what arrives is written to the
 // socket at once, and what the program writes goes into the send buffer at once.
 //
-// It works while a goroutine is in ReadFrom or WriteTo, which own the two
-// directions and wait here. Whatever is not plain data (the end of a stream,
-// errors, urgent bytes, the end of the connection) ends the wait, and the
-// goroutine deals with it as it would without an engine.
+// It works while the connection rides, which takes no goroutine, and while
+// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
+// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
+// the end of the connection) ends the ride and the wait, and a goroutine deals
+// with it as it would without an engine.
 //
-//	direction | begins         | moves bytes when               | is handed back when
-//	in        | ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
-//	          |                | send buffer has room           | failed; the connection takes no more
-//	out       | WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
-//	          |                | socket has room                | urgent byte, ended or failed
+//	direction | begins               | moves bytes when               | is handed back when
+//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
+//	          |                      | send buffer has room           | failed; the connection takes no more
+//	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
+//	          |                      | socket has room                | urgent byte, ended or failed
+//
+//	state           | event                                    | next state
+//	rides           | a direction is handed back; Recall       | goroutines, which back starts
+//	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
+//	                | Recall came                              |
+//	either          | Detach                                   | not attached
+//
+// A direction that was not handed back goes on while the goroutines start.
 type carrier struct {
 	c    *Conn
 	sock *engine.Socket
 	task *engine.Task
-	both func()         // moveBoth, kept so that calling it allocates nothing
-	msg  engine.Message // used by the loop
+	both func()           // moveBoth, kept so that calling it allocates nothing
+	use  func(fd uintptr) // moveOn, likewise
+	msg  engine.Message   // used by the loop
 
-	mu  sync.Mutex // guards what follows; taken before the group's
-	in  carried
-	out carried
+	mu       sync.Mutex // guards what follows; taken before the group's
+	in       carried
+	out      carried
+	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
+	current  bool   // events are of the time since in is active
+	back     func() // while the connection rides
+	mayRide  bool   // Ride was called
+	recalled bool
 }
 
 // carried is a direction.
 type carried struct {
-	active bool // a goroutine waits at back
-	ready  bool // the socket may be readable, or have room
-	n      int64
-	err    error // of the socket; io.EOF at its end
-	back   chan struct{}
+	active  bool // the loop moves bytes
+	over    bool // it was handed back, and nobody took it yet
+	waiting bool // a goroutine waits at back
+	ready   bool // the socket may be readable, or have room
+	n       int64
+	err     error // of the socket; io.EOF at its end
+	back    chan struct{}
 }
 
 // Attach lets the engine carry the bytes between c and a program's socket while
-// ReadFrom and WriteTo are called with what [Carried] finds to be that socket.
-// Detach ends that, before the socket is closed.
+// the connection rides, or ReadFrom and WriteTo are called with what [Carried]
+// finds to be that socket. Detach ends that, before the socket is closed.
 func (c *Conn) Attach(sock *engine.Socket) {
 	k := &carrier{c: c, sock: sock}
 	k.in = carried{ready: true, back: make(chan struct{}, 1)}
 	k.out = carried{ready: true, back: make(chan struct{}, 1)}
-	k.task, k.both = sock.Loop().Task(k.move), k.moveBoth
+	k.task, k.both, k.use = sock.Loop().Task(k.move), k.moveBoth, k.moveOn
 	c.carrier.Store(k)
 	sock.Hook(k.events)
 }
@@ -74,6 +96,43 @@ func (c *Conn) Detach() {
 	k.mu.Unlock()
 }
 
+// Ride has the engine carry both directions of an attached connection without
+// goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
+// called once when they are to be called again, which may be at once; it must not
+// block. They return [ErrRides] when the connection can ride again. Ride reports
+// false if the connection is not attached.
+func (c *Conn) Ride(back func()) bool {
+	k := c.carrier.Load()
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c.carrier.Load() != k {
+		return false
+	}
+	k.back, k.mayRide = back, true
+	k.begin(&k.in)
+	k.begin(&k.out)
+	if k.recalled {
+		k.endRide()
+	}
+	return true
+}
+
+// Recall ends the ride of an attached connection, and lets it not ride again: the
+// caller needs its goroutines.
+func (c *Conn) Recall() {
+	k := c.carrier.Load()
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	k.recalled = true
+	k.endRide()
+	k.mu.Unlock()
+}
+
 // A Carried is a reader or writer that stands for a socket of the engine.
 type Carried interface {
 	// Conn returns that socket.
@@ -88,9 +147,11 @@ func (c *Conn) kick() {
 }
 
 // events is called by the loop.
-func (k *carrier) events(readable, writable bool) {
+func (k *carrier) events(readable, writable, plain bool) {
 	k.mu.Lock()
-	k.in.ready = k.in.ready || readable
+	if readable {
+		k.in.ready, k.plain = true, plain && k.current
+	}
 	k.out.ready = k.out.ready || writable
 	k.mu.Unlock()
 	k.task.Schedule()
@@ -124,48 +185,85 @@ func (c *Conn) carrierOf(end any) *carrier {
 	return k
 }
 
+// begin has the loop move bytes in direction d. mu is held.
+func (k *carrier) begin(d *carried) {
+	if d.active || d.over {
+		return
+	}
+	d.active, d.n, d.err = true, 0, nil
+	if d == &k.in {
+		// Others may have read since epoll was asked.
+		d.ready, k.plain, k.current = true, false, false
+	}
+	k.task.Schedule()
+}
+
 // wait has the loop move bytes in direction d until it hands d back.
 func (k *carrier) wait(d *carried) (n int64, err error) {
-	cerr := k.sock.Control(func(uintptr) {
-		k.mu.Lock()
-		d.active, d.n, d.err = true, 0, nil
-		if k.c.carrier.Load() == k {
-			k.task.Schedule()
-		} else {
-			k.handBack(d)
+	k.mu.Lock()
+	if k.c.carrier.Load() != k {
+		d.active, d.over = false, false
+		k.mu.Unlock()
+		return 0, nil
+	}
+	k.begin(d)
+	if d.active {
+		d.waiting = true
+		if k.in.waiting && k.out.waiting && k.mayRide && !k.recalled {
+			k.in.err, k.out.err = ErrRides, ErrRides
+			k.handBack(&k.in)
+			k.handBack(&k.out)
 		}
 		k.mu.Unlock()
 		<-d.back
 		k.mu.Lock()
-		n, err = d.n, d.err
-		k.mu.Unlock()
-	})
-	if cerr != nil {
-		return n, cerr
 	}
+	d.over = false
+	n, err = d.n, d.err
+	k.mu.Unlock()
 	return n, err
 }
 
-// handBack ends the wait for a direction. mu is held.
+// handBack ends the carrying of a direction. mu is held.
 func (k *carrier) handBack(d *carried) {
-	if d.active {
-		d.active = false
+	if !d.active {
+		return
+	}
+	d.active, d.over = false, true
+	if d.waiting {
+		d.waiting = false
 		d.back <- struct{}{}
+	}
+	k.endRide()
+}
+
+// endRide has goroutines called. mu is held.
+func (k *carrier) endRide() {
+	if back := k.back; back != nil {
+		k.back = nil
+		back()
 	}
 }
 
 // move carries what can be carried now. It runs in the loop.
 func (k *carrier) move() {
-	g := k.c.g
 	k.mu.Lock()
-	if !k.in.active && !k.out.active {
-		k.mu.Unlock()
-		return
+	if k.in.active || k.out.active {
+		if err := k.sock.Control(k.use); err != nil {
+			k.in.err, k.out.err = err, err
+			k.handBack(&k.in)
+			k.handBack(&k.out)
+		}
 	}
+	k.mu.Unlock()
+}
+
+// moveOn is move while the descriptor of the socket stays open. k.mu is held.
+func (k *carrier) moveOn(uintptr) {
+	g := k.c.g
 	g.mu.Lock()
 	g.call(k.both)
 	g.unlockLate(k.sock.Loop())
-	k.mu.Unlock()
 }
 
 // moveBoth carries in both directions. k.mu and the group's are held.
@@ -200,6 +298,7 @@ func (k *carrier) moveOut() {
 		switch {
 		case errno == unix.EAGAIN:
 			d.ready = false
+			k.sock.AwaitRoom()
 			return
 		case errno == unix.EINTR:
 		case errno != 0:
@@ -212,8 +311,18 @@ func (k *carrier) moveOut() {
 
 // moveIn takes what the program has written, as one piece for the peer. k.mu and
 // g.mu are held.
+//
+// A read must not begin at an urgent byte, which would be taken for another, but
+// it may come upon one: it ends there. Most often epoll has told enough. poll,
+// and so epoll, reports POLLPRI as long as an urgent byte is queued, and a byte
+// that is queued does not become urgent. So if an event was of plain data only,
+// the byte that was first then is no urgent one, until it is read. And after a
+// short read nothing is left but what came after that event, or after the poll:
+// it brings an event of its own. Only a read that was short because a message had
+// descriptors leaves more.
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
+	k.current = true
 	a, b, err := c.writable()
 	if err != nil || c.wdl.expired() {
 		k.handBack(d)
@@ -236,15 +345,21 @@ func (k *carrier) moveIn() {
 			c.s.stats.Buffer(stats.TX, stats.Full)
 			return // ActWakeWrite comes
 		}
-		switch readable, mark := k.sock.Pending(); {
-		case !readable:
-			d.ready = false
-			return
-		case mark:
-			k.handBack(d)
-			return
+		other := false // something else than data was there before the read
+		if !k.plain {
+			readable, mark, plain := k.sock.Pending()
+			switch {
+			case !readable:
+				d.ready = false
+				return
+			case mark:
+				k.handBack(d)
+				return
+			}
+			other = !plain
 		}
-		n, errno := k.sock.Recv(a)
+		k.plain = false
+		n, cut, errno := k.sock.Recv(&k.msg, a, b)
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
@@ -260,7 +375,12 @@ func (k *carrier) moveIn() {
 			return
 		default:
 			total += n
-			a = a[n:]
+			if n < len(a)+len(b) && !cut && !other {
+				d.ready = false
+				return
+			}
+			m := min(n, len(a))
+			a, b = a[m:], b[n-m:]
 		}
 	}
 }

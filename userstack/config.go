@@ -13,6 +13,7 @@ import (
 
 	"smcr/pnet"
 	"smcr/rdmaverbs"
+	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -59,6 +60,9 @@ type Config struct {
 	// Hostname is what listings show, here and at peers of version 2. Empty
 	// means the system's.
 	Hostname string
+	// Engine watches the TCP connections below those of SMC-R, which takes a
+	// goroutine for each otherwise. It must outlive the stack. May be nil.
+	Engine *engine.Loop
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 

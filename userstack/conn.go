@@ -3,10 +3,8 @@
 package userstack
 
 import (
-	"errors"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +48,8 @@ type Conn struct {
 	delivering       bool // WriteTo is handing out data that is not consumed yet
 	closeAfter       bool // Close came meanwhile
 	over             bool
+	below            belowWatch
+	after            []func() // called when the connection has ended
 	rxBytes, txBytes uint64
 }
 
@@ -122,13 +122,7 @@ func (c *Conn) start() {
 	if broken {
 		c.ended(linkgroup.ErrReset)
 	}
-	c.s.wg.Add(1)
-	go func() {
-		defer c.s.wg.Done()
-		if c.s.guard.Do("the watch on a TCP connection", c.watchTCP) != nil {
-			_ = c.Abort()
-		}
-	}()
+	c.watch()
 }
 
 func (c *Conn) forget() {
@@ -137,41 +131,24 @@ func (c *Conn) forget() {
 	c.s.mu.Unlock()
 }
 
-func (c *Conn) watchTCP() {
-	var b [1]byte
-	n, err := c.tcp.Read(b[:])
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// The end of a rendezvous that was cut while it succeeded.
-		_ = c.tcp.SetReadDeadline(time.Time{})
-		n, err = c.tcp.Read(b[:])
-	}
-	select {
-	case <-c.done:
-		return
-	default:
-	}
-	c.g.do(func(now time.Time) {
-		switch {
-		case c.g.dead || c.over:
-		case n > 0:
-			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
-			c.core.Abort(now)
-		default:
-			c.core.TCPClosed(now, err != io.EOF)
-		}
-	})
-}
-
 // ended is called once the core is through with the connection.
 func (c *Conn) ended(err error) {
 	c.endOnce.Do(func() {
 		defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
 		defer c.kick()
-		defer close(c.done)
+		var after []func()
+		defer func() {
+			close(c.done)
+			for _, f := range after {
+				f()
+			}
+		}()
 		c.err = err
 		c.g.do(func(time.Time) {
 			delete(c.g.conns, c)
 			c.over = true
+			c.below.stop()
+			after, c.after = c.after, nil
 			if c.holds == 0 {
 				c.release()
 			}
@@ -197,6 +174,21 @@ func (c *Conn) abandon() {
 // Done returns a channel that is closed when the connection has ended on
 // both sides and its resources are free. Err then tells how.
 func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// AfterDone has f called once when Done has been closed, or at once if it is. f
+// must not block.
+func (c *Conn) AfterDone(f func()) {
+	over := false
+	c.g.do(func(time.Time) {
+		if over = c.over; !over {
+			c.after = append(c.after, f)
+		}
+	})
+	if over {
+		<-c.done // it is being closed
+		f()
+	}
+}
 
 // Err returns nil for an orderly end, or why the connection was reset. It
 // may be called after Done is closed.

@@ -31,34 +31,65 @@ type simRelay struct {
 	peerEOF atomic.Bool // the program is told that the peer sends no more
 	lost    atomic.Bool // data came for a program that had gone
 	over    atomic.Bool
+	rides   atomic.Bool   // neither direction has anything to do
+	left    chan struct{} // closed when the launcher has gone
 	upRead  chan struct{} // closed once nothing more is read of what the program writes
 }
 
 func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRelay {
-	return &simRelay{Program: prog, e: e, sock: sock, upRead: make(chan struct{})}
+	return &simRelay{Program: prog, e: e, sock: sock, left: make(chan struct{})}
 }
 
-// start carries the bytes of c.
+// start carries the bytes of c, without a goroutine as long as it rides.
 func (r *simRelay) start(c *Conn) {
 	r.c = c
 	_ = c.SetOOBInline(true)
 	c.Attach(r.sock)
+	r.ride()
+}
+
+func (r *simRelay) ride() {
+	if !r.c.Ride(func() { go r.work() }) {
+		go r.work()
+	}
+}
+
+// work carries until both directions are over, or the connection rides on.
+func (r *simRelay) work() {
+	r.carry()
+	if r.rides.Load() && r.c.Ride(func() { go r.work() }) {
+		return
+	}
+	r.c.Detach()
+	_ = r.c.Close()
+	_ = r.sock.Close()
+	r.over.Store(true)
+}
+
+func (r *simRelay) carry() {
+	r.rides.Store(false)
+	r.upRead = make(chan struct{})
+	done := make(chan struct{})
+	watcher := make(chan struct{})
 	go func() {
-		<-c.Done()
-		if !r.over.Load() {
+		defer close(watcher)
+		select {
+		case <-r.c.Done():
+		case <-r.left:
+		case <-done:
+		}
+		select {
+		case <-done: // first, for one seed to tell one story
+		default:
 			r.cut()
 		}
 	}()
 	var wg sync.WaitGroup
 	wg.Go(r.up)
 	wg.Go(r.down)
-	go func() {
-		wg.Wait()
-		c.Detach()
-		_ = c.Close()
-		_ = r.sock.Close()
-		r.over.Store(true)
-	}()
+	wg.Wait()
+	close(done)
+	<-watcher
 }
 
 // Over implements simIO.
@@ -72,9 +103,8 @@ func (r *simRelay) Abort() error {
 
 // orphan ends what a program left behind that was killed with its launcher.
 func (r *simRelay) orphan() {
-	if r.c != nil && !r.over.Load() {
-		go r.cut()
-	}
+	close(r.left)
+	r.c.Recall()
 }
 
 // cut ends both sides abortively.
@@ -95,6 +125,10 @@ func (r *simRelay) cut() {
 func (r *simRelay) up() {
 	_, err := r.c.ReadFrom(simSocket{r})
 	close(r.upRead)
+	if errors.Is(err, ErrRides) {
+		r.rides.Store(true)
+		return
+	}
 	if errors.Is(err, syscall.EPIPE) {
 		err = r.awaitWrite()
 	}
@@ -151,6 +185,7 @@ func (r *simRelay) down() {
 	case err == nil:
 		r.peerEOF.Store(true)
 		_ = r.sock.CloseWrite()
+	case errors.Is(err, ErrRides):
 	case errors.Is(err, net.ErrClosed):
 	case errors.Is(err, syscall.EPIPE) && r.HungUp():
 		r.lost.Store(true)
@@ -192,9 +227,10 @@ func (s simSocket) wait(read bool, f func() bool) error {
 
 // ReadMark implements UrgentReader.
 func (s simSocket) ReadMark(p []byte) (n int, urgent bool, err error) {
+	var m engine.Message
 	var errno syscall.Errno
 	err = s.wait(true, func() bool {
-		readable, mark := s.r.sock.Pending()
+		readable, mark, _ := s.r.sock.Pending()
 		if !readable {
 			return false
 		}
@@ -202,7 +238,7 @@ func (s simSocket) ReadMark(p []byte) (n int, urgent bool, err error) {
 		if urgent = mark; mark {
 			buf = p[:1]
 		}
-		n, errno = s.r.sock.Recv(buf)
+		n, _, errno = s.r.sock.Recv(&m, buf, nil)
 		return errno != syscall.EAGAIN
 	})
 	switch {

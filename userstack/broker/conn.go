@@ -41,6 +41,7 @@ type Conn struct {
 	passed  chan struct{} // answers to PassMark
 	deaf    atomic.Bool   // the launcher did not answer one
 	accept  bool
+	kept    bool         // Keep was called
 	owed    atomic.Bool  // the launcher was asked for the pair, which has not come
 	came    atomic.Bool  // the pair came, or was lost on its way
 	taken   atomic.Int32 // of the quota
@@ -171,6 +172,18 @@ func (c *Conn) PassMark(ctx context.Context) error {
 	case <-timer.C:
 		c.deaf.Store(true)
 		return fmt.Errorf("broker: no %v from launcher %d within %v", TypeMarkPassed, c.ss.l.PID, markTimeout)
+	}
+}
+
+// Keep lets the handler return while the connection goes on: it is over, and the
+// context that the handler got ends, when end is called, once. The handler's
+// goroutine calls Keep.
+func (c *Conn) Keep() (end func()) {
+	c.kept = true
+	c.ss.wg.Add(1)
+	return func() {
+		defer c.ss.wg.Done()
+		c.end()
 	}
 }
 

@@ -67,7 +67,7 @@ type Handler interface {
 	Listen(ctx context.Context, l *Launcher, sock *Descriptor) error
 
 	// Connect opens a connection for a program and serves it until it ends:
-	// c is over when Connect returns. sock, the program's unconnected TCP
+	// c is over when Connect returns, or as Conn.Keep says. sock, the program's unconnected TCP
 	// socket, belongs to Connect, which closes it. See Conn for the order of
 	// calls.
 	Connect(ctx context.Context, c *Conn, sock *Descriptor, req ConnectRequest)
@@ -416,7 +416,11 @@ func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
 	}
 	c.taken.Store(connCost)
 	ss.wg.Go(func() {
-		defer c.end()
+		defer func() {
+			if !c.kept {
+				c.end()
+			}
+		}()
 		if ss.s.guarded("a program's connection", func() {
 			if m.Type == TypeAccept {
 				ss.s.Handler.Accept(c.ctx, c, d)

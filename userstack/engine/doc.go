@@ -17,6 +17,9 @@
 // looks again for a short while, and yields the core meanwhile, because the next
 // packet is usually near and waking a thread takes longer than that.
 //
+// [New] has the kernel's events, by epoll. [NewOn] runs the same rounds on another
+// source of events, in the virtual time of a simulation.
+//
 // # Concurrency
 //
 // All functions given to a Loop run on its thread, one at a time, and must not

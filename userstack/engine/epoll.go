@@ -136,6 +136,19 @@ func (p *epoll) watch(fd int, events uint32, f func(events uint32)) (*Watch, err
 	return w, nil
 }
 
+// change makes the watch one of other events of fd. An event that is due by then
+// is told.
+func (w *Watch) change(fd int, events uint32) {
+	ev := unix.EpollEvent{Events: events}
+	setID(&ev, w.id)
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watches[w.id] == w && !p.closed {
+		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, &ev)
+	}
+}
+
 // Stop ends the watch of fd, the descriptor that it was made with and which is
 // still open. A call of its function may be under way.
 func (w *Watch) Stop(fd int) {

@@ -31,8 +31,16 @@ type Socket struct {
 	refs     int       // calls that use fd
 	closed   bool
 	deadline time.Time // for reading; only ones in the past
-	hook     func(readable, writable bool)
+	hook     func(readable, writable, plain bool)
+	room     bool // epoll is to tell of room for writing, once
 }
+
+// The events of a socket. EPOLLOUT is asked for only while somebody waits for
+// room: a unix socket would tell of it each time the other end reads.
+const (
+	always  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET&0xffffffff
+	forRoom = always | unix.EPOLLOUT
+)
 
 // NewSocket takes over fd, a non-blocking socket, unless it fails.
 func (l *Loop) NewSocket(fd int) (*Socket, error) {
@@ -41,7 +49,7 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
-	s.w, err = l.Watch(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLPRI|unix.EPOLLET&0xffffffff, s.event)
+	s.w, err = l.Watch(fd, always, s.event)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +61,7 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 func (l *Loop) NewStream(sim rounds.Stream) *Socket {
 	s := &Socket{loop: l, fd: -1, sim: sim}
 	s.changed.L = &s.mu
-	s.stop = sim.Watch(s.event)
+	s.stop = sim.Watch(always, s.event)
 	return s
 }
 
@@ -61,12 +69,40 @@ func (l *Loop) NewStream(sim rounds.Stream) *Socket {
 func (s *Socket) Loop() *Loop { return s.loop }
 
 // Hook has f called in the loop with each event of the socket: that it may be
-// readable, or may have room, now. A hang-up is both. Nil ends that; a call may
+// readable, or may have room, now. A hang-up is both. plain tells that data
+// could be read when the loop asked, and no urgent byte, end or error was there.
+// Room is told after AwaitRoom, or while a writer waits. Nil ends that; a call may
 // be under way.
-func (s *Socket) Hook(f func(readable, writable bool)) {
+func (s *Socket) Hook(f func(readable, writable, plain bool)) {
 	s.mu.Lock()
 	s.hook = f
 	s.mu.Unlock()
+}
+
+// AwaitRoom has one event tell when there is room for writing, also if there is
+// some already.
+func (s *Socket) AwaitRoom() {
+	s.mu.Lock()
+	s.awaitRoom()
+	s.mu.Unlock()
+}
+
+// awaitRoom is AwaitRoom with mu held.
+func (s *Socket) awaitRoom() {
+	if !s.room {
+		s.room = true
+		s.change(forRoom)
+	}
+}
+
+// change has other events told. mu is held.
+func (s *Socket) change(events uint32) {
+	switch {
+	case s.sim != nil:
+		s.sim.Change(events)
+	case s.fd >= 0:
+		s.w.change(s.fd, events)
+	}
 }
 
 func (s *Socket) event(events uint32) {
@@ -78,6 +114,10 @@ func (s *Socket) event(events uint32) {
 	}
 	if writable {
 		s.out++
+		if s.room {
+			s.room = false
+			s.change(always)
+		}
 	}
 	hook := s.hook
 	if s.waiting > 0 {
@@ -85,7 +125,7 @@ func (s *Socket) event(events uint32) {
 	}
 	s.mu.Unlock()
 	if hook != nil {
-		hook(readable, writable)
+		hook(readable, writable, events&^unix.EPOLLOUT == unix.EPOLLIN)
 	}
 }
 
@@ -220,6 +260,9 @@ func (s *Socket) retry(f func(fd uintptr) bool, count *uint64, read bool) error 
 		}
 		s.mu.Lock()
 		s.waiting++
+		if !read {
+			s.awaitRoom()
+		}
 		for *count == seen && !s.closed && (!read || s.deadline.IsZero()) {
 			s.changed.Wait()
 		}

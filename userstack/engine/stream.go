@@ -9,36 +9,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Message is what [Socket.Send] needs, for its caller to keep: it would be
-// allocated each time. Its zero value is ready. One call at a time uses it.
+// Message is what [Socket.Recv] and [Socket.Send] need, for their caller to keep:
+// it would be allocated each time. Its zero value is ready. One call at a time
+// uses it.
 type Message struct {
 	msg unix.Msghdr
 	iov [2]unix.Iovec
 }
 
-// Recv reads into b, which is not empty, what the socket has, and never waits,
-// whatever its flags say: a launcher has copies of the descriptor and may change
-// these. 0 without an error is the end of the stream.
+// Recv reads into a, which is not empty, and then b what the socket has, and never
+// waits, whatever its flags say: a launcher has copies of the descriptor and may
+// change these. 0 without an error is the end of the stream. cut tells that there
+// may be more although a and b are not full, and no urgent byte is next.
 //
 // Like Send and Pending it is called while a function given to [Socket.Control]
-// runs, which keeps the descriptor open.
-func (s *Socket) Recv(b []byte) (n int, errno syscall.Errno) {
+// or to its SyscallConn runs, which keeps the descriptor open.
+func (s *Socket) Recv(m *Message, a, b []byte) (n int, cut bool, errno syscall.Errno) {
 	if s.sim != nil {
-		return s.sim.Recv(b)
+		n, errno = s.sim.Recv(a, b)
+		return n, false, errno
 	}
-	r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), 0
+	n, errno = m.call(unix.SYS_RECVMSG, s.fd, a, b, unix.MSG_DONTWAIT)
+	return n, m.msg.Flags&unix.MSG_CTRUNC != 0, errno
 }
 
-// Send likewise writes a and then b, of which b may be empty, as far as there is
-// room.
+// Send likewise writes a and then b, as far as there is room.
 func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	if s.sim != nil {
 		return s.sim.Send(a, b)
 	}
+	return m.call(unix.SYS_SENDMSG, s.fd, a, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+func (m *Message) call(trap uintptr, fd int, a, b []byte, flags uintptr) (n int, errno syscall.Errno) {
 	count := 1
 	m.iov[0].Base = unsafe.SliceData(a)
 	m.iov[0].SetLen(len(a))
@@ -49,7 +52,7 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	}
 	m.msg.Iov = &m.iov[0]
 	m.msg.SetIovlen(count)
-	r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m.msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	r, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&m.msg)), flags)
 	// Nothing is to point to the buffers, which are mapped memory, once they
 	// may be unmapped.
 	m.iov = [2]unix.Iovec{}
@@ -60,19 +63,18 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 }
 
 // Pending reports whether Recv has something to return now, be it the end of the
-// stream or an error, and whether it begins with an urgent byte.
-func (s *Socket) Pending() (readable, mark bool) {
+// stream or an error; whether that begins with an urgent byte; and whether there
+// is nothing but plain data: no urgent byte further on, no end, no error.
+func (s *Socket) Pending() (readable, mark, plain bool) {
 	if s.sim != nil {
 		return s.sim.Pending()
 	}
-	switch revents := pollNow(s.fd, unix.POLLIN|unix.POLLPRI); {
-	case revents == 0:
-		return false, false
-	case revents&unix.POLLPRI != 0:
+	revents := pollNow(s.fd, unix.POLLIN|unix.POLLPRI|unix.POLLRDHUP)
+	if revents&unix.POLLPRI != 0 {
 		at, err := unix.IoctlGetInt(s.fd, unix.SIOCATMARK)
-		return true, err == nil && at != 0
+		mark = err == nil && at != 0
 	}
-	return true, false
+	return revents != 0, mark, revents == unix.POLLIN
 }
 
 // pollNow returns the events of fd.

@@ -51,7 +51,7 @@ func TestVirtualRound(t *testing.T) {
 			idle := l.IdleTask(func() { got, slept = append(got, "idle"), time.Since(start) })
 			last := l.LastTask(func() { got = append(got, "last") })
 			task := l.Task(func() { got = append(got, "task"); last.Schedule() })
-			sock.Hook(func(readable, _ bool) {
+			sock.Hook(func(readable, _, _ bool) {
 				if readable {
 					got = append(got, "event")
 					idle.Schedule()
@@ -127,7 +127,7 @@ func TestVirtualClose(t *testing.T) {
 		}
 		got := make(chan error, 1)
 		go func() {
-			got <- rc.Read(func(uintptr) bool { readable, _ := sock.Pending(); return readable })
+			got <- rc.Read(func(uintptr) bool { readable, _, _ := sock.Pending(); return readable })
 		}()
 		synctest.Wait()
 		if n := w.Objects().Sockets; n != 1 {

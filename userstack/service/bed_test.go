@@ -85,6 +85,14 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	if tune != nil {
 		tune(&cfg)
 	}
+	var loop *engine.Loop
+	if withEngine {
+		var err error
+		if loop, err = engine.New(engine.DefaultSpin); err != nil {
+			t.Fatal(err)
+		}
+		cfg.Engine = loop
+	}
 	machine := inside.Host{Network: loopback{h}}
 	if !cfg.NoOption {
 		machine.Option = b.opt
@@ -98,11 +106,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	if b.s.netns, err = ownNetns(); err != nil {
 		t.Fatal(err)
 	}
-	if withEngine {
-		if b.s.cfg.Engine, err = engine.New(engine.DefaultSpin); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.s.cfg.Engine = loop
 	b.s.ending, b.s.end = context.WithCancel(context.Background())
 	b.srv = &broker.Server{Handler: b.s}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -46,6 +46,13 @@ func newCarriedBy(t *testing.T, uid int, early func(fd int), attachClient func(t
 	c.client = newServiceBed(t, w.Host("client", netdev(1)), nil)
 	c.server = newServiceBed(t, c.serverHost, nil)
 	c.cl, c.sl = c.client.launcher(uid), c.server.launcher(os.Geteuid())
+	c.connect(t, early, attachClient)
+	return c
+}
+
+// connect makes a connection, the one that c holds.
+func (c *carried) connect(t *testing.T, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) {
+	t.Helper()
 	l, remote := listenTCP(t)
 	fd := tcpSocket(t, 0)
 	var err error
@@ -74,7 +81,6 @@ func newCarriedBy(t *testing.T, uid int, early func(fd int), attachClient func(t
 	c.sprog.read("both relays")
 	c.sprog.write("are at work")
 	c.cprog.read("are at work")
-	return c
 }
 
 // dup2 puts a socket of no use in the place of the program's TCP socket, whose

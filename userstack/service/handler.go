@@ -20,7 +20,6 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
-	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 )
 
@@ -65,7 +64,12 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 
 // Connect implements broker.Handler.
 func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, req broker.ConnectRequest) {
-	defer sock.Close()
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			_ = sock.Close()
+		}
+	}()
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	err := sock.Control(func(fd int) (err error) {
@@ -117,7 +121,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:
-		s.carry(ctx, c, sock, conn)
+		goesOn = s.carry(ctx, c, sock, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, true, d)
@@ -139,14 +143,14 @@ func ending(ctx context.Context) bool {
 	return errors.Is(context.Cause(ctx), context.Canceled)
 }
 
-// carry relays a program's connection over SMC-R.
-func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, conn *userstack.Conn) {
+// carry relays a program's connection over SMC-R. For goesOn see Service.relay.
+func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, conn *userstack.Conn) (goesOn bool) {
 	end, err := c.Ready(ctx, broker.ModeSMCR, "")
 	if err != nil {
 		_ = conn.Abort()
-		return
+		return false
 	}
-	s.relay(ctx, c, sock, end, conn)
+	return s.relay(ctx, c, sock, end, conn)
 }
 
 // staysTCP counts and lists a connection that is TCP.
@@ -173,7 +177,12 @@ func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.De
 
 // Accept implements broker.Handler.
 func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {
-	defer sock.Close()
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			_ = sock.Close()
+		}
+	}()
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
@@ -223,7 +232,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			dropEnd(end)
 			return
 		}
-		s.relay(ctx, c, sock, end, conn)
+		goesOn = s.relay(ctx, c, sock, end, conn)
 	case errors.As(err, &d):
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, false, d)
@@ -249,54 +258,6 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 func dropEnd(end *broker.Descriptor) {
 	_ = end.Control(broker.MarkLetGo)
 	_ = end.Close()
-}
-
-// relay runs a relay until the program is through with the connection.
-func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) {
-	over := false
-	defer func() {
-		if !over { // a panic
-			_ = n.Abort()
-		}
-	}()
-	h := hold(c, sock)
-	app, err := s.takeEnd(end)
-	if err != nil {
-		s.log.Error("cannot take over the program's connection", "err", err)
-		_ = n.Abort()
-		c.SetCloseReason(err.Error())
-		dropEnd(end)
-		over = true
-		return
-	}
-	// The TCP connection ends with its last descriptor: ours must not
-	// outlive the stack's.
-	if ch := n.Done(); ch != nil {
-		release := c.Retain()
-		go func() {
-			<-ch
-			_ = sock.Close()
-			release()
-		}()
-	}
-	smc, _ := n.(*userstack.Conn)
-	if smc != nil {
-		_ = smc.SetOOBInline(true) // the program's own end decides
-	}
-	h.carryOptions(smc)
-	r := &relay{app: app, net: n, guard: s.programs().Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
-		if e != 0 {
-			_ = c.Broken(context.WithoutCancel(ctx), e)
-		}
-	}, passMark: func() { _ = c.PassMark(ctx) }}
-	defer s.enterRelay()()
-	if r.run(s.ending.Done()) {
-		c.SetCloseReason("reset")
-	}
-	if n.Done() == nil {
-		_ = sock.Close()
-	}
-	over = true
 }
 
 // takeTCP is the function takeTCP while the program changes no options.
@@ -376,51 +337,6 @@ func keepOptions(sock *broker.Descriptor) (restore func()) {
 			return nil
 		})
 	}
-}
-
-// takeUnix makes a net.UnixConn of the service's end of a pair, which it closes
-// unless it fails.
-// takeEnd takes over a program's end, into the engine if there is one.
-func (s *Service) takeEnd(end *broker.Descriptor) (programEnd, error) {
-	loop := s.cfg.Engine
-	if loop == nil {
-		return takeUnix(end)
-	}
-	fd, err := end.Dup()
-	if err != nil {
-		return nil, fmt.Errorf("service: take a program's end: %w", err)
-	}
-	domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if domain != unix.AF_UNIX || kind != unix.SOCK_STREAM {
-		err = errors.New("not a unix stream")
-	} else if err = unix.SetNonblock(fd, true); err == nil {
-		var app *engine.Socket
-		if app, err = loop.NewSocket(fd); err == nil {
-			_ = end.Close()
-			return app, nil
-		}
-	}
-	unix.Close(fd)
-	return nil, fmt.Errorf("service: take a program's end: %w", err)
-}
-
-func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
-	fd, err := end.Dup()
-	if err != nil {
-		return nil, fmt.Errorf("service: take a program's end: %w", err)
-	}
-	c, err := fileConn(fd)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		_ = c.Close()
-		return nil, fmt.Errorf("service: the program's end is %T, not a unix stream", c)
-	}
-	_ = end.Close()
-	return u, nil
 }
 
 // fileConn makes a net.Conn of fd, which it consumes.

@@ -16,7 +16,6 @@ import (
 	"smcr/guard"
 	"smcr/userstack"
 	"smcr/userstack/broker"
-	"smcr/userstack/engine"
 	"smcr/userstack/oob"
 )
 
@@ -75,21 +74,6 @@ type programEnd interface {
 	Close() error
 }
 
-// attach lets the engine carry the bytes where it watches the program's end, and
-// detach ends that.
-func (r *relay) attach() {
-	sock, _ := r.app.(*engine.Socket)
-	if c, ok := r.net.(*userstack.Conn); ok && sock != nil {
-		c.Attach(sock)
-	}
-}
-
-func (r *relay) detach() {
-	if c, ok := r.net.(*userstack.Conn); ok {
-		c.Detach()
-	}
-}
-
 // relay carries bytes between the program's end of a socketpair and the
 // network until both directions are over, and maps the ways to end onto each
 // other:
@@ -123,19 +107,43 @@ type relay struct {
 	reset   atomic.Bool   // the connection was cut, not closed
 	lost    atomic.Bool   // data came for a program that had gone
 	upRead  chan struct{} // closed once up reads no more of what the program writes
+	rides   atomic.Bool   // neither direction has anything to do, see ride.go
 }
 
 // run returns when the program's side is over. reset tells whether the
 // connection was cut rather than closed.
 func (r *relay) run(stop <-chan struct{}) (reset bool) {
+	if !r.begin() {
+		return true
+	}
+	r.carry(stop)
+	return r.finish()
+}
+
+// begin reports false if the connection cannot be relayed, and cuts it.
+func (r *relay) begin() bool {
 	var err error
 	if r.data, err = oob.New(r.app); err != nil {
 		_ = r.net.Abort()
 		_ = r.app.Close()
-		return true
+		return false
 	}
 	r.data.PassMark = r.passMark
 	r.attach()
+	return true
+}
+
+// finish ends both sides once they are over.
+func (r *relay) finish() (reset bool) {
+	r.detach()
+	_ = r.net.Close()
+	_ = r.app.Close()
+	return r.reset.Load()
+}
+
+// carry returns when both directions are over, or the connection rides.
+func (r *relay) carry(stop <-chan struct{}) {
+	r.rides.Store(false)
 	r.upRead = make(chan struct{})
 	done := make(chan struct{})
 	watcher := make(chan struct{})
@@ -173,10 +181,6 @@ func (r *relay) run(stop <-chan struct{}) (reset bool) {
 	wg.Wait()
 	close(done)
 	<-watcher
-	r.detach()
-	_ = r.net.Close()
-	_ = r.app.Close()
-	return r.reset.Load()
 }
 
 // guarded calls f, and cuts the connection if f panics.
@@ -267,6 +271,10 @@ func (r *relay) carryUp() error {
 // up carries what the program writes.
 func (r *relay) up() (reset bool) {
 	err := r.carryUp() // from here on it looks, but does not read
+	if errors.Is(err, userstack.ErrRides) {
+		r.rides.Store(true)
+		return false
+	}
 	if errors.Is(err, syscall.EPIPE) {
 		// The peer has closed. That is no error before the program writes:
 		// it may be reading what came before the close.
@@ -333,6 +341,8 @@ func (r *relay) down() (reset bool) {
 		_, err = r.net.WriteTo(io.Discard)
 	}
 	switch {
+	case errors.Is(err, userstack.ErrRides): // as up
+		return false
 	case err == nil:
 		r.peerEOF.Store(true)
 		_ = r.app.CloseWrite()

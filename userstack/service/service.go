@@ -30,8 +30,8 @@ var ErrRunning = errors.New("a stack is already running in this network namespac
 // Config configures a Service.
 type Config struct {
 	Stack userstack.Config
-	// Engine carries the programs' bytes, if it is not nil. The devices of Stack
-	// should have it as their poller. Run closes it at its end.
+	// Engine carries the programs' bytes, if it is not nil, and is that of Stack
+	// too. The devices of Stack should have it as their poller. Run closes it at its end.
 	Engine *engine.Loop
 	// IdleTimeout ends Run after this long without launcher and connection.
 	// Zero means never.
@@ -79,6 +79,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if cfg.Stack.Log == nil {
 		cfg.Stack.Log = cfg.Log
 	}
+	cfg.Stack.Engine = cfg.Engine
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	defer func() {

@@ -10,6 +10,9 @@
 // reached the retries run out and the queue pair fails. TCP is as reliable,
 // with the ends that matter to SMC-R: FIN, RST, and silence.
 //
+// A [Loop] is a loop of package engine in the world's time, on which a host's
+// devices and its programs' sockets may be.
+//
 // # Concurrency
 //
 // Everything is safe for concurrent use and, as it has no real sockets, works

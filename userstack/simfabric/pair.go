@@ -28,7 +28,8 @@ type socketpair struct {
 	up    pipe // to the loop
 	down  pipe // to the program
 	watch *watch
-	told  bool // the program has not looked since something changed
+	asked uint32 // events that the watch is of
+	told  bool   // the program has not looked since something changed
 }
 
 // pipe is one direction. Its reader is the end for which it is named.
@@ -42,6 +43,8 @@ type pipe struct {
 }
 
 func (p *pipe) urgent() bool { return p.mark >= p.pos && p.mark < p.pos+int64(len(p.buf)) }
+
+func (p *pipe) atMark() bool { return p.urgent() && p.mark == p.pos }
 
 // read takes at most len(b) bytes, not across an urgent one.
 func (p *pipe) read(b []byte) (n int, errno syscall.Errno) {
@@ -112,12 +115,13 @@ func (l *Loop) Pair(size int) (*engine.Socket, *Program) {
 type loopEnd socketpair
 
 // Watch implements rounds.Stream.
-func (e *loopEnd) Watch(f func(events uint32)) (stop func()) {
+func (e *loopEnd) Watch(asked uint32, f func(events uint32)) (stop func()) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
+	e.asked = asked
 	e.watch.f = func() {
 		e.w.mu.Lock()
-		events := e.events()
+		events := e.events() & (e.asked | unix.EPOLLHUP | unix.EPOLLERR)
 		e.w.mu.Unlock()
 		if events != 0 {
 			f(events)
@@ -131,7 +135,15 @@ func (e *loopEnd) Watch(f func(events uint32)) (stop func()) {
 	}
 }
 
-// events is what epoll says now.
+// Change implements rounds.Stream.
+func (e *loopEnd) Change(asked uint32) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	e.asked = asked
+	e.watch.raise()
+}
+
+// events is what epoll says now, if it is asked.
 func (e *loopEnd) events() (events uint32) {
 	if e.up.closed {
 		return 0
@@ -163,13 +175,19 @@ func (e *loopEnd) some(n int) int {
 }
 
 // Recv implements rounds.Stream.
-func (e *loopEnd) Recv(b []byte) (n int, errno syscall.Errno) {
+func (e *loopEnd) Recv(a, b []byte) (n int, errno syscall.Errno) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
+	size := len(a) + len(b)
 	if len(e.up.buf) > 0 {
-		b = b[:e.some(min(len(b), len(e.up.buf)))]
+		size = e.some(min(size, len(e.up.buf)))
 	}
-	if n, errno = e.up.read(b); len(e.up.buf) > 0 {
+	n, errno = e.up.read(a[:min(len(a), size)])
+	if more := size - n; n == len(a) && more > 0 && len(e.up.buf) > 0 && !e.up.atMark() {
+		m, _ := e.up.read(b[:more])
+		n += m
+	}
+	if len(e.up.buf) > 0 {
 		// The rest comes a moment later, and tells of itself.
 		e.watch.raise()
 	}
@@ -193,10 +211,11 @@ func (e *loopEnd) send(a, b []byte, urgent bool) (n int, errno syscall.Errno) {
 }
 
 // Pending implements rounds.Stream.
-func (e *loopEnd) Pending() (readable, mark bool) {
+func (e *loopEnd) Pending() (readable, mark, plain bool) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	return e.up.readable(), e.up.urgent() && e.up.mark == e.up.pos
+	const data = unix.EPOLLIN
+	return e.up.readable(), e.up.atMark(), e.events()&^unix.EPOLLOUT == data
 }
 
 // CloseWrite implements rounds.Stream.
@@ -302,7 +321,7 @@ func (p *Program) Read(b []byte) (total int, err error) {
 		total += n
 	}
 	if total > 0 {
-		if d.roomy(p.p.size) {
+		if d.roomy(p.p.size) && p.p.asked&unix.EPOLLOUT != 0 {
 			p.p.watch.raise()
 		}
 		return total, nil

@@ -30,18 +30,23 @@ type Source interface {
 // A Stream is a non-blocking stream socket that is not one of the kernel. Errors
 // are those of the system calls.
 type Stream interface {
-	// Watch has f called in the loop with the events of the socket, those of
-	// edge-triggered epoll: EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR and
-	// EPOLLPRI. A call may be under way when stop returns.
-	Watch(f func(events uint32)) (stop func())
-	// Recv reads what there is, never across an urgent byte. 0 without an
-	// error is the end of the stream.
-	Recv(b []byte) (n int, errno syscall.Errno)
+	// Watch has f called in the loop with the events of the socket, as
+	// epoll_ctl(2) with EPOLLET: EPOLLIN, EPOLLOUT, EPOLLRDHUP and EPOLLPRI where
+	// they are asked for, and EPOLLHUP and EPOLLERR. A call may be under way when
+	// stop returns.
+	Watch(events uint32, f func(events uint32)) (stop func())
+	// Change makes the watch one of other events, as EPOLL_CTL_MOD: those that
+	// are there are told.
+	Change(events uint32)
+	// Recv reads into a and then b what there is, never across an urgent byte.
+	// If it leaves anything else, events tell of that. 0 without an error is the
+	// end of the stream.
+	Recv(a, b []byte) (n int, errno syscall.Errno)
 	// Send writes a and then b, as far as there is room.
 	Send(a, b []byte) (n int, errno syscall.Errno)
-	// Pending reports whether Recv has something to return, and whether that
-	// begins with an urgent byte.
-	Pending() (readable, mark bool)
+	// Pending reports whether Recv has something to return, whether that begins
+	// with an urgent byte, and whether there is nothing but plain data.
+	Pending() (readable, mark, plain bool)
 	// CloseWrite shuts down writing.
 	CloseWrite() error
 	// Close closes the socket.

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack"
+	"smcr/userstack/broker"
+	"smcr/userstack/engine"
+)
+
+// A connection rides while the engine carries its bytes, without a goroutine.
+// The goroutines of the relay start when there is something else to do, act by
+// its table, and end again if the connection can ride on:
+//
+//	rides, and                                      | then
+//	the engine hands a direction back: urgent byte, | goroutines; after an urgent byte the
+//	end of the stream, error, end of the connection | connection rides again
+//	the service ends, or the launcher has left      | goroutines, which cut the connection;
+//	                                                | it rides no more
+//
+// Connections that stay TCP, and all of them without an engine, have goroutines
+// all the time.
+
+// relay runs a relay until the program is through with the connection. If goesOn,
+// it does so after its return, and closes sock then.
+func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) (goesOn bool) {
+	safe := false
+	defer func() {
+		if !safe { // a panic
+			_ = n.Abort()
+		}
+	}()
+	h := hold(c, sock)
+	app, err := s.takeEnd(end)
+	if err != nil {
+		s.log.Error("cannot take over the program's connection", "err", err)
+		_ = n.Abort()
+		c.SetCloseReason(err.Error())
+		dropEnd(end)
+		safe = true
+		return false
+	}
+	smc, _ := n.(*userstack.Conn)
+	if smc != nil {
+		// The TCP connection ends with its last descriptor: ours must not
+		// outlive the stack's.
+		release := c.Retain()
+		smc.AfterDone(func() {
+			_ = sock.Close()
+			release()
+		})
+		_ = smc.SetOOBInline(true) // the program's own end decides
+	}
+	h.carryOptions(smc)
+	r := &relay{app: app, net: n, guard: s.programs().Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
+		if e != 0 {
+			_ = c.Broken(context.WithoutCancel(ctx), e)
+		}
+	}, passMark: func() { _ = c.PassMark(ctx) }}
+	leave := s.enterRelay()
+	if _, engines := app.(*engine.Socket); engines && smc != nil {
+		safe = true
+		end := c.Keep()
+		r.ride(smc, s.ending, ctx, func(reset bool, err error) {
+			defer end()
+			defer sock.Close() //nolint:errcheck // nobody is left to be told
+			defer leave()
+			switch {
+			case err != nil:
+				c.SetCloseReason("internal error of the stack")
+			case reset:
+				c.SetCloseReason("reset")
+			}
+		})
+		return true
+	}
+	defer leave()
+	if r.run(s.ending.Done()) {
+		c.SetCloseReason("reset")
+	}
+	safe = true
+	return false
+}
+
+// attach lets the engine carry the bytes where it watches the program's end, and
+// detach ends that.
+func (r *relay) attach() {
+	sock, _ := r.app.(*engine.Socket)
+	if c, ok := r.net.(*userstack.Conn); ok && sock != nil {
+		c.Attach(sock)
+	}
+}
+
+func (r *relay) detach() {
+	if c, ok := r.net.(*userstack.Conn); ok {
+		c.Detach()
+	}
+}
+
+// ride is run without a goroutine while conn, which is r.net, rides. over is
+// called when run would return; an error is a panic.
+func (r *relay) ride(conn *userstack.Conn, ending, left context.Context, over func(reset bool, err error)) {
+	if !r.begin() {
+		over(true, nil)
+		return
+	}
+	forget := []func() bool{context.AfterFunc(ending, conn.Recall), context.AfterFunc(left, conn.Recall)}
+	var work func()
+	work = func() {
+		err := r.guard.Do("a relay", func() { r.carry(ending.Done()) })
+		if err == nil && r.rides.Load() && conn.Ride(func() { go work() }) {
+			return
+		}
+		for _, f := range forget {
+			f()
+		}
+		if err != nil {
+			_ = conn.Abort()
+		}
+		over(r.finish(), err)
+	}
+	if !conn.Ride(func() { go work() }) {
+		go work()
+	}
+}
+
+// takeEnd takes over a program's end, into the engine if there is one.
+func (s *Service) takeEnd(end *broker.Descriptor) (programEnd, error) {
+	loop := s.cfg.Engine
+	if loop == nil {
+		return takeUnix(end)
+	}
+	fd, err := end.Dup()
+	if err != nil {
+		return nil, fmt.Errorf("service: take a program's end: %w", err)
+	}
+	domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if domain != unix.AF_UNIX || kind != unix.SOCK_STREAM {
+		err = errors.New("not a unix stream")
+	} else if err = unix.SetNonblock(fd, true); err == nil {
+		var app *engine.Socket
+		if app, err = loop.NewSocket(fd); err == nil {
+			_ = end.Close()
+			return app, nil
+		}
+	}
+	unix.Close(fd)
+	return nil, fmt.Errorf("service: take a program's end: %w", err)
+}
+
+// takeUnix makes a net.UnixConn of the service's end of a pair, which it closes
+// unless it fails.
+func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
+	fd, err := end.Dup()
+	if err != nil {
+		return nil, fmt.Errorf("service: take a program's end: %w", err)
+	}
+	c, err := fileConn(fd)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		_ = c.Close()
+		return nil, fmt.Errorf("service: the program's end is %T, not a unix stream", c)
+	}
+	_ = end.Close()
+	return u, nil
+}

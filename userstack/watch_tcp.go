@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/engine"
+)
+
+// The TCP connection below one of SMC-R carries nothing but its end. The engine
+// watches it, or a goroutine where there is none, or where the connection is no
+// socket.
+
+// watch begins to watch the TCP connection below.
+func (c *Conn) watch() {
+	if c.watchByEngine() {
+		return
+	}
+	c.s.wg.Add(1)
+	go func() {
+		defer c.s.wg.Done()
+		if c.s.guard.Do("the watch on a TCP connection", c.watchTCP) != nil {
+			_ = c.Abort()
+		}
+	}()
+}
+
+// watchByEngine reports false if a goroutine has to watch.
+func (c *Conn) watchByEngine() bool {
+	loop := c.s.cfg.Engine
+	sc, ok := c.tcp.(syscall.Conn)
+	if loop == nil || !ok {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	watched := false
+	c.g.do(func(time.Time) {
+		if c.over {
+			watched = true // nothing is left to see
+			return
+		}
+		_ = rc.Control(func(fd uintptr) {
+			w, err := loop.Watch(int(fd), unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff, func(uint32) { c.lookTCP(rc) })
+			if watched = err == nil; watched {
+				c.below = belowWatch{rc, w}
+			}
+		})
+	})
+	return watched
+}
+
+// belowWatch is the engine's watch on a TCP connection.
+type belowWatch struct {
+	rc syscall.RawConn
+	w  *engine.Watch
+}
+
+// stop ends the watch. It is for the time before the TCP connection is closed.
+func (b *belowWatch) stop() {
+	if b.w != nil {
+		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
+		b.w = nil
+	}
+}
+
+// lookTCP is called by the engine when something happened on the TCP connection.
+func (c *Conn) lookTCP(rc syscall.RawConn) {
+	var b [1]byte
+	n, err := 0, error(nil)
+	if cerr := rc.Control(func(fd uintptr) {
+		n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+	}); cerr != nil {
+		err = cerr
+	}
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return
+	case n == 0 && err == nil:
+		err = io.EOF
+	}
+	if c.s.guard.Do("the watch on a TCP connection", func() { c.sawTCP(n, err) }) != nil {
+		_ = c.Abort()
+	}
+}
+
+// watchTCP waits for the end of the TCP connection.
+func (c *Conn) watchTCP() {
+	var b [1]byte
+	n, err := c.tcp.Read(b[:])
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// The end of a rendezvous that was cut while it succeeded.
+		_ = c.tcp.SetReadDeadline(time.Time{})
+		n, err = c.tcp.Read(b[:])
+	}
+	c.sawTCP(n, err)
+}
+
+// sawTCP acts on what was read from the TCP connection.
+func (c *Conn) sawTCP(n int, err error) {
+	select {
+	case <-c.done:
+		return
+	default:
+	}
+	c.g.do(func(now time.Time) {
+		switch {
+		case c.g.dead || c.over:
+		case n > 0:
+			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
+			c.core.Abort(now)
+		default:
+			c.core.TCPClosed(now, err != io.EOF)
+		}
+	})
+}
