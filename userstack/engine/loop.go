@@ -50,10 +50,11 @@ type Loop struct {
 	closed   bool
 	ended    bool // no function is called any more
 
+	drivers // goroutines in the place of the thread
+
 	one uint64 // what is written to event
 
 	// Used by the loop's thread alone.
-	count  uint64 // what is read from event
 	events [maxEvents]unix.EpollEvent
 }
 
@@ -88,7 +89,10 @@ func New(spin time.Duration) (*Loop, error) {
 		return nil, fmt.Errorf("engine: eventfd: %w", err)
 	}
 	l := &Loop{epoll: ep, event: ev, spin: spin, idleMost: idleMost, one: 1, done: make(chan struct{}), watches: map[uint64]*Watch{}}
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+	if err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err == nil {
+		l.call, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	}
+	if err != nil {
 		unix.Close(ep)
 		unix.Close(ev)
 		return nil, fmt.Errorf("engine: epoll: %w", err)
@@ -104,6 +108,7 @@ func (l *Loop) Close() error {
 	was := l.closed
 	l.closed = true
 	l.wake()
+	l.handBack()
 	l.mu.Unlock()
 	<-l.done
 	if was {
@@ -133,8 +138,8 @@ func (t *Task) Schedule() {
 			l.idleAt = time.Now()
 		}
 		t.q.in = append(t.q.in, t)
-		if l.sleeping {
-			l.wake()
+		if l.helpers == 0 { // else they run it
+			l.rouse()
 		}
 	}
 	l.mu.Unlock()
@@ -194,7 +199,7 @@ func (l *Loop) run() {
 	// sleep would hand the goroutine to the scheduler.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	l.tid.Store(int64(unix.Gettid()))
+	tid := int64(unix.Gettid())
 	defer close(l.done)
 	defer l.end()
 	var busy time.Time // of the last activity
@@ -203,14 +208,23 @@ func (l *Loop) run() {
 		if !ok {
 			return
 		}
-		for i := range n {
-			l.dispatch(&l.events[i])
-		}
-		l.runTasks(&l.tasks)
-		l.runTasks(&l.last)
-		if l.idleDue() {
-			l.runTasks(&l.idle)
-		}
+		l.turn.Lock()
+		l.tid.Store(tid)
+		l.round(l.events[:n])
+		l.tid.Store(0)
+		l.turn.Unlock()
+	}
+}
+
+// round acts on events and runs the tasks. turn is held.
+func (l *Loop) round(events []unix.EpollEvent) {
+	for i := range events {
+		l.dispatch(&events[i])
+	}
+	l.runTasks(&l.tasks)
+	l.runTasks(&l.last)
+	if l.idleDue() {
+		l.runTasks(&l.idle)
 	}
 }
 
@@ -223,11 +237,14 @@ func (l *Loop) idleDue() bool {
 
 // end frees the descriptors.
 func (l *Loop) end() {
+	l.turn.Lock() // whoever drives has seen that the loop is closed
+	defer l.turn.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
 	unix.Close(l.epoll)
 	unix.Close(l.event)
+	unix.Close(l.call)
 }
 
 // wait returns the events of the next round. It sleeps if there is neither an
@@ -235,13 +252,18 @@ func (l *Loop) end() {
 func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 	for {
 		l.mu.Lock()
-		waiting := len(l.tasks.in)+len(l.last.in) > 0
-		closed := l.closed
+		waiting := l.pending()
+		closed, away := l.closed, l.away
 		l.mu.Unlock()
 		if closed {
 			return 0, false
 		}
-		n = l.poll()
+		if away {
+			l.stayAway()
+			*busy = time.Time{}
+			continue
+		}
+		n = l.poll(l.events[:])
 		if n > 0 || waiting {
 			*busy = time.Time{}
 			return n, true
@@ -255,17 +277,21 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 				continue
 			}
 		}
+		l.turn.Lock()
+		l.tid.Store(int64(unix.Gettid()))
 		l.runTasks(&l.idle)
+		l.tid.Store(0)
+		l.turn.Unlock()
 		l.mu.Lock()
-		if l.closed || len(l.tasks.in)+len(l.last.in) > 0 {
+		if l.closed || l.away || l.pending() {
 			l.mu.Unlock()
 			continue
 		}
-		l.sleeping = true
+		l.sleeping, l.inEpoll = true, true
 		l.mu.Unlock()
 		n, _ = unix.EpollWait(l.epoll, l.events[:], -1)
 		l.mu.Lock()
-		l.sleeping = false
+		l.sleeping, l.inEpoll = false, false
 		l.mu.Unlock()
 		*busy = time.Time{}
 		return max(n, 0), true
@@ -273,8 +299,8 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 }
 
 // poll asks for events without waiting. It is no entry into the scheduler.
-func (l *Loop) poll() int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.events[0])), maxEvents, 0, 0, 0)
+func (l *Loop) poll(events []unix.EpollEvent) int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {
 		return 0
 	}
@@ -284,7 +310,7 @@ func (l *Loop) poll() int {
 func (l *Loop) dispatch(ev *unix.EpollEvent) {
 	id := getID(ev)
 	if id == 0 {
-		_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(l.event), uintptr(unsafe.Pointer(&l.count)), unsafe.Sizeof(l.count))
+		drain(l.event)
 		return
 	}
 	l.mu.Lock()

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"runtime"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A loop has a thread of its own, but a program that embeds a stack has
+// goroutines that run already, and each hand-over between these and the thread
+// costs more than the work that is handed over. So goroutines may do the thread's
+// work in its place:
+//
+//   - One that has caused a task runs it itself, if the thread sleeps (Enter and
+//     Leave).
+//   - One that waits for what a round will bring runs rounds until it has come
+//     (Waiter.Drive). The thread stays away from epoll meanwhile, or each packet
+//     would wake it.
+//
+// Rounds are run one at a time, by whoever holds turn:
+//
+//	state    | who looks for events and tasks  | a new task
+//	---------+---------------------------------+------------------------------------
+//	thread   | the thread; it may be asleep    | wakes it if it sleeps, unless there
+//	         | (sleeping) in epoll             | is a helper, who runs it in Leave
+//	driven   | a goroutine in Drive            | is found by that goroutine
+//	free     | nobody: a driver left           | calls the thread back, unless there
+//	         |                                 | is a helper
+//
+//	from   | event                                   | to
+//	-------+-----------------------------------------+-------
+//	thread | Drive                                   | driven
+//	driven | what the driver waited for has come     | free
+//	driven | nothing has come for the spin time, or  | thread
+//	       | another connection's goroutine is served|
+//	free   | Drive                                   | driven
+//	free   | the thread looked twice, lookAgain apart,| thread
+//	       | and nobody has driven between; or it was|
+//	       | called                                  |
+//
+// A driver leaves the loop free and does not call the thread, because most
+// programs write their answer at once and wait for the next request: to call the
+// thread each time, and have it find nothing, is what driving is to avoid.
+type drivers struct {
+	turn sync.Mutex // held by who runs functions of the loop; taken before mu
+	call int        // eventfd: ends stayAway
+
+	// Guarded by mu.
+	helpers  int       // between Enter and Leave
+	away     bool      // the thread leaves the loop alone: driven or free
+	driving  bool      // driven
+	wanted   bool      // another goroutine of the same owner is to drive
+	inEpoll  bool      // the thread is in epoll_wait
+	driven   uint64    // counts drives
+	served   *Waiter   // whose wait ended last
+	switched time.Time // when it began to be this one
+	driver   *Waiter   // who drives, or drove last
+
+	found [driveEvents]unix.EpollEvent // by the driver; guarded by turn
+}
+
+const (
+	driveEvents = 32
+
+	// lookAgain is how long the thread stays away at a time. Nobody looks at the
+	// network for at most twice as long.
+	lookAgain = 200 * time.Microsecond
+
+	// alone is for how long an owner is the only one that waits, before its
+	// goroutines drive: with several, the thread serves all without wake-ups of
+	// goroutines that would only pass the loop on.
+	alone = time.Millisecond
+
+	// maxMisses bounds how often a Waiter does not drive after it did so in vain
+	// n times: 2^n-1 waits.
+	maxMisses = 6
+)
+
+// pending says that there are tasks for a round. mu is held.
+func (l *Loop) pending() bool { return len(l.tasks.in)+len(l.last.in) > 0 }
+
+// unattended says that nobody will look at tasks by himself soon. mu is held.
+func (l *Loop) unattended() bool { return l.sleeping || l.away && !l.driving }
+
+// rouse has the thread look at tasks if nobody else does. mu is held.
+func (l *Loop) rouse() {
+	if l.sleeping {
+		l.wake()
+	}
+	l.handBack()
+}
+
+// handBack makes the loop the thread's again, if it is free. mu is held.
+func (l *Loop) handBack() {
+	if !l.away || l.driving {
+		return
+	}
+	l.away = false
+	if l.inEpoll {
+		l.wake() // it has not noticed that it was away, and is to look at tasks
+		return
+	}
+	if !l.ended {
+		_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.call), uintptr(unsafe.Pointer(&l.one)), unsafe.Sizeof(l.one))
+	}
+}
+
+// stayAway keeps the thread away from epoll until the loop is its own again.
+func (l *Loop) stayAway() {
+	p := unix.PollFd{Fd: int32(l.call), Events: unix.POLLIN}
+	ts := unix.NsecToTimespec(int64(lookAgain))
+	seen := ^uint64(0)
+	for {
+		l.mu.Lock()
+		if !l.driving && (l.driven == seen || l.pending() || l.closed) {
+			l.away = false
+		}
+		seen = l.driven
+		back := !l.away || l.closed
+		l.mu.Unlock()
+		drain(l.call)
+		if back {
+			return
+		}
+		_, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	}
+}
+
+// drain empties an eventfd.
+func drain(fd int) {
+	var count uint64
+	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&count)), unsafe.Sizeof(count))
+}
+
+// Enter begins a section in which the calling goroutine has tasks scheduled, by
+// posting to a queue pair for example. Leave, which has to follow, runs them in
+// this goroutine if the loop sleeps. The section must not wait for the loop.
+func (l *Loop) Enter() {
+	l.mu.Lock()
+	l.helpers++
+	l.mu.Unlock()
+}
+
+// Leave ends what Enter began. No lock may be held that a task of the loop takes.
+func (l *Loop) Leave() {
+	l.mu.Lock()
+	for l.pending() && l.unattended() && l.turn.TryLock() {
+		l.mu.Unlock()
+		l.help()
+		l.mu.Lock()
+	}
+	l.helpers--
+	if len(l.idle.in) > 0 && l.sleeping {
+		l.rouse()
+	}
+	l.mu.Unlock()
+}
+
+// help runs the tasks once. It takes over turn and lets go of it.
+func (l *Loop) help() {
+	defer l.begin()()
+	l.runTasks(&l.tasks)
+	l.runTasks(&l.last)
+}
+
+// begin makes the calling goroutine the one that Sync takes for the loop. turn is
+// held. The function that it returns ends that and lets go of turn.
+func (l *Loop) begin() (end func()) {
+	runtime.LockOSThread()
+	l.tid.Store(int64(unix.Gettid()))
+	return l.finish
+}
+
+func (l *Loop) finish() {
+	l.tid.Store(0)
+	l.turn.Unlock()
+	runtime.UnlockOSThread()
+}
+
+// Attend has the thread look at the network soon if nobody does. It is for a
+// goroutine that is about to wait for what a round will bring, but not by Drive.
+func (l *Loop) Attend() {
+	l.mu.Lock()
+	l.handBack()
+	l.mu.Unlock()
+}
+
+// A Waiter stands for an owner of goroutines, such as a connection, that wait for
+// what rounds of a loop bring.
+type Waiter struct {
+	l *Loop
+
+	// Guarded by l.mu.
+	misses uint // drives in vain, one after the other
+	skip   uint // waits that do not drive
+}
+
+// NewWaiter returns a Waiter for the loop.
+func (l *Loop) NewWaiter() *Waiter { return &Waiter{l: l} }
+
+// Drive runs rounds of the loop in the calling goroutine until ready reports true,
+// and returns true then. It returns false when it is better to wait for a wake-up:
+// nothing has happened for the loop's spin time, others wait for the loop too, or
+// the loop is closed. The caller tells by Served when that wait is over.
+//
+// ready is called between rounds and must not block. It is not called by others,
+// so what makes it true outside of a round is noticed at the end of the round.
+func (w *Waiter) Drive(ready func() bool) bool {
+	l := w.l
+	l.mu.Lock()
+	if !w.mayDrive() {
+		l.handBack()
+		l.mu.Unlock()
+		return false
+	}
+	l.mu.Unlock()
+	l.turn.Lock()
+	defer l.begin()()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return false
+	}
+	l.driving, l.away, l.sleeping, l.wanted = true, true, false, false
+	l.driver = w
+	l.driven++
+	l.mu.Unlock()
+	var busy time.Time // of the last activity
+	for {
+		n := l.poll(l.found[:])
+		got := ready()
+		l.mu.Lock()
+		if n == 0 && !l.pending() {
+			now := time.Now()
+			if busy.IsZero() {
+				busy = now
+			}
+			idle := len(l.idle.in) > 0 && now.Sub(l.idleAt) > l.idleMost
+			if got || l.closed || l.wanted || l.served != w && now.Sub(l.switched) < alone || now.Sub(busy) >= l.spin {
+				w.park(got)
+				l.mu.Unlock()
+				return got
+			}
+			l.mu.Unlock()
+			if idle {
+				l.runTasks(&l.idle)
+			} else {
+				_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+			}
+			continue
+		}
+		l.mu.Unlock()
+		busy = time.Time{}
+		l.round(l.found[:n])
+		if ready() {
+			l.mu.Lock()
+			if !l.pending() {
+				w.park(true)
+				l.mu.Unlock()
+				return true
+			}
+			l.mu.Unlock()
+		}
+	}
+}
+
+// mayDrive says whether a goroutine of w is to drive now. l.mu is held.
+func (w *Waiter) mayDrive() bool {
+	l := w.l
+	switch {
+	case l.closed || l.spin <= 0:
+		return false
+	case l.driving && l.driver != w:
+		return false
+	case w.skip > 0:
+		w.skip--
+		return false
+	case time.Since(l.switched) < alone:
+		return false
+	}
+	// A goroutine of this owner that drives has waited for longer: this one has
+	// the better chance to be served soon.
+	l.wanted = l.driving
+	return true
+}
+
+// park ends a drive: got tells that what it was for has come. l.mu is held.
+func (w *Waiter) park(got bool) {
+	l := w.l
+	l.driving = false
+	if got {
+		w.misses, w.skip = 0, 0
+		w.note()
+		if !l.inEpoll && !l.closed {
+			return // free
+		}
+	} else {
+		w.misses = min(w.misses+1, maxMisses)
+		w.skip = 1<<w.misses - 1
+	}
+	l.handBack()
+}
+
+// Served takes note that a wait has ended for which Drive returned false.
+func (w *Waiter) Served() {
+	w.l.mu.Lock()
+	w.note()
+	w.l.mu.Unlock()
+}
+
+// note keeps track of whether w is the only one that is served. l.mu is held.
+func (w *Waiter) note() {
+	if l := w.l; l.served != w {
+		l.served, l.switched = w, time.Now()
+	}
+}
