@@ -61,11 +61,22 @@ type drivers struct {
 	switched time.Time // when it began to be this one
 	driver   *Waiter   // who drives, or drove last
 
-	found [driveEvents]unix.EpollEvent // by the driver; guarded by turn
+	crowded time.Time // until then drivers sleep and do not yield
+
+	found [driveEvents]unix.EpollEvent // used by the driver
 }
 
 const (
 	driveEvents = 32
+
+	// sleepMost is how long a driver sleeps for an event before it leaves the
+	// loop to the thread; whole milliseconds.
+	sleepMost = time.Millisecond
+
+	// A yield that takes longer than crowdedYield tells that others need the
+	// core, which is taken to be so for crowdedFor.
+	crowdedYield = 5 * time.Microsecond
+	crowdedFor   = 20 * time.Millisecond
 
 	// lookAgain is how long the thread stays away at a time. Nobody looks at the
 	// network for at most twice as long.
@@ -113,7 +124,6 @@ func (l *Loop) handBack() {
 // stayAway keeps the thread away from epoll until the loop is its own again.
 func (l *Loop) stayAway() {
 	p := unix.PollFd{Fd: int32(l.call), Events: unix.POLLIN}
-	ts := unix.NsecToTimespec(int64(lookAgain))
 	seen := ^uint64(0)
 	for {
 		l.mu.Lock()
@@ -127,6 +137,7 @@ func (l *Loop) stayAway() {
 		if back {
 			return
 		}
+		ts := unix.NsecToTimespec(int64(lookAgain)) // the call changes it
 		_, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	}
 }
@@ -222,7 +233,10 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	l.turn.Lock()
 	defer l.begin()()
 	l.mu.Lock()
-	if l.closed {
+	if l.closed || l.driving {
+		if l.pending() {
+			l.rouse()
+		}
 		l.mu.Unlock()
 		return false
 	}
@@ -231,42 +245,109 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	l.driven++
 	l.mu.Unlock()
 	var busy time.Time // of the last activity
+	n := 0             // events found
 	for {
-		n := l.poll(l.found[:])
+		if n > 0 || l.due() {
+			l.round(l.found[:n])
+			busy = time.Time{}
+		}
 		got := ready()
+		now := time.Now()
+		if busy.IsZero() {
+			busy = now
+		}
 		l.mu.Lock()
-		if n == 0 && !l.pending() {
-			now := time.Now()
-			if busy.IsZero() {
-				busy = now
-			}
-			idle := len(l.idle.in) > 0 && now.Sub(l.idleAt) > l.idleMost
-			if got || l.closed || l.wanted || l.served != w && now.Sub(l.switched) < alone || now.Sub(busy) >= l.spin {
-				w.park(got)
+		switch {
+		case l.pending():
+		case got || l.closed || l.wanted || l.shared(w, now) || now.Sub(busy) >= l.spin+sleepMost:
+			w.park(got)
+			l.mu.Unlock()
+			return got
+		case now.Sub(busy) >= l.spin || now.Before(l.crowded):
+			if l.inEpoll { // two threads there would wake for each packet
+				w.park(false)
 				l.mu.Unlock()
-				return got
+				return false
 			}
 			l.mu.Unlock()
-			if idle {
-				l.runTasks(&l.idle)
-			} else {
-				_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-			}
+			n = l.doze(ready)
 			continue
 		}
+		idle := len(l.idle.in) > 0 && now.Sub(l.idleAt) > l.idleMost
 		l.mu.Unlock()
-		busy = time.Time{}
-		l.round(l.found[:n])
-		if ready() {
-			l.mu.Lock()
-			if !l.pending() {
-				w.park(true)
-				l.mu.Unlock()
-				return true
-			}
-			l.mu.Unlock()
+		if idle {
+			l.runTasks(&l.idle)
+		}
+		if n = l.poll(l.found[:]); n == 0 && !got {
+			l.yield()
 		}
 	}
+}
+
+// due says that there are tasks.
+func (l *Loop) due() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pending() && !l.closed
+}
+
+// shared says that others than w have been served just now. l.mu is held.
+func (l *Loop) shared(w *Waiter, now time.Time) bool {
+	return l.served != w && now.Sub(l.switched) < alone
+}
+
+// yield lets others have the core. If that took long there are some who need it,
+// and it is better to sleep: a thread that wakes up gets the core at once, one that
+// yields it waits until all others have had their turn.
+func (l *Loop) yield() {
+	start := time.Now()
+	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	if end := time.Now(); end.Sub(start) > crowdedYield {
+		l.mu.Lock()
+		l.crowded = end.Add(crowdedFor)
+		l.mu.Unlock()
+	}
+}
+
+// doze has the driver sleep until there is an event or a task, for sleepMost at
+// most. turn is held, but not meanwhile, so that a helper can run tasks.
+func (l *Loop) doze(ready func() bool) (n int) {
+	l.runTasks(&l.idle)
+	l.mu.Lock()
+	if l.pending() || l.closed || l.wanted {
+		l.mu.Unlock()
+		return 0
+	}
+	l.sleeping = true
+	l.mu.Unlock()
+	tid := l.tid.Swap(0)
+	l.turn.Unlock()
+	if !ready() { // else nobody may have woken this thread for it
+		r, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
+			uintptr(sleepMost/time.Millisecond), 0, 0)
+		if errno == 0 {
+			n = int(r)
+		}
+	}
+	l.turn.Lock()
+	l.tid.Store(tid)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sleeping = false
+	if l.closed {
+		return 0
+	}
+	return n
+}
+
+// Poke ends the sleep of a goroutine in Drive, which then asks ready again.
+func (w *Waiter) Poke() {
+	l := w.l
+	l.mu.Lock()
+	if l.driving && l.sleeping {
+		l.wake()
+	}
+	l.mu.Unlock()
 }
 
 // mayDrive says whether a goroutine of w is to drive now. l.mu is held.
@@ -275,7 +356,7 @@ func (w *Waiter) mayDrive() bool {
 	switch {
 	case l.closed || l.spin <= 0:
 		return false
-	case l.driving && l.driver != w:
+	case l.driving && (l.driver != w || l.sleeping):
 		return false
 	case w.skip > 0:
 		w.skip--
@@ -299,6 +380,8 @@ func (w *Waiter) park(got bool) {
 		if !l.inEpoll && !l.closed {
 			return // free
 		}
+	} else if l.wanted {
+		return
 	} else {
 		w.misses = min(w.misses+1, maxMisses)
 		w.skip = 1<<w.misses - 1
