@@ -174,19 +174,20 @@ func (l *Loop) Leave() {
 
 // help runs the tasks once. It takes over turn and lets go of it.
 func (l *Loop) help() {
-	defer l.begin()()
+	l.begin()
+	defer l.finish()
 	l.runTasks(&l.tasks)
 	l.runTasks(&l.last)
 }
 
 // begin makes the calling goroutine the one that Sync takes for the loop. turn is
-// held. The function that it returns ends that and lets go of turn.
-func (l *Loop) begin() (end func()) {
+// held.
+func (l *Loop) begin() {
 	runtime.LockOSThread()
 	l.tid.Store(int64(unix.Gettid()))
-	return l.finish
 }
 
+// finish ends what begin began, and lets go of turn.
 func (l *Loop) finish() {
 	l.tid.Store(0)
 	l.turn.Unlock()
@@ -231,7 +232,8 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	}
 	l.mu.Unlock()
 	l.turn.Lock()
-	defer l.begin()()
+	l.begin()
+	defer l.finish()
 	l.mu.Lock()
 	if l.closed || l.driving {
 		if l.pending() {

@@ -228,6 +228,15 @@ func (l *Loop) round(events []unix.EpollEvent) {
 	}
 }
 
+// runIdle runs the tasks for idle times. It is called by the loop's thread.
+func (l *Loop) runIdle() {
+	l.turn.Lock()
+	l.tid.Store(int64(unix.Gettid()))
+	l.runTasks(&l.idle)
+	l.tid.Store(0)
+	l.turn.Unlock()
+}
+
 // idleDue reports whether tasks have waited long enough for an idle moment.
 func (l *Loop) idleDue() bool {
 	l.mu.Lock()
@@ -273,15 +282,14 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 				*busy = time.Now()
 			}
 			if time.Since(*busy) < l.spin {
+				if l.idleDue() {
+					l.runIdle()
+				}
 				_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 				continue
 			}
 		}
-		l.turn.Lock()
-		l.tid.Store(int64(unix.Gettid()))
-		l.runTasks(&l.idle)
-		l.tid.Store(0)
-		l.turn.Unlock()
+		l.runIdle()
 		l.mu.Lock()
 		if l.closed || l.away || l.pending() {
 			l.mu.Unlock()
