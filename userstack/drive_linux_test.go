@@ -22,7 +22,7 @@ import (
 var engines = map[string]Config{
 	"engine":   {},
 	"no spin":  {Spin: -1},
-	"long":     {Spin: 20 * time.Millisecond},
+	"long":     {Spin: 300 * time.Microsecond},
 	"none":     {NoEngine: true},
 	"version1": {NoVersion2: true},
 }
