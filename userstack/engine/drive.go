@@ -5,6 +5,7 @@ package engine
 import (
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -69,9 +70,12 @@ type drivers struct {
 const (
 	driveEvents = 32
 
-	// sleepMost is how long a driver sleeps for an event before it leaves the
-	// loop to the thread; whole milliseconds.
+	// sleepMost is how long a driver sleeps for an event before it leaves the loop
+	// to the thread.
 	sleepMost = time.Millisecond
+
+	// holdMost is for how long after activity a driver that sleeps keeps its P.
+	holdMost = 200 * time.Microsecond
 
 	// A yield that takes longer than crowdedYield tells that others need the
 	// core, which is taken to be so for crowdedFor.
@@ -80,7 +84,7 @@ const (
 
 	// lookAgain is how long the thread stays away at a time. Nobody looks at the
 	// network for at most twice as long.
-	lookAgain = 200 * time.Microsecond
+	lookAgain = 500 * time.Microsecond
 
 	// alone is for how long an owner is the only one that waits, before its
 	// goroutines drive: with several, the thread serves all without wake-ups of
@@ -272,7 +276,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 				return false
 			}
 			l.mu.Unlock()
-			n = l.doze(ready)
+			n = l.doze(ready, now.Sub(busy))
 			continue
 		}
 		idle := len(l.idle.in) > 0 && now.Sub(l.idleAt) > l.idleMost
@@ -313,9 +317,28 @@ func (l *Loop) yield() {
 
 // doze has the driver sleep until there is an event or a task, for sleepMost at
 // most. turn is held, but not meanwhile, so that a helper can run tasks.
-func (l *Loop) doze(ready func() bool) (n int) {
-	l.runTasks(&l.idle)
+//
+// Tasks for idle times wait on: an acknowledgement is often made superfluous by
+// what the program sends next.
+//
+// after is for how long nothing has happened. At first the sleep keeps the P, as
+// the spin does: to give it back takes Go's monitor thread, and costs as much as
+// the answer that comes a moment later. A signal ends that sleep, so the collector
+// need not wait for it.
+func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	l.mu.Lock()
+	most, wait := sleepMost, unix.Syscall6
+	if after < holdMost {
+		most, wait = holdMost-after, unix.RawSyscall6
+	}
+	if len(l.idle.in) > 0 {
+		most = min(most, l.idleMost-time.Since(l.idleAt))
+	}
+	if most <= 0 {
+		l.mu.Unlock()
+		l.runTasks(&l.idle)
+		return 0
+	}
 	if l.pending() || l.closed || l.wanted {
 		l.mu.Unlock()
 		return 0
@@ -325,11 +348,7 @@ func (l *Loop) doze(ready func() bool) (n int) {
 	tid := l.tid.Swap(0)
 	l.turn.Unlock()
 	if !ready() { // else nobody may have woken this thread for it
-		r, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
-			uintptr(sleepMost/time.Millisecond), 0, 0)
-		if errno == 0 {
-			n = int(r)
-		}
+		n = l.sleep(most, wait)
 	}
 	l.turn.Lock()
 	l.tid.Store(tid)
@@ -340,6 +359,20 @@ func (l *Loop) doze(ready func() bool) (n int) {
 		return 0
 	}
 	return n
+}
+
+// sleep waits for events for the time d at most.
+func (l *Loop) sleep(d time.Duration, wait func(trap, a1, a2, a3, a4, a5, a6 uintptr) (r1, r2 uintptr, err syscall.Errno)) (n int) {
+	ts := unix.NsecToTimespec(int64(d))
+	r, _, errno := wait(unix.SYS_EPOLL_PWAIT2, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
+		uintptr(unsafe.Pointer(&ts)), 0, 0)
+	if errno == unix.ENOSYS || errno == unix.EPERM { // a sandbox that does not know it
+		r, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.found[0])), driveEvents, 1, 0, 0)
+	}
+	if errno != 0 {
+		return 0
+	}
+	return int(r)
 }
 
 // Poke ends the sleep of a goroutine in Drive, which then asks ready again.
