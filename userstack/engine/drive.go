@@ -84,7 +84,7 @@ const (
 
 	// lookAgain is how long the thread stays away at a time. Nobody looks at the
 	// network for at most twice as long.
-	lookAgain = 500 * time.Microsecond
+	lookAgain = time.Millisecond
 
 	// alone is for how long an owner is the only one that waits, before its
 	// goroutines drive: with several, the thread serves all without wake-ups of
