@@ -139,8 +139,12 @@ type Carried interface {
 	Conn() syscall.Conn
 }
 
-// kick has the carrier look at its connection.
+// kick has the carrier look at its connection, and a goroutine that waits in the
+// place of the engine too.
 func (c *Conn) kick() {
+	if c.drive != nil {
+		c.drive.Poke()
+	}
 	if k := c.carrier.Load(); k != nil {
 		k.task.Schedule()
 	}

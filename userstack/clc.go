@@ -302,6 +302,7 @@ func (h *clc) watchDecline(ctx context.Context, outcome <-chan error, patience t
 		}
 		ch <- g
 	}()
+	h.s.attend()
 	select {
 	case err := <-outcome:
 		until := time.Unix(1, 0)
@@ -396,6 +397,7 @@ func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {
 // wait waits for an outcome of the core, which bounds it by its own timers;
 // ctx and the stack's end only shorten it.
 func (s *Stack) wait(ctx context.Context, ch <-chan error) error {
+	s.attend()
 	t := time.NewTimer(30 * time.Second)
 	defer t.Stop()
 	select {

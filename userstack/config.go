@@ -19,10 +19,22 @@ import (
 )
 
 // Config configures a [Stack]. The zero value is good: software RoCE on
-// whatever netdev the route to a peer takes.
+// whatever netdev the route to a peer takes, with an engine of the stack's own.
 type Config struct {
-	// Provider gives the RDMA devices. Nil means software RoCE.
+	// Provider gives the RDMA devices. Nil means software RoCE, and that the
+	// stack has the enterprise ID [DefaultUEID], by which it speaks version 2
+	// with stacks like it, unless NoVersion2 is set.
 	Provider rdmaverbs.Provider
+	// NoEngine leaves the packets of that software RoCE to goroutines. Otherwise
+	// the stack has an engine (package engine): one thread, whose work goroutines
+	// in Read, Write and the like do in its place where they can. It ends with
+	// Close. With a Provider there is none.
+	NoEngine bool
+	// Spin is how long the engine, or a goroutine in its place, looks for more
+	// to do before it sleeps. Longer is a shorter wait for data that come just
+	// then, and more CPU time. Zero means engine.DefaultSpin; less than zero is
+	// not at all, and leaves all waiting to the engine's thread.
+	Spin time.Duration
 	// AssumeSMC lists the peers that speak SMC where the TCP handshake cannot
 	// tell, because the eBPF program that announces SMC there is not permitted
 	// or NoOption is set. These peers must have this host in their lists. With

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
@@ -35,12 +36,18 @@ type Conn struct {
 	carrier      atomic.Pointer[carrier]
 	rmu, wmu     sync.Mutex // one reader, one writer at a time
 	rdl, wdl     deadline
+	drive        *engine.Waiter // nil without an engine
+	rready       func() bool    // that a wait to read, or to write, is over
+	wready       func() bool
 	closed       atomic.Bool   // Close or Abort was called
 	lingerZero   atomic.Bool   // Close resets
 	done         chan struct{} // closed when the connection has ended
 	started      atomic.Bool   // it was given out
 	endOnce      sync.Once
 	err          error // how it ended; valid after done
+
+	lent     bool // to the reader, by Peek; guarded by rmu
+	reserved int  // bytes lent to the writer, by Reserve; guarded by wmu
 
 	// Guarded by g.mu: the core takes back the buffers once the connection
 	// has ended and no goroutine copies to or from them.
@@ -84,6 +91,11 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
 	}
 	c.rdl.passed, c.wdl.passed = c.kick, c.kick
+	if s.loop != nil {
+		c.drive = s.loop.NewWaiter()
+		c.rready = func() bool { return c.awake(c.rwake, &c.rdl) }
+		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
+	}
 	count := func(dir stats.Direction, size int, reused bool) {
 		if reused {
 			s.stats.BufferReuse(dir, size)
@@ -203,6 +215,8 @@ func (c *Conn) opError(op string, err error) error {
 
 // shut hands a kind of close to the core.
 func (c *Conn) shut(f func(now time.Time)) {
+	c.s.beginPost()
+	defer c.s.endPost()
 	c.g.do(func(now time.Time) {
 		if !c.g.dead && !c.over {
 			f(now)

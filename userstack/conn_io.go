@@ -70,47 +70,68 @@ func (c *Conn) barred(dl *deadline) error {
 	return nil
 }
 
-// wait waits for a wake-up, the deadline or the end of the connection.
-func (c *Conn) wait(ch <-chan struct{}, dl *deadline) error {
-	select {
-	case <-ch:
-		return nil
-	case <-c.done:
-		return nil
-	case <-dl.wait():
-		return os.ErrDeadlineExceeded
-	}
-}
-
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
+	c.returnLoan()
+	if len(p) == 0 {
+		return 0, c.opError("read", c.barred(&c.rdl))
+	}
+	a, b, err := c.data(1)
+	if err != nil {
+		return 0, err
+	}
+	n := min(len(p), len(a)+len(b))
+	c.s.beginPost()
+	if n <= inlineCopy {
+		copy(p[copy(p, a):], b)
+		c.consumed(time.Now(), n)
+		c.g.unlock()
+	} else {
+		c.hold()
+		c.delivering = true
+		c.g.unlock()
+		copy(p[copy(p, a):], b)
+		c.g.do(func(now time.Time) {
+			c.delivered(now, n)
+			c.unhold()
+		})
+	}
+	c.s.endPost()
+	c.s.stats.RX(n)
+	return n, nil
+}
+
+// data returns what can be read, with g.mu held unless there is an error. It waits
+// until it is at least n bytes, or no more can come before it is consumed.
+func (c *Conn) data(n int) (a, b []byte, err error) {
 	for {
 		if err := c.barred(&c.rdl); err != nil {
-			return 0, c.opError("read", err)
-		}
-		if len(p) == 0 {
-			return 0, nil
+			return nil, nil, c.opError("read", err)
 		}
 		c.g.mu.Lock()
 		a, b, err := c.readable()
-		if len(a) > 0 {
-			n := copy(p, a)
-			n += copy(p[n:], b)
-			c.consumed(time.Now(), n)
-			c.s.stats.RX(n)
-			c.g.unlock()
-			return n, nil
+		if err == nil && (len(a)+len(b) >= n || len(a) > 0 && c.recvEnd() != nil) {
+			return a, b, nil
 		}
 		c.g.unlock()
 		if err != nil {
-			return 0, c.opError("read", err)
+			return nil, nil, c.opError("read", err)
 		}
-		if err := c.wait(c.rwake, &c.rdl); err != nil {
-			return 0, c.opError("read", err)
+		if err := c.wait(c.rwake, &c.rdl, c.rready); err != nil {
+			return nil, nil, c.opError("read", err)
 		}
 	}
+}
+
+// recvEnd tells why nothing can come behind what can be read now. g.mu is held.
+func (c *Conn) recvEnd() error {
+	defer c.g.caught()
+	if c.g.broken {
+		return linkgroup.ErrReset
+	}
+	return c.core.RecvEnd()
 }
 
 // WriteTo implements io.WriterTo: it writes to w straight from the RMB
@@ -119,6 +140,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
+	c.returnLoan()
 	uw, _ := w.(UrgentWriter)
 	for {
 		moved, err := c.carryOut(w)
@@ -154,7 +176,7 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		}
 		if len(a) == 0 {
 			c.g.unlock()
-			if err := c.wait(c.rwake, &c.rdl); err != nil {
+			if err := c.wait(c.rwake, &c.rdl, c.rready); err != nil {
 				return total, c.opError("read", err)
 			}
 			continue
@@ -173,16 +195,14 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 
 // deliver writes what was read to w, and lets go of the buffer also if w panics.
 func (c *Conn) deliver(w io.Writer, uw UrgentWriter, a, b []byte, urgent bool) (n int, err error) {
-	defer c.g.do(func(now time.Time) {
-		c.delivering = false
-		if !c.over {
-			c.consumed(now, n)
-			if c.closeAfter {
-				c.core.Close(now)
-			}
-		}
-		c.unhold()
-	})
+	defer func() {
+		c.s.beginPost()
+		defer c.s.endPost()
+		c.g.do(func(now time.Time) {
+			c.delivered(now, n)
+			c.unhold()
+		})
+	}()
 	if urgent {
 		n, err = uw.WriteUrgent(a)
 	} else {
@@ -194,6 +214,19 @@ func (c *Conn) deliver(w io.Writer, uw UrgentWriter, a, b []byte, urgent bool) (
 		n += m
 	}
 	return n, err
+}
+
+// delivered ends a use of the RMB element outside of g.mu, of which the program
+// has n bytes. g.mu is held.
+func (c *Conn) delivered(now time.Time, n int) {
+	c.delivering = false
+	if c.over {
+		return
+	}
+	c.consumed(now, n)
+	if c.closeAfter && !c.g.broken {
+		c.core.Close(now)
+	}
 }
 
 // consumed tells the core that the program has n bytes more. g.mu is held.
@@ -219,26 +252,36 @@ func (c *Conn) mark(readable bool) (u byte, apart, inline bool) {
 }
 
 // space returns the free pieces of the send buffer, with g.mu held unless there
-// is an error. It waits until there is one, or looks once if none is needed.
-func (c *Conn) space(need bool) (a, b []byte, err error) {
+// is an error. It waits until they are n bytes at least.
+func (c *Conn) space(n int) (a, b []byte, err error) {
 	for {
 		if err := c.barred(&c.wdl); err != nil {
 			return nil, nil, c.opError("write", err)
 		}
 		c.g.mu.Lock()
 		a, b, err := c.writable()
-		if err == nil && (len(a) > 0 || !need) {
+		if err == nil && len(a)+len(b) >= n {
 			return a, b, nil
+		}
+		if err == nil {
+			c.awaitSpace()
 		}
 		c.g.unlock()
 		if err != nil {
 			return nil, nil, c.opError("write", err)
 		}
 		c.s.stats.Buffer(stats.TX, stats.Full)
-		if err := c.wait(c.wwake, &c.wdl); err != nil {
+		if err := c.wait(c.wwake, &c.wdl, c.wready); err != nil {
 			return nil, nil, c.opError("write", err)
 		}
 	}
+}
+
+// awaitSpace makes a wake-up follow when more of the send buffer is free. g.mu is
+// held.
+func (c *Conn) awaitSpace() {
+	defer c.g.caught()
+	c.core.AwaitSpace()
 }
 
 // Write implements net.Conn.
@@ -247,8 +290,9 @@ func (c *Conn) Write(p []byte) (total int, err error) { return c.write(p, false)
 func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	c.dropReserved()
 	for {
-		a, b, err := c.space(len(p) > 0)
+		a, b, err := c.space(min(1, len(p)))
 		if err != nil {
 			return total, err
 		}
@@ -261,12 +305,15 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 			copy(b, p[copy(a, p):])
 			c.produced(time.Now(), n, urgent && n == len(p))
 			c.txBytes += uint64(n)
+			c.s.beginPost()
 			c.g.unlock()
+			c.s.endPost()
 		} else {
 			c.hold()
 			c.g.copying++
 			c.g.unlock()
 			copy(b, p[copy(a, p):])
+			c.s.beginPost()
 			c.g.do(func(now time.Time) {
 				c.g.copying--
 				if !c.over {
@@ -275,6 +322,7 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 				}
 				c.unhold()
 			})
+			c.s.endPost()
 		}
 		c.s.stats.TX(n, n)
 		total += n
@@ -289,6 +337,7 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	c.dropReserved()
 	ur, _ := r.(UrgentReader)
 	for {
 		moved, err := c.carryIn(r)
@@ -297,7 +346,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		} else if err != nil {
 			return total, os.NewSyscallError("read", err)
 		}
-		a, _, err := c.space(true)
+		a, _, err := c.space(1)
 		if err != nil {
 			return total, err
 		}
@@ -322,15 +371,19 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 // also if r panics. lost tells that the peer did not wait for what was read.
 func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, err error) {
 	urgent := false
-	defer c.g.do(func(now time.Time) {
-		// What the peer did not wait for is lost, as with TCP.
-		lost = n > 0 && errors.Is(c.writeErr(), linkgroup.ErrPeerClosed)
-		if n > 0 && !c.over {
-			c.produced(now, n, urgent)
-			c.txBytes += uint64(n)
-		}
-		c.unhold()
-	})
+	defer func() {
+		c.s.beginPost()
+		defer c.s.endPost()
+		c.g.do(func(now time.Time) {
+			// What the peer did not wait for is lost, as with TCP.
+			lost = n > 0 && errors.Is(c.writeErr(), linkgroup.ErrPeerClosed)
+			if n > 0 && !c.over {
+				c.produced(now, n, urgent)
+				c.txBytes += uint64(n)
+			}
+			c.unhold()
+		})
+	}()
 	if ur != nil {
 		n, urgent, err = ur.ReadMark(a)
 	} else {

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"smcr/rdmaverbs/softroce"
+	"smcr/userstack/engine"
 	"smcr/userstack/tcpopt"
 )
 
@@ -21,11 +22,9 @@ func (s *Stack) defaults() error {
 		s.net, s.ownNet = n, n
 	}
 	if s.cfg.Provider == nil {
-		p, err := inThisNetNS(softroce.New(softroce.WithLogger(s.log)))
-		if err != nil {
+		if err := s.softRoCE(); err != nil {
 			return err
 		}
-		s.cfg.Provider, s.ownNS = p, p
 	}
 	if s.option != nil {
 		return nil
@@ -42,6 +41,36 @@ func (s *Stack) defaults() error {
 		return nil
 	}
 	s.option, s.ownOpt = marker{p}, true
+	return nil
+}
+
+// softRoCE makes the stack one on software RoCE, with an engine unless there is to
+// be none.
+func (s *Stack) softRoCE() error {
+	opts := []softroce.Option{softroce.WithLogger(s.log)}
+	var loop *engine.Loop
+	if !s.cfg.NoEngine {
+		spin := s.cfg.Spin
+		if spin == 0 {
+			spin = engine.DefaultSpin
+		}
+		var err error
+		if loop, err = engine.New(max(0, spin)); err != nil {
+			return err
+		}
+		opts = append(opts, softroce.WithPoller(loop), softroce.WithWriteOnly())
+	}
+	p, err := inThisNetNS(softroce.New(opts...))
+	if err == nil && !s.cfg.NoVersion2 {
+		err = s.eids.add(DefaultUEID)
+	}
+	if err != nil {
+		if loop != nil {
+			err = errors.Join(err, loop.Close())
+		}
+		return err
+	}
+	s.cfg.Provider, s.ownNS, s.loop = p, p, loop
 	return nil
 }
 

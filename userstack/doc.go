@@ -19,6 +19,18 @@
 // writes. [Stack.OptionError] says why where that is not permitted; SMC-R is
 // then used only toward Config.AssumeSMC.
 //
+// Over software RoCE a stack has an engine of its own, with nothing to configure:
+// goroutines in Read and Write look for packets and send them themselves, and a
+// thread does so when there is none. Config.NoEngine is without.
+//
+// # Without copies
+//
+// Read copies from the RMB element, into which the peer has written, and Write into
+// the send buffer, from which it is sent; [Conn.ReadFrom] and [Conn.WriteTo] have
+// other readers and writers do so there. [Conn.Peek] and [Conn.Discard] lend the
+// element to the program, [Conn.Reserve] and [Conn.Commit] the send buffer. Each
+// says how long.
+//
 // # Listings
 //
 // [Conn.LinkGroup] describes what carries a connection. [Stack.ServeControl]

@@ -79,6 +79,13 @@ func declineFor(err error) *DeclineError {
 	return &DeclineError{Code: code, Err: err}
 }
 
+// ErrUrgentMark is returned by [Conn.Peek] where fewer bytes than asked for come
+// before an urgent byte, across which nothing is read in one piece.
+var ErrUrgentMark = errors.New("userstack: an urgent byte comes next: read what is before it first")
+
+// ErrNotReserved is returned by [Conn.Commit] for more bytes than are reserved.
+var ErrNotReserved = errors.New("userstack: more bytes committed than are reserved")
+
 // sysError turns a core's error into what a TCP socket would report for op.
 func sysError(op string, err error) error {
 	switch {
@@ -92,6 +99,8 @@ func sysError(op string, err error) error {
 		return os.NewSyscallError(op, syscall.EINVAL)
 	case errors.Is(err, linkgroup.ErrUrgentPending):
 		return os.NewSyscallError(op, syscall.EAGAIN)
+	case errors.Is(err, linkgroup.ErrUrgentMark):
+		return ErrUrgentMark
 	case errors.Is(err, linkgroup.ErrAborted):
 		return os.NewSyscallError(op, syscall.ECONNABORTED)
 	default:

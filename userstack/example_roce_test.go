@@ -3,6 +3,7 @@
 package userstack_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +12,96 @@ import (
 	"smcr/internal/netnstest"
 	"smcr/userstack"
 )
+
+// A server that reads messages, each behind its length, where the client's adapter
+// has put them. The length is copied before it is used: the peer could still change
+// it where it lies.
+func ExampleConn_Peek() {
+	hosts, err := netnstest.Create(netnstest.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer hosts.Close()
+	server, client, closeAll := pair(hosts) // as in the example of the package
+	defer closeAll()
+
+	if _, err := client.Write([]byte("\x00\x07no copy\x00\x06at all")); err != nil {
+		log.Fatal(err)
+	}
+	if err := client.CloseWrite(); err != nil {
+		log.Fatal(err)
+	}
+
+	for {
+		a, b, err := server.Peek(2)
+		if err != nil {
+			fmt.Println(err)
+			break
+		}
+		var head [2]byte
+		copy(head[copy(head[:], a):], b)
+		length := int(binary.BigEndian.Uint16(head[:]))
+		if a, b, err = server.Peek(2 + length); err != nil {
+			log.Fatal(err)
+		}
+		if len(a) >= 2+length { // not cut in two
+			fmt.Printf("%s\n", a[2:2+length])
+		} else {
+			fmt.Printf("%s\n", append(append([]byte{}, a...), b...)[2:2+length])
+		}
+		if _, err := server.Discard(2 + length); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// no copy
+	// at all
+	// EOF
+}
+
+// pair returns both ends of a connection between two hosts.
+func pair(hosts *netnstest.Pair) (server, client *userstack.Conn, closeAll func()) {
+	var stacks [2]*userstack.Stack
+	var l net.Listener
+	var c net.Conn
+	if err := hosts.A.Do(func() (err error) {
+		if stacks[0], err = userstack.New(userstack.Config{}); err != nil {
+			return err
+		}
+		l, err = stacks[0].Listen("tcp", ":7777")
+		return err
+	}); err != nil {
+		log.Fatal(err)
+	}
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			log.Fatal(err)
+		}
+		accepted <- c
+	}()
+	if err := hosts.B.Do(func() (err error) {
+		if stacks[1], err = userstack.New(userstack.Config{}); err != nil {
+			return err
+		}
+		c, err = stacks[1].Dial("tcp", hosts.A.Addr()+":7777")
+		return err
+	}); err != nil {
+		log.Fatal(err)
+	}
+	client, ok1 := userstack.AsConn(c)
+	server, ok2 := userstack.AsConn(<-accepted)
+	if !ok1 || !ok2 {
+		log.Fatal("not SMC-R")
+	}
+	return server, client, func() {
+		_ = client.Close()
+		_ = server.Close()
+		_ = stacks[1].Close()
+		_ = stacks[0].Close()
+	}
+}
 
 // Two stacks on two hosts, which here are network namespaces joined by a veth
 // pair: what netnstest does is making these and running a function on one of

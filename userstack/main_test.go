@@ -11,7 +11,7 @@ import (
 )
 
 // twoHosts matches the examples that need network namespaces.
-const twoHosts = "^Example$"
+const twoHosts = "^Example(Conn_Peek)?$"
 
 // TestMain leaves out examples that need root where there is none, since an
 // example cannot skip itself. As with other tests, in continuous integration it

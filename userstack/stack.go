@@ -17,6 +17,7 @@ import (
 	"smcr/guard"
 	"smcr/pnet"
 	"smcr/stats"
+	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -61,6 +62,7 @@ type Stack struct {
 	ctx       context.Context // ends with the stack: bounds handshakes
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
+	loop      *engine.Loop // nil without an engine
 	ownNet    *hostNetwork
 	ownNS     *netNS
 	ownOpt    bool
@@ -341,6 +343,9 @@ func (s *Stack) Close() error {
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(3 * time.Second)
 	errs = append(errs, s.closeDevices())
+	if s.loop != nil {
+		errs = append(errs, s.loop.Close())
+	}
 	s.plains.close()
 	if s.ownNet != nil {
 		s.ownNet.close()

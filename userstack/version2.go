@@ -21,9 +21,9 @@ import (
 // the peer may be behind a router, whom version 1 does not reach.
 
 // DefaultUEID is the user-defined enterprise ID that 'smcr serve' gives its stack
-// unless a configuration says otherwise, so that two such stacks use version 2
-// with nothing configured. A stack made by [New] has none: add it with AddUEID of
-// [Stack.Control] to speak version 2 with them.
+// unless a configuration says otherwise, and that a stack made by [New] has unless
+// its Config names a Provider, so that two such stacks use version 2 with nothing
+// configured. AddUEID and RemoveUEID of [Stack.Control] change that.
 const DefaultUEID = "SMCR-USERSTACK"
 
 // What a link group of version 2 may have, in the bounds of Linux.

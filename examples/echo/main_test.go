@@ -18,7 +18,7 @@ import (
 
 const limit = 30 * time.Second
 
-var group = regexp.MustCompile(`SMC-R version 1, link group ([0-9a-f]+) \((\w+)\)`)
+var group = regexp.MustCompile(`SMC-R version [12], link group ([0-9a-f]+) \((\w+)\)`)
 
 // smcrRun returns what a command of smcr prints.
 func smcrRun(t *testing.T, h *netnstest.Host, args ...string) string {
@@ -111,7 +111,7 @@ func TestListed(t *testing.T) {
 	}
 
 	// With an address of its own it runs beside the first.
-	beside := a.Go(t, echo, "-listen", ":7778", "-control", filepath.Join(dir, "beside"))
+	beside := a.Go(t, echo, "-lend", "-listen", ":7778", "-control", filepath.Join(dir, "beside"))
 	if err := beside.WaitOutput("listening on", limit); err != nil {
 		t.Fatal(err, beside.Log())
 	}

@@ -20,9 +20,12 @@
 // [New] has the kernel's events, by epoll. [NewOn] runs the same rounds on another
 // source of events, in the virtual time of a simulation.
 //
+// Goroutines can take the thread's place ([Loop.Enter], [Waiter.Drive]), which
+// saves the wake-ups between it and them.
+//
 // # Concurrency
 //
-// All functions given to a Loop run on its thread, one at a time, and must not
-// block. The methods of Loop, Task and Watch may be called from any goroutine,
+// All functions given to a Loop run on its thread, or on that of a goroutine in
+// Drive or Leave, one at a time, and must not block. The methods of Loop, Task and Watch may be called from any goroutine,
 // and from these functions too. No privileges.
 package engine

@@ -19,10 +19,12 @@ const maxEvents = 256
 // epoll is the source of a loop's events outside of a simulation: descriptors,
 // on a locked thread. It implements rounds.Source.
 type epoll struct {
-	fd    int
-	event int          // eventfd: ends a sleep
-	tid   atomic.Int64 // of the loop's thread
-	one   uint64       // what is written to event
+	fd     int
+	event  int          // eventfd: ends a sleep
+	call   int          // eventfd: ends stayAway
+	tid    atomic.Int64 // of the thread that runs a round, or 0
+	thread int64        // the loop's; set by Enter
+	one    uint64       // what is written to event
 
 	mu      sync.Mutex
 	watches map[uint64]*Watch
@@ -30,7 +32,6 @@ type epoll struct {
 	closed  bool
 
 	// Used by the loop's thread alone.
-	count  uint64 // what is read from event
 	events [maxEvents]unix.EpollEvent
 }
 
@@ -51,19 +52,23 @@ func newEpoll() (*epoll, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("engine: eventfd: %w", err)
 	}
-	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+	p := &epoll{fd: fd, event: ev, one: 1, watches: map[uint64]*Watch{}}
+	if err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, ev, &unix.EpollEvent{Events: unix.EPOLLIN}); err == nil {
+		p.call, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	}
+	if err != nil {
 		unix.Close(fd)
 		unix.Close(ev)
 		return nil, fmt.Errorf("engine: epoll: %w", err)
 	}
-	return &epoll{fd: fd, event: ev, one: 1, watches: map[uint64]*Watch{}}, nil
+	return p, nil
 }
 
 // Enter implements rounds.Source. Waking this thread is what a packet waits
 // for: without the lock each sleep would hand the goroutine to the scheduler.
 func (p *epoll) Enter() (leave func()) {
 	runtime.LockOSThread()
-	p.tid.Store(int64(unix.Gettid()))
+	p.thread = int64(unix.Gettid())
 	return runtime.UnlockOSThread
 }
 
@@ -71,8 +76,10 @@ func (p *epoll) Enter() (leave func()) {
 func (p *epoll) Here() bool { return int64(unix.Gettid()) == p.tid.Load() }
 
 // Poll implements rounds.Source. It is no entry into Go's scheduler.
-func (p *epoll) Poll() int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), maxEvents, 0, 0, 0)
+func (p *epoll) Poll() int { return p.poll(p.events[:]) }
+
+func (p *epoll) poll(events []unix.EpollEvent) int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {
 		return 0
 	}
@@ -89,8 +96,11 @@ func (p *epoll) Sleep() int {
 func (p *epoll) Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Wake implements rounds.Source. EAGAIN: it is awake anyway.
-func (p *epoll) Wake() {
-	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(p.event), uintptr(unsafe.Pointer(&p.one)), unsafe.Sizeof(p.one))
+func (p *epoll) Wake() { p.signal(p.event) }
+
+// signal ends a wait for an eventfd.
+func (p *epoll) signal(fd int) {
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&p.one)), unsafe.Sizeof(p.one))
 }
 
 // Close implements rounds.Source.
@@ -100,14 +110,16 @@ func (p *epoll) Close() {
 	p.closed = true
 	unix.Close(p.fd)
 	unix.Close(p.event)
+	unix.Close(p.call)
 }
 
 // Handle implements rounds.Source.
-func (p *epoll) Handle(i int) {
-	ev := &p.events[i]
+func (p *epoll) Handle(i int) { p.handle(&p.events[i]) }
+
+func (p *epoll) handle(ev *unix.EpollEvent) {
 	id := getID(ev)
 	if id == 0 {
-		_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.event), uintptr(unsafe.Pointer(&p.count)), unsafe.Sizeof(p.count))
+		drain(p.event)
 		return
 	}
 	p.mu.Lock()

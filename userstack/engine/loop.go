@@ -28,6 +28,7 @@ type Loop struct {
 	src  rounds.Source
 	spin time.Duration
 	done chan struct{}
+	ep   *epoll // src, or nil in a simulation
 
 	mu       sync.Mutex
 	tasks    queue
@@ -39,6 +40,8 @@ type Loop struct {
 	sleeping bool          // the loop will not look at tasks before it is woken
 	closed   bool
 	ended    bool // no function is called any more
+
+	drivers // goroutines in the place of the thread
 }
 
 // queue holds tasks to be run, in the order in which they were scheduled.
@@ -59,15 +62,22 @@ func New(spin time.Duration) (*Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewOn(p, spin), nil
+	l := makeLoop(p, spin)
+	l.ep = p
+	go l.run()
+	return l, nil
 }
 
 // NewOn starts a loop with another source of events than the kernel, which the
 // loop owns from now on. It has no descriptors: Watch fails.
 func NewOn(src rounds.Source, spin time.Duration) *Loop {
-	l := &Loop{src: src, spin: spin, idleMost: idleMost, done: make(chan struct{})}
+	l := makeLoop(src, spin)
 	go l.run()
 	return l
+}
+
+func makeLoop(src rounds.Source, spin time.Duration) *Loop {
+	return &Loop{src: src, spin: spin, idleMost: idleMost, done: make(chan struct{})}
 }
 
 // Close stops the loop and waits for the round under way. Nothing is called
@@ -77,6 +87,7 @@ func (l *Loop) Close() error {
 	was := l.closed
 	l.closed = true
 	l.wake()
+	l.handBack()
 	l.mu.Unlock()
 	<-l.done
 	if was {
@@ -109,8 +120,8 @@ func (t *Task) Schedule() {
 			l.idleAt = time.Now()
 		}
 		t.q.in = append(t.q.in, t)
-		if l.sleeping {
-			l.wake()
+		if l.helpers == 0 { // else they run it
+			l.rouse()
 		}
 	}
 	l.mu.Unlock()
@@ -127,8 +138,7 @@ func (l *Loop) wake() {
 // Watch calls f with what epoll reports of fd: events is as of epoll_ctl(2).
 // fd must stay open until Stop.
 func (l *Loop) Watch(fd int, events uint32, f func(events uint32)) (*Watch, error) {
-	p, ok := l.src.(*epoll)
-	if !ok {
+	if l.ep == nil {
 		return nil, fmt.Errorf("engine: watch of a descriptor: %w", errors.ErrUnsupported)
 	}
 	l.mu.Lock()
@@ -137,7 +147,7 @@ func (l *Loop) Watch(fd int, events uint32, f func(events uint32)) (*Watch, erro
 	if closed {
 		return nil, ErrClosed
 	}
-	return p.watch(fd, events, f)
+	return l.ep.watch(fd, events, f)
 }
 
 // run is the loop's goroutine.
@@ -151,16 +161,48 @@ func (l *Loop) run() {
 		if !ok {
 			return
 		}
+		l.turn.Lock()
+		l.acts()
 		for i := range n {
 			l.src.Handle(i)
 		}
-		l.runTasks(&l.tasks)
-		l.runTasks(&l.late)
-		l.runTasks(&l.last)
-		if l.idleDue() {
-			l.runTasks(&l.idle)
-		}
+		l.runParts()
+		l.rests()
+		l.turn.Unlock()
 	}
+}
+
+// runParts runs what follows events in a round. turn is held.
+func (l *Loop) runParts() {
+	l.runTasks(&l.tasks)
+	l.runTasks(&l.late)
+	l.runTasks(&l.last)
+	if l.idleDue() {
+		l.runTasks(&l.idle)
+	}
+}
+
+// acts and rests make the loop's thread the one that Sync takes for that of the
+// round. turn is held in between.
+func (l *Loop) acts() {
+	if l.ep != nil {
+		l.ep.tid.Store(l.ep.thread)
+	}
+}
+
+func (l *Loop) rests() {
+	if l.ep != nil {
+		l.ep.tid.Store(0)
+	}
+}
+
+// runIdle runs the tasks for idle times. It is called by the loop's thread.
+func (l *Loop) runIdle() {
+	l.turn.Lock()
+	l.acts()
+	l.runTasks(&l.idle)
+	l.rests()
+	l.turn.Unlock()
 }
 
 // idleDue reports whether tasks have waited long enough for an idle moment.
@@ -172,6 +214,8 @@ func (l *Loop) idleDue() bool {
 
 // end frees the source.
 func (l *Loop) end() {
+	l.turn.Lock() // whoever drives has seen that the loop is closed
+	defer l.turn.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
@@ -183,11 +227,16 @@ func (l *Loop) end() {
 func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 	for {
 		l.mu.Lock()
-		waiting := l.scheduled()
-		closed := l.closed
+		waiting := l.pending()
+		closed, away := l.closed, l.away
 		l.mu.Unlock()
 		if closed {
 			return 0, false
+		}
+		if away {
+			l.stayAway()
+			*busy = time.Time{}
+			continue
 		}
 		n = l.src.Poll()
 		if n > 0 || waiting {
@@ -199,29 +248,29 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 				*busy = time.Now()
 			}
 			if time.Since(*busy) < l.spin {
+				if l.idleDue() {
+					l.runIdle()
+				}
 				l.src.Yield()
 				continue
 			}
 		}
-		l.runTasks(&l.idle)
+		l.runIdle()
 		l.mu.Lock()
-		if l.closed || l.scheduled() || len(l.idle.in) > 0 {
+		if l.closed || l.away || l.pending() || len(l.idle.in) > 0 {
 			l.mu.Unlock()
 			continue
 		}
-		l.sleeping = true
+		l.sleeping, l.inEpoll = true, true
 		l.mu.Unlock()
 		n = l.src.Sleep()
 		l.mu.Lock()
-		l.sleeping = false
+		l.sleeping, l.inEpoll = false, false
 		l.mu.Unlock()
 		*busy = time.Time{}
 		return n, true
 	}
 }
-
-// scheduled reports whether a round has work without any event. mu is held.
-func (l *Loop) scheduled() bool { return len(l.tasks.in)+len(l.late.in)+len(l.last.in) > 0 }
 
 // runTasks runs the tasks that are scheduled in q now. Those that they schedule
 // run in the next round, or in the next part of this one.

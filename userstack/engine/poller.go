@@ -39,6 +39,9 @@ func (l *Loop) Sync() {
 	}
 	over := make(chan struct{})
 	l.Task(func() { close(over) }).Schedule()
+	l.mu.Lock()
+	l.rouse() // also if the caller is a helper, who runs nothing while it waits
+	l.mu.Unlock()
 	select {
 	case <-over:
 	case <-l.done:

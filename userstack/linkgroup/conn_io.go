@@ -37,6 +37,10 @@ func (c *Conn) drained() bool { return c.prep == c.fin && c.utx == 0 }
 // soff returns the offset in the send ring of a byte of the stream.
 func (c *Conn) soff(pos uint64) int { return int((pos - c.sbase) % uint64(len(c.sbuf))) }
 
+// AwaitSpace makes ActWakeWrite follow when a quarter of the send ring is free, or
+// all of it, for a producer to whom what [Conn.SendSpace] returned is too little.
+func (c *Conn) AwaitSpace() { c.full = true }
+
 // span returns n bytes of the ring buf from position pos.
 func span(buf []byte, pos uint64, n int) (a, b []byte) {
 	off := int(pos % uint64(len(buf)))
@@ -79,6 +83,28 @@ func (c *Conn) RecvData() (a, b []byte) {
 	}
 	return span(c.mem[c.rx.start:], c.rcons, c.unread())
 }
+
+// RecvEnd tells why no byte comes behind what [Conn.RecvData] returns before that
+// is consumed: [ErrUrgentMark], io.EOF at the end of the stream, or why the
+// connection has ended. Nil means that more may come.
+func (c *Conn) RecvEnd() error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.unread() < int(c.rprod-c.rcons):
+		return ErrUrgentMark
+	case c.rstate&(wire.ConnSendingDone|wire.ConnClosed) != 0:
+		return io.EOF
+	}
+	return nil
+}
+
+// RecvSize returns the size of the RMBE in bytes, as far as it is for data, and
+// SendSize that of the send ring.
+func (c *Conn) RecvSize() int { return c.rx.size }
+
+// SendSize returns the size of the send ring in bytes.
+func (c *Conn) SendSize() int { return len(c.sbuf) }
 
 // Consumed says that n bytes of what [Conn.RecvData] returned were read.
 func (c *Conn) Consumed(now time.Time, n int) {

@@ -30,6 +30,8 @@ var (
 	// ErrUrgentPending means that an urgent byte is announced and still to
 	// come (EAGAIN).
 	ErrUrgentPending = errors.New("linkgroup: urgent data has not arrived yet")
+	// ErrUrgentMark means that what can be read ends before an urgent byte.
+	ErrUrgentMark = errors.New("linkgroup: an urgent byte comes next")
 	// ErrUnknownRKey means that the peer named an RMB which it did not make
 	// known on all links; decline SMC-R.
 	ErrUnknownRKey = errors.New("linkgroup: unknown RKey of the peer")

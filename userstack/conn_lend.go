@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"bufio"
+	"time"
+)
+
+// The RMB element and the send buffer of a connection are memory of this process.
+// Read and Write copy between these and the program's; Peek, Discard, Reserve and
+// Commit lend the program the buffers themselves.
+//
+// A buffer that is lent is not given to another connection and not unmapped,
+// however the connection ends, or a program that is late would read the data of
+// others. Hence what ends a loan is the borrower's next call, not Close: another
+// goroutine may call that at any time.
+
+// Peek returns the next bytes of the stream where they lie, in the RMB element,
+// without taking them: a, and then b where the ring begins again; b is empty most
+// of the time. It waits until there are n bytes or more and returns all that there
+// are. With n of 0 it does not wait and may return nothing.
+//
+// If fewer bytes come before the end of the stream or an urgent byte, it returns
+// these with io.EOF or [ErrUrgentMark]; Read returns nothing but these either. For
+// more than half of the element (Config.RecvBuf) the error is bufio.ErrBufferFull.
+// All other errors are those of Read, deadline included, and come without bytes.
+//
+// The bytes are on loan until the next call of Discard, Read, WriteTo or Peek, also
+// if the connection is closed or reset meanwhile, and must not be written to. A
+// program that closes the connection instead calls Discard once more, with 0 for
+// example: until then the connection keeps its memory. What was not discarded is
+// unread data, which makes Close a reset. As with Read there is one reader at a
+// time.
+//
+// Peek for how many bytes there are; do not trust the bytes twice. A sound peer
+// writes to no byte that it has announced until that is discarded. But the element
+// is open to the peer's RDMA writes at all times, and a hostile peer may change
+// bytes that are being looked at. What has to hold after it was checked, such as a
+// length or a signature, is to be copied first.
+func (c *Conn) Peek(n int) (a, b []byte, err error) {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	if n < 0 {
+		return nil, nil, c.opError("read", bufio.ErrNegativeCount)
+	}
+	if n > c.core.RecvSize()/2 {
+		c.returnLoan()
+		return nil, nil, c.opError("read", bufio.ErrBufferFull)
+	}
+	if a, b, err = c.data(n); err != nil {
+		c.returnLoan()
+		return nil, nil, err
+	}
+	if len(a)+len(b) < n {
+		err = c.opError("read", sysError("read", c.recvEnd()))
+	}
+	if len(a) > 0 && !c.lent {
+		c.lent = true
+		c.hold()
+	}
+	c.g.unlock()
+	return a, b, err
+}
+
+// Discard skips the next n bytes of the stream and returns how many it has
+// skipped, which is fewer only with an error. It waits for those that have not
+// arrived. It ends the loan of what [Conn.Peek] returned, also with an error.
+func (c *Conn) Discard(n int) (discarded int, err error) {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	if n < 0 {
+		return 0, c.opError("read", bufio.ErrNegativeCount)
+	}
+	for discarded < n {
+		a, b, err := c.data(1)
+		if err != nil {
+			c.returnLoan()
+			return discarded, err
+		}
+		m := min(n-discarded, len(a)+len(b))
+		c.consumed(time.Now(), m)
+		if c.lent {
+			c.lent = false
+			c.unhold()
+		}
+		c.s.beginPost()
+		c.g.unlock()
+		c.s.endPost()
+		c.s.stats.RX(m)
+		discarded += m
+	}
+	c.returnLoan()
+	return discarded, nil
+}
+
+// returnLoan ends a loan of Peek. rmu is held.
+func (c *Conn) returnLoan() {
+	if c.lent {
+		c.lent = false
+		c.g.do(func(time.Time) { c.unhold() })
+	}
+}
+
+// Reserve returns the free part of the send buffer, for [Conn.Commit] to send what
+// was put there: a, and then b where the ring begins again; b is empty most of the
+// time. It waits until n bytes or more are free and returns all that are. Its
+// errors are those of Write, deadline included; for more than the whole buffer
+// (Config.SendBuf) it is bufio.ErrBufferFull.
+//
+// The space is on loan until the next call of Commit, Write, WriteUrgent, ReadFrom
+// or Reserve, also if the connection is closed or reset meanwhile. A program that
+// has nothing to send after all calls Commit with 0: until then the connection
+// keeps its memory. What the space contains at first is of no meaning. As with
+// Write there is one writer at a time.
+func (c *Conn) Reserve(n int) (a, b []byte, err error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if n < 0 {
+		return nil, nil, c.opError("write", bufio.ErrNegativeCount)
+	}
+	if n > c.core.SendSize() {
+		c.dropReserved()
+		return nil, nil, c.opError("write", bufio.ErrBufferFull)
+	}
+	if a, b, err = c.space(n); err != nil {
+		c.dropReserved()
+		return nil, nil, err
+	}
+	if c.reserved == 0 && len(a) > 0 {
+		c.hold()
+	}
+	c.reserved = len(a) + len(b)
+	c.g.unlock()
+	return a, b, nil
+}
+
+// Commit sends the first n bytes of what [Conn.Reserve] returned, as Write sends
+// those of a slice, and ends the loan of all of it. It does not wait. The error is
+// ErrNotReserved if n is more than that, and otherwise that of a Write; then
+// nothing is sent.
+func (c *Conn) Commit(n int) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if n < 0 {
+		return c.opError("write", bufio.ErrNegativeCount)
+	}
+	if n > c.reserved || n == 0 {
+		c.dropReserved()
+		if n > 0 {
+			return c.opError("write", ErrNotReserved)
+		}
+		return nil
+	}
+	c.g.mu.Lock()
+	_, _, err := c.writable()
+	if err == nil {
+		c.produced(time.Now(), n, false)
+		c.txBytes += uint64(n)
+	}
+	c.reserved = 0
+	c.unhold()
+	c.s.beginPost()
+	c.g.unlock()
+	c.s.endPost()
+	if err != nil {
+		return c.opError("write", err)
+	}
+	c.s.stats.TX(n, n)
+	return nil
+}
+
+// dropReserved ends a loan of Reserve of which nothing is sent. wmu is held.
+func (c *Conn) dropReserved() {
+	if c.reserved > 0 {
+		c.reserved = 0
+		c.g.do(func(time.Time) { c.unhold() })
+	}
+}
