@@ -339,9 +339,9 @@ func (l *Loop) yield() {
 // need not wait for it.
 func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	l.mu.Lock()
-	most, wait := sleepMost, unix.Syscall6
-	if after < holdMost {
-		most, wait = holdMost-after, unix.RawSyscall6
+	most, hold := sleepMost, after < holdMost
+	if hold {
+		most = holdMost - after
 	}
 	if len(l.idle.in) > 0 {
 		most = min(most, l.idleMost-time.Since(l.idleAt))
@@ -360,7 +360,7 @@ func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	tid := l.ep.tid.Swap(0)
 	l.turn.Unlock()
 	if !ready() { // else nobody may have woken this thread for it
-		n = l.sleep(most, wait)
+		n = l.sleep(most, hold)
 	}
 	l.turn.Lock()
 	l.ep.tid.Store(tid)
@@ -373,11 +373,18 @@ func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	return n
 }
 
-// sleep waits for events for the time d at most.
-func (l *Loop) sleep(d time.Duration, wait func(trap, a1, a2, a3, a4, a5, a6 uintptr) (r1, r2 uintptr, err syscall.Errno)) (n int) {
+// sleep waits for events for the time d at most. With hold it keeps the P.
+func (l *Loop) sleep(d time.Duration, hold bool) (n int) {
 	ts := unix.NsecToTimespec(int64(d))
-	r, _, errno := wait(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
-		uintptr(unsafe.Pointer(&ts)), 0, 0)
+	var r uintptr
+	var errno syscall.Errno
+	if hold {
+		r, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
+			uintptr(unsafe.Pointer(&ts)), 0, 0)
+	} else {
+		r, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
+			uintptr(unsafe.Pointer(&ts)), 0, 0)
+	}
 	if errno == unix.ENOSYS || errno == unix.EPERM { // a sandbox that does not know it
 		r, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents, 1, 0, 0)
 	}

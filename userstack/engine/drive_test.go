@@ -21,9 +21,9 @@ type mailbox struct {
 
 func newMailbox(t testing.TB, l *Loop) *mailbox {
 	m := &mailbox{fds: socketpair(t), came: make(chan struct{}, 1)}
-	var b [64]byte
+	b := make([]byte, 64)
 	w, err := l.Watch(m.fds[0], unix.EPOLLIN, func(uint32) {
-		if n, _ := unix.Read(m.fds[0], b[:]); n > 0 {
+		if n, _ := unix.Read(m.fds[0], b); n > 0 {
 			select {
 			case m.came <- struct{}{}:
 			default:
@@ -37,8 +37,10 @@ func newMailbox(t testing.TB, l *Loop) *mailbox {
 	return m
 }
 
+var letter = []byte("x")
+
 func (m *mailbox) send(t testing.TB) {
-	if _, err := unix.Write(m.fds[1], []byte("x")); err != nil {
+	if _, err := unix.Write(m.fds[1], letter); err != nil {
 		t.Error(err)
 	}
 }

@@ -213,13 +213,21 @@ func relayStacks() string {
 	return strings.Join(out, "\n\n")
 }
 
-func countFDs(t testing.TB) int {
+func countFDs(t testing.TB) int { return len(openFDs(t)) }
+
+// openFDs returns what the descriptors are, without that which tells.
+func openFDs(t testing.TB) (fds []string) {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(names)
+	for _, n := range names {
+		if link, err := os.Readlink("/proc/self/fd/" + n.Name()); err == nil {
+			fds = append(fds, n.Name()+" "+link)
+		}
+	}
+	return fds
 }
 
 // checkLeaks wants, at the end of the test, no goroutine of this package and
@@ -243,7 +251,7 @@ func checkLeaks(t testing.TB) {
 			t.Errorf("goroutines left:\n%s", s)
 		}
 		if n := countFDs(t); n > before {
-			t.Errorf("%d descriptors, %d before", n, before)
+			t.Errorf("%d descriptors, %d before: %v", n, before, openFDs(t))
 		}
 	})
 }
