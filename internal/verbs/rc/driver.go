@@ -36,8 +36,9 @@ type driver struct {
 	closed  bool
 
 	// Guarded by run.
-	due    []*task
-	events [16]unix.EpollEvent
+	due     []*task
+	events  [16]unix.EpollEvent
+	crowded time.Time // until then await does not yield
 }
 
 // A task is a function to be called once in a round.
@@ -228,6 +229,29 @@ func (d *driver) serve() {
 // this host.
 func giveWay() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
+// A thread that yields on a crowded host comes last: from Linux 6.18 on it also
+// loses what is left of its slice. So if that took long, the driver waits for
+// packets asleep, for a while, because a thread that is woken comes soon. Each
+// such sleep is short: not all that ends a wait comes in a packet.
+const (
+	yieldLong  = time.Millisecond
+	crowdTime  = 50 * time.Millisecond
+	crowdSleep = 5 // ms
+)
+
+// rest is what await does between two rounds without work. run is held.
+func (d *driver) rest() {
+	start := time.Now()
+	if start.Before(d.crowded) {
+		_, _ = unix.EpollWait(d.epoll, d.events[:], crowdSleep)
+		return
+	}
+	giveWay()
+	if now := time.Now(); now.Sub(start) > yieldLong {
+		d.crowded = now.Add(crowdTime)
+	}
+}
+
 // How often await looks before it has the scheduler of Go look for others, and
 // before it asks for the time.
 const (
@@ -243,7 +267,7 @@ func (d *driver) await(ctx context.Context, patience time.Duration, seen func() 
 		if d.round() {
 			since = time.Time{}
 		} else {
-			giveWay()
+			d.rest()
 		}
 		if i%looks == 0 {
 			runtime.Gosched()
