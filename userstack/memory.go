@@ -32,7 +32,11 @@ type pooled struct {
 // poolMax bounds what the pool keeps, in bytes.
 const poolMax = 64 << 20
 
-func newMemPool(poke func()) *memPool { return &memPool{poke: poke, free: map[int][]pooled{}} }
+func newMemPool(poke func()) *memPool {
+	// What it needs a descriptor for it opens now, and not when there are none.
+	rdmaverbs.ZeroBuffer(nil)
+	return &memPool{poke: poke, free: map[int][]pooled{}}
+}
 
 // get returns n zeroed bytes. Pages of them that nobody has written to take no
 // memory.

@@ -40,8 +40,8 @@ type trimmer struct {
 	timer  *time.Timer
 	closed bool
 
-	// Of tick, which does not run twice at a time.
-	last, told uint64 // conns at the last tick, and when quiet was called
+	run        sync.Mutex // held by tick
+	last, told uint64     // conns at the last tick, and when quiet was called
 	toldAt     time.Time
 }
 
@@ -78,6 +78,8 @@ func (t *trimmer) close() {
 }
 
 func (t *trimmer) tick() {
+	t.run.Lock()
+	defer t.run.Unlock()
 	again := false
 	if t.s.guard.Do("the return of memory", func() { again = t.trim(time.Now()) }) != nil {
 		return // armed: it does not run again

@@ -189,13 +189,17 @@ func TestElementsAreZero(t *testing.T) {
 				})
 				for i, n := range []int{1, 5000, 64 << 10, 200 << 10} {
 					c, s := b.connect()
+					dirty := 0
 					g.do(func(time.Time) {
-						for at, v := range rmb.mem {
+						for _, v := range rmb.mem {
 							if v != 0 {
-								t.Fatalf("round %d: byte %d is %#x", i, at, v)
+								dirty++
 							}
 						}
 					})
+					if dirty > 0 {
+						t.Errorf("round %d: %d bytes are not zero", i, dirty)
+					}
 					b.exchange(c, s, pattern(uint64(i), n))
 					g.do(func(time.Time) { rmb.mem[64<<10+100+50<<10] = 1 }) // in the second element, unannounced
 					b.finish(c, s)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/rdmaverbs"
 )
 
 // testTime bounds each wait of a test.
@@ -241,6 +243,7 @@ func checkLeaks(t testing.TB) {
 	}
 	_ = r.Close()
 	_ = w.Close()
+	rdmaverbs.ZeroBuffer(nil) // so has the zeroing of buffers
 	before := countFDs(t)
 	t.Cleanup(func() {
 		end := time.Now().Add(testTime)
