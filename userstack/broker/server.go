@@ -66,10 +66,10 @@ type Handler interface {
 	// call.
 	Listen(ctx context.Context, l *Launcher, sock *Descriptor) error
 
-	// Connect opens a connection for a program and serves it until it ends:
-	// c is over when Connect returns, or as Conn.Keep says. sock, the program's unconnected TCP
-	// socket, belongs to Connect, which closes it. See Conn for the order of
-	// calls.
+	// Connect opens a connection for a program and serves it until it ends: c is
+	// over when Connect returns, or as Conn.Keep says. sock, the program's
+	// unconnected TCP socket, belongs to Connect, which closes it. See Conn for the
+	// order of calls.
 	Connect(ctx context.Context, c *Conn, sock *Descriptor, req ConnectRequest)
 
 	// Accept does the same for a connection that the program accepted.

@@ -30,14 +30,14 @@ type carried struct {
 }
 
 // newCarried makes the connection; the client's launcher is user uid's.
-func newCarried(t *testing.T, uid int) *carried {
+func newCarried(t testing.TB, uid int) *carried {
 	t.Helper()
 	return newCarriedBy(t, uid, func(int) {}, attach)
 }
 
 // newCarriedBy is newCarried with another attach for the client, and with early
 // for what the program does to its TCP socket while the connection is made.
-func newCarriedBy(t *testing.T, uid int, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) *carried {
+func newCarriedBy(t testing.TB, uid int, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) *carried {
 	t.Helper()
 	checkLeaks(t)
 	w := simfabric.New(simfabric.Config{Delay: 10 * time.Microsecond})
@@ -51,7 +51,7 @@ func newCarriedBy(t *testing.T, uid int, early func(fd int), attachClient func(t
 }
 
 // connect makes a connection, the one that c holds.
-func (c *carried) connect(t *testing.T, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) {
+func (c *carried) connect(t testing.TB, early func(fd int), attachClient func(testing.TB, *broker.ClientConn) *program) {
 	t.Helper()
 	l, remote := listenTCP(t)
 	fd := tcpSocket(t, 0)

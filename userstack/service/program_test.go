@@ -224,7 +224,7 @@ func countFDs(t testing.TB) int {
 
 // checkLeaks wants, at the end of the test, no goroutine of this package and
 // no more descriptors than now.
-func checkLeaks(t *testing.T) {
+func checkLeaks(t testing.TB) {
 	t.Helper()
 	// The runtime's poller has descriptors of its own from its first use on.
 	r, w, err := os.Pipe()
