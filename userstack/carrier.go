@@ -71,6 +71,10 @@ type carried struct {
 	back    chan struct{}
 }
 
+// Loop returns the engine that serves the connection, or nil: that of the socket for
+// Attach.
+func (c *Conn) Loop() *engine.Loop { return c.g.loop }
+
 // Attach lets the engine carry the bytes between c and a program's socket while
 // the connection rides, or ReadFrom and WriteTo are called with what [Carried]
 // finds to be that socket. Detach ends that, before the socket is closed.

@@ -72,9 +72,11 @@ type Config struct {
 	// Hostname is what listings show, here and at peers of version 2. Empty
 	// means the system's.
 	Hostname string
-	// Engine watches the TCP connections below those of SMC-R, which takes a
-	// goroutine for each otherwise. It must outlive the stack. May be nil.
-	Engine *engine.Loop
+	// Engines watch the TCP connections below those of SMC-R, which takes a
+	// goroutine for each otherwise. Link groups are spread among them; the devices
+	// should have them, in this order, as their pollers. They must outlive the
+	// stack.
+	Engines []*engine.Loop
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 

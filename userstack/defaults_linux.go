@@ -71,6 +71,9 @@ func (s *Stack) softRoCE() error {
 		return err
 	}
 	s.cfg.Provider, s.ownNS, s.loop = p, p, loop
+	if loop != nil {
+		s.cfg.Engines = []*engine.Loop{loop}
+	}
 	return nil
 }
 

@@ -42,6 +42,8 @@ type group struct {
 	running             bool               // a goroutine carries out actions
 	acts                []linkgroup.Action // the executor's, reused
 	later               []func()           // releases, carried out after the actions queued before them
+	loop                *engine.Loop       // that serves its queue pairs and connections, or nil
+	shard               int                // the number of loop
 	late                *engine.Task       // carries out actions at the end of the loop's round
 	timer               *time.Timer
 	armed               time.Time // when timer fires; zero if it is stopped
@@ -78,6 +80,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 		regions:  map[*region]struct{}{},
 		peers:    map[netip.Addr]struct{}{},
 	}
+	g.place()
 	id := s.nextGroupID()
 	g.log = s.log.With("lgr", fmt.Sprintf("%x", id), "role", role.String())
 	timers := linkgroup.DefaultTimers(role)
@@ -117,6 +120,16 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 	g.timer.Stop()
 	g.core = linkgroup.New(cfg, (*groupEnv)(g), time.Now())
 	return g
+}
+
+// place gives the group to one of the engines, in turns.
+func (g *group) place() {
+	loops := g.s.cfg.Engines
+	if len(loops) == 0 {
+		return
+	}
+	g.shard = int(g.s.groupsPlaced.Add(1)-1) % len(loops)
+	g.loop = loops[g.shard]
 }
 
 // do hands one event to the core and carries out what follows from it.

@@ -71,9 +71,16 @@ func (e *groupEnv) pd(dev *device) (rdmaverbs.PD, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p, ok := pd.(sharded); ok {
+		p.SetShard(e.shard)
+	}
 	e.pds[dev.id] = pd
 	return pd, nil
 }
+
+// sharded is a protection domain of a device that several engines serve: they
+// are counted in the order of Config.Engines, modulo their number.
+type sharded interface{ SetShard(n int) }
 
 // NewQP implements linkgroup.Env.
 func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endpoint, error) {

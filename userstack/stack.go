@@ -51,24 +51,25 @@ type Stack struct {
 	devClosed bool
 	leaving   sync.WaitGroup // devices that were removed, while they are closed
 
-	mu        sync.Mutex
-	closed    bool
-	groups    map[*group]struct{}
-	ending    map[*group]struct{} // dead, with something left to give back
-	lastLGR   atomic.Uint32
-	first     map[peerKey]chan struct{} // servers' first contacts under way
-	conns     map[*Conn]struct{}
-	listeners map[*listener]struct{}
-	ctx       context.Context // ends with the stack: bounds handshakes
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup
-	loop      *engine.Loop // nil without an engine
-	ownNet    *hostNetwork
-	ownNS     *netNS
-	ownOpt    bool
-	limitHS   atomic.Bool
-	serving   atomic.Int32 // server-side rendezvous under way
-	lastSock  atomic.Uint64
+	mu           sync.Mutex
+	closed       bool
+	groups       map[*group]struct{}
+	ending       map[*group]struct{} // dead, with something left to give back
+	lastLGR      atomic.Uint32
+	groupsPlaced atomic.Uint32             // see group.place
+	first        map[peerKey]chan struct{} // servers' first contacts under way
+	conns        map[*Conn]struct{}
+	listeners    map[*listener]struct{}
+	ctx          context.Context // ends with the stack: bounds handshakes
+	cancel       context.CancelFunc
+	wg           sync.WaitGroup
+	loop         *engine.Loop // nil without an engine
+	ownNet       *hostNetwork
+	ownNS        *netNS
+	ownOpt       bool
+	limitHS      atomic.Bool
+	serving      atomic.Int32 // server-side rendezvous under way
+	lastSock     atomic.Uint64
 }
 
 // New starts a stack in the network namespace of the calling thread. It opens no

@@ -34,7 +34,7 @@ func (c *Conn) watch() {
 
 // watchByEngine reports false if a goroutine has to watch.
 func (c *Conn) watchByEngine() bool {
-	loop := c.s.cfg.Engine
+	loop := c.g.loop
 	sc, ok := c.tcp.(syscall.Conn)
 	if loop == nil || !ok {
 		return false

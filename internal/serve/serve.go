@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -44,7 +45,9 @@ type Options struct {
 	// NoEngine leaves the sockets to goroutines, and Spin is how long the
 	// engine looks for more to do before it sleeps.
 	NoEngine bool
-	Spin     time.Duration
+	// Threads is how many event loops there are; 0 is one for each two processors.
+	Threads int
+	Spin    time.Duration
 	// UserFDs and UserSessions are those of service.Config.
 	UserFDs, UserSessions int
 	LogLevel              slog.Level
@@ -85,8 +88,8 @@ func run(ctx context.Context, o *Options) error {
 	}
 	s, err := service.New(cfg)
 	if err != nil {
-		if cfg.Engine != nil {
-			err = errors.Join(err, cfg.Engine.Close())
+		for _, l := range cfg.Engines {
+			err = errors.Join(err, l.Close())
 		}
 		return err
 	}
@@ -138,16 +141,19 @@ func (o *Options) config() (service.Config, error) {
 	default:
 		return service.Config{}, fmt.Errorf("invalid RoCE version %q: must be v1, v2 or both: %w", o.RoCE, os.ErrInvalid)
 	}
-	var loop *engine.Loop
-	if !o.NoEngine {
-		var err error
-		if loop, err = engine.New(o.Spin); err != nil {
-			return service.Config{}, err
+	loops, err := o.engines()
+	if err != nil {
+		return service.Config{}, err
+	}
+	if len(loops) > 0 {
+		pollers := make([]softroce.Poller, len(loops))
+		for i, l := range loops {
+			pollers[i] = l
 		}
-		opts = append(opts, softroce.WithPoller(loop), softroce.WithWriteOnly())
+		opts = append(opts, softroce.WithPoller(pollers...), softroce.WithWriteOnly())
 	}
 	return service.Config{
-		Log: log, Engine: loop, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
+		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
 		Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
@@ -157,6 +163,34 @@ func (o *Options) config() (service.Config, error) {
 			NoVersion2: o.RoCE == "v1",
 		},
 	}, nil
+}
+
+// maxThreads bounds Threads.
+const maxThreads = 64
+
+// engines starts the event loops: as many as Threads says, or one for each two
+// processors, as the programs need some too, and 8 at most.
+func (o *Options) engines() (loops []*engine.Loop, err error) {
+	n := o.Threads
+	switch {
+	case o.NoEngine:
+		return nil, nil
+	case n < 0 || n > maxThreads:
+		return nil, fmt.Errorf("invalid number of threads %d: must be 1 to %d, or 0 to choose by the processors: %w", n, maxThreads, os.ErrInvalid)
+	case n == 0:
+		n = min(max(1, runtime.GOMAXPROCS(0)/2), 8)
+	}
+	for range n {
+		l, err := engine.New(o.Spin)
+		if err != nil {
+			for _, l := range loops {
+				err = errors.Join(err, l.Close())
+			}
+			return nil, err
+		}
+		loops = append(loops, l)
+	}
+	return loops, nil
 }
 
 // raiseOpenFiles raises the soft limit of open files to the hard one, by which the

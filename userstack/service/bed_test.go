@@ -91,7 +91,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		if loop, err = engine.New(engine.DefaultSpin); err != nil {
 			t.Fatal(err)
 		}
-		cfg.Engine = loop
+		cfg.Engines = []*engine.Loop{loop}
 	}
 	machine := inside.Host{Network: loopback{h}}
 	if !cfg.NoOption {
@@ -106,7 +106,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	if b.s.netns, err = ownNetns(); err != nil {
 		t.Fatal(err)
 	}
-	b.s.cfg.Engine = loop
+	b.s.cfg.Engines = cfg.Engines
 	b.s.ending, b.s.end = context.WithCancel(context.Background())
 	b.srv = &broker.Server{Handler: b.s}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -121,7 +121,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		if err := stack.Close(); err != nil && !errors.Is(err, userstack.ErrStackClosed) {
 			t.Error(err)
 		}
-		if l := b.s.cfg.Engine; l != nil {
+		for _, l := range b.s.cfg.Engines {
 			if err := l.Close(); err != nil {
 				t.Error(err)
 			}

@@ -39,7 +39,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		}
 	}()
 	h := hold(c, sock)
-	app, err := s.takeEnd(end)
+	app, err := s.takeEnd(end, n)
 	if err != nil {
 		s.log.Error("cannot take over the program's connection", "err", err)
 		_ = n.Abort()
@@ -132,9 +132,18 @@ func (r *relay) ride(conn *userstack.Conn, ending, left context.Context, over fu
 	}
 }
 
-// takeEnd takes over a program's end, into the engine if there is one.
-func (s *Service) takeEnd(end *broker.Descriptor) (programEnd, error) {
-	loop := s.cfg.Engine
+// takeEnd takes over a program's end, into the engine that serves n if there is
+// one.
+func (s *Service) takeEnd(end *broker.Descriptor, n stream) (programEnd, error) {
+	c, _ := n.(*userstack.Conn)
+	var loop *engine.Loop
+	switch {
+	case len(s.cfg.Engines) == 0:
+	case c != nil:
+		loop = c.Loop()
+	default:
+		loop = s.cfg.Engines[0]
+	}
 	if loop == nil {
 		return takeUnix(end)
 	}

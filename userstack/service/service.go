@@ -30,9 +30,10 @@ var ErrRunning = errors.New("a stack is already running in this network namespac
 // Config configures a Service.
 type Config struct {
 	Stack userstack.Config
-	// Engine carries the programs' bytes, if it is not nil, and is that of Stack
-	// too. The devices of Stack should have it as their poller. Run closes it at its end.
-	Engine *engine.Loop
+	// Engines carry the programs' bytes, and are those of Stack too. The devices of
+	// Stack should have them as their pollers. Run closes them at its end. Without
+	// any, goroutines do.
+	Engines []*engine.Loop
 	// IdleTimeout ends Run after this long without launcher and connection.
 	// Zero means never.
 	IdleTimeout time.Duration
@@ -79,7 +80,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if cfg.Stack.Log == nil {
 		cfg.Stack.Log = cfg.Log
 	}
-	cfg.Stack.Engine = cfg.Engine
+	cfg.Stack.Engines = cfg.Engines
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	defer func() {
@@ -215,8 +216,8 @@ loop:
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
 	err = errors.Join(err, s.stack.Close())
-	if s.cfg.Engine != nil {
-		err = errors.Join(err, s.cfg.Engine.Close())
+	for _, l := range s.cfg.Engines {
+		err = errors.Join(err, l.Close())
 	}
 	return err
 }
