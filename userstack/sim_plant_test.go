@@ -62,7 +62,7 @@ var plantedBugs = []plantedBug{
 	{name: "a reset is not answered", file: "linkgroup/conn_close.go", old: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))\n	c.transmit()\n", new: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.aborting = false\n"},
 	{name: "a connection is counted on its old link", file: "linkgroup/conn_tx.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
 	// The engine, and what it carries.
-	{name: "a task that is scheduled between a round and the sleep is lost", file: "engine/loop.go", old: "if l.closed || l.away || l.pending() || len(l.idle.in) > 0 {", new: "if l.closed {"},
+	{name: "a task that is scheduled between a round and the sleep is lost", file: "engine/loop.go", old: "if l.closed || l.away || l.pending() {", new: "if l.closed {"},
 	{name: "an edge that a goroutine waits for is lost for the engine", file: "engine/socket.go", old: "		s.changed.Broadcast()\n	}\n	s.mu.Unlock()\n	if hook", new: "		s.changed.Broadcast()\n		hook = nil\n	}\n	s.mu.Unlock()\n	if hook"},
 	{name: "a partial write counts as a whole one", file: "carrier.go", old: "c.core.Consumed(time.Now(), n)", new: "c.core.Consumed(time.Now(), len(a)+len(b))"},
 	{name: "more is sent than was read", file: "carrier.go", old: "			total += n\n", new: "			total += len(a)\n			n = len(a)\n"},

@@ -17,8 +17,8 @@ type Poller interface {
 	// AtEnd returns a function that has send called once, at the end of the
 	// present round or the next. Any goroutine may call it.
 	AtEnd(send func()) (schedule func())
-	// WhenIdle returns a function that has f called once when the poller has
-	// nothing else to do, within 100 µs or so.
+	// WhenIdle returns a function that has f called once, at the latest some
+	// 100 µs later.
 	WhenIdle(f func()) (schedule func())
 }
 

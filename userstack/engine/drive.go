@@ -5,7 +5,6 @@ package engine
 import (
 	"runtime"
 	"sync"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -61,7 +60,7 @@ type drivers struct {
 	switched time.Time // when it began to be this one
 	driver   *Waiter   // who drives, or drove last
 
-	crowded time.Time // until then drivers sleep and do not yield
+	crowded time.Time // until then who looks for events sleeps, and does not yield
 
 	found [driveEvents]unix.EpollEvent // used by the driver
 }
@@ -282,16 +281,14 @@ func (w *Waiter) Drive(ready func() bool) bool {
 			l.mu.Unlock()
 			return got
 		case now.Sub(busy) >= l.spin || now.Before(l.crowded):
-			if l.inEpoll { // two threads there would wake for each packet
-				w.park(false)
-				l.mu.Unlock()
-				return false
+			if l.inEpoll {
+				l.wake() // two threads there would wake for each packet
 			}
 			l.mu.Unlock()
 			n = l.doze(ready, now.Sub(busy))
 			continue
 		}
-		idle := len(l.idle.in) > 0 && now.Sub(l.idleAt) > l.idleMost
+		idle := len(l.idle.in) > 0 && now.Sub(l.idleAt) >= l.idleMost
 		l.mu.Unlock()
 		if idle {
 			l.runTasks(&l.idle)
@@ -319,7 +316,7 @@ func (l *Loop) shared(w *Waiter, now time.Time) bool {
 // yields it waits until all others have had their turn.
 func (l *Loop) yield() {
 	start := time.Now()
-	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	l.src.Yield()
 	if end := time.Now(); end.Sub(start) > crowdedYield {
 		l.mu.Lock()
 		l.crowded = end.Add(crowdedFor)
@@ -360,7 +357,7 @@ func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	tid := l.ep.tid.Swap(0)
 	l.turn.Unlock()
 	if !ready() { // else nobody may have woken this thread for it
-		n = l.sleep(most, hold)
+		n = l.ep.sleep(l.found[:], most, hold)
 	}
 	l.turn.Lock()
 	l.ep.tid.Store(tid)
@@ -371,27 +368,6 @@ func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 		return 0
 	}
 	return n
-}
-
-// sleep waits for events for the time d at most. With hold it keeps the P.
-func (l *Loop) sleep(d time.Duration, hold bool) (n int) {
-	ts := unix.NsecToTimespec(int64(d))
-	var r uintptr
-	var errno syscall.Errno
-	if hold {
-		r, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
-			uintptr(unsafe.Pointer(&ts)), 0, 0)
-	} else {
-		r, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents,
-			uintptr(unsafe.Pointer(&ts)), 0, 0)
-	}
-	if errno == unix.ENOSYS || errno == unix.EPERM { // a sandbox that does not know it
-		r, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep.fd), uintptr(unsafe.Pointer(&l.found[0])), driveEvents, 1, 0, 0)
-	}
-	if errno != 0 {
-		return 0
-	}
-	return int(r)
 }
 
 // Poke ends the sleep of a goroutine in Drive, which then asks ready again.

@@ -68,10 +68,15 @@ func TestDrive(t *testing.T) {
 	w := l.NewWaiter()
 	m.send(t)
 	m.wait(t, w)
-	time.Sleep(2 * alone)
-	m.send(t)
-	if !m.wait(t, w) { // it is there already, or comes at once
-		t.Error("a goroutine that is alone left the loop to the thread")
+	// Where others need the core, the thread may be in epoll, and keeps the loop.
+	drove := false
+	for try := 0; try < 1000 && !drove; try++ {
+		time.Sleep(2 * alone)
+		m.send(t)
+		drove = m.wait(t, w)
+	}
+	if !drove {
+		t.Error("a goroutine that is alone never had the loop")
 	}
 	// Nobody drives: the thread is back soon.
 	for range 5 {

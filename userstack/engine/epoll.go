@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -87,9 +89,33 @@ func (p *epoll) poll(events []unix.EpollEvent) int {
 }
 
 // Sleep implements rounds.Source.
-func (p *epoll) Sleep() int {
-	n, _ := unix.EpollWait(p.fd, p.events[:], -1)
-	return max(n, 0)
+func (p *epoll) Sleep(most time.Duration) int {
+	if most <= 0 {
+		n, _ := unix.EpollWait(p.fd, p.events[:], -1)
+		return max(n, 0)
+	}
+	return p.sleep(p.events[:], most, false)
+}
+
+// sleep waits for events for at most the time given. With hold it keeps the P.
+func (p *epoll) sleep(events []unix.EpollEvent, most time.Duration, hold bool) int {
+	ts := unix.NsecToTimespec(int64(most))
+	var n uintptr
+	var errno syscall.Errno
+	if hold {
+		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+			uintptr(unsafe.Pointer(&ts)), 0, 0)
+	} else {
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+			uintptr(unsafe.Pointer(&ts)), 0, 0)
+	}
+	if errno == unix.ENOSYS || errno == unix.EPERM { // a sandbox that does not know it
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 1, 0, 0)
+	}
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
 }
 
 // Yield implements rounds.Source.

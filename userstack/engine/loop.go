@@ -15,7 +15,7 @@ import (
 var ErrClosed = errors.New("engine: the loop is closed")
 
 const (
-	// idleMost is how long tasks for idle times wait while there are none.
+	// idleMost is how long tasks for idle times wait.
 	idleMost = 100 * time.Microsecond
 
 	// DefaultSpin is how long after activity the loop looks for more before it
@@ -99,8 +99,7 @@ func (l *Loop) Close() error {
 // Task makes a task of f for the second part of a round.
 func (l *Loop) Task(f func()) *Task { return &Task{l: l, q: &l.tasks, f: f} }
 
-// IdleTask makes a task of f for when the loop has nothing else to do and is
-// about to sleep, or has been busy for idleMost since Schedule.
+// IdleTask makes a task of f for when idleMost has passed since Schedule.
 func (l *Loop) IdleTask(f func()) *Task { return &Task{l: l, q: &l.idle, f: f} }
 
 // LateTask makes a task of f for the third part of a round.
@@ -209,7 +208,7 @@ func (l *Loop) runIdle() {
 func (l *Loop) idleDue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.idle.in) > 0 && time.Since(l.idleAt) > l.idleMost
+	return len(l.idle.in) > 0 && time.Since(l.idleAt) >= l.idleMost
 }
 
 // end frees the source.
@@ -228,7 +227,7 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 	for {
 		l.mu.Lock()
 		waiting := l.pending()
-		closed, away := l.closed, l.away
+		closed, away, crowded := l.closed, l.away, l.crowded
 		l.mu.Unlock()
 		if closed {
 			return 0, false
@@ -244,29 +243,42 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 			return n, true
 		}
 		if l.spin > 0 {
+			now := time.Now()
 			if busy.IsZero() {
-				*busy = time.Now()
+				*busy = now
 			}
-			if time.Since(*busy) < l.spin {
+			if now.Sub(*busy) < l.spin && now.After(crowded) {
 				if l.idleDue() {
 					l.runIdle()
 				}
-				l.src.Yield()
+				l.yield()
 				continue
 			}
 		}
-		l.runIdle()
 		l.mu.Lock()
-		if l.closed || l.away || l.pending() || len(l.idle.in) > 0 {
+		if l.closed || l.away || l.pending() {
 			l.mu.Unlock()
 			continue
 		}
+		// Idle tasks have their time also while the loop sleeps: what comes until
+		// then often makes them superfluous.
+		var most time.Duration
+		if len(l.idle.in) > 0 {
+			if most = l.idleMost - time.Since(l.idleAt); most <= 0 {
+				l.mu.Unlock()
+				l.runIdle()
+				continue
+			}
+		}
 		l.sleeping, l.inEpoll = true, true
 		l.mu.Unlock()
-		n = l.src.Sleep()
+		n = l.src.Sleep(most)
 		l.mu.Lock()
 		l.sleeping, l.inEpoll = false, false
 		l.mu.Unlock()
+		if n == 0 && most > 0 {
+			continue // the time is over, or there is a task
+		}
 		*busy = time.Time{}
 		return n, true
 	}

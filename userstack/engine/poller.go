@@ -27,8 +27,7 @@ func (l *Loop) WatchReadable(fd int, take func()) (stop func(), err error) {
 // round.
 func (l *Loop) AtEnd(send func()) (schedule func()) { return l.LastTask(send).Schedule }
 
-// WhenIdle returns a function that has f called once when the loop has nothing
-// else to do, within idleMost.
+// WhenIdle returns a function that has f called once when idleMost has passed.
 func (l *Loop) WhenIdle(f func()) (schedule func()) { return l.IdleTask(f).Schedule }
 
 // Sync waits until the round under way is over. Called by the loop itself it

@@ -132,10 +132,23 @@ func (s *source) take() int {
 }
 
 // Sleep implements rounds.Source.
-func (s *source) Sleep() int {
+func (s *source) Sleep(most time.Duration) int {
 	s.stall()
+	over := false // guarded by w.mu
+	if most > 0 {
+		s.w.mu.Lock()
+		s.w.at(time.Now().Add(most), func(time.Time) {
+			over = true
+			kick(s.wake)
+		})
+		s.w.mu.Unlock()
+	}
 	for {
-		if n := s.take(); s.woken.Swap(false) || n > 0 {
+		n := s.take()
+		s.w.mu.Lock()
+		late := over
+		s.w.mu.Unlock()
+		if s.woken.Swap(false) || n > 0 || late {
 			return n
 		}
 		<-s.wake

@@ -2,7 +2,10 @@
 
 package rounds
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 // A Source tells a loop what has happened. Events are numbered from 0 on, until
 // the next Poll or Sleep.
@@ -13,8 +16,9 @@ type Source interface {
 	// Poll returns how many events there are now.
 	Poll() int
 	// Sleep waits until there is an event, or Wake is called or was called
-	// since the last Sleep returned. It may return without a reason.
-	Sleep() int
+	// since the last Sleep returned, and for most at most if that is positive. It
+	// may return without a reason.
+	Sleep(most time.Duration) int
 	// Yield lets others run for a moment. The loop polls afterwards.
 	Yield()
 	// Handle deals with event i.
