@@ -20,6 +20,13 @@ var (
 	simLines = flag.Int("sim.lines", 300, "lines of the trace of a failing seed")
 )
 
+// raceDetector reports whether the test runs with the race detector, which
+// shuffles goroutines and has sync.Pool drop things.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
 // TestSimulation lets whole stacks talk over a simulated fabric, each seed
 // another story: see newSimulation for the hosts, plan for what happens,
 // check for what must hold after each step, and plantedBugs for faults that
@@ -43,7 +50,7 @@ func TestSimulation(t *testing.T) {
 
 // TestSimulationRepeats checks that a seed tells one story only.
 func TestSimulationRepeats(t *testing.T) {
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if raceDetector() {
 		t.Skip("the race detector shuffles goroutines: go test -run TestSimulationRepeats ./userstack")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
