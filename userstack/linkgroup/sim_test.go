@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"bytes"
 	"container/heap"
 	"errors"
 	"fmt"
@@ -295,9 +296,12 @@ func (h *host) TrimSendBuf(c *Conn) {
 	spoil(c.SendHandle().(*region).mem)
 }
 
+// spoiled is what replaces memory that nobody needs.
+var spoiled = bytes.Repeat([]byte{0xdb}, 64<<10)
+
 func spoil(b []byte) {
-	for i := range b {
-		b[i] = 0xdb
+	for len(b) > 0 {
+		b = b[copy(b, spoiled):]
 	}
 }
 
