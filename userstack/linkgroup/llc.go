@@ -25,7 +25,8 @@ import (
 //	                          | fails the link now | fails the link now | fails the link now
 //	DELETE LINK from server   | processed          | -                  | processed
 //	DELETE LINK all           | end of group       | end of group       | end of group
-//	CONFIRM RKEY              | negative, retry    | negative, retry    | processed
+//	CONFIRM RKEY              | negative, retry;   | negative, retry    | processed
+//	                          | see unheard        |                    |
 //	DELETE RKEY               | processed          | processed          | processed
 //	reply to nothing          | ignored            | ignored            | ignored
 

@@ -26,7 +26,7 @@ import (
 //
 //	Peer's message             | When                 | Actions                                   | RFC section
 //	---------------------------+----------------------+-------------------------------------------+------------
-//	CONFIRM RKEY, CONTINUATION | during link exchange | negative reply, retry                     | 3.5.5.3.1-2
+//	CONFIRM RKEY, CONTINUATION | during link exchange | negative reply, retry; see unheard        | 3.5.5.3.1-2
 //	CONFIRM RKEY, CONTINUATION | links left to tell   | reply                                     | A.3.6
 //	CONFIRM RKEY, CONTINUATION | all links told       | reply, RMB is known                       | 3.5.5.2.1
 //	CONFIRM RKEY, CONTINUATION | active link not told | reply, that link fails                    | C.7.1
@@ -191,10 +191,18 @@ func (g *Group) endRKey() {
 	g.clear(timerRKey)
 }
 
+// unheard says that the peer has not dealt with our ADD LINK when it sends what
+// arrives on l, and will tell all its RMBs in the answer. A Linux client whose
+// CONFIRM RKEY is refused leaves the connection to TCP, and answers ADD LINK only
+// after CONFIRM RKEY is answered.
+func (g *Group) unheard(l *Link) bool {
+	return g.cfg.PeerOS == wire.OSLinux && g.ex.kind == exAdd && g.ex.step == waitAddReply && g.ex.via == l
+}
+
 // recvConfirmRKey learns an RMB of the peer.
 func (g *Group) recvConfirmRKey(l *Link, m wire.ConfirmRKey) {
 	m.Reply = true
-	busy := g.ex.kind != exNone || g.phase != phaseOpen
+	busy := g.ex.kind != exNone && !g.unheard(l) || g.phase != phaseOpen
 	var t *rtoken
 	if !busy {
 		t = g.addRToken(l, m.This, false)

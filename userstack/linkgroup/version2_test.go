@@ -195,6 +195,38 @@ func TestRequestAddLink(t *testing.T) {
 	s.expect("re:request-add-link")
 }
 
+// TestConfirmRKeyMeetsAddLink: a CONFIRM RKEY that a client sent before it heard of
+// our ADD LINK is refused, as RFC 7609, section 3.5.5.3.1, has it; but not that of
+// a Linux client, which would take the connection to TCP. Its answer to ADD LINK
+// tells the RMB too.
+func TestConfirmRKeyMeetsAddLink(t *testing.T) {
+	for _, os := range []uint8{wire.OSLinux, wire.OSZOS} {
+		s := newRig(t, Server, func(c *Config) { c.Version, c.PeerOS = wire.Version2, os })
+		s.openV2()
+		s.recv(s.link, v2(wire.ReqAddLink{GIDs: []wire.GID{{1}}}))
+		s.expect("add-link")
+		s.recv(s.link, v2(wire.ConfirmRKey{This: wire.RToken{RKey: 0xBBBB, Addr: 0x1000}}))
+		s.take()
+		m, err := wire.ParseConfirmRKey(s.last)
+		if linux := os == wire.OSLinux; err != nil || !m.Reply || m.Negative == linux || m.Retry == linux {
+			t.Errorf("system %d: %+v, %v", os, m, err)
+		}
+		if os != wire.OSLinux {
+			continue
+		}
+		s.recv(s.link, v2(wire.AddLink{
+			Reply: true, LinkNum: s.g.ex.link.id, MAC: peerEnd.MAC, GID: wire.GID{1}, QPN: 0x902, PSN: 1, MTU: 3,
+			Ext: &wire.AddLinkExt{Pairs: []wire.RKeyPair{
+				{RefRKey: peerRMB.RKey, New: wire.RToken{RKey: 3, Addr: 4}},
+				{RefRKey: 0xBBBB, New: wire.RToken{RKey: 5, Addr: 6}},
+			}},
+		}))
+		if got := s.sent(); !strings.HasSuffix(got, " confirm-link") {
+			t.Errorf("sent %q", got)
+		}
+	}
+}
+
 // TestAddLinkV2 joins two groups with two devices each and many RMBs, so that
 // ADD LINK is longer than other messages.
 func TestAddLinkV2(t *testing.T) {
