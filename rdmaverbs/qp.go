@@ -42,6 +42,14 @@ type PD interface {
 	CreateQP(init QPInit) (QP, error)
 }
 
+// Sharded is implemented by the protection domains of devices that several threads
+// serve.
+type Sharded interface {
+	// SetShard chooses the thread for the queue pairs that are made from now on:
+	// n modulo the number of threads.
+	SetShard(n int)
+}
+
 // An MR is a registered memory region.
 type MR interface {
 	io.Closer

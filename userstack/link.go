@@ -71,16 +71,12 @@ func (e *groupEnv) pd(dev *device) (rdmaverbs.PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := pd.(sharded); ok {
+	if p, ok := pd.(rdmaverbs.Sharded); ok {
 		p.SetShard(e.shard)
 	}
 	e.pds[dev.id] = pd
 	return pd, nil
 }
-
-// sharded is a protection domain of a device that several engines serve: they
-// are counted in the order of Config.Engines, modulo their number.
-type sharded interface{ SetShard(n int) }
 
 // NewQP implements linkgroup.Env.
 func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endpoint, error) {

@@ -5,7 +5,11 @@ package softroce
 import (
 	"slices"
 	"sync"
+
+	"smcr/rdmaverbs"
 )
+
+var _ rdmaverbs.Sharded = (*pd)(nil)
 
 // A Poller runs the packet I/O of devices on one thread, in rounds: it reads
 // what has arrived, has others act on it, and then has the devices send. Its
@@ -27,21 +31,14 @@ type Poller interface {
 // system calls as possible at its end. p must outlive the devices.
 //
 // With several, each device gives the queue pairs of a protection domain to one
-// of them: the next one, or that of [Sharded]. What arrives over UDP for these
+// of them: the next one, or that of [rdmaverbs.Sharded]. What arrives over UDP for these
 // is read by this one; RoCE version 1, and what a device sends to itself, is read
 // by the first.
 func WithPoller(p ...Poller) Option {
 	return func(c *config) { c.pollers = slices.Clone(p) }
 }
 
-// Sharded is implemented by the protection domains of this package.
-type Sharded interface {
-	// SetShard chooses the Poller of the queue pairs that are made from now
-	// on: n modulo the number of them.
-	SetShard(n int)
-}
-
-// SetShard implements Sharded.
+// SetShard implements rdmaverbs.Sharded.
 func (p *pd) SetShard(n int) { p.shard.Store(uint32(n)) }
 
 // shard is what one thread serves of a device. Without Pollers, or with one,

@@ -113,6 +113,20 @@ func passAccepted(t testing.TB, cl *broker.Client, conn *net.TCPConn) *broker.Cl
 	return c
 }
 
+// launcherLeaves ends the session of the client's launcher and wants the server's
+// program to see a reset.
+func (c *carried) launcherLeaves(t testing.TB) {
+	t.Helper()
+	if err := c.cl.Close(); err != nil {
+		t.Fatal(err)
+	}
+	brokenBy(t, c.sc, c.sprog)
+	c.sprog.wantEnd(unix.ECONNRESET)
+	if ev := next(t, c.sc, broker.EventClosed); ev.Text == "" {
+		t.Error("no reset")
+	}
+}
+
 // over wants both connections to end, as resets or not.
 func (c *carried) over(t testing.TB, reset bool) {
 	t.Helper()
@@ -213,15 +227,7 @@ func TestCarryReset(t *testing.T) {
 		c.over(t, false)
 	})
 	t.Run("launcher gone", func(t *testing.T) {
-		c := newCarried(t, os.Geteuid())
-		if err := c.cl.Close(); err != nil {
-			t.Fatal(err)
-		}
-		brokenBy(t, c.sc, c.sprog)
-		c.sprog.wantEnd(unix.ECONNRESET)
-		if ev := next(t, c.sc, broker.EventClosed); ev.Text == "" {
-			t.Error("no reset")
-		}
+		newCarried(t, os.Geteuid()).launcherLeaves(t)
 	})
 	t.Run("session lost", func(t *testing.T) {
 		keeper := -1

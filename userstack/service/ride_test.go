@@ -154,15 +154,7 @@ func TestRide(t *testing.T) {
 		c.sprog.close()
 	})
 	t.Run("launcher leaves", func(t *testing.T) {
-		c := ride(t)
-		if err := c.cl.Close(); err != nil {
-			t.Fatal(err)
-		}
-		brokenBy(t, c.sc, c.sprog)
-		c.sprog.wantEnd(unix.ECONNRESET)
-		if ev := next(t, c.sc, broker.EventClosed); ev.Text == "" {
-			t.Error("no reset")
-		}
+		ride(t).launcherLeaves(t)
 	})
 	t.Run("launcher leaves with its program", func(t *testing.T) {
 		c := ride(t)

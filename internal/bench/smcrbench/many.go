@@ -139,6 +139,18 @@ func (r *runner) newCrowdBed(ctx context.Context, smc bool) (*bed, error) {
 	return r.newBed(ctx, spec)
 }
 
+// newCrowd starts a crowd on a bed of its own; done ends both.
+func (r *runner) newCrowd(ctx context.Context, smc bool) (c *crowd, done func() error, err error) {
+	b, err := r.newCrowdBed(ctx, smc)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c, err = b.crowd(ctx, smc); err != nil {
+		return nil, nil, errors.Join(err, b.Close())
+	}
+	return c, func() error { c.close(); return b.Close() }, nil
+}
+
 // The memory of a connection is the slope between these numbers of connections:
 // what a program, a stack and a link group need once is not in it.
 const (
@@ -149,16 +161,11 @@ const (
 // memory returns what one more connection needs, in KiB, in all processes of
 // both hosts. The stacks are new: what they keep for reuse would serve it.
 func memory(ctx context.Context, r *runner, _ *bed, smc bool) (values []float64, err error) {
-	b, err := r.newCrowdBed(ctx, smc)
+	c, done, err := r.newCrowd(ctx, smc)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	c, err := b.crowd(ctx, smc)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
+	defer func() { err = errors.Join(err, done()) }()
 	var size [2]int64
 	for i, n := range []int{fewConns, manyConns} {
 		if err := c.open(n); err != nil {

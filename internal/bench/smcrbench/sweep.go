@@ -116,16 +116,11 @@ func (r *runner) connections(ctx context.Context, result *bench.Result) error {
 // crowdSweep returns two values for each number of connections: requests per
 // second and MiB.
 func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Population) (values []float64, err error) {
-	b, err := r.newCrowdBed(ctx, smc)
+	c, done, err := r.newCrowd(ctx, smc)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	c, err := b.crowd(ctx, smc)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
+	defer func() { err = errors.Join(err, done()) }()
 	if err := c.open(0); err != nil {
 		return nil, err
 	}
