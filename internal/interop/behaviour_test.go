@@ -208,8 +208,8 @@ var behaviours = []behaviour{
 		limit:  urgentLimit,
 	}, {
 		name:    "urgent-twice",
-		client:  "wait=ready oob=1 touch=oob oob=2 send=5 shut=w drain close",
-		server:  "touch=ready wait=oob pri recvoob pri recvoob recv=5 drain close",
+		client:  "wait=ready oob=1 touch=oob wait=took oob=2 send=5 shut=w drain close",
+		server:  "touch=ready wait=oob pri recvoob touch=took pri recvoob recv=5 drain close",
 		limit:   urgentLimit,
 		because: becauseUrgent,
 	}, {

@@ -78,9 +78,11 @@ type source struct {
 
 // watch is something that a loop is told of, once for any number of events.
 type watch struct {
-	src    *source
-	f      func()
-	queued bool // guarded by World.mu
+	src *source
+
+	// Guarded by World.mu.
+	f      func() // called without it
+	queued bool
 }
 
 // raise makes w an event. World.mu is held.
@@ -180,7 +182,10 @@ func (s *source) Yield() {
 
 // Handle implements rounds.Source.
 func (s *source) Handle(i int) {
-	s.now[i].f()
+	s.w.mu.Lock()
+	f := s.now[i].f
+	s.w.mu.Unlock()
+	f()
 	s.now[i] = nil
 }
 
