@@ -55,8 +55,8 @@ type Config struct {
 	MaxLinks, MaxConns int
 	// RecvBuf is the size of an RMB element in bytes, rounded up to 16 KiB
 	// times a power of two, at most 512 KiB; SendBuf that of the send buffer, 4
-	// KiB to 64 MiB. Zero means DefaultBuf. A TCP socket whose SO_RCVBUF was set to more than
-	// RecvBuf gets a larger element (RFC 7609, section 4.1).
+	// KiB to 64 MiB. Zero means DefaultBuf. A TCP socket whose SO_RCVBUF was set to
+	// more than RecvBuf gets a larger element (RFC 7609, section 4.1).
 	RecvBuf, SendBuf int
 	// EyeCatcher makes RMB elements begin with the 4 bytes of RFC 7609,
 	// section 4.2, which Linux peers refuse. Without it they begin with data,

@@ -60,9 +60,9 @@ type drivers struct {
 	switched time.Time // when it began to be this one
 	driver   *Waiter   // who drives, or drove last
 
-	crowded time.Time // until then who looks for events sleeps, and does not yield
-
-	found [driveEvents]unix.EpollEvent // used by the driver
+	// Used by the driver, who holds turn.
+	found [driveEvents]unix.EpollEvent
+	crowd crowd
 }
 
 const (
@@ -74,11 +74,6 @@ const (
 
 	// holdMost is for how long after activity a driver that sleeps keeps its P.
 	holdMost = 200 * time.Microsecond
-
-	// A yield that takes longer than crowdedYield tells that others need the
-	// core, which is taken to be so for crowdedFor.
-	crowdedYield = 5 * time.Microsecond
-	crowdedFor   = 20 * time.Millisecond
 
 	// lookAgain is how long the thread stays away at a time. Nobody looks at the
 	// network for at most twice as long.
@@ -280,7 +275,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 			w.park(got)
 			l.mu.Unlock()
 			return got
-		case now.Sub(busy) >= l.spin || now.Before(l.crowded):
+		case now.Sub(busy) >= l.spin || l.crowd.crowded(now):
 			if l.inEpoll {
 				l.wake() // two threads there would wake for each packet
 			}
@@ -311,17 +306,11 @@ func (l *Loop) shared(w *Waiter, now time.Time) bool {
 	return l.served != w && now.Sub(l.switched) < alone
 }
 
-// yield lets others have the core. If that took long there are some who need it,
-// and it is better to sleep: a thread that wakes up gets the core at once, one that
-// yields it waits until all others have had their turn.
+// yield lets others have the core.
 func (l *Loop) yield() {
 	start := time.Now()
 	l.src.Yield()
-	if end := time.Now(); end.Sub(start) > crowdedYield {
-		l.mu.Lock()
-		l.crowded = end.Add(crowdedFor)
-		l.mu.Unlock()
-	}
+	l.crowd.yielded(start, time.Now())
 }
 
 // doze has the driver sleep until there is an event or a task, for sleepMost at

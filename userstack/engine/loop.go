@@ -14,14 +14,8 @@ import (
 // ErrClosed is returned by the methods of a closed Loop.
 var ErrClosed = errors.New("engine: the loop is closed")
 
-const (
-	// idleMost is how long tasks for idle times wait.
-	idleMost = 100 * time.Microsecond
-
-	// DefaultSpin is how long after activity the loop looks for more before it
-	// sleeps.
-	DefaultSpin = 50 * time.Microsecond
-)
+// idleMost is how long tasks for idle times wait.
+const idleMost = 100 * time.Microsecond
 
 // Loop is an event loop on a thread of its own.
 type Loop struct {
@@ -154,9 +148,9 @@ func (l *Loop) run() {
 	defer l.src.Enter()()
 	defer close(l.done)
 	defer l.end()
-	var busy time.Time // of the last activity
+	spin := spinner{most: l.spin}
 	for {
-		n, ok := l.wait(&busy)
+		n, ok := l.wait(&spin)
 		if !ok {
 			return
 		}
@@ -223,37 +217,35 @@ func (l *Loop) end() {
 
 // wait returns the events of the next round. It sleeps if there is neither an
 // event nor a task. ok is false when the loop is closed.
-func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
+func (l *Loop) wait(spin *spinner) (n int, ok bool) {
 	for {
 		l.mu.Lock()
 		waiting := l.pending()
-		closed, away, crowded := l.closed, l.away, l.crowded
+		closed, away := l.closed, l.away
 		l.mu.Unlock()
 		if closed {
 			return 0, false
 		}
 		if away {
 			l.stayAway()
-			*busy = time.Time{}
+			spin.since = time.Time{}
 			continue
 		}
 		n = l.src.Poll()
 		if n > 0 || waiting {
-			*busy = time.Time{}
+			spin.ends(time.Now)
 			return n, true
 		}
-		if l.spin > 0 {
-			now := time.Now()
-			if busy.IsZero() {
-				*busy = now
+		now := time.Now()
+		spin.begins(now)
+		if spin.spins(now) {
+			if l.idleDue() {
+				l.runIdle()
 			}
-			if now.Sub(*busy) < l.spin && now.After(crowded) {
-				if l.idleDue() {
-					l.runIdle()
-				}
-				l.yield()
-				continue
-			}
+			now = time.Now()
+			l.src.Yield()
+			spin.yielded(now, time.Now())
+			continue
 		}
 		l.mu.Lock()
 		if l.closed || l.away || l.pending() {
@@ -279,7 +271,7 @@ func (l *Loop) wait(busy *time.Time) (n int, ok bool) {
 		if n == 0 && most > 0 {
 			continue // the time is over, or there is a task
 		}
-		*busy = time.Time{}
+		spin.ends(time.Now)
 		return n, true
 	}
 }
