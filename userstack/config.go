@@ -89,8 +89,10 @@ type Config struct {
 }
 
 // DefaultBuf is the size in bytes of send buffers and RMB elements unless
-// Config says otherwise.
-const DefaultBuf = 256 << 10
+// Config says otherwise: the largest of RFC 7609. Both programs read and write
+// them without a process between, so nothing else holds data when one of them
+// waits for the other. Memory is what was written to.
+const DefaultBuf = 512 << 10
 
 // clcTimeout bounds the wait for each CLC message.
 const clcTimeout = 6 * time.Second

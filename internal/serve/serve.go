@@ -168,6 +168,10 @@ func (o *Options) config() (service.Config, error) {
 // maxThreads bounds Threads.
 const maxThreads = 64
 
+// defaultBuf is the size in bytes of receive and send buffers: docs/architecture.md
+// tells why.
+const defaultBuf = 256 << 10
+
 // engines starts the event loops: as many as Threads says, or one for each two
 // processors, as the programs need some too, and 8 at most.
 func (o *Options) engines() (loops []*engine.Loop, err error) {

@@ -38,7 +38,16 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	if s.sim != nil {
 		return s.sim.Send(a, b)
 	}
-	return m.call(unix.SYS_SENDMSG, s.fd, a, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	if len(b) > 0 {
+		return m.call(unix.SYS_SENDMSG, s.fd, a, b, flags)
+	}
+	// The same with less for the kernel to copy and check.
+	r, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(len(a)), flags, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), 0
 }
 
 func (m *Message) call(trap uintptr, fd int, a, b []byte, flags uintptr) (n int, errno syscall.Errno) {
