@@ -44,6 +44,7 @@ type config struct {
 	pollers   []Poller // none: goroutines
 	writeOnly bool
 	noGSO     bool
+	noRing    bool // for sending
 
 	siblings *siblings // of the provider
 }
@@ -101,6 +102,10 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 // the kernel or the netdev cuts many packets from one message (UDP_SEGMENT), where
 // they can.
 func WithoutSegmentation() Option { return func(c *config) { c.noGSO = true } }
+
+// WithoutSendRing has the kernel copy each packet of RoCE version 1. Otherwise
+// large batches are written into memory from which it sends (PACKET_TX_RING).
+func WithoutSendRing() Option { return func(c *config) { c.noRing = true } }
 
 // WithWindow bounds what a queue pair keeps outstanding: packets, and bytes of
 // payload. The peer's receive ring must take it, times the queue pairs that

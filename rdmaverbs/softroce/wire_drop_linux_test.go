@@ -295,6 +295,11 @@ func TestWireDown(t *testing.T) {
 // TestWireBusyNetdev fills the queue of a netdev that does not take packets
 // for a while: send must come back soon, and count what is lost.
 func TestWireBusyNetdev(t *testing.T) {
+	t.Run("Ring", func(t *testing.T) { testBusyNetdev(t, true) })
+	t.Run("NoRing", func(t *testing.T) { testBusyNetdev(t, false) })
+}
+
+func testBusyNetdev(t *testing.T, ring bool) {
 	netnstest.Require(t, "tc")
 	pair := netnstest.New(t, netnstest.Options{})
 	a, b := openQuiet(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
@@ -303,9 +308,12 @@ func TestWireBusyNetdev(t *testing.T) {
 	if _, err := pair.A.Output(ctx, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200kbit", "burst", "3000", "limit", "1000000"); err != nil {
 		t.Skipf("needs the tbf qdisc: run `modprobe sch_tbf` (%v)", err)
 	}
-	if err := unix.SetsockoptInt(a.v1.tx, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
-		t.Fatal(err)
+	for _, fd := range []int{a.v1.tx, a.v1.out.fd} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
+			t.Fatal(err)
+		}
 	}
+	a.v1.out.off = !ring
 	pkts := make([]packet, ioBatch)
 	for i := range pkts {
 		pkts[i] = testPacket(header.WriteMiddle, uint32(i), 1024)

@@ -123,7 +123,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 	}
 	w.self.Store(newIdentity(info))
 	if wants(rdmaverbs.RoCEv1) {
-		if w.v1, err = openPacketPort(info); err != nil {
+		if w.v1, err = openPacketPort(info, !c.noRing); err != nil {
 			return nil, nil, nil, fmt.Errorf("%w (netdev %s)", err, netdev)
 		}
 	}

@@ -46,11 +46,11 @@ func openEnd(t testing.TB, host *netnstest.Host, netdev string) *wireEnd {
 }
 
 // openQuiet is openEnd without start.
-func openQuiet(t testing.TB, host *netnstest.Host, netdev string) *wireEnd {
+func openQuiet(t testing.TB, host *netnstest.Host, netdev string, opts ...Option) *wireEnd {
 	t.Helper()
 	e := new(wireEnd)
 	open := func() error {
-		w, info, _, err := openWire(netdev, New().c)
+		w, info, _, err := openWire(netdev, New(opts...).c)
 		if err == nil {
 			e.netWire, e.info = w.(*netWire), info
 		}

@@ -5,6 +5,7 @@ package softroce
 import (
 	"errors"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -110,49 +111,66 @@ func (tx *txBatch) clear(n int) {
 // take are counted and left; the error means that no other packet will pass
 // either.
 func (tx *txBatch) flush(fd, n int, c *wireCounters) error {
+	_, err := tx.push(fd, n, c, func(i int) (int, syscall.Errno) {
+		// It never waits: the scheduler need not know of it.
+		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd),
+			uintptr(unsafe.Pointer(&tx.msgs[i])), uintptr(n-i), unix.MSG_DONTWAIT, 0, 0)
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(sent), 0
+	})
+	return err
+}
+
+// push is flush with another way to send: send takes the messages from i on, as far
+// as it can, and tells how many that were and why they were no more. fd is what
+// to poll for room. It returns n, or how many messages are done when send found its
+// ring full.
+func (tx *txBatch) push(fd, n int, c *wireCounters, send func(i int) (int, syscall.Errno)) (done int, err error) {
 	tx.lost = 0
 	defer func() { c.txLost.Add(tx.lost) }()
 	var deadline time.Time
 	for i := 0; i < n; {
-		// It never waits: the scheduler need not know of it.
-		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd),
-			uintptr(unsafe.Pointer(&tx.msgs[i])), uintptr(n-i), unix.MSG_DONTWAIT, 0, 0)
-		if errno == 0 {
-			c.txPackets.Add(tx.packets(i, i+int(sent)))
-			i += int(sent)
+		sent, errno := send(i)
+		if sent > 0 {
+			c.txPackets.Add(tx.packets(i, i+sent))
+			i += sent
 			continue
 		}
 		switch errno {
 		case unix.EINTR:
-		case unix.EAGAIN:
+		case errRingFull:
+			return i, nil
+		case 0, unix.EAGAIN:
 			now := time.Now()
 			if deadline.IsZero() {
 				deadline = now.Add(sendWait)
 			}
 			if !now.Before(deadline) {
 				tx.lost += tx.packets(i, n)
-				return nil
+				return n, nil
 			}
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 1)
 		case unix.ENXIO, unix.ENODEV:
 			tx.lost += tx.packets(i, n)
-			return errNetdevGone
+			return n, errNetdevGone
 		case unix.ENETDOWN:
 			tx.lost += tx.packets(i, n)
-			return nil
+			return n, nil
 		default:
 			// ENOBUFS: the queue of the netdev dropped this packet.
 			// EMSGSIZE: it exceeds the MTU of now. EPERM, EHOSTUNREACH and
 			// others: firewall or routing. The next one may pass. EIO and
 			// EINVAL: see errNoGSO.
 			if tx.segs[i] > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
-				return errNoGSO
+				return i, errNoGSO
 			}
 			tx.lost += uint64(tx.segs[i])
 			i++
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // packets returns how many packets messages i to end-1 carry.

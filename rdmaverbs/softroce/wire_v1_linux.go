@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"smcr/rdmaverbs"
@@ -47,17 +48,24 @@ type packetPort struct {
 	lo    bool // see loopbackMAC
 	ring  []byte
 	slots int
-	head  int // slot that the kernel fills next, as far as we have seen
+	head  int     // slot that the kernel fills next, as far as we have seen
+	out   *txRing // for large batches, or nil
 }
 
 // openPacketPort opens the port for RoCE version 1 in the calling thread's
 // network namespace.
-func openPacketPort(i *netdevInfo) (_ *packetPort, err error) {
+func openPacketPort(i *netdevInfo, sendRing bool) (_ *packetPort, err error) {
 	p, err := newPacketPort(i)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.listen(); err != nil {
+	if sendRing {
+		p.out, err = newTxRing(i.Index)
+	}
+	if err == nil {
+		err = p.listen()
+	}
+	if err != nil {
 		p.close()
 		p.unmap()
 		return nil, err
@@ -74,13 +82,8 @@ func newPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 			p.close()
 		}
 	}()
-	// Protocol 0 takes nothing until bind names netdev and ethertype.
-	if p.tx, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-		return nil, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
-	}
-	setSendBuffer(p.tx)
-	if err := unix.Bind(p.tx, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
-		return nil, fmt.Errorf("softroce: bind packet socket: %w", err)
+	if p.tx, err = packetSender(i.Index); err != nil {
+		return nil, err
 	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -90,6 +93,20 @@ func newPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// packetSender opens a packet socket that sends on a netdev and receives nothing.
+func packetSender(index int) (fd int, err error) {
+	// Protocol 0 takes nothing until bind names netdev and ethertype.
+	if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
+	}
+	setSendBuffer(fd)
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: index}); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("softroce: bind packet socket: %w", err)
+	}
+	return fd, nil
 }
 
 // listen begins the reception of RoCE version 1 frames, into a ring.
@@ -139,6 +156,9 @@ func (p *packetPort) close() {
 	}
 	if p.tx >= 0 {
 		unix.Close(p.tx)
+	}
+	if p.out != nil {
+		p.out.close()
 	}
 }
 
@@ -275,11 +295,24 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 	header.Ethernet(same[:]).Encode(&eth)
 	header.GRH(same[header.EthernetLen:]).Encode(&grh)
 	tx.pre.UseV1((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid))
-	var bytes int
+	bytes := 0
+	for i := range pkts {
+		bytes += transportLen(&pkts[i])
+		tx.segs[i] = 1
+	}
+	w.stats.txBytes.Add(uint64(bytes))
+	if w.v1.out != nil && worthRing(pkts) {
+		n, err := tx.push(w.v1.out.fd, len(pkts), &w.stats, func(i int) (int, syscall.Errno) {
+			return w.v1.out.send(same[:], &tx.pre, pkts[i:])
+		})
+		if err != nil || n == len(pkts) {
+			return err
+		}
+		pkts = pkts[n:]
+	}
 	for i := range pkts {
 		p := &pkts[i]
 		n := transportLen(p)
-		bytes += n
 		head := append(append(tx.head[i][:0], same[:]...), p.hdr...)
 		header.GRH(head[header.EthernetLen:]).SetPayloadLen(uint16(n + header.ICRCLen))
 		crc := tx.pre.Start(n + header.ICRCLen).AddBTH(p.hdr).Add(p.payload[0]).Add(p.payload[1])
@@ -287,6 +320,5 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 	}
 	err := tx.flush(w.v1.tx, len(pkts), &w.stats)
 	tx.clear(len(pkts))
-	w.stats.txBytes.Add(uint64(bytes))
 	return err
 }
