@@ -90,7 +90,15 @@ func TestConnectAgain(t *testing.T) {
 }
 
 func TestConnectTimeout(t *testing.T) {
-	probe(t, &fakeStack{clcDelay: 400 * ms}, "timeout", echoServer(t, "tcp4", "127.0.0.1:0", ""))
+	stack := &fakeStack{clcGate: make(chan struct{})}
+	p := startProbe(t, stack, "timeout", echoServer(t, "tcp4", "127.0.0.1:0", ""))
+	if got := p.line(t); got != "in progress" {
+		t.Fatal(got)
+	}
+	close(stack.clcGate)
+	if res := p.wait(t); res.status != 0 {
+		t.Errorf("status %d\n%s", res.status, res.out)
+	}
 }
 
 func TestDuplicates(t *testing.T) {
