@@ -48,7 +48,7 @@ def too_late(s, storm):
     storm.join(); s.close(); hits.clear()
 
 def echo(s):
-    s.settimeout(5); s.sendall(b'hi'); assert s.recv(2) == b'hi'
+    s.settimeout(60); s.sendall(b'hi'); assert s.recv(2) == b'hi'
 
 def connect_restarted():
     # The call is made again and again until it is done.
@@ -89,7 +89,7 @@ def connect_nonblocking():
     if e == errno.EINPROGRESS:
         e = s.connect_ex(addr)
         assert e in (0, errno.EALREADY, errno.EISCONN), errno.errorcode[e]
-    r, w, x = select.select([], [s], [], 5)
+    r, w, x = select.select([], [s], [], 60)
     assert w, 'never writable'
     assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     assert s.getpeername() == addr
@@ -106,7 +106,7 @@ def connect_interrupted():
     except Stop: pass
     print('interrupted', flush=True)
     s.setblocking(False)
-    r, w, x = select.select([], [s], [], 5)
+    r, w, x = select.select([], [s], [], 60)
     assert w, 'never writable'
     assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     s.setblocking(True)
@@ -253,7 +253,7 @@ for _ in range(4): threading.Thread(target=l.accept).start()
 }
 
 func TestKilledInConnect(t *testing.T) {
-	stack := &fakeStack{clcDelay: 10 * time.Second, t: t}
+	stack := &fakeStack{clcDelay: 2 * patience, t: t}
 	p := startProbe(t, stack, "blocking", echoServer(t, "tcp4", "127.0.0.1:0", ""), "smc")
 	for stack.connects.Load() == 0 {
 		time.Sleep(10 * ms)
@@ -263,24 +263,17 @@ func TestKilledInConnect(t *testing.T) {
 	if res := p.wait(t); res.status != 128+9 {
 		t.Errorf("status %d", res.status)
 	}
-	for i := 0; stack.active.Load() != 0; i++ {
-		if i == 100 {
-			t.Fatal("the connection outlives the program")
-		}
-		time.Sleep(10 * ms)
-	}
+	until(t, "the connection does not outlive the program", func() bool { return stack.active.Load() == 0 })
 }
 
 func TestContextEndsProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var began time.Time
-	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "20"}, Broker: (&fakeStack{t: t}).client(), Started: func(int) {
-		began = time.Now()
+	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "60"}, Broker: (&fakeStack{t: t}).client(), Started: func(int) {
 		time.AfterFunc(200*ms, cancel)
 	}}, "")
-	if res.status != 128+15 || time.Since(began) > 3*time.Second {
-		t.Errorf("status %d after %v", res.status, time.Since(began))
+	if res.status != 128+15 { // not the end of the sleep
+		t.Errorf("status %d", res.status)
 	}
 }
 

@@ -144,7 +144,8 @@ func (c *Conn) graceOver(now time.Time) {
 			c.graceAt = last
 		}
 	default:
-		c.g.log.Info("connection reset: the TCP connection ended without a close message from the peer", "token", c.token)
+		c.g.log.Info("connection reset: the TCP connection ended without a close message from the peer", "token", c.token,
+			"after", now.Sub(c.tcpEndAt), "silence", now.Sub(l.alive()))
 		c.abort(ErrReset)
 	}
 }
