@@ -164,7 +164,7 @@ func (o *options) serve() error {
 
 // connecting is how many connections are made at once: Linux gives up a
 // rendezvous after 6 s, which an emulated CPU takes for a few dozen.
-const connecting = 10
+const connecting = 5
 
 // each makes the connections and hands them to use with their numbers, in
 // parallel as soon as all are there.
