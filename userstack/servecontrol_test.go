@@ -30,7 +30,7 @@ func asked(t *testing.T, address string) (nl.SysInfo, error) {
 // free waits until nobody answers at address.
 func free(t *testing.T, address string) {
 	t.Helper()
-	if err := netnstest.Until(10*time.Second, func() error {
+	if err := netnstest.Until(30*time.Second, func() error {
 		if _, err := asked(t, address); !errors.Is(err, nl.ErrNoBackend) {
 			return fmt.Errorf("%s still answers: %v", address, err)
 		}

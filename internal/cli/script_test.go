@@ -158,7 +158,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: until COMMAND [ARGUMENT...]")
 	}
-	err := netnstest.Until(10*time.Second, func() error { return ts.Exec(args[0], args[1:]...) })
+	err := netnstest.Until(30*time.Second, func() error { return ts.Exec(args[0], args[1:]...) })
 	ts.Check(err)
 }
 
@@ -177,7 +177,7 @@ func end(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pid := stackOf(ts, args[0])
 	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
-	ts.Check(netnstest.Until(10*time.Second, func() error {
+	ts.Check(netnstest.Until(30*time.Second, func() error {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("process %d is still there: %v", pid, err)
 		}

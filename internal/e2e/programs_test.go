@@ -330,10 +330,12 @@ func TestOnDemandStack(t *testing.T) {
 // TestIdleStack: a stack that has nobody to serve ends, if told to.
 func TestIdleStack(t *testing.T) {
 	l := newLab(t)
-	stack := l.serve(l.A, "--idle-timeout", "3s")
+	// A busy machine takes seconds to start the program.
+	const idle = 8 * time.Second
+	stack := l.serve(l.A, "--idle-timeout", idle.String())
 	server := l.probeServer()
 	// Not while a program is there.
-	if err := stack.Wait(4 * time.Second); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := stack.Wait(idle + time.Second); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the stack ended under a program: %v\n%s", err, stack.Log())
 	}
 	terminate(t, server)

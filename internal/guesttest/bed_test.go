@@ -129,9 +129,9 @@ func queryOne[T any](t *testing.T, h *host, argv ...string) T {
 // eventually waits until ok says so: the kernel frees in its own time.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(commandLimit); !ok(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Errorf("not within 20 s: %s", what)
+			t.Errorf("not within %v: %s", commandLimit, what)
 			return
 		}
 	}

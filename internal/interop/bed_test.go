@@ -19,6 +19,10 @@ const (
 	// commandLimit bounds each command in the guest.
 	commandLimit = 2 * time.Minute
 
+	// settleLimit bounds what happens by itself, in moments unless the machine
+	// is busy.
+	settleLimit = time.Minute
+
 	// guestLimit bounds the life of a guest: more than a test takes on a
 	// machine that is busy with others.
 	guestLimit = 20 * time.Minute
@@ -251,7 +255,7 @@ func (b *bed) stop(t *testing.T, c *guest.Cmd) guest.Result {
 	if err := c.Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), settleLimit)
 	defer cancel()
 	r, _ := c.Wait(ctx) // its status is that of the signal, for some programs
 	return r
@@ -271,9 +275,9 @@ func query[T any](t *testing.T, s *side, args ...string) []T {
 // eventually waits until ok says so.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(settleLimit); !ok(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Errorf("not within 20 s: %s", what)
+			t.Errorf("not within %v: %s", settleLimit, what)
 			return
 		}
 	}

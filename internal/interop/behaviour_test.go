@@ -37,15 +37,16 @@ const recorded = "testdata/behaviour"
 type behaviour struct {
 	name           string
 	client, server string
-	limit          time.Duration // of a step; 0 is that of peer
+	limit          time.Duration // of a step between two kernels; 0 is that of peer
 	race           bool          // both sides act at once: who is first is no matter
 	because        string        // why it differs here
 }
 
-// urgentLimit is how long a sender behind urgent data is waited for.
+// urgentLimit is how long a sender behind urgent data is waited for where two
+// kernels are recorded, which hang.
 const urgentLimit = 5 * time.Second
 
-// answerLimit is how long a reply to an LLC message may take.
+// answerLimit is how long a reply to an LLC message may take, and the end of TCP.
 const answerLimit = 10 * time.Second
 
 // Why something differs where one side is ours.
@@ -253,11 +254,11 @@ func TestBehaviour(t *testing.T) {
 			for j, b := range behaviours {
 				t.Run(b.name, func(t *testing.T) {
 					want := b.want(t, role.name)
-					got := b.observe(t, role.client, role.server, messages, uint16(6000+100*i+j))
+					got := b.observe(t, role.client, role.server, messages, uint16(6000+100*i+j), 0)
 					if got != want && !*updateHere {
 						// A busy machine may have been too slow for a pause.
 						t.Logf("once again: -recorded +now:\n%s", cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
-						got = b.observe(t, role.client, role.server, messages, uint16(6050+100*i+j))
+						got = b.observe(t, role.client, role.server, messages, uint16(6050+100*i+j), 0)
 					}
 					b.compare(t, role.name, want, got)
 				})
@@ -325,9 +326,9 @@ func (b behaviour) compare(t *testing.T, role, want, got string) {
 	}
 }
 
-// observe runs the programs and returns what they saw, the states and what
-// went over the wire.
-func (b behaviour) observe(t *testing.T, client, server *side, messages *capture, port uint16) string {
+// observe runs the programs, whose steps may take the limit or that of peer if
+// it is 0, and returns what they saw, the states and what went over the wire.
+func (b behaviour) observe(t *testing.T, client, server *side, messages *capture, port uint16, limit time.Duration) string {
 	t.Helper()
 	from := messages.size()
 	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
@@ -335,11 +336,11 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 	shared, done := client.exchange(t, server)
 	defer done()
 	at := netip.AddrPortFrom(netip.MustParseAddr(server.addr), port)
-	commands := []*guest.Cmd{server.script(t, "accept", shared, b.limit, at, b.server)}
+	commands := []*guest.Cmd{server.script(t, "accept", shared, limit, at, b.server)}
 	if err := commands[0].WaitStdout(ctx, "listening"); err != nil {
 		t.Fatal(err)
 	}
-	commands = append(commands, client.script(t, "connect", shared, b.limit, at, b.client))
+	commands = append(commands, client.script(t, "connect", shared, limit, at, b.client))
 	var states []string
 	if slices.Contains(strings.Fields(b.client), moment) {
 		host := filepath.Join(client.Share(), filepath.Base(shared))
@@ -378,28 +379,26 @@ func (b behaviour) observe(t *testing.T, client, server *side, messages *capture
 	for _, s := range []*side{client, server} {
 		eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
 	}
-	frames := messages.since(t, from)
 	without := wire.ProdCursorRequest // depends on pauses
 	if !strings.Contains(b.client+b.server, "eager") && !strings.Contains(b.server, "slow") {
 		without |= wire.ProdWriterBlocked // by chance
 	}
-	told, err := story(frames, port, b.race, without)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A kernel answers from a work queue: on a busy machine after all else.
+	// A kernel closes TCP and answers from work queues: on a busy machine after
+	// all else.
 	for deadline := time.Now().Add(answerLimit); ; {
+		frames := messages.since(t, from)
 		list := unanswered(frames)
-		if list == nil {
-			break
+		if late := time.Now().After(deadline); late || list == nil && tcpEnded(frames, port) {
+			if list != nil {
+				t.Errorf("LLC requests without a reply: %q in %v", list, frames)
+			}
+			told, err := story(frames, port, b.race, without)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text.String() + told
 		}
-		if time.Now().After(deadline) {
-			t.Errorf("LLC requests without a reply: %q in %v", list, frames)
-			break
-		}
-		frames = messages.since(t, from)
 	}
-	return text.String() + told
 }
 
 // script starts a peer that does steps; dir is where their files are.

@@ -22,9 +22,10 @@ const (
 	// longLimit bounds what takes a minute on an idle machine.
 	longLimit = 8 * time.Minute
 
-	// stallLimit is what no connect may take. Linux puts off a first contact
-	// for 3 s where it misses ADD LINK, and sends a SYN again after 1 s. The
-	// rest is for a machine that is busy.
+	// stallLimit is what no connect may take, but for the time that the machine
+	// stood still. Linux puts off a first contact for 3 s where it misses ADD
+	// LINK, and sends a SYN again after 1 s. The rest is for a machine that is
+	// slow.
 	stallLimit = 2500 * time.Millisecond
 )
 

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 )
 
 // What the tests look at in the JSON of smcr.
@@ -155,14 +154,9 @@ func TestTwoDevices(t *testing.T) {
 func testFailover(t *testing.T, kernel, user *side) {
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
 	user.start(t, "listening", "serve", at.String())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		time.Sleep(time.Second)
+	direction{client: kernel, server: user}.duringTransfer(t, at, 8_000_000, func() {
 		user.run(t, "ip", "link", "set", "u1", "down")
-	}()
-	kernel.connect(t, "echo", at, "-n", "4", "-parallel", "-bytes", "8000000")
-	<-done
+	})
 	for s, want := range map[*side]string{kernel: "ASYMP", user: "ASYML"} {
 		// The server makes up for the link that is lost.
 		eventually(t, s.backend+": link groups of type "+want, func() bool {

@@ -304,6 +304,24 @@ func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (
 	return text, nil
 }
 
+// tcpEnded reports whether the TCP connection of a port has ended in both
+// directions, or was reset.
+func tcpEnded(frames []frame, port uint16) bool {
+	ended := map[netip.Addr]bool{}
+	for _, f := range frames {
+		if f.ports[0] != port && f.ports[1] != port {
+			continue
+		}
+		if f.flags&tcpRST != 0 {
+			return true
+		}
+		if f.flags&tcpFIN != 0 {
+			ended[f.from] = true
+		}
+	}
+	return len(ended) == 2
+}
+
 // unanswered returns the LLC requests that had no reply, but for those that
 // have none.
 func unanswered(frames []frame) []string {

@@ -4,10 +4,13 @@ package interop
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	"smcr/internal/guest"
 )
 
 // TestDeviceDown takes each of the two devices of either side away while data
@@ -68,27 +71,7 @@ func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, devi
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		r, err := d.client.try(ctx, d.client.peerArgs("echo", "-n", "4", "-parallel", "-bytes", "3000000", at.String())...)
-		t.Logf("%s: %s", d.client.backend, r.Stdout)
-		ended <- err
-	}()
-	// Not while they are being made: the first devices have the addresses of TCP.
-	for _, s := range both {
-		eventually(t, s.backend+": four connections", func() bool { return len(active(t, s)) == 4 })
-	}
-	select {
-	case err := <-ended:
-		t.Fatalf("%s: the connections ended before the device went down: %v", d.client.backend, err)
-	default:
-	}
-	of.run(t, "ip", "link", "set", device, "down")
-	if err := <-ended; err != nil {
-		t.Errorf("%s: %v", d.client.backend, err)
-	}
+	d.duringTransfer(t, at, 3_000_000, func() { of.run(t, "ip", "link", "set", device, "down") })
 	for _, s := range both {
 		t.Logf("%s: %v", s.backend, types(t, s))
 	}
@@ -106,6 +89,38 @@ func testDeviceDown(t *testing.T, d direction, at netip.AddrPort, of *side, devi
 		if x := stats(t, s); x.Fallbacks != before[i].Fallbacks {
 			t.Errorf("%s: fallbacks %+v, before %+v", s.backend, x.Fallbacks, before[i].Fallbacks)
 		}
+	}
+}
+
+// duringTransfer has four connections carry so many bytes each, in both
+// directions, and does something as soon as all of them are there: not while
+// they are being made, since the first devices have the addresses of TCP.
+func (d direction) duringTransfer(t *testing.T, at netip.AddrPort, size int, do func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), commandLimit)
+	defer cancel()
+	type result struct {
+		guest.Result
+		err error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		r, err := d.client.try(ctx, d.client.peerArgs("echo", "-n", "4", "-parallel", "-bytes", fmt.Sprint(size), at.String())...)
+		ended <- result{r, err}
+	}()
+	for _, s := range []*side{d.client, d.server} {
+		eventually(t, s.backend+": four connections", func() bool { return len(active(t, s)) == 4 })
+	}
+	select {
+	case r := <-ended:
+		t.Fatalf("%s: the connections ended too early: %v\n%s", d.client.backend, r.err, r.Stdout)
+	default:
+	}
+	do()
+	r := <-ended
+	t.Logf("%s: %s", d.client.backend, r.Stdout)
+	if r.err != nil {
+		t.Errorf("%s: %v", d.client.backend, r.err)
 	}
 }
 

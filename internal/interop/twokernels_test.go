@@ -24,7 +24,7 @@ func TestTwoKernels(t *testing.T) {
 	messages.start(t)
 	for i, b := range behaviours {
 		t.Run(b.name, func(t *testing.T) {
-			got := b.observe(t, client, server, messages, uint16(6000+i))
+			got := b.observe(t, client, server, messages, uint16(6000+i), b.limit)
 			if err := os.WriteFile(filepath.Join(recorded, b.name+".txt"), []byte(got), 0o644); err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 )
 
 // A direction says which side has the server.
@@ -132,14 +131,9 @@ func TestVersion1TwoDevices(t *testing.T) {
 func testFailoverV1(t *testing.T, kernel, user *side) {
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
 	user.start(t, "listening", "serve", at.String())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		time.Sleep(time.Second)
+	direction{client: kernel, server: user}.duringTransfer(t, at, 3_000_000, func() {
 		user.run(t, "ip", "link", "set", "u1", "down")
-	}()
-	kernel.connect(t, "echo", at, "-n", "4", "-parallel", "-bytes", "3000000")
-	<-done
+	})
 	hold := kernel.start(t, "done", "echo", "-hold", "-n", "5", at.String())
 	user.run(t, "ip", "link", "set", "u1", "up")
 	for _, s := range []*side{kernel, user} {

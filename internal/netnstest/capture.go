@@ -58,7 +58,7 @@ func (h *Host) Capture(file string, o CaptureOptions) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.WaitOutput("listening on", 10*time.Second); err != nil {
+	if err := p.WaitOutput("listening on", 30*time.Second); err != nil {
 		p.Kill()
 		return nil, err
 	}

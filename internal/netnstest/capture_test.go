@@ -40,7 +40,7 @@ func TestCaptureIsComplete(t *testing.T) {
 				received <- n
 			}()
 			err := p.B.Do(func() error {
-				conn, err := net.DialTimeout("tcp", ln.Addr().String(), 5*time.Second)
+				conn, err := net.DialTimeout("tcp", ln.Addr().String(), 30*time.Second)
 				if err != nil {
 					return err
 				}

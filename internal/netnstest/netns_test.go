@@ -47,7 +47,7 @@ func TestPairCarriesTCP(t *testing.T) {
 			}()
 			err = p.B.Do(func() error {
 				// At once: the addresses have no tentative phase.
-				c, err := net.DialTimeout("tcp", ln.Addr().String(), 5*time.Second)
+				c, err := net.DialTimeout("tcp", ln.Addr().String(), 30*time.Second)
 				if err != nil {
 					return err
 				}
@@ -83,7 +83,7 @@ func TestPairCarriesTCP(t *testing.T) {
 
 func TestCommandRunsInside(t *testing.T) {
 	p := New(t, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	out, err := p.B.Output(ctx, "ip", "-o", "-4", "addr", "show", "eth0")
 	if err != nil || !strings.Contains(out, p.B.Addr()+"/24") {
@@ -112,7 +112,7 @@ func TestCloseEndsEveryProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pids []int
-	err = Until(5*time.Second, func() (err error) {
+	err = Until(30*time.Second, func() (err error) {
 		if pids, err = p.A.Pids(); err == nil && len(pids) < 3 {
 			err = fmt.Errorf("processes %v", pids)
 		}
@@ -126,7 +126,7 @@ func TestCloseEndsEveryProcess(t *testing.T) {
 	}
 	select {
 	case <-pr.Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the process still runs")
 	}
 	for _, pid := range pids {
@@ -190,7 +190,7 @@ func TestOwner(t *testing.T) {
 func TestWaits(t *testing.T) {
 	p := New(t, Options{})
 	pr := p.A.Go(t, "sh", "-c", "echo ready; exec sleep 1000")
-	if err := pr.WaitOutput("ready", 5*time.Second); err != nil {
+	if err := pr.WaitOutput("ready", 30*time.Second); err != nil {
 		t.Error(err)
 	}
 	if err := pr.Wait(10 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -199,10 +199,10 @@ func TestWaits(t *testing.T) {
 	if err := pr.Signal(unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	if err := pr.Wait(5 * time.Second); err == nil || !strings.Contains(err.Error(), "terminated") {
+	if err := pr.Wait(30 * time.Second); err == nil || !strings.Contains(err.Error(), "terminated") {
 		t.Errorf("Wait after SIGTERM = %v", err)
 	}
-	if err := p.A.Go(t, "true").WaitOutput("never", 5*time.Second); err == nil || !strings.Contains(err.Error(), "ended") {
+	if err := p.A.Go(t, "true").WaitOutput("never", 30*time.Second); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("WaitOutput of an ended program = %v", err)
 	}
 	if err := p.A.WaitListen(80, 20*time.Millisecond); err == nil {
@@ -213,7 +213,7 @@ func TestWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	if err := p.A.WaitListen(80, 5*time.Second); err != nil {
+	if err := p.A.WaitListen(80, 30*time.Second); err != nil {
 		t.Error(err)
 	}
 }

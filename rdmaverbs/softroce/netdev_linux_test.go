@@ -178,7 +178,7 @@ func TestNetdevWatch(t *testing.T) {
 
 	expect := func(what string, ok func(netdevChange) bool) {
 		t.Helper()
-		timeout := time.After(5 * time.Second)
+		timeout := time.After(30 * time.Second)
 		for {
 			select {
 			case c := <-changes:

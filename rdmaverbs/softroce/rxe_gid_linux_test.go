@@ -101,7 +101,7 @@ func TestKernelGIDs(t *testing.T) {
 			run(t, "ip", append([]string{"addr", verb, "dev", netdev}, strings.Fields(rest)...)...)
 		}
 		var diff string
-		if err := netnstest.Until(10*time.Second, func() error {
+		if err := netnstest.Until(30*time.Second, func() error {
 			if diff = cmp.Diff(kernelGIDs(t, device), ours()); diff != "" {
 				return errors.New(diff)
 			}

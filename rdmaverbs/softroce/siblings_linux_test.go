@@ -147,7 +147,7 @@ func TestOtherUDP(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			_ = to.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = to.SetReadDeadline(time.Now().Add(30 * time.Second))
 			if n, err := to.Read(buf); err != nil || n != 1 || buf[0] != i {
 				t.Errorf("datagram %d: %d bytes %x, %v", i, n, buf[:n], err)
 				return

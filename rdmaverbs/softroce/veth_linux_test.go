@@ -293,7 +293,7 @@ func TestNoLeak(t *testing.T) {
 	for range 5 {
 		cycle()
 	}
-	if err := netnstest.Until(5*time.Second, func() error {
+	if err := netnstest.Until(30*time.Second, func() error {
 		if n, g := countFDs(t), runtime.NumGoroutine(); n > fds || g > gos {
 			return fmt.Errorf("%d descriptors and %d goroutines, %d and %d before", n, g, fds, gos)
 		}

@@ -76,7 +76,7 @@ func openQuiet(t testing.TB, host *netnstest.Host, netdev string, opts ...Option
 // wait waits until n packets were received, and returns all.
 func (e *wireEnd) wait(t testing.TB, n int) []inbound {
 	t.Helper()
-	if err := netnstest.Until(5*time.Second, func() error {
+	if err := netnstest.Until(30*time.Second, func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if len(e.got) < n {
@@ -139,7 +139,7 @@ func pathV2(from, to netip.Addr) *path {
 func (e *wireEnd) linkLocal(t testing.TB) netip.Addr {
 	t.Helper()
 	want := defaultGID([6]byte(e.info.HWAddr))
-	if err := netnstest.Until(5*time.Second, func() error {
+	if err := netnstest.Until(30*time.Second, func() error {
 		for _, g := range e.self.Load().v2 {
 			if g == want {
 				return nil
@@ -356,7 +356,7 @@ func TestWireBurst(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := netnstest.Until(5*time.Second, func() error {
+			if err := netnstest.Until(30*time.Second, func() error {
 				if s := dst.counters(); s.RxPackets != total {
 					return fmt.Errorf("received %d of %d: %+v", s.RxPackets, total, s)
 				}

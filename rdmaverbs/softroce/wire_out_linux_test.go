@@ -39,7 +39,7 @@ func (e *wireEnd) sourceOf(t *testing.T, to *net.UDPConn, p *path) uint16 {
 	if err := e.send(p, []packet{testPacket(header.SendOnly, 0, 8)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := to.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := to.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	_, from, err := to.ReadFromUDPAddrPort(make([]byte, 2048))
@@ -188,7 +188,7 @@ func TestAddressesChange(t *testing.T) {
 	added := netip.MustParseAddr("10.77.0.55")
 	has := func(g rdmaverbs.GID, want bool) {
 		t.Helper()
-		if err := netnstest.Until(5*time.Second, func() error {
+		if err := netnstest.Until(30*time.Second, func() error {
 			if self := b.self.Load(); slices.Contains(self.v1, g) != want || slices.Contains(self.v2, g) != want {
 				return fmt.Errorf("GID %v is ours: not %v", g, want)
 			}
@@ -238,7 +238,7 @@ func TestSourceMAC(t *testing.T) {
 	p := pathV2(netip.AddrFrom16(a.self.Load().def), netip.AddrFrom16(b.self.Load().def))
 	p.dmac = b.info.HWAddr
 	var got []inbound
-	if err := netnstest.Until(5*time.Second, func() error { // the reception begins with the first report
+	if err := netnstest.Until(30*time.Second, func() error { // the reception begins with the first report
 		if err := a.send(p, []packet{testPacket(header.SendOnly, 0, 8)}); err != nil {
 			return netnstest.Stop(err)
 		}
@@ -271,7 +271,7 @@ func TestOnlyOwnGID(t *testing.T) {
 	if err := a.wire.send(&p, []packet{{hdr: hdr}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := netnstest.Until(5*time.Second, func() error {
+	if err := netnstest.Until(30*time.Second, func() error {
 		if c := b.Counters(); c.WrongPeer != 1 {
 			return fmt.Errorf("counters %+v", c)
 		}
@@ -327,7 +327,7 @@ func TestTentativeAddress(t *testing.T) {
 			i, err := f.byName("eth0")
 			return err == nil && slices.ContainsFunc(i.GIDs, func(e rdmaverbs.GIDEntry) bool { return e.GID == g })
 		}
-		return netnstest.Until(10*time.Second, func() error {
+		return netnstest.Until(30*time.Second, func() error {
 			out, err := pair.A.Output(t.Context(), "ip", "-6", "addr", "show", "dev", "eth0")
 			if err != nil {
 				return netnstest.Stop(err)

@@ -105,7 +105,7 @@ func next(t *testing.T, c *ClientConn) Event {
 			t.Fatal("events ended")
 		}
 		return ev
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no event")
 		return Event{}
 	}
@@ -188,7 +188,7 @@ func TestRefused(t *testing.T) {
 		if _, _, err := u.WriteMsgUnix(b, unix.UnixRights(0), nil); err != nil {
 			t.Fatal(err)
 		}
-		_ = u.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = u.SetReadDeadline(time.Now().Add(30 * time.Second))
 		for {
 			if _, err = u.Read(make([]byte, MaxMessage)); err != nil {
 				break

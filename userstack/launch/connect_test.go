@@ -60,7 +60,7 @@ func TestConnect(t *testing.T) {
 						continue
 					}
 					// The program may be done before the stack has noted the last one.
-					for deadline := time.Now().Add(5 * time.Second); stack.released.Load() != int64(n) && time.Now().Before(deadline); {
+					for deadline := time.Now().Add(patience); stack.released.Load() != int64(n) && time.Now().Before(deadline); {
 						time.Sleep(ms)
 					}
 					if got := stack.released.Load(); got != int64(n) {
@@ -90,7 +90,15 @@ func TestConnectAgain(t *testing.T) {
 }
 
 func TestConnectTimeout(t *testing.T) {
-	probe(t, &fakeStack{clcDelay: 400 * ms}, "timeout", echoServer(t, "tcp4", "127.0.0.1:0", ""))
+	stack := &fakeStack{clcGate: make(chan struct{})}
+	p := startProbe(t, stack, "timeout", echoServer(t, "tcp4", "127.0.0.1:0", ""))
+	if got := p.line(t); got != "in progress" {
+		t.Fatal(got)
+	}
+	close(stack.clcGate)
+	if res := p.wait(t); res.status != 0 {
+		t.Errorf("status %d\n%s", res.status, res.out)
+	}
 }
 
 func TestDuplicates(t *testing.T) {
@@ -128,7 +136,7 @@ func TestPending(t *testing.T) {
 func TestOptionsInHandshake(t *testing.T) {
 	stack := &fakeStack{clcGate: make(chan struct{})}
 	p := startProbe(t, stack, "setting", echoServer(t, "tcp4", "127.0.0.1:0", ""))
-	for end := time.Now().Add(10 * time.Second); stack.options.Load() == 0; time.Sleep(ms) {
+	for end := time.Now().Add(patience); stack.options.Load() == 0; time.Sleep(ms) {
 		if time.Now().After(end) {
 			t.Error("the service was not asked to set an option")
 			break
@@ -160,12 +168,7 @@ func TestCloseEarly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			probe(t, stack, "closeearly", addr)
-			for i := 0; stack.active.Load() != 0 && i < 100; i++ {
-				time.Sleep(20 * ms)
-			}
-			if n := stack.active.Load(); n != 0 {
-				t.Errorf("%d connections outlive the program", n)
-			}
+			until(t, "no connection outlives the program", func() bool { return stack.active.Load() == 0 })
 		})
 	}
 }
@@ -240,7 +243,7 @@ func testAccept(t *testing.T, stack *fakeStack, how, addr string) {
 				defer c.Close()
 				msg := "message " + strconv.Itoa(i)
 				_, _ = io.WriteString(c, msg)
-				_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(patience))
 				b := make([]byte, len(msg))
 				if _, err := io.ReadFull(c, b); err != nil {
 					return err

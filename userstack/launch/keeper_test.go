@@ -169,11 +169,11 @@ if os.fork() == 0:
     s.close(); os._exit(0)
 s.close(); os.wait()`, "104\n"},
 		{"SO_ERROR", hold, `
-print('up'); p = select.poll(); p.register(s, 0); p.poll(20000)
+print('up'); p = select.poll(); p.register(s, 0); p.poll(60000)
 print(s.getsockopt(1, 4), s.getsockopt(1, 4))`, "104 0\n"},
 		{"after the peer's end", half, `
 assert read(s) == 'EOF'
-print('up'); p = select.poll(); p.register(s, 0); p.poll(20000)
+print('up'); p = select.poll(); p.register(s, 0); p.poll(60000)
 print(read(s), s.getsockopt(1, 4))
 try: s.send(b'x')
 except OSError as e: print(e.errno)`, "EOF 0\n32\n"},
@@ -219,12 +219,7 @@ print('closed'); print(read(s))`, addr}})
 		t.Fatal(got)
 	}
 	const own = 20 // what a launch needs
-	for i := 0; countFDs(t) > fds+own; i++ {
-		if i == 250 {
-			t.Fatalf("%d descriptors, %d before", countFDs(t), fds)
-		}
-		time.Sleep(20 * ms)
-	}
+	until(t, fmt.Sprintf("descriptors of connections are closed, %d were open before", fds), func() bool { return countFDs(t) <= fds+own })
 	kill()
 	if res := p.wait(t); res.out != "104\n" {
 		t.Errorf("%q", res.out)
@@ -326,7 +321,7 @@ func TestCountedAtEnd(t *testing.T) {
 				if ev.Kind != broker.EventTaken {
 					t.Fatalf("%+v, want the connection taken", ev)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("no word from the service")
 			}
 			c := &conn{s: s, cc: cc, unready: true}

@@ -37,6 +37,10 @@ func TestMain(m *testing.M) {
 }
 
 // result is what a launched program did.
+// patience is how long a test waits for what has to come: a machine that is busy
+// may take many seconds for the start of a program.
+const patience = time.Minute
+
 type result struct {
 	status int
 	out    string
@@ -47,7 +51,7 @@ type result struct {
 // is its input.
 func launched(t testing.TB, stack *fakeStack, stdin string, env []string, argv ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	stack.t = t
 	return launchedWith(t, ctx, Config{Argv: argv, Env: append(os.Environ(), env...), Broker: stack.client(), decide: stack.decide}, stdin)
@@ -201,7 +205,7 @@ func start(t *testing.T, cfg Config) *running {
 	}
 	p := &running{r: r, res: make(chan result, 1), pidc: make(chan int, 1)}
 	cfg.Started = func(pid int) { p.pidc <- pid }
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	cfg.Stdin, cfg.Stdout, cfg.Stderr = null, w, w
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(&logWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -228,7 +232,7 @@ func start(t *testing.T, cfg Config) *running {
 // line returns the next line of output.
 func (p *running) line(t *testing.T) string {
 	t.Helper()
-	_ = p.r.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = p.r.SetReadDeadline(time.Now().Add(patience))
 	for {
 		if line, rest, ok := strings.Cut(string(p.buf), "\n"); ok {
 			p.buf = []byte(rest)
@@ -246,7 +250,7 @@ func (p *running) line(t *testing.T) string {
 // wait returns what the program did, and the output that is left.
 func (p *running) wait(t *testing.T) result {
 	t.Helper()
-	_ = p.r.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = p.r.SetReadDeadline(time.Now().Add(2 * patience))
 	rest, err := io.ReadAll(p.r)
 	if err != nil {
 		t.Fatalf("the program does not end: %v\n%s", err, rest)
@@ -262,7 +266,7 @@ func (p *running) pid(t *testing.T) int {
 	select {
 	case pid := <-p.pidc:
 		return pid
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the program did not start")
 		return 0
 	}

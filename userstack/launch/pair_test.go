@@ -85,7 +85,7 @@ func testHangUpAtOnce(t *testing.T, pieces int) {
 		}
 	}()
 	waiter := <-tid
-	for end := time.Now().Add(10 * time.Second); !inEpollPwait(t, waiter); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !inEpollPwait(t, waiter); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the waiter does not sleep")
 		}

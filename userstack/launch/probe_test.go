@@ -61,7 +61,7 @@ func runProbe(name string, args []string) int {
 			return 1
 		}
 		return 0
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		panic("probe hangs")
 	}
 }

@@ -115,7 +115,7 @@ import asyncio, hashlib, subprocess, sys, threading, urllib.request, socket
 url, digest = sys.argv[1:3]
 def check(b):
     assert hashlib.sha256(b).hexdigest() == digest, len(b)
-check(urllib.request.urlopen(url, timeout=10).read())
+check(urllib.request.urlopen(url, timeout=60).read())
 
 async def get():
     host, port = url[7:].split(':')
@@ -131,12 +131,12 @@ async def many():
     await asyncio.gather(*[get() for _ in range(8)])
 asyncio.run(many())
 
-threads = [threading.Thread(target=lambda: check(urllib.request.urlopen(url, timeout=10).read())) for _ in range(4)]
+threads = [threading.Thread(target=lambda: check(urllib.request.urlopen(url, timeout=60).read())) for _ in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 
 check(subprocess.run([sys.executable, '-c', 'import sys,urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())', url], stdout=subprocess.PIPE, check=True).stdout)
 
-s = socket.create_connection((url[7:].split(':')[0], int(url.rsplit(':', 1)[1])), timeout=5)
+s = socket.create_connection((url[7:].split(':')[0], int(url.rsplit(':', 1)[1])), timeout=60)
 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x10)
 assert s.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0x10
@@ -197,7 +197,7 @@ print('stopped')
 
 func httpGet(t testing.TB, url string) []byte {
 	t.Helper()
-	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Get(url)
 	if err != nil {
 		t.Fatal(err)
@@ -222,13 +222,12 @@ func freePort(t testing.TB) string {
 
 func awaitPort(t testing.TB, port string) {
 	t.Helper()
-	for range 200 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * ms) {
 		c, err := net.Dial("tcp4", "127.0.0.1:"+port)
 		if err == nil {
 			_ = c.Close()
 			return
 		}
-		time.Sleep(20 * ms)
 	}
 	t.Fatal("the program does not listen")
 }
@@ -269,7 +268,7 @@ http {
 			go func() {
 				errc <- func() error {
 					for path, want := range map[string][]byte{"file": static, "up": body, "who": []byte("127.0.0.1")} {
-						c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+						c := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 						resp, err := c.Get("http://127.0.0.1:" + port + "/" + path)
 						if err != nil {
 							return err
@@ -395,7 +394,7 @@ func probeNested(args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	status, _, err := Run(ctx, Config{Argv: []string{exe, args[0], "smc"}, Env: []string{probeEnv + "=blocking"}})
 	if err != nil || status != 0 {

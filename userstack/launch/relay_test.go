@@ -64,7 +64,7 @@ func TestLastWords(t *testing.T) {
 			_ = inner.Close()
 			_ = outer.Close()
 		}()
-		_ = peer.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = peer.SetDeadline(time.Now().Add(patience))
 		got, err := io.ReadAll(peer)
 		if string(got) != "last words" {
 			t.Fatalf("the peer got %q, %v", got, err)
@@ -101,7 +101,7 @@ func TestProgramGone(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(patience))
 				total, buf := 0, make([]byte, 64<<10)
 				for {
 					n, err := c.Read(buf)

@@ -74,8 +74,8 @@ func (x *stacks) kill() {
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for begin := time.Now(); !cond(); time.Sleep(5 * ms) {
-		if time.Since(begin) > 20*time.Second {
-			t.Fatalf("not within 20 s: %s", what)
+		if time.Since(begin) > patience {
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
@@ -96,7 +96,7 @@ def serve(s):
         if b == b'l': b = listener()
         if b == b'q': os._exit(0)
         if b == b'o':
-            o = socket.create_connection((host, int(port)), 10)
+            o = socket.create_connection((host, int(port)), 60)
             o.sendall(b); b = o.recv(1); o.close()
         c.sendall(b); c.close()
 print(listener().decode(), end='')
@@ -110,7 +110,7 @@ func ask(t *testing.T, port, what string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := io.WriteString(c, what); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestNextStack(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = m.Close() })
 	p := start(t, Config{Broker: m, Redial: x.redial, Argv: []string{
-		"timeout", "60", "python3", "-u", "-c", obedient, echoServer(t, "tcp4", "127.0.0.1:0", "")}})
+		"timeout", "120", "python3", "-u", "-c", obedient, echoServer(t, "tcp4", "127.0.0.1:0", "")}})
 	ports := []string{p.line(t)}
 	for n := range 3 {
 		if n > 0 {
@@ -162,10 +162,11 @@ func TestNextStack(t *testing.T) {
 	}
 	// Nobody asks for anything: the launcher seldom looks.
 	time.Sleep(200 * ms)
-	before := x.dials.Load()
+	before, begin := x.dials.Load(), time.Now()
 	time.Sleep(time.Second)
-	if n := x.dials.Load() - before; n > 6 {
-		t.Errorf("%d looks for a stack in a second", n)
+	n, d := x.dials.Load()-before, time.Since(begin)
+	if float64(n) > 6*d.Seconds() {
+		t.Errorf("%d looks for a stack in %v", n, d)
 	}
 	ask(t, ports[0], "q")
 	res := p.wait(t)
@@ -194,7 +195,7 @@ import select, socket, sys
 host, port = sys.argv[1].split(':')
 s = socket.socket()
 def talk():
-    s.setblocking(True); s.settimeout(10)
+    s.setblocking(True); s.settimeout(60)
     s.sendall(b'x'); print(s.recv(2), s.getsockopt(1, 4), s.getpeername()[1] == int(port))
 `
 	for name, play := range map[string]func(s *script){
@@ -215,8 +216,8 @@ def talk():
 	} {
 		for how, program := range map[string]string{
 			"blocking":     "print(s.connect_ex((host, int(port)))); talk()",
-			"non-blocking": "s.setblocking(False); s.connect_ex((host, int(port))); print(len(select.select([], [s], [], 10)[1]) - 1); talk()",
-			"poll only": "s.setblocking(False); s.connect_ex((host, int(port))); print(len(select.select([], [s], [], 10)[1]) - 1); s.setblocking(True); s.settimeout(10)\n" +
+			"non-blocking": "s.setblocking(False); s.connect_ex((host, int(port))); print(len(select.select([], [s], [], 60)[1]) - 1); talk()",
+			"poll only": "s.setblocking(False); s.connect_ex((host, int(port))); print(len(select.select([], [s], [], 60)[1]) - 1); s.setblocking(True); s.settimeout(60)\n" +
 				"s.sendall(b'x'); print(s.recv(2), 0, True)",
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -226,7 +227,7 @@ def talk():
 					_ = s.c.Close()
 				})
 				res := launchedWith(t, t.Context(), Config{
-					Broker: mortal{cl}, Argv: []string{"timeout", "20", "python3", "-u", "-c", programs + program, echoServer(t, "tcp4", "127.0.0.1:0", "")},
+					Broker: mortal{cl}, Argv: []string{"timeout", "60", "python3", "-u", "-c", programs + program, echoServer(t, "tcp4", "127.0.0.1:0", "")},
 				}, "")
 				if want := "0\nb'x' 0 True\n"; res.out != want || res.status != 0 {
 					t.Errorf("status %d, %q, want %q", res.status, res.out, want)
@@ -278,7 +279,7 @@ func TestTakeBack(t *testing.T) {
 				_ = end.Close()
 				_ = s.c.Close()
 			})
-			p := start(t, Config{Broker: mortal{cl}, Argv: []string{"timeout", "20", "python3", "-u", "-c", `
+			p := start(t, Config{Broker: mortal{cl}, Argv: []string{"timeout", "60", "python3", "-u", "-c", `
 import socket
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1])
 c = s.accept()[0]
@@ -289,7 +290,7 @@ except OSError as e: print(e.errno)`}})
 				t.Fatal(err)
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			if _, err := io.WriteString(c, tt.begin); err != nil {
 				t.Fatal(err)
 			}

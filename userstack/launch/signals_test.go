@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/userstack/broker"
 )
 
@@ -35,27 +37,41 @@ def later(t, n=1, every=0.05):
             os.kill(os.getpid(), signal.SIGUSR1); time.sleep(every)
     thread = threading.Thread(target=run); thread.start()
     return thread
+def within(call, t):
+    # Not before the program is in the call.
+    def run():
+        while open('/proc/self/task/%d/syscall' % os.getpid()).read().split()[0] != str(call): time.sleep(0.001)
+        time.sleep(t); os.kill(os.getpid(), signal.SIGUSR1)
+    threading.Thread(target=run).start()
+def too_late(s, storm):
+    # A busy machine sent the first signal when the call was over.
+    storm.join(); s.close(); hits.clear()
 
 def echo(s):
-    s.settimeout(5); s.sendall(b'hi'); assert s.recv(2) == b'hi'
+    s.settimeout(60); s.sendall(b'hi'); assert s.recv(2) == b'hi'
 
 def connect_restarted():
     # The call is made again and again until it is done.
-    signal.signal(signal.SIGUSR1, count); later(0.01, 5, 0.04)
-    s = socket.socket(); s.connect(addr)
-    assert hits, 'the handler did not run'
+    signal.signal(signal.SIGUSR1, count)
+    while True:
+        storm = later(0.01, 5, 0.04)
+        s = socket.socket(); s.connect(addr)
+        if hits: break
+        too_late(s, storm)
+    storm.join() # getpeername can be interrupted, too: see the package's description
     assert s.getpeername() == addr
-    time.sleep(0.2)
     echo(s)
 
 def connect_blocking():
     # The kernel makes the call again; nobody takes the socket for
     # non-blocking, which the service makes it for a moment.
     signal.signal(signal.SIGUSR1, count); signal.siginterrupt(signal.SIGUSR1, False)
-    later(0.001, 20, 0.001)
-    s = socket.socket(); s.connect(addr)
-    assert hits, 'the handler did not run'
-    assert s.getpeername() == addr
+    while True:
+        storm = later(0.001, 20, 0.001)
+        s = socket.socket(); s.connect(addr)
+        assert s.getpeername() == addr
+        if hits: break
+        too_late(s, storm)
     assert os.get_blocking(s.fileno()), 'the socket became non-blocking'
     s.sendall(b'hi'); assert s.recv(2) == b'hi'
 
@@ -63,15 +79,17 @@ def connect_nonblocking():
     # The kernel makes the call again while it is held, which is no second one:
     # the first word on a connection that is being made is EINPROGRESS.
     signal.signal(signal.SIGUSR1, count); signal.siginterrupt(signal.SIGUSR1, False)
-    later(0.001, int(sys.argv[3]), 0.001)
-    s = socket.socket(); s.setblocking(False)
-    e = s.connect_ex(addr)
-    assert hits, 'the handler did not run'
-    assert e in (0, errno.EINPROGRESS), errno.errorcode[e]
+    while True:
+        storm = later(0.001, int(sys.argv[3]), 0.001)
+        s = socket.socket(); s.setblocking(False)
+        e = s.connect_ex(addr)
+        assert e in (0, errno.EINPROGRESS), errno.errorcode[e]
+        if hits: break
+        too_late(s, storm)
     if e == errno.EINPROGRESS:
         e = s.connect_ex(addr)
         assert e in (0, errno.EALREADY, errno.EISCONN), errno.errorcode[e]
-    r, w, x = select.select([], [s], [], 5)
+    r, w, x = select.select([], [s], [], 60)
     assert w, 'never writable'
     assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     assert s.getpeername() == addr
@@ -80,13 +98,15 @@ def connect_nonblocking():
 
 def connect_interrupted():
     # EINTR; the connection goes on and is found ready by poll.
-    signal.signal(signal.SIGUSR1, stop); later(float(sys.argv[3]))
+    # It ends when the test has read that the call did.
+    signal.signal(signal.SIGUSR1, stop)
     s = socket.socket()
     try:
-        s.connect(addr); assert False, 'not interrupted'
+        within(int(sys.argv[3]), 0.1); s.connect(addr); assert False, 'not interrupted'
     except Stop: pass
+    print('interrupted', flush=True)
     s.setblocking(False)
-    r, w, x = select.select([], [s], [], 5)
+    r, w, x = select.select([], [s], [], 60)
     assert w, 'never writable'
     assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     s.setblocking(True)
@@ -96,9 +116,8 @@ def accept_interrupted():
     l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
     signal.signal(signal.SIGUSR1, stop)
     for i in range(3):
-        later(0.05)
         try:
-            l.accept(); assert False, 'not interrupted'
+            within(int(sys.argv[3]), 0.05); l.accept(); assert False, 'not interrupted'
         except Stop: pass
     time.sleep(0.3)
     # Nothing that comes now is lost.
@@ -160,12 +179,8 @@ func TestSignals(t *testing.T) {
 		{"connect_nonblocking", &fakeStack{estDelay: 10 * ms, clcDelay: 150 * ms, decline: "no link"}, []string{"40"}},
 		{"connect_nonblocking", &fakeStack{estDelay: 10 * ms, noPeer: true}, []string{"20"}},
 		{"connect_nonblocking", &fakeStack{estDelay: 40 * ms, noPeer: true}, []string{"100"}},
-		{"connect_interrupted", &fakeStack{estDelay: 400 * ms}, []string{"0.15"}},
-		{"connect_interrupted", &fakeStack{estDelay: 400 * ms, noPeer: true}, []string{"0.15"}},
-		{"connect_interrupted", &fakeStack{clcDelay: 400 * ms}, []string{"0.15"}},
-		{"connect_interrupted", &fakeStack{clcDelay: 400 * ms, decline: "no link"}, []string{"0.15"}},
-		{"accept_interrupted", &fakeStack{}, nil},
-		{"accept_interrupted", &fakeStack{noPeer: true}, nil},
+		{"accept_interrupted", &fakeStack{}, []string{fmt.Sprint(unix.SYS_ACCEPT4)}},
+		{"accept_interrupted", &fakeStack{noPeer: true}, []string{fmt.Sprint(unix.SYS_ACCEPT4)}},
 		{"accept_storm", &fakeStack{}, nil},
 		{"accept_storm", &fakeStack{noPeer: true}, nil},
 		{"handler_while_blocked", &fakeStack{}, nil},
@@ -175,6 +190,38 @@ func TestSignals(t *testing.T) {
 			t.Parallel()
 			res := launched(t, tt.stack, "", nil, append([]string{"python3", "-c", pythonSignals, tt.name, addr}, tt.args...)...)
 			if res.status != 0 || res.out != "done\n" {
+				t.Errorf("status %d, %+v\n%s", res.status, res.stats, res.out)
+			}
+		})
+	}
+}
+
+// A connect() that a signal interrupts goes on, wherever the stack is.
+func TestConnectInterrupted(t *testing.T) {
+	needProgram(t, "python3")
+	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	gate := func() chan struct{} { return make(chan struct{}) }
+	for name, stack := range map[string]*fakeStack{
+		"TCP":          {estGate: gate()},
+		"TCP, no peer": {estGate: gate(), noPeer: true},
+		"CLC":          {clcGate: gate()},
+		"CLC declined": {clcGate: gate(), decline: "no link"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stack.t = t
+			p := start(t, Config{Broker: stack.client(), Argv: []string{
+				"python3", "-c", pythonSignals, "connect_interrupted", addr, fmt.Sprint(unix.SYS_CONNECT),
+			}})
+			if got := p.line(t); got != "interrupted" {
+				t.Fatal(got)
+			}
+			if stack.estGate != nil {
+				close(stack.estGate)
+			} else {
+				close(stack.clcGate)
+			}
+			if res := p.wait(t); res.status != 0 || res.out != "done\n" {
 				t.Errorf("status %d, %+v\n%s", res.status, res.stats, res.out)
 			}
 		})
@@ -206,7 +253,7 @@ for _ in range(4): threading.Thread(target=l.accept).start()
 }
 
 func TestKilledInConnect(t *testing.T) {
-	stack := &fakeStack{clcDelay: 10 * time.Second, t: t}
+	stack := &fakeStack{clcDelay: 2 * patience, t: t}
 	p := startProbe(t, stack, "blocking", echoServer(t, "tcp4", "127.0.0.1:0", ""), "smc")
 	for stack.connects.Load() == 0 {
 		time.Sleep(10 * ms)
@@ -216,24 +263,17 @@ func TestKilledInConnect(t *testing.T) {
 	if res := p.wait(t); res.status != 128+9 {
 		t.Errorf("status %d", res.status)
 	}
-	for i := 0; stack.active.Load() != 0; i++ {
-		if i == 100 {
-			t.Fatal("the connection outlives the program")
-		}
-		time.Sleep(10 * ms)
-	}
+	until(t, "the connection does not outlive the program", func() bool { return stack.active.Load() == 0 })
 }
 
 func TestContextEndsProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var began time.Time
-	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "20"}, Broker: (&fakeStack{t: t}).client(), Started: func(int) {
-		began = time.Now()
+	res := launchedWith(t, ctx, Config{Argv: []string{"sleep", "60"}, Broker: (&fakeStack{t: t}).client(), Started: func(int) {
 		time.AfterFunc(200*ms, cancel)
 	}}, "")
-	if res.status != 128+15 || time.Since(began) > 3*time.Second {
-		t.Errorf("status %d after %v", res.status, time.Since(began))
+	if res.status != 128+15 { // not the end of the sleep
+		t.Errorf("status %d", res.status)
 	}
 }
 

@@ -71,7 +71,7 @@ func sessionPair(t testing.TB) (service, launcher *net.UnixConn) {
 // recv waits for a message of the type and returns its descriptor too, or nil.
 // A zero message tells that the test has failed.
 func (s *script) recv(want broker.Type) (broker.Message, *broker.Descriptor) {
-	_ = s.c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = s.c.SetReadDeadline(time.Now().Add(patience))
 	b, oob := make([]byte, broker.MaxMessage), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := s.c.ReadMsgUnix(b, oob)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *script) connect() uint64 {
 	if sock == nil {
 		return 0
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := broker.ConnectSocket(ctx, sock, m.Remote); err != nil {
 		s.t.Error(err)
@@ -172,7 +172,7 @@ s = socket.socket()
 		{"session lost before Attach", lost, "print(to(s), read(s), s.getsockopt(1, 4))", "0 104 0\n"},
 		{"session lost before Attach, non-blocking", lost, nonblocking + "s.setblocking(True); print(read(s))", "104\n"},
 		{"session lost before Attach, SO_ERROR", lost,
-			"r = to(s); p = select.poll(); p.register(s, 0); p.poll(20000); print(r, s.getsockopt(1, 4), s.getsockopt(1, 4))", "0 104 0\n"},
+			"r = to(s); p = select.poll(); p.register(s, 0); p.poll(60000); print(r, s.getsockopt(1, 4), s.getsockopt(1, 4))", "0 104 0\n"},
 		{"session lost before Attach, declined", func(s *script) { ready(s, broker.ModeTCP) },
 			nonblocking + "s.send(b'x'); s.setblocking(True); print(read(s))", "b'x'\n"},
 		{"given up before Attach", func(s *script) {
@@ -198,7 +198,7 @@ s = socket.socket()
 			t.Parallel()
 			addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 			res := launchedWith(t, t.Context(), Config{
-				Broker: scripted(t, tt.play), Argv: []string{"timeout", "20", "python3", "-u", "-c", prologue + tt.program, addr},
+				Broker: scripted(t, tt.play), Argv: []string{"timeout", "60", "python3", "-u", "-c", prologue + tt.program, addr},
 			}, "")
 			if res.out != tt.want || res.status != 0 {
 				t.Errorf("status %d, %q, want %q", res.status, res.out, tt.want)
@@ -213,7 +213,7 @@ s = socket.socket()
 			s.deaf()
 			s.send(broker.Message{Type: broker.TypeTaken, Conn: m.Conn})
 		})
-		p := start(t, Config{Broker: cl, Argv: []string{"timeout", "20", "python3", "-u", "-c", prologue + `
+		p := start(t, Config{Broker: cl, Argv: []string{"timeout", "60", "python3", "-u", "-c", prologue + `
 s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1])
 print(read(s.accept()[0]))`}})
 		c, err := net.Dial("tcp4", "127.0.0.1:"+p.line(t))

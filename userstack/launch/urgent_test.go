@@ -68,7 +68,7 @@ func sendUrgent(l net.Listener) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	rc, err := c.(*net.TCPConn).SyscallConn()

@@ -106,7 +106,8 @@ func (c *Conn) Abort(now time.Time) {
 // peer has not said so on the link too within Timers.TCPGrace, the connection
 // is reset. After a FIN a peer whose stack still speaks, if need be asked by
 // TEST LINK, may take Timers.TCPGraceAlive: a busy host may be that far behind,
-// and so may what it says on a link that is full.
+// and so may what it says on a link that is full. So may one that is silent, as
+// long as other connections show that its stack lives.
 func (c *Conn) TCPClosed(now time.Time, reset bool) {
 	if c.state == StateClosed || !c.attached || c.aborting {
 		return
@@ -143,10 +144,38 @@ func (c *Conn) graceOver(now time.Time) {
 		if c.graceAt.After(last) {
 			c.graceAt = last
 		}
+	case !c.tcpReset && now.Before(last) && c.g.peerLives():
+		c.graceAt = now.Add(timers.TCPGrace)
+		if c.graceAt.After(last) {
+			c.graceAt = last
+		}
 	default:
-		c.g.log.Info("connection reset: the TCP connection ended without a close message from the peer", "token", c.token)
+		c.g.log.Info("connection reset: the TCP connection ended without a close message from the peer", "token", c.token,
+			"after", now.Sub(c.tcpEndAt), "silence", now.Sub(l.alive()))
 		c.abort(ErrReset)
 	}
+}
+
+// peerLives says that the peer's stack has not died, though it may be too busy to
+// speak: another link has just heard of it, or another connection has its TCP
+// connection, which would have ended with the stack.
+func (g *Group) peerLives() bool {
+	if g.mournedAt.Equal(g.now) {
+		return false
+	}
+	for _, l := range g.links {
+		if l.state == LinkActive && l.alive().Add(g.cfg.Timers.TCPGrace).After(g.now) {
+			return true
+		}
+	}
+	for _, c := range g.conns {
+		// What has begun to end may have no TCP connection any more.
+		if c.attached && c.state == StateActive && !c.wrShut && !c.aborting && c.rstate == 0 && c.tcpEndAt.IsZero() {
+			return true
+		}
+	}
+	g.mournedAt = g.now // all connections that it had ask at once
+	return false
 }
 
 // tcpExplained says that the end of the TCP connection follows from what the

@@ -26,6 +26,7 @@ import (
 //	test                 the peer answers TEST LINK
 //	fin rst              the TCP connection ends
 //	reuse delrkey fail   the peer gives its RMB element or RMB to others; the link fails
+//	another otherfin     there is another connection; its TCP connection ends
 func TestStates(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -83,6 +84,8 @@ func TestStates(t *testing.T) {
 		{"TCP FIN, explained behind other data", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP FIN, explained late", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 5s>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", ErrReset},
+		{"TCP FIN, peer silent, another connection has TCP", "another>:ACTIVE fin>:ACTIVE 1s>test-link:ACTIVE 1300ms>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
+		{"TCP FIN, peer silent, the other one's TCP ends too", "another>:ACTIVE fin>:ACTIVE 100ms>:ACTIVE otherfin>:ACTIVE 900ms>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
 		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP RST with D", "D>:APPCLOSEWAIT1 rst>:APPCLOSEWAIT1 3s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
 		{"TCP RST with C", "rst>:ACTIVE C>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
@@ -197,6 +200,20 @@ func (r *rig) do(ev string) {
 		r.recv(r.link, wire.TestLink{Reply: true, UserData: r.link.testData})
 	case "fin", "rst":
 		r.c.TCPClosed(now, ev == "rst")
+	case "another":
+		o, err := r.g.NewConn(now, 0, 100)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		p := peerRMB
+		p.Token++
+		p.Index++
+		if err := o.Attach(now, p); err != nil {
+			r.t.Fatal(err)
+		}
+		r.other = o
+	case "otherfin":
+		r.other.TCPClosed(now, false)
 	case "fail":
 		r.g.LinkFailed(now, r.link, errors.New("cable"))
 	case "reuse":

@@ -121,13 +121,14 @@ type Group struct {
 	lastID  uint8
 	usedIDs [256]bool // link numbers that were used once
 
-	conns   map[uint32]*Conn
-	rmbs    []*rmb
-	rtokens []*rtoken
-	past    []*pastLink // the oldest first
-	lost    int         // elements that are not used again
-	warm    int         // connections that were used since their memory was given back
-	resting int         // elements likewise, that are free
+	conns     map[uint32]*Conn
+	rmbs      []*rmb
+	rtokens   []*rtoken
+	past      []*pastLink // the oldest first
+	lost      int         // elements that are not used again
+	warm      int         // connections that were used since their memory was given back
+	resting   int         // elements likewise, that are free
+	mournedAt time.Time   // when peerLives last found no life
 
 	ex        exchange
 	rk        rkeyExchange

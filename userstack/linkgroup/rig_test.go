@@ -23,6 +23,7 @@ type rig struct {
 	g     *Group
 	link  *Link
 	c     *Conn
+	other *Conn    // that step another made
 	acts  []Action // since the last look
 	tok   map[*Link]uint64
 	seq   uint16

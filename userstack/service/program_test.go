@@ -19,7 +19,7 @@ import (
 )
 
 // testTime bounds each wait of a test.
-const testTime = 10 * time.Second
+const testTime = time.Minute
 
 // program is the program's end of a relayed connection.
 type program struct {

@@ -49,7 +49,7 @@ func TestRelayPanic(t *testing.T) {
 				if !reset {
 					t.Error("the connection was closed, not reset")
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(testTime):
 				t.Fatal("the relay does not end")
 			}
 			if e := <-told; e != unix.ECONNRESET {

@@ -20,6 +20,11 @@ import (
 // pollFiles is how often a step looks for a file that it waits for.
 const pollFiles = 2 * time.Millisecond
 
+// fullLooks is how often in a row a step finds no room before it takes what is
+// on the way for full: half a second on an idle machine. On a busy one, where
+// whoever makes room takes longer, the looks do too.
+const fullLooks = 250
+
 // A script is a sequence of steps on one connection. Each step writes one line:
 // itself, and what the program saw. A line never holds an address, a time or
 // another thing that differs between two runs.
@@ -156,7 +161,7 @@ func (s *script) step(name, arg string) (string, error) {
 	case "poll":
 		return s.poll(unix.POLLIN|unix.POLLOUT|unix.POLLRDHUP|unix.POLLPRI, 0)
 	case "pri":
-		return s.poll(unix.POLLPRI, 5*time.Second)
+		return s.poll(unix.POLLPRI, s.limit)
 	case "touch":
 		return "", os.WriteFile(filepath.Join(s.dir, arg), nil, 0o644)
 	case "wait":
@@ -259,8 +264,7 @@ func (s *script) sendNonblocking(n int) error {
 
 // eager fills what buffers there are, until nothing goes for a while.
 func (s *script) eager(name string) (string, error) {
-	const quiet = 500 * time.Millisecond
-	for last := time.Now(); time.Since(last) < quiet; {
+	for full := 0; full < fullLooks; {
 		b := make([]byte, 4096)
 		for i := range b {
 			b[i] = pattern(s.out + i)
@@ -268,12 +272,13 @@ func (s *script) eager(name string) (string, error) {
 		n, err := unix.SendmsgN(int(s.c), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		switch {
 		case err == unix.EAGAIN || err == unix.EINTR:
+			full++
 			time.Sleep(pollFiles)
 		case err != nil:
 			return outcome(err), nil
 		default:
 			s.out += n
-			last = time.Now()
+			full = 0
 		}
 	}
 	// Whoever waits for the file finds it whole.
