@@ -70,6 +70,10 @@ func run(ctx context.Context, o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root to make network namespaces: sudo make bench")
 	}
+	// Programs are killed with the launchers that started them.
+	if err := bench.AdoptOrphans(); err != nil {
+		return err
+	}
 	r := &runner{options: o, chosen: chosen, beds: make(map[string]*bed), look: bench.ReadSnapshot, pause: sleep}
 	if r.smcr, err = filepath.Abs(o.smcr); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"smcr/internal/bench"
@@ -61,14 +60,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // undisturbed calls f, again if others used the CPU meanwhile, and gives up
 // after some times.
-//
-// The programs of memory and of many connections are killed in the end, which
-// leaves them to nobody for a moment: they would count as others, so these are
-// measured in any case.
 func (r *runner) undisturbed(ctx context.Context, what string, f func() error) error {
-	if strings.HasPrefix(what, "memory ") || strings.HasPrefix(what, "connections ") {
-		return f()
-	}
 	for n := 1; ; n++ {
 		before, err := r.look()
 		if err != nil {
