@@ -73,7 +73,15 @@ type Population struct {
 	// Memory in MiB of all processes of both hosts: what they grew by.
 	MemoryTCP []float64 `json:"memory_tcp"`
 	MemorySMC []float64 `json:"memory_smc"`
-	// Skipped says why there are no values.
+	// Idle is the CPU time of all processes of both hosts while nobody sends, in
+	// percent of a core. Only of the largest number that could be measured.
+	IdleTCP []float64 `json:"idle_tcp,omitempty"`
+	IdleSMC []float64 `json:"idle_smc,omitempty"`
+	// Pairs is the number of pairs of hosts, with stacks of their own, among which
+	// the connections are spread because one stack may not have enough descriptors;
+	// 0: one.
+	Pairs int `json:"pairs,omitempty"`
+	// Skipped says why there are no values, or not of each round.
 	Skipped string `json:"skipped,omitempty"`
 }
 
