@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // tick is the unit of times in /proc/stat and /proc/PID/stat, 1/USER_HZ s on
@@ -133,16 +131,6 @@ func ReadSnapshot() (Snapshot, error) {
 // ended reports whether reading failed because the process has ended.
 func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
-}
-
-// AdoptOrphans makes the calling process the parent of all its descendants whose
-// own parent ends (PR_SET_CHILD_SUBREAPER), so that Tree finds them, and their CPU
-// time, with it. Those that end then remain as zombies until it ends, too.
-func AdoptOrphans() error {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("bench: adopt orphans: %w", err)
-	}
-	return nil
 }
 
 // Tree returns the processes that descend from the roots, with these.

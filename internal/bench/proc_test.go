@@ -4,14 +4,11 @@ package bench
 
 import (
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 func TestParseStat(t *testing.T) {
@@ -74,39 +71,6 @@ func TestTree(t *testing.T) {
 	}
 	if got := s.Time(20, 12, 11, 99); got != 140 { // 12 is counted once
 		t.Errorf("trees of 20, 12 and 11: %d", got)
-	}
-}
-
-// TestAdoptOrphans: a program whose parent ended is found with us, while it runs
-// and after its end.
-func TestAdoptOrphans(t *testing.T) {
-	if err := AdoptOrphans(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
-	// The shell ends at once; what it started has none of its pipes.
-	out, err := exec.Command("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, sig := range []unix.Signal{0, unix.SIGKILL} {
-		if err := unix.Kill(pid, sig); err != nil {
-			t.Fatal(err)
-		}
-		s, err := ReadSnapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := s.Tree(os.Getpid())[pid]; p.Parent != os.Getpid() {
-			t.Errorf("after signal %d: %+v is not ours", sig, s.Procs[pid])
-		}
-	}
-	if got, err := unix.Wait4(pid, nil, 0, nil); err != nil || got != pid {
-		t.Errorf("waited for %d: %d, %v", pid, got, err)
 	}
 }
 

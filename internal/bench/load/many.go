@@ -121,8 +121,8 @@ func (n network) free(address string) error {
 	return nil
 }
 
-// requests sends on all connections for the time d and returns the number of
-// answered requests.
+// requests sends on all connections for the time d, at least once on each, and
+// returns the number of answered requests.
 func requests(conns []net.Conn, d time.Duration) (int64, time.Duration, error) {
 	var (
 		wg    sync.WaitGroup
@@ -134,7 +134,7 @@ func requests(conns []net.Conn, d time.Duration) (int64, time.Duration, error) {
 	for _, c := range conns {
 		wg.Go(func() {
 			message, back := pattern(requestSize), make([]byte, requestSize)
-			for time.Since(start) < d {
+			for first := true; first || time.Since(start) < d; first = false {
 				if err := exchange(c, message, back); err != nil {
 					mu.Lock()
 					fail = errors.Join(fail, err)

@@ -65,7 +65,7 @@ func run(ctx context.Context, o options) (err error) {
 		return errors.New("needs root to make network namespaces: sudo make bench")
 	}
 	// Programs are killed with the launchers that started them.
-	if err := bench.AdoptOrphans(); err != nil {
+	if err := adoptOrphans(); err != nil {
 		return err
 	}
 	r := &runner{options: o, chosen: chosen, beds: make(map[string]*bed), look: bench.ReadSnapshot, pause: sleep}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/internal/bench"
 )
 
@@ -87,6 +89,16 @@ func (r *runner) undisturbed(ctx context.Context, what string, f func() error) e
 			return err
 		}
 	}
+}
+
+// adoptOrphans makes the calling process the parent of all its descendants whose
+// own parent ends (PR_SET_CHILD_SUBREAPER), so that bench.FindOthers counts
+// them as ours. Those that end then remain as zombies until it ends, too.
+func adoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("adopt orphans: %w", err)
+	}
+	return nil
 }
 
 func transport(smc bool) string {
