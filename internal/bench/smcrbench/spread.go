@@ -21,8 +21,8 @@ const (
 	// filesWanted is the number of descriptors that programs may have, where that
 	// is permitted.
 	filesWanted = 200000
-	// filesEach is what one connection takes of the descriptors of the process
-	// that has the most, a stack.
+	// filesEach is what a stack, which has the most descriptors, reckons for one
+	// connection.
 	filesEach = 4
 	// filesSpare is left for all else that the process opens.
 	filesSpare = 1000
