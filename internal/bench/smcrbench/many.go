@@ -88,6 +88,9 @@ func (c *crowd) requests(d time.Duration) (float64, error) {
 	if err := c.say(d+time.Minute, "run "+d.String(), "ran %f %f", &count, &seconds); err != nil {
 		return 0, err
 	}
+	if count == 0 || seconds == 0 {
+		return 0, fmt.Errorf("load: no request in %q", c.out.Text())
+	}
 	return count / seconds, nil
 }
 

@@ -124,9 +124,14 @@ func (s *spread) open(n int) (int, error) {
 	return int(got), err
 }
 
-// requests returns the requests per second on all connections.
-func (s *spread) requests(d time.Duration) (float64, error) {
-	return s.each(func(_ int, c *crowd) (float64, error) { return c.requests(d) })
+// requests returns the requests per second on all n connections.
+func (s *spread) requests(n int, d time.Duration) (float64, error) {
+	return s.each(func(i int, c *crowd) (float64, error) {
+		if share(n, s.most, i) == 0 {
+			return 0, nil
+		}
+		return c.requests(d)
+	})
 }
 
 // memory returns what the processes of all pairs take, in bytes.

@@ -162,7 +162,7 @@ func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Popul
 		if err != nil {
 			return nil, err
 		}
-		rate, err := s.requests(min(r.time, 2*pointTime))
+		rate, err := s.requests(held, min(r.time, 2*pointTime))
 		if err != nil {
 			return nil, err
 		}
