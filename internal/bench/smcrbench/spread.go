@@ -142,11 +142,11 @@ func (s *spread) memory() (float64, error) {
 	})
 }
 
-// Idle connections are looked at for idleTime, once all that the last requests
-// left to do is done.
+// Idle connections are looked at for idleTime, once what the last requests left
+// to do is done: for some twenty seconds memory is given back.
 const (
 	idleTime   = 10 * time.Second
-	settleTime = 3 * time.Second
+	settleTime = 30 * time.Second
 )
 
 // idle returns which part of a core, in percent, the processes of all pairs use
