@@ -37,7 +37,8 @@ type Consumer struct {
 
 // FindOthers compares two snapshots. Processes that descend from root are not
 // others, and neither are kernel threads, which may work for us. What the
-// hypervisor took away is.
+// hypervisor took away is. A root whose programs start further ones is to adopt
+// orphans (PR_SET_CHILD_SUBREAPER), or these are others once their parent ended.
 func FindOthers(before, after Snapshot, root int) Others {
 	total := after.CPU.Total() - before.CPU.Total()
 	if total <= 0 {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
+	"time"
 )
 
 // ErrOutput means that a program printed something else than its result.
@@ -78,6 +80,27 @@ func ParseWrk(out []byte) (float64, error) {
 		return 0, fmt.Errorf("%w of wrk: %q", ErrOutput, m[0])
 	}
 	return v, nil
+}
+
+var qperfLine = regexp.MustCompile(`(?m)^\s*latency\s*=\s*([0-9.,]+) (\S+)$`)
+
+// qperfUnits are those in which qperf prints times.
+var qperfUnits = map[string]time.Duration{"ns": time.Nanosecond, "us": time.Microsecond, "ms": time.Millisecond, "sec": time.Second}
+
+// ParseQperf returns the latency one way in seconds that qperf tcp_lat reports,
+// in whichever unit: half of a round trip.
+func ParseQperf(out []byte) (float64, error) {
+	m := qperfLine.FindSubmatch(out)
+	if m == nil {
+		return 0, fmt.Errorf("%w of qperf: %.200q", ErrOutput, out)
+	}
+	unit := qperfUnits[string(m[2])]
+	// It groups digits where it prints many.
+	v, err := strconv.ParseFloat(strings.ReplaceAll(string(m[1]), ",", ""), 64)
+	if err != nil || v <= 0 || unit == 0 {
+		return 0, fmt.Errorf("%w of qperf: %q", ErrOutput, m[0])
+	}
+	return v * unit.Seconds(), nil
 }
 
 var summaryLine = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)

@@ -70,6 +70,30 @@ Transfer/sec:     12.16MB
 	}
 }
 
+func TestParseQperf(t *testing.T) {
+	// qperf 0.4.11: as it is, with -uu -vvu, and with -e 6.
+	for in, want := range map[string]float64{
+		"tcp_lat:\n    latency  =  28.2 us\n": 28.2e-6,
+		"tcp_lat:\n    latency   =       15045 ns\n    msg_size  =           1 bytes\n    time      =  1000000000 ns\n": 15045e-9,
+		"tcp_lat:\n    latency  =  16829.6 ns\n": 16829.6e-9,
+		"tcp_lat:\n    latency  =  1,204 ms\n":   1.204,
+		"tcp_lat:\n    latency  =  2 sec\n":      2,
+	} {
+		got, err := ParseQperf([]byte(in))
+		if err != nil || math.Abs(got-want) > 1e-12 {
+			t.Errorf("%q: %v, %v; want %v", in, got, err, want)
+		}
+	}
+	for _, bad := range []string{
+		"", "tcp_lat:\n", "tcp_lat:\n    latency  =  0 ns\n", "tcp_lat:\n    latency  =  1.2.3 us\n",
+		"tcp_lat:\n    latency  =  5 bytes\n", "failed to connect\n",
+	} {
+		if got, err := ParseQperf([]byte(bad)); !errors.Is(err, ErrOutput) {
+			t.Errorf("%q: %v, %v", bad, got, err)
+		}
+	}
+}
+
 func TestParseSummary(t *testing.T) {
 	smc, tcp, err := ParseSummary([]byte("other words\nsmcr: 51 connections over SMC-R, 2 over TCP: the peer does not speak SMC\n"))
 	if err != nil || smc != 51 || tcp != 2 {

@@ -64,19 +64,6 @@ type Size struct {
 	RoundTripSMC []float64 `json:"round_trip_smc,omitempty"`
 }
 
-// Population is a number of connections at a time.
-type Population struct {
-	Connections int `json:"connections"`
-	// Requests of 64 bytes and as many back, per second, on all together.
-	RequestsTCP []float64 `json:"requests_tcp"`
-	RequestsSMC []float64 `json:"requests_smc"`
-	// Memory in MiB of all processes of both hosts: what they grew by.
-	MemoryTCP []float64 `json:"memory_tcp"`
-	MemorySMC []float64 `json:"memory_smc"`
-	// Skipped says why there are no values.
-	Skipped string `json:"skipped,omitempty"`
-}
-
 // Share is the CPU time of one kind of process for a unit of work.
 type Share struct {
 	// Row is the ID of the row whose traffic this is.

@@ -18,8 +18,13 @@ func result(t *testing.T) *Result {
 	r := &Result{
 		Schema: Schema, Date: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Commit: "0123abc", Command: `smcrbench -serve-flags "--spin [0]"`,
 		Machine: Machine{Cores: 2, CPU: "Model [1]", Kernel: "6.1.2", Arch: "amd64", Go: "go1.26"}, Rounds: 2, Seconds: 1,
-		Sizes:       []*Size{{Bytes: 1, ThroughputTCP: []float64{1, 2.5}, ThroughputSMC: []float64{-1, 3}}},
-		Connections: []*Population{{Connections: 10000, Skipped: "too few files"}},
+		Sizes: []*Size{{Bytes: 1, ThroughputTCP: []float64{1, 2.5}, ThroughputSMC: []float64{-1, 3}}},
+		Connections: []*Population{
+			{Connections: 1, RequestsTCP: []float64{1000, 2000}, RequestsSMC: []float64{500, 500}, MemoryTCP: []float64{1}, MemorySMC: []float64{20}},
+			{Connections: 4000, RequestsTCP: []float64{10}, RequestsSMC: []float64{5}, MemoryTCP: []float64{1}, MemorySMC: []float64{20},
+				IdleTCP: []float64{0.25}, IdleSMC: []float64{1.25}, Pairs: 2},
+			{Connections: 10000, Skipped: "too few files"},
+		},
 	}
 	for _, id := range []string{"iperf3-1500", "memory", "connect"} {
 		x := row(t, id)
@@ -95,7 +100,13 @@ func TestPrint(t *testing.T) {
 		strings.Fields("iperf3-1500 1500 150 100-200 65.0 50.0-80.0 Gbit/s 0.45 0.3 0.6 target"),
 		strings.Fields("memory 1500 150 100-200 65.0 50.0-80.0 KiB -85.0 KiB 160 KiB 40 KiB aim"),
 		strings.Fields("connect 1500 150 100-200 65.0 50.0-80.0 connections/s 0.45 - - -"),
+		strings.Fields("connections requests/s, TCP SMC-R ratio MiB, TCP SMC-R idle CPU %, TCP SMC-R at most met"),
+		strings.Fields("1 1500 (1000-2000) 500 (500-500) 0.38 1.00 (1.00-1.00) 20.0 (20.0-20.0) - - - -"),
+		strings.Fields("4000 10.0 (10.0-10.0) 5.00 (5.00-5.00) 0.50 1.00 (1.00-1.00) 20.0 (20.0-20.0) 0.25 (0.25-0.25) 1.25 (1.25-1.25) 1 target"),
+		strings.Fields("10000 - - - - - - - - -"),
 		strings.Fields("Measured with -force while others used up to 25 % of the CPU: these figures prove nothing."),
+		strings.Fields("4000 connections are spread over 2 pairs of hosts: the limit of open files allows a stack no more."),
+		strings.Fields("10000 connections were left out: too few files."),
 		strings.Fields("Kernel TCP itself scatters between the rounds, so these ratios are uncertain: iperf3-1500 (by a factor of 2.00), connect (by a factor of 2.00)."),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -108,6 +119,8 @@ func TestMarkdown(t *testing.T) {
 	for _, want := range []string{
 		"| iperf3-1500 | iperf3 | 1500 | 150 (100-200) | 65.0 (50.0-80.0) | Gbit/s | 0.45 | 0.3 | 0.6 | target |\n",
 		"| memory | memory of a connection, both ends | 1500 |",
+		"|\n\n| connections | requests/s, TCP |",
+		"|---|\n| 1 | 1500 (1000-2000) |",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -115,6 +128,23 @@ func TestMarkdown(t *testing.T) {
 	}
 	if strings.Contains(got, "-force") {
 		t.Errorf("a result that was not forced says so:\n%s", got)
+	}
+}
+
+// TestIdleMet: what the stacks cost is what they use beyond TCP.
+func TestIdleMet(t *testing.T) {
+	for _, test := range []struct {
+		tcp, smc []float64
+		want     string
+	}{
+		{nil, nil, "-"},
+		{[]float64{0.5}, []float64{1.5}, "target"},
+		{[]float64{0.5}, []float64{1.6}, "no"},
+		{[]float64{0, 0, 0}, []float64{9, 0.9, 0.8}, "target"},
+	} {
+		if got := (&Population{IdleTCP: test.tcp, IdleSMC: test.smc}).idleMet(); got != test.want {
+			t.Errorf("%v over TCP, %v over SMC-R: %s, want %s", test.tcp, test.smc, got, test.want)
+		}
 	}
 }
 

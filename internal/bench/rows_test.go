@@ -46,7 +46,8 @@ func TestSelect(t *testing.T) {
 	for list, want := range map[string][]string{
 		"iperf3":            {"iperf3-1500", "iperf3-9000", "iperf3-v1"},
 		"iperf3-v1, memory": {"iperf3-v1", "memory"},
-		"redis":             {"redis", "redis-p16"},
+		"redis":             {"redis", "redis-1", "redis-p16"},
+		"roundtrip":         {"roundtrip", "roundtrip-c"},
 		"sizes":             {"sizes"},
 	} {
 		got, err := Select(list)

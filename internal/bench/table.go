@@ -15,6 +15,23 @@ import (
 // the ratio to kernel TCP, and what it is to be.
 func (r *Result) Print(w io.Writer) error {
 	fmt.Fprintln(w, r.origin())
+	if len(r.Rows) > 0 {
+		if err := r.printRows(w); err != nil {
+			return err
+		}
+	}
+	if len(r.Connections) > 0 {
+		if err := r.printConnections(w); err != nil {
+			return err
+		}
+	}
+	for _, note := range r.notes() {
+		fmt.Fprintln(w, note)
+	}
+	return nil
+}
+
+func (r *Result) printRows(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "row\tMTU\tkernel TCP\t(min-max)\tSMC-R\t(min-max)\tunit\tratio\tat least\taim\tmet\t")
 	for _, row := range r.Rows {
@@ -22,13 +39,7 @@ func (r *Result) Print(w io.Writer) error {
 			format(Median(row.TCP)), spread(row.TCP), format(Median(row.SMC)), spread(row.SMC), row.Unit,
 			row.value(), row.mark(row.Target), row.mark(row.Aim), row.met())
 	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for _, note := range r.notes() {
-		fmt.Fprintln(w, note)
-	}
-	return nil
+	return tw.Flush()
 }
 
 // Markdown returns the same as a table in Markdown, with the names of the rows.
@@ -42,6 +53,7 @@ func (r *Result) Markdown() string {
 			format(Median(row.TCP)), spread(row.TCP), format(Median(row.SMC)), spread(row.SMC), row.Unit,
 			row.value(), row.mark(row.Target), row.mark(row.Aim), row.met())
 	}
+	r.markdownConnections(&b)
 	for _, note := range r.notes() {
 		fmt.Fprintf(&b, "\n%s\n", note)
 	}
@@ -68,6 +80,14 @@ func (r *Result) notes() []string {
 	var restless []string
 	for _, row := range Restless(r.Rows) {
 		restless = append(restless, fmt.Sprintf("%s (by a factor of %s)", row.ID, format(row.TCPScatter)))
+	}
+	for _, p := range r.Connections {
+		if p.Pairs > 1 {
+			notes = append(notes, fmt.Sprintf("%d connections are spread over %d pairs of hosts: the limit of open files allows a stack no more.", p.Connections, p.Pairs))
+		}
+		if p.Skipped != "" {
+			notes = append(notes, fmt.Sprintf("%d connections were left out: %s.", p.Connections, p.Skipped))
+		}
 	}
 	if len(restless) > 0 {
 		notes = append(notes, "Kernel TCP itself scatters between the rounds, so these ratios are uncertain: "+strings.Join(restless, ", ")+".")

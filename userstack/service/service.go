@@ -182,6 +182,15 @@ func (s *Service) endRelays() {
 	s.relays.Wait()
 }
 
+// idleTick returns how often to look whether the service has been idle for the
+// timeout. 0 is not at all: a service without one does not wake up for that.
+func idleTick(timeout time.Duration) time.Duration {
+	if timeout <= 0 {
+		return 0
+	}
+	return max(10*time.Millisecond, min(time.Second, timeout/4))
+}
+
 // Run serves until ctx ends or the idle timeout passes, then ends the stack:
 // the connections that are left are reset.
 func (s *Service) Run(ctx context.Context) error {
@@ -193,8 +202,12 @@ func (s *Service) Run(ctx context.Context) error {
 	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	var err error
-	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, s.cfg.IdleTimeout/4+time.Millisecond)))
-	defer tick.Stop()
+	var tick <-chan time.Time // never, where no idle time is an end
+	if d := idleTick(s.cfg.IdleTimeout); d > 0 {
+		t := time.NewTicker(d)
+		defer t.Stop()
+		tick = t.C
+	}
 loop:
 	for {
 		select {
@@ -202,8 +215,8 @@ loop:
 			break loop
 		case err = <-errc:
 			break loop
-		case now := <-tick.C:
-			if t := s.cfg.IdleTimeout; t > 0 && s.idle(now) >= t {
+		case now := <-tick:
+			if s.idle(now) >= s.cfg.IdleTimeout {
 				s.log.Info("idle, ending")
 				break loop
 			}

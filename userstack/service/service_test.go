@@ -140,6 +140,20 @@ func TestNewFails(t *testing.T) {
 	})
 }
 
+// TestIdleTick: a service that never ends by itself does not look whether it is to.
+func TestIdleTick(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{
+		0: 0, -1: 0,
+		1:                      10 * time.Millisecond,
+		100 * time.Millisecond: 25 * time.Millisecond,
+		time.Minute:            time.Second,
+	} {
+		if got := idleTick(timeout); got != want {
+			t.Errorf("timeout %v: %v, want %v", timeout, got, want)
+		}
+	}
+}
+
 func TestIdleTimeout(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	t.Run("nobody came", func(t *testing.T) {

@@ -12,9 +12,9 @@
 // trips or connections. SIZE is that of a message in bytes: of a write 1 MiB if
 // not given and 64 MiB at most, of a round trip 1 byte and 64 KiB.
 //
-// With many, the client does what standard input says, and ends with it: "open
-// N" opens connections until there are N, each used once, and prints "open N";
-// "run DURATION" sends requests of 64 bytes on all connections, one at a time
+// With many, the client does what standard input says, and ends with it: "open N
+// DURATION" opens connections until there are N, each used once, or until the time
+// has passed, and prints "open" and their number; "run DURATION" sends requests of 64 bytes on all connections, one at a time
 // on each, and prints "ran COUNT SECONDS".
 //
 // The server ends with SIGTERM. With -profile FILE either writes a CPU profile of

@@ -64,7 +64,7 @@ func TestMeasurements(t *testing.T) {
 func TestMany(t *testing.T) {
 	n, address := start(t)
 	var out bytes.Buffer
-	if err := n.many(address, strings.NewReader("open 3\nopen 40\nrun 20ms\nopen 40\n"), &out); err != nil {
+	if err := n.many(address, strings.NewReader("open 3 20s\nopen 40 20s\nrun 20ms\nopen 50 0s\n"), &out); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -75,7 +75,7 @@ func TestMany(t *testing.T) {
 	if _, err := fmt.Sscanf(lines[2], "ran %f %f", &count, &seconds); err != nil || count < 40 || seconds < 0.02 {
 		t.Errorf("%q: %v", lines[2], err)
 	}
-	for _, bad := range []string{"open x", "run", "walk"} {
+	for _, bad := range []string{"open x 1s", "open 3", "run", "walk"} {
 		if err := n.many(address, strings.NewReader(bad+"\n"), &out); err == nil {
 			t.Errorf("%q is no error", bad)
 		}

@@ -35,11 +35,16 @@ func (n network) many(address string, commands io.Reader, out io.Writer) (err er
 		verb, arg, _ := strings.Cut(lines.Text(), " ")
 		switch verb {
 		case "open":
-			want, err := strconv.Atoi(arg)
+			number, limit, _ := strings.Cut(arg, " ")
+			want, err := strconv.Atoi(number)
 			if err != nil {
 				return err
 			}
-			more, err := n.openAll(address, want-len(conns))
+			d, err := time.ParseDuration(limit)
+			if err != nil {
+				return err
+			}
+			more, err := n.openAll(address, want-len(conns), d)
 			conns = append(conns, more...)
 			if err != nil {
 				return err
@@ -65,8 +70,9 @@ func (n network) many(address string, commands io.Reader, out io.Writer) (err er
 	return nil
 }
 
-// openAll makes so many connections, several at a time, and uses each once.
-func (n network) openAll(address string, count int) ([]net.Conn, error) {
+// openAll makes so many connections, several at a time, and uses each once. When
+// the time d has passed, it leaves it at those it has.
+func (n network) openAll(address string, count int, d time.Duration) ([]net.Conn, error) {
 	var (
 		wg    sync.WaitGroup
 		next  atomic.Int64
@@ -74,10 +80,11 @@ func (n network) openAll(address string, count int) ([]net.Conn, error) {
 		conns []net.Conn
 		fail  error
 	)
+	start := time.Now()
 	for range min(dialers, count) {
 		wg.Go(func() {
 			message, back := pattern(requestSize), make([]byte, requestSize)
-			for next.Add(1) <= int64(count) {
+			for next.Add(1) <= int64(count) && time.Since(start) < d {
 				c, err := n.open(address, opEcho, requestSize)
 				if err == nil {
 					err = exchange(c, message, back)
@@ -114,8 +121,8 @@ func (n network) free(address string) error {
 	return nil
 }
 
-// requests sends on all connections for the time d and returns the number of
-// answered requests.
+// requests sends on all connections for the time d, at least once on each, and
+// returns the number of answered requests.
 func requests(conns []net.Conn, d time.Duration) (int64, time.Duration, error) {
 	var (
 		wg    sync.WaitGroup
@@ -127,7 +134,7 @@ func requests(conns []net.Conn, d time.Duration) (int64, time.Duration, error) {
 	for _, c := range conns {
 		wg.Go(func() {
 			message, back := pattern(requestSize), make([]byte, requestSize)
-			for time.Since(start) < d {
+			for first := true; first || time.Since(start) < d; first = false {
 				if err := exchange(c, message, back); err != nil {
 					mu.Lock()
 					fail = errors.Join(fail, err)

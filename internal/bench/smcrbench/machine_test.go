@@ -68,10 +68,15 @@ func TestEachRowIsMeasured(t *testing.T) {
 }
 
 func TestLacking(t *testing.T) {
-	if got := lacking(1); got != "" {
+	if got := lacking(1, 100); got != "" {
 		t.Errorf("one connection: %s", got)
 	}
-	if got := lacking(1 << 40); !strings.Contains(got, "open files") {
+	for _, most := range []int{0, 100} {
+		if got := lacking(100*mostPairs+1, most); !strings.Contains(got, "open files") {
+			t.Errorf("%d for each pair: %q", most, got)
+		}
+	}
+	if got := lacking(1<<40, 1<<40); !strings.Contains(got, "memory") {
 		t.Errorf("2⁴⁰ connections: %q", got)
 	}
 }

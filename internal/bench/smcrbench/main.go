@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/internal/bench"
 )
 
@@ -58,10 +56,6 @@ func main() {
 // resultDir is where results are kept.
 const resultDir = "bench/results"
 
-// files is the number of descriptors that programs may have: the stack has
-// four for each connection.
-const files = 200000
-
 func run(ctx context.Context, o options) (err error) {
 	chosen, err := bench.Select(o.rows)
 	if err != nil {
@@ -70,6 +64,10 @@ func run(ctx context.Context, o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root to make network namespaces: sudo make bench")
 	}
+	// Programs are killed with the launchers that started them.
+	if err := adoptOrphans(); err != nil {
+		return err
+	}
 	r := &runner{options: o, chosen: chosen, beds: make(map[string]*bed), look: bench.ReadSnapshot, pause: sleep}
 	if r.smcr, err = filepath.Abs(o.smcr); err != nil {
 		return err
@@ -77,9 +75,9 @@ func run(ctx context.Context, o options) (err error) {
 	if err := r.needTools(); err != nil {
 		return err
 	}
-	// The programs inherit it. Where it is not permitted, what needs many
-	// connections says so.
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files})
+	if err := raiseFiles(); err != nil {
+		return err
+	}
 	if r.dir, err = os.MkdirTemp("", "smcr-bench-"); err != nil {
 		return err
 	}

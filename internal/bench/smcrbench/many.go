@@ -70,16 +70,16 @@ func (c *crowd) say(limit time.Duration, command, format string, values ...any) 
 	return nil
 }
 
-// open has the client hold n connections.
-func (c *crowd) open(n int) error {
-	var got int
-	if err := c.say(time.Minute+time.Duration(n)*20*time.Millisecond, fmt.Sprintf("open %d", n), "open %d", &got); err != nil {
-		return err
-	}
-	if got != n {
-		return fmt.Errorf("load: %d connections, not %d", got, n)
-	}
-	return nil
+// openTime is what making connections may take. On two cores that do nothing
+// else, a thousand take about a second.
+const openTime = 2 * time.Minute
+
+// open has the client hold n connections, and returns how many it made in
+// openTime.
+func (c *crowd) open(n int) (got int, err error) {
+	// The last ones, under way, may take longer.
+	err = c.say(openTime+time.Minute, fmt.Sprintf("open %d %v", n, openTime), "open %d", &got)
+	return got, err
 }
 
 // requests returns the requests per second on all connections.
@@ -88,17 +88,23 @@ func (c *crowd) requests(d time.Duration) (float64, error) {
 	if err := c.say(d+time.Minute, "run "+d.String(), "ran %f %f", &count, &seconds); err != nil {
 		return 0, err
 	}
+	if count == 0 || seconds == 0 {
+		return 0, fmt.Errorf("load: no request in %q", c.out.Text())
+	}
 	return count / seconds, nil
 }
 
-// memory returns the proportional set size in bytes of all processes of both
-// hosts that belong to the transport.
+// roots are the processes from which all of both hosts descend that belong to
+// the transport.
+func (c *crowd) roots() []int { return append(c.b.roots("load", c.smc), c.Pid()) }
+
+// memory returns the proportional set size in bytes of all these processes.
 func (c *crowd) memory() (int64, error) {
 	s, err := bench.ReadSnapshot()
 	if err != nil {
 		return 0, err
 	}
-	return s.PSS(append(c.b.roots("load", c.smc), c.Pid())...)
+	return s.PSS(c.roots()...)
 }
 
 // end ends the client and checks that at least n connections took the transport
@@ -168,8 +174,10 @@ func memory(ctx context.Context, r *runner, _ *bed, smc bool) (values []float64,
 	defer func() { err = errors.Join(err, done()) }()
 	var size [2]int64
 	for i, n := range []int{fewConns, manyConns} {
-		if err := c.open(n); err != nil {
+		if got, err := c.open(n); err != nil {
 			return nil, err
+		} else if got != n {
+			return nil, fmt.Errorf("load: only %d of %d connections in %v", got, n, openTime)
 		}
 		if size[i], err = c.memory(); err != nil {
 			return nil, err

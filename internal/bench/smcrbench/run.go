@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smcr/internal/bench"
 )
@@ -61,14 +62,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // undisturbed calls f, again if others used the CPU meanwhile, and gives up
 // after some times.
-//
-// The programs of memory and of many connections are killed in the end, which
-// leaves them to nobody for a moment: they would count as others, so these are
-// measured in any case.
 func (r *runner) undisturbed(ctx context.Context, what string, f func() error) error {
-	if strings.HasPrefix(what, "memory ") || strings.HasPrefix(what, "connections ") {
-		return f()
-	}
 	for n := 1; ; n++ {
 		before, err := r.look()
 		if err != nil {
@@ -95,6 +89,16 @@ func (r *runner) undisturbed(ctx context.Context, what string, f func() error) e
 			return err
 		}
 	}
+}
+
+// adoptOrphans makes the calling process the parent of all its descendants whose
+// own parent ends (PR_SET_CHILD_SUBREAPER), so that bench.FindOthers counts
+// them as ours. Those that end then remain as zombies until it ends, too.
+func adoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("adopt orphans: %w", err)
+	}
+	return nil
 }
 
 func transport(smc bool) string {

@@ -6,8 +6,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smcr/internal/bench"
 )
@@ -82,6 +87,39 @@ func TestUndisturbedFails(t *testing.T) {
 	err := machineOf(0.9, 0.9).undisturbed(ctx, "x", func() error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end of the context: %v", err)
+	}
+}
+
+// TestAdoptOrphans: a program whose parent ended is found with us, while it runs
+// and after its end.
+func TestAdoptOrphans(t *testing.T) {
+	if err := adoptOrphans(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+	// The shell ends at once; what it started has none of its pipes.
+	out, err := exec.Command("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sig := range []unix.Signal{0, unix.SIGKILL} {
+		if err := unix.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+		s, err := bench.ReadSnapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := s.Tree(os.Getpid())[pid]; p.Parent != os.Getpid() {
+			t.Errorf("after signal %d: %+v is not ours", sig, s.Procs[pid])
+		}
+	}
+	if got, err := unix.Wait4(pid, nil, 0, nil); err != nil || got != pid {
+		t.Errorf("waited for %d: %d, %v", pid, got, err)
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/internal/bench"
 )
 
@@ -72,94 +70,116 @@ func (r *runner) sizes(ctx context.Context, result *bench.Result) error {
 // crowds are the numbers of connections of the sweep.
 var crowds = []int{1, 10, 100, 1000, 4000, 10000}
 
-const (
-	// filesEach is what one connection takes of the descriptors of the process
-	// that has the most, a stack.
-	filesEach = 4
-	// filesSpare is left for all else that the process opens.
-	filesSpare = 1000
-	// memoryEach is what is reckoned for a connection, both ends, in bytes, so
-	// that the sweep does not take all memory of a small machine.
-	memoryEach = 1200 << 10
-)
+// memoryEach is what is reckoned for a connection, both ends, in bytes, so that
+// the sweep does not take all memory of a small machine.
+const memoryEach = 1200 << 10
 
-// connections measures requests and memory with 1 to 10,000 connections. The
-// stacks of each transport are new, and serve all numbers in turn: the memory
-// is what the processes grow by from the start of the client on.
+// connections measures requests and memory with 1 to 10,000 connections, and the
+// CPU time that the most of them take while idle. The stacks of each transport
+// are new, and serve all numbers in turn: the memory is what the processes grow by
+// from the start of the client on.
+//
+// Connections for which a stack has too few descriptors go to further pairs of
+// hosts, over TCP too.
 func (r *runner) connections(ctx context.Context, result *bench.Result) error {
+	most := perPair()
 	for _, n := range crowds {
-		if n <= r.maxConns {
-			result.Connections = append(result.Connections, &bench.Population{Connections: n})
+		if n > r.maxConns {
+			continue
 		}
+		p := &bench.Population{Connections: n, Skipped: lacking(n, most)}
+		if p.Skipped != "" {
+			fmt.Fprintf(os.Stderr, "    %d connections left out: %s\n", n, p.Skipped)
+		} else if pairs := pairsFor(n, most); pairs > 1 {
+			p.Pairs = pairs
+		}
+		result.Connections = append(result.Connections, p)
 	}
 	for round := range min(r.rounds, sweepRounds) {
 		fmt.Fprintf(os.Stderr, "    connections, round %d of %d\n", round+1, min(r.rounds, sweepRounds))
+		var points []*bench.Population
+		for _, p := range result.Connections {
+			if p.Skipped == "" {
+				points = append(points, p)
+			}
+		}
+		if len(points) == 0 {
+			return nil
+		}
 		tcp, smc, err := r.both(ctx, "connections", func(smc bool) ([]float64, error) {
-			return r.crowdSweep(ctx, smc, result.Connections)
+			return r.crowdSweep(ctx, smc, points, most)
 		})
 		if err != nil {
 			return err
 		}
-		for i, p := range result.Connections {
+		for i, p := range points {
 			if p.Skipped != "" {
-				continue
+				break
 			}
 			p.RequestsTCP = append(p.RequestsTCP, bench.Round(tcp[2*i]))
 			p.MemoryTCP = append(p.MemoryTCP, bench.Round(tcp[2*i+1]))
 			p.RequestsSMC = append(p.RequestsSMC, bench.Round(smc[2*i]))
 			p.MemorySMC = append(p.MemorySMC, bench.Round(smc[2*i+1]))
 		}
+		if last := points[len(points)-1]; last.Skipped == "" {
+			last.IdleTCP = append(last.IdleTCP, bench.Round(tcp[len(tcp)-1]))
+			last.IdleSMC = append(last.IdleSMC, bench.Round(smc[len(smc)-1]))
+		}
 	}
 	return nil
 }
 
-// crowdSweep returns two values for each number of connections: requests per
-// second and MiB.
-func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Population) (values []float64, err error) {
-	c, done, err := r.newCrowd(ctx, smc)
+// crowdSweep returns two values for each number of connections, requests per
+// second and MiB, and then the percentage of a core that the last take while idle.
+// It ends early, and says so in Skipped, where connections take too long to make.
+func (r *runner) crowdSweep(ctx context.Context, smc bool, points []*bench.Population, most int) (values []float64, err error) {
+	s, done, err := r.newSpread(ctx, smc, points[len(points)-1].Connections, most)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	if err := c.open(0); err != nil {
+	if _, err := s.open(0); err != nil {
 		return nil, err
 	}
-	base, err := c.memory()
+	base, err := s.memory()
 	if err != nil {
 		return nil, err
 	}
 	held := 0
 	for _, p := range points {
-		if p.Skipped == "" {
-			p.Skipped = lacking(p.Connections)
+		if p.Skipped != "" { // over the other transport
+			break
 		}
-		if p.Skipped != "" {
+		if held, err = s.open(p.Connections); err != nil {
+			return nil, err
+		}
+		if held < p.Connections {
+			p.Skipped = fmt.Sprintf("only %d connections over %s in %v", held, transport(smc), openTime)
 			fmt.Fprintf(os.Stderr, "    %d connections left out: %s\n", p.Connections, p.Skipped)
-			values = append(values, 0, 0)
-			continue
+			break
 		}
-		if err := c.open(p.Connections); err != nil {
-			return nil, err
-		}
-		held = p.Connections
-		used, err := c.memory()
+		used, err := s.memory()
 		if err != nil {
 			return nil, err
 		}
-		rate, err := c.requests(min(r.time, 2*pointTime))
+		rate, err := s.requests(held, min(r.time, 2*pointTime))
 		if err != nil {
 			return nil, err
 		}
-		values = append(values, rate, max(0, float64(used-base)/(1<<20)))
+		values = append(values, rate, max(0, (used-base)/(1<<20)))
 	}
-	return values, c.end(held)
+	idle, err := s.idle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(values, idle), s.end(held)
 }
 
-// lacking says what the machine lacks for so many connections, or nothing.
-func lacking(n int) string {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && uint64(n)*filesEach+filesSpare > limit.Cur {
-		return fmt.Sprintf("the limit of open files is %d", limit.Cur)
+// lacking says what the machine lacks for n connections, or nothing; most is the
+// number for which a pair of hosts has enough descriptors.
+func lacking(n, most int) string {
+	if most < 1 || pairsFor(n, most) > mostPairs {
+		return fmt.Sprintf("the limit of open files allows %d connections on each of %d pairs of hosts", most, mostPairs)
 	}
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

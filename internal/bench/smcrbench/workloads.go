@@ -25,8 +25,10 @@ var workloads = []workload{
 	{[]string{"iperf3-1500", "cpu-1500"}, "1500", iperf3},
 	{[]string{"iperf3-9000"}, "9000", iperf3},
 	{[]string{"roundtrip"}, "1500", roundTrip},
-	{[]string{"redis"}, "1500", redis("redis", 1)},
-	{[]string{"redis-p16"}, "1500", redis("redis-p16", 16)},
+	{[]string{"roundtrip-c"}, "1500", qperf},
+	{[]string{"redis-1"}, "1500", redis("redis-1", 1, 1)},
+	{[]string{"redis"}, "1500", redis("redis", 50, 1)},
+	{[]string{"redis-p16"}, "1500", redis("redis-p16", 50, 16)},
 	{[]string{"wrk"}, "1500", wrk},
 	{[]string{"goapi"}, "9000-api", goAPI},
 	{[]string{"goapi-roundtrip"}, "9000-api", roundTrip},
@@ -115,9 +117,32 @@ func goAPI(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) 
 	return []float64{bytes / (1 << 20) / seconds}, err
 }
 
-// redis returns the requests per second of redis-benchmark with 50 connections,
-// each with so many requests in flight.
-func redis(id string, pipeline int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
+// qperf returns the round trip of one byte in µs. Its server listens on two
+// ports, for its commands and for the data; the client tells which the latter is.
+func qperf(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	port, err := b.server(ctx, "qperf", smc, func(port int) ([]string, error) {
+		return []string{"qperf", "-lp", strconv.Itoa(port)}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, err := b.client(ctx, smc, r.limit(), "qperf", "-lp", strconv.Itoa(port), "-ip", strconv.Itoa(port+1),
+		"-t", r.seconds(), "-m", "1", "-uu", b.A.Addr(), "tcp_lat")
+	if err != nil {
+		return nil, err
+	}
+	if c.smc { // its commands and its data
+		if err := c.connections(2); err != nil {
+			return nil, err
+		}
+	}
+	oneWay, err := bench.ParseQperf(c.out.Bytes())
+	return []float64{2 * oneWay * 1e6}, err
+}
+
+// redis returns the requests per second of redis-benchmark with so many
+// connections, each with so many requests in flight.
+func redis(id string, connections, pipeline int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
 	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
 		port, err := b.server(ctx, "redis", smc, func(port int) ([]string, error) {
 			return []string{"redis-server", "--bind", b.A.Addr(), "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no",
@@ -127,7 +152,7 @@ func redis(id string, pipeline int) func(context.Context, *runner, *bed, bool) (
 			return nil, err
 		}
 		measure := func(requests int) (float64, error) {
-			c, err := b.client(ctx, smc, r.limit(), "redis-benchmark", "-h", b.A.Addr(), "-p", strconv.Itoa(port), "-c", "50",
+			c, err := b.client(ctx, smc, r.limit(), "redis-benchmark", "-h", b.A.Addr(), "-p", strconv.Itoa(port), "-c", strconv.Itoa(connections),
 				"-n", strconv.Itoa(requests), "-P", strconv.Itoa(pipeline), "-d", "100", "-t", "set,get", "--csv")
 			if err != nil {
 				return 0, err
@@ -140,11 +165,12 @@ func redis(id string, pipeline int) func(context.Context, *runner, *bed, bool) (
 			r.redisRequests = make(map[string]int)
 		}
 		if r.redisRequests[id] == 0 {
-			rate, err := measure(20000)
+			least := 4000 + 320*connections
+			rate, err := measure(least)
 			if err != nil {
 				return nil, err
 			}
-			r.redisRequests[id] = max(20000, int(rate*r.time.Seconds()/2)) // set and get
+			r.redisRequests[id] = max(least, int(rate*r.time.Seconds()/2)) // set and get
 		}
 		rate, err := measure(r.redisRequests[id])
 		return []float64{rate}, err
