@@ -33,7 +33,7 @@ func (l *loop) exchange() {
 				switch a.Kind {
 				case ActWrite:
 					off := int(a.RemoteAddr - to.c.rmb.at[0].Addr)
-					copy(to.c.rmb.mem[off:off+a.Len], p.c.sbuf[a.Off:a.Off+a.Len])
+					copy(to.c.rmb.mem[off:off+a.Len], a.Chunk.Mem[a.Off:][:a.Len])
 				case ActSend:
 					to.h.g.Received(l.now, to.h.g.links[0], a.Msg[:])
 					g.Sent(l.now, a.Link, a.Token)
@@ -47,7 +47,7 @@ func (l *loop) exchange() {
 func (l *loop) move(n int) {
 	s, r := l.ends[0].c, l.ends[1].c
 	for n > 0 {
-		a, b := s.SendSpace()
+		a, b, _ := s.SendSpace(1, n)
 		m := min(n, len(a)+len(b))
 		s.Produced(l.now, m)
 		n -= m
