@@ -17,6 +17,7 @@ type loop struct {
 
 func newLoop(t testing.TB) *loop {
 	_, srv, cli := pair(t, 1, 1, 1, func(c *Config) { c.Timers.TestLink = 0 })
+	srv.h.keep, cli.h.keep = true, true
 	return &loop{now: epoch.Add(time.Hour), ends: [2]*app{srv, cli}}
 }
 

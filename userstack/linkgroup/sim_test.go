@@ -89,7 +89,10 @@ type host struct {
 	rmbs   map[*region]bool
 	chunks map[*Chunk]bool // in use
 	spare  []*Chunk        // not in use; the last one is used first
-	failQP int             // NewQP calls that fail
+	keep   bool            // what is in a free chunk is not spoiled
+	// noMemory makes NewChunk fail.
+	noMemory bool
+	failQP   int // NewQP calls that fail
 }
 
 type region struct {
@@ -311,7 +314,12 @@ func (h *host) FreeRMB(handle any) {
 	delete(h.rmbs, r)
 }
 
+var errNoMemory = errors.New("no memory")
+
 func (h *host) NewChunk(size int) (*Chunk, error) {
+	if h.noMemory {
+		return nil, errNoMemory
+	}
 	i := len(h.spare) - 1
 	for i >= 0 && len(h.spare[i].Mem) != size {
 		i--
@@ -332,7 +340,9 @@ func (h *host) FreeChunk(k *Chunk) {
 		h.s.t.Fatal("chunk freed twice")
 	}
 	delete(h.chunks, k)
-	spoil(k.Mem)
+	if !h.keep {
+		spoil(k.Mem)
+	}
 	h.spare = append(h.spare, k)
 }
 
