@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// The RMB element and the send buffer of a connection are memory of this process.
+// The RMB element and the send memory of a connection are memory of this process.
 // Read and Write copy between these and the program's; Peek, Discard, Reserve and
 // Commit lend the program the buffers themselves.
 //
-// A buffer that is lent is not given to another connection and not unmapped,
+// Memory that is lent is not given to another connection and not unmapped,
 // however the connection ends, or a program that is late would read the data of
 // others. Hence what ends a loan is the borrower's next call, not Close: another
 // goroutine may call that at any time.
@@ -104,9 +104,8 @@ func (c *Conn) returnLoan() {
 
 // Reserve returns send memory, for [Conn.Commit] to send what was put there: a, and
 // then b where that goes on elsewhere; b is empty most of the time. It waits until
-// the send buffer has room for n bytes, and returns n or more: up to 64 KiB are there
-// even for a small n if the room is. Its errors are those of Write, deadline
-// included; for more than the whole buffer (Config.SendBuf) it is
+// the send buffer has room for n bytes, and returns n or more. Its errors are those
+// of Write, deadline included; for more than the whole buffer (Config.SendBuf) it is
 // bufio.ErrBufferFull.
 //
 // The space is on loan until the next call of Commit, Write, WriteUrgent, ReadFrom

@@ -55,7 +55,7 @@ type group struct {
 	dead                bool
 	broken, fallen      bool          // see broken.go: a panic has ended it; and its queue pairs are closed
 	over                chan struct{} // closed once it is dead and its memory and devices are let go
-	copying             int           // writes that copy into a send buffer
+	copying             int           // writes that copy into send memory
 	holds               int           // readers and writers in a buffer
 	regions             map[*region]struct{}
 	conns               map[*Conn]struct{}

@@ -108,7 +108,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 			}
 			wr, err := l.workRequest(a)
 			if err != nil {
-				g.log.Error("no memory region for a send buffer", "err", err)
+				g.log.Error("no memory region for send memory", "err", err)
 				g.lostLink(l, err)
 				continue
 			}
