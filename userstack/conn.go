@@ -101,7 +101,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	} else {
 		s.stats.RMBAlloc(rmbe.Bytes())
 	}
-	if g.sendBytes > 0 {
+	if g.sendBytes > 0 { // else the first chunk that is taken counts as an allocation
 		s.stats.BufferReuse(stats.TX, s.cfg.SendBuf)
 	}
 	core.Data = c
