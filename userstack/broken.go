@@ -77,7 +77,7 @@ func (g *group) collapse(cause error) {
 	g.mu.Lock()
 	links := g.links
 	g.links, g.leftover, g.acts = nil, nil, nil
-	g.sendPool = map[int][]*region{} // all of it is in regions
+	g.slab = sendSlab{} // all of it is in regions
 	conns := make([]*Conn, 0, len(g.conns))
 	for c := range g.conns {
 		c.over = true

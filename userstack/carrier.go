@@ -331,27 +331,39 @@ func (k *carrier) moveOut() {
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
-	a, b, err := c.writable()
-	if err != nil || c.wdl.expired() {
+	if err := c.writable(); err != nil || c.wdl.expired() {
 		k.handBack(d)
 		return
 	}
+	var a, b []byte
 	total := 0
-	defer func() {
-		if total > 0 {
-			d.n += int64(total)
-			c.produced(time.Now(), total, false)
-			c.txBytes += uint64(total)
-			c.s.stats.TX(total, total)
+	flush := func() {
+		if total == 0 {
+			c.dropSpace()
+			return
 		}
-	}()
+		d.n += int64(total)
+		c.produced(time.Now(), total, false)
+		c.txBytes += uint64(total)
+		c.s.stats.TX(total, total)
+		total = 0
+	}
+	defer flush()
 	for d.ready {
 		if len(a) == 0 {
 			a, b = b, nil
 		}
 		if len(a) == 0 {
-			c.s.stats.Buffer(stats.TX, stats.Full)
-			return // ActWakeWrite comes
+			flush()
+			var err error
+			if a, b, err = c.lend(1, c.core.SendChunk()); err != nil {
+				k.handBack(d)
+				return
+			}
+			if len(a) == 0 {
+				c.s.stats.Buffer(stats.TX, stats.Full)
+				return // ActWakeWrite comes
+			}
 		}
 		other := false // something else than data was there before the read
 		if !k.plain {

@@ -86,6 +86,7 @@ type Config struct {
 	release0   bool                                    // tests: a stack from before version 2.1
 	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
 	random     func() uint32                           // simulations; else the runtime's
+	sendChunk  int                                     // tests: linkgroup.Config.SendChunk
 }
 
 // DefaultBuf is the size in bytes of send buffers and RMB elements unless

@@ -78,7 +78,7 @@ func (c *Conn) unhold() {
 // newConn allocates the local part of a connection. g.mu is held.
 func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	s, tcp := g.s, h.tcp
-	rmb, snd := g.rmbBytes, g.sendBytes
+	rmb := g.rmbBytes
 	rmbe := min(wire.BufSizeFor(max(s.cfg.RecvBuf, h.recv)), wire.MaxBufSizeRFC)
 	core, err := g.core.NewConn(now, uint8(rmbe), s.cfg.SendBuf)
 	if err != nil {
@@ -96,15 +96,14 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		c.rready = func() bool { return c.awake(c.rwake, &c.rdl) }
 		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
 	}
-	count := func(dir stats.Direction, size int, reused bool) {
-		if reused {
-			s.stats.BufferReuse(dir, size)
-		} else {
-			s.stats.BufferAlloc(dir, size)
-		}
+	if g.rmbBytes == rmb {
+		s.stats.RMBReuse(rmbe.Bytes())
+	} else {
+		s.stats.RMBAlloc(rmbe.Bytes())
 	}
-	count(stats.RX, rmbe.Bytes(), g.rmbBytes == rmb)
-	count(stats.TX, s.cfg.SendBuf, g.sendBytes == snd)
+	if g.sendBytes > 0 { // else the first chunk that is taken counts as an allocation
+		s.stats.BufferReuse(stats.TX, s.cfg.SendBuf)
+	}
 	core.Data = c
 	h.conn = c
 	core.SetNoDelay(now, true) // as package net has it

@@ -42,20 +42,35 @@ func (c *Conn) readable() (a, b []byte, err error) {
 	return nil, nil, sysError("read", c.core.ReadErr())
 }
 
-// writable likewise returns the free pieces of the send buffer.
-func (c *Conn) writable() (a, b []byte, err error) {
+// writable tells why nothing can be written. g.mu is held.
+func (c *Conn) writable() error {
 	defer c.g.caught()
 	if c.closed.Load() {
-		return nil, nil, net.ErrClosed
+		return net.ErrClosed
 	}
 	if c.over {
-		return nil, nil, sysError("write", overErr(c.writeErr()))
+		return sysError("write", overErr(c.writeErr()))
 	}
-	if err := c.core.WriteErr(); err != nil {
-		return nil, nil, sysError("write", err)
+	return sysError("write", c.core.WriteErr())
+}
+
+// lend returns send memory, least bytes if there is room for so many, and about
+// most: see linkgroup.Conn.SendSpace. produced or dropSpace follows. g.mu is held.
+func (c *Conn) lend(least, most int) (a, b []byte, err error) {
+	defer c.g.caught()
+	if err := c.writable(); err != nil {
+		return nil, nil, err
 	}
-	a, b = c.core.SendSpace()
-	return a, b, nil
+	a, b, err = c.core.SendSpace(least, most)
+	return a, b, sysError("write", err)
+}
+
+// dropSpace ends a loan of lend of which nothing is sent. g.mu is held.
+func (c *Conn) dropSpace() {
+	defer c.g.caught()
+	if !c.g.broken {
+		c.core.DropSpace()
+	}
 }
 
 // barred tells why nothing may begin now: the end of the connection comes
@@ -251,16 +266,16 @@ func (c *Conn) mark(readable bool) (u byte, apart, inline bool) {
 	return u, err == nil, false
 }
 
-// space returns the free pieces of the send buffer, with g.mu held unless there
-// is an error. It waits until they are n bytes at least.
-func (c *Conn) space(n int) (a, b []byte, err error) {
+// space lends send memory, with g.mu held unless there is an error. It waits until
+// there is room for least bytes.
+func (c *Conn) space(least, most int) (a, b []byte, err error) {
 	for {
 		if err := c.barred(&c.wdl); err != nil {
 			return nil, nil, c.opError("write", err)
 		}
 		c.g.mu.Lock()
-		a, b, err := c.writable()
-		if err == nil && len(a)+len(b) >= n {
+		a, b, err := c.lend(least, most)
+		if err == nil && len(a)+len(b) >= least {
 			return a, b, nil
 		}
 		if err == nil {
@@ -281,6 +296,7 @@ func (c *Conn) space(n int) (a, b []byte, err error) {
 // held.
 func (c *Conn) awaitSpace() {
 	defer c.g.caught()
+	c.core.DropSpace()
 	c.core.AwaitSpace()
 }
 
@@ -292,7 +308,7 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 	defer c.wmu.Unlock()
 	c.dropReserved()
 	for {
-		a, b, err := c.space(min(1, len(p)))
+		a, b, err := c.space(min(1, len(p)), len(p))
 		if err != nil {
 			return total, err
 		}
@@ -332,8 +348,8 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 	}
 }
 
-// ReadFrom implements io.ReaderFrom: it reads from r straight into the send
-// buffer until r ends. An r which is an [UrgentReader] may have urgent bytes.
+// ReadFrom implements io.ReaderFrom: it reads from r straight into send
+// memory until r ends. An r which is an [UrgentReader] may have urgent bytes.
 func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -346,7 +362,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		} else if err != nil {
 			return total, os.NewSyscallError("read", err)
 		}
-		a, _, err := c.space(1)
+		a, _, err := c.space(1, 1)
 		if err != nil {
 			return total, err
 		}
@@ -367,8 +383,8 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 }
 
-// fill reads from r into a piece of the send buffer, and lets go of the buffer
-// also if r panics. lost tells that the peer did not wait for what was read.
+// fill reads from r into a piece of send memory, and lets go of it also if r
+// panics. lost tells that the peer did not wait for what was read.
 func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, err error) {
 	urgent := false
 	defer func() {
@@ -377,9 +393,13 @@ func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, e
 		c.g.do(func(now time.Time) {
 			// What the peer did not wait for is lost, as with TCP.
 			lost = n > 0 && errors.Is(c.writeErr(), linkgroup.ErrPeerClosed)
-			if n > 0 && !c.over {
+			switch {
+			case c.over:
+			case n > 0:
 				c.produced(now, n, urgent)
 				c.txBytes += uint64(n)
+			default:
+				c.dropSpace()
 			}
 			c.unhold()
 		})

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// The RMB element and the send buffer of a connection are memory of this process.
+// The RMB element and the send memory of a connection are memory of this process.
 // Read and Write copy between these and the program's; Peek, Discard, Reserve and
 // Commit lend the program the buffers themselves.
 //
-// A buffer that is lent is not given to another connection and not unmapped,
+// Memory that is lent is not given to another connection and not unmapped,
 // however the connection ends, or a program that is late would read the data of
 // others. Hence what ends a loan is the borrower's next call, not Close: another
 // goroutine may call that at any time.
@@ -102,17 +102,18 @@ func (c *Conn) returnLoan() {
 	}
 }
 
-// Reserve returns the free part of the send buffer, for [Conn.Commit] to send what
-// was put there: a, and then b where the ring begins again; b is empty most of the
-// time. It waits until n bytes or more are free and returns all that are. Its
-// errors are those of Write, deadline included; for more than the whole buffer
-// (Config.SendBuf) it is bufio.ErrBufferFull.
+// Reserve returns send memory, for [Conn.Commit] to send what was put there: a, and
+// then b where that goes on elsewhere; b is empty most of the time. It waits until
+// the send buffer has room for n bytes, and returns n or more. Its errors are those
+// of Write, deadline included; for more than the whole buffer (Config.SendBuf) it is
+// bufio.ErrBufferFull.
 //
 // The space is on loan until the next call of Commit, Write, WriteUrgent, ReadFrom
 // or Reserve, also if the connection is closed or reset meanwhile. A program that
 // has nothing to send after all calls Commit with 0: until then the connection
-// keeps its memory. What the space contains at first is of no meaning. As with
-// Write there is one writer at a time.
+// keeps its memory. What the space contains at first is of no meaning: it may be
+// what another connection of the stack has sent. After Commit another connection may
+// have it. As with Write there is one writer at a time.
 func (c *Conn) Reserve(n int) (a, b []byte, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -123,7 +124,7 @@ func (c *Conn) Reserve(n int) (a, b []byte, err error) {
 		c.dropReserved()
 		return nil, nil, c.opError("write", bufio.ErrBufferFull)
 	}
-	if a, b, err = c.space(n); err != nil {
+	if a, b, err = c.space(n, c.core.SendChunk()); err != nil {
 		c.dropReserved()
 		return nil, nil, err
 	}
@@ -153,10 +154,12 @@ func (c *Conn) Commit(n int) error {
 		return nil
 	}
 	c.g.mu.Lock()
-	_, _, err := c.writable()
+	err := c.writable()
 	if err == nil {
 		c.produced(time.Now(), n, false)
 		c.txBytes += uint64(n)
+	} else if !c.over {
+		c.dropSpace()
 	}
 	c.reserved = 0
 	c.unhold()
@@ -174,6 +177,9 @@ func (c *Conn) Commit(n int) error {
 func (c *Conn) dropReserved() {
 	if c.reserved > 0 {
 		c.reserved = 0
-		c.g.do(func(time.Time) { c.unhold() })
+		c.g.do(func(time.Time) {
+			c.dropSpace()
+			c.unhold()
+		})
 	}
 }

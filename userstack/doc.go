@@ -26,9 +26,9 @@
 // # Without copies
 //
 // Read copies from the RMB element, into which the peer has written, and Write into
-// the send buffer, from which it is sent; [Conn.ReadFrom] and [Conn.WriteTo] have
+// send memory, from which it is sent; [Conn.ReadFrom] and [Conn.WriteTo] have
 // other readers and writers do so there. [Conn.Peek] and [Conn.Discard] lend the
-// element to the program, [Conn.Reserve] and [Conn.Commit] the send buffer. Each
+// element to the program, [Conn.Reserve] and [Conn.Commit] send memory. Each
 // says how long.
 //
 // # Listings

@@ -50,12 +50,12 @@ type group struct {
 	links               []*link
 	leftover            []leftover
 	pds                 map[int]rdmaverbs.PD
-	sendPool            map[int][]*region // free send buffers by size
-	first               chan error        // outcome of the first contact, buffered
+	slab                sendSlab
+	first               chan error // outcome of the first contact, buffered
 	dead                bool
 	broken, fallen      bool          // see broken.go: a panic has ended it; and its queue pairs are closed
 	over                chan struct{} // closed once it is dead and its memory and devices are let go
-	copying             int           // writes that copy into a send buffer
+	copying             int           // writes that copy into send memory
 	holds               int           // readers and writers in a buffer
 	regions             map[*region]struct{}
 	conns               map[*Conn]struct{}
@@ -72,13 +72,12 @@ type group struct {
 func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan, devs []*device) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
-		pds:      map[int]rdmaverbs.PD{},
-		sendPool: map[int][]*region{},
-		first:    make(chan error, 1),
-		over:     make(chan struct{}),
-		conns:    map[*Conn]struct{}{},
-		regions:  map[*region]struct{}{},
-		peers:    map[netip.Addr]struct{}{},
+		pds:     map[int]rdmaverbs.PD{},
+		first:   make(chan error, 1),
+		over:    make(chan struct{}),
+		conns:   map[*Conn]struct{}{},
+		regions: map[*region]struct{}{},
+		peers:   map[netip.Addr]struct{}{},
 	}
 	g.place()
 	id := s.nextGroupID()
@@ -98,7 +97,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 	cfg := linkgroup.Config{
 		Role: role, ID: id, LocalPeerID: s.peerIDNow(), PeerID: peer, VLAN: at.rt.VLAN,
 		MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
-		SendQueue: sendDepth, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
+		SendQueue: sendDepth, SendChunk: s.cfg.sendChunk, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
 	}
 	if role == linkgroup.Client {
 		cfg.MaxConns = 0 // the most there can be: the server decides
@@ -277,16 +276,12 @@ func (g *group) onDead(err error) {
 	g.mu.Lock()
 	g.dead = true
 	g.timer.Stop()
-	links, pool := g.links, g.sendPool
-	g.links, g.sendPool = nil, map[int][]*region{}
+	links := g.links
+	g.links = nil
+	(*groupEnv)(g).endSlab()
 	g.mu.Unlock()
 	for _, l := range links {
 		l.destroy()
-	}
-	for _, list := range pool {
-		for _, r := range list {
-			r.free(g.s.mem)
-		}
 	}
 }
 

@@ -108,7 +108,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 			}
 			wr, err := l.workRequest(a)
 			if err != nil {
-				g.log.Error("no memory region for a send buffer", "err", err)
+				g.log.Error("no memory region for send memory", "err", err)
 				g.lostLink(l, err)
 				continue
 			}
@@ -147,13 +147,13 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 		wr.InlineData = a.Message()
 		return wr, nil
 	}
-	r := a.Conn.SendHandle().(*region)
-	mr, err := r.mr(l.g, l.dev, 0)
+	k := a.Chunk.Data.(*slabChunk)
+	mr, err := k.r.mr(l.g, l.dev, 0)
 	if err != nil {
 		return wr, err
 	}
 	wr.Op = rdmaverbs.OpWrite
-	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: a.Off, Len: a.Len}
+	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len}
 	wr.RemoteAddr, wr.RKey = a.RemoteAddr, a.RKey
 	return wr, nil
 }

@@ -127,23 +127,28 @@ func (p *memPool) inUse() int {
 	return p.out
 }
 
-// region is memory of a group with its registrations: a send buffer has one
-// for each device, an RMB one for each link.
+// region is memory of a group with its registrations: send memory has one for
+// each device, an RMB one for each link.
 type region struct {
 	mem   []byte
 	mu    sync.Mutex
-	dev   []devMR                          // send buffers
+	dev   []devMR                          // send memory
 	lnk   map[*linkgroup.Link]rdmaverbs.MR // RMBs
-	freed time.Time                        // send buffers: when the last connection left it, if none has it
+	freed time.Time                        // since when nobody uses it, if that is known
+
+	// Send memory, guarded by group.mu.
+	chunks []slabChunk
+	taken  int // chunks that connections have
+	idle   int // used by dropIdle
 }
 
-// devMR is the registration of a send buffer with a device.
+// devMR is the registration of send memory with a device.
 type devMR struct {
 	dev *device
 	mr  rdmaverbs.MR
 }
 
-// paged says that the pages of a send buffer may be given back.
+// paged says that the pages of send memory may be given back.
 func (r *region) paged() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +160,8 @@ func (r *region) paged() bool {
 	return true
 }
 
-// mr returns the registration of a send buffer with dev, made when it is
-// first needed.
+// mr returns the registration of send memory with dev, made when it is first
+// needed.
 func (r *region) mr(g *group, dev *device, access rdmaverbs.Access) (rdmaverbs.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,47 +294,4 @@ func (e *groupEnv) FreeRMB(h any) {
 	e.rmbBytes -= uint64(len(r.mem))
 	delete(e.regions, r)
 	e.later = append(e.later, func() { r.free(e.s.mem) })
-}
-
-// NewSendBuf implements linkgroup.Env.
-func (e *groupEnv) NewSendBuf(size int) ([]byte, any, error) {
-	if list := e.sendPool[size]; len(list) > 0 {
-		r := list[len(list)-1]
-		e.sendPool[size] = list[:len(list)-1]
-		r.freed = time.Time{}
-		return r.mem, r, nil
-	}
-	b, err := e.s.mem.get(size)
-	if err != nil {
-		return nil, nil, err
-	}
-	e.sendBytes += uint64(size)
-	r := &region{mem: b}
-	e.regions[r] = struct{}{}
-	return b, r, nil
-}
-
-// FreeSendBuf implements linkgroup.Env. The buffer goes back to the pool
-// only after the requests queued before have been posted.
-func (e *groupEnv) FreeSendBuf(h any) {
-	r := h.(*region)
-	size := len(r.mem)
-	e.later = append(e.later, func() {
-		e.mu.Lock()
-		keep := e.broken || !e.dead && len(e.sendPool[size]) < 64
-		switch {
-		case e.broken: // freed with all others
-		case keep:
-			r.freed = time.Now()
-			e.s.trim.poke()
-			e.sendPool[size] = append(e.sendPool[size], r)
-		default:
-			e.sendBytes -= uint64(size)
-			delete(e.regions, r)
-		}
-		e.mu.Unlock()
-		if !keep {
-			r.free(e.s.mem)
-		}
-	})
 }

@@ -187,9 +187,16 @@ func TestThirdPeer(t *testing.T) {
 		var victim linkgroup.ConnParams
 		s.g.do(func(time.Time) { victim = s.core.Local() })
 		b.exchange(c3, s3, []byte("hello"))
-		send := c3.core.SendHandle().(*region)
+		var send *region
 		var l *link
-		c3.g.do(func(time.Time) { l = c3.core.Link().Data.(*link) })
+		c3.g.do(func(time.Time) {
+			for r := range c3.g.regions {
+				if r.chunks != nil {
+					send = r
+				}
+			}
+			l = c3.core.Link().Data.(*link)
+		})
 		mr, err := send.mr(c3.g, l.dev, 0)
 		if err != nil {
 			t.Fatal(err)

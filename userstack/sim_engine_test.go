@@ -40,7 +40,8 @@ func (d simDirect) Readable() (n int, err error) {
 
 func (d simDirect) Writable() (n int, err error) {
 	d.g.mu.Lock()
-	a, b, err := d.writable()
+	a, b, err := d.lend(d.core.SendSize(), 0)
+	d.dropSpace()
 	d.g.unlock()
 	return len(a) + len(b), err
 }

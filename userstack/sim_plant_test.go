@@ -46,11 +46,12 @@ var plantedBugs = []plantedBug{
 	// RMBs (4.4).
 	{name: "an element is not zeroed", file: "linkgroup/rmb.go", old: "		g.env.ZeroRMB(r.handle, i*r.size, r.size)\n", new: ""},
 	{name: "the memory of an element in use is given back", file: "linkgroup/trim.go", old: "case e.used || !e.dirty || e.trimmed:", new: "case !e.dirty || e.trimmed:"},
-	{name: "the memory of a send buffer in use is given back", file: "linkgroup/trim.go", old: "if c.drained() {", new: "if true {"},
+	{name: "a chunk is given back before it is confirmed", file: "linkgroup/conn_send.go", old: "k.end() <= c.fin ||", new: "k.end() <= c.sent ||"},
+	{name: "two connections get one chunk", file: "slab.go", old: "	l.free = l.free[:n]\n", new: ""},
 	{name: "two connections get one element", file: "linkgroup/rmb.go", old: "	r.elems[i].used = true\n", new: "	r.elems[i].used = i > 0\n"},
 	{name: "an element is free again at once after a failed rendezvous", file: "linkgroup/conn.go", old: "c.free(g.now.Add(g.cfg.Timers.AbortWait), false)", new: "c.free(time.Time{}, false)"},
 	{name: "an RMB is written under the key of another link", file: "linkgroup/conn_tx.go", old: "at := &c.rtoken.at[l.slot]", new: "at := &c.rtoken.at[0]"},
-	{name: "the send buffer leaks", file: "linkgroup/conn.go", old: "	c.g.env.FreeSendBuf(c.shandle)\n", new: ""},
+	{name: "send memory leaks", file: "linkgroup/conn.go", old: "	c.freeChunks()\n", new: ""},
 	{name: "all link groups share one protection domain", file: "link.go", old: "	pd, err := dev.rdma.AllocPD()\n	if err != nil {\n		return nil, err\n	}\n", new: "	if dev.all == nil {\n		pd, err := dev.rdma.AllocPD()\n		if err != nil {\n			return nil, err\n		}\n		dev.all = pd\n	}\n	pd := dev.all\n"},
 	// LLC (3.5.4, 3.5.5).
 	{name: "the reply to DELETE LINK is lost", file: "linkgroup/llc_deletelink.go", old: "	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)\n", new: ""},

@@ -189,6 +189,7 @@ func (s *simulation) addHost(i int) {
 		RecvBuf: 16 << 10 << (r.IntN(3) / 2), SendBuf: 4096 << r.IntN(4),
 		EyeCatcher: r.IntN(3) == 0, MaxLinks: []int{0, 1, 2, 2, 3, 4, linkgroup.MaxLinks}[r.IntN(7)], random: random,
 	}
+	h.conf.sendChunk = []int{0, 1, 3000}[(s.seed+uint64(i))%3]
 	if r.IntN(3) == 0 || s.mode == simCrowd {
 		h.conf.MaxConns = 1 + r.IntN(6)
 	}

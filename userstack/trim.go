@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
-	"smcr/userstack/linkgroup"
 )
 
 const (
@@ -26,9 +25,9 @@ const (
 //
 //	what                                | goes back when unused for trimAfter
 //	------------------------------------+-------------------------------------
-//	buffers in the pools                | to the system
+//	buffers in the pool                 | to the system
 //	RMB elements that no connection has | their pages
-//	send buffers of idle connections    | their pages
+//	send memory                         | see sendSlab
 //	the Go heap                         | see quiet
 type trimmer struct {
 	s     *Stack
@@ -127,31 +126,12 @@ func (g *group) trim(now time.Time) (later bool) {
 			if !g.running {
 				g.acts = nil // they point to connections that have ended
 			}
-			again = g.core.Trim(now, trimAfter)
-			later = g.core.Trimmable() || (*groupEnv)(g).trimSendPool(now.Add(-trimAfter))
+			again = g.core.Trim(now, trimAfter) || g.slab.trim((*groupEnv)(g), now)
+			later = g.core.Trimmable() || g.slab.hot > 0
 		})
 		g.unlock()
 	}
 	return later
-}
-
-// trimSendPool frees the send buffers that were put back before. g.mu is held.
-func (e *groupEnv) trimSendPool(before time.Time) (left bool) {
-	for size, list := range e.sendPool {
-		n := 0 // the last one is used first, so the oldest are at the beginning
-		for n < len(list) && list[n].freed.Before(before) {
-			r := list[n]
-			e.sendBytes -= uint64(size)
-			delete(e.regions, r)
-			e.later = append(e.later, func() { r.free(e.s.mem) })
-			n++
-		}
-		rest := copy(list, list[n:])
-		clear(list[rest:])
-		e.sendPool[size] = list[:rest]
-		left = left || rest > 0
-	}
-	return left
 }
 
 // ZeroRMB implements linkgroup.Env.
@@ -166,13 +146,4 @@ func (e *groupEnv) TrimRMB(h any, off, n int) {
 		}
 	}
 	_ = rdmaverbs.DiscardBuffer(r.mem[off:][:n]) // else it stays
-}
-
-// TrimSendBuf implements linkgroup.Env.
-func (e *groupEnv) TrimSendBuf(core *linkgroup.Conn) {
-	r := core.SendHandle().(*region)
-	if c, _ := core.Data.(*Conn); c == nil || c.holds > 0 || !r.paged() {
-		return
-	}
-	_ = rdmaverbs.DiscardBuffer(r.mem) // else it stays
 }

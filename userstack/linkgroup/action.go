@@ -16,7 +16,7 @@ const (
 	// ActSend posts Msg as a SEND on Link. A Token that is not zero asks
 	// for a signaled request and [Group.Sent] once it completed.
 	ActSend ActionKind = iota + 1
-	// ActWrite posts an RDMA WRITE of Conn's send buffer [Off, Off+Len) to
+	// ActWrite posts an RDMA WRITE of Chunk.Mem[Off:Off+Len] to
 	// RemoteAddr under RKey on Link, unsignaled unless Token is not zero.
 	// The bytes may be read until the next signaled request on Link
 	// completes.
@@ -70,8 +70,8 @@ type Action struct {
 	// Long is a message of version 2 that is longer than MsgLen, at most
 	// wire.MaxLLCLenV2 bytes.
 	Long []byte
-	// Off and Len are the part of Conn's send buffer that an [ActWrite]
-	// takes, in bytes.
+	// Off and Len are the part of Chunk that an [ActWrite] takes, in bytes.
+	Chunk    *Chunk
 	Off, Len int
 	// RemoteAddr and RKey say where in the peer's RMB it goes.
 	RemoteAddr uint64

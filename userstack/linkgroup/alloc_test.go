@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -13,10 +14,17 @@ type loop struct {
 	now  time.Time
 	ends [2]*app // sender, receiver
 	acts []Action
+
+	writes int
 }
 
 func newLoop(t testing.TB) *loop {
 	_, srv, cli := pair(t, 1, 1, 1, func(c *Config) { c.Timers.TestLink = 0 })
+	return loopOf(srv, cli)
+}
+
+func loopOf(srv, cli *app) *loop {
+	srv.h.keep, cli.h.keep = true, true
 	return &loop{now: epoch.Add(time.Hour), ends: [2]*app{srv, cli}}
 }
 
@@ -32,8 +40,9 @@ func (l *loop) exchange() {
 				busy = true
 				switch a.Kind {
 				case ActWrite:
+					l.writes++
 					off := int(a.RemoteAddr - to.c.rmb.at[0].Addr)
-					copy(to.c.rmb.mem[off:off+a.Len], p.c.sbuf[a.Off:a.Off+a.Len])
+					copy(to.c.rmb.mem[off:off+a.Len], a.Chunk.Mem[a.Off:][:a.Len])
 				case ActSend:
 					to.h.g.Received(l.now, to.h.g.links[0], a.Msg[:])
 					g.Sent(l.now, a.Link, a.Token)
@@ -47,7 +56,7 @@ func (l *loop) exchange() {
 func (l *loop) move(n int) {
 	s, r := l.ends[0].c, l.ends[1].c
 	for n > 0 {
-		a, b := s.SendSpace()
+		a, b, _ := s.SendSpace(1, n)
 		m := min(n, len(a)+len(b))
 		s.Produced(l.now, m)
 		n -= m
@@ -60,6 +69,27 @@ func (l *loop) move(n int) {
 			r.Consumed(l.now, len(a)+len(b))
 			l.exchange()
 		}
+	}
+}
+
+// push sends data as a program does, which writes as much as there is space for, and
+// has it read when the send buffer is full.
+func (l *loop) push(data []byte) {
+	s, r := l.ends[0].c, l.ends[1].c
+	for len(data) > 0 {
+		a, b, _ := s.SendSpace(1, len(data))
+		n := copy(a, data)
+		n += copy(b, data[n:])
+		if data = data[n:]; n > 0 {
+			s.Produced(l.now, n)
+		}
+		if n > 0 && len(data) > 0 && int(s.prep-s.fin) < s.ssize {
+			continue
+		}
+		l.exchange()
+		a, b = r.RecvData()
+		r.Consumed(l.now, len(a)+len(b))
+		l.exchange()
 	}
 }
 
@@ -92,6 +122,34 @@ func BenchmarkBulk(b *testing.B) {
 	b.SetBytes(16 << 10)
 	for b.Loop() {
 		l.move(16 << 10)
+	}
+}
+
+// BenchmarkChunk has a program write 1 MiB in pieces of a send buffer of 256 KiB, in
+// chunks of several sizes, and the bytes copied as a program and a device do. It
+// tells how many RDMA WRITEs that takes.
+func BenchmarkChunk(b *testing.B) {
+	data := make([]byte, 1<<20)
+	for _, size := range []int{32 << 10, 64 << 10, 128 << 10, 256 << 10} {
+		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
+			s := newSim(b, 1)
+			edit := func(c *Config) { c.Timers.TestLink, c.SendChunk = 0, size }
+			s.addHost(Server, 1, edit)
+			s.addHost(Client, 1, edit)
+			srv, cli := s.connectFirst(4, 256<<10)
+			srv.manual, cli.manual = true, true
+			s.settle()
+			l := loopOf(srv, cli)
+			b.ReportAllocs()
+			b.SetBytes(int64(len(data)))
+			before := l.writes
+			n := 0
+			for b.Loop() {
+				l.push(data)
+				n++
+			}
+			b.ReportMetric(float64(l.writes-before)/float64(n), "writes/op")
+		})
 	}
 }
 

@@ -101,8 +101,8 @@ func (c *Conn) check() error {
 		return broken("connection %#x: peer wrote up to %d, %d are read, the RMBE takes %d", c.token, c.rprod, c.rcons, c.rx.size)
 	case c.rconf > c.rcons:
 		return broken("connection %#x: told %d as read, %d are", c.token, c.rconf, c.rcons)
-	case c.prep < told || c.prep-c.fin > uint64(len(c.sbuf)):
-		return broken("connection %#x: %d bytes from the program, %d written, %d confirmed, the buffer takes %d", c.token, c.prep, told, c.fin, len(c.sbuf))
+	case c.prep < told || c.prep-c.fin > uint64(c.ssize):
+		return broken("connection %#x: %d bytes from the program, %d written, %d confirmed, the buffer takes %d", c.token, c.prep, told, c.fin, c.ssize)
 	case c.fin > told:
 		return broken("connection %#x: %d bytes confirmed, %d written", c.token, c.fin, told)
 	case c.inflight < 0 || c.inflight > maxInflight+1:

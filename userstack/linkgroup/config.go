@@ -116,16 +116,12 @@ type Env interface {
 	TrimRMB(handle any, off, n int)
 	// FreeRMB releases memory and whatever registrations are left.
 	FreeRMB(handle any)
-	// NewSendBuf allocates the send buffer of one connection, readable by
-	// the devices of all links.
-	NewSendBuf(size int) (mem []byte, handle any, err error)
-	// TrimSendBuf may give the memory of the send buffer of c back. Nothing in it
-	// is needed any more, but for what the driver has begun to place into it and
-	// not told the core yet.
-	TrimSendBuf(c *Conn)
-	// FreeSendBuf releases it. Requests which read from it may still be
-	// queued on a link that has failed.
-	FreeSendBuf(handle any)
+	// NewChunk gives a chunk of send memory of size bytes, readable by the
+	// devices of all links. It is on the way of each message.
+	NewChunk(size int) (*Chunk, error)
+	// FreeChunk takes it back. No queue pair that is open reads from it any more,
+	// and actions that do are for links that are closed.
+	FreeChunk(k *Chunk)
 	// Random returns random bits for alert tokens and test data.
 	Random() uint32
 }
@@ -159,6 +155,9 @@ type Config struct {
 	// SendQueue is the number of work requests that the queue pair of a
 	// link takes. Zero means 48.
 	SendQueue int
+	// SendChunk is the least size in bytes of the chunks in which connections take
+	// send memory. Zero means 64 KiB.
+	SendChunk int
 	// Autocork is how many bytes a connection holds back at most while one of
 	// its messages is outstanding, and at most half of its send buffer. Zero
 	// means 64 KiB; less means none.

@@ -63,16 +63,19 @@ type Conn struct {
 	uinline  bool // this one does
 
 	// Send side.
-	sbuf     []byte
-	sbase    uint64 // position that is at the start of sbuf, see SendSpace
-	shandle  any
+	ssize    int    // send buffer: how much may wait to be confirmed
+	schunk   int    // size of a chunk (see conn_send.go)
+	head     *Chunk // first of those in use
+	tail     *Chunk // last one
+	spare    *Chunk // that follows it, lent to the producer
+	lent     int    // bytes lent
 	rtoken   *rtoken
 	peer     ConnParams
 	tx       ring
 	prep     uint64 // placed by the application
 	sent     uint64 // written to the peer
 	replay   uint64 // what sent was before failover
-	fin      uint64 // write completed: the buffer is free again
+	fin      uint64 // write completed: the memory is free again
 	pcons    uint64 // read by the peer
 	seq      uint16 // last CDC message sent
 	finSeq   uint16 // last CDC message completed (SS of RFC 7609, 4.6.1)
@@ -102,7 +105,6 @@ type Conn struct {
 	keepAt            time.Time
 	keepIdle          time.Duration
 	active            time.Time // last message sent or received
-	warm              bool      // used since its memory was given back (see trim.go)
 	tcpReset          bool
 
 	named  *Link     // client: the link that ACCEPT named, which CONFIRM repeats
@@ -118,7 +120,7 @@ type Conn struct {
 const maxInflight = 2
 
 // NewConn begins a connection: an RMBE of size 16 KiB << rmbeCode, an alert
-// token, a send ring of sendBuf bytes. ActConnReady says when the peer knows
+// token, a send buffer of sendBuf bytes. ActConnReady says when the peer knows
 // the RMB; it may be queued already when NewConn returns. The first
 // connection of a group comes between [Group.FirstLink] and
 // [Group.ConnectFirst], all others after the first contact.
@@ -146,12 +148,7 @@ func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	sbuf, handle, err := g.env.NewSendBuf(sendBuf)
-	if err != nil {
-		g.putElement(r, i, time.Time{}, false)
-		return nil, fmt.Errorf("linkgroup: allocate a send buffer of %d bytes: %w", sendBuf, err)
-	}
-	c := &Conn{g: g, first: g.phase != phaseOpen, link: l, state: StateInit, rmb: r, elem: i, mem: r.mem0(i), sbuf: sbuf, shandle: handle}
+	c := &Conn{g: g, first: g.phase != phaseOpen, link: l, state: StateInit, rmb: r, elem: i, mem: r.mem0(i), ssize: sendBuf, schunk: chunkFor(sendBuf, g.cfg.SendChunk)}
 	for c.token == 0 || g.conns[c.token] != nil {
 		c.token = g.env.Random()
 	}
@@ -327,7 +324,7 @@ func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 }
 
 // Release says that the driver holds no slice of the connection any more. It
-// is called once, after [ActConnClosed]; the memory of the send ring and of
+// is called once, after [ActConnClosed]; the memory of the send buffer and of
 // the RMBE is given back then.
 func (c *Conn) Release() {
 	c.released = true
@@ -338,7 +335,6 @@ func (c *Conn) Release() {
 func (c *Conn) leave() {
 	g := c.g
 	c.state = StateClosed
-	c.cool()
 	c.unbound()
 	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
 	c.urgentAt, c.corkAt, c.keepAt = time.Time{}, time.Time{}, time.Time{}
@@ -405,9 +401,9 @@ func (c *Conn) free(notBefore time.Time, lost bool) {
 		return
 	}
 	c.freed = true
-	c.g.env.FreeSendBuf(c.shandle)
+	c.freeChunks()
 	c.g.putElement(c.rmb, c.elem, notBefore, lost)
-	c.sbuf, c.mem, c.shandle = nil, nil, nil
+	c.mem = nil
 }
 
 // Token returns our alert token.
@@ -421,9 +417,6 @@ func (c *Conn) Link() *Link { return c.link }
 
 // Group returns the link group.
 func (c *Conn) Group() *Group { return c.g }
-
-// SendHandle returns the handle that [Env.NewSendBuf] gave.
-func (c *Conn) SendHandle() any { return c.shandle }
 
 // ConnInfo is what the diagnosis of a socket shows.
 type ConnInfo struct {
@@ -443,7 +436,7 @@ type ConnInfo struct {
 // Info returns sizes, cursors and flags.
 func (c *Conn) Info() ConnInfo {
 	in := ConnInfo{
-		Token: c.token, SendBuf: len(c.sbuf), RMBE: len(c.mem),
+		Token: c.token, SendBuf: c.ssize, RMBE: len(c.mem),
 		RxProd: c.rx.cursor(c.rprod), RxCons: c.rx.cursor(c.rcons),
 		RxFlags: c.rflags, TxFlags: c.tflags, RxState: c.rstate, TxState: c.tstate,
 	}
@@ -451,8 +444,8 @@ func (c *Conn) Info() ConnInfo {
 		in.PeerRMBE = wire.BufSize(c.peer.SizeCode).Bytes()
 		in.TxProd, in.TxCons = c.tx.cursor(c.sent), c.tx.cursor(c.pcons)
 	}
-	if len(c.sbuf) > 0 {
-		s := ring{size: len(c.sbuf)}
+	if !c.freed {
+		s := ring{size: c.ssize}
 		in.TxPrep, in.TxSent, in.TxFin = s.cursor(c.prep), s.cursor(c.sent), s.cursor(c.fin)
 	}
 	return in

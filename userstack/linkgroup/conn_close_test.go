@@ -132,8 +132,8 @@ func TestStates(t *testing.T) {
 				}
 				r.c.Release()
 				r.do("ok")
-				if len(r.h.sbufs) != len(r.g.conns) {
-					t.Error("send buffer is not released")
+				if len(r.h.chunks) != 0 {
+					t.Error("send memory is not released")
 				}
 			})
 		}
@@ -275,7 +275,7 @@ func TestErrors(t *testing.T) {
 			if a, _ := r.c.RecvData(); (len(a) > 0) != strings.Contains(tt.name, "data left") && !strings.HasPrefix(tt.name, "reset") {
 				t.Errorf("%d bytes to read", len(a))
 			}
-			if a, _ := r.c.SendSpace(); (len(a) > 0) != (tt.write == nil) {
+			if a, _, _ := r.c.SendSpace(1, 1); (len(a) > 0) != (tt.write == nil) {
 				t.Errorf("%d bytes of room", len(a))
 			}
 		})
@@ -340,7 +340,7 @@ func TestCancel(t *testing.T) {
 	if d, _ = r.g.NewConn(r.s.now, 0, 100); d.rmb != r.c.rmb {
 		t.Error("element is not used again")
 	}
-	if len(r.h.sbufs) != 2 {
-		t.Errorf("%d send buffers, want 2", len(r.h.sbufs))
+	if len(r.h.chunks) != 0 {
+		t.Errorf("idle connections have %d chunks of send memory", len(r.h.chunks))
 	}
 }

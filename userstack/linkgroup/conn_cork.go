@@ -58,10 +58,10 @@ func (c *Conn) held() bool {
 		return false
 	}
 	queued := int(c.prep - c.sent)
-	if c.corked && queued < len(c.sbuf)/2 {
+	if c.corked && queued < c.ssize/2 {
 		return true
 	}
-	return !c.noDelay && c.inflight > 0 && queued <= min(c.g.cfg.Autocork, len(c.sbuf)/2)
+	return !c.noDelay && c.inflight > 0 && queued <= min(c.g.cfg.Autocork, c.ssize/2)
 }
 
 // armCork bounds the time that data of a corked connection waits.

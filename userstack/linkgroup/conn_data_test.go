@@ -311,7 +311,7 @@ func TestFair(t *testing.T) {
 	r.acts = nil
 	for range 3 {
 		for _, c := range conns {
-			c.Produced(r.s.now, 10)
+			produce(c, r.s.now, 10)
 		}
 	}
 	posted := func() (list []uint32) {
@@ -351,7 +351,7 @@ func TestWritesBeforeMessages(t *testing.T) {
 	g := srv.h.g
 	g.TakeActions(nil)
 	for n, c := range []*Conn{srv.c, second.c} {
-		c.Produced(s.now, 10+n)
+		produce(c, s.now, 10+n)
 	}
 	name := map[*Conn]string{srv.c: "1", second.c: "2"}
 	told := func() string {
@@ -375,8 +375,8 @@ func TestWritesBeforeMessages(t *testing.T) {
 	}
 	srv.c.inflight, second.c.inflight = 0, 0
 	srv.c.verify = true
-	second.c.Produced(s.now, 12)
-	srv.c.Produced(s.now, 13)
+	produce(second.c, s.now, 12)
+	produce(srv.c, s.now, 13)
 	if got, want := told(), "write2(12) cdc2(23,false) cdc1(0,true) "; got != want {
 		t.Errorf("with a validation: actions %q, want %q", got, want)
 	}

@@ -17,10 +17,10 @@ import (
 func TestFailoverReplay(t *testing.T) {
 	s, srv, cli := pair(t, 1, 2, 2, noTest)
 	c := srv.c
-	c.Produced(s.now, 1000)
+	produce(c, s.now, 1000)
 	srv.h.drain()
 	s.settle()
-	c.Produced(s.now, 500) // seq 2, will be lost
+	produce(c, s.now, 500) // seq 2, will be lost
 	from := c.link
 	srv.h.acts = c.g.TakeActions(srv.h.acts)
 	c.g.LinkFailed(s.now, from, errors.New("cable"))
@@ -28,7 +28,7 @@ func TestFailoverReplay(t *testing.T) {
 	var got []string
 	for _, a := range acts {
 		if a.Kind == ActWrite {
-			got = append(got, fmt.Sprintf("write(%d+%d)", a.Off, a.Len))
+			got = append(got, fmt.Sprintf("write(%d+%d)", int(a.Chunk.from)+a.Off, a.Len))
 		} else if a.Kind == ActSend {
 			got = append(got, describe(a.Msg[:]))
 		}
@@ -49,7 +49,7 @@ func TestFailoverReplay(t *testing.T) {
 	c.inflight = 0
 	c.move(c.link)
 	for _, a := range c.g.TakeActions(nil) {
-		if a.Kind == ActWrite && (a.Off != 1200 || a.Len != 300) {
+		if a.Kind == ActWrite && (int(a.Chunk.from)+a.Off != 1200 || a.Len != 300) {
 			t.Errorf("write(%d+%d)", a.Off, a.Len)
 		}
 	}

@@ -163,7 +163,7 @@ func TestUrgentLostFull(t *testing.T) {
 	var want, got strings.Builder
 	for i := range 12 {
 		s := strings.Repeat(string(rune('a'+i)), 4096)
-		if a, b := r.c.SendSpace(); len(a)+len(b) < len(s) {
+		if a, b, _ := r.c.SendSpace(len(s), 0); len(a)+len(b) < len(s) {
 			r.settle()
 			got.WriteString(r.x.recv(5000, true))
 			r.settle()
@@ -229,7 +229,7 @@ func (x *traffic) take() {
 func (x *traffic) step() {
 	switch rng := x.rng; rng.IntN(12) {
 	case 0:
-		a, b := x.c.SendSpace()
+		a, b, _ := x.c.SendSpace(3000, 0)
 		urgent := rng.IntN(3) == 0 && x.c.utx == 0 // another one would move the mark
 		n := min(1+rng.IntN([]int{3, 40, 3000}[rng.IntN(3)]), len(a)+len(b), x.total-len(x.want))
 		if n > 0 {

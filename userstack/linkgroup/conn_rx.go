@@ -80,7 +80,6 @@ func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 	}
 	c.rseq = m.Seq
 	c.active = now
-	c.heat()
 	c.rflags = m.Flags
 	news := m.State &^ c.rstate
 	c.rstate |= m.State

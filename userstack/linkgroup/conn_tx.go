@@ -109,7 +109,17 @@ func (c *Conn) endDue() wire.ConnState {
 }
 
 // piece is one RDMA WRITE.
-type piece struct{ off, roff, n int }
+type piece struct {
+	k            *Chunk
+	off, roff, n int
+}
+
+// pieceAt returns where the byte at pos is, and where it goes. It is as long as the
+// rest of its chunk.
+func (c *Conn) pieceAt(pos uint64) piece {
+	k := c.chunkAt(pos)
+	return piece{k: k, off: int(pos - k.from), roff: c.tx.off(c.slot(pos)), n: int(k.end() - pos)}
+}
 
 // post sends one CDC message with the writes that belong to it. It is false
 // if the link has no room for that.
@@ -119,20 +129,19 @@ func (c *Conn) post() bool {
 		return c.postVerify()
 	}
 	n := c.sendable()
-	// A piece ends where the send ring or the peer's element does.
-	// Each is reached at most once, so there are at most three; a fourth is
-	// an urgent byte at a second place.
-	var pieces [4]piece
+	var pieces [maxPieces]piece
 	np := 0
 	for done := 0; done < n; np++ {
 		pos := c.sent + uint64(done)
-		off, roff := c.soff(pos), c.tx.off(c.slot(pos))
-		m := min(n-done, len(c.sbuf)-off, c.tx.start+c.tx.size-roff)
-		pieces[np] = piece{off: off, roff: roff, n: m}
-		done += m
+		p := c.pieceAt(pos)
+		p.n = min(n-done, p.n, c.tx.start+c.tx.size-p.roff)
+		pieces[np] = p
+		done += p.n
 	}
 	if c.lost.lag > 0 && n > 0 && c.sent+uint64(n) == c.utx {
-		pieces[np] = piece{off: c.soff(c.utx - 1), roff: c.tx.off(c.utx - 1), n: 1}
+		p := c.pieceAt(c.utx - 1)
+		p.roff, p.n = c.tx.off(c.utx-1), 1
+		pieces[np] = p
 		np++
 	}
 	if l.room() < np+1 {
@@ -141,7 +150,7 @@ func (c *Conn) post() bool {
 	at := &c.rtoken.at[l.slot]
 	base := at.Addr + uint64(wire.BufSize(c.peer.SizeCode).Bytes())*uint64(c.peer.Index-1)
 	for _, p := range pieces[:np] {
-		c.g.act(Action{Kind: ActWrite, Link: l, Conn: c, Off: p.off, Len: p.n, RemoteAddr: base + uint64(p.roff), RKey: at.RKey})
+		c.g.act(Action{Kind: ActWrite, Link: l, Conn: c, Chunk: p.k, Off: p.off, Len: p.n, RemoteAddr: base + uint64(p.roff), RKey: at.RKey})
 	}
 	c.sent += uint64(n)
 	if c.sent >= c.replay {
@@ -163,7 +172,6 @@ func (c *Conn) post() bool {
 	}
 	c.rconf, c.update = c.rcons, false
 	c.active = c.g.now
-	c.heat()
 	c.seq++
 	r := l.push(np + 1)
 	r.conn, r.sent, r.seq, r.state = c, c.sent, c.seq, c.tstate
@@ -211,10 +219,11 @@ func (c *Conn) completed(r *request) {
 		c.tdone |= r.state
 		if r.sent > c.fin {
 			c.fin = r.sent
+			c.freeConfirmed()
 			c.progress()
 		}
-		free := len(c.sbuf) - int(c.prep-c.fin)
-		if c.full && (free >= (len(c.sbuf)+3)/4 || c.prep == c.fin) && c.WriteErr() == nil {
+		free := c.ssize - int(c.prep-c.fin)
+		if c.full && (free >= (c.ssize+3)/4 || c.prep == c.fin) && c.WriteErr() == nil {
 			c.wakeWrite()
 		}
 	}

@@ -15,7 +15,7 @@ const prodUrgent = wire.ProdUrgentPending | wire.ProdUrgentPresent
 
 // urge produces n bytes of which the last is urgent.
 func (r *rig) urge(n int) {
-	r.c.ProducedUrgent(r.s.now, n)
+	produceUrgent(r.c, r.s.now, n)
 	r.take()
 }
 
@@ -252,7 +252,8 @@ func TestUrgentInline(t *testing.T) {
 func TestUrgentFailover(t *testing.T) {
 	s, srv, cli := pair(t, 1, 2, 2, noTest)
 	c := srv.c
-	copy(c.sbuf, "abcU")
+	a, _, _ := c.SendSpace(4, 0)
+	copy(a, "abcU")
 	c.ProducedUrgent(s.now, 4)
 	srv.h.acts = c.g.TakeActions(srv.h.acts)
 	c.g.LinkFailed(s.now, c.link, errors.New("cable"))
@@ -286,7 +287,7 @@ func TestUrgentRandom(t *testing.T) {
 				other := ends[1-i]
 				var step func()
 				step = func() {
-					if a, b := e.c.SendSpace(); e.wrote < total && len(a)+len(b) > 0 {
+					if a, b, _ := e.c.SendSpace(1, 3000); e.wrote < total && len(a)+len(b) > 0 {
 						n := min(1+s.rng.IntN(3000), len(a)+len(b), total-int(e.wrote))
 						for k := range n {
 							p := a

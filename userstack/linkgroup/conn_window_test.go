@@ -136,29 +136,31 @@ func TestPiggyback(t *testing.T) {
 	}
 }
 
-// TestWrap writes over the ends of the send ring and of the peer's element.
+// TestWrap writes over the ends of a chunk and of the peer's element.
 func TestWrap(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, Server, func(c *Config) { noTest(c); c.SendChunk = 600 })
 	r.open()
-	// Send ring of 4096 bytes, element of 16384 bytes.
+	// Chunks of 600 bytes, element of 16384 bytes.
 	for range 16 {
 		r.send(1000)
 		r.done()
 		r.got(1000)
 	}
 	r.acts = nil
-	r.send(1000)
+	r.c.SetNoDelay(r.s.now, true)
+	r.send(500)
+	r.send(600)
 	var writes []string
 	for _, a := range r.acts {
 		if a.Kind == ActWrite {
 			writes = append(writes, fmt.Sprintf("%d+%d>%d", a.Off, a.Len, a.RemoteAddr-peerRMB.VAddr-16384))
 		}
 	}
-	if got, want := strings.Join(writes, " "), "3712+384>16000 0+616>0"; got != want {
+	if got, want := strings.Join(writes, " "), "0+384>16000 384+116>0 500+100>116 0+500>216"; got != want {
 		t.Errorf("writes %s, want %s", got, want)
 	}
 	m, _ := wire.ParseCDC(r.acts[len(r.acts)-1].Msg[:])
-	if want := (wire.Cursor{Wrap: 1, Count: 616}); m.Prod != want {
+	if want := (wire.Cursor{Wrap: 1, Count: 716}); m.Prod != want {
 		t.Errorf("producer cursor %+v, want %+v", m.Prod, want)
 	}
 }
@@ -193,7 +195,7 @@ func TestWindowNeverOverrun(t *testing.T) {
 	r := newRig(t, Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
 	r.openEye()
 	for i := range 3000 {
-		a, b := r.c.SendSpace()
+		a, b, _ := r.c.SendSpace(1, 4096)
 		if n := len(a) + len(b); n > 0 {
 			r.c.Produced(r.s.now, 1+i%n)
 		}

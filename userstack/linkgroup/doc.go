@@ -19,7 +19,7 @@
 // things may happen outside that lock: filling the slices that
 // [Conn.SendSpace] returned (one producer) and reading those that
 // [Conn.RecvData] returned (one consumer). They stay valid until the call
-// that reports what was done with them, or until the connection's
+// that reports what was done with them ([Conn.DropSpace]: nothing), or until the connection's
 // [ActConnClosed] has been carried out and the driver let go of it with
 // [Conn.Release].
 //

@@ -126,7 +126,6 @@ type Group struct {
 	rtokens   []*rtoken
 	past      []*pastLink // the oldest first
 	lost      int         // elements that are not used again
-	warm      int         // connections that were used since their memory was given back
 	resting   int         // elements likewise, that are free
 	mournedAt time.Time   // when peerLives last found no life
 
@@ -164,6 +163,9 @@ func New(cfg Config, env Env, now time.Time) *Group {
 		cfg.SendQueue = defaultSendQueue
 	}
 	cfg.SendQueue = max(cfg.SendQueue, minSendQueue)
+	if cfg.SendChunk <= 0 {
+		cfg.SendChunk = chunkSize
+	}
 	if cfg.RMBEsPerRMB <= 0 {
 		cfg.RMBEsPerRMB = 16
 	}

@@ -160,7 +160,7 @@ func (r *linuxRig) fail() {
 // write produces s, of which the last byte may be urgent.
 func (r *linuxRig) write(s string, urgent bool) {
 	r.t.Helper()
-	a, b := r.c.SendSpace()
+	a, b, _ := r.c.SendSpace(len(s), 0)
 	if len(a)+len(b) < len(s) {
 		r.t.Fatalf("no room for %d bytes", len(s))
 	}
@@ -187,7 +187,7 @@ func (r *linuxRig) deliver() bool {
 		if a.Link == r.l2 {
 			base = 9 // as two has it
 		}
-		copy(r.x.rmb[a.RemoteAddr-base-16384:][:a.Len], r.c.sbuf[a.Off:a.Off+a.Len])
+		copy(r.x.rmb[a.RemoteAddr-base-16384:][:a.Len], a.Chunk.Mem[a.Off:][:a.Len])
 	case ActSend:
 		if !wire.IsCDC(a.Message()) {
 			break

@@ -194,7 +194,7 @@ func TestConfirmLinkWrong(t *testing.T) {
 				t.Errorf("%s, %s: outcome %v, dead %v", role, name, r.first, r.dead)
 			}
 			r.c.Cancel(r.s.now)
-			if len(r.h.rmbs)+len(r.h.sbufs)+len(r.s.qps) != 0 {
+			if len(r.h.rmbs)+len(r.h.chunks)+len(r.s.qps) != 0 {
 				t.Errorf("%s, %s: something is left", role, name)
 			}
 		}

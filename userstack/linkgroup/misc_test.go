@@ -83,7 +83,7 @@ func TestLargeWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.acts = nil
-	c.Produced(r.s.now, 1<<20)
+	produce(c, r.s.now, 1<<20)
 	total := 0
 	for range 10 {
 		r.done()
@@ -129,7 +129,7 @@ func TestListing(t *testing.T) {
 	if l.UID() != 0x201 || l.PeerUID() != 0x101 || l.Dev().Name != "rxe0" || l.ConnCount() != 1 {
 		t.Errorf("link %#x %#x %s %d", l.UID(), l.PeerUID(), l.Dev().Name, l.ConnCount())
 	}
-	a, _ := srv.c.SendSpace()
+	a, _, _ := srv.c.SendSpace(5, 0)
 	copy(a, "hello")
 	srv.c.Produced(s.now, 5)
 	srv.h.drain()
@@ -144,7 +144,7 @@ func TestListing(t *testing.T) {
 	if got := cli.c.Info(); got.RxProd.Count != 5 || got.RxCons.Count != 0 {
 		t.Errorf("peer's info %+v", got)
 	}
-	if srv.c.Link() != l || srv.c.Group() != g || srv.c.SendHandle() == nil || srv.c.State() != StateActive {
+	if srv.c.Link() != l || srv.c.Group() != g || srv.c.State() != StateActive {
 		t.Error("connection")
 	}
 	for v, want := range map[interface{ String() string }]string{

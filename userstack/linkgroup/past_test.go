@@ -98,7 +98,7 @@ func TestConfirmOfLostLink(t *testing.T) {
 	}
 	r.take()
 	r.acts = nil
-	r.next.Produced(r.s.now, 10)
+	produce(r.next, r.s.now, 10)
 	r.take()
 	if a := r.acts[0]; a.Kind != ActWrite || a.Link != r.l2 || a.RKey != 0xBBBB || a.RemoteAddr != 9+8*16<<10 {
 		t.Errorf("writes with %+v", a)

@@ -40,6 +40,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		c.Version = 1 + uint8(seed%2)
 		c.PeerOS = []uint8{wire.OSLinux, wire.OSZOS}[seed/2%2]
 		c.SendQueue = []int{16, 24, 48}[r.IntN(3)]
+		c.SendChunk = []int{1, 1000, 5000, 0}[r.IntN(4)]
 		c.RMBEsPerRMB = 1 + r.IntN(5)
 		c.Timers.RMBIdle = time.Duration(1+r.IntN(50)) * time.Millisecond
 	}
@@ -66,7 +67,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		if s.maxDelay >= time.Millisecond {
 			p.chunk = max(p.chunk, 200)
 		}
-		if len(p.c.sbuf) < 100 {
+		if p.c.ssize < 100 {
 			p.total = min(p.total, 1000)
 		}
 		p.closeEarly = r.IntN(5) == 0

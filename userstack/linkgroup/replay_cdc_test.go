@@ -119,7 +119,7 @@ func (r *replay) actConn(m capMessage, c *replayConn, x wire.CDC) {
 		c.c.Consumed(r.now, int(n))
 	}
 	if n, ok := c.c.tx.ahead(x.Prod, c.c.prep); ok && n > 0 && n <= uint64(c.c.tx.size) {
-		c.c.Produced(r.now, int(n)+r.waiting(m, c, x))
+		produce(c.c, r.now, int(n)+r.waiting(m, c, x))
 	}
 	if x.State&wire.ConnSendingDone != 0 {
 		c.c.CloseWrite(r.now)

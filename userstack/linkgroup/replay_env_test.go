@@ -206,13 +206,12 @@ func (p *capPlan) RegisterRMB(handle any, l *Link) (uint32, uint64, error) {
 	return k.RKey, k.Addr, nil
 }
 
-func (p *capPlan) DeregisterRMB(any, *Link)                 {}
-func (p *capPlan) FreeRMB(any)                              {}
-func (p *capPlan) ZeroRMB(any, int, int)                    {}
-func (p *capPlan) TrimRMB(any, int, int)                    {}
-func (p *capPlan) TrimSendBuf(*Conn)                        {}
-func (p *capPlan) NewSendBuf(size int) ([]byte, any, error) { return make([]byte, size), p, nil }
-func (p *capPlan) FreeSendBuf(any)                          {}
+func (p *capPlan) DeregisterRMB(any, *Link)          {}
+func (p *capPlan) FreeRMB(any)                       {}
+func (p *capPlan) ZeroRMB(any, int, int)             {}
+func (p *capPlan) TrimRMB(any, int, int)             {}
+func (p *capPlan) NewChunk(size int) (*Chunk, error) { return &Chunk{Mem: make([]byte, size)}, nil }
+func (p *capPlan) FreeChunk(*Chunk)                  {}
 
 // Random is asked for alert tokens, and for the data of TEST LINK, which is
 // zero with Linux.

@@ -53,7 +53,7 @@ func TestElementReusedByPeer(t *testing.T) {
 			t.Errorf("%s: our element is not freed", role)
 		}
 		r.acts = nil
-		o.Produced(r.s.now, 5)
+		produce(o, r.s.now, 5)
 		r.expect("cdc")
 	}
 }
@@ -156,12 +156,12 @@ func TestReplayNumbers(t *testing.T) {
 	s, srv, cli := pair(t, 1, 2, 2, noTest)
 	c := srv.c
 	c.SetNoDelay(s.now, true)
-	c.Produced(s.now, 100)
+	produce(c, s.now, 100)
 	srv.h.drain()
 	s.settle()
-	c.Produced(s.now, 10) // message 2
-	c.Produced(s.now, 10) // message 3
-	c.Produced(s.now, 10) // waits: two are outstanding
+	produce(c, s.now, 10) // message 2
+	produce(c, s.now, 10) // message 3
+	produce(c, s.now, 10) // waits: two are outstanding
 	srv.h.acts = c.g.TakeActions(srv.h.acts)
 	c.g.LinkFailed(s.now, c.link, errors.New("cable"))
 	var got []wire.CDC
@@ -173,7 +173,7 @@ func TestReplayNumbers(t *testing.T) {
 				t.Error("a write before the validation message")
 			}
 			for i := range a.Len {
-				wrote[a.Off+i] = true
+				wrote[int(a.Chunk.from)+a.Off+i] = true
 			}
 		case a.Kind == ActSend && wire.IsCDC(a.Message()):
 			m, err := wire.ParseCDC(a.Message())

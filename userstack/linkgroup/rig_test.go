@@ -254,7 +254,7 @@ func (r *rig) got(n int) {
 
 // send produces n bytes.
 func (r *rig) send(n int) {
-	r.c.Produced(r.s.now, n)
+	produce(r.c, r.s.now, n)
 	r.take()
 }
 
@@ -275,4 +275,16 @@ func (r *rig) kinds() []string {
 		}
 	}
 	return out
+}
+
+// produce sends n bytes of whatever is in the send memory.
+func produce(c *Conn, now time.Time, n int) {
+	_, _, _ = c.SendSpace(n, n)
+	c.Produced(now, n)
+}
+
+// produceUrgent is produce for bytes of which the last is urgent.
+func produceUrgent(c *Conn, now time.Time, n int) {
+	_, _, _ = c.SendSpace(n, n)
+	c.ProducedUrgent(now, n)
 }

@@ -58,7 +58,7 @@ func TestRMBInUseDeleted(t *testing.T) {
 	r.done()
 	r.acts = nil
 	r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]uint32{peerRMB.RKey}})
-	r.c.Produced(r.s.now, 100)
+	produce(r.c, r.s.now, 100)
 	r.expect("re:delete-rkey(1)")
 	if len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
 		t.Errorf("connection ended with %v", r.close)
@@ -120,7 +120,7 @@ func TestNoRMBExchangeDuringLinkExchange(t *testing.T) {
 		if role == Client {
 			// The reply to DELETE LINK waits for the completion of what was sent.
 			r.c.move(l2)
-			r.c.Produced(r.s.now, 10)
+			produce(r.c, r.s.now, 10)
 			r.take()
 			r.recv(r.link, wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: wire.DeleteLinkOperator})
 		} else {

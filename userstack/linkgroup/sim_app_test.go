@@ -126,7 +126,10 @@ func (p *app) readSome(limit int) int {
 }
 
 func (p *app) writeSome(limit int) int {
-	a, b := p.c.SendSpace()
+	a, b, err := p.c.SendSpace(1, min(limit, int(p.total-p.wrote)))
+	if err != nil {
+		p.h.s.t.Fatal(err)
+	}
 	n := 0
 	for _, part := range [][]byte{a, b} {
 		for i := range part {
@@ -138,9 +141,7 @@ func (p *app) writeSome(limit int) int {
 			n++
 		}
 	}
-	if n > 0 {
-		p.c.Produced(p.h.s.now, n)
-	}
+	p.c.Produced(p.h.s.now, n)
 	return n
 }
 
@@ -335,8 +336,8 @@ func (s *sim) finish() {
 		if at, ok := h.g.Deadline(); ok {
 			s.t.Errorf("%s: timer %v left", h.role, at.Sub(epoch))
 		}
-		if len(h.rmbs) > 0 || len(h.sbufs) > 0 {
-			s.t.Errorf("%s: %d RMBs and %d send buffers left", h.role, len(h.rmbs), len(h.sbufs))
+		if len(h.rmbs) > 0 || len(h.chunks) > 0 {
+			s.t.Errorf("%s: %d RMBs and %d chunks of send memory left", h.role, len(h.rmbs), len(h.chunks))
 		}
 		for _, p := range h.apps {
 			if !p.closed {

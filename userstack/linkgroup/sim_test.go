@@ -87,9 +87,12 @@ type host struct {
 	gone   bool
 	apps   map[*Conn]*app
 	rmbs   map[*region]bool
-	sbufs  map[*region]bool
-	trims  int // send buffers given back
-	failQP int // NewQP calls that fail
+	chunks map[*Chunk]bool // in use
+	spare  []*Chunk        // not in use; the last one is used first
+	keep   bool            // what is in a free chunk is not spoiled
+	// noMemory makes NewChunk fail.
+	noMemory bool
+	failQP   int // NewQP calls that fail
 }
 
 type region struct {
@@ -121,7 +124,7 @@ func device(role Role, i int) Device {
 }
 
 func (s *sim) addHost(role Role, devices int, edit func(*Config)) *host {
-	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, sbufs: map[*region]bool{}}
+	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*Chunk]bool{}}
 	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4}
 	for i := range devices {
 		cfg.Devices = append(cfg.Devices, device(role, i))
@@ -288,13 +291,8 @@ func (h *host) DeregisterRMB(handle any, l *Link) {
 
 func (h *host) ZeroRMB(handle any, off, n int) { clear(handle.(*region).mem[off:][:n]) }
 
-// TrimRMB and TrimSendBuf spoil what nobody needs any more.
+// TrimRMB and FreeChunk spoil what nobody needs any more.
 func (h *host) TrimRMB(handle any, off, n int) { spoil(handle.(*region).mem[off:][:n]) }
-
-func (h *host) TrimSendBuf(c *Conn) {
-	h.trims++
-	spoil(c.SendHandle().(*region).mem)
-}
 
 // spoiled is what replaces memory that nobody needs.
 var spoiled = bytes.Repeat([]byte{0xdb}, 64<<10)
@@ -316,18 +314,36 @@ func (h *host) FreeRMB(handle any) {
 	delete(h.rmbs, r)
 }
 
-func (h *host) NewSendBuf(size int) ([]byte, any, error) {
-	r := &region{mem: make([]byte, size)}
-	h.sbufs[r] = true
-	return r.mem, r, nil
+var errNoMemory = errors.New("no memory")
+
+func (h *host) NewChunk(size int) (*Chunk, error) {
+	if h.noMemory {
+		return nil, errNoMemory
+	}
+	i := len(h.spare) - 1
+	for i >= 0 && len(h.spare[i].Mem) != size {
+		i--
+	}
+	var k *Chunk
+	if i >= 0 {
+		k = h.spare[i]
+		h.spare = append(h.spare[:i], h.spare[i+1:]...)
+	} else {
+		k = &Chunk{Mem: make([]byte, size)}
+	}
+	h.chunks[k] = true
+	return k, nil
 }
 
-func (h *host) FreeSendBuf(handle any) {
-	r := handle.(*region)
-	if !h.sbufs[r] {
-		h.s.t.Fatal("send buffer freed twice")
+func (h *host) FreeChunk(k *Chunk) {
+	if !h.chunks[k] {
+		h.s.t.Fatal("chunk freed twice")
 	}
-	delete(h.sbufs, r)
+	delete(h.chunks, k)
+	if !h.keep {
+		spoil(k.Mem)
+	}
+	h.spare = append(h.spare, k)
 }
 
 func (h *host) Random() uint32 { return h.s.rng.Uint32() }
@@ -387,7 +403,7 @@ func (s *sim) post(a Action) {
 	q.lastOut = at
 	var src []byte
 	if a.Kind == ActWrite {
-		src = a.Conn.shandle.(*region).mem[a.Off : a.Off+a.Len]
+		src = a.Chunk.Mem[a.Off:][:a.Len]
 	}
 	s.at(at, func() { s.deliver(q, a, src) })
 }

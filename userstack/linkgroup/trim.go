@@ -8,58 +8,18 @@ import "time"
 // costs some microseconds, and the driver's lock is held meanwhile.
 const maxTrim = 16
 
-// heat notes that the connection uses its memory.
-func (c *Conn) heat() {
-	if !c.warm {
-		c.warm = true
-		c.g.warm++
-	}
-}
-
-func (c *Conn) cool() {
-	if c.warm {
-		c.warm = false
-		c.g.warm--
-	}
-}
-
 // Trimmable says that [Group.Trim] may have something to give back, now or later.
-func (g *Group) Trimmable() bool { return !g.dead && g.warm+g.resting > 0 }
+func (g *Group) Trimmable() bool { return !g.dead && g.resting > 0 }
 
-// Trim gives back the memory of what has not been used for the time idle: RMB
-// elements without a connection, and the send buffers of connections that wait
-// for the program or for the peer to say something. again tells that there is
-// more to be done at once. The memory of an RMB element in use is not touched:
-// the peer may write to all of it but what waits to be read, and tells only
-// afterwards.
+// Trim gives back the memory of RMB elements that have had no connection for the
+// time idle. again tells that there is more to be done at once. The memory of an
+// element in use is not touched: the peer may write to all of it but what waits to
+// be read, and tells only afterwards.
 func (g *Group) Trim(now time.Time, idle time.Duration) (again bool) {
-	if !g.Trimmable() {
-		return false
-	}
 	if len(g.actions) == 0 {
 		g.actions = nil
 	}
-	budget := maxTrim
-	if g.resting > 0 {
-		budget = g.trimElements(now, idle, budget)
-	}
-	if g.warm == 0 || budget == 0 {
-		return budget == 0
-	}
-	for _, c := range g.conns {
-		if !c.warm || now.Sub(c.active) < idle {
-			continue
-		}
-		if budget == 0 {
-			return true
-		}
-		c.cool()
-		if c.drained() {
-			g.env.TrimSendBuf(c)
-			budget--
-		}
-	}
-	return false
+	return g.Trimmable() && g.trimElements(now, idle, maxTrim) == 0
 }
 
 // trimElements gives back elements that are not in use, neighbours together, and

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+)
+
+// TestChunks: a connection has send memory for what is not confirmed and for what
+// is lent, and none otherwise.
+func TestChunks(t *testing.T) {
+	s, srv, cli := pair(t, 1, 2, 2, func(c *Config) { noTest(c); c.SendChunk = 1000 })
+	c, h := srv.c, srv.h
+	if c.SendChunk() != 2048 { // an eighth of the send buffer
+		t.Fatalf("chunks of %d bytes", c.SendChunk())
+	}
+	srv.total = 1 << 20
+	have := func(when string, want int) {
+		t.Helper()
+		if len(h.chunks) != want {
+			t.Errorf("%s: %d chunks, want %d", when, len(h.chunks), want)
+		}
+	}
+	have("at first", 0)
+	for n := 5000; n > 0; {
+		n -= srv.writeSome(n)
+	}
+	have("5000 bytes are written", 3)
+	h.drain()
+	s.settle()
+	have("they are confirmed", 0)
+	if n := cli.readSome(1 << 20); n != 5000 {
+		t.Errorf("the peer has %d bytes", n)
+	}
+	cli.h.drain()
+
+	// A loan stays, whatever is confirmed meanwhile.
+	srv.writeSome(1500)
+	h.drain()
+	a, b, err := c.SendSpace(1, 2000)
+	if len(a) != 548 || len(b) != 2048 || err != nil {
+		t.Fatalf("lent %d and %d bytes, %v", len(a), len(b), err)
+	}
+	have("a loan", 2)
+	s.settle()
+	have("what was before the loan is confirmed", 2)
+	c.DropSpace()
+	have("the loan is over", 0)
+	cli.readSome(1500)
+
+	// As much as the send buffer takes is to be had in two pieces, and no more.
+	srv.writeSome(1000)
+	if a, b, _ := c.SendSpace(1<<20, 0); len(a) != 1048 || len(a)+len(b) != 16<<10-1000 {
+		t.Errorf("lent %d and %d bytes", len(a), len(b))
+	}
+	c.DropSpace()
+	if _, _, _ = c.SendSpace(0, 0); c.lent != 0 {
+		t.Error("a loan of nothing")
+	}
+	h.drain()
+	s.settle()
+	cli.readSome(1000)
+	have("in the end", 0)
+
+	// A failed link confirms nothing: all of it is sent again.
+	for n := 7000; n > 0; {
+		n -= srv.writeSome(n)
+	}
+	h.acts = c.g.TakeActions(h.acts)
+	have("7000 bytes are under way", 4)
+	c.g.LinkFailed(s.now, c.link, errors.New("cable"))
+	have("the link fails", 4)
+	h.drain()
+	s.settle()
+	have("they went over another link", 0)
+	if n := cli.readSome(1 << 20); n != 7000 { // it checks the bytes
+		t.Errorf("the peer has %d bytes", n)
+	}
+}
+
+// TestChunkOfAnother: a chunk goes to another connection with what is in it, and
+// nothing of that goes to the peer.
+func TestChunkOfAnother(t *testing.T) {
+	s, srv, cli := pair(t, 1, 1, 1, noTest)
+	srv.h.keep = true
+	var other *app
+	s.connect(0, 16<<10, func(srv, cli *app) { srv.manual, cli.manual, other = true, true, srv })
+	s.settle()
+	if other == nil || !other.open {
+		t.Fatal("no second connection")
+	}
+	write := func(p *app, n int, text string) []byte {
+		t.Helper()
+		a, _, err := p.c.SendSpace(n, n)
+		if len(a) < n || err != nil {
+			t.Fatalf("lent %d bytes, %v", len(a), err)
+		}
+		copy(a, text)
+		p.c.Produced(s.now, len(text))
+		p.h.drain()
+		s.settle()
+		return a[:n]
+	}
+	secret := bytes.Repeat([]byte("secret"), 1000)
+	first := write(srv, 6000, string(secret))
+	second := write(other, 6000, "abc")
+	if &first[0] != &second[0] {
+		t.Fatal("the second connection has other memory than the first had")
+	}
+	if !bytes.Contains(second, []byte("secretsecret")) {
+		t.Fatal("the memory has nothing of what the first one sent")
+	}
+	if a, _ := other.other.c.RecvData(); string(a) != "abc" {
+		t.Errorf("the peer reads %q", a)
+	}
+	if m := other.other.c.mem; !bytes.Equal(m[3:], make([]byte, len(m)-3)) {
+		t.Error("the peer's element has more than was written")
+	}
+	if a, _ := cli.c.RecvData(); !bytes.Equal(a, secret) {
+		t.Error("the first connection's peer has other bytes")
+	}
+}
+
+// TestChunkNone: without memory a write fails, and the connection goes on.
+func TestChunkNone(t *testing.T) {
+	s, srv, cli := pair(t, 1, 1, 1, noTest)
+	srv.total = 1 << 20
+	srv.h.noMemory = true
+	if a, b, err := srv.c.SendSpace(1, 100); len(a)+len(b) > 0 || !errors.Is(err, errNoMemory) {
+		t.Fatalf("lent %d bytes, %v", len(a)+len(b), err)
+	}
+	srv.h.noMemory = false
+	srv.writeSome(100)
+	srv.h.noMemory = true
+	if a, b, err := srv.c.SendSpace(1, 1<<20); len(a) != 16<<10-100 || len(b) > 0 || err != nil {
+		t.Errorf("lent %d and %d bytes, %v", len(a), len(b), err)
+	}
+	srv.c.DropSpace()
+	srv.h.drain()
+	s.settle()
+	if n := cli.readSome(1 << 20); n != 100 {
+		t.Errorf("the peer has %d bytes", n)
+	}
+}
