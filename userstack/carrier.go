@@ -289,7 +289,7 @@ func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
 		a, b, err := c.readable()
-		if err != nil || c.rdl.expired() || len(a) > 0 && c.core.AtMark() {
+		if err != nil || c.rdl.expired() || c.core.AtMark() && (len(a) > 0 || c.urgentApart()) {
 			k.handBack(d)
 			return
 		}
@@ -315,6 +315,13 @@ func (k *carrier) moveOut() {
 			return
 		}
 	}
+}
+
+// urgentApart says that an urgent byte waits that is not in the stream: one that
+// came before SetOOBInline. g.mu is held.
+func (c *Conn) urgentApart() bool {
+	_, err := c.core.Urgent(true)
+	return err == nil
 }
 
 // moveIn takes what the program has written, as one piece for the peer. k.mu and

@@ -5,8 +5,10 @@ package userstack
 import (
 	"errors"
 	"io"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -119,6 +121,41 @@ func (m *markPipe) Write(p []byte) (int, error) {
 func (m *markPipe) WriteUrgent(p []byte) (int, error) {
 	m.out = append(m.out, "urgent "+string(p))
 	return len(p), nil
+}
+
+// TestUrgentComesAlone: WriteTo carries an urgent byte although nothing follows
+// it, whether it stays in the stream or not.
+func TestUrgentComesAlone(t *testing.T) {
+	for _, inline := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			b := newBed(t, bedConfig{})
+			c, s := b.connect()
+			if err := s.SetOOBInline(inline); err != nil {
+				t.Fatal(err)
+			}
+			got := &markPipe{}
+			done := make(chan error)
+			go func() {
+				_, err := s.WriteTo(got)
+				done <- err
+			}()
+			for _, part := range []string{"data", "!"} {
+				if _, err := c.ReadFrom(&markPipe{in: []string{part}}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(settled)
+			}
+			synctest.Wait()
+			if want := "data, urgent !"; strings.Join(got.out, ", ") != want {
+				t.Errorf("inline %v: %q, want %q", inline, got.out, want)
+			}
+			c.CloseWrite()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			b.finish(c, s)
+		})
+	}
 }
 
 // TestUrgentCopies: ReadFrom and WriteTo carry urgent bytes at their place,

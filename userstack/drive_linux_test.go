@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/net/nettest"
+	"golang.org/x/sys/unix"
 
 	"smcr/internal/netnstest"
 )
@@ -311,5 +312,60 @@ func TestAllocsRoCE(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUrgentEndsRide: an urgent byte that came before SetOOBInline, and so is not
+// in the stream, is handed to goroutines at once, not when data follows it.
+func TestUrgentEndsRide(t *testing.T) {
+	p := netnstest.New(t, netnstest.Options{})
+	h := newHosts(t, p, Config{})
+	c, s, err := h.connect(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer s.Close()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	sock, err := s.Loop().NewSocket(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.Close()
+	s.Attach(sock)
+	defer s.Detach()
+	back := make(chan struct{})
+	if !s.Ride(func() { close(back) }) {
+		t.Fatal("it does not ride")
+	}
+	if _, err := c.Write([]byte("data")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 10)
+	if err := netnstest.Until(20*time.Second, func() error {
+		n, err := unix.Read(fds[1], buf)
+		if err == nil && string(buf[:n]) != "data" {
+			err = fmt.Errorf("read %q", buf[:n])
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-back:
+		t.Fatal("plain data ended the ride")
+	default:
+	}
+	if _, err := c.WriteUrgent([]byte("!")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-back:
+	case <-time.After(20 * time.Second):
+		t.Error("the ride goes on over an urgent byte")
 	}
 }

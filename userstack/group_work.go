@@ -174,6 +174,9 @@ func (g *group) notify(a *linkgroup.Action) {
 	case linkgroup.ActWakeUrgent:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
 			wake(c.uwake)
+			// WriteTo takes the byte although no data is behind it.
+			wake(c.rwake)
+			c.kick()
 		}
 	case linkgroup.ActConnReady:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {

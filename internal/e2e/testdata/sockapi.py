@@ -429,7 +429,7 @@ def urgent_ignored(x):
         b = b""
         for i in range(5):
             b += x.s.recv(4, socket.MSG_WAITALL)
-            x.log(f"arrived {i}", x.wait(lambda: "POLLPRI" in x.events(ALL)))
+            x.log(f"arrived {i}", x.wait(lambda: "POLLPRI" in x.events(ALL), 15))
             x.sync()
         while d := x.s.recv(100):
             b += d
