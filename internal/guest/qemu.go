@@ -75,10 +75,10 @@ func (m *machine) arguments() (args []string, files []*os.File) {
 		"console=ttyS0", "quiet", "panic=-1", "mitigations=off", "random.trust_cpu=on",
 		// On a busy machine timer ticks come late: no reason to panic.
 		"no_timer_check",
-		// Nor to distrust the TSC, which QEMU takes from one clock for all CPUs:
-		// the clock would then be the HPET, each reading of it an exit to QEMU.
-		"tsc=reliable",
 		"smcr.name=" + c.Name,
+	}
+	if c.TrustTSC {
+		parameters = append(parameters, "tsc=nowatchdog")
 	}
 	if c.Terminal {
 		parameters = append(parameters, "smcr.term="+os.Getenv("TERM"))
