@@ -77,6 +77,9 @@ func (m *machine) arguments() (args []string, files []*os.File) {
 		"no_timer_check",
 		"smcr.name=" + c.Name,
 	}
+	if c.TrustTSC {
+		parameters = append(parameters, "tsc=nowatchdog")
+	}
 	if c.Terminal {
 		parameters = append(parameters, "smcr.term="+os.Getenv("TERM"))
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -45,6 +46,7 @@ type common struct {
 	patience time.Duration
 	format   string
 	counters bool
+	restore  int // processors of Go before meet
 }
 
 // defaultPort is that of the programs.
@@ -99,7 +101,9 @@ func mtuCode(bytes int) rdmaverbs.MTU {
 	return 0
 }
 
-// meet makes the TCP connection to the other side, and opens the device.
+// meet makes the TCP connection to the other side, and opens the device. From
+// then until finish one thread runs Go code: it polls, and others that the
+// scheduler wakes to look for work take a processor from the peer on this host.
 func (c *common) meet(ctx context.Context) (net.Conn, *rc.Source, error) {
 	tcp, err := c.connect(ctx)
 	if err != nil {
@@ -112,6 +116,7 @@ func (c *common) meet(ctx context.Context) (net.Conn, *rc.Source, error) {
 		tcp.Close()
 		return nil, nil, err
 	}
+	c.restore = runtime.GOMAXPROCS(1)
 	return tcp, s, nil
 }
 
@@ -142,6 +147,7 @@ func (c *common) finish(tcp net.Conn, s *rc.Source) {
 	}
 	s.Close()
 	tcp.Close()
+	runtime.GOMAXPROCS(c.restore)
 }
 
 // describe prints who talks to whom.

@@ -36,9 +36,9 @@ type driver struct {
 	closed  bool
 
 	// Guarded by run.
-	due     []*task
-	events  [16]unix.EpollEvent
-	crowded time.Time // until then await does not yield
+	due    []*task
+	events [16]unix.EpollEvent
+	pace   pace
 }
 
 // A task is a function to be called once in a round.
@@ -60,7 +60,7 @@ func newDriver() (*driver, error) {
 		unix.Close(ep)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	d := &driver{epoll: ep, event: ev, done: make(chan struct{}), watches: map[int32]func(){}}
+	d := &driver{epoll: ep, event: ev, done: make(chan struct{}), watches: map[int32]func(){}, pace: pace{epoch: time.Now()}}
 	if err := d.add(ev); err != nil {
 		unix.Close(ep)
 		unix.Close(ev)
@@ -194,13 +194,17 @@ func (d *driver) serve() {
 	defer close(d.done)
 	for {
 		d.run.Lock()
-		for last := time.Now(); ; {
+		for last, i := d.pace.clock(), 1; ; i++ {
 			if d.round() {
-				last = time.Now()
-			} else if time.Since(last) > quiet {
+				last = d.pace.clock()
+			} else if now := d.pace.clock(); now-last > quiet {
 				break
+			} else {
+				d.pace.others(now)
 			}
-			runtime.Gosched()
+			if i%looks == 0 {
+				runtime.Gosched()
+			}
 			giveWay()
 		}
 		d.run.Unlock()
@@ -229,52 +233,37 @@ func (d *driver) serve() {
 // this host.
 func giveWay() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// A thread that yields on a crowded host comes last: from Linux 6.18 on it also
-// loses what is left of its slice. So if that took long, the driver waits for
-// packets asleep, for a while, because a thread that is woken comes soon. Each
-// such sleep is short: not all that ends a wait comes in a packet.
-const (
-	yieldLong  = time.Millisecond
-	crowdTime  = 50 * time.Millisecond
-	crowdSleep = 5 // ms
-)
-
 // rest is what await does between two rounds without work. run is held.
 func (d *driver) rest() {
-	start := time.Now()
-	if start.Before(d.crowded) {
+	d.pace.begin()
+	if d.pace.crowded() {
 		_, _ = unix.EpollWait(d.epoll, d.events[:], crowdSleep)
-		return
+	} else {
+		giveWay()
 	}
-	giveWay()
-	if now := time.Now(); now.Sub(start) > yieldLong {
-		d.crowded = now.Add(crowdTime)
-	}
+	d.pace.end()
 }
 
-// How often await looks before it has the scheduler of Go look for others, and
-// before it asks for the time.
-const (
-	looks     = 16
-	looksTime = 256
-)
+// looks is how often await looks before it has the scheduler of Go look for
+// others in any case, and asks whether to go on.
+const looks = 256
 
 // await runs rounds until seen returns true, as long as patience and ctx allow.
 // run is held.
 func (d *driver) await(ctx context.Context, patience time.Duration, seen func() bool) error {
 	var since time.Time
+	d.pace.work()
 	for i := 1; !seen(); i++ {
 		if d.round() {
 			since = time.Time{}
+			d.pace.work()
 		} else {
 			d.rest()
 		}
-		if i%looks == 0 {
-			runtime.Gosched()
-		}
-		if i%looksTime != 0 {
+		if i%looks != 0 {
 			continue
 		}
+		runtime.Gosched()
 		switch now := time.Now(); {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
