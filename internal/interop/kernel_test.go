@@ -154,7 +154,7 @@ func TestTwoDevices(t *testing.T) {
 func testFailover(t *testing.T, kernel, user *side) {
 	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 5410)
 	user.start(t, "listening", "serve", at.String())
-	direction{client: kernel, server: user}.duringTransfer(t, at, 8_000_000, func() {
+	direction{client: kernel, server: user}.duringTransfer(t, at, 3_000_000, func() {
 		user.run(t, "ip", "link", "set", "u1", "down")
 	})
 	for s, want := range map[*side]string{kernel: "ASYMP", user: "ASYML"} {
