@@ -27,7 +27,7 @@ func TestBench(t *testing.T) {
 	defer cancel()
 	// Its own end removes the namespaces; a killed one's are removed by the next.
 	cmd := exec.CommandContext(ctx, program, "-smcr", bin("smcr"), "-force", "-rounds", "1", "-time", "100ms",
-		"-rows", "iperf3-v1,cpu-1500,roundtrip,goapi,memory", "-serve-flags", "--spin 0s", "-out", results)
+		"-rows", "iperf3-v1,cpu-1500,connect,goapi,memory", "-serve-flags", "--spin 0s", "-out", results)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
