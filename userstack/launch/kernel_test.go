@@ -92,7 +92,7 @@ func probeKernel(t *testing.T, k Kernel, name string, args ...string) result {
 		t.Fatal(err)
 	}
 	res := launchedWith(t, t.Context(), Config{
-		Argv: append([]string{exe}, args...), Env: append(os.Environ(), probeEnv+"="+name), Kernel: &k,
+		Argv: append([]string{exe}, args...), Env: append(os.Environ(), probeEnv+"="+name, quietRuntime), Kernel: &k,
 	}, "")
 	if res.status != 0 {
 		t.Fatalf("probe %s: status %d\n%s", name, res.status, res.out)

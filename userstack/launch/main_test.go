@@ -21,6 +21,10 @@ import (
 // probeEnv makes the test binary one of the probes of probe_test.go.
 const probeEnv = "SMCR_LAUNCH_PROBE"
 
+// quietRuntime keeps Go's scheduler from sending signals, which interrupt the system
+// calls of a probe: probes stand for programs in any language.
+const quietRuntime = "GODEBUG=asyncpreemptoff=1"
+
 func TestMain(m *testing.M) {
 	MaybeChild()
 	// The race detector waits a second at the end of each process.
@@ -189,7 +193,7 @@ func startProbe(t *testing.T, stack *fakeStack, name string, args ...string) *ru
 	}
 	stack.t = t
 	return start(t, Config{
-		Argv: append([]string{exe}, args...), Env: append(os.Environ(), probeEnv+"="+name), Broker: stack.client(),
+		Argv: append([]string{exe}, args...), Env: append(os.Environ(), probeEnv+"="+name, quietRuntime), Broker: stack.client(),
 	})
 }
 

@@ -176,7 +176,8 @@ func probeRefused(args []string) error {
 			if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 				return fmt.Errorf("%s: connect elsewhere: %v", how, err)
 			}
-			for errors.Is(pollOnce(fd), unix.EINTR) {
+			if err := pollOnce(fd); err != nil {
+				return fmt.Errorf("%s: poll: %w", how, err)
 			}
 			if e := soErrorOf(fd); e != 0 {
 				return fmt.Errorf("%s: connect elsewhere: %v", how, e)

@@ -90,10 +90,14 @@ func soErrorOf(fd int) syscall.Errno {
 	return syscall.Errno(e)
 }
 
-// pollOnce waits for fd to be writable.
+// pollOnce waits for fd to be writable. Signals of Go's scheduler interrupt it.
 func pollOnce(fd int) error {
-	_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 5000)
-	return err
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 5000)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 func echo(fd int, text string) error {
