@@ -123,28 +123,35 @@ func (m *markPipe) WriteUrgent(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// carryUrgent connects, has WriteTo of the server fill got, and the client's
+// ReadFrom send the parts, one after the other. done gets the error of WriteTo.
+func carryUrgent(t *testing.T, inline bool, parts ...string) (b *bed, c, s *Conn, got *markPipe, done chan error) {
+	t.Helper()
+	b = newBed(t, bedConfig{})
+	c, s = b.connect()
+	if err := s.SetOOBInline(inline); err != nil {
+		t.Fatal(err)
+	}
+	got, done = &markPipe{}, make(chan error)
+	go func() {
+		_, err := s.WriteTo(got)
+		done <- err
+	}()
+	for _, part := range parts {
+		if _, err := c.ReadFrom(&markPipe{in: []string{part}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(settled)
+	}
+	return b, c, s, got, done
+}
+
 // TestUrgentComesAlone: WriteTo carries an urgent byte although nothing follows
 // it, whether it stays in the stream or not.
 func TestUrgentComesAlone(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
-			b := newBed(t, bedConfig{})
-			c, s := b.connect()
-			if err := s.SetOOBInline(inline); err != nil {
-				t.Fatal(err)
-			}
-			got := &markPipe{}
-			done := make(chan error)
-			go func() {
-				_, err := s.WriteTo(got)
-				done <- err
-			}()
-			for _, part := range []string{"data", "!"} {
-				if _, err := c.ReadFrom(&markPipe{in: []string{part}}); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(settled)
-			}
+			b, c, s, got, done := carryUrgent(t, inline, "data", "!")
 			synctest.Wait()
 			if want := "data, urgent !"; strings.Join(got.out, ", ") != want {
 				t.Errorf("inline %v: %q, want %q", inline, got.out, want)
@@ -163,23 +170,7 @@ func TestUrgentComesAlone(t *testing.T) {
 func TestUrgentCopies(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
-			b := newBed(t, bedConfig{})
-			c, s := b.connect()
-			if err := s.SetOOBInline(inline); err != nil {
-				t.Fatal(err)
-			}
-			got := &markPipe{}
-			done := make(chan error)
-			go func() {
-				_, err := s.WriteTo(got)
-				done <- err
-			}()
-			for _, part := range []string{"ab", "c!", "d", "!"} {
-				if _, err := c.ReadFrom(&markPipe{in: []string{part}}); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(settled)
-			}
+			b, c, s, got, done := carryUrgent(t, inline, "ab", "c!", "d", "!")
 			c.CloseWrite()
 			if err := <-done; err != nil {
 				t.Fatal(err)

@@ -83,10 +83,6 @@ const (
 	// goroutines drive: with several, the thread serves all without wake-ups of
 	// goroutines that would only pass the loop on.
 	alone = time.Millisecond
-
-	// maxMisses bounds how often a Waiter does not drive after it did so in vain
-	// n times: 2^n-1 waits.
-	maxMisses = 6
 )
 
 // pending says that there are tasks for a round. mu is held.
@@ -211,9 +207,7 @@ func (l *Loop) Attend() {
 type Waiter struct {
 	l *Loop
 
-	// Guarded by l.mu.
-	misses uint // drives in vain, one after the other
-	skip   uint // waits that do not drive
+	tries tries // which waits drive; guarded by l.mu
 }
 
 // NewWaiter returns a Waiter for the loop.
@@ -377,8 +371,7 @@ func (w *Waiter) mayDrive() bool {
 		return false
 	case l.driving && (l.driver != w || l.sleeping):
 		return false
-	case w.skip > 0:
-		w.skip--
+	case !w.tries.due():
 		return false
 	case time.Since(l.switched) < alone:
 		return false
@@ -394,7 +387,7 @@ func (w *Waiter) park(got bool) {
 	l := w.l
 	l.driving = false
 	if got {
-		w.misses, w.skip = 0, 0
+		w.tries.hit()
 		w.note()
 		if !l.inEpoll && !l.closed {
 			return // free
@@ -402,8 +395,7 @@ func (w *Waiter) park(got bool) {
 	} else if l.wanted {
 		return
 	} else {
-		w.misses = min(w.misses+1, maxMisses)
-		w.skip = 1<<w.misses - 1
+		w.tries.miss()
 	}
 	l.handBack()
 }

@@ -10,10 +10,6 @@ const (
 	// processor takes to wake up.
 	DefaultSpin = 200 * time.Microsecond
 
-	// maxVain bounds how often a loop does not spin after it did so in vain n times
-	// one after the other: 2^n-1 sleeps.
-	maxVain = 6
-
 	// A yield that takes longer than crowdedYield tells that others need the
 	// core, which is taken to be so for crowdedFor. A program that answers a
 	// request, or a stack that passes it on, takes less.
@@ -36,8 +32,7 @@ const (
 // Its zero value never spins.
 type spinner struct {
 	most  time.Duration // how long a spin takes at most
-	vain  uint          // spins in vain, one after the other
-	skip  uint          // gaps that begin without a spin
+	tries tries         // which gaps begin with a spin
 	spun  bool          // the present gap began with one
 	since time.Time     // when the present gap began, or zero
 	crowd
@@ -47,10 +42,7 @@ type spinner struct {
 func (s *spinner) begins(now time.Time) {
 	if s.since.IsZero() {
 		s.since = now
-		s.spun = s.most > 0 && s.skip == 0 && !s.crowded(now)
-		if s.skip > 0 {
-			s.skip--
-		}
+		s.spun = s.tries.due() && s.most > 0 && !s.crowded(now)
 	}
 }
 
@@ -67,12 +59,33 @@ func (s *spinner) ends(now func() time.Time) {
 	}
 	switch gap := now().Sub(s.since); {
 	case gap <= s.most:
-		s.vain, s.skip = 0, 0
+		s.tries.hit()
 	case s.spun:
-		s.vain = min(s.vain+1, maxVain)
-		s.skip = 1<<s.vain - 1
+		s.tries.miss()
 	}
 	s.since = time.Time{}
+}
+
+// tries tells when to try again what was in vain n times one after the other: after
+// 2^n-1 times without, maxMisses bounding n.
+type tries struct{ misses, skip uint }
+
+const maxMisses = 6
+
+// due reports whether to try this time.
+func (t *tries) due() bool {
+	if t.skip > 0 {
+		t.skip--
+		return false
+	}
+	return true
+}
+
+func (t *tries) hit() { *t = tries{} }
+
+func (t *tries) miss() {
+	t.misses = min(t.misses+1, maxMisses)
+	t.skip = 1<<t.misses - 1
 }
 
 // crowd knows whether others need the core. It is better to sleep then: a thread

@@ -14,8 +14,9 @@
 //
 // With many, the client does what standard input says, and ends with it: "open N
 // DURATION" opens connections until there are N, each used once, or until the time
-// has passed, and prints "open" and their number; "run DURATION" sends requests of 64 bytes on all connections, one at a time
-// on each, and prints "ran COUNT SECONDS".
+// has passed, and prints "open" and their number; "run DURATION" sends requests of
+// 64 bytes on all connections, one at a time on each, and prints "ran COUNT
+// SECONDS".
 //
 // The server ends with SIGTERM. With -profile FILE either writes a CPU profile of
 // itself when it ends. Only -stack needs privileges: those of userstack.
