@@ -343,25 +343,24 @@ func (k *carrier) moveIn() {
 		return
 	}
 	var a, b []byte
-	total := 0
-	flush := func() {
+	total, here := 0, 0 // bytes read, and those of them in what was lent last
+	defer func() {
 		if total == 0 {
 			c.dropSpace()
 			return
 		}
 		d.n += int64(total)
-		c.produced(time.Now(), total, false)
+		c.produced(time.Now(), here, false)
 		c.txBytes += uint64(total)
 		c.s.stats.TX(total, total)
-		total = 0
-	}
-	defer flush()
+	}()
 	for d.ready {
 		if len(a) == 0 {
 			a, b = b, nil
 		}
 		if len(a) == 0 {
-			flush()
+			c.placed(here)
+			here = 0
 			var err error
 			if a, b, err = c.lend(1, c.core.SendChunk()); err != nil {
 				k.handBack(d)
@@ -401,7 +400,7 @@ func (k *carrier) moveIn() {
 			k.handBack(d)
 			return
 		default:
-			total += n
+			total, here = total+n, here+n
 			if n < len(a)+len(b) && !cut && !other {
 				d.ready = false
 				return

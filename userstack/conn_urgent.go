@@ -26,11 +26,22 @@ var _ UrgentWriter = (*Conn)(nil)
 // produced tells the core of n bytes more in the send buffer. g.mu is held.
 func (c *Conn) produced(now time.Time, n int, urgent bool) {
 	defer c.g.caught()
+	if c.g.broken {
+		return
+	}
 	if urgent {
 		c.core.ProducedUrgent(now, n)
 		return
 	}
 	c.core.Produced(now, n)
+}
+
+// placed is produced for one who has more and calls produced then. g.mu is held.
+func (c *Conn) placed(n int) {
+	defer c.g.caught()
+	if !c.g.broken {
+		c.core.Placed(n)
+	}
 }
 
 // WriteUrgent writes p, of which the last byte is urgent (RFC 7609, section

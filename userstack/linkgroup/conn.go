@@ -69,6 +69,7 @@ type Conn struct {
 	tail     *Chunk // last one
 	spare    *Chunk // that follows it, lent to the producer
 	lent     int    // bytes lent
+	placed   bool   // Placed was called, and Produced is to come
 	rtoken   *rtoken
 	peer     ConnParams
 	tx       ring

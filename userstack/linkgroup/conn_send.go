@@ -139,14 +139,36 @@ func (c *Conn) DropSpace() {
 func (c *Conn) Produced(now time.Time, n int) { c.produce(now, n, false) }
 
 func (c *Conn) produce(now time.Time, n int, urgent bool) {
+	more := c.place(n)
+	more, c.placed = more || c.placed, false
+	if !more || c.WriteErr() != nil || c.freed {
+		return
+	}
+	c.g.now = now
+	if urgent {
+		c.markUrgent()
+	}
+	if int(c.prep-c.fin) == c.ssize {
+		c.full = true
+	}
+	c.transmit()
+	c.armUrgent()
+	c.armCork()
+}
+
+// Placed is Produced for one who has more: the n bytes may wait for those. Produced
+// follows, with 0 if there are none.
+func (c *Conn) Placed(n int) { c.placed = c.place(n) || c.placed }
+
+// place takes n bytes more for sending, or says that it does not.
+func (c *Conn) place(n int) bool {
 	if n <= 0 || c.WriteErr() != nil || c.freed {
 		c.DropSpace()
-		return
+		return false
 	}
 	if n > c.lent {
 		panic("linkgroup: more produced than there was space")
 	}
-	c.g.now = now
 	c.lent = 0
 	c.prep += uint64(n)
 	if c.tail == nil || c.prep > c.tail.end() {
@@ -158,15 +180,7 @@ func (c *Conn) produce(now time.Time, n int, urgent bool) {
 		c.tail, c.spare = c.spare, nil
 	}
 	c.dropSpare()
-	if urgent {
-		c.markUrgent()
-	}
-	if int(c.prep-c.fin) == c.ssize {
-		c.full = true
-	}
-	c.transmit()
-	c.armUrgent()
-	c.armCork()
+	return true
 }
 
 // freeConfirmed gives back the chunks of which the peer's queue pair has all. What

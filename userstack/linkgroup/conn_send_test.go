@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -77,6 +78,52 @@ func TestChunks(t *testing.T) {
 	have("they went over another link", 0)
 	if n := cli.readSome(1 << 20); n != 7000 { // it checks the bytes
 		t.Errorf("the peer has %d bytes", n)
+	}
+}
+
+// TestPlaced: what is placed waits for what follows, and one message tells of all.
+func TestPlaced(t *testing.T) {
+	s, srv, cli := pair(t, 1, 1, 1, func(c *Config) { noTest(c); c.SendChunk = 1000 })
+	c, h := srv.c, srv.h
+	place := func(text string) {
+		t.Helper()
+		a, b, err := c.SendSpace(len(text), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(b, text[copy(a, text):])
+		c.Placed(len(text))
+	}
+	messages := func() (writes, sends int) {
+		for _, a := range c.g.actions {
+			switch a.Kind {
+			case ActWrite:
+				writes++
+			case ActSend:
+				sends++
+			}
+		}
+		return writes, sends
+	}
+	want := strings.Repeat("placed ", 1000) // 7,000 bytes, in four chunks of 2,048
+	for at := 0; at < len(want); at += 1750 {
+		place(want[at:][:1750])
+		if writes, sends := messages(); writes+sends > 0 {
+			t.Fatalf("%d RDMA WRITEs and %d messages while there is more", writes, sends)
+		}
+	}
+	c.Produced(s.now, 0)
+	if writes, sends := messages(); writes != 4 || sends != 1 {
+		t.Errorf("%d RDMA WRITEs and %d messages, want 4 and 1", writes, sends)
+	}
+	h.drain()
+	s.settle()
+	if a, b := cli.c.RecvData(); string(a)+string(b) != want {
+		t.Errorf("the peer has %d bytes", len(a)+len(b))
+	}
+	c.Produced(s.now, 0)
+	if writes, sends := messages(); writes+sends > 0 {
+		t.Errorf("%d RDMA WRITEs and %d messages of nothing", writes, sends)
 	}
 }
 
