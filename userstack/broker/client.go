@@ -194,7 +194,9 @@ func (cl *Client) request(ctx context.Context, m Message, sock int) (Message, er
 		cl.mu.Unlock()
 		return Message{}, err
 	}
-	cl.seq++
+	if cl.seq++; cl.seq == 0 {
+		cl.seq = 1 // 0 is no request
+	}
 	m.Seq = cl.seq
 	cl.results[m.Seq] = ch
 	cl.mu.Unlock()
@@ -402,6 +404,13 @@ func (c *ClientConn) send(t Type, fd int) error {
 func (c *ClientConn) SetOption(ctx context.Context, level, name int, value []byte) error {
 	_, err := c.cl.request(ctx, Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value}, -1)
 	return err
+}
+
+// PassOption has a socket option set and does not wait for that: what is set and
+// read later comes after it. Nobody hears of a failure. The error wraps
+// ErrServiceGone.
+func (c *ClientConn) PassOption(level, name int, value []byte) error {
+	return c.cl.send(&Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value}, -1)
 }
 
 // GetOption reads a socket option of at most size bytes (MaxValue at most)

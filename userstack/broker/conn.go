@@ -37,6 +37,7 @@ type Conn struct {
 	ctx    context.Context // of the handler; kept for SetOption and GetOption
 	cancel context.CancelCauseFunc
 
+	options queue // SetOption and GetOption
 	answers chan answer
 	passed  chan struct{} // answers to PassMark
 	deaf    atomic.Bool   // the launcher did not answer one

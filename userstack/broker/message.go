@@ -56,7 +56,8 @@ const (
 	// TypeCancel tells that the program's side of the connection is gone.
 	TypeCancel
 	// TypeSetOption and TypeGetOption carry Level, Name and Value or Size;
-	// answered by TypeResult.
+	// answered by TypeResult, but for a TypeSetOption with a Seq of 0. Those of a
+	// connection are carried out in their order.
 	TypeSetOption
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.

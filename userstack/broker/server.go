@@ -364,23 +364,6 @@ func (ss *session) listen(ctx context.Context, m Message, d *Descriptor) {
 	})
 }
 
-// option has the handler set or read an option.
-func (ss *session) option(m Message) {
-	ss.mu.Lock()
-	c := ss.conns[m.Conn]
-	ss.mu.Unlock()
-	ss.request(m, func() ([]byte, error) {
-		switch {
-		case c == nil:
-			return nil, syscall.ENOTCONN // it ended while the message was under way
-		case m.Type == TypeSetOption:
-			return nil, ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value)
-		default:
-			return ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
-		}
-	})
-}
-
 // request answers m by what f returns, without waiting for it unless there are
 // maxRequests of them. None of them needs a further message to end.
 func (ss *session) request(m Message, f func() ([]byte, error)) {

@@ -56,6 +56,9 @@ type accepted struct {
 	broker Broker             // of cc
 	cc     *broker.ClientConn // nil: native
 	pair   *pair              // nil: native
+	c      *conn              // made when the first call was to get it; nil: native
+	passed bool               // the service has its end of the pair, or cannot get it
+	served bool               // it has
 }
 
 // accept answers accept() and accept4() on sockets that listen marked.
@@ -252,12 +255,43 @@ func (l *listener) close() {
 }
 
 func (a *accepted) close() {
-	_ = unix.Close(a.sock)
+	if a.passed {
+		a.c.closeOwn()
+	} else {
+		_ = unix.Close(a.sock)
+	}
+	if a.served {
+		a.c.drop()
+	}
 	if a.pair != nil {
 		a.pair.close()
 	}
 	if a.cc != nil {
 		_ = a.cc.Cancel()
+	}
+}
+
+// conn returns the connection that a becomes in the program that waits in n.
+func (a *accepted) conn(n *notif, s *supervisor) *conn {
+	if a.c == nil {
+		a.c = &conn{
+			s: s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
+			loans: make(chan *loan), settled: make(chan struct{}),
+			phase: phaseCarried, pair: a.pair, swapped: true, reported: true, unready: true,
+		}
+		close(a.c.settled)
+	}
+	if tgid, err := tgidOf(n.tid()); err == nil {
+		a.c.tgid = tgid
+	}
+	return a.c
+}
+
+// pass passes the service its end of the pair, once.
+func (a *accepted) pass() {
+	if !a.passed {
+		a.c.own = broker.NewDescriptor(a.sock)
+		a.passed, a.served = true, a.c.pass()
 	}
 }
 
@@ -327,15 +361,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	var c *conn
 	if a.pair != nil {
 		src = a.pair.app
-		c = &conn{
-			s: l.s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
-			loans: make(chan *loan), settled: make(chan struct{}),
-			phase: phaseCarried, pair: a.pair, swapped: true, reported: true, unready: true,
-		}
-		close(c.settled)
-		if tgid, err := tgidOf(n.tid()); err == nil {
-			c.tgid = tgid
-		}
+		c = a.conn(n, l.s)
 	}
 	err := unix.SetNonblock(src, nonblock)
 	if err == nil {
@@ -350,6 +376,9 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	if err == nil {
 		if c != nil {
 			l.s.register(a.pair.inode, c)
+			// First: the program goes on at once when it has its descriptor, and
+			// the peer waits for the CLC handshake.
+			a.pass()
 		}
 		var fd int
 		fd, err = n.addAndReply(src, cloexec)
@@ -381,9 +410,8 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		_ = unix.Close(a.sock)
 		return
 	}
-	c.own = broker.NewDescriptor(a.sock)
 	a.pair.closeApp()
-	if !c.pass() {
+	if !a.served {
 		_ = c.cc.Cancel() // where the session lives on, the service lets go
 		if !c.takeBack() {
 			c.abortOwn()

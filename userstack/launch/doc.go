@@ -36,6 +36,9 @@
 //   - TCP Fast Open on the client side is answered with EOPNOTSUPP, Multipath
 //     TCP with EPROTONOSUPPORT; programs fall back to what they name.
 //   - SO_SNDBUF and SO_RCVBUF set after connect() act on the socketpair.
+//   - SO_KEEPALIVE, TCP_NODELAY and the three numbers of keepalive are set a moment
+//     after setsockopt() has returned. An eBPF program of the cgroup that refuses
+//     one keeps it from being set, but the program does not see the error.
 //     SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a socket with
 //     SO_ZEROCOPY set before connect() stays native.
 //   - sendto() with an address on a connected socket fails with EISCONN.

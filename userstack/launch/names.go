@@ -276,6 +276,36 @@ func (c *conn) setOption(n *notif, level, name int) error {
 	if !n.valid() {
 		return unix.ENOENT
 	}
-	return c.option(func(ctx context.Context) error { return c.cc.SetOption(ctx, level, name, v) },
-		func(fd int) error { return setRaw(fd, level, name, v) })
+	here := func(fd int) error { return setRaw(fd, level, name, v) }
+	if e, known := optionVerdict(level, name, v); known {
+		if e != 0 {
+			return e
+		}
+		return c.option(func(context.Context) error { return c.cc.PassOption(level, name, v) }, here)
+	}
+	return c.option(func(ctx context.Context) error { return c.cc.SetOption(ctx, level, name, v) }, here)
+}
+
+// optionVerdict returns what the kernel says to an option of a TCP socket that many
+// programs set on every connection, where the value alone decides. To wait for the
+// service costs the program a hundred microseconds each. What is not known here a
+// kernel may learn, or a policy (eBPF) may refuse.
+func optionVerdict(level, name int, value []byte) (e syscall.Errno, known bool) {
+	least, most := math.MinInt32, math.MaxInt32
+	switch {
+	case level == unix.SOL_SOCKET && name == unix.SO_KEEPALIVE, level == unix.IPPROTO_TCP && name == unix.TCP_NODELAY:
+	case level == unix.IPPROTO_TCP && (name == unix.TCP_KEEPIDLE || name == unix.TCP_KEEPINTVL):
+		least, most = 1, 32767
+	case level == unix.IPPROTO_TCP && name == unix.TCP_KEEPCNT:
+		least, most = 1, 127
+	default:
+		return 0, false
+	}
+	if len(value) < 4 {
+		return unix.EINVAL, true
+	}
+	if v := int(int32(binary.NativeEndian.Uint32(value))); v < least || v > most {
+		return unix.EINVAL, true
+	}
+	return 0, true
 }
