@@ -138,6 +138,53 @@ func TestOthersProcesses(t *testing.T) {
 	})
 }
 
+// TestHidden checks that who may not change the stack does not learn what a host
+// names in CLC messages and packets, but for the alert tokens of his own.
+func TestHidden(t *testing.T) {
+	state := nltestsmc.SampleState()
+	state.LinkGroups = []nl.LinkGroup{{ID: 7, PeerID: [8]byte{1, 2, 3}, Links: 1, Peer: "10.0.0.2"}}
+	state.Links = []nl.Link{{LinkGroup: 7, ID: 1, IBDev: "soft-eth0", QPN: 0x1234, PeerQPN: 0x5678}}
+	state.Connections = state.Connections[:0]
+	for uid := range uint32(2) {
+		state.Connections = append(state.Connections, nl.Connection{
+			State: nl.StateActive, Mode: nl.ModeSMCR, Inode: uint64(uid) + 10, UID: 65533 + uid, Info: &nl.ConnInfo{Token: 0x1000 + uid, RMBE: 65536},
+		})
+	}
+	address := serve(t, nltestsmc.NewFake(state), nl.ServerConfig{})
+	look := func(c *nl.Client, all bool) {
+		groups, err := c.LinkGroups(t.Context())
+		if err != nil || len(groups) != 1 || groups[0].Peer != "10.0.0.2" {
+			t.Fatalf("%+v, %v", groups, err)
+		}
+		links, err := c.Links(t.Context())
+		if err != nil || len(links) != 1 || links[0].IBDev != "soft-eth0" {
+			t.Fatalf("%+v, %v", links, err)
+		}
+		if (groups[0].PeerID != [8]byte{}) != all || (links[0].QPN != 0) != all || (links[0].PeerQPN != 0) != all {
+			t.Errorf("peer ID %x, queue pairs %#x and %#x; all is to be seen: %v", groups[0].PeerID, links[0].QPN, links[0].PeerQPN, all)
+		}
+		conns, err := c.Connections(t.Context())
+		if err != nil || len(conns) != 2 {
+			t.Fatalf("%+v, %v", conns, err)
+		}
+		for _, x := range conns {
+			if x.Info == nil || x.Info.RMBE != 65536 || (x.Info.Token != 0) != (all || x.UID == 65534) {
+				t.Errorf("%+v of user %d; all is to be seen: %v", x.Info, x.UID, all)
+			}
+		}
+	}
+	look(dial(t, address), true)
+	asUser(t, 65534, func() {
+		c, err := nl.DialUnix(t.Context(), address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		look(c, false)
+	})
+}
+
 // TestImpostor checks that a client does not talk to a stack of somebody else.
 func TestImpostor(t *testing.T) {
 	address := fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name())

@@ -173,11 +173,7 @@ func (s *Server) answerDiag(ctx context.Context, req *request, out *replies) err
 		return err
 	}
 	for i := range conns {
-		// Which process has a socket is its owner's and root's to know, as with
-		// ss(8).
-		if c := &conns[i]; req.peer.UID != 0 && req.peer.UID != c.UID {
-			c.PID, c.Command = 0, ""
-		}
+		s.hideConn(req.peer, &conns[i])
 		at := out.begin(sockDiagByFamily, netlink.Multi)
 		if out.buf, err = conns[i].appendDiag(out.buf, ext); err != nil {
 			return err

@@ -224,6 +224,7 @@ func (s *Server) dumpLinkGroups(ctx context.Context, req *request, out *replies)
 	groups, err := s.ctl.LinkGroups(ctx)
 	for i := range groups {
 		if err == nil {
+			s.hideGroup(req.peer, &groups[i])
 			err = out.row(req.cmd, attrLgrSMCR, &groups[i])
 		}
 	}
@@ -242,10 +243,12 @@ func (s *Server) dumpLinks(ctx context.Context, req *request, out *replies) erro
 	}
 	byID := make(map[LinkGroupID]*LinkGroup, len(groups))
 	for i := range groups {
+		s.hideGroup(req.peer, &groups[i])
 		byID[groups[i].ID] = &groups[i]
 	}
 	for i := range links {
 		l := &links[i]
+		s.hideLink(req.peer, l)
 		if i == 0 || links[i-1].LinkGroup != l.LinkGroup {
 			g := byID[l.LinkGroup]
 			if g == nil || g.Role != l.Role || g.Type != l.Type {

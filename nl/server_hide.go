@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nl
+
+// What a Server tells depends on who asks. Who may change the stack sees all of it.
+// Others see all rows, but not these fields:
+//
+//	connection of another user | its process, as with ss(8); its alert token
+//	link group                 | the peer ID
+//	link                       | the queue pair numbers of both ends
+//
+// Alert token, peer ID and queue pair numbers are what a host names in CLC messages
+// and in packets. Whoever knows them is one step closer to forging those.
+
+func (s *Server) hideConn(p Peer, c *Connection) {
+	if p.UID == c.UID || s.cfg.Authorize(p) {
+		return
+	}
+	c.PID, c.Command = 0, ""
+	if c.Info != nil {
+		info := *c.Info // the stack's own
+		info.Token = 0
+		c.Info = &info
+	}
+}
+
+func (s *Server) hideGroup(p Peer, g *LinkGroup) {
+	if !s.cfg.Authorize(p) {
+		g.PeerID = [8]byte{}
+	}
+}
+
+func (s *Server) hideLink(p Peer, l *Link) {
+	if !s.cfg.Authorize(p) {
+		l.QPN, l.PeerQPN = 0, 0
+	}
+}
