@@ -22,7 +22,7 @@ func NewCmd(f *cmdutil.Factory) *cobra.Command { return newCmd(f, nil) }
 
 func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	o := &Options{Err: f.IO.ErrOut}
-	var assume []string
+	var assume, users, groups []string
 	var level string
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -59,8 +59,10 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"uses the port, the stack logs this once and continues with RoCE version 1. --roce\n" +
 			"v1 disables version 2 of both RoCE and SMC-R. With --roce v2, SMC-R version 1 uses\n" +
 			"RoCE version 2 too, and the peer must do the same.\n\n" +
-			"The stack serves every user of the host. Limits for each user ensure that no user\n" +
-			"can exhaust it for the others. Only the limit of open files applies to root.\n" +
+			"The stack serves every user of the host. With --allow-user and --allow-group, it\n" +
+			"serves only these users, the members of these groups, root and its own user; the\n" +
+			"programs of others use TCP. Limits for each user ensure that no user can exhaust\n" +
+			"the stack for the others. Only the limit of open files applies to root.\n" +
 			"Connections beyond a limit stay TCP, other requests fail, and the caller gets the\n" +
 			"reason.\n\n" +
 			"The stack needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.",
@@ -73,6 +75,20 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 					return cmdutil.UsageError("--assume-smc %q is not an address or a prefix such as 10.1.0.0/16", s)
 				}
 				o.AssumeSMC = append(o.AssumeSMC, p)
+			}
+			for _, s := range users {
+				id, err := parseUser(s)
+				if err != nil {
+					return cmdutil.UsageError("--allow-user %q: no such user", s)
+				}
+				o.Allow.Users = append(o.Allow.Users, id)
+			}
+			for _, s := range groups {
+				id, err := parseGroup(s)
+				if err != nil {
+					return cmdutil.UsageError("--allow-group %q: no such group", s)
+				}
+				o.Allow.Groups = append(o.Allow.Groups, id)
 			}
 			if o.GroupIdle <= 0 {
 				return cmdutil.UsageError("--group-idle %v: must be more than 0", o.GroupIdle)
@@ -111,11 +127,15 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")
 	fl.IntVar(&o.UserFDs, "user-fds", 0, "maximum number of `descriptors` of the stack for each user except root, 4 per connection; 0 means a share of the limit of open files")
 	fl.IntVar(&o.UserSessions, "user-sessions", broker.DefaultMaxSessions, "maximum `number` of programs under 'smcr run' at a time for each user except root")
+	fl.StringArrayVar(&users, "allow-user", nil, "let only this `user`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
+	fl.StringArrayVar(&groups, "allow-group", nil, "let only members of this `group`, a name or a number, run programs over the stack; may be repeated (default: everyone)")
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {
 		panic(err) // the flag was defined a line ago
 	}
+	_ = cmd.RegisterFlagCompletionFunc("allow-user", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("allow-group", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("netdev", cmdutil.CompleteNetDevs)
 	_ = cmd.RegisterFlagCompletionFunc("config", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	_ = cmd.RegisterFlagCompletionFunc("roce", cobra.FixedCompletions([]string{"v1", "v2", "both"}, cobra.ShellCompDirectiveNoFileComp))

@@ -50,6 +50,7 @@ type Options struct {
 	Spin    time.Duration
 	// UserFDs and UserSessions are those of service.Config.
 	UserFDs, UserSessions int
+	Allow                 Allow
 	LogLevel              slog.Level
 	// Config is the configuration file. Empty means that of the host, which
 	// need not exist.
@@ -154,7 +155,7 @@ func (o *Options) config() (service.Config, error) {
 	}
 	return service.Config{
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
-		Quiet: debug.FreeOSMemory,
+		Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -45,6 +44,8 @@ type Launcher struct {
 	PID int
 	UID uint32
 	GID uint32
+	// Groups are its supplementary groups (SO_PEERGROUPS).
+	Groups []uint32
 	// Command is the command line the launcher says it runs, for display.
 	Command string
 
@@ -208,7 +209,8 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 	}
 	if s.Authorize != nil {
 		if err := s.Authorize(l); err != nil {
-			return refuse(unix.EACCES, fmt.Errorf("broker: launcher %d refused: %w", l.PID, err))
+			_ = refuse(unix.EACCES, err)
+			return fmt.Errorf("broker: launcher %d refused: %w", l.PID, err)
 		}
 	}
 	if err := t.send(&Message{Type: TypeWelcome, Size: Version}, -1); err != nil {
@@ -436,24 +438,6 @@ func (ss *session) sendOrDrop(m *Message) {
 	if err := ss.t.send(m, -1); err != nil {
 		ss.t.shut()
 	}
-}
-
-func peer(c *net.UnixConn) (*Launcher, error) {
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("broker: %w", err)
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := rc.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return nil, fmt.Errorf("broker: %w", err)
-	}
-	if cerr != nil {
-		return nil, fmt.Errorf("broker: %w", os.NewSyscallError("getsockopt SO_PEERCRED", cerr))
-	}
-	return &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
 }
 
 // errnoOf finds the errno to show a program; EINVAL where there is none.

@@ -41,6 +41,8 @@ type Config struct {
 	// may take, UserSessions how many sessions of launchers. Zero is what suits
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
 	UserFDs, UserSessions int
+	// Authorize, if set, may refuse a launcher with an error.
+	Authorize func(*broker.Launcher) error
 	// Quiet is called when many connections have begun or ended and for a while no
 	// more do, if it is not nil. A process that does nothing else gives the memory
 	// of its heap back then: debug.FreeOSMemory.
@@ -106,6 +108,7 @@ func New(cfg Config) (_ *Service, err error) {
 	s.answer = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
+		Authorize: cfg.Authorize,
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"smcr/userstack/broker"
+)
+
+// Allow says who may run programs over the stack: everyone, or these users and the
+// members of these groups. Root and the owner of the stack always may.
+type Allow struct {
+	Users, Groups []uint32
+}
+
+// authorize returns what refuses launchers of others, or nil where everyone may.
+func (a Allow) authorize() func(*broker.Launcher) error {
+	if len(a.Users) == 0 && len(a.Groups) == 0 {
+		return nil
+	}
+	owner := uint32(os.Geteuid())
+	return func(l *broker.Launcher) error {
+		switch {
+		case l.UID == 0, l.UID == owner, slices.Contains(a.Users, l.UID), slices.Contains(a.Groups, l.GID):
+			return nil
+		case slices.ContainsFunc(l.Groups, func(g uint32) bool { return slices.Contains(a.Groups, g) }):
+			return nil
+		}
+		return fmt.Errorf("user %d may not use this stack: see --allow-user and --allow-group of 'smcr serve'", l.UID)
+	}
+}
+
+// parseUser returns the number of a user, who may be given by it.
+func parseUser(s string) (uint32, error) {
+	return parseID(s, func() (string, error) {
+		u, err := user.Lookup(s)
+		if err != nil {
+			return "", err
+		}
+		return u.Uid, nil
+	})
+}
+
+// parseGroup does so for a group.
+func parseGroup(s string) (uint32, error) {
+	return parseID(s, func() (string, error) {
+		g, err := user.LookupGroup(s)
+		if err != nil {
+			return "", err
+		}
+		return g.Gid, nil
+	})
+}
+
+// parseID looks a name up, which may also be a number. As for chown(1) a name that
+// consists of digits comes first.
+func parseID(s string, lookup func() (string, error)) (uint32, error) {
+	id, err := lookup()
+	if err != nil {
+		id = s
+	}
+	n, nerr := strconv.ParseUint(id, 10, 32)
+	switch {
+	case nerr == nil && n != 1<<32-1: // which stands for no user
+		return uint32(n), nil
+	case err == nil:
+		err = nerr
+	}
+	return 0, err
+}

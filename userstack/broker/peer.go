@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// peer returns what the kernel says of the other end.
+func peer(c *net.UnixConn) (*Launcher, error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	var cred *unix.Ucred
+	var groups []uint32
+	var cerr error
+	if err := rc.Control(func(fd uintptr) {
+		if cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); cerr != nil {
+			cerr = os.NewSyscallError("getsockopt SO_PEERCRED", cerr)
+			return
+		}
+		groups, cerr = peerGroups(int(fd))
+	}); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	if cerr != nil {
+		return nil, fmt.Errorf("broker: %w", cerr)
+	}
+	return &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
+}
+
+// peerGroups returns the supplementary groups of the process at the other end.
+func peerGroups(fd int) ([]uint32, error) {
+	for n := 32; ; {
+		groups := make([]uint32, n)
+		size := uint32(4 * n)
+		_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
+		switch {
+		case e == 0:
+			return groups[:min(int(size/4), n)], nil
+		case e == unix.ENODATA: // a process without credentials of its own, such as a kernel's
+			return nil, nil
+		case e != unix.ERANGE || int(size/4) <= n:
+			return nil, os.NewSyscallError("getsockopt SO_PEERGROUPS", e)
+		}
+		n = int(size / 4)
+	}
+}
