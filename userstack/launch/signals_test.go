@@ -23,7 +23,7 @@ import (
 // python writes handlers without SA_RESTART, and restarts calls itself unless
 // the handler raises: both ends of what an interrupted call can lead to.
 const pythonSignals = `
-import errno, os, select, signal, socket, sys, threading, time
+import errno, os, resource, select, signal, socket, sys, threading, time
 host, port = sys.argv[2].rsplit(':', 1)
 addr = (host, int(port))
 hits = []
@@ -143,6 +143,24 @@ def accept_storm():
     t.join()
     assert hits
 
+def accept_beyond_limit():
+    # A connection for which there is no descriptor waits for the next accept().
+    l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
+    c = socket.create_connection(l.getsockname()); c.sendall(b'x')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    fds = []
+    try:
+        while True: fds.append(os.dup(1))
+    except OSError as e: assert e.errno == errno.EMFILE, e
+    for i in range(3):
+        try: l.accept(); assert False, 'a descriptor too many'
+        except OSError as e: assert e.errno == errno.EMFILE, e
+    for fd in fds: os.close(fd)
+    a, name = l.accept()
+    assert name == c.getsockname() and a.recv(1) == b'x'
+    a.sendall(b'y'); assert c.recv(1) == b'y'
+    c.close(); assert a.recv(1) == b''
+
 def handler_while_blocked():
     # A handler runs although accept blocks, and closes what it wants.
     l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
@@ -183,6 +201,8 @@ func TestSignals(t *testing.T) {
 		{"accept_interrupted", &fakeStack{noPeer: true}, []string{fmt.Sprint(unix.SYS_ACCEPT4)}},
 		{"accept_storm", &fakeStack{}, nil},
 		{"accept_storm", &fakeStack{noPeer: true}, nil},
+		{"accept_beyond_limit", &fakeStack{}, nil},
+		{"accept_beyond_limit", &fakeStack{noPeer: true}, nil},
 		{"handler_while_blocked", &fakeStack{}, nil},
 	} {
 		name := fmt.Sprintf("%s/est=%v,clc=%v,decline=%v,noPeer=%v", tt.name, tt.stack.estDelay, tt.stack.clcDelay, tt.stack.decline != "", tt.stack.noPeer)
