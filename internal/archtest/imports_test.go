@@ -35,14 +35,15 @@ var edges = []struct {
 	{"guard", nil},
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
-	{"internal/netnstest", nil},
+	{"internal/place", nil},
+	{"internal/netnstest", []string{"internal/place"}},
 
 	// Each stands on leaves alone.
 	{"stats/prom", []string{"stats"}},
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
-	{"nl", []string{"pnet", "quota", "stats", "guard"}},
+	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
-	{"userstack/broker", []string{"guard", "quota"}},
+	{"userstack/broker", []string{"guard", "quota", "internal/place"}},
 	{"userstack/oob", nil},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/rounds"}},
@@ -54,9 +55,9 @@ var edges = []struct {
 	// The stack and what serves it.
 	{"userstack", []string{
 		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/internal/inside",
-		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...",
+		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/..."}},
+	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
 	{"userstack/launch", []string{"userstack/broker", "userstack/oob", "userstack/wire"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -19,6 +18,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 	"smcr/internal/netnstest"
+	"smcr/internal/place"
 	"smcr/userstack/service"
 )
 
@@ -59,6 +59,12 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 			return
 		}
 		defer os.Remove(log)
+		dir, err := place.Dir()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer os.RemoveAll(dir)
 		f(t, log)
 	}()
 	<-done
@@ -67,7 +73,7 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 // servicePID returns the process that listens for launchers, 0 if none does.
 func servicePID(t *testing.T) int {
 	t.Helper()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: service.RunSocket, Net: "unixpacket"})
+	c, err := place.Dial(t.Context(), place.Launchers)
 	if err != nil {
 		return 0
 	}

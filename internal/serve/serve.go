@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/place"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
@@ -92,6 +93,11 @@ func run(ctx context.Context, o *Options) error {
 			err = errors.Join(err, l.Close())
 		}
 		return err
+	}
+	if seesAll() {
+		if err := place.Sweep(namespaces); err != nil {
+			cfg.Log.Warn("cannot remove the sockets of network namespaces that are gone", "err", err)
+		}
 	}
 	keep := newKeeper(s.Stack().Control(), logDir, cfg.Log)
 	keep.v1, keep.v2 = o.RoCE != "v2", o.RoCE != "v1"
