@@ -83,10 +83,11 @@ func (v *view) takeAt(base string) (*Claim, error) {
 	}
 	end := time.Now().Add(takeWait)
 	for {
-		if err := v.makeDirs(base); err != nil {
-			return nil, err
+		var lock *os.File
+		err := v.makeDirs(base)
+		if err == nil {
+			lock, err = v.takeLock(base)
 		}
-		lock, err := v.takeLock(base)
 		switch {
 		case err == nil:
 			c := &Claim{dir: v.dir(base), lock: lock, listeners: map[string]*net.UnixListener{}}
@@ -240,9 +241,6 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	c.listeners[name] = l
 	return l, nil
 }
-
-// Dir returns the directory of the sockets.
-func (c *Claim) Dir() string { return c.dir }
 
 // Close gives the place back: the sockets are removed and the next stack may have
 // it. Only the first call does anything.

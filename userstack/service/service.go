@@ -50,7 +50,7 @@ type Service struct {
 	cfg    Config
 	log    *slog.Logger
 	stack  *userstack.Stack
-	answer nl.Control // of commands
+	answer nl.Control   // of commands
 	claim  *place.Claim // of the sockets below
 	run    *net.UnixListener
 	ctl    *net.UnixListener
