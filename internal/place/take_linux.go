@@ -242,6 +242,9 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	return l, nil
 }
 
+// Dir returns the directory of the sockets.
+func (c *Claim) Dir() string { return c.dir }
+
 // Close gives the place back: the sockets are removed and the next stack may have
 // it. Only the first call does anything.
 func (c *Claim) Close() error {

@@ -114,7 +114,7 @@ func run(ctx context.Context, o *Options) error {
 		cancel()
 		return errors.Join(err, s.Run(ended))
 	}
-	cfg.Log.Info(servingMessage, "pid", os.Getpid())
+	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())
 	if o.OnDemand {
 		reportStart(nil)
 		o.OnDemand = false // said

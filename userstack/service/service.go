@@ -128,6 +128,9 @@ func (s *Service) leave() error {
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }
 
+// Dir returns the directory of the sockets.
+func (s *Service) Dir() string { return s.claim.Dir() }
+
 // programs returns what the stack does for programs.
 func (s *Service) programs() inside.Programs[*userstack.Conn] {
 	return inside.ProgramsOf[*userstack.Conn](s.stack)
