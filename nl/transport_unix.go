@@ -15,12 +15,9 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
-)
 
-// UserAddress is the address of the stack that runs in user space in a network
-// namespace: the name of a unix socket in the abstract name space, which each
-// network namespace has its own of.
-const UserAddress = "@smcr/nl"
+	"smcr/internal/place"
+)
 
 // Sizes of datagrams in bytes.
 const (
@@ -125,23 +122,28 @@ func readDatagram(conn *net.UnixConn, b []byte) ([]byte, error) {
 }
 
 // DialUser returns a client of the stack that runs in user space in this network
-// namespace. The error matches [ErrNoBackend] when there is none, and
-// [os.ErrPermission] when the process that listens is neither root nor of the
+// namespace: /run/smcr/COOKIE/nl, where COOKIE is SO_NETNS_COOKIE in decimal, or
+// $XDG_RUNTIME_DIR/smcr/COOKIE/nl of the caller's user. The error matches
+// [ErrNoBackend] when there is none, and [os.ErrPermission] when the socket, its
+// directories or the process that listens belong neither to root nor to the
 // caller's user: it could be an impostor.
 func DialUser(ctx context.Context) (*Client, error) {
-	return dialUnix(ctx, "user", UserAddress)
+	return dialUnix(ctx, "user", connectUser)
 }
 
-// DialUnix is like [DialUser] for the stack behind another unix socket. An
-// address that begins with "@" is in the abstract name space of the current
-// network namespace, others are paths.
+// DialUnix returns a client of the stack behind another unix socket. An address
+// that begins with "@" is in the abstract name space of the current network
+// namespace, others are paths. The process that listens must run as root or as the
+// caller's user, or else the error matches [os.ErrPermission].
 func DialUnix(ctx context.Context, address string) (*Client, error) {
-	return dialUnix(ctx, "unix:"+address, address)
+	return dialUnix(ctx, "unix:"+address, func(ctx context.Context) (*net.UnixConn, error) {
+		return connectUnix(ctx, address)
+	})
 }
 
-func dialUnix(ctx context.Context, backend, address string) (*Client, error) {
+func dialUnix(ctx context.Context, backend string, connect func(context.Context) (*net.UnixConn, error)) (*Client, error) {
 	c := newClient(backend, func(ctx context.Context, _ int) (*netlink.Conn, error) {
-		conn, err := connectUnix(ctx, address)
+		conn, err := connect(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -152,6 +154,17 @@ func dialUnix(ctx context.Context, backend, address string) (*Client, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+func connectUser(ctx context.Context) (*net.UnixConn, error) {
+	conn, err := place.Dial(ctx, place.Commands)
+	switch {
+	case errors.Is(err, place.ErrAbsent):
+		return nil, fmt.Errorf("%w: %w", ErrNoBackend, err)
+	case err != nil:
+		return nil, fmt.Errorf("nl: %w", err)
+	}
+	return conn, nil
 }
 
 func connectUnix(ctx context.Context, address string) (*net.UnixConn, error) {
@@ -177,14 +190,9 @@ func connectUnix(ctx context.Context, address string) (*net.UnixConn, error) {
 	return uc, nil
 }
 
-// ListenUser takes [UserAddress] in the current network namespace. The error
-// matches [syscall.EADDRINUSE] when a stack has it already. The address is free
-// again when the listener is closed or its process ends.
-func ListenUser() (*net.UnixListener, error) { return ListenUnix(UserAddress) }
-
-// ListenUnix is like [ListenUser] for another address, with the meaning that
-// [DialUnix] gives it. The file of a path is removed when the listener is
-// closed.
+// ListenUnix listens at an address that [DialUnix] takes. The error matches
+// [syscall.EADDRINUSE] when a stack has it already. The file of a path is removed
+// when the listener is closed.
 func ListenUnix(address string) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: address, Net: "unixpacket"})
 	if err != nil {

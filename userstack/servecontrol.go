@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/internal/place"
 	"smcr/nl"
 )
 
@@ -24,11 +25,14 @@ var ErrControlTaken = errors.New("userstack: another stack already answers at th
 // this stack. It takes address and returns; requests are served until ctx ends
 // or the stack is closed. It may be called for several addresses.
 //
-// With the address "" it is the stack of its network namespace, at
-// [nl.UserAddress], as that of 'smcr serve' is: 'smcr linkgroup list' finds it
-// with no option. A network namespace has one such stack. If there is one
-// already, the error is [ErrControlTaken]; and as long as the program has the
-// address, 'smcr serve' and 'smcr run' do not start one beside it.
+// With the address "" it is the stack of its network namespace, as that of 'smcr
+// serve' is: 'smcr linkgroup list' finds it with no option, and so does
+// [nl.DialUser]. A network namespace has one such stack of root, whose socket is
+// in /run/smcr. If there is one already, the error is [ErrControlTaken]; and as
+// long as the program has the place, 'smcr serve' and 'smcr run' do not start one
+// beside it. A program that may not write to /run/smcr has its socket in
+// $XDG_RUNTIME_DIR/smcr or /run/user/UID/smcr, where only its own user finds it;
+// a stack of root may start beside it.
 //
 // Any other address leaves that place to them. It is the path of a unix socket,
 // or a name that begins with "@" in the abstract name space of the network
@@ -46,7 +50,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
-	l, err := listenControl(address)
+	l, leave, err := listenControl(address)
 	if err != nil {
 		s.wg.Done()
 		return err
@@ -66,33 +70,51 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 		case <-s.ctx.Done():
 		case <-served:
 		}
-		_ = l.Close() // the address is free before those who still ask have their answers
+		// The address is free before those who still ask have their answers.
+		if err := leave(); err != nil && !errors.Is(err, net.ErrClosed) {
+			s.log.Warn("cannot give the address of control requests back", "address", l.Addr(), "err", err)
+		}
 		_ = srv.Close()
 		<-served
 	}()
 	return nil
 }
 
-func listenControl(address string) (*net.UnixListener, error) {
+// listenControl takes the address and returns what gives it back.
+func listenControl(address string) (_ *net.UnixListener, leave func() error, err error) {
 	if address == "" {
-		address = nl.UserAddress
+		return listenPlace()
 	}
 	l, err := nl.ListenUnix(address)
 	if errors.Is(err, syscall.EADDRINUSE) && abandoned(address) {
 		if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("userstack: replace the socket of a stack that is gone: %w", err)
+			return nil, nil, fmt.Errorf("userstack: replace the socket of a stack that is gone: %w", err)
 		}
 		l, err = nl.ListenUnix(address)
 	}
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE) && address == nl.UserAddress:
-		return nil, fmt.Errorf("%w: %s is the default address of this network namespace, see 'smcr info'; choose another one, for 'smcr --backend unix:ADDRESS'", ErrControlTaken, address)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: %s", ErrControlTaken, address)
+		return nil, nil, fmt.Errorf("%w: %s", ErrControlTaken, address)
 	case err != nil:
-		return nil, fmt.Errorf("userstack: %w", err)
+		return nil, nil, fmt.Errorf("userstack: %w", err)
 	}
-	return l, nil
+	return l, l.Close, nil
+}
+
+// listenPlace takes the place of the stack of the network namespace.
+func listenPlace() (_ *net.UnixListener, leave func() error, err error) {
+	claim, err := place.Take()
+	switch {
+	case errors.Is(err, place.ErrTaken):
+		return nil, nil, fmt.Errorf("%w: it is the stack of this network namespace, see 'smcr info'; choose another address, for 'smcr --backend unix:ADDRESS'", ErrControlTaken)
+	case err != nil:
+		return nil, nil, fmt.Errorf("userstack: %w", err)
+	}
+	l, err := claim.Listen(place.Commands)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("userstack: %w", err), claim.Close())
+	}
+	return l, claim.Close, nil
 }
 
 // abandoned reports whether address is the path of a socket at which nobody

@@ -19,6 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/place"
 )
 
 // runDir is where iproute2 and vishvananda/netns keep named namespaces.
@@ -236,7 +238,18 @@ func (h *Host) close() error {
 	for _, pr := range procs {
 		pr.Kill()
 	}
-	return remove(h.Name)
+	var dir string // of the stack's sockets
+	if err := h.Do(func() (err error) {
+		dir, err = place.Dir()
+		return err
+	}); err != nil {
+		dir = "" // the namespace is gone, or was never made
+	}
+	err := remove(h.Name)
+	if dir != "" {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
 }
 
 // Do runs f on a thread inside the host's network namespace and returns its

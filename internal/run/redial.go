@@ -42,7 +42,7 @@ type redialer struct {
 }
 
 func newRedialer(command string, serveArgs []string, starts bool, log *slog.Logger) *redialer {
-	return &redialer{command: command, serve: serveArgs, starts: starts, log: log, dial: dial, start: serve.StartOnDemand, now: time.Now}
+	return &redialer{command: command, serve: serveArgs, starts: starts, log: log, dial: broker.DialStack, start: serve.StartOnDemand, now: time.Now}
 }
 
 // redial is for launch.Config.Redial.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/place"
 	"smcr/internal/serve"
 	"smcr/userstack/broker"
 	"smcr/userstack/service"
@@ -116,7 +117,7 @@ func TestRedial(t *testing.T) {
 		}
 	})
 	t.Run("a stranger", func(t *testing.T) {
-		w := &redialWorld{clock: begin, answers: errStranger}
+		w := &redialWorld{clock: begin, answers: &place.UntrustedError{Path: "/run/smcr", Owner: 1000, Why: "belongs to user 1000"}}
 		if got := w.tries(w.redialer(true), 60); got >= 0 || len(w.started) > 0 {
 			t.Errorf("found %d, started %v", got, w.started)
 		}

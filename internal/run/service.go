@@ -5,23 +5,14 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
-	"os"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"smcr/internal/serve"
 	"smcr/userstack/broker"
 	"smcr/userstack/service"
 )
-
-// errStranger means that somebody other than root and this user answers at
-// the stack's address.
-var errStranger = errors.New("the stack of this network namespace belongs to another user and is not trusted")
 
 // errEmbedded means that the stack at the address for commands serves no
 // launchers.
@@ -35,7 +26,7 @@ const startWait = time.Second
 // session opens a session with the stack of this network namespace and
 // starts the stack if there is none.
 func session(ctx context.Context, command string, serveArgs []string) (_ *broker.Client, started bool, err error) {
-	c, err := dial(ctx, command)
+	c, err := broker.DialStack(ctx, command)
 	if err == nil || !absent(err) {
 		return c, false, err
 	}
@@ -44,8 +35,8 @@ func session(ctx context.Context, command string, serveArgs []string) (_ *broker
 		return nil, false, err
 	}
 	// Started by this process, or by another one a moment ago.
-	c, derr := dial(ctx, command)
-	for end := time.Now().Add(startWait); err != nil && derr != nil && absent(derr); c, derr = dial(ctx, command) {
+	c, derr := broker.DialStack(ctx, command)
+	for end := time.Now().Add(startWait); err != nil && derr != nil && absent(derr); c, derr = broker.DialStack(ctx, command) {
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil, false, errEmbedded
 		}
@@ -64,44 +55,9 @@ func Session(ctx context.Context, command string) (_ *broker.Client, started boo
 	return c, started, nil
 }
 
-func dial(ctx context.Context, command string) (*broker.Client, error) {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "unixpacket", service.RunSocket)
-	if err != nil {
-		return nil, err
-	}
-	uc := nc.(*net.UnixConn)
-	if err := trusted(uc); err != nil {
-		_ = uc.Close()
-		return nil, err
-	}
-	return broker.NewClient(ctx, uc, command)
-}
-
 // absent reports whether nobody serves at the address, as opposed to a
 // service that refuses.
 func absent(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-func trusted(c *net.UnixConn) error {
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := rc.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if cerr != nil {
-		return os.NewSyscallError("getsockopt SO_PEERCRED", cerr)
-	}
-	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("%w (user %d)", errStranger, cred.Uid)
-	}
-	return nil
 }

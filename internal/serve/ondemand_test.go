@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -19,6 +19,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 	"smcr/internal/netnstest"
+	"smcr/internal/place"
 	"smcr/userstack/service"
 )
 
@@ -59,6 +60,12 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 			return
 		}
 		defer os.Remove(log)
+		dir, err := place.Dir()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer os.RemoveAll(dir)
 		f(t, log)
 	}()
 	<-done
@@ -67,7 +74,7 @@ func inNamespace(t *testing.T, f func(t *testing.T, log string)) {
 // servicePID returns the process that listens for launchers, 0 if none does.
 func servicePID(t *testing.T) int {
 	t.Helper()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: service.RunSocket, Net: "unixpacket"})
+	c, err := place.Dial(t.Context(), place.Launchers)
 	if err != nil {
 		return 0
 	}
@@ -175,6 +182,19 @@ func TestStartOnDemand(t *testing.T) {
 			if d, ok := LastDied(); !ok || d.Log != log || d.Last.IsZero() {
 				t.Errorf("of a service that died: %+v, %v", d, ok)
 			}
+			// Its sockets are left, and count for nothing.
+			dir, err := place.Dir()
+			if err != nil {
+				t.Error(err)
+			}
+			for _, name := range []string{place.Launchers, place.Commands} {
+				if !exists(filepath.Join(dir, name)) {
+					t.Errorf("a killed service has removed its socket %s", name)
+				}
+				if c, err := place.Dial(t.Context(), name); !errors.Is(err, place.ErrAbsent) {
+					t.Errorf("a killed service at %s: %v, %v", name, c, err)
+				}
+			}
 			before, err := os.ReadFile(log)
 			if err != nil {
 				t.Error(err)
@@ -244,5 +264,46 @@ func TestStartOnDemand(t *testing.T) {
 				t.Error("a service is left")
 			}
 		})
+	})
+}
+
+// A service that starts removes the sockets of network namespaces that are gone.
+func TestStartSweeps(t *testing.T) {
+	if !seesAll() {
+		t.Skip("needs all processes of the machine in sight: the PID namespace is not the first")
+	}
+	inNamespace(t, func(t *testing.T, _ string) {
+		own, err := place.Dir()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		// No namespace gets so far, and none has the inode number 1.
+		dead := filepath.Join(filepath.Dir(own), fmt.Sprint(uint64(1<<63)+uint64(os.Getpid())))
+		if err := os.MkdirAll(dead, 0o755); err != nil {
+			t.Error(err)
+			return
+		}
+		defer os.RemoveAll(dead)
+		for name, text := range map[string]string{"lock": "1\n", place.Launchers: "", place.Commands: ""} {
+			if err := os.WriteFile(filepath.Join(dead, name), []byte(text), 0o600); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		if err := StartOnDemand(t.Context(), "--no-tcp-option"); err != nil {
+			t.Error(err)
+			return
+		}
+		if exists(dead) || !exists(own) {
+			t.Errorf("the directory of a dead namespace is there: %v, that of the service: %v", exists(dead), exists(own))
+		}
+		pid := servicePID(t)
+		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if !eventually(func() bool { return unix.Kill(pid, 0) == unix.ESRCH }) {
+			t.Errorf("process %d does not end", pid)
+		}
 	})
 }

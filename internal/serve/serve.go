@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/place"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack"
@@ -94,6 +95,11 @@ func run(ctx context.Context, o *Options) error {
 		}
 		return err
 	}
+	if seesAll() {
+		if err := place.Sweep(namespaces); err != nil {
+			cfg.Log.Warn("cannot remove the sockets of network namespaces that are gone", "err", err)
+		}
+	}
 	keep := newKeeper(s.Stack().Control(), logDir, cfg.Log)
 	keep.v1, keep.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	s.SetControl(keep)
@@ -109,7 +115,7 @@ func run(ctx context.Context, o *Options) error {
 		cancel()
 		return errors.Join(err, s.Run(ended))
 	}
-	cfg.Log.Info(servingMessage, "pid", os.Getpid())
+	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())
 	if o.OnDemand {
 		reportStart(nil)
 		o.OnDemand = false // said

@@ -153,11 +153,16 @@ func (f *stateFile) putAside() (string, error) {
 	return name, os.Rename(f.path, name)
 }
 
+// seesAll reports whether this process has all processes of the machine in sight.
+func seesAll() bool {
+	var st unix.Stat_t
+	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == initialPIDs
+}
+
 // removeStale removes the states of network namespaces that are gone. Only a
 // stack that has all processes in sight can tell.
 func (f *stateFile) removeStale() {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil || st.Ino != initialPIDs {
+	if !seesAll() {
 		return
 	}
 	dir := filepath.Dir(f.path)

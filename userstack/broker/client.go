@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/place"
 )
 
 // ErrServiceGone tells that the service ended or can no longer be reached:
@@ -45,6 +47,16 @@ func Dial(ctx context.Context, path, command string) (*Client, error) {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	return NewClient(ctx, c.(*net.UnixConn), command)
+}
+
+// DialStack is Dial for the stack of this network namespace, if it is one of root
+// or of the caller's user: see package place.
+func DialStack(ctx context.Context, command string) (*Client, error) {
+	c, err := place.Dial(ctx, place.Launchers)
+	if err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	return NewClient(ctx, c, command)
 }
 
 // NewClient opens a session on c, of network "unixpacket", and takes over its

@@ -5,9 +5,9 @@
 // package nl and carries the connections of programs that package launch
 // started.
 //
-// Both of its sockets are abstract unix sockets, which belong to the network
-// namespace: who is in the namespace finds the service with no
-// configuration, and nobody finds another one's.
+// Both of its sockets are in a directory of root's that bears the number of the
+// network namespace (package place): who is in the namespace finds the service
+// with no configuration, and no other user can take its place.
 //
 // # Resets
 //

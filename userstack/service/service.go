@@ -9,9 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
+	"smcr/internal/place"
 	"smcr/nl"
 	"smcr/quota"
 	"smcr/userstack"
@@ -19,10 +19,6 @@ import (
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 )
-
-// RunSocket is the abstract unix socket at which launchers find the service
-// of their network namespace.
-const RunSocket = "@smcr/run"
 
 // ErrRunning means that the network namespace has a stack already.
 var ErrRunning = errors.New("a stack is already running in this network namespace: see 'smcr info'")
@@ -56,7 +52,8 @@ type Service struct {
 	cfg    Config
 	log    *slog.Logger
 	stack  *userstack.Stack
-	answer nl.Control // of commands
+	answer nl.Control   // of commands
+	claim  *place.Claim // of the sockets below
 	run    *net.UnixListener
 	ctl    *net.UnixListener
 	server broker.Server
@@ -88,18 +85,23 @@ func New(cfg Config) (_ *Service, err error) {
 	defer func() {
 		if err != nil {
 			s.end()
-			s.closeSockets()
+			err = errors.Join(err, s.leave())
 		}
 	}()
 	if s.netns, err = ownNetns(); err != nil {
 		return nil, err
 	}
-	// The sockets first: they tell whether there is a stack already.
-	if s.ctl, err = nl.ListenUser(); err != nil {
-		return nil, listenError(err)
+	// The place first: it tells whether there is a stack already.
+	if s.claim, err = place.Take(); errors.Is(err, place.ErrTaken) {
+		return nil, ErrRunning
+	} else if err != nil {
+		return nil, fmt.Errorf("service: %w", err)
 	}
-	if s.run, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: RunSocket, Net: "unixpacket"}); err != nil {
-		return nil, listenError(err)
+	if s.ctl, err = s.claim.Listen(place.Commands); err != nil {
+		return nil, fmt.Errorf("service: %w", err)
+	}
+	if s.run, err = s.claim.Listen(place.Launchers); err != nil {
+		return nil, fmt.Errorf("service: %w", err)
 	}
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
@@ -118,24 +120,19 @@ func New(cfg Config) (_ *Service, err error) {
 	return s, nil
 }
 
-func listenError(err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return ErrRunning
+// leave gives the place back.
+func (s *Service) leave() error {
+	if s.claim == nil {
+		return nil
 	}
-	return fmt.Errorf("service: %w", err)
-}
-
-func (s *Service) closeSockets() {
-	if s.ctl != nil {
-		_ = s.ctl.Close()
-	}
-	if s.run != nil {
-		_ = s.run.Close()
-	}
+	return s.claim.Close()
 }
 
 // Stack returns the stack.
 func (s *Service) Stack() *userstack.Stack { return s.stack }
+
+// Dir returns the directory of the sockets.
+func (s *Service) Dir() string { return s.claim.Dir() }
 
 // programs returns what the stack does for programs.
 func (s *Service) programs() inside.Programs[*userstack.Conn] {
@@ -226,7 +223,7 @@ loop:
 		}
 	}
 	// New launchers and commands must not find a service that ends.
-	s.closeSockets()
+	err = errors.Join(err, s.leave())
 	s.endRelays()
 	cancel()
 	err = errors.Join(err, ns.Close())

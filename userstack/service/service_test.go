@@ -5,7 +5,7 @@ package service
 import (
 	"context"
 	"errors"
-	"net"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/netnstest"
+	"smcr/internal/place"
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"
@@ -30,6 +31,12 @@ func inNamespace(t *testing.T, f func(t *testing.T)) {
 			t.Errorf("unshare: %v", err)
 			return
 		}
+		dir, err := place.Dir()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer os.RemoveAll(dir)
 		f(t)
 	}()
 	<-done
@@ -59,7 +66,7 @@ func running(t *testing.T, s *Service) (wait func(cancel bool) error) {
 // dialRun opens a launcher's session from the calling thread.
 func dialRun(t *testing.T) *broker.Client {
 	t.Helper()
-	c, err := broker.Dial(context.Background(), RunSocket, "program")
+	c, err := broker.DialStack(context.Background(), "program")
 	if err != nil {
 		t.Error(err)
 		runtime.Goexit()
@@ -113,30 +120,32 @@ func TestOneInANamespace(t *testing.T) {
 	})
 }
 
-// A New that fails leaves no socket behind.
+// A New that fails leaves no socket behind, and gives the place back.
 func TestNewFails(t *testing.T) {
 	checkLeaks(t)
 	inNamespace(t, func(t *testing.T) {
 		if _, err := New(Config{Stack: userstack.Config{NoOption: true, RecvBuf: -1}}); err == nil || errors.Is(err, ErrRunning) {
 			t.Errorf("a buffer of -1 bytes: %v", err)
 		}
-		// A launcher's socket that somebody has, and a control socket that
-		// nobody has.
-		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: RunSocket, Net: "unixpacket"})
+		if _, err := broker.DialStack(t.Context(), "program"); !errors.Is(err, place.ErrAbsent) {
+			t.Errorf("after a failed start: %v", err)
+		}
+		claim, err := place.Take()
 		if err != nil {
 			t.Errorf("after a failed start: %v", err)
 			return
 		}
-		defer l.Close()
+		defer claim.Close()
+		// As an embedded stack has it, which serves no launchers.
+		if _, err := claim.Listen(place.Commands); err != nil {
+			t.Error(err)
+		}
 		if _, err := New(Config{Stack: userstack.Config{NoOption: true}}); !errors.Is(err, ErrRunning) {
-			t.Errorf("with the socket taken: %v, want ErrRunning", err)
+			t.Errorf("with the place taken: %v, want ErrRunning", err)
 		}
-		ctl, err := nl.ListenUser()
-		if err != nil {
-			t.Errorf("after a failed start: %v", err)
-			return
+		if _, err := nl.DialUser(t.Context()); errors.Is(err, nl.ErrNoBackend) {
+			t.Errorf("the socket of who has the place: %v", err)
 		}
-		_ = ctl.Close()
 	})
 }
 

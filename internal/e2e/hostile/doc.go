@@ -4,6 +4,7 @@
 //
 //	hostile press KIND ADDRESS
 //	hostile strange ADDRESS
+//	hostile squat
 //
 // The first takes all that it can get of the stack of this network namespace until
 // it is killed. The kind is one of
@@ -21,6 +22,12 @@
 // hands sockets of that namespace to the stack, connected to a listener there at
 // the port of ADDRESS and about to connect to ADDRESS, and says what the stack
 // answers.
+//
+// The third tries to be the stack of this network namespace, again and again until
+// it is killed: it takes names in the abstract name space and files in root's
+// directory, locks the lock, removes what is there, and listens at the place of
+// its own user. It says "took" and what for each success, and "squatting" when it
+// has tried everything once.
 //
 // Needs no privileges.
 package main

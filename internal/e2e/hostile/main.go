@@ -15,9 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/nl"
+	"smcr/internal/place"
 	"smcr/userstack/broker"
-	"smcr/userstack/service"
 )
 
 const (
@@ -43,7 +42,10 @@ func main() {
 			fatal(inside(addr))
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile press KIND ADDRESS:PORT | hostile strange ADDRESS:PORT")
+	if len(os.Args) == 2 && os.Args[1] == "squat" {
+		fatal(squat())
+	}
+	fmt.Fprintln(os.Stderr, "usage: hostile press KIND ADDRESS:PORT | hostile strange ADDRESS:PORT | hostile squat")
 	os.Exit(2)
 }
 
@@ -62,12 +64,12 @@ func press(kind string, addr netip.AddrPort) error {
 		return err
 	}
 	kinds := map[string]func(){
-		"idle":     func() { again(idle, hold(service.RunSocket, nil)) },
-		"hello":    func() { again(idle, hold(service.RunSocket, hello)) },
-		"half":     func() { again(idle, hold(service.RunSocket, hello[:len(hello)/2])) },
-		"control":  func() { again(idle, hold(nl.UserAddress, nil)) },
-		"garbage":  func() { again(idle, hold(nl.UserAddress, []byte{1, 2, 3})) },
-		"unread":   func() { again(idle, hold(nl.UserAddress, questions())) },
+		"idle":     func() { again(idle, hold(place.Launchers, nil)) },
+		"hello":    func() { again(idle, hold(place.Launchers, hello)) },
+		"half":     func() { again(idle, hold(place.Launchers, hello[:len(hello)/2])) },
+		"control":  func() { again(idle, hold(place.Commands, nil)) },
+		"garbage":  func() { again(idle, hold(place.Commands, []byte{1, 2, 3})) },
+		"unread":   func() { again(idle, hold(place.Commands, questions())) },
 		"sessions": func() { again(4, func() { sessions(addr) }) },
 		"crowded":  func() { again(4, func() { crowded(hello) }) },
 	}
@@ -120,7 +122,7 @@ func hold(socket string, b []byte) func() {
 }
 
 func dial(socket string) (*net.UnixConn, error) {
-	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	return place.Dial(context.Background(), socket)
 }
 
 // questions is a datagram of as many questions for all families as go in.
@@ -155,7 +157,7 @@ func ended(c *net.UnixConn) {
 func sessions(addr netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	cl, err := broker.Dial(ctx, service.RunSocket, "hostile")
+	cl, err := broker.DialStack(ctx, "hostile")
 	if err != nil {
 		return
 	}
@@ -185,7 +187,7 @@ func sessions(addr netip.AddrPort) {
 
 // crowded sends messages with more descriptors than belong to them, and with none.
 func crowded(hello []byte) {
-	c, err := dial(service.RunSocket)
+	c, err := dial(place.Launchers)
 	if err != nil {
 		return
 	}

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/place"
 	"smcr/userstack/broker"
-	"smcr/userstack/service"
 )
 
 // sessionFD is the descriptor of the session in the program inside.
@@ -22,7 +22,7 @@ const sessionFD = 3
 
 // strange opens a session and runs itself, with it, in namespaces of its own.
 func strange(addr netip.AddrPort) error {
-	c, err := dial(service.RunSocket)
+	c, err := dial(place.Launchers)
 	if err != nil {
 		return err
 	}

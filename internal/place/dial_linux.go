@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package place
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// current returns the view of this process from the calling thread.
+func current() (*view, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return nil, fmt.Errorf("cookie of the network namespace: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		st.Ino = 0 // not known; only Sweep asks for it
+	}
+	uid := uint32(os.Geteuid())
+	return &view{root: rootBase, own: ownBase(os.Getenv("XDG_RUNTIME_DIR"), uid), uid: uid, cookie: cookie, ino: st.Ino}, nil
+}
+
+// Dir returns root's directory for the network namespace.
+func Dir() (string, error) {
+	v, err := current()
+	if err != nil {
+		return "", err
+	}
+	return v.dir(v.root), nil
+}
+
+// Dial connects to a socket of the stack. The error matches [ErrAbsent] if there
+// is none, and is an [UntrustedError] if something else is there.
+func Dial(ctx context.Context, name string) (*net.UnixConn, error) {
+	v, err := current()
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return nil, fmt.Errorf("%w: %w", ErrAbsent, unix.ENOENT) // a kernel with which there cannot be one
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v.dial(ctx, name)
+}
+
+func (v *view) dial(ctx context.Context, name string) (*net.UnixConn, error) {
+	var none error
+	for _, base := range v.bases() {
+		c, err := v.dialAt(ctx, base, name)
+		if err == nil || !absent(err) {
+			return c, err
+		}
+		none = err
+	}
+	return nil, fmt.Errorf("%w: %w", ErrAbsent, none)
+}
+
+// absent reports whether nobody listens. A killed stack leaves a socket that
+// refuses.
+func absent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+func (v *view) dialAt(ctx context.Context, base, name string) (*net.UnixConn, error) {
+	if err := v.check(base, name); err != nil {
+		return nil, err
+	}
+	// Only root and this user could have replaced anything since.
+	path := filepath.Join(v.dir(base), name)
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, err
+	}
+	uc := c.(*net.UnixConn)
+	if err := v.knows(uc, path); err != nil {
+		_ = uc.Close()
+		return nil, err
+	}
+	return uc, nil
+}
+
+// knows checks who listens (unix(7), SO_PEERCRED).
+func (v *view) knows(c *net.UnixConn, path string) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if cerr != nil {
+		return fmt.Errorf("who listens at %s: %w", path, os.NewSyscallError("getsockopt", cerr))
+	}
+	if cred.Uid != 0 && cred.Uid != v.uid {
+		return &UntrustedError{Path: path, Owner: cred.Uid, Why: fmt.Sprintf("is a socket at which process %d of user %d listens, "+
+			"not root or user %d, and is not trusted: end that process", cred.Pid, cred.Uid, v.uid)}
+	}
+	return nil
+}
+
+// listened reports whether anybody listens for commands, as the stack does that
+// has the place. Who that is does not matter: the place is not free.
+func (v *view) listened(base string) bool {
+	d := net.Dialer{Timeout: time.Second}
+	c, err := d.Dial("unixpacket", filepath.Join(v.dir(base), Commands))
+	if err == nil {
+		_ = c.Close()
+	}
+	// A full queue is that of a living process.
+	return err == nil || errors.Is(err, unix.EAGAIN)
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package place
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// Names of the sockets.
+const (
+	Launchers = "run"
+	Commands  = "nl"
+)
+
+const (
+	// rootBase is where root's directory is.
+	rootBase = "/run"
+	dirName  = "smcr"
+	lockName = "lock"
+	// fresh comes before the name of a socket that is not yet ready.
+	fresh = "."
+)
+
+// overflowUID is whom a user namespace shows for users that it does not map.
+const overflowUID = 65534
+
+// ErrAbsent means that no stack is there.
+var ErrAbsent = errors.New("no stack in user space in this network namespace")
+
+// ErrTaken means that another stack has the place.
+var ErrTaken = errors.New("another stack has the place in this network namespace")
+
+// An UntrustedError tells what was found at the place of the stack that neither
+// root nor the caller's user can have put there alone. It matches
+// [os.ErrPermission].
+type UntrustedError struct {
+	Path  string
+	Owner uint32 // of the file, or of the process that listens
+	Why   string // what is wrong, and what to do
+}
+
+// Error tells what was found and what to do.
+func (e *UntrustedError) Error() string {
+	text := e.Path + " " + e.Why
+	if e.Owner == overflowUID {
+		text += fmt.Sprintf(" (a user namespace shows root of the host as user %d: use the stack from outside of it)", overflowUID)
+	}
+	return text
+}
+
+// Is tells that e is a matter of permission.
+func (e *UntrustedError) Is(target error) bool { return target == os.ErrPermission }
+
+// A view is what a process sees of the places of one network namespace.
+type view struct {
+	root   string // above root's directory
+	own    string // above that of the user
+	uid    uint32
+	cookie uint64
+	ino    uint64 // of the namespace, which a later one may get again
+}
+
+// bases returns where to look, in this order.
+func (v *view) bases() []string { return []string{v.root, v.own} }
+
+func (v *view) dir(base string) string {
+	return filepath.Join(base, dirName, strconv.FormatUint(v.cookie, 10))
+}
+
+// ownBase returns the runtime directory of a user. Programs that change their
+// user may have kept the variable of another one, who does not decide for this
+// one.
+func ownBase(xdg string, uid uint32) string {
+	if filepath.IsAbs(xdg) {
+		if st, err := os.Stat(xdg); err == nil && st.IsDir() && owner(st) == uid {
+			return filepath.Clean(xdg)
+		}
+	}
+	return fmt.Sprintf("/run/user/%d", uid)
+}
+
+// owner returns the user that a file belongs to.
+func owner(st fs.FileInfo) uint32 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return sys.Uid
+	}
+	return overflowUID
+}
+
+// isType fails for a file of another type than want. What is below such a file is
+// not looked at: it would be below the target of a link.
+func isType(path string, st fs.FileInfo, want fs.FileMode) error {
+	if st.Mode().Type() == want {
+		return nil
+	}
+	is := "is not a directory"
+	switch {
+	case st.Mode().Type() == fs.ModeSymlink:
+		is = "is a symbolic link"
+	case want == fs.ModeSocket:
+		is = "is not a socket"
+	}
+	return &UntrustedError{Path: path, Owner: owner(st), Why: fmt.Sprintf("%s, made by user %d, and is not trusted: remove it", is, owner(st))}
+}
+
+// trusted fails for what others than root and user uid may have made or may
+// change. Everybody may connect to a socket, which is to write.
+func trusted(path string, st fs.FileInfo, uid uint32) error {
+	u := owner(st)
+	if u != 0 && u != uid {
+		return &UntrustedError{Path: path, Owner: u, Why: fmt.Sprintf("belongs to user %d, not to root or user %d, and is not trusted: "+
+			"remove it, or use the stack as user %d", u, uid, u)}
+	}
+	if st.IsDir() && st.Mode().Perm()&0o022 != 0 {
+		return &UntrustedError{Path: path, Owner: u, Why: fmt.Sprintf("is writable for other users (mode %04o) and is not trusted: "+
+			"remove what is in it, then 'chmod go-w %s'", st.Mode().Perm(), path)}
+	}
+	return nil
+}
+
+// above checks a runtime directory. What others can write is of no harm if they
+// cannot replace what is not theirs.
+func above(path string, st fs.FileInfo, uid uint32) error {
+	err := trusted(path, st, uid)
+	if err != nil && owner(st) == 0 && st.Mode()&fs.ModeSticky != 0 {
+		return nil
+	}
+	return err
+}
+
+// check walks from a base down to its directory for the namespace, and to what is
+// named in there, and fails for the first thing not to be trusted. The error
+// matches fs.ErrNotExist if the end is not there: then nobody pretends to be the
+// stack, whatever the directories above are.
+func (v *view) check(base string, name ...string) error {
+	st, err := os.Stat(base)
+	if err != nil {
+		return err
+	}
+	bad := above(base, st, v.uid)
+	dir := v.dir(base)
+	steps := []string{filepath.Dir(dir), dir}
+	for _, n := range name {
+		steps = append(steps, filepath.Join(dir, n))
+	}
+	for i, path := range steps {
+		st, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return err
+		case err != nil:
+			return errors.Join(bad, err)
+		}
+		want := fs.ModeDir
+		if i > 1 {
+			want = fs.ModeSocket
+		}
+		if err := isType(path, st, want); err != nil {
+			return err
+		}
+		if bad == nil {
+			bad = trusted(path, st, v.uid)
+		}
+	}
+	return bad
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package place
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sweep removes the directories of network namespaces that are gone, and in which
+// no stack has the lock. alive returns the inode numbers of those that are there.
+// Directories that this process may not write stay.
+func Sweep(alive func() (map[uint64]bool, error)) error {
+	v, err := current()
+	if err != nil {
+		return err
+	}
+	return v.sweep(alive)
+}
+
+func (v *view) sweep(alive func() (map[uint64]bool, error)) error {
+	var dirs []string
+	for _, base := range v.bases() {
+		top := filepath.Dir(v.dir(base))
+		// Links are not followed, and nothing is done in a directory of others.
+		st, err := os.Lstat(top)
+		if err != nil || isType(top, st, fs.ModeDir) != nil || trusted(top, st, v.uid) != nil || unix.Access(top, unix.W_OK) != nil {
+			continue
+		}
+		entries, err := os.ReadDir(top)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			cookie, err := strconv.ParseUint(e.Name(), 10, 64)
+			if err == nil && cookie != v.cookie && e.IsDir() {
+				dirs = append(dirs, filepath.Join(top, e.Name()))
+			}
+		}
+	}
+	if len(dirs) == 0 {
+		return nil
+	}
+	// In this order: a namespace is there before its directory.
+	there, err := alive()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		err = errors.Join(err, v.sweepDir(dir, there))
+	}
+	return err
+}
+
+func (v *view) sweepDir(dir string, alive map[uint64]bool) error {
+	name := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		_ = os.Remove(dir) // unless there is something else in it
+		return nil
+	case err != nil:
+		return err
+	}
+	defer f.Close()
+	if err := lockFile(f, name); errors.Is(err, ErrTaken) || errors.Is(err, errAgain) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, 32))
+	if err != nil {
+		return err
+	}
+	// A stack that is killed before it has written the number leaves none. That of
+	// this namespace belongs to an earlier one there: the cookie is another.
+	ino, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err == nil && alive[ino] && ino != v.ino {
+		return nil
+	}
+	// The lock goes last: a stack that opens it now finds that it has lost its name.
+	if err := errors.Join(removeSockets(dir), os.Remove(name)); err != nil {
+		return err
+	}
+	_ = os.Remove(dir) // unless there is something else in it
+	return nil
+}

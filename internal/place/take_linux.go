@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package place
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// takeWait is how long a stack that has the lock may be without sockets, as it
+	// is while it starts or after it was killed, before the place counts as taken.
+	takeWait = time.Second
+	takeTick = 5 * time.Millisecond
+	// maxPath is how long the path of a socket may be (unix(7), sun_path).
+	maxPath = 107
+)
+
+// errAgain means that the lock was removed with its directory while it was taken.
+var errAgain = errors.New("the directory was removed")
+
+// A Claim is the place of a stack, which no other one has until Close. It goes
+// with the process.
+type Claim struct {
+	dir  string
+	lock *os.File
+
+	mu        sync.Mutex
+	listeners map[string]*net.UnixListener // by name
+	closed    bool
+}
+
+// Take takes the place of the stack. The error matches [ErrTaken] if another
+// stack has it.
+func Take() (*Claim, error) {
+	v, err := current()
+	if err != nil {
+		return nil, err
+	}
+	return v.take()
+}
+
+func (v *view) take() (*Claim, error) {
+	c, err := v.takeAt(v.root)
+	if err == nil || !v.denied(err) {
+		return c, err
+	}
+	// Root's lock is not for this user to look at.
+	if v.listened(v.root) {
+		return nil, ErrTaken
+	}
+	c, oerr := v.takeAt(v.own)
+	if oerr != nil && !errors.Is(oerr, ErrTaken) {
+		return nil, fmt.Errorf("no place for the sockets of the stack: %w; %w: set XDG_RUNTIME_DIR to a directory of this user", err, oerr)
+	}
+	return c, oerr
+}
+
+// denied reports whether root's directory is not for this user to write. Root
+// itself does not go elsewhere from a file system that is read-only: the other
+// users would not find the stack.
+func (v *view) denied(err error) bool {
+	if _, ok := errors.AsType[*UntrustedError](err); ok {
+		return false
+	}
+	return errors.Is(err, fs.ErrPermission) || v.uid != 0 && errors.Is(err, unix.EROFS)
+}
+
+func (v *view) takeAt(base string) (*Claim, error) {
+	if base == rootBase {
+		// Not everywhere is there a system around the stack.
+		if err := os.MkdirAll(base, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	end := time.Now().Add(takeWait)
+	for {
+		var lock *os.File
+		err := v.makeDirs(base)
+		if err == nil {
+			lock, err = v.takeLock(base)
+		}
+		switch {
+		case err == nil:
+			c := &Claim{dir: v.dir(base), lock: lock, listeners: map[string]*net.UnixListener{}}
+			if err := removeSockets(c.dir); err != nil {
+				_ = c.Close()
+				return nil, err
+			}
+			return c, nil
+		case errors.Is(err, ErrTaken):
+			if v.listened(base) || time.Now().After(end) {
+				return nil, err
+			}
+		case !errors.Is(err, errAgain) || time.Now().After(end):
+			return nil, err
+		}
+		time.Sleep(takeTick)
+	}
+}
+
+// makeDirs makes the directories that are not there and checks all of them.
+func (v *view) makeDirs(base string) error {
+	dir := v.dir(base)
+	for _, path := range []string{filepath.Dir(dir), dir} {
+		err := os.Mkdir(path, 0o755)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		st, serr := os.Lstat(path)
+		if serr != nil {
+			return gone(serr)
+		}
+		if err := isType(path, st, fs.ModeDir); err != nil {
+			return err
+		}
+		// What this user may not write is checked below if there is something in
+		// it, and is of no harm if there is nothing.
+		if unix.Access(path, unix.W_OK) != nil {
+			continue
+		}
+		if err := trusted(path, st, v.uid); err != nil {
+			return err
+		}
+		// The umask of whoever started a stack does not matter.
+		if owner(st) == v.uid && st.Mode().Perm()&0o755 != 0o755 {
+			if err := os.Chmod(path, st.Mode().Perm()|0o755); err != nil {
+				return gone(err)
+			}
+		}
+	}
+	if err := v.check(base); err != nil {
+		return gone(err)
+	}
+	return nil
+}
+
+// gone is errAgain for what Sweep has removed in between.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	return err
+}
+
+// takeLock takes the lock or fails with ErrTaken. No other user may open it: who
+// can open a file can lock it.
+func (v *view) takeLock(base string) (_ *os.File, err error) {
+	name := filepath.Join(v.dir(base), lockName)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, gone(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	if err := lockFile(f, name); err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(0o600); err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, err
+	}
+	_, err = fmt.Fprintln(f, v.ino)
+	return f, err
+}
+
+// lockFile locks f, which was opened by its name and may have lost it since.
+func lockFile(f *os.File, name string) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return ErrTaken
+	case err != nil:
+		return fmt.Errorf("lock %s: %w", name, err)
+	}
+	if !named(f, name) {
+		return errAgain
+	}
+	return nil
+}
+
+// named reports whether f has this name.
+func named(f *os.File, name string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(name)
+	return err == nil && mine.Mode().IsRegular() && os.SameFile(mine, there)
+}
+
+// removeSockets removes what a stack that was killed has left. It is for who has
+// the lock.
+func removeSockets(dir string) error {
+	var err error
+	for _, name := range []string{Launchers, Commands, fresh + Launchers, fresh + Commands} {
+		if rerr := os.Remove(filepath.Join(dir, name)); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return err
+}
+
+// Listen opens a socket that all users may connect to. Close closes the listener
+// and removes the socket.
+func (c *Claim) Listen(name string) (*net.UnixListener, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, net.ErrClosed
+	}
+	// Whoever finds the socket may connect: it gets its name when it is ready.
+	path, early := filepath.Join(c.dir, name), filepath.Join(c.dir, fresh+name)
+	if len(early) > maxPath {
+		return nil, fmt.Errorf("%s is too long for the path of a socket: set XDG_RUNTIME_DIR to a shorter one", early)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: early, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // its name is another one then
+	if err = os.Chmod(early, 0o666); err == nil {
+		err = os.Rename(early, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(early))
+	}
+	c.listeners[name] = l
+	return l, nil
+}
+
+// Dir returns the directory of the sockets.
+func (c *Claim) Dir() string { return c.dir }
+
+// Close gives the place back: the sockets are removed and the next stack may have
+// it. Only the first call does anything.
+func (c *Claim) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	var err error
+	// If somebody has removed the directory, what is there now is another stack's.
+	if named(c.lock, filepath.Join(c.dir, lockName)) {
+		err = removeSockets(c.dir)
+	}
+	for _, l := range c.listeners {
+		if lerr := l.Close(); !errors.Is(lerr, net.ErrClosed) {
+			err = errors.Join(err, lerr)
+		}
+	}
+	return errors.Join(err, c.lock.Close())
+}
