@@ -3,7 +3,6 @@
 package broker
 
 import (
-	"errors"
 	"os"
 	"sync"
 
@@ -56,14 +55,11 @@ func (d *Descriptor) Take() int {
 	return fd
 }
 
-// Close closes the descriptor. A second call does nothing.
+// Close closes the descriptor as CloseSocket does. A second call does nothing.
 func (d *Descriptor) Close() error {
 	fd := d.Take()
 	if fd < 0 {
 		return nil
 	}
-	if err := unix.Close(fd); err != nil && !errors.Is(err, unix.EINTR) {
-		return os.NewSyscallError("close", err)
-	}
-	return nil
+	return CloseSocket(fd)
 }

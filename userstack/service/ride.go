@@ -54,8 +54,10 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		// outlive the stack's.
 		release := c.Retain()
 		smc.AfterDone(func() {
-			_ = sock.Close()
-			release()
+			go func() { // the engine calls this
+				_ = sock.Close()
+				release()
+			}()
 		})
 		_ = smc.SetOOBInline(true) // the program's own end decides
 	}

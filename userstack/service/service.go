@@ -61,6 +61,8 @@ type Service struct {
 	quota  *quota.Budget
 	netns  uint64 // the cookie of the network namespace
 
+	connector broker.Connector
+
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
 
@@ -228,7 +230,7 @@ loop:
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
-	err = errors.Join(err, s.stack.Close())
+	err = errors.Join(err, s.connector.Close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}
