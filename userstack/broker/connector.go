@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // A Connector connects programs' TCP sockets. One goroutine, and no thread, waits
@@ -40,7 +42,7 @@ func (k *Connector) Connect(ctx context.Context, d *Descriptor, remote netip.Add
 		if err != nil {
 			return err
 		}
-		return connectNow(fd, sa)
+		return bounded.Connect(fd, sa)
 	}
 	err := d.Control(connect)
 	if !errors.Is(err, unix.EINPROGRESS) {
@@ -50,7 +52,7 @@ func (k *Connector) Connect(ctx context.Context, d *Descriptor, remote netip.Add
 	if err != nil {
 		return err
 	}
-	defer CloseSocket(fd) //nolint:errcheck // the Descriptor is another
+	defer bounded.Close(fd) //nolint:errcheck // the Descriptor is another
 	err = k.await(ctx, fd)
 	if err == nil {
 		// The kernel moves the socket to "connected" only in a further

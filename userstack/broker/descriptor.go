@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // A Descriptor owns a file descriptor whose open file description is shared
@@ -55,11 +57,11 @@ func (d *Descriptor) Take() int {
 	return fd
 }
 
-// Close closes the descriptor as CloseSocket does. A second call does nothing.
+// Close closes the descriptor as [bounded.Close] does. A second call does nothing.
 func (d *Descriptor) Close() error {
 	fd := d.Take()
 	if fd < 0 {
 		return nil
 	}
-	return CloseSocket(fd)
+	return bounded.Close(fd)
 }

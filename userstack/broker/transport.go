@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // sendTimeout bounds how long a message may wait for the other side to make
@@ -93,7 +95,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	fds, err := parseRights(t.oob[:oobn])
 	closeAll := func() {
 		for _, fd := range fds {
-			_ = CloseSocket(fd)
+			_ = bounded.Close(fd)
 		}
 	}
 	if n == 0 && len(fds) == 0 {
@@ -138,9 +140,9 @@ func (t *transport) read() (n, oobn, flags int, err error) {
 		return 0, 0, 0, err
 	}
 	rerr := rc.Read(func(fd uintptr) bool {
-		within(nil, func() {
+		bounded.Call(nil, func() {
 			n, oobn, flags, _, err = unix.Recvmsg(int(fd), t.rbuf, t.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		}, interrupt)
+		}, bounded.Interrupt)
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if rerr != nil {

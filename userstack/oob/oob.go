@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // Socket is a connected stream socket in Go's poller.
@@ -27,6 +29,8 @@ type Socket struct {
 	n      int
 	urgent bool
 	err    error
+	msg    unix.Msghdr
+	iov    unix.Iovec
 
 	// Likewise the writer's.
 	write  func(fd uintptr) bool
@@ -103,7 +107,7 @@ func (s *Socket) tryRead(fd uintptr) bool {
 		}
 	}
 	for {
-		s.n, s.err = recv(int(fd), buf)
+		s.n, s.err = s.recv(int(fd), buf)
 		switch s.err {
 		case unix.EINTR:
 			continue
@@ -187,12 +191,17 @@ func (s *Socket) tryWrite(fd uintptr) bool {
 
 // recv and send never wait, whatever O_NONBLOCK says: it belongs to the open file
 // description, and whoever has another descriptor of that can clear it.
-func recv(fd int, p []byte) (int, error) {
-	n, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
+func (s *Socket) recv(fd int, p []byte) (int, error) {
+	s.iov.Base = unsafe.SliceData(p)
+	s.iov.SetLen(len(p))
+	s.msg.Iov = &s.iov
+	s.msg.SetIovlen(1)
+	n, _, e := bounded.Recvmsg(fd, &s.msg)
+	s.iov.Base = nil
 	if e != 0 {
 		return 0, e
 	}
-	return int(n), nil
+	return n, nil
 }
 
 func send(fd int, p []byte, flags int) (int, error) {

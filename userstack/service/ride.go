@@ -147,7 +147,11 @@ func (s *Service) takeEnd(end *broker.Descriptor, n stream) (programEnd, error) 
 		loop = s.cfg.Engines[0]
 	}
 	if loop == nil {
-		return takeUnix(end)
+		u, err := takeUnix(end)
+		if err != nil {
+			return nil, err
+		}
+		return sharedUnix{u}, nil
 	}
 	fd, err := end.Dup()
 	if err != nil {

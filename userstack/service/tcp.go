@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/broker"
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/oob"
 )
 
@@ -79,30 +79,8 @@ func (t *sharedTCP) Write(b []byte) (n int, err error) {
 	return n, os.NewSyscallError("sendmsg", err)
 }
 
-// Close implements net.Conn. The descriptor that may be the last is closed in a
-// goroutine: the engine calls it too.
-func (t *sharedTCP) Close() error {
-	last := -1
-	if err := t.raw.Control(func(fd uintptr) {
-		dup, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
-		if err == nil {
-			last = dup
-			return
-		}
-		// There are no descriptors left. The kernel does the same after the
-		// linger time as without one.
-		if l, err := unix.GetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Linger != 0 {
-			_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
-		}
-	}); err != nil {
-		return err
-	}
-	err := t.c.Close()
-	if last >= 0 {
-		go broker.CloseSocket(last) //nolint:errcheck // nobody is left to be told
-	}
-	return err
-}
+// Close implements net.Conn.
+func (t *sharedTCP) Close() error { return bounded.CloseConn(t.c) }
 
 // LocalAddr implements net.Conn.
 func (t *sharedTCP) LocalAddr() net.Addr { return t.c.LocalAddr() }
@@ -124,6 +102,13 @@ func (t *sharedTCP) SetLinger(sec int) error { return t.c.SetLinger(sec) }
 
 // SyscallConn implements syscall.Conn.
 func (t *sharedTCP) SyscallConn() (syscall.RawConn, error) { return t.raw, nil }
+
+// sharedUnix is the service's end of a pair, which its launcher has too. It is read
+// and written by way of package oob.
+type sharedUnix struct{ *net.UnixConn }
+
+// Close implements net.Conn.
+func (u sharedUnix) Close() error { return bounded.CloseConn(u.UnixConn) }
 
 // tcpStream is a TCP connection as a stream. It carries urgent bytes.
 type tcpStream struct{ *sharedTCP }

@@ -1,31 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package broker
+package bounded
 
 import (
 	"errors"
+	"io"
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// connect and close have no flag by which they never wait. connect goes by
-// O_NONBLOCK, which belongs to the open file description and which a program can
-// clear at any time; the last close of a socket goes by SO_LINGER, which a program
-// can set to hours. Both, and in close also the sockets that lie in the queue of a
-// unix socket. So these calls are bounded in their time and in their number: what
-// waits for its turn is a goroutine.
 const (
 	// callTime is how long such a call may take before it is woken.
 	callTime = 20 * time.Millisecond
 	// maxCalls bounds the threads in connect, and those in close; maxLingering
 	// those in the close of sockets that are set to linger, which others need
 	// not wait behind.
-	maxCalls     = 32
-	maxLingering = 8
+	maxCalls     = 8
+	maxLingering = 4
 )
 
 var (
@@ -34,9 +30,9 @@ var (
 	lingering  = make(chan struct{}, maxLingering)
 )
 
-// within makes a system call on this thread when there is a place for it (nil has
+// Call makes a system call on this thread when there is a place for it (nil has
 // any number), and calls wake, which has to end it, as often as callTime passes meanwhile.
-func within(places chan struct{}, call func(), wake func(tid int)) {
+func Call(places chan struct{}, call func(), wake func(tid int)) {
 	if places != nil {
 		places <- struct{}{}
 		defer func() { <-places }()
@@ -66,31 +62,59 @@ func within(places chan struct{}, call func(), wake func(tid int)) {
 	call()
 }
 
-// interrupt ends a wait of thread tid. The signal is the runtime's own and means
+// Interrupt ends a wait of thread tid. The signal is the runtime's own and means
 // nothing to whoever gets it.
-func interrupt(tid int) { _ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) }
+func Interrupt(tid int) { _ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) }
 
-// CloseSocket closes a descriptor of a socket that programs have had, or whose
+// Close closes a descriptor of a socket that programs have had, or whose
 // other end they have. It takes no longer than others let it, and never as long as
 // SO_LINGER says: the kernel goes on with the connection as it does when that time
 // is over. A linger time of 0 makes a reset as ever.
-func CloseSocket(fd int) error {
+func Close(fd int) error {
 	places := closing
 	if l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Onoff != 0 && l.Linger != 0 {
 		places = lingering
 	}
 	var err error
-	within(places, func() { err = unix.Close(fd) }, interrupt)
+	Call(places, func() { err = unix.Close(fd) }, Interrupt)
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return os.NewSyscallError("close", err)
 	}
 	return nil
 }
 
-// connectNow is connect without waiting for the connection, whatever the program
+// CloseConn is Close for a connection in Go's poller. It does not wait for the
+// descriptor to be closed.
+func CloseConn(c interface {
+	syscall.Conn
+	io.Closer
+}) error {
+	last := -1
+	if rc, err := c.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) {
+			dup, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+			if err == nil {
+				last = dup
+				return
+			}
+			// There are no descriptors left. The kernel does the same after the
+			// linger time as without one.
+			if l, err := unix.GetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Linger != 0 {
+				_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
+			}
+		})
+	}
+	err := c.Close()
+	if last >= 0 {
+		go Close(last) //nolint:errcheck // nobody is left to be told
+	}
+	return err
+}
+
+// Connect is connect without waiting for the connection, whatever the program
 // makes of O_NONBLOCK, which is as before when it returns.
-func connectNow(fd int, sa unix.Sockaddr) (err error) {
-	within(connecting, func() {
+func Connect(fd int, sa unix.Sockaddr) (err error) {
+	Call(connecting, func() {
 		var flags int
 		if flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil {
 			err = os.NewSyscallError("fcntl F_GETFL", err)

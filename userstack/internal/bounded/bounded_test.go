@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package broker
+package bounded
 
 import (
 	"fmt"
@@ -71,17 +71,17 @@ func lingeringSocket(t *testing.T) (fd int, peer *net.TCPConn, size int) {
 // the peer gets what was sent.
 func TestCloseLingering(t *testing.T) {
 	before := threads(t)
-	var all []*Descriptor
+	var all []int
 	var peers []*net.TCPConn
 	var sizes []int
 	for range 60 {
 		fd, peer, size := lingeringSocket(t)
-		all, peers, sizes = append(all, NewDescriptor(fd)), append(peers, peer), append(sizes, size)
+		all, peers, sizes = append(all, fd), append(peers, peer), append(sizes, size)
 	}
 	var wg sync.WaitGroup
 	for _, d := range all {
 		wg.Go(func() {
-			if err := d.Close(); err != nil {
+			if err := Close(d); err != nil {
 				t.Error(err)
 			}
 		})
@@ -107,8 +107,8 @@ func TestCloseLingering(t *testing.T) {
 	<-closed
 }
 
-// TestCloseQueued: so is a pair's end in whose queue such sockets lie, and the
-// descriptors of a message that are more than it may have.
+// TestCloseQueued: so is a pair's end in whose queue such sockets lie, and they
+// themselves when they are read.
 func TestCloseQueued(t *testing.T) {
 	const hour = "close waits for sockets in the queue"
 	within := func(f func()) {
@@ -128,23 +128,8 @@ func TestCloseQueued(t *testing.T) {
 	defer unix.Close(pair[0])
 	sendLingering(t, pair[0], 1)
 	within(func() {
-		if err := CloseSocket(pair[1]); err != nil {
+		if err := Close(pair[1]); err != nil {
 			t.Error(err)
-		}
-	})
-	a, b := sessionPair(t)
-	_ = a
-	tr := newTransport(b)
-	rc, err := a.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rc.Control(func(fd uintptr) { sendLingering(t, int(fd), 9) }); err != nil {
-		t.Fatal(err)
-	}
-	within(func() {
-		if _, _, err := tr.receive(); err == nil {
-			t.Error("a message with too many descriptors was received")
 		}
 	})
 }
@@ -165,27 +150,6 @@ func sendLingering(t *testing.T, to, count int) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// sessionPair is a session's socket.
-func sessionPair(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "session")
-		c, err := net.FileConn(f)
-		_ = f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		ends[i] = c.(*net.UnixConn)
-	}
-	return ends[0], ends[1]
 }
 
 // TestConnectBlocking: a launcher that clears O_NONBLOCK while the service
@@ -219,8 +183,8 @@ func TestConnectBlocking(t *testing.T) {
 	go func() {
 		for _, fd := range fds {
 			var err error
-			// As connectNow has it, with the flag cleared in between.
-			within(connecting, func() { err = unix.Connect(fd, sa) }, func(int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+			// As Connect has it, with the flag cleared in between.
+			Call(connecting, func() { err = unix.Connect(fd, sa) }, func(int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
 			if err != nil {
 				done <- err
 				return
@@ -236,4 +200,55 @@ func TestConnectBlocking(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("connect waits")
 	}
+}
+
+// TestRecvDescriptors: descriptors that come along with data are closed, and the
+// read does not wait for that.
+func TestRecvDescriptors(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	const count = 20
+	sendLingering(t, pair[0], count)
+	before := openFiles(t)
+	var buf [10]byte
+	var msg unix.Msghdr
+	iov := unix.Iovec{Base: &buf[0]}
+	iov.SetLen(len(buf))
+	msg.Iov = &iov
+	msg.SetIovlen(1)
+	begin := time.Now()
+	n, came, errno := Recvmsg(pair[1], &msg)
+	if n != 1 || !came || errno != 0 || buf[0] != 'x' {
+		t.Errorf("%d, %v, %v: %q", n, came, errno, buf[:1])
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	for end := time.Now().Add(10 * time.Second); openFiles(t) > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
+		}
+	}
+	if _, err := unix.Write(pair[0], []byte("yz")); err != nil {
+		t.Fatal(err)
+	}
+	if n, came, errno := Recvmsg(pair[1], &msg); n != 2 || came || errno != 0 {
+		t.Errorf("%d, %v, %v", n, came, errno)
+	}
+	if _, _, errno := Recvmsg(pair[1], &msg); errno != unix.EAGAIN {
+		t.Errorf("of an empty socket: %v", errno)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }
