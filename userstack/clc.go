@@ -268,7 +268,7 @@ func probeTCP(tcp TCPConn) (unacked bool, first []byte) {
 	switch c := tcp.(type) {
 	case tcpProber:
 		return c.Probe()
-	case *net.TCPConn:
+	case syscall.Conn:
 		return probeSocket(c)
 	}
 	return false, nil

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/wire"
 )
 
@@ -27,7 +29,7 @@ func looksLikeCLC(tcp *net.TCPConn) bool {
 
 // lookForCLC is looksLikeCLC that also tells of a peer which sent nothing in the
 // time of a CLC message, or until ctx ended.
-func lookForCLC(ctx context.Context, tcp *net.TCPConn) (clc, silent bool) {
+func lookForCLC(ctx context.Context, tcp inside.TCPConn) (clc, silent bool) {
 	rc, err := tcp.SyscallConn()
 	if err != nil {
 		return false, false
@@ -59,7 +61,7 @@ func lookForCLC(ctx context.Context, tcp *net.TCPConn) (clc, silent bool) {
 
 // probeSocket is Probe of a kernel's TCP connection. A socket that does not say
 // has ended, which the next use of it will tell.
-func probeSocket(tcp *net.TCPConn) (unacked bool, first []byte) {
+func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
 	rc, err := tcp.SyscallConn()
 	if err != nil {
 		return false, nil

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"smcr/stats"
@@ -95,7 +94,7 @@ func (s programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 // this end does: something on the path took the option off the SYN-ACK, or it
 // left before the stack marked a socket that listened already. Such a peer sends
 // data, which is the program's.
-func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, error) {
+func (s programs) ServerMaybe(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
 	clc, silent := lookForCLC(ctx, tcp)
 	switch {
 	case clc || ctx.Err() != nil:
@@ -111,7 +110,7 @@ func (s programs) ServerMaybe(ctx context.Context, tcp *net.TCPConn) (*Conn, err
 // Decline is [Stack.Server] for an accepted connection that is to stay TCP for
 // lack of resources: it waits for what the peer proposes and declines. The error
 // is a *DeclineError then; after another one the connection is of no use.
-func (s programs) Decline(ctx context.Context, tcp *net.TCPConn, why error) error {
+func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
 	if clc, silent := lookForCLC(ctx, tcp); !clc && ctx.Err() == nil && (!silent || s.option == nil) {
 		return s.noCLC()
 	}

@@ -299,6 +299,14 @@ func (s *Stack) assumed(remote netip.Addr) bool {
 	return false
 }
 
+// What Close waits for at most: peers' answers, and then the work of link groups.
+// With what a service waits for before, it stays below the 5 s in which a stack is
+// to end.
+const (
+	answerWait = 1500 * time.Millisecond
+	groupWait  = time.Second
+)
+
 // Close resets all connections, ends all link groups with DELETE LINK and
 // frees everything. It waits a bounded time for peers' answers. The buffer of a
 // connection whose ReadFrom or WriteTo is in the program's own reader or writer
@@ -324,7 +332,7 @@ func (s *Stack) Close() error {
 			}
 		})
 	}
-	deadline := time.Now().Add(3 * time.Second)
+	deadline := time.Now().Add(answerWait)
 	for len(s.groupList()) > 0 && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -342,7 +350,7 @@ func (s *Stack) Close() error {
 		c.ended(linkgroup.ErrReset)
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
-	s.awaitGroups(3 * time.Second)
+	s.awaitGroups(groupWait)
 	errs = append(errs, s.closeDevices())
 	if s.loop != nil {
 		errs = append(errs, s.loop.Close())

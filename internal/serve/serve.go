@@ -120,7 +120,32 @@ func run(ctx context.Context, o *Options) error {
 		reportStart(nil)
 		o.OnDemand = false // said
 	}
-	return s.Run(ctx)
+	return inTime(ctx, s.Run)
+}
+
+// endTime is how long an orderly end may take after a signal.
+const endTime = 4500 * time.Millisecond
+
+// errEnd means that the stack did not end by itself after a signal.
+var errEnd = fmt.Errorf("the stack did not end in order within %v", endTime)
+
+// inTime runs run, which has to return soon once ctx has ended, and returns
+// without it when it does not: the process ends then, and the kernel closes what
+// is left.
+func inTime(ctx context.Context, run func(context.Context) error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(endTime):
+		return errEnd
+	}
 }
 
 // eids are the enterprise IDs of the stack where no configuration says otherwise.

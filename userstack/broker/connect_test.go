@@ -173,7 +173,13 @@ func TestConnectOtherwise(t *testing.T) {
 	})
 }
 
-func TestConnectSocket(t *testing.T) {
+func TestConnector(t *testing.T) {
+	var k Connector
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +197,7 @@ func TestConnectSocket(t *testing.T) {
 	}
 	for _, flags := range []int{0, unix.SOCK_NONBLOCK} {
 		d, fd := newSocket(flags)
-		if err := ConnectSocket(t.Context(), d, addr); err != nil {
+		if err := k.Connect(t.Context(), d, addr); err != nil {
 			t.Fatal(err)
 		}
 		if f, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); f&unix.O_NONBLOCK != flags {
@@ -209,10 +215,10 @@ func TestConnectSocket(t *testing.T) {
 		}
 		closed := netip.MustParseAddrPort(free.Addr().String())
 		_ = free.Close()
-		if err := ConnectSocket(t.Context(), d, closed); !errors.Is(err, unix.ECONNREFUSED) {
+		if err := k.Connect(t.Context(), d, closed); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("refused: %v", err)
 		}
-		if err := ConnectSocket(t.Context(), d, addr); err != nil {
+		if err := k.Connect(t.Context(), d, addr); err != nil {
 			t.Errorf("again: %v", err)
 		}
 	})
@@ -239,8 +245,8 @@ func TestConnectSocket(t *testing.T) {
 		var last error
 		for range 4 {
 			d, _ := newSocket(unix.SOCK_NONBLOCK)
-			if last = ConnectSocket(ctx, d, to); last != nil {
-				if err := ConnectSocket(t.Context(), d, addr); err != nil {
+			if last = k.Connect(ctx, d, to); last != nil {
+				if err := k.Connect(t.Context(), d, addr); err != nil {
 					t.Errorf("after a canceled attempt: %v", err)
 				}
 				break

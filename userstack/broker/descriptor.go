@@ -3,11 +3,12 @@
 package broker
 
 import (
-	"errors"
 	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // A Descriptor owns a file descriptor whose open file description is shared
@@ -56,14 +57,11 @@ func (d *Descriptor) Take() int {
 	return fd
 }
 
-// Close closes the descriptor. A second call does nothing.
+// Close closes the descriptor as [bounded.Close] does. A second call does nothing.
 func (d *Descriptor) Close() error {
 	fd := d.Take()
 	if fd < 0 {
 		return nil
 	}
-	if err := unix.Close(fd); err != nil && !errors.Is(err, unix.EINTR) {
-		return os.NewSyscallError("close", err)
-	}
-	return nil
+	return bounded.Close(fd)
 }

@@ -7,7 +7,7 @@
 //
 // It holds the message codec, the launcher's half (Client), the service's
 // half (Server, Handler, Conn) and a few helpers that act on a program's
-// socket without disturbing it (ConnectSocket, SetSockopt, GetSockopt). It
+// socket without disturbing it (Connector, SetSockopt, GetSockopt). It
 // knows nothing of seccomp and nothing of SMC.
 //
 // # A connection that the program opens

@@ -9,7 +9,7 @@ import (
 
 // packageNames are the names that errors begin with.
 var packageNames = []string{
-	"broker", "config", "engine", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "oob", "pnet", "prom", "quota", "rdmaverbs", "rounds", "service",
+	"bounded", "broker", "config", "engine", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "oob", "pnet", "prom", "quota", "rdmaverbs", "rounds", "service",
 	"simfabric", "smctools", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
 }
 

@@ -3,15 +3,12 @@
 package broker
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
 	"strconv"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -55,102 +52,6 @@ func GetSockopt(d *Descriptor, level, name, size int) ([]byte, error) {
 		return nil, err
 	}
 	return buf[:min(int(n), size)], nil
-}
-
-// ConnectSocket connects a program's TCP socket without changing what the
-// program sees of it: O_NONBLOCK is as before when it returns. It returns the
-// errno of a refused or failed connection as a syscall.Errno; when ctx ends
-// first, its cause. In both cases the attempt is taken back (connect to
-// AF_UNSPEC), so that the program may use the socket for another.
-func ConnectSocket(ctx context.Context, d *Descriptor, remote netip.AddrPort) error {
-	var poll int // a duplicate to wait on, outside the Descriptor's lock
-	err := d.Control(func(fd int) error {
-		sa, err := sockaddr(fd, remote)
-		if err != nil {
-			return err
-		}
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-		if err != nil {
-			return os.NewSyscallError("fcntl F_GETFL", err)
-		}
-		if flags&unix.O_NONBLOCK == 0 {
-			// A blocking connect cannot be bounded by ctx. The program's thread
-			// waits in its own connect() and cannot see this.
-			if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK); err != nil {
-				return os.NewSyscallError("fcntl F_SETFL", err)
-			}
-			defer unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags) //nolint:errcheck // it was set a moment ago
-		}
-		if err := unix.Connect(fd, sa); err != nil {
-			return err
-		}
-		return nil
-	})
-	if !errors.Is(err, unix.EINPROGRESS) {
-		return err
-	}
-	if poll, err = d.Dup(); err != nil {
-		return err
-	}
-	defer unix.Close(poll)
-	if err := awaitConnect(ctx, poll); err != nil {
-		// Take back what is under way, and what the kernel remembers: it would
-		// answer the next connect() with ECONNABORTED.
-		var unspec unix.RawSockaddr // AF_UNSPEC is 0
-		_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(poll), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
-		return err
-	}
-	// The kernel moves the socket to "connected" only in a further connect(),
-	// or the program's next one would succeed instead of EISCONN.
-	return d.Control(func(fd int) error {
-		sa, err := sockaddr(fd, remote)
-		if err != nil {
-			return err
-		}
-		if err := unix.Connect(fd, sa); err != nil && !errors.Is(err, unix.EISCONN) {
-			return err
-		}
-		return nil
-	})
-}
-
-// awaitConnect waits until the attempt on fd ended or ctx did.
-func awaitConnect(ctx context.Context, fd int) error {
-	ev, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return os.NewSyscallError("eventfd", err)
-	}
-	woken := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(woken)
-		one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
-		_, _ = unix.Write(ev, one[:])
-	})
-	defer func() {
-		if !stop() {
-			<-woken
-		}
-		_ = unix.Close(ev)
-	}()
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}, {Fd: int32(ev), Events: unix.POLLIN}}
-	for {
-		_, err := unix.Poll(fds, int(time.Minute/time.Millisecond))
-		switch {
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return os.NewSyscallError("poll", err)
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err == nil && fds[0].Revents != 0:
-			e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-			if err != nil {
-				return os.NewSyscallError("getsockopt SO_ERROR", err)
-			}
-			if e != 0 {
-				return syscall.Errno(e)
-			}
-			return nil
-		}
-	}
 }
 
 // sockaddr converts ap for the family of socket fd.

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // sendTimeout bounds how long a message may wait for the other side to make
@@ -82,7 +85,7 @@ func (t *transport) shut() {
 // caller's to close. io.EOF tells that the other side closed. With errLost the
 // message is there, too.
 func (t *transport) receive() (Message, *Descriptor, error) {
-	n, oobn, flags, _, err := t.c.ReadMsgUnix(t.rbuf, t.oob)
+	n, oobn, flags, err := t.read()
 	if err != nil {
 		if errors.Is(err, net.ErrClosed) {
 			return Message{}, nil, io.EOF
@@ -92,7 +95,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	fds, err := parseRights(t.oob[:oobn])
 	closeAll := func() {
 		for _, fd := range fds {
-			_ = unix.Close(fd)
+			_ = bounded.Close(fd)
 		}
 	}
 	if n == 0 && len(fds) == 0 {
@@ -127,6 +130,25 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		return m, NewDescriptor(fds[0]), nil
 	}
 	return m, nil, nil
+}
+
+// read is recvmsg. What is cut off of a message's descriptors the kernel closes in
+// the call, which takes as long as their SO_LINGER says unless it is woken.
+func (t *transport) read() (n, oobn, flags int, err error) {
+	rc, err := t.c.SyscallConn()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	rerr := rc.Read(func(fd uintptr) bool {
+		bounded.Call(nil, func() {
+			n, oobn, flags, _, err = unix.Recvmsg(int(fd), t.rbuf, t.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		}, bounded.Interrupt)
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	if rerr != nil {
+		return 0, 0, 0, rerr
+	}
+	return n, oobn, flags, os.NewSyscallError("recvmsg", err)
 }
 
 func parseRights(oob []byte) ([]int, error) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack/internal/bounded"
 	"smcr/userstack/internal/rounds"
 )
 
@@ -157,7 +158,8 @@ func (s *Socket) free() {
 	}
 	if s.fd >= 0 {
 		s.w.Stop(s.fd)
-		unix.Close(s.fd)
+		// In the loop it could wait for what lies in the queue.
+		go bounded.Close(s.fd) //nolint:errcheck // nobody is left to be told
 		s.fd = -1
 	}
 }

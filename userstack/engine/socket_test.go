@@ -144,6 +144,13 @@ func TestCloseWaitsForUse(t *testing.T) {
 	if n, err := unix.Read(peer, b[:]); n != 1 || err != nil {
 		t.Errorf("the peer reads %d, %v", n, err)
 	}
+	p := []unix.PollFd{{Fd: int32(peer), Events: unix.POLLIN}}
+	for n := 0; n == 0; {
+		var err error
+		if n, err = unix.Poll(p, int(patience/time.Millisecond)); err != nil && err != unix.EINTR || n == 0 && err == nil {
+			t.Fatalf("poll: %d, %v: not closed", n, err)
+		}
+	}
 	if n, err := unix.Read(peer, b[:]); n != 0 || err != nil {
 		t.Errorf("then %d, %v: not closed", n, err)
 	}

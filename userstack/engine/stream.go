@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // Message is what [Socket.Recv] and [Socket.Send] need, for their caller to keep:
@@ -29,8 +31,10 @@ func (s *Socket) Recv(m *Message, a, b []byte) (n int, cut bool, errno syscall.E
 		n, errno = s.sim.Recv(a, b)
 		return n, false, errno
 	}
-	n, errno = m.call(unix.SYS_RECVMSG, s.fd, a, b, unix.MSG_DONTWAIT)
-	return n, m.msg.Flags&unix.MSG_CTRUNC != 0, errno
+	m.fill(a, b)
+	n, cut, errno = bounded.Recvmsg(s.fd, &m.msg)
+	m.iov = [2]unix.Iovec{}
+	return n, cut, errno
 }
 
 // Send likewise writes a and then b, as far as there is room.
@@ -40,7 +44,13 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	}
 	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	if len(b) > 0 {
-		return m.call(unix.SYS_SENDMSG, s.fd, a, b, flags)
+		m.fill(a, b)
+		r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m.msg)), flags)
+		m.iov = [2]unix.Iovec{}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(r), 0
 	}
 	// The same with less for the kernel to copy and check.
 	r, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(len(a)), flags, 0, 0)
@@ -50,7 +60,9 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	return int(r), 0
 }
 
-func (m *Message) call(trap uintptr, fd int, a, b []byte, flags uintptr) (n int, errno syscall.Errno) {
+// fill points to the buffers. They are mapped memory: nothing is to point to them
+// once they may be unmapped.
+func (m *Message) fill(a, b []byte) {
 	count := 1
 	m.iov[0].Base = unsafe.SliceData(a)
 	m.iov[0].SetLen(len(a))
@@ -61,14 +73,6 @@ func (m *Message) call(trap uintptr, fd int, a, b []byte, flags uintptr) (n int,
 	}
 	m.msg.Iov = &m.iov[0]
 	m.msg.SetIovlen(count)
-	r, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&m.msg)), flags)
-	// Nothing is to point to the buffers, which are mapped memory, once they
-	// may be unmapped.
-	m.iov = [2]unix.Iovec{}
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), 0
 }
 
 // Pending reports whether Recv has something to return now, be it the end of the

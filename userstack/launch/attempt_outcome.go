@@ -22,7 +22,7 @@ func (a *attempt) connectHere() {
 	a.s.wg.Go(func() {
 		d := broker.NewDescriptor(fd)
 		defer d.Close()
-		if err := broker.ConnectSocket(a.s.ctx, d, a.remote); err != nil {
+		if err := a.s.connector.Connect(a.s.ctx, d, a.remote); err != nil {
 			a.self <- broker.Event{Kind: broker.EventFailed, Errno: errnoOr(err, unix.ECONNABORTED)}
 			return
 		}

@@ -92,7 +92,7 @@ func carryBoth(inner, outer stream, passMark, written func()) {
 		err := copyBytes(inner, outer, passMark)
 		if errors.Is(err, unix.EPIPE) && !inner.hungUp() {
 			// The program has shut down reading, and may go on writing.
-			_, err = io.Copy(io.Discard, outer)
+			err = discard(outer)
 		}
 		switch {
 		case err == nil:
@@ -159,6 +159,16 @@ func copyBytes(to, from stream, passMark func()) error {
 		return err
 	}
 	return oob.Copy(dst, src)
+}
+
+// discard throws away what comes until the end of file.
+func discard(from stream) error {
+	src, err := oob.New(from)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, src)
+	return err
 }
 
 // newStream wraps a duplicate of the stream socket fd.

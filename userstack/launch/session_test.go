@@ -185,7 +185,7 @@ func TestConnectAfresh(t *testing.T) {
 		if sock == nil {
 			return 0
 		}
-		if err := broker.ConnectSocket(context.Background(), sock, m.Remote); err != nil {
+		if err := testConnector.Connect(context.Background(), sock, m.Remote); err != nil {
 			s.t.Error(err)
 		}
 		return m.Conn

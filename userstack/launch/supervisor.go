@@ -14,16 +14,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
 )
 
 // supervisor answers the trapped system calls of one filter tree.
 type supervisor struct {
-	ctx    context.Context
-	hurry  <-chan struct{} // closed when the program is not waited for any more
-	l      *notify
-	log    *slog.Logger
-	stats  *counters
-	poll   *poller
+	ctx   context.Context
+	hurry <-chan struct{} // closed when the program is not waited for any more
+	l     *notify
+	log   *slog.Logger
+	stats *counters
+	poll  *poller
+
+	connector broker.Connector
+
 	epolls epollIndex
 	ends   endIndex
 	decide time.Duration // decideTime, except in tests
@@ -76,6 +81,7 @@ func (s *supervisor) close() {
 	}
 	s.mu.Unlock()
 	s.poll.close()
+	_ = s.connector.Close() // the goroutines that used it are gone
 	s.epolls.close()
 	_ = unix.Close(s.stop)
 }

@@ -127,7 +127,7 @@ func (s *script) connect() uint64 {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := broker.ConnectSocket(ctx, sock, m.Remote); err != nil {
+	if err := testConnector.Connect(ctx, sock, m.Remote); err != nil {
 		s.t.Error(err)
 	}
 	s.send(broker.Message{Type: broker.TypeEstablished, Conn: m.Conn, Flags: broker.FlagPeerSMC})

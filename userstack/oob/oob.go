@@ -6,8 +6,11 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
 )
 
 // Socket is a connected stream socket in Go's poller.
@@ -26,6 +29,8 @@ type Socket struct {
 	n      int
 	urgent bool
 	err    error
+	msg    unix.Msghdr
+	iov    unix.Iovec
 
 	// Likewise the writer's.
 	write  func(fd uintptr) bool
@@ -34,7 +39,7 @@ type Socket struct {
 	werr   error
 }
 
-// New wraps c, a non-blocking stream socket, and makes its urgent bytes stay
+// New wraps c, a stream socket, and makes its urgent bytes stay
 // in the stream.
 func New(c syscall.Conn) (*Socket, error) {
 	rc, err := c.SyscallConn()
@@ -102,7 +107,7 @@ func (s *Socket) tryRead(fd uintptr) bool {
 		}
 	}
 	for {
-		s.n, s.err = unix.Read(int(fd), buf)
+		s.n, s.err = s.recv(int(fd), buf)
 		switch s.err {
 		case unix.EINTR:
 			continue
@@ -167,13 +172,7 @@ func (s *Socket) send(p []byte, flags int) (int, error) {
 // tryWrite writes what there is room for.
 func (s *Socket) tryWrite(fd uintptr) bool {
 	for len(s.wp) > 0 {
-		var n int
-		var err error
-		if s.wflags == 0 {
-			n, err = unix.Write(int(fd), s.wp)
-		} else {
-			n, err = unix.SendmsgN(int(fd), s.wp, nil, nil, s.wflags|unix.MSG_NOSIGNAL)
-		}
+		n, err := send(int(fd), s.wp, s.wflags)
 		switch {
 		case err == nil:
 			s.wp = s.wp[n:]
@@ -188,6 +187,30 @@ func (s *Socket) tryWrite(fd uintptr) bool {
 		}
 	}
 	return true
+}
+
+// recv and send never wait, whatever O_NONBLOCK says: it belongs to the open file
+// description, and whoever has another descriptor of that can clear it.
+func (s *Socket) recv(fd int, p []byte) (int, error) {
+	s.iov.Base = unsafe.SliceData(p)
+	s.iov.SetLen(len(p))
+	s.msg.Iov = &s.iov
+	s.msg.SetIovlen(1)
+	n, _, e := bounded.Recvmsg(fd, &s.msg)
+	s.iov.Base = nil
+	if e != 0 {
+		return 0, e
+	}
+	return n, nil
+}
+
+func send(fd int, p []byte, flags int) (int, error) {
+	flags |= unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	n, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return int(n), nil
 }
 
 // bufSize is what Copy carries at once, in bytes.

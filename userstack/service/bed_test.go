@@ -118,6 +118,9 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	}
 	t.Cleanup(func() {
 		b.end()
+		if err := b.s.connector.Close(); err != nil {
+			t.Error(err)
+		}
 		if err := stack.Close(); err != nil && !errors.Is(err, userstack.ErrStackClosed) {
 			t.Error(err)
 		}

@@ -87,7 +87,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.NotCandidate(err.Error())
 		return
 	}
-	if err := broker.ConnectSocket(ctx, sock, req.Remote); err != nil {
+	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
 		if ending(ctx) {
 			return
 		}
@@ -163,7 +163,7 @@ func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool,
 
 // backToTCP gives the socket back to the program, or relays it if the
 // program got a socketpair already.
-func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, tcp *net.TCPConn, restore func(), d *userstack.DeclineError) {
+func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, tcp *sharedTCP, restore func(), d *userstack.DeclineError) {
 	// The program must find its socket blocking or not as it was.
 	restore()
 	end, err := c.Ready(ctx, broker.ModeTCP, d.Error())
@@ -261,15 +261,15 @@ func dropEnd(end *broker.Descriptor) {
 }
 
 // takeTCP is the function takeTCP while the program changes no options.
-func (h *held) takeTCP() (tcp *net.TCPConn, restore func(), err error) {
+func (h *held) takeTCP() (tcp *sharedTCP, restore func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return takeTCP(h.sock)
 }
 
-// takeTCP makes a net.TCPConn of a program's socket. restore sets blocking
+// takeTCP makes a sharedTCP of a program's socket. restore sets blocking
 // mode back to what the program had.
-func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err error) {
+func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) {
 	flags := 0
 	restore = func() {
 		_ = sock.Control(func(fd int) error {
@@ -299,7 +299,8 @@ func takeTCP(sock *broker.Descriptor) (tcp *net.TCPConn, restore func(), err err
 		return nil, restore, fmt.Errorf("service: a program's socket is %T, not TCP", c)
 	}
 	opts()
-	return tcp, restore, nil
+	t, err := newSharedTCP(tcp)
+	return t, restore, err
 }
 
 // keepOptions reads the options that package net changes on a connection it

@@ -33,38 +33,6 @@ type stream interface {
 	Done() <-chan struct{}
 }
 
-// tcpStream is a TCP connection as a stream. It carries urgent bytes.
-type tcpStream struct{ *net.TCPConn }
-
-// ReadFrom implements stream.
-func (t tcpStream) ReadFrom(r io.Reader) (int64, error) {
-	to, err := oob.New(t.TCPConn)
-	if err != nil {
-		return 0, err
-	}
-	return 0, oob.Copy(to, r.(*oob.Socket))
-}
-
-// WriteTo implements stream.
-func (t tcpStream) WriteTo(w io.Writer) (int64, error) {
-	to, ok := w.(*oob.Socket)
-	if !ok {
-		return io.Copy(w, t.TCPConn)
-	}
-	from, err := oob.New(t.TCPConn)
-	if err != nil {
-		return 0, err
-	}
-	return 0, oob.Copy(to, from)
-}
-
-func (t tcpStream) Abort() error {
-	_ = t.SetLinger(0)
-	return t.TCPConn.Close()
-}
-
-func (t tcpStream) Done() <-chan struct{} { return nil }
-
 // programEnd is the service's end of a program's socketpair: a *net.UnixConn, or
 // an *engine.Socket.
 type programEnd interface {

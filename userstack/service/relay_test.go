@@ -367,7 +367,11 @@ func TestRelayTCP(t *testing.T) {
 		}
 		ended, stop := make(chan bool, 1), make(chan struct{})
 		b := &relayBed{program: p}
-		r := &relay{app: app, net: tcpStream{c}, linger0: &b.linger0, broken: b.broken}
+		shared, err := newSharedTCP(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &relay{app: app, net: tcpStream{shared}, linger0: &b.linger0, broken: b.broken}
 		go func() { ended <- r.run(stop) }()
 		return p, peer, ended, stop
 	}

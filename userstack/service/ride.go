@@ -54,8 +54,10 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		// outlive the stack's.
 		release := c.Retain()
 		smc.AfterDone(func() {
-			_ = sock.Close()
-			release()
+			go func() { // the engine calls this
+				_ = sock.Close()
+				release()
+			}()
 		})
 		_ = smc.SetOOBInline(true) // the program's own end decides
 	}
@@ -145,7 +147,11 @@ func (s *Service) takeEnd(end *broker.Descriptor, n stream) (programEnd, error) 
 		loop = s.cfg.Engines[0]
 	}
 	if loop == nil {
-		return takeUnix(end)
+		u, err := takeUnix(end)
+		if err != nil {
+			return nil, err
+		}
+		return sharedUnix{u}, nil
 	}
 	fd, err := end.Dup()
 	if err != nil {

@@ -60,6 +60,8 @@ type Service struct {
 	quota  *quota.Budget
 	netns  uint64 // the cookie of the network namespace
 
+	connector broker.Connector
+
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
 
@@ -172,14 +174,28 @@ func (s *Service) enterRelay() (leave func()) {
 	return s.relays.Done
 }
 
+// relayTime is how long launchers may take to make resets of the connections that
+// are left when the service ends: as long as Conn.Broken waits for one, and what
+// it takes to ask. A launcher that does not read its messages is waited for no
+// longer.
+const relayTime = 1300 * time.Millisecond
+
 // endRelays cuts the connections that are left while there are sessions still
-// by which their launchers make it resets. It takes as long as Conn.Broken at
-// most.
+// by which their launchers make it resets. What takes longer than relayTime ends
+// with its session.
 func (s *Service) endRelays() {
 	s.mu.Lock()
 	s.end()
 	s.mu.Unlock()
-	s.relays.Wait()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		s.relays.Wait()
+	}()
+	select {
+	case <-over:
+	case <-time.After(relayTime):
+	}
 }
 
 // idleTick returns how often to look whether the service has been idle for the
@@ -228,7 +244,7 @@ loop:
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
-	err = errors.Join(err, s.stack.Close())
+	err = errors.Join(err, s.connector.Close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}

@@ -8,9 +8,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"smcr/guard"
 )
+
+// TCPConn is a program's TCP socket. Its Read and Write must not rely on
+// O_NONBLOCK, which the program can change.
+type TCPConn interface {
+	net.Conn
+	syscall.Conn
+	// SetLinger(0) makes Close send RST.
+	SetLinger(sec int) error
+}
 
 // Programs is what a stack does for programs that have sockets of their own.
 // C is *userstack.Conn, which this package cannot name.
@@ -27,12 +37,12 @@ type Programs[C any] interface {
 	PeerAnnounced(fd int, remote netip.Addr) (bool, error)
 	// ServerMaybe is Stack.Server for an accepted connection of which only the
 	// configuration says that the peer speaks SMC: it looks before it reads.
-	ServerMaybe(ctx context.Context, tcp *net.TCPConn) (C, error)
+	ServerMaybe(ctx context.Context, tcp TCPConn) (C, error)
 	// Decline is Stack.Server for an accepted connection that is to stay TCP for
 	// lack of resources: it waits for what the peer proposes and declines. The
 	// error is a *userstack.DeclineError then; after another one the connection
 	// is of no use.
-	Decline(ctx context.Context, tcp *net.TCPConn, why error) error
+	Decline(ctx context.Context, tcp TCPConn, why error) error
 	// StaysTCP counts a program's connection that stays TCP for the reason in
 	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
 	// Stack.Client or Stack.Server is counted already.

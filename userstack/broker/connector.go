@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
+)
+
+// A Connector connects programs' TCP sockets. One goroutine, and no thread, waits
+// for all of them: the sockets are in an epoll set, and that is in the runtime's
+// poller. The sockets themselves cannot be, which would change O_NONBLOCK.
+//
+// The zero value is ready. It is safe for concurrent use.
+type Connector struct {
+	mu     sync.Mutex
+	set    *os.File // the epoll set; nil until something has to wait
+	raw    syscall.RawConn
+	waits  map[uint64]chan struct{}
+	next   uint64
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// Connect connects a program's TCP socket without changing what the
+// program sees of it: O_NONBLOCK is as before when it returns. It returns the
+// errno of a refused or failed connection as a syscall.Errno; when ctx ends
+// first, its cause. In both cases the attempt is taken back (connect to
+// AF_UNSPEC), so that the program may use the socket for another.
+func (k *Connector) Connect(ctx context.Context, d *Descriptor, remote netip.AddrPort) error {
+	connect := func(fd int) error {
+		sa, err := sockaddr(fd, remote)
+		if err != nil {
+			return err
+		}
+		return bounded.Connect(fd, sa)
+	}
+	err := d.Control(connect)
+	if !errors.Is(err, unix.EINPROGRESS) {
+		return err
+	}
+	fd, err := d.Dup() // to wait on, outside the Descriptor's lock
+	if err != nil {
+		return err
+	}
+	defer bounded.Close(fd) //nolint:errcheck // the Descriptor is another
+	err = k.await(ctx, fd)
+	if err == nil {
+		// The kernel moves the socket to "connected" only in a further
+		// connect(), or the program's next one would succeed instead of EISCONN.
+		if err = d.Control(connect); err == nil || errors.Is(err, unix.EISCONN) {
+			return nil
+		}
+	}
+	// Take back what is under way, and what the kernel remembers: it would
+	// answer the next connect() with ECONNABORTED.
+	var unspec unix.RawSockaddr // AF_UNSPEC is 0
+	_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
+	return err
+}
+
+// await waits until the attempt on fd ended or ctx did.
+func (k *Connector) await(ctx context.Context, fd int) error {
+	ready, stop, err := k.watch(fd)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	select {
+	case <-ready:
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return os.NewSyscallError("getsockopt SO_ERROR", err)
+	case e != 0:
+		return syscall.Errno(e)
+	}
+	return nil
+}
+
+// watch returns a channel that is closed once fd is writable or has failed. stop
+// ends the watch; it is for the time before fd is closed.
+func (k *Connector) watch(fd int) (ready <-chan struct{}, stop func(), err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.open(); err != nil {
+		return nil, nil, err
+	}
+	k.next++
+	id := k.next
+	ev := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(uint32(id)), Pad: int32(id >> 32)}
+	if err := k.control(unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		return nil, nil, err
+	}
+	ch := make(chan struct{})
+	k.waits[id] = ch
+	return ch, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.waits, id)
+		_ = k.control(unix.EPOLL_CTL_DEL, fd, nil)
+	}, nil
+}
+
+// control calls epoll_ctl. mu is held.
+func (k *Connector) control(op, fd int, ev *unix.EpollEvent) error {
+	var err error
+	if cerr := k.raw.Control(func(set uintptr) { err = unix.EpollCtl(int(set), op, fd, ev) }); cerr != nil {
+		return cerr
+	}
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+// open makes the epoll set and its goroutine where there are none. mu is held.
+func (k *Connector) open() error {
+	switch {
+	case k.closed:
+		return os.ErrClosed
+	case k.set != nil:
+		return nil
+	}
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller to take it
+		_ = unix.Close(fd)
+		return os.NewSyscallError("fcntl F_SETFL", err)
+	}
+	set := os.NewFile(uintptr(fd), "epoll")
+	raw, err := set.SyscallConn()
+	if err != nil {
+		_ = set.Close()
+		return err
+	}
+	k.set, k.raw, k.waits = set, raw, map[uint64]chan struct{}{}
+	k.wg.Go(func() {
+		events := make([]unix.EpollEvent, 64)
+		_ = raw.Read(func(set uintptr) bool { // until Close
+			k.deliver(int(set), events)
+			return false
+		})
+	})
+	return nil
+}
+
+// deliver tells of all events that there are: the runtime's poller tells of the
+// first alone.
+func (k *Connector) deliver(set int, events []unix.EpollEvent) {
+	for {
+		n, err := unix.EpollWait(set, events, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		k.mu.Lock()
+		for _, ev := range events[:n] {
+			id := uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
+			if ch := k.waits[id]; ch != nil {
+				delete(k.waits, id)
+				close(ch)
+			}
+		}
+		k.mu.Unlock()
+	}
+}
+
+// Close ends the goroutine. No Connect may be under way, and none can wait any
+// more.
+func (k *Connector) Close() error {
+	k.mu.Lock()
+	k.closed = true
+	set := k.set
+	k.mu.Unlock()
+	if set == nil {
+		return nil
+	}
+	err := set.Close()
+	k.wg.Wait()
+	return err
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bounded
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// threads returns how many OS threads this process has.
+func threads(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		n := 0
+		if _, err := fmt.Sscanf(line, "Threads: %d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatalf("no number of threads in\n%s", b)
+	return 0
+}
+
+// lingeringSocket returns a socket whose close waits an hour, since its peer reads
+// nothing, and how much the peer has to read.
+func lingeringSocket(t *testing.T) (fd int, peer *net.TCPConn, size int) {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if peer, err = l.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = peer.Close() })
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.SendmsgN(fd, buf, nil, nil, unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN {
+			return fd, peer, size
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += n
+	}
+}
+
+// TestCloseLingering: a descriptor is closed at once, whatever SO_LINGER says, and
+// the peer gets what was sent.
+func TestCloseLingering(t *testing.T) {
+	before := threads(t)
+	var all []int
+	var peers []*net.TCPConn
+	var sizes []int
+	for range 60 {
+		fd, peer, size := lingeringSocket(t)
+		all, peers, sizes = append(all, fd), append(peers, peer), append(sizes, size)
+	}
+	var wg sync.WaitGroup
+	for _, d := range all {
+		wg.Go(func() {
+			if err := Close(d); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closed := make(chan struct{})
+	go func() { defer close(closed); wg.Wait() }()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("close waits for the peer")
+	}
+	if n := threads(t); n > before+maxLingering+20 {
+		t.Errorf("%d threads, %d before", n, before)
+	}
+	for i, p := range peers {
+		if err := p.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, p); err != nil || int(n) != sizes[i] {
+			t.Fatalf("the peer got %d of %d bytes, %v", n, sizes[i], err)
+		}
+	}
+	<-closed
+}
+
+// TestCloseQueued: so is a pair's end in whose queue such sockets lie, and they
+// themselves when they are read.
+func TestCloseQueued(t *testing.T) {
+	const hour = "close waits for sockets in the queue"
+	within := func(f func()) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() { defer close(done); f() }()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatal(hour)
+		}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	sendLingering(t, pair[0], 1)
+	within(func() {
+		if err := Close(pair[1]); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// sendLingering passes sockets on that nobody has another descriptor of.
+func sendLingering(t *testing.T, to, count int) {
+	t.Helper()
+	var fds []int
+	for range count {
+		fd, _, _ := lingeringSocket(t)
+		fds = append(fds, fd)
+	}
+	if err := unix.Sendmsg(to, []byte("x"), unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT); err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if err := unix.Close(fd); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestConnectBlocking: a launcher that clears O_NONBLOCK while the service
+// connects its socket does not hold a thread of it.
+func TestConnectBlocking(t *testing.T) {
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(l)
+	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(l, 0); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	var fds []int
+	for range 3 { // there is a place or two
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	go func() {
+		for _, fd := range fds {
+			var err error
+			// As Connect has it, with the flag cleared in between.
+			Call(connecting, func() { err = unix.Connect(fd, sa) }, func(int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("connected to a socket that takes no more")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("connect waits")
+	}
+}
+
+// TestRecvDescriptors: descriptors that come along with data are closed, and the
+// read does not wait for that.
+func TestRecvDescriptors(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	const count = 20
+	sendLingering(t, pair[0], count)
+	before := openFiles(t)
+	var buf [10]byte
+	var msg unix.Msghdr
+	iov := unix.Iovec{Base: &buf[0]}
+	iov.SetLen(len(buf))
+	msg.Iov = &iov
+	msg.SetIovlen(1)
+	begin := time.Now()
+	n, came, errno := Recvmsg(pair[1], &msg)
+	if n != 1 || !came || errno != 0 || buf[0] != 'x' {
+		t.Errorf("%d, %v, %v: %q", n, came, errno, buf[:1])
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	for end := time.Now().Add(10 * time.Second); openFiles(t) > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
+		}
+	}
+	if _, err := unix.Write(pair[0], []byte("yz")); err != nil {
+		t.Fatal(err)
+	}
+	if n, came, errno := Recvmsg(pair[1], &msg); n != 2 || came || errno != 0 {
+		t.Errorf("%d, %v, %v", n, came, errno)
+	}
+	if _, _, errno := Recvmsg(pair[1], &msg); errno != unix.EAGAIN {
+		t.Errorf("of an empty socket: %v", errno)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bounded
+
+import (
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// control is room for as many descriptors as the kernel lets a message have
+// (SCM_MAX_FD): those that are cut off it closes itself, in the call.
+type control [(16 + 253*4 + 7) / 8 * 8 / 8]uint64
+
+var controls = sync.Pool{New: func() any { return new(control) }}
+
+// Recvmsg is recvmsg without waiting, whatever O_NONBLOCK says. Descriptors that
+// come along are closed, in a goroutine; control tells of them, or of other control
+// messages. It is no entry into Go's scheduler and keeps nothing in msg.
+func Recvmsg(fd int, msg *unix.Msghdr) (n int, came bool, errno syscall.Errno) {
+	c := controls.Get().(*control)
+	msg.Control = (*byte)(unsafe.Pointer(c))
+	msg.SetControllen(len(c) * 8)
+	r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(msg)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	size := int(msg.Controllen)
+	msg.Control = nil
+	msg.SetControllen(0)
+	if errno == 0 && size > 0 {
+		came = true
+		drop(unsafe.Slice((*byte)(unsafe.Pointer(c)), size))
+	}
+	controls.Put(c)
+	if errno != 0 {
+		return 0, false, errno
+	}
+	return int(r), came || msg.Flags&unix.MSG_CTRUNC != 0, 0
+}
+
+// drop closes the descriptors in control messages.
+func drop(b []byte) {
+	msgs, err := unix.ParseSocketControlMessage(b)
+	if err != nil {
+		return
+	}
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue // another kind
+		}
+		go func() {
+			for _, fd := range fds {
+				_ = Close(fd)
+			}
+		}()
+	}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/bounded"
+	"smcr/userstack/oob"
+)
+
+// sharedTCP is a TCP socket that a program has descriptors of, too. A *net.TCPConn
+// relies on O_NONBLOCK, which the program can clear: its reads and writes would
+// occupy a thread each. Those of a sharedTCP wait in Go's poller, and its end does
+// not wait for SO_LINGER.
+//
+// It has the methods that a rendezvous needs (inside.TCPConn) and no more of
+// net.TCPConn's, which would be the wrong ones.
+type sharedTCP struct {
+	c   *net.TCPConn
+	raw syscall.RawConn
+}
+
+func newSharedTCP(c *net.TCPConn) (*sharedTCP, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &sharedTCP{c, raw}, nil
+}
+
+// Read implements net.Conn.
+func (t *sharedTCP) Read(b []byte) (n int, err error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	rerr := t.raw.Read(func(fd uintptr) bool {
+		n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	switch {
+	case rerr != nil:
+		return 0, rerr
+	case err != nil:
+		return 0, os.NewSyscallError("recvfrom", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (t *sharedTCP) Write(b []byte) (n int, err error) {
+	werr := t.raw.Write(func(fd uintptr) bool {
+		for n < len(b) {
+			var m int
+			m, err = unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			switch err {
+			case nil:
+				n += m
+			case unix.EINTR:
+			case unix.EAGAIN:
+				return false
+			default:
+				return true
+			}
+		}
+		return true
+	})
+	if werr != nil {
+		return n, werr
+	}
+	return n, os.NewSyscallError("sendmsg", err)
+}
+
+// Close implements net.Conn.
+func (t *sharedTCP) Close() error { return bounded.CloseConn(t.c) }
+
+// LocalAddr implements net.Conn.
+func (t *sharedTCP) LocalAddr() net.Addr { return t.c.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (t *sharedTCP) RemoteAddr() net.Addr { return t.c.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (t *sharedTCP) SetDeadline(at time.Time) error { return t.c.SetDeadline(at) }
+
+// SetReadDeadline implements net.Conn.
+func (t *sharedTCP) SetReadDeadline(at time.Time) error { return t.c.SetReadDeadline(at) }
+
+// SetWriteDeadline implements net.Conn.
+func (t *sharedTCP) SetWriteDeadline(at time.Time) error { return t.c.SetWriteDeadline(at) }
+
+// SetLinger is that of net.TCPConn.
+func (t *sharedTCP) SetLinger(sec int) error { return t.c.SetLinger(sec) }
+
+// SyscallConn implements syscall.Conn.
+func (t *sharedTCP) SyscallConn() (syscall.RawConn, error) { return t.raw, nil }
+
+// sharedUnix is the service's end of a pair, which its launcher has too. It is read
+// and written by way of package oob.
+type sharedUnix struct{ *net.UnixConn }
+
+// Close implements net.Conn.
+func (u sharedUnix) Close() error { return bounded.CloseConn(u.UnixConn) }
+
+// tcpStream is a TCP connection as a stream. It carries urgent bytes.
+type tcpStream struct{ *sharedTCP }
+
+// ReadFrom implements stream.
+func (t tcpStream) ReadFrom(r io.Reader) (int64, error) {
+	to, err := oob.New(t.sharedTCP)
+	if err != nil {
+		return 0, err
+	}
+	return 0, oob.Copy(to, r.(*oob.Socket))
+}
+
+// WriteTo implements stream.
+func (t tcpStream) WriteTo(w io.Writer) (int64, error) {
+	from, err := oob.New(t.sharedTCP)
+	if err != nil {
+		return 0, err
+	}
+	to, ok := w.(*oob.Socket)
+	if !ok {
+		return io.Copy(w, from)
+	}
+	return 0, oob.Copy(to, from)
+}
+
+// CloseWrite implements stream.
+func (t tcpStream) CloseWrite() error { return t.c.CloseWrite() }
+
+// Abort implements stream.
+func (t tcpStream) Abort() error {
+	_ = t.SetLinger(0)
+	return t.Close()
+}
+
+// Done implements stream.
+func (t tcpStream) Done() <-chan struct{} { return nil }

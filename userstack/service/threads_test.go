@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+const (
+	// endTime is how long a stack may take to end, and spareThreads how many
+	// threads it may need more while it waits for any number of programs.
+	endTime      = 5 * time.Second
+	spareThreads = 40
+)
+
+// threads returns how many OS threads this process has.
+func threads(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		if _, err := fmt.Sscanf(line, "Threads: %d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatalf("no number of threads in\n%s", b)
+	return 0
+}
+
+// wantThreads wants hardly more threads than before.
+func wantThreads(t *testing.T, before int) {
+	t.Helper()
+	if n := threads(t); n > before+spareThreads {
+		t.Errorf("%d threads, %d before", n, before)
+	}
+}
+
+// wantEnd wants the sessions and all that they have to end in time. If they do
+// not, release lets go of what keeps them.
+func (b *serviceBed) wantEnd(release func()) {
+	b.t.Helper()
+	over := make(chan struct{})
+	go func() { defer close(over); b.end() }()
+	select {
+	case <-over:
+	case <-time.After(endTime):
+		b.t.Errorf("no end within %v:\n%s", endTime, relayStacks())
+		release()
+		<-over
+	}
+}
+
+// silent returns an address that answers no SYN: that of a socket whose backlog
+// is full.
+func silent(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l := tcpSocket(t, 0)
+	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(l, 0); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Take the places that there are.
+	for {
+		c := tcpSocket(t, unix.SOCK_NONBLOCK)
+		if err := unix.Connect(c, sa); err != unix.EINPROGRESS {
+			t.Fatal(err)
+		}
+		p := []unix.PollFd{{Fd: int32(c), Events: unix.POLLOUT}}
+		n, err := unix.Poll(p, 300)
+		if err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		if n == 0 && err == nil {
+			_ = unix.Shutdown(c, unix.SHUT_RDWR) // and it waits no more
+			break
+		}
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*unix.SockaddrInet4).Port))
+}
+
+// pending counts the sockets that wait for an answer to their SYN to addr.
+func pending(t *testing.T, addr netip.AddrPort) (n int) {
+	t.Helper()
+	f, err := os.Open("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	to := fmt.Sprintf(":%04X", addr.Port())
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if w := strings.Fields(s.Text()); len(w) > 3 && strings.HasSuffix(w[2], to) && w[3] == "02" {
+			n++
+		}
+	}
+	return n
+}
+
+// wantPending waits until n sockets wait.
+func wantPending(t *testing.T, addr netip.AddrPort, n int) {
+	t.Helper()
+	for end := time.Now().Add(testTime); ; time.Sleep(20 * time.Millisecond) {
+		got := pending(t, addr)
+		if got == n {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are pending, want %d", got, n)
+		}
+	}
+}
+
+// TestPendingConnects: connections that nobody answers take no thread each, and
+// all of them end with the service.
+func TestPendingConnects(t *testing.T) {
+	checkLeaks(t)
+	const count = 2000
+	b := newServiceBed(t, host(t), nil)
+	addr := silent(t)
+	cl := b.launcher(os.Geteuid())
+	before := threads(t)
+	var conns []*broker.ClientConn
+	for range count {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := cl.Connect(fd, broker.ConnectRequest{Remote: addr})
+		_ = unix.Close(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	wantPending(t, addr, count)
+	wantThreads(t, before)
+	for _, c := range conns[:count/2] {
+		if err := c.Cancel(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range conns[:count/2] {
+		for ev := range c.Events() {
+			if ev.Kind == broker.EventEstablished {
+				t.Fatalf("%+v", ev)
+			}
+		}
+	}
+	wantPending(t, addr, count-count/2)
+	b.wantEnd(func() {})
+	wantPending(t, addr, 0)
+	wantThreads(t, before)
+}
+
+// TestBlockingEnd: a launcher that makes the service's end of a pair a blocking
+// one, whose program does not read, holds no thread of the service.
+func TestBlockingEnd(t *testing.T) {
+	checkLeaks(t)
+	const count = 60
+	b := newServiceBed(t, host(t), nil)
+	var apps []int
+	before := threads(t)
+	for range count {
+		conn, peer := tcpPair(t)
+		sock, err := conn.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+		c, err := b.launcher(os.Geteuid()).Accept(int(sock.Fd()), netip.AddrPort{}, netip.AddrPort{})
+		_ = sock.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next(t, c, broker.EventTaken)
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fds[1]) })
+		if err := c.Attach(fds[1]); err != nil {
+			t.Fatal(err)
+		}
+		app := &program{t: t, fd: fds[0]}
+		t.Cleanup(app.close)
+		apps = append(apps, fds[0])
+		if _, err := peer.Write([]byte("no CLC message")); err != nil {
+			t.Fatal(err)
+		}
+		app.wantUnread(1) // it is being relayed
+		if err := unix.SetNonblock(fds[1], false); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, peer)
+	}
+	wantThreads(t, before)
+	b.wantEnd(func() {
+		for _, fd := range apps {
+			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		}
+	})
+}
+
+// fill writes to c until nobody takes it.
+func fill(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	buf := make([]byte, 64<<10)
+	for {
+		if err := c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(buf); err != nil {
+			if !os.IsTimeout(err) {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+}
+
+// TestBlockingSocket: a launcher that makes the TCP socket of a rendezvous a
+// blocking one, whose peer sends half a message, holds no thread of the service.
+func TestBlockingSocket(t *testing.T) {
+	checkLeaks(t)
+	const count = 60
+	b := newServiceBed(t, host(t), nil)
+	before := threads(t)
+	var peers []*net.TCPConn
+	for range count {
+		_, peer, sock, _ := taken(t, b)
+		peers = append(peers, peer)
+		fd := numberOf(t, sock)
+		for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("flags %#x, %v: the service has not taken the socket", flags, err)
+			}
+			if flags&unix.O_NONBLOCK != 0 {
+				break
+			}
+		}
+		if err := unix.SetNonblock(fd, false); err != nil {
+			t.Fatal(err)
+		}
+		// The header of a PROPOSAL.
+		if _, err := peer.Write([]byte{0xe2, 0xd4, 0xc3, 0xd9, 1, 0, 52, 0x10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The header has been read, and nobody can read on.
+	for _, p := range peers {
+		wantAcked(t, p)
+	}
+	time.Sleep(100 * time.Millisecond)
+	wantThreads(t, before)
+	b.wantEnd(func() {
+		for _, p := range peers {
+			_ = p.Close()
+		}
+	})
+}
+
+// numberOf is f.Fd, which would make the socket a blocking one.
+func numberOf(t *testing.T, f *os.File) (fd int) {
+	t.Helper()
+	rc, err := f.SyscallConn()
+	if err == nil {
+		err = rc.Control(func(n uintptr) { fd = int(n) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// wantAcked waits until the other side's TCP has all that was written to c.
+func wantAcked(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	rc, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
+		left := 0
+		if cerr := rc.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); cerr != nil || err != nil {
+			t.Fatal(cerr, err)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes are not acknowledged", left)
+		}
+	}
+}
