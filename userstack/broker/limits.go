@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,29 @@ func (s *Server) admit(c *net.UnixConn) (*Launcher, error) {
 	}
 	_ = c.Close()
 	return nil, err
+}
+
+// peer tells who is at the other end of c.
+func peer(c *net.UnixConn) (*Launcher, error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	if cerr != nil {
+		return nil, fmt.Errorf("broker: %w", os.NewSyscallError("getsockopt SO_PEERCRED", cerr))
+	}
+	l := &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
+	if l.UID == 0 {
+		l.rights = peerRights(c, l.PID)
+	}
+	return l, nil
 }
 
 func (s *Server) enter(uid uint32) error {

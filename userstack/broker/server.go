@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -48,7 +47,8 @@ type Launcher struct {
 	// Command is the command line the launcher says it runs, for display.
 	Command string
 
-	data atomic.Value
+	rights Rights
+	data   atomic.Value
 }
 
 // SetData keeps v for Data. The values given must all have the same type.
@@ -77,11 +77,12 @@ type Handler interface {
 
 	// SetOption and GetOption act on the TCP socket of a connection that the
 	// service holds (see SetSockopt and GetSockopt); value and size are at most
-	// MaxValue bytes. Errors that are a syscall.Errno reach the program, others
+	// MaxValue bytes. r are the program's rights, to act with (see WithRights):
+	// none unless the launcher is root's, and of its own at most. Errors that are a syscall.Errno reach the program, others
 	// become EINVAL. They may come as soon as TakeOver or Ready was called, even
 	// before those return.
-	SetOption(ctx context.Context, c *Conn, level, name int, value []byte) error
-	GetOption(ctx context.Context, c *Conn, level, name, size int) ([]byte, error)
+	SetOption(ctx context.Context, c *Conn, r Rights, level, name int, value []byte) error
+	GetOption(ctx context.Context, c *Conn, r Rights, level, name, size int) ([]byte, error)
 }
 
 // ConnectRequest is what a program asked for.
@@ -369,14 +370,15 @@ func (ss *session) option(m Message) {
 	ss.mu.Lock()
 	c := ss.conns[m.Conn]
 	ss.mu.Unlock()
+	r := m.Rights & ss.l.rights
 	ss.request(m, func() ([]byte, error) {
 		switch {
 		case c == nil:
 			return nil, syscall.ENOTCONN // it ended while the message was under way
 		case m.Type == TypeSetOption:
-			return nil, ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value)
+			return nil, ss.s.Handler.SetOption(c.ctx, c, r, int(m.Level), int(m.Name), m.Value)
 		default:
-			return ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
+			return ss.s.Handler.GetOption(c.ctx, c, r, int(m.Level), int(m.Name), int(m.Size))
 		}
 	})
 }
@@ -453,24 +455,6 @@ func (ss *session) sendOrDrop(m *Message) {
 	if err := ss.t.send(m, -1); err != nil {
 		ss.t.shut()
 	}
-}
-
-func peer(c *net.UnixConn) (*Launcher, error) {
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("broker: %w", err)
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := rc.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return nil, fmt.Errorf("broker: %w", err)
-	}
-	if cerr != nil {
-		return nil, fmt.Errorf("broker: %w", os.NewSyscallError("getsockopt SO_PEERCRED", cerr))
-	}
-	return &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, nil
 }
 
 // errnoOf finds the errno to show a program; EINVAL where there is none.

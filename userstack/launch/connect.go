@@ -242,6 +242,7 @@ func (c *conn) swapIn(n *notif, nonblock bool) error {
 			return err
 		}
 	}
+	c.pair.carryAsync(c.tcp, n)
 	c.s.register(c.pair.inode, c)
 	if err := c.s.exchange(n, c.tcpInode, c.tcp, c.pair.app); err != nil {
 		c.s.unregister(c.pair.inode, c)

@@ -37,6 +37,8 @@ var probes = map[string]func(args []string) error{
 	"writeandgo":  probeWriteAndGo,
 	"latency":     probeLatency,
 	"nested":      probeNested,
+	"rights":      probeRights,
+	"signalowner": probeSignalOwner,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

@@ -80,10 +80,10 @@ func TestOptionsWhileTaken(t *testing.T) {
 		default:
 		}
 		want := []byte{byte(i & 1), 0, 0, 0}
-		if err := h.set(unix.IPPROTO_TCP, unix.TCP_NODELAY, want); err != nil {
+		if err := h.set(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, want); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := h.get(unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || !bytes.Equal(got, want) {
+		if got, err := h.get(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("TCP_NODELAY %v, %v after it was set to %v", got, err, want)
 		}
 	}
@@ -93,10 +93,10 @@ func TestOptionsWhileTaken(t *testing.T) {
 func TestOptionsOver(t *testing.T) {
 	h := &held{sock: broker.NewDescriptor(tcpSocket(t, 0))}
 	_ = h.sock.Take() // tcpSocket closes it
-	if err := h.set(unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
+	if err := h.set(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
 		t.Errorf("set: %v", err)
 	}
-	if _, err := h.get(unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != syscall.ENOTCONN {
+	if _, err := h.get(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != syscall.ENOTCONN {
 		t.Errorf("get: %v", err)
 	}
 }

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// The launcher may be root, or have been given capabilities, while the program
+// has dropped them. What it does at the program's request it does with the
+// program's rights.
+
+// rights returns those of the thread that made the call. They can change by
+// that thread alone, which is stopped.
+func (n *notif) rights() broker.Rights { return broker.RightsOf(strconv.Itoa(n.tid())) }
+
+// rightly calls f with the TCP socket, or a fresh one, and with no more rights
+// than r. c.mu is held.
+func (c *conn) rightly(r broker.Rights, set bool, level, name int, f func(fd int) error) error {
+	return c.withSocket(func(fd int) error {
+		if !broker.NeedsNoRights(level, name) && netnsCookie(fd) != ownNetns() {
+			// Rights are those over the launcher's network namespace. Over another
+			// one the launcher may have some without any capability, as its owner.
+			return unix.EPERM
+		}
+		return broker.WithRights(r, set, level, name, func() error { return f(fd) })
+	})
+}
+
+// netnsCookie tells network namespaces apart by a socket. 0 is unknown.
+func netnsCookie(fd int) uint64 {
+	v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// ownNetns returns the cookie of the launcher's network namespace.
+var ownNetns = sync.OnceValue(func() uint64 {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	return netnsCookie(fd)
+})
+
+// errOwner tells that a program's signal-driven I/O is left out.
+var errOwner = errors.New("launch: cannot say who gets signals in the program's name")
+
+// setOwner makes owner, a struct f_owner_ex, the one who gets signals of the
+// descriptor fd, as the thread of call n would: the kernel keeps who said so, and
+// checks it against whoever is signaled.
+func setOwner(n *notif, fd int, owner [2]int32) error {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(n.tid()) + "/status")
+	if err != nil {
+		return err
+	}
+	ruid, euid, err := userIDs(b)
+	if err != nil {
+		return err
+	}
+	if !n.valid() {
+		return unix.ENOENT
+	}
+	set := func() error {
+		if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner))); e != 0 {
+			return os.NewSyscallError("fcntl F_SETOWN_EX", e)
+		}
+		return nil
+	}
+	if ruid == os.Getuid() && euid == os.Geteuid() {
+		return set()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		// The kernel takes the whole process for one that changed its user.
+		if d, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err == nil && d == 1 {
+			defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) //nolint:errcheck // it was set a moment ago
+		}
+		// The saved user stays: whoever is the program's user must not trace us.
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), uintptr(euid), ^uintptr(0)); e != 0 {
+			err = errors.Join(errOwner, e)
+			return
+		}
+		err = set()
+	}()
+	<-done
+	return err
+}
