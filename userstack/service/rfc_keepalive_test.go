@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
 )
 
 // TestTCPKeepAlive: the keepalives of the TCP connection below flow as its program
