@@ -39,6 +39,7 @@ var probes = map[string]func(args []string) error{
 	"nested":      probeNested,
 	"rights":      probeRights,
 	"signalowner": probeSignalOwner,
+	"acceptowner": probeAcceptOwner,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

@@ -6,6 +6,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -57,8 +58,73 @@ var ownNetns = sync.OnceValue(func() uint64 {
 	return netnsCookie(fd)
 })
 
-// errOwner tells that a program's signal-driven I/O is left out.
-var errOwner = errors.New("launch: cannot say who gets signals in the program's name")
+// owner is who files belong to that a thread makes.
+type owner struct{ uid, gid int }
+
+// ownerOf returns whom sockets of thread tid belong to.
+func ownerOf(tid int) (o owner, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	if err != nil {
+		return o, err
+	}
+	o.uid, o.gid, err = fsIDs(b)
+	return o, err
+}
+
+// make calls f, which makes a socket, as o would: firewalls look at who made it,
+// which cannot be changed later. It fails without a call of f if the launcher
+// cannot act as o. f must not depend on the thread that it is called on.
+func (o owner) make(f func() error) error {
+	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
+		return f()
+	}
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		restored := false
+		if err, restored = o.make1(f); restored {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	return err
+}
+
+// make1 is make on the calling thread. It returns false if the thread is not as
+// it was: it must end then.
+func (o owner) make1(f func() error) (err error, restored bool) {
+	defer keepDumpable()()
+	const same = ^uintptr(0) // changes nothing: the call answers who it is
+	id := func(nr, id uintptr) uintptr {
+		was, _, _ := unix.RawSyscall(nr, id, 0, 0)
+		return was
+	}
+	gid, uid := id(unix.SYS_SETFSGID, uintptr(o.gid)), id(unix.SYS_SETFSUID, uintptr(o.uid))
+	if id(unix.SYS_SETFSGID, same) == uintptr(o.gid) && id(unix.SYS_SETFSUID, same) == uintptr(o.uid) {
+		err = f()
+	} else {
+		err = fmt.Errorf("%w %d, group %d: %w", errOwner, o.uid, o.gid, unix.EPERM)
+	}
+	id(unix.SYS_SETFSUID, uid)
+	id(unix.SYS_SETFSGID, gid)
+	return err, id(unix.SYS_SETFSUID, same) == uid && id(unix.SYS_SETFSGID, same) == gid
+}
+
+// keepDumpable returns what undoes that the kernel takes the whole process for
+// one that changed its user, where a thread did.
+func keepDumpable() (restore func()) {
+	d, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	return func() {
+		if err == nil && d == 1 {
+			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+		}
+	}
+}
+
+// errOwner tells that the launcher lacks the privilege.
+var errOwner = errors.New("launch: cannot act as user")
 
 // setOwner makes owner, a struct f_owner_ex, the one who gets signals of the
 // descriptor fd, as the thread of call n would: the kernel keeps who said so, and
@@ -88,13 +154,10 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		// The kernel takes the whole process for one that changed its user.
-		if d, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err == nil && d == 1 {
-			defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) //nolint:errcheck // it was set a moment ago
-		}
+		defer keepDumpable()()
 		// The saved user stays: whoever is the program's user must not trace us.
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), uintptr(euid), ^uintptr(0)); e != 0 {
-			err = errors.Join(errOwner, e)
+			err = fmt.Errorf("%w %d: %w", errOwner, euid, e)
 			return
 		}
 		err = set()

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -310,4 +311,102 @@ func echo2(fd int, greeting string) error {
 		return fmt.Errorf("read %q", got)
 	}
 	return echo(fd, "again")
+}
+
+// TestAcceptOwner: an accepted connection belongs to the program's user, as
+// firewalls see it, also if it was the launcher that took it from the backlog.
+func TestAcceptOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, which the program gives up")
+	}
+	for _, who := range []string{"root", "nobody"} {
+		stack := &fakeStack{noPeer: true}
+		p := startProbe(t, stack, "acceptowner", who)
+		c, err := net.Dial("tcp4", p.line(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		res := p.wait(t)
+		if want := map[string]string{"root": "0 0", "nobody": "65534 0"}[who]; strings.TrimSpace(res.out) != want {
+			t.Errorf("as %s the connection belongs to %q, want %q", who, res.out, want)
+		}
+		if n := stack.accepts.Load(); n != 1 {
+			t.Errorf("the launcher took %d connections", n)
+		}
+	}
+}
+
+// probeAcceptOwner prints the user and the group of an accepted connection.
+func probeAcceptOwner(args []string) error {
+	runtime.LockOSThread()
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return err
+	}
+	if err := unix.Listen(l, 5); err != nil {
+		return err
+	}
+	name, err := unix.Getsockname(l)
+	if err != nil {
+		return err
+	}
+	if err := become(args[0]); err != nil {
+		return err
+	}
+	fmt.Println(toAddrPort(name))
+	fd, _, err := acceptAgain(l, 0)
+	if err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	fmt.Println(st.Uid, st.Gid)
+	return nil
+}
+
+// TestOwnerMake: what a thread makes for another user is that user's, and the
+// process is what it was.
+func TestOwnerMake(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for range 20 {
+		for _, o := range []owner{{someone, someone - 1}, {0, someone}, {0, 0}} {
+			fd := -1
+			if err := o.make(func() (err error) {
+				fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			var st unix.Stat_t
+			err := unix.Fstat(fd, &st)
+			_ = unix.Close(fd)
+			if err != nil || (owner{int(st.Uid), int(st.Gid)}) != o {
+				t.Errorf("user %d, group %d (%v), want %+v", st.Uid, st.Gid, err, o)
+			}
+		}
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range tasks {
+		tid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := ownerOf(tid); err == nil && o != (owner{}) {
+			t.Errorf("thread %d acts as %+v", tid, o)
+		}
+	}
+	if d, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || d != 1 {
+		t.Errorf("dumpable: %d, %v", d, err)
+	}
 }
