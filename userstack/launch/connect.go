@@ -91,6 +91,8 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	case reason != "":
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
+	case s.landlock.Load():
+		reason = ReasonLandlock
 	case s.broker() == nil:
 		reason = ReasonNoService
 	case unix.Fstat(tcp, &st) != nil || st.Ino != inode:

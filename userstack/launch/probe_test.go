@@ -40,6 +40,7 @@ var probes = map[string]func(args []string) error{
 	"rights":      probeRights,
 	"signalowner": probeSignalOwner,
 	"acceptowner": probeAcceptOwner,
+	"landlock":    probeLandlock,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

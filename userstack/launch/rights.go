@@ -5,6 +5,7 @@
 package launch
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -164,4 +165,19 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	}()
 	<-done
 	return err
+}
+
+// limitsNetwork tells whether landlock_create_ruleset, which n is, may forbid
+// connections. The kernel holds that against who calls connect(), which is the
+// service for a connection over SMC, and does not ask for sockets of AF_SMC. It
+// does not say who is under such rules, so all programs of the launcher go by
+// themselves then.
+func (n *notif) limitsNetwork() bool {
+	const netEnd = 16 // handled_access_fs, handled_access_net
+	var attr [netEnd]byte
+	if n.Args[0] == 0 || n.Args[1] < netEnd || n.Args[2] != 0 { // a question for the version, or before networks
+		return false
+	}
+	err := readMem(n.tid(), n.Args[0], attr[:])
+	return err == nil && binary.NativeEndian.Uint64(attr[8:]) != 0
 }

@@ -410,3 +410,57 @@ func TestOwnerMake(t *testing.T) {
 		t.Errorf("dumpable: %d, %v", d, err)
 	}
 }
+
+// TestLandlock: a program that forbids itself to connect cannot do so by way of
+// the service, which is under no such rule.
+func TestLandlock(t *testing.T) {
+	if v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); e != 0 || v < 4 {
+		t.Skip("needs Landlock with network rules (Linux 6.7)")
+	}
+	server := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	stack := &fakeStack{}
+	res := probe(t, stack, "landlock", server)
+	if n := stack.connects.Load(); n != 1 || res.stats.TCP[ReasonLandlock] != 1 {
+		t.Errorf("the service was asked for %d connections; %+v", n, res.stats)
+	}
+}
+
+func probeLandlock(args []string) error {
+	runtime.LockOSThread()
+	sa, family, _ := sockaddrOf(args[0])
+	connect := func() error {
+		fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.Connect(fd, sa); err != nil {
+			return err
+		}
+		return echo(fd, "hello")
+	}
+	ruleset := func(attr unix.LandlockRulesetAttr) (fd uintptr, err error) {
+		fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), 16, 0)
+		if e != 0 {
+			return 0, fmt.Errorf("landlock_create_ruleset: %w", e)
+		}
+		return fd, nil
+	}
+	if _, err := ruleset(unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SOCK}); err != nil {
+		return err
+	}
+	if err := connect(); err != nil { // rules for files alone change nothing
+		return fmt.Errorf("without a rule: %w", err)
+	}
+	rules, err := ruleset(unix.LandlockRulesetAttr{Handled_access_net: unix.LANDLOCK_ACCESS_NET_CONNECT_TCP})
+	if err != nil {
+		return err
+	}
+	if _, _, e := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, rules, 0, 0); e != 0 {
+		return fmt.Errorf("landlock_restrict_self: %w", e)
+	}
+	if err := connect(); !errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("connect under a rule against it: %v", err)
+	}
+	return nil
+}
