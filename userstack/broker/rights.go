@@ -26,7 +26,10 @@ const AllRights = ^Rights(0)
 // RightsOf returns the rights of task, a thread id or "self", under /proc. One
 // that cannot be looked at has none. The caller makes sure that the number is
 // still that of who was meant.
-func RightsOf(task string) Rights {
+func RightsOf(task string) Rights { return rightsOf(task, "CapEff:") }
+
+// rightsOf returns the set of capabilities that the status calls key.
+func rightsOf(task, key string) Rights {
 	theirs, err := userns(task)
 	if err != nil {
 		return 0
@@ -40,7 +43,7 @@ func RightsOf(task string) Rights {
 		return 0
 	}
 	for line := range bytes.Lines(b) {
-		if v, ok := bytes.CutPrefix(line, []byte("CapEff:")); ok {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
 			caps, err := strconv.ParseUint(string(bytes.TrimSpace(v)), 16, 64)
 			if err != nil {
 				return 0
@@ -130,15 +133,16 @@ var ownsNetwork = sync.OnceValue(func() bool {
 	return err != nil || ours != nsID{uint64(st.Dev), st.Ino}
 })
 
-// peerRights returns the rights of the process at the other end of c, as of
-// now, or none if it cannot be looked at.
+// peerRights returns the rights that the process at the other end of c could
+// have now, or none if it cannot be looked at. What is effective for one thread
+// of a launcher changes all the time, see Do.
 func peerRights(c *net.UnixConn, pid int) Rights {
 	if pid <= 0 { // of a PID namespace that is not below ours
 		return 0
 	}
 	pidfd := peerPidfd(c)
 	defer pidfd.Close()
-	r := RightsOf(strconv.Itoa(pid))
+	r := rightsOf(strconv.Itoa(pid), "CapPrm:")
 	// The number is still its own if it lives.
 	lives := false
 	if err := pidfd.Control(func(fd int) error {

@@ -93,6 +93,7 @@ type kernelSupervisor struct {
 	stop   int         // eventfd that ends serve
 	root   bool        // sockets may belong to other users
 	warned atomic.Bool // of sockets that cannot be made
+	rules  bool        // see limitsNetwork
 }
 
 func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor, error) {
@@ -116,7 +117,20 @@ func (s *kernelSupervisor) serve() error {
 	// One thread, so that it has one network namespace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return s.l.serve(s.stop, s.socket)
+	return s.l.serve(s.stop, s.dispatch)
+}
+
+// dispatch answers n.
+func (s *kernelSupervisor) dispatch(n *notif) {
+	if n.Nr != unix.SYS_LANDLOCK_CREATE_RULESET {
+		s.socket(n)
+		return
+	}
+	if n.PID != 0 && n.limitsNetwork() && !s.rules {
+		s.rules = true
+		s.log.Info("new sockets are plain TCP from now on: " + ReasonLandlock)
+	}
+	s.answered(n.cont())
 }
 
 // socket answers one socket() call. Whatever is in the way of an SMC socket,
@@ -130,6 +144,10 @@ func (s *kernelSupervisor) socket(n *notif) {
 	}
 	if n.PID == 0 { // a task that is not visible in our PID namespace
 		s.native(n, ReasonNoAccess)
+		return
+	}
+	if s.rules {
+		s.native(n, ReasonLandlock)
 		return
 	}
 	fd, reason, err := s.make(n.tid(), domain, typ)
