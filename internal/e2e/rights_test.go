@@ -77,3 +77,37 @@ func TestRights(t *testing.T) {
 	terminate(t, server)
 	terminate(t, stack)
 }
+
+// TestUserRules: what the kernel decides by the user of a socket it decides by
+// the program's, although it is the stack, as root, that connects the socket.
+func TestUserRules(t *testing.T) {
+	l := newLab(t, "setpriv", "ip")
+	addr := l.B.Addr() + ":5001"
+	server := l.under(l.B, bin("probe"), "server", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	stack := l.serve(l.A)
+	if _, err := l.A.Output(t.Context(), "ip", "rule", "add", "priority", "1", "uidrange", hostileUser+"-"+hostileUser, "prohibit"); err != nil {
+		t.Fatal(err)
+	}
+	smc := []string{bin("smcr"), "run", "--mode", "user", "-v", "--"}
+	for uid, want := range map[string]string{hostileUser: "permission denied", otherUser: "", "0": ""} {
+		argv := as(uid, bin("probe"), "abort", addr)
+		for how, argv := range map[string][]string{"TCP": argv, "SMC-R": slices.Concat(smc, argv)} {
+			p := l.A.Go(t, argv[0], argv[1:]...)
+			err := p.Wait(endTime)
+			if want == "" && (err != nil) {
+				t.Errorf("user %s by %s: %v\n%s", uid, how, err, p.Log())
+			}
+			if want != "" && (err == nil || !strings.Contains(p.Log(), want)) {
+				t.Errorf("user %s by %s: %v, want %s\n%s", uid, how, err, want, p.Log())
+			}
+			if want == "" && how == "SMC-R" {
+				wantSummary(t, p.Log(), 1)
+			}
+		}
+	}
+	terminate(t, server)
+	terminate(t, stack)
+}
