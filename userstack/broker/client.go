@@ -411,10 +411,10 @@ func (c *ClientConn) send(t Type, fd int) error {
 	return c.cl.send(&Message{Type: t, Conn: c.id}, fd)
 }
 
-// SetOption sets a socket option on the connection's TCP socket. Errors wrap
-// a syscall.Errno, or ErrServiceGone.
-func (c *ClientConn) SetOption(ctx context.Context, level, name int, value []byte) error {
-	_, err := c.cl.request(ctx, Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value}, -1)
+// SetOption sets a socket option on the connection's TCP socket with the
+// program's rights. Errors wrap a syscall.Errno, or ErrServiceGone.
+func (c *ClientConn) SetOption(ctx context.Context, r Rights, level, name int, value []byte) error {
+	_, err := c.cl.request(ctx, Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value, Rights: r}, -1)
 	return err
 }
 
@@ -426,9 +426,9 @@ func (c *ClientConn) PassOption(level, name int, value []byte) error {
 }
 
 // GetOption reads a socket option of at most size bytes (MaxValue at most)
-// of the connection's TCP socket.
-func (c *ClientConn) GetOption(ctx context.Context, level, name, size int) ([]byte, error) {
+// of the connection's TCP socket with the program's rights.
+func (c *ClientConn) GetOption(ctx context.Context, r Rights, level, name, size int) ([]byte, error) {
 	size = min(size, MaxValue)
-	m, err := c.cl.request(ctx, Message{Type: TypeGetOption, Conn: c.id, Level: int32(level), Name: int32(name), Size: uint32(size)}, -1)
+	m, err := c.cl.request(ctx, Message{Type: TypeGetOption, Conn: c.id, Level: int32(level), Name: int32(name), Size: uint32(size), Rights: r}, -1)
 	return m.Value, err
 }

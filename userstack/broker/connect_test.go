@@ -50,16 +50,16 @@ func TestConnectSMC(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEvent(t, c, Event{Kind: EventEstablished, PeerSMC: true})
-	if err := c.SetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != nil {
+	if err := c.SetOption(t.Context(), AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := c.GetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || v[0] != 1 {
+	if v, err := c.GetOption(t.Context(), AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || v[0] != 1 {
 		t.Fatalf("% x, %v", v, err)
 	}
 	if v, _ := unix.GetsockoptInt(sock, unix.IPPROTO_TCP, unix.TCP_NODELAY); v == 0 {
 		t.Error("the option did not reach the socket")
 	}
-	if err := c.SetOption(t.Context(), unix.IPPROTO_TCP, 9999, make([]byte, 4)); !errors.Is(err, syscall.ENOPROTOOPT) {
+	if err := c.SetOption(t.Context(), AllRights, unix.IPPROTO_TCP, 9999, make([]byte, 4)); !errors.Is(err, syscall.ENOPROTOOPT) {
 		t.Errorf("unknown option: %v", err)
 	}
 	if err := c.Proceed(); err != nil {
@@ -92,7 +92,7 @@ func TestConnectSMC(t *testing.T) {
 	if _, err := unix.Read(pair[0], make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the program's end: %v", err)
 	}
-	if _, err := c.GetOption(t.Context(), 6, 1, 4); !errors.Is(err, syscall.ENOTCONN) {
+	if _, err := c.GetOption(t.Context(), AllRights, 6, 1, 4); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("option of a connection that is over: %v", err)
 	}
 }

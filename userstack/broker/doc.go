@@ -6,8 +6,9 @@
 // socket, with descriptors passed by SCM_RIGHTS.
 //
 // It holds the message codec, the launcher's half (Client), the service's
-// half (Server, Handler, Conn) and a few helpers that act on a program's
-// socket without disturbing it (Connector, SetSockopt, GetSockopt). It
+// half (Server, Handler, Conn), a few helpers that act on a program's socket
+// without disturbing it (Connector, SetSockopt, GetSockopt), and what sets
+// options with no more rights than the program has (Rights, WithRights). It
 // knows nothing of seccomp and nothing of SMC.
 //
 // # A connection that the program opens
@@ -60,6 +61,14 @@
 // end a reset. So it may at once where the service never gets the end: Attach
 // failed, or Closed says that the service had given up before. A service that
 // ends a session marks the ends that were still under way.
+//
+// # Rights
+//
+// SetOption and GetOption carry the capabilities of the program's thread. The
+// Server takes them from a launcher whose SO_PEERCRED, as the service's user
+// namespace sees it, is user 0, and of them what that process is permitted in
+// this same user namespace; from others it takes none. A launcher in a PID namespace
+// that the service cannot see into has none either.
 //
 // # Limits
 //

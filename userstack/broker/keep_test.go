@@ -45,7 +45,7 @@ func TestKeep(t *testing.T) {
 
 	c, k := connect()
 	// The handler has closed the socket by now, but it is asked.
-	if _, err := c.GetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); errors.Is(err, syscall.ENOTCONN) {
+	if _, err := c.GetOption(t.Context(), AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("option of a connection that is kept: %v", err)
 	}
 	if k.ctx.Err() != nil {

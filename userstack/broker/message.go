@@ -13,7 +13,7 @@ import (
 // Version is the protocol's version, carried by Hello and Welcome. Launcher
 // and service are the same program, so there is no negotiation: another
 // version is refused.
-const Version = 2
+const Version = 3
 
 // Sizes in bytes.
 const (
@@ -26,8 +26,9 @@ const (
 	MaxValue = 2048
 
 	minMessage = headerLen + 2*addrLen
+	rightsLen  = 8
 	// MaxMessage is the size of the longest message.
-	MaxMessage = minMessage + MaxText + MaxValue
+	MaxMessage = minMessage + MaxText + MaxValue + rightsLen
 )
 
 // ErrMalformed reports a message that does not follow the format.
@@ -55,9 +56,9 @@ const (
 	TypeRelease
 	// TypeCancel tells that the program's side of the connection is gone.
 	TypeCancel
-	// TypeSetOption and TypeGetOption carry Level, Name and Value or Size;
-	// answered by TypeResult, but for a TypeSetOption with a Seq of 0. Those of a
-	// connection are carried out in their order.
+	// TypeSetOption and TypeGetOption carry Level, Name, Value or Size, and
+	// Rights; answered by TypeResult, but for a TypeSetOption with a Seq of 0. Those
+	// of a connection are carried out in their order.
 	TypeSetOption
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.
@@ -117,6 +118,9 @@ func (t Type) carriesSocket() bool {
 		return false
 	}
 }
+
+// carriesRights tells whether a message of the type has the field Rights.
+func (t Type) carriesRights() bool { return t == TypeSetOption || t == TypeGetOption }
 
 // Mode tells what carries a connection's bytes.
 type Mode uint8
@@ -181,6 +185,7 @@ const (
 //	    36   24  Local
 //	    60   24  Remote
 //	    84       Text, Value
+//	          8  Rights, only of SetOption and GetOption
 //
 // An address is 1 byte family (0 none, 4, 6), 1 reserved, 2 port, 4 scope id,
 // 16 address. All integers are little endian.
@@ -199,6 +204,8 @@ type Message struct {
 	Remote netip.AddrPort
 	Text   string
 	Value  []byte
+	// Rights are those of the program.
+	Rights Rights
 }
 
 // AppendBinary appends the encoded message to b. It fails when Text or Value
@@ -227,7 +234,11 @@ func (m *Message) AppendBinary(b []byte) ([]byte, error) {
 		return b, err
 	}
 	out = append(out, m.Text...)
-	return append(out, m.Value...), nil
+	out = append(out, m.Value...)
+	if m.Type.carriesRights() {
+		out = le.AppendUint64(out, uint64(m.Rights))
+	}
+	return out, nil
 }
 
 // ParseMessage decodes one datagram. Text and Value are copies. All errors
@@ -243,7 +254,10 @@ func ParseMessage(b []byte) (Message, error) {
 		Errno: int32(le.Uint32(b[16:])), Level: int32(le.Uint32(b[20:])), Name: int32(le.Uint32(b[24:])),
 		Size: le.Uint32(b[28:]),
 	}
-	nt, nv := int(le.Uint16(b[32:])), int(le.Uint16(b[34:]))
+	nt, nv, tail := int(le.Uint16(b[32:])), int(le.Uint16(b[34:])), 0
+	if m.Type.carriesRights() {
+		tail = rightsLen
+	}
 	switch {
 	case typeNames[m.Type] == "":
 		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Type)
@@ -251,7 +265,7 @@ func ParseMessage(b []byte) (Message, error) {
 		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Mode)
 	case m.Flags >= flagsEnd:
 		return Message{}, fmt.Errorf("%w: flags %#x", ErrMalformed, uint16(m.Flags))
-	case nt > MaxText || nv > MaxValue || len(b) != minMessage+nt+nv:
+	case nt > MaxText || nv > MaxValue || len(b) != minMessage+nt+nv+tail:
 		return Message{}, fmt.Errorf("%w: lengths %d and %d in %d bytes", ErrMalformed, nt, nv, len(b))
 	case m.Size > MaxValue:
 		return Message{}, fmt.Errorf("%w: size %d", ErrMalformed, m.Size)
@@ -265,7 +279,10 @@ func ParseMessage(b []byte) (Message, error) {
 	}
 	m.Text = string(b[minMessage : minMessage+nt])
 	if nv > 0 {
-		m.Value = append([]byte(nil), b[minMessage+nt:]...)
+		m.Value = append([]byte(nil), b[minMessage+nt:minMessage+nt+nv]...)
+	}
+	if tail > 0 {
+		m.Rights = Rights(le.Uint64(b[minMessage+nt+nv:]))
 	}
 	return m, nil
 }

@@ -23,7 +23,7 @@ var golden = []struct {
 }{
 	{
 		"hello", Message{Type: TypeHello, Size: Version, Text: "ls -l"},
-		"0100000000000000" + "0000000000000000" + "00000000" + "00000000" + "00000000" + "02000000" + "0500" + "0000" +
+		"0100000000000000" + "0000000000000000" + "00000000" + "00000000" + "00000000" + "03000000" + "0500" + "0000" +
 			strings.Repeat("00", 48) + "6c73202d6c",
 	},
 	{
@@ -44,9 +44,9 @@ var golden = []struct {
 			"0600500003000000fe800000000000000000000000000001" + "060001000000000000000000000000000000ffffc0000201",
 	},
 	{
-		"set-option", Message{Type: TypeSetOption, Conn: 1, Seq: 9, Level: 6, Name: 1, Value: []byte{1, 0, 0, 0}},
+		"set-option", Message{Type: TypeSetOption, Conn: 1, Seq: 9, Level: 6, Name: 1, Value: []byte{1, 0, 0, 0}, Rights: 0x1_0000_3000},
 		"0900000009000000" + "0100000000000000" + "00000000" + "06000000" + "01000000" + "00000000" + "0000" + "0400" +
-			strings.Repeat("00", 48) + "01000000",
+			strings.Repeat("00", 48) + "01000000" + "0030000001000000",
 	},
 	{
 		"ready", Message{Type: TypeReady, Mode: ModeSMCR, Conn: 1},

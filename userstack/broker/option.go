@@ -3,77 +3,72 @@
 package broker
 
 import (
-	"sync"
+	"slices"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// option has the handler set or read an option, after those that came before.
-func (ss *session) option(m Message) {
-	ss.mu.Lock()
-	c := ss.conns[m.Conn]
-	ss.mu.Unlock()
-	if c == nil {
-		ss.answer(m, nil, syscall.ENOTCONN) // it ended while the message was under way
-		return
-	}
-	ss.requests <- struct{}{}
-	if c.options.add(m) {
-		ss.wg.Go(func() {
-			for m, ok := c.options.next(); ok; m, ok = c.options.next() {
-				ss.carryOut(c, m)
-				<-ss.requests
-			}
-		})
-	}
+// Options that x/sys/unix has no names for.
+const (
+	tcpULP      = 31
+	ipTables    = 64 // IPT_BASE_CTL, and IP6T_BASE_CTL
+	ip6TableEnd = 65 // IP6T_SO_SET_MAX; IPv6 has options of its own beyond
+)
+
+// plainOptions are often used and take no capability, whatever the value.
+var plainOptions = map[int][]int{
+	unix.SOL_SOCKET: {
+		unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_RCVBUF, unix.SO_SNDBUF, unix.SO_ERROR, unix.SO_TYPE,
+		unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_RCVLOWAT, unix.SO_RCVTIMEO, unix.SO_SNDTIMEO,
+	},
+	unix.IPPROTO_TCP: {
+		unix.TCP_NODELAY, unix.TCP_CORK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_USER_TIMEOUT,
+		unix.TCP_QUICKACK, unix.TCP_NOTSENT_LOWAT, unix.TCP_MAXSEG, unix.TCP_INFO, unix.TCP_SYNCNT, unix.TCP_DEFER_ACCEPT,
+		unix.TCP_LINGER2, unix.TCP_WINDOW_CLAMP,
+	},
+	unix.IPPROTO_IP: {unix.IP_TOS, unix.IP_TTL, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_BIND_ADDRESS_NO_PORT},
+	unix.IPPROTO_IPV6: {
+		unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR, unix.IPV6_V6ONLY,
+	},
 }
 
-// carryOut sets or reads an option, and answers.
-func (ss *session) carryOut(c *Conn, m Message) {
-	var v []byte
-	var err error
-	if ss.s.guarded("a request of a launcher", func() {
-		if m.Type == TypeSetOption {
-			err = ss.s.Handler.SetOption(c.ctx, c, int(m.Level), int(m.Name), m.Value)
-		} else {
-			v, err = ss.s.Handler.GetOption(c.ctx, c, int(m.Level), int(m.Name), int(m.Size))
+// socketOptions are those of level SOL_SOCKET, other than the plain ones, that a
+// launcher asks for. Others have effects beyond the socket: their value points
+// into the memory of the caller or names a descriptor of it (SO_ATTACH_FILTER,
+// SO_ATTACH_BPF), or what they return can be longer than the buffer
+// (SO_GET_FILTER counts in instructions).
+var socketOptions = []int{unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUFFORCE}
+
+// NeedsNoRights tells of often used options that they take no capability.
+func NeedsNoRights(level, name int) bool { return slices.Contains(plainOptions[level], name) }
+
+// WithRights sets or reads option name of level, which is what f does, with no
+// more rights than r.
+func WithRights(r Rights, set bool, level, name int, f func() error) error {
+	if NeedsNoRights(level, name) {
+		return f()
+	}
+	switch level {
+	case unix.SOL_SOCKET:
+		if !slices.Contains(socketOptions, name) {
+			return syscall.EPERM
 		}
-	}) != nil {
-		v, err = nil, syscall.EIO
+	case unix.IPPROTO_TCP:
+		if set && (name == tcpULP || name == unix.TCP_REPAIR) {
+			return syscall.EPERM // the connection is the stack's
+		}
+	case unix.IPPROTO_IP, unix.IPPROTO_IPV6:
+		if set && name >= ipTables && (level == unix.IPPROTO_IP || name <= ip6TableEnd) {
+			// The tables of packet filters, with pointers into the caller's memory.
+			// Without rights the kernel does not look at them.
+			r = 0
+		}
+	default:
+		return syscall.ENOPROTOOPT
 	}
-	ss.answer(m, v, err)
-}
-
-// answer answers a request, if that is wanted.
-func (ss *session) answer(m Message, v []byte, err error) {
-	if m.Seq != 0 {
-		ss.result(m.Seq, v, err)
+	if ownsNetwork() {
+		return syscall.EPERM
 	}
-}
-
-// queue has the requests of a connection that are carried out one after the other.
-type queue struct {
-	mu   sync.Mutex
-	m    []Message
-	busy bool // somebody calls next
-}
-
-// add reports whether the caller is to call next until it is empty.
-func (q *queue) add(m Message) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.m = append(q.m, m)
-	was := q.busy
-	q.busy = true
-	return !was
-}
-
-func (q *queue) next() (m Message, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.m) == 0 {
-		q.m, q.busy = nil, false
-		return m, false
-	}
-	m, q.m = q.m[0], q.m[1:]
-	return m, true
+	return r.Do(f)
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer returns what the kernel says of the other end.
+// peer tells who is at the other end of c.
 func peer(c *net.UnixConn) (*Launcher, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -32,7 +32,11 @@ func peer(c *net.UnixConn) (*Launcher, error) {
 	if cerr != nil {
 		return nil, fmt.Errorf("broker: %w", cerr)
 	}
-	return &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
+	l := &Launcher{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Groups: groups}
+	if l.UID == 0 {
+		l.rights = peerRights(c, l.PID)
+	}
+	return l, nil
 }
 
 // peerGroups returns the supplementary groups of the process at the other end.

@@ -49,7 +49,8 @@ type Launcher struct {
 	// Command is the command line the launcher says it runs, for display.
 	Command string
 
-	data atomic.Value
+	rights Rights
+	data   atomic.Value
 }
 
 // SetData keeps v for Data. The values given must all have the same type.
@@ -78,11 +79,12 @@ type Handler interface {
 
 	// SetOption and GetOption act on the TCP socket of a connection that the
 	// service holds (see SetSockopt and GetSockopt); value and size are at most
-	// MaxValue bytes. Errors that are a syscall.Errno reach the program, others
+	// MaxValue bytes. r are the program's rights, to act with (see WithRights):
+	// none unless the launcher is root's, and of its own at most. Errors that are a syscall.Errno reach the program, others
 	// become EINVAL. They may come as soon as TakeOver or Ready was called, even
 	// before those return.
-	SetOption(ctx context.Context, c *Conn, level, name int, value []byte) error
-	GetOption(ctx context.Context, c *Conn, level, name, size int) ([]byte, error)
+	SetOption(ctx context.Context, c *Conn, r Rights, level, name int, value []byte) error
+	GetOption(ctx context.Context, c *Conn, r Rights, level, name, size int) ([]byte, error)
 }
 
 // ConnectRequest is what a program asked for.

@@ -42,11 +42,11 @@ func (h *handler) Accept(ctx context.Context, c *Conn, sock *Descriptor) {
 	h.accept(ctx, c, sock)
 }
 
-func (h *handler) SetOption(_ context.Context, c *Conn, level, name int, value []byte) error {
+func (h *handler) SetOption(_ context.Context, c *Conn, _ Rights, level, name int, value []byte) error {
 	return SetSockopt(c.Data().(*Descriptor), level, name, value)
 }
 
-func (h *handler) GetOption(_ context.Context, c *Conn, level, name, size int) ([]byte, error) {
+func (h *handler) GetOption(_ context.Context, c *Conn, _ Rights, level, name, size int) ([]byte, error) {
 	return GetSockopt(c.Data().(*Descriptor), level, name, size)
 }
 

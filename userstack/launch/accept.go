@@ -7,6 +7,7 @@ package launch
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,7 +106,7 @@ func (l *listener) accept(n *notif) {
 		return
 	}
 	if len(l.waiters) == 0 || flags&unix.O_NONBLOCK != 0 {
-		a, err := take(fd)
+		a, err := take(fd, n)
 		if err == nil {
 			l.mu.Unlock()
 			_ = unix.Close(fd)
@@ -127,14 +128,26 @@ func (l *listener) accept(n *notif) {
 	}
 }
 
-// take takes a connection from the backlog, or fails with EAGAIN. The socket
-// may be a blocking one, so it asks first.
-func take(fd int) (*accepted, error) {
+// take takes a connection from the backlog for call n, or fails with EAGAIN. The
+// socket may be a blocking one, so it asks first.
+func take(fd int, n *notif) (*accepted, error) {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	if n, err := unix.Poll(p, 0); err != nil || n == 0 {
 		return nil, unix.EAGAIN
 	}
-	sock, sa, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+	o := owner{os.Geteuid(), os.Getegid()}
+	if o.uid == 0 {
+		var err error
+		if o, err = ownerOf(n.tid()); err != nil || !n.valid() {
+			return nil, unix.EAGAIN // the call is over
+		}
+	}
+	var sock int
+	var sa unix.Sockaddr
+	err := o.make(func() (err error) {
+		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +203,7 @@ func (l *listener) ready() {
 			l.waiters = slices.Delete(l.waiters, 0, 1)
 			continue
 		}
-		a, err := take(l.fd)
+		a, err := take(l.fd, w.n)
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}

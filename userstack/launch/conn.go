@@ -224,7 +224,7 @@ func (c *conn) countLast() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.s.ctx), lastTime)
 	defer cancel()
-	if _, err := c.cc.GetOption(ctx, unix.SOL_SOCKET, unix.SO_TYPE, 4); err != nil {
+	if _, err := c.cc.GetOption(ctx, 0, unix.SOL_SOCKET, unix.SO_TYPE, 4); err != nil {
 		c.s.log.Debug("last word on a connection", "conn", c.cc.ID(), "err", err)
 	}
 	for {

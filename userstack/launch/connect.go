@@ -91,6 +91,8 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	case reason != "":
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
+	case s.landlock.Load():
+		reason = ReasonLandlock
 	case s.broker() == nil:
 		reason = ReasonNoService
 	case unix.Fstat(tcp, &st) != nil || st.Ino != inode:
@@ -242,6 +244,7 @@ func (c *conn) swapIn(n *notif, nonblock bool) error {
 			return err
 		}
 	}
+	c.pair.carryAsync(c.tcp, n)
 	c.s.register(c.pair.inode, c)
 	if err := c.s.exchange(n, c.tcpInode, c.tcp, c.pair.app); err != nil {
 		c.s.unregister(c.pair.inode, c)

@@ -23,8 +23,12 @@
 // connection whose peer does not speak SMC keeps its TCP socket, with nothing
 // in between.
 //
-// Nothing here is a security boundary: a program that races with the
-// launcher's reading of its memory gets plain TCP, or an error, at worst.
+// Nothing here is a security boundary for the program: one that races with the
+// launcher's reading of its memory gets plain TCP, or an error, at worst. But the
+// launcher, which may be root, lends it nothing (rights.go): it sets and reads
+// options with the effective capabilities of the thread that asks, none if that is
+// in another user namespace, and makes sockets and owners of signals as the
+// program's user. docs/security.md has the whole of it.
 //
 // # What the program can notice
 //
@@ -41,6 +45,10 @@
 //     one keeps it from being set, but the program does not see the error.
 //     SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a socket with
 //     SO_ZEROCOPY set before connect() stays native.
+//   - TCP_REPAIR is refused to root, too. All but common options are refused on a
+//     socket of another network namespace than the launcher's.
+//   - Once a program makes a Landlock ruleset for networks, new connections of all
+//     programs of the launcher are native.
 //   - sendto() with an address on a connected socket fails with EISCONN.
 //   - A reset by the peer after the program's own shutdown(SHUT_WR) is read as
 //     an end of file: the byte that makes it ECONNRESET can no longer be put
@@ -71,7 +79,7 @@
 // # The kernel's SMC
 //
 // With Config.Kernel the filter stops socket() for TCP and Multipath TCP
-// sockets alone; the launcher makes an SMC socket and places it in the program
+// sockets, and Landlock's rulesets; the launcher makes an SMC socket and places it in the program
 // instead, in the program's network namespace and with its user as owner. From
 // then on the program and the kernel are by themselves. What a program can
 // notice: SO_DOMAIN tells AF_SMC (unless Kernel.Inet is set: SO_PROTOCOL then

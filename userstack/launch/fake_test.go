@@ -39,6 +39,7 @@ type fakeStack struct {
 
 	connects, accepts, listens, options atomic.Int64
 	released, attached                  atomic.Int64
+	mark                                atomic.Int64 // SO_MARK when an option was set last
 
 	mu     sync.Mutex
 	socks  map[*broker.Conn]*broker.Descriptor
@@ -236,7 +237,7 @@ func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker
 	carryBoth(inner, outer, func() { _ = c.PassMark(ctx) }, func() {})
 }
 
-func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, level, name int, value []byte) error {
+func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name int, value []byte) error {
 	f.options.Add(1)
 	f.mu.Lock()
 	d := f.socks[c]
@@ -244,10 +245,16 @@ func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, level, name int
 	if d == nil {
 		return syscall.ENOTCONN
 	}
-	return broker.SetSockopt(d, level, name, value)
+	err := broker.WithRights(r, true, level, name, func() error { return broker.SetSockopt(d, level, name, value) })
+	_ = d.Control(func(fd int) error {
+		mark, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK)
+		f.mark.Store(int64(mark))
+		return err
+	})
+	return err
 }
 
-func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, level, name, size int) ([]byte, error) {
+func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name, size int) (v []byte, err error) {
 	f.options.Add(1)
 	f.mu.Lock()
 	d := f.socks[c]
@@ -255,7 +262,11 @@ func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, level, name, si
 	if d == nil {
 		return nil, syscall.ENOTCONN
 	}
-	return broker.GetSockopt(d, level, name, size)
+	err = broker.WithRights(r, false, level, name, func() (err error) {
+		v, err = broker.GetSockopt(d, level, name, size)
+		return err
+	})
+	return v, err
 }
 
 // client starts the fake's server on a socketpair and returns a session.

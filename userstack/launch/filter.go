@@ -122,6 +122,7 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 		{unix.SYS_GETSOCKNAME, notify},
 		{unix.SYS_EPOLL_CREATE1, notify},
 		{sysEpollCreate, notify},
+		{unix.SYS_LANDLOCK_CREATE_RULESET, notify},
 	}
 	if !allowIOUring {
 		rules = append(rules, rule{unix.SYS_IO_URING_SETUP, block{errnoRet(unix.ENOSYS)}})

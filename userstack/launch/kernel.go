@@ -90,10 +90,10 @@ type kernelSupervisor struct {
 	k      Kernel
 	log    *slog.Logger
 	stats  *counters
-	stop   int // eventfd that ends serve
-	netns  nsID
-	root   bool        // sockets may be given to other users
+	stop   int         // eventfd that ends serve
+	root   bool        // sockets may belong to other users
 	warned atomic.Bool // of sockets that cannot be made
+	rules  bool        // see limitsNetwork
 }
 
 func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor, error) {
@@ -117,11 +117,20 @@ func (s *kernelSupervisor) serve() error {
 	// One thread, so that it has one network namespace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var err error
-	if s.netns, err = netnsOf("thread-self"); err != nil {
-		return err
+	return s.l.serve(s.stop, s.dispatch)
+}
+
+// dispatch answers n.
+func (s *kernelSupervisor) dispatch(n *notif) {
+	if n.Nr != unix.SYS_LANDLOCK_CREATE_RULESET {
+		s.socket(n)
+		return
 	}
-	return s.l.serve(s.stop, s.socket)
+	if n.PID != 0 && n.limitsNetwork() && !s.rules {
+		s.rules = true
+		s.log.Info("new sockets are plain TCP from now on: " + ReasonLandlock)
+	}
+	s.answered(n.cont())
 }
 
 // socket answers one socket() call. Whatever is in the way of an SMC socket,
@@ -135,6 +144,10 @@ func (s *kernelSupervisor) socket(n *notif) {
 	}
 	if n.PID == 0 { // a task that is not visible in our PID namespace
 		s.native(n, ReasonNoAccess)
+		return
+	}
+	if s.rules {
+		s.native(n, ReasonLandlock)
 		return
 	}
 	fd, reason, err := s.make(n.tid(), domain, typ)
@@ -183,10 +196,27 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	if err != nil {
 		return -1, ReasonNoAccess, err
 	}
-	if ns == s.netns {
-		fd, err = s.k.socket(domain, flags)
-	} else if fd, err = s.socketIn(tid, domain, flags); errors.Is(err, unix.EPERM) {
-		return -1, ReasonNetns, err
+	o := owner{os.Geteuid(), os.Getegid()}
+	if s.root {
+		if o, err = ownerOf(tid); err != nil {
+			return -1, ReasonNoAccess, err
+		}
+	}
+	fd = -1
+	err = o.make(func() (err error) {
+		switch own, err := netnsOf("thread-self"); {
+		case err != nil:
+			return err
+		case own == ns:
+			fd, err = s.k.socket(domain, flags)
+			return err
+		}
+		return errElsewhere
+	})
+	if errors.Is(err, errElsewhere) {
+		if fd, err = s.socketIn(tid, o, domain, flags); errors.Is(err, unix.EPERM) {
+			return -1, ReasonNetns, err
+		}
 	}
 	if err != nil {
 		return -1, ReasonNoSocket, err
@@ -194,20 +224,21 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	if err := s.k.setBuffers(fd); err != nil {
 		s.log.Debug("cannot set the buffer sizes", "err", err)
 	}
-	if s.root {
-		s.give(fd, tid)
-	}
 	return fd, "", nil
 }
 
-// socketIn makes a socket in the network namespace of thread tid, which is
+// errElsewhere tells that a thread is in another network namespace.
+var errElsewhere = errors.New("launch: another network namespace")
+
+// socketIn makes a socket of o in the network namespace of thread tid, which is
 // not ours.
-func (s *kernelSupervisor) socketIn(tid int, domain, flags int) (fd int, err error) {
+func (s *kernelSupervisor) socketIn(tid int, o owner, domain, flags int) (fd int, err error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(tid) + "/ns/net")
 	if err != nil {
 		return -1, err
 	}
 	defer f.Close()
+	fd = -1
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -215,26 +246,13 @@ func (s *kernelSupervisor) socketIn(tid int, domain, flags int) (fd int, err err
 		if err = os.NewSyscallError("setns", unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)); err != nil {
 			return
 		}
-		fd, err = s.k.socket(domain, flags)
+		err, _ = o.make1(func() (err error) {
+			fd, err = s.k.socket(domain, flags)
+			return err
+		})
 	}()
 	<-done
 	return fd, err
-}
-
-// give makes the user and group of thread tid the owner of a socket, as
-// socket() would have: that is whom sock_diag and firewalls take for its user.
-func (s *kernelSupervisor) give(fd, tid int) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
-	if err != nil {
-		return
-	}
-	uid, gid, err := fsIDs(b)
-	if err != nil || uid == 0 && gid == 0 {
-		return
-	}
-	if err := unix.Fchown(fd, uid, gid); err != nil {
-		s.log.Debug("cannot give a socket to its user", "uid", uid, "err", err)
-	}
 }
 
 // nsID tells namespaces apart.

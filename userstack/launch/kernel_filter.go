@@ -11,7 +11,8 @@ import "golang.org/x/sys/unix"
 const sockTypeMask = 0xf
 
 // kernelFilterProgram builds the classic BPF program for the kernel's SMC: it
-// notifies of socket() for a TCP or Multipath TCP socket and of nothing else.
+// notifies of socket() for a TCP or Multipath TCP socket, of Landlock's rulesets
+// and of nothing else.
 func kernelFilterProgram() []unix.SockFilter {
 	protocol := block{load(arg(2))}
 	for _, p := range []uint32{0, unix.IPPROTO_TCP, ipprotoMPTCP} {
@@ -29,5 +30,7 @@ func kernelFilterProgram() []unix.SockFilter {
 		jump(unix.BPF_JEQ, unix.AF_INET6, 0, len(stream)),
 	}
 	domain = append(append(domain, stream...), ret(retAllow))
-	return append(append(prologue(), whenEqual(unix.SYS_SOCKET, domain)...), ret(retAllow))
+	p := append(prologue(), whenEqual(unix.SYS_SOCKET, domain)...)
+	p = append(p, whenEqual(unix.SYS_LANDLOCK_CREATE_RULESET, block{ret(retNotify)})...)
+	return append(p, ret(retAllow))
 }

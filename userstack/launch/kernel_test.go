@@ -39,6 +39,7 @@ func TestKernelFilter(t *testing.T) {
 		{"accept4", unix.SYS_ACCEPT4, nil, retAllow},
 		{"socketpair", unix.SYS_SOCKETPAIR, []uint64{unix.AF_INET, unix.SOCK_STREAM, 0}, retAllow},
 		{"io_uring", unix.SYS_IO_URING_SETUP, nil, retAllow},
+		{"landlock", unix.SYS_LANDLOCK_CREATE_RULESET, nil, retNotify},
 	} {
 		if got := verdict(t, kernelFilterProgram(), auditArch, tt.nr, tt.args...); got != tt.want {
 			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)

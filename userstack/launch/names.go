@@ -107,11 +107,14 @@ func (s *supervisor) sockopt(n *notif, c *conn) {
 		}
 		s.fail(n, errnoOf(err))
 	case level == unix.SOL_SOCKET && (name == unix.SO_SNDBUF || name == unix.SO_SNDBUFFORCE):
-		if !c.laterSndbuf(n) {
+		switch later, err := c.laterSndbuf(n, name); {
+		case err != nil:
+			s.fail(n, errnoOf(err))
+		case later:
+			s.reply(n, 0)
+		default:
 			s.cont(n)
-			return
 		}
-		s.reply(n, 0)
 	default:
 		err := c.setOption(n, level, name)
 		if err == nil && level == unix.SOL_SOCKET {
@@ -175,32 +178,41 @@ func (s *supervisor) giveInt(n *notif, v int) {
 }
 
 // laterSndbuf keeps the size that the program asks for while its end is kept
-// unwritable. It returns false when the kernel can set it at once.
-func (c *conn) laterSndbuf(n *notif) bool {
+// unwritable. It returns false when the kernel can set it at once. The error is
+// that of a program which may not set it.
+func (c *conn) laterSndbuf(n *notif, name int) (later bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.phase != phaseConnecting || int(int32(n.Args[4])) < 4 {
-		return false
+		return false, nil
 	}
 	var v [4]byte
 	if err := readMem(n.tid(), n.Args[3], v[:]); err != nil || !n.valid() {
-		return false
+		return false, nil
+	}
+	if name == unix.SO_SNDBUFFORCE {
+		err := c.rightly(n.rights(), true, unix.SOL_SOCKET, name, func(fd int) error {
+			return setRaw(fd, unix.SOL_SOCKET, name, v[:])
+		})
+		if err != nil {
+			return false, err
+		}
 	}
 	c.pair.sndbuf = max(int(int32(binary.NativeEndian.Uint32(v[:]))), 1)
-	return true
+	return true, nil
 }
 
 // option has an option of the TCP socket set or read: by the service from when
 // it may begin the CLC handshake, as it has to know what is set, and sets some
 // for its own purposes meanwhile; before, and where the launcher relays, by here.
 // When the connection is over, the launcher has a fresh socket, in state CLOSE,
-// answer.
-func (c *conn) option(service func(ctx context.Context) error, here func(fd int) error) error {
+// answer. Whoever does it does it with the program's rights r.
+func (c *conn) option(r broker.Rights, set bool, level, name int, service func(ctx context.Context) error, here func(fd int) error) error {
 	c.mu.Lock()
 	served := !c.over && (c.tcp < 0 || c.served && !c.here && c.phase != phaseFailed)
 	if !served {
 		defer c.mu.Unlock()
-		return c.withSocket(here)
+		return c.rightly(r, set, level, name, here)
 	}
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
@@ -212,7 +224,7 @@ func (c *conn) option(service func(ctx context.Context) error, here func(fd int)
 		// It has ended, and the launcher is about to hear of it.
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.withSocket(here)
+		return c.rightly(r, set, level, name, here)
 	case err == nil || errors.As(err, &e):
 		return err
 	}
@@ -243,9 +255,10 @@ func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
 		return nil, unix.EINVAL
 	}
 	size = min(size, broker.MaxValue)
+	r := n.rights()
 	var v []byte
-	err := c.option(func(ctx context.Context) (err error) {
-		v, err = c.cc.GetOption(ctx, level, name, size)
+	err := c.option(r, false, level, name, func(ctx context.Context) (err error) {
+		v, err = c.cc.GetOption(ctx, r, level, name, size)
 		return err
 	}, func(fd int) error {
 		buf := make([]byte, max(size, 1))
@@ -273,6 +286,7 @@ func (c *conn) setOption(n *notif, level, name int) error {
 	if err := readMem(n.tid(), n.Args[3], v); err != nil {
 		return unix.EFAULT
 	}
+	r := n.rights()
 	if !n.valid() {
 		return unix.ENOENT
 	}
@@ -281,9 +295,9 @@ func (c *conn) setOption(n *notif, level, name int) error {
 		if e != 0 {
 			return e
 		}
-		return c.option(func(context.Context) error { return c.cc.PassOption(level, name, v) }, here)
+		return c.option(r, true, level, name, func(context.Context) error { return c.cc.PassOption(level, name, v) }, here)
 	}
-	return c.option(func(ctx context.Context) error { return c.cc.SetOption(ctx, level, name, v) }, here)
+	return c.option(r, true, level, name, func(ctx context.Context) error { return c.cc.SetOption(ctx, r, level, name, v) }, here)
 }
 
 // optionVerdict returns what the kernel says to an option of a TCP socket that many

@@ -92,17 +92,19 @@ func (p *pair) carryOptions(tcp int) {
 		}
 	}
 	_ = unix.SetsockoptInt(p.end, unix.SOL_SOCKET, unix.SO_SNDBUF, pairSndbuf)
-	p.carryAsync(tcp)
 }
 
 // carryAsync copies signal-driven I/O: the owner, who gets SIGURG too, and the
-// signal. A program that asked for the descriptor's number with the signal gets the launcher's.
-func (p *pair) carryAsync(tcp int) {
+// signal, in the name of the thread of call n. A program that asked for the descriptor's
+// number with the signal gets the launcher's.
+func (p *pair) carryAsync(tcp int, n *notif) {
 	var owner [2]int32 // struct f_owner_ex
 	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(tcp), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner))); e != 0 || owner[1] == 0 {
 		return
 	}
-	_, _, _ = unix.Syscall(unix.SYS_FCNTL, uintptr(p.app), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
+	if setOwner(n, p.app, owner) != nil {
+		return
+	}
 	if sig, err := unix.FcntlInt(uintptr(tcp), unix.F_GETSIG, 0); err == nil && sig != 0 {
 		_, _ = unix.FcntlInt(uintptr(p.app), unix.F_SETSIG, sig)
 	}

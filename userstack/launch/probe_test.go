@@ -37,6 +37,10 @@ var probes = map[string]func(args []string) error{
 	"writeandgo":  probeWriteAndGo,
 	"latency":     probeLatency,
 	"nested":      probeNested,
+	"rights":      probeRights,
+	"signalowner": probeSignalOwner,
+	"acceptowner": probeAcceptOwner,
+	"landlock":    probeLandlock,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

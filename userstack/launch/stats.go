@@ -39,6 +39,7 @@ const (
 	ReasonInterrupted = "the call was interrupted"
 	ReasonNoSocket    = "the kernel did not create an SMC socket"
 	ReasonNetns       = "no privilege in the program's network namespace"
+	ReasonLandlock    = "a program has limited its connections with Landlock"
 )
 
 type counters struct {

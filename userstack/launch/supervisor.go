@@ -38,6 +38,8 @@ type supervisor struct {
 	sessions *sessions
 	quiet    quiet
 
+	landlock atomic.Bool // see limitsNetwork
+
 	keepers    atomic.Int64
 	maxKeepers int64
 
@@ -125,6 +127,11 @@ func (s *supervisor) dispatch(n *notif) {
 		default:
 			s.wg.Go(func() { s.sockopt(n, c) })
 		}
+	case unix.SYS_LANDLOCK_CREATE_RULESET:
+		if n.limitsNetwork() && !s.landlock.Swap(true) {
+			s.log.Info("new connections are plain TCP from now on: " + ReasonLandlock)
+		}
+		s.cont(n)
 	default:
 		if n.Nr == unix.SYS_EPOLL_CREATE1 || n.Nr == sysEpollCreate {
 			s.epolls.made()

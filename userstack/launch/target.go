@@ -98,23 +98,41 @@ func statusInt(status []byte, key string) (int, error) {
 	return 0, fmt.Errorf("launch: no %s in status", key)
 }
 
-// fsIDs returns the user and the group that a process makes files as.
-func fsIDs(status []byte) (uid, gid int, err error) {
-	id := func(key string) (int, error) {
-		for line := range bytes.Lines(status) {
-			if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
-				if f := bytes.Fields(v); len(f) == 4 { // real, effective, saved, file system
-					return strconv.Atoi(string(f[3]))
-				}
+// Columns of Uid and Gid in a process's status.
+const (
+	idReal = iota
+	idEffective
+	_
+	idFS
+)
+
+func statusID(status []byte, key string, column int) (int, error) {
+	for line := range bytes.Lines(status) {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			if f := bytes.Fields(v); len(f) == 4 {
+				return strconv.Atoi(string(f[column]))
 			}
 		}
-		return 0, fmt.Errorf("launch: no %s in status", key)
 	}
-	uid, err = id("Uid:")
+	return 0, fmt.Errorf("launch: no %s in status", key)
+}
+
+// fsIDs returns the user and the group that a process makes files as.
+func fsIDs(status []byte) (uid, gid int, err error) {
+	uid, err = statusID(status, "Uid:", idFS)
 	if err == nil {
-		gid, err = id("Gid:")
+		gid, err = statusID(status, "Gid:", idFS)
 	}
 	return uid, gid, err
+}
+
+// userIDs returns the real and the effective user of a process.
+func userIDs(status []byte) (ruid, euid int, err error) {
+	ruid, err = statusID(status, "Uid:", idReal)
+	if err == nil {
+		euid, err = statusID(status, "Uid:", idEffective)
+	}
+	return ruid, euid, err
 }
 
 // fdFlags returns the open flags of descriptor fd, O_CLOEXEC included.

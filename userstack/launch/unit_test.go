@@ -62,6 +62,7 @@ func TestFilter(t *testing.T) {
 		{"connect", unix.SYS_CONNECT, nil, retNotify},
 		{"listen", unix.SYS_LISTEN, nil, retNotify},
 		{"accept4", unix.SYS_ACCEPT4, nil, retNotify},
+		{"landlock", unix.SYS_LANDLOCK_CREATE_RULESET, nil, retNotify},
 		{"getpeername", unix.SYS_GETPEERNAME, nil, retNotify},
 		{"socket TCP", unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, 0}, retAllow},
 		{"socket MPTCP", unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, ipprotoMPTCP}, refuse(unix.EPROTONOSUPPORT)},

@@ -28,6 +28,12 @@
 //
 // A service that is told to end makes resets of the connections that are left.
 //
+// # Rights
+//
+// The service sets and reads options of a program's socket on a thread that has no
+// more capabilities than the program ([broker.WithRights]), however many it has
+// itself. See docs/security.md.
+//
 // # Rules
 //
 // A Service is safe for concurrent use. It needs what the stack needs:

@@ -147,45 +147,6 @@ func TestTakeTCP(t *testing.T) {
 	})
 }
 
-// What takes a privilege, or opens the kernel's less trodden paths, is not
-// lent to an unprivileged program.
-func TestHarmless(t *testing.T) {
-	for _, tt := range []struct {
-		level int
-		yes   []int
-		no    []int
-	}{
-		{unix.SOL_SOCKET,
-			[]int{unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_RCVBUF, unix.SO_SNDBUF, unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_RCVLOWAT},
-			[]int{unix.SO_MARK, unix.SO_BINDTODEVICE, unix.SO_BINDTOIFINDEX, unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE, unix.SO_PRIORITY, unix.SO_DEBUG,
-				unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_LOCK_FILTER, unix.SO_BUSY_POLL, unix.SO_TXTIME, unix.SO_MAX_PACING_RATE, unix.SO_PASSCRED}},
-		{unix.IPPROTO_TCP,
-			[]int{unix.TCP_NODELAY, unix.TCP_CORK, unix.TCP_QUICKACK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_USER_TIMEOUT, unix.TCP_NOTSENT_LOWAT},
-			[]int{unix.TCP_REPAIR, unix.TCP_ULP, unix.TCP_CONGESTION, unix.TCP_MD5SIG, unix.TCP_MD5SIG_EXT}},
-		{unix.IPPROTO_IP,
-			[]int{unix.IP_TOS, unix.IP_TTL, unix.IP_RECVERR},
-			[]int{unix.IP_TRANSPARENT, unix.IP_FREEBIND, unix.IP_HDRINCL, unix.IP_OPTIONS, unix.IP_XFRM_POLICY, unix.IP_IPSEC_POLICY}},
-		{unix.IPPROTO_IPV6,
-			[]int{unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_RECVERR},
-			[]int{unix.IPV6_TRANSPARENT, unix.IPV6_FREEBIND, unix.IPV6_HOPOPTS, unix.IPV6_RTHDR, unix.IPV6_XFRM_POLICY, unix.IPV6_ADDRFORM}},
-		{unix.SOL_TLS, nil, []int{1, 2}},
-		{unix.SOL_NETLINK, nil, []int{1}},
-		{unix.SOL_PACKET, nil, []int{1}},
-		{-1, nil, []int{0, -1}},
-	} {
-		for _, name := range tt.yes {
-			if !harmless(tt.level, name) {
-				t.Errorf("level %d: option %d is refused", tt.level, name)
-			}
-		}
-		for _, name := range tt.no {
-			if harmless(tt.level, name) {
-				t.Errorf("level %d: option %d is let through", tt.level, name)
-			}
-		}
-	}
-}
-
 func TestErrnoOf(t *testing.T) {
 	for _, tt := range []struct {
 		err  error

@@ -80,10 +80,10 @@ func TestOptionsWhileTaken(t *testing.T) {
 		default:
 		}
 		want := []byte{byte(i & 1), 0, 0, 0}
-		if err := h.set(unix.IPPROTO_TCP, unix.TCP_NODELAY, want); err != nil {
+		if err := h.set(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, want); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := h.get(unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || !bytes.Equal(got, want) {
+		if got, err := h.get(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("TCP_NODELAY %v, %v after it was set to %v", got, err, want)
 		}
 	}
@@ -93,10 +93,43 @@ func TestOptionsWhileTaken(t *testing.T) {
 func TestOptionsOver(t *testing.T) {
 	h := &held{sock: broker.NewDescriptor(tcpSocket(t, 0))}
 	_ = h.sock.Take() // tcpSocket closes it
-	if err := h.set(unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
+	if err := h.set(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
 		t.Errorf("set: %v", err)
 	}
-	if _, err := h.get(unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != syscall.ENOTCONN {
+	if _, err := h.get(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != syscall.ENOTCONN {
 		t.Errorf("get: %v", err)
+	}
+}
+
+// TestOptionBeyondSocket: a launcher, which may be anybody's, cannot have the
+// kernel read or write memory of the service, nor use its descriptors: these
+// options mean the caller's, or count in other units than bytes.
+func TestOptionBeyondSocket(t *testing.T) {
+	checkLeaks(t)
+	fd := tcpSocket(t, 0)
+	filter := make([]unix.SockFilter, 200)
+	for i := range filter {
+		filter[i] = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff}
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &held{sock: broker.NewDescriptor(ours)}
+	defer h.sock.Close()
+	// 200 instructions of 8 bytes each into 200 bytes.
+	for _, r := range []broker.Rights{0, broker.AllRights} {
+		if v, err := h.get(r, unix.SOL_SOCKET, unix.SO_GET_FILTER, len(filter)); err != syscall.EPERM {
+			t.Errorf("SO_GET_FILTER: %d bytes, %v, want EPERM", len(v), err)
+		}
+		for _, name := range []int{unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_ATTACH_REUSEPORT_CBPF, unix.SO_ATTACH_REUSEPORT_EBPF} {
+			if err := h.set(r, unix.SOL_SOCKET, name, make([]byte, 16)); err != syscall.EPERM {
+				t.Errorf("option %d: %v, want EPERM", name, err)
+			}
+		}
 	}
 }

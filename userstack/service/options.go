@@ -17,21 +17,20 @@ import (
 )
 
 // SetOption implements broker.Handler.
-func (s *Service) SetOption(_ context.Context, c *broker.Conn, level, name int, value []byte) error {
+func (s *Service) SetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name int, value []byte) error {
 	h, ok := c.Data().(*held)
 	if !ok {
 		return syscall.ENOTCONN
 	}
-	if c.Launcher().UID != 0 && !harmless(level, name) {
-		return syscall.EPERM
-	}
-	return h.set(level, name, value)
+	return h.set(r, level, name, value)
 }
 
-func (h *held) set(level, name int, value []byte) error {
+func (h *held) set(r broker.Rights, level, name int, value []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := broker.SetSockopt(h.sock, level, name, value); err != nil {
+	if err := broker.WithRights(r, true, level, name, func() error {
+		return broker.SetSockopt(h.sock, level, name, value)
+	}); err != nil {
 		return ended(err)
 	}
 	if h.smc != nil {
@@ -96,49 +95,20 @@ func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) 
 }
 
 // GetOption implements broker.Handler.
-func (s *Service) GetOption(_ context.Context, c *broker.Conn, level, name, size int) ([]byte, error) {
+func (s *Service) GetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name, size int) ([]byte, error) {
 	h, ok := c.Data().(*held)
 	if !ok {
 		return nil, syscall.ENOTCONN
 	}
-	return h.get(level, name, size)
+	return h.get(r, level, name, size)
 }
 
-func (h *held) get(level, name, size int) ([]byte, error) {
+func (h *held) get(r broker.Rights, level, name, size int) (v []byte, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v, err := broker.GetSockopt(h.sock, level, name, size)
+	err = broker.WithRights(r, false, level, name, func() (err error) {
+		v, err = broker.GetSockopt(h.sock, level, name, size)
+		return err
+	})
 	return v, ended(err)
-}
-
-// harmless lists the options that an unprivileged program may set on its
-// socket: the service has more privileges than the program and must not lend
-// them.
-func harmless(level, name int) bool {
-	switch level {
-	case unix.SOL_SOCKET:
-		switch name {
-		case unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_OOBINLINE, unix.SO_RCVBUF, unix.SO_SNDBUF,
-			unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_RCVLOWAT, unix.SO_RCVTIMEO, unix.SO_SNDTIMEO,
-			unix.SO_DONTROUTE, unix.SO_TIMESTAMP, unix.SO_INCOMING_CPU, unix.SO_ZEROCOPY:
-			return true
-		}
-	case unix.IPPROTO_TCP:
-		switch name {
-		case unix.TCP_ULP, unix.TCP_REPAIR, unix.TCP_CONGESTION, unix.TCP_MD5SIG, unix.TCP_MD5SIG_EXT:
-			return false
-		}
-		return true
-	case unix.IPPROTO_IP:
-		switch name {
-		case unix.IP_TOS, unix.IP_TTL, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_PKTINFO, unix.IP_RECVTOS, unix.IP_RECVTTL, unix.IP_BIND_ADDRESS_NO_PORT:
-			return true
-		}
-	case unix.IPPROTO_IPV6:
-		switch name {
-		case unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR, unix.IPV6_V6ONLY, unix.IPV6_RECVTCLASS, unix.IPV6_RECVHOPLIMIT, unix.IPV6_RECVPKTINFO:
-			return true
-		}
-	}
-	return false
 }

@@ -117,7 +117,7 @@ func TestRide(t *testing.T) {
 	})
 	t.Run("SO_LINGER", func(t *testing.T) {
 		c := ride(t)
-		if err := c.cc.SetOption(t.Context(), unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
+		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
 			t.Fatal(err)
 		}
 		c.cprog.close()

@@ -43,8 +43,10 @@ func main() {
 		fatal(halfClose(args[1], n))
 	case len(args) == 2 && args[0] == "abort":
 		fatal(abort(args[1]))
+	case len(args) == 2 && args[0] == "rights":
+		fatal(rights(args[1]))
 	default:
-		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS | probe client ADDRESS CONNECTIONS [-busy] | probe halfclose ADDRESS BYTES | probe abort ADDRESS")
+		fmt.Fprintln(os.Stderr, "usage: probe server ADDRESS | probe client ADDRESS CONNECTIONS [-busy] | probe halfclose ADDRESS BYTES | probe abort ADDRESS | probe rights ADDRESS")
 		os.Exit(2)
 	}
 }

@@ -37,13 +37,13 @@ func TestOptionsInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%3 == 0 {
-			v, err := c.GetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 4)
+			v, err := c.GetOption(t.Context(), 0, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 4)
 			if err != nil || binary.NativeEndian.Uint32(v) != i {
 				t.Fatalf("read % x, %v after %d was set", v, err, i)
 			}
 		}
 	}
-	if err := c.SetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, value(0)); !errors.Is(err, unix.EINVAL) {
+	if err := c.SetOption(t.Context(), 0, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, value(0)); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("a refused option: %v", err)
 	}
 	close(over)
@@ -51,7 +51,7 @@ func TestOptionsInOrder(t *testing.T) {
 	if err := c.PassOption(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, value(1)); err != nil {
 		t.Errorf("an option of a connection that has ended: %v", err)
 	}
-	if err := c.SetOption(t.Context(), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, value(1)); !errors.Is(err, unix.ENOTCONN) {
+	if err := c.SetOption(t.Context(), 0, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, value(1)); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("the same, waited for: %v", err)
 	}
 }

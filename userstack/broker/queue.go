@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"sync"
+	"syscall"
+)
+
+// option has the handler set or read an option, after those that came before.
+func (ss *session) option(m Message) {
+	ss.mu.Lock()
+	c := ss.conns[m.Conn]
+	ss.mu.Unlock()
+	if c == nil {
+		ss.answer(m, nil, syscall.ENOTCONN) // it ended while the message was under way
+		return
+	}
+	ss.requests <- struct{}{}
+	if c.options.add(m) {
+		ss.wg.Go(func() {
+			for m, ok := c.options.next(); ok; m, ok = c.options.next() {
+				ss.carryOut(c, m)
+				<-ss.requests
+			}
+		})
+	}
+}
+
+// carryOut sets or reads an option, and answers.
+func (ss *session) carryOut(c *Conn, m Message) {
+	var v []byte
+	var err error
+	r := m.Rights & ss.l.rights
+	if ss.s.guarded("a request of a launcher", func() {
+		if m.Type == TypeSetOption {
+			err = ss.s.Handler.SetOption(c.ctx, c, r, int(m.Level), int(m.Name), m.Value)
+		} else {
+			v, err = ss.s.Handler.GetOption(c.ctx, c, r, int(m.Level), int(m.Name), int(m.Size))
+		}
+	}) != nil {
+		v, err = nil, syscall.EIO
+	}
+	ss.answer(m, v, err)
+}
+
+// answer answers a request, if that is wanted.
+func (ss *session) answer(m Message, v []byte, err error) {
+	if m.Seq != 0 {
+		ss.result(m.Seq, v, err)
+	}
+}
+
+// queue has the requests of a connection that are carried out one after the other.
+type queue struct {
+	mu   sync.Mutex
+	m    []Message
+	busy bool // somebody calls next
+}
+
+// add reports whether the caller is to call next until it is empty.
+func (q *queue) add(m Message) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.m = append(q.m, m)
+	was := q.busy
+	q.busy = true
+	return !was
+}
+
+func (q *queue) next() (m Message, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.m) == 0 {
+		q.m, q.busy = nil, false
+		return m, false
+	}
+	m, q.m = q.m[0], q.m[1:]
+	return m, true
+}

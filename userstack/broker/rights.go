@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rights are capabilities, a bit for each, as CapEff in /proc/PID/status. They
+// are those over the network namespace of the launcher and the service: a
+// process of another user namespace has none, whatever CapEff says.
+type Rights uint64
+
+// AllRights takes nothing away.
+const AllRights = ^Rights(0)
+
+// RightsOf returns the rights of task, a thread id or "self", under /proc. One
+// that cannot be looked at has none. The caller makes sure that the number is
+// still that of who was meant.
+func RightsOf(task string) Rights { return rightsOf(task, "CapEff:") }
+
+// rightsOf returns the set of capabilities that the status calls key.
+func rightsOf(task, key string) Rights {
+	theirs, err := userns(task)
+	if err != nil {
+		return 0
+	}
+	ours, err := userns("thread-self")
+	if err != nil || ours != theirs {
+		return 0
+	}
+	b, err := os.ReadFile("/proc/" + task + "/status")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			caps, err := strconv.ParseUint(string(bytes.TrimSpace(v)), 16, 64)
+			if err != nil {
+				return 0
+			}
+			return Rights(caps)
+		}
+	}
+	return 0
+}
+
+// nsID tells namespaces apart.
+type nsID struct{ dev, ino uint64 }
+
+func userns(task string) (nsID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+task+"/ns/user", &st); err != nil {
+		return nsID{}, err
+	}
+	return nsID{uint64(st.Dev), st.Ino}, nil
+}
+
+// errRights tells that a thread could not be made to act with fewer rights.
+var errRights = errors.New("broker: cannot act with the program's capabilities")
+
+// Do calls f on a thread whose effective capabilities are those of the caller
+// that are in r as well: so it is the kernel that says what takes which. An
+// error is f's, or wraps EPERM where f could not be called so.
+func (r Rights) Do(f func() error) error {
+	var err error
+	done := make(chan struct{})
+	// A thread that cannot be restored ends: with a goroutine of its own, and
+	// not with that of the caller.
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		restored := false
+		if err, restored = r.do(f); restored {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	return err
+}
+
+// do is Do on the calling thread. It returns false if the thread is not as it
+// was. The permitted capabilities stay, so that the effective ones come back,
+// and nothing else of the process changes.
+func (r Rights) do(f func() error) (err error, restored bool) {
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var own [2]unix.CapUserData
+	if err := unix.Capget(&h, &own[0]); err != nil {
+		return fmt.Errorf("%w: capget: %w: %w", errRights, err, unix.EPERM), true
+	}
+	less := own
+	less[0].Effective &= uint32(r)
+	less[1].Effective &= uint32(r >> 32)
+	if less == own {
+		return f(), true
+	}
+	if err := unix.Capset(&h, &less[0]); err != nil {
+		return fmt.Errorf("%w: capset: %w: %w", errRights, err, unix.EPERM), true
+	}
+	err = f()
+	return err, unix.Capset(&h, &own[0]) == nil
+}
+
+// ownsNetwork tells whether the network namespace of this process belongs to
+// a user namespace below its own. Who made that has all rights over it, without
+// any capability: there Do takes nothing away.
+var ownsNetwork = sync.OnceValue(func() bool {
+	netns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return true
+	}
+	defer netns.Close()
+	// The kernel refuses to tell of one that is not below, nor the same.
+	fd, err := unix.IoctlRetInt(int(netns.Fd()), unix.NS_GET_USERNS)
+	if err != nil {
+		return !errors.Is(err, unix.EPERM)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return true
+	}
+	ours, err := userns("thread-self")
+	return err != nil || ours != nsID{uint64(st.Dev), st.Ino}
+})
+
+// peerRights returns the rights that the process at the other end of c could
+// have now, or none if it cannot be looked at. What is effective for one thread
+// of a launcher changes all the time, see Do.
+func peerRights(c *net.UnixConn, pid int) Rights {
+	if pid <= 0 { // of a PID namespace that is not below ours
+		return 0
+	}
+	pidfd := peerPidfd(c)
+	defer pidfd.Close()
+	r := rightsOf(strconv.Itoa(pid), "CapPrm:")
+	// The number is still its own if it lives.
+	lives := false
+	if err := pidfd.Control(func(fd int) error {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		lives = n == 0
+		return err
+	}); err != nil || !lives {
+		return 0
+	}
+	return r
+}
