@@ -76,11 +76,11 @@ func (s *supervisor) accept(n *notif) {
 		s.cont(n)
 		return
 	}
-	s.wg.Go(func() { l.accept(n) })
+	s.begin(func() { l.accept(n) })
 }
 
 func (l *listener) accept(n *notif) {
-	fd, err := getFD(n.tid(), n.fdArg())
+	fd, err := l.s.looks.socket(n, n.tid(), n.fdArg(), l.inode, 0)
 	if err != nil {
 		l.s.cont(n)
 		return
