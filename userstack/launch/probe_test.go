@@ -37,6 +37,9 @@ var probes = map[string]func(args []string) error{
 	"writeandgo":  probeWriteAndGo,
 	"latency":     probeLatency,
 	"nested":      probeNested,
+	"absent":      probeAbsent,
+	"absentwait":  probeAbsentWait,
+	"deaf":        probeDeaf,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,
