@@ -236,9 +236,10 @@ func looked[T any](x *looks, n *notif, tid int, patience time.Duration, f func()
 
 // try is looked for what yields nothing but an error.
 func (x *looks) try(n *notif, tid int, patience time.Duration, f func() error) error {
-	e, err := looked(x, n, tid, patience, func() (error, func()) { return f(), nil }, nil)
+	type result struct{ err error }
+	r, err := looked(x, n, tid, patience, func() (result, func()) { return result{f()}, nil }, nil)
 	if err != nil {
 		return err
 	}
-	return e
+	return r.err
 }

@@ -212,17 +212,18 @@ func TestStrayClose(t *testing.T) {
 	defer cancel()
 	x := newLooks(ctx)
 	stray := func(tid int) error {
-		e, err := looked(x, nil, tid, lookPatience, func() (error, func()) {
+		type result struct{ err error }
+		r, err := looked(x, nil, tid, lookPatience, func() (result, func()) {
 			fd, err := unix.Open(d.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 			if err != nil {
-				return err, nil
+				return result{err}, nil
 			}
 			if isSocket(fd) {
-				return errors.New("a file is a socket"), nil
+				return result{errors.New("a file is a socket")}, nil
 			}
-			return errNotSocket, func() { _ = unix.Close(fd) }
+			return result{errNotSocket}, func() { _ = unix.Close(fd) }
 		}, nil)
-		return errors.Join(e, err)
+		return errors.Join(r.err, err)
 	}
 	for i := range procLooks {
 		if err := stray(os.Getpid()); !errors.Is(err, errNotSocket) {
