@@ -105,6 +105,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 			err = closed
 		}
 	}
+	cl.t.closeStray()
 	if err != nil && serr != nil {
 		err = serr
 	}
@@ -278,6 +279,7 @@ func (cl *Client) receive() {
 		err = errors.New("it closed the session")
 	}
 	cl.fail(err)
+	cl.t.closeStray()
 	cl.mu.Lock()
 	conns := cl.conns
 	cl.conns = nil

@@ -79,6 +79,10 @@
 // session goes on. A NotCandidate with an Errno says that the service has not
 // looked at an accepted connection, whose peer may be waiting for CLC messages.
 //
+// Every descriptor that comes has to be a socket: another one ends the session.
+// It is not closed in the session's goroutine, as a file system (FUSE) may never
+// let that end. The session counts as its user's until it is closed.
+//
 // A Client, a Server and a Conn are safe for concurrent use. No privileges
 // are needed by this package; the service's handler has its own needs.
 package broker

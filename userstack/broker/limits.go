@@ -33,6 +33,9 @@ const (
 	// declined because there is no quota for them. They take of what is kept for
 	// root.
 	maxDeclining = 8
+	// maxClosing bounds the descriptors, of all users, that are no sockets and are
+	// being closed.
+	maxClosing = 64
 	// declineTime bounds a Decline. A launcher waits for twice as long.
 	declineTime = 5 * time.Second
 )
@@ -51,6 +54,8 @@ func (s *Server) prepare() {
 		s.warnings = quota.NewLog(s.log())
 		s.declining = make(chan struct{}, maxDeclining)
 		s.sessions = make(map[uint32]int)
+		s.buried = make(map[uint32][][]int)
+		s.closing = make(chan struct{}, maxClosing)
 	})
 }
 
@@ -86,6 +91,48 @@ func (s *Server) enter(uid uint32) error {
 	}
 	s.sessions[uid]++
 	return nil
+}
+
+// bury gives back what a session took once the descriptors are closed that came
+// in it and are no sockets: their file system may never let go. Nobody waits for that, and at most one thread for each user, and
+// maxClosing in all, are in it.
+func (s *Server) bury(uid uint32, t *transport) {
+	stray := t.stray
+	if len(stray) == 0 {
+		s.leave(uid)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.buried[uid] = append(s.buried[uid], stray)
+	if len(s.buried[uid]) == 1 {
+		go s.closeBuried(uid)
+	}
+}
+
+// closeBuried closes what a user's sessions left behind, one after the other.
+func (s *Server) closeBuried(uid uint32) {
+	s.closing <- struct{}{}
+	defer func() { <-s.closing }()
+	for {
+		s.mu.Lock()
+		stray := s.buried[uid][0]
+		s.mu.Unlock()
+		for _, fd := range stray {
+			_ = unix.Close(fd)
+		}
+		s.leave(uid)
+		s.mu.Lock()
+		s.buried[uid] = s.buried[uid][1:]
+		over := len(s.buried[uid]) == 0
+		if over {
+			delete(s.buried, uid)
+		}
+		s.mu.Unlock()
+		if over {
+			return
+		}
+	}
 }
 
 func (s *Server) leave(uid uint32) {

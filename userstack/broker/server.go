@@ -118,9 +118,11 @@ type Server struct {
 	once      sync.Once
 	warnings  *quota.Log
 	declining chan struct{} // a place for each connection that is being declined
+	closing   chan struct{} // and for each user whose strays are being closed
 
 	mu       sync.Mutex
-	sessions map[uint32]int // by user
+	sessions map[uint32]int     // by user
+	buried   map[uint32][][]int // by user, what is to be closed
 }
 
 // guarded calls f; an error is that f panicked.
@@ -185,9 +187,9 @@ func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 
 // serveConn is ServeConn for a launcher that was admitted.
 func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) error {
-	defer s.leave(l.UID)
-	defer c.Close()
 	t := newTransport(c)
+	defer s.bury(l.UID, t)
+	defer c.Close()
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
@@ -280,12 +282,12 @@ func (ss *session) run(ctx context.Context) error {
 }
 
 // drain ends the session and discards what the launcher sent before it could
-// know.
+// know. What is no socket ends that, as it is not counted.
 func (ss *session) drain() {
 	ss.t.shut()
 	for {
 		m, d, err := ss.t.receive()
-		if err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errLost) {
+		if len(ss.t.stray) > 0 || err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errLost) {
 			return
 		}
 		discard(m, d)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,10 @@ type transport struct {
 
 	rbuf []byte // the receiver's own
 	oob  []byte
+
+	// stray are descriptors that came and are no sockets. They are not closed
+	// here: a file system may take as long as it likes for that.
+	stray []int
 
 	ended atomic.Bool // this side called shut
 }
@@ -98,6 +103,10 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 			_ = bounded.Close(fd)
 		}
 	}
+	if i := slices.IndexFunc(fds, isNoSocket); i >= 0 {
+		t.stray = append(t.stray, fds...)
+		return Message{}, nil, fmt.Errorf("%w: a descriptor is %w", ErrMalformed, unix.ENOTSOCK)
+	}
 	if n == 0 && len(fds) == 0 {
 		return Message{}, nil, io.EOF
 	}
@@ -149,6 +158,24 @@ func (t *transport) read() (n, oobn, flags int, err error) {
 		return 0, 0, 0, rerr
 	}
 	return n, oobn, flags, os.NewSyscallError("recvmsg", err)
+}
+
+// closeStray closes what came and is no socket, without waiting for that.
+func (t *transport) closeStray() {
+	if fds := t.stray; len(fds) > 0 {
+		t.stray = nil
+		go func() {
+			for _, fd := range fds {
+				_ = unix.Close(fd)
+			}
+		}()
+	}
+}
+
+// isNoSocket tells whether fd is something else. It asks no file system.
+func isNoSocket(fd int) bool {
+	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	return err != nil
 }
 
 func parseRights(oob []byte) ([]int, error) {

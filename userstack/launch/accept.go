@@ -80,11 +80,11 @@ func (s *supervisor) accept(n *notif) {
 		s.cont(n)
 		return
 	}
-	s.wg.Go(func() { l.accept(n) })
+	s.begin(func() { l.accept(n) })
 }
 
 func (l *listener) accept(n *notif) {
-	fd, err := getFD(n.tid(), n.fdArg())
+	fd, err := l.s.looks.socket(n, n.tid(), n.fdArg(), l.inode, 0)
 	if err != nil {
 		l.s.cont(n)
 		return
@@ -169,14 +169,14 @@ func (l *listener) wait(n *notif, fd int) error {
 	if w.pidfd, err = openPidfd(n.tid()); err != nil {
 		return err
 	}
-	if w.sub, err = l.s.poll.watch(w.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.review() }); err != nil {
+	if w.sub, err = l.s.poll.watch(w.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.wg.Go(l.review) }); err != nil {
 		_ = unix.Close(w.pidfd)
 		return err
 	}
 	if l.fd >= 0 {
 		_ = unix.Close(fd)
 	} else {
-		if l.sub, err = l.s.poll.watch(fd, unix.EPOLLIN, func(uint32) { l.ready() }); err != nil {
+		if l.sub, err = l.s.poll.watch(fd, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.wg.Go(l.ready) }); err != nil {
 			w.close()
 			return err
 		}
@@ -192,7 +192,9 @@ func (w *waiter) close() {
 	_ = unix.Close(w.pidfd)
 }
 
-// ready gives what is in the backlog to waiters.
+// ready gives what is in the backlog to waiters. It has a goroutine of its own:
+// a process that has the socket as well, out of the launcher's sight, can take
+// the connection first or hold the socket's lock.
 func (l *listener) ready() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,6 +218,7 @@ func (l *listener) ready() {
 		l.s.wg.Go(func() { l.offer(w.n, a) })
 	}
 	l.rest()
+	l.sub.again()
 }
 
 // review drops waiters that wait no more, and ends those whose time is over.

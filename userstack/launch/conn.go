@@ -8,6 +8,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,6 +51,7 @@ type conn struct {
 	// needs none any more.
 	loans   chan *loan
 	settled chan struct{}
+	telling atomic.Bool // a call is being told of err
 
 	mu       sync.Mutex
 	phase    phase
@@ -132,21 +134,6 @@ func (c *conn) isSettled() bool {
 	default:
 		return false
 	}
-}
-
-// getFDOf duplicates descriptor fd of a process if it is the socket of the
-// inode, else it returns -1.
-func getFDOf(pid, fd int, inode uint64) int {
-	app, err := getFD(pid, fd)
-	if err != nil {
-		return -1
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(app, &st); err != nil || st.Ino != inode {
-		_ = unix.Close(app)
-		return -1
-	}
-	return app
 }
 
 // carried follows a connection that the service carries until it ends.

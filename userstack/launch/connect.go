@@ -17,29 +17,52 @@ import (
 	"smcr/userstack/broker"
 )
 
-// connect answers connect(). Everything but a fresh TCP socket, or one whose
-// connection is being made, is left to the kernel.
+// connect begins the answer to connect(). Everything but a fresh TCP socket, or
+// one whose connection is being made, is left to the kernel.
 func (s *supervisor) connect(n *notif) {
-	remote, flowinfo := n.sockaddr()
-	if !remote.IsValid() {
-		s.cont(n)
-		return
-	}
 	inode, err := socketInode(n.tid(), n.fdArg())
 	if err != nil {
 		s.cont(n)
 		return
 	}
+	d := s.decides(inode)
+	s.begin(func() {
+		defer s.decided(d)
+		d.before.wait(s.ctx)
+		s.connectSocket(n, inode, d)
+	})
+}
+
+// connectSocket answers connect() on a socket. It ends d as soon as it is known
+// what becomes of the socket.
+func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
+	remote, flowinfo, err := n.sockaddr()
+	switch {
+	case errors.Is(err, errBusy):
+		// Others of the process wait for its memory, perhaps for long. The kernel
+		// reads the address in this thread, where it is in nobody's way.
+		s.native(n, ReasonBusy)
+		return
+	case err != nil || !remote.IsValid():
+		s.cont(n)
+		return
+	}
 	if c := s.lookup(inode); c != nil {
-		s.wg.Go(func() { s.rejoin(n, c) })
+		s.decided(d)
+		s.rejoin(n, c)
 		return
 	}
 	a, reason := s.newAttempt(n, inode, broker.ConnectRequest{Remote: remote}, flowinfo)
+	s.decided(d)
+	if c := s.lookup(inode); reason == isKnown && c != nil {
+		s.rejoin(n, c)
+		return
+	}
 	if reason != "" {
 		s.native(n, reason)
 		return
 	}
-	s.wg.Go(a.start)
+	a.start()
 }
 
 // native continues a connect() for a reason that counts unless it is notTCP.
@@ -52,56 +75,61 @@ func (s *supervisor) native(n *notif, reason string) {
 
 // sockaddr reads the address given to connect(); it is invalid if it is not of
 // IPv4 or IPv6.
-func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32) {
-	var buf [unix.SizeofSockaddrInet6]byte
+func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
 	l := int(int32(n.Args[2]))
 	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
-		return remote, 0
+		return remote, 0, nil
 	}
-	sa := buf[:min(l, len(buf))]
-	if err := readMem(n.tid(), n.Args[1], sa); err != nil {
-		return remote, 0
+	sa, err := n.read(n.Args[1], min(l, unix.SizeofSockaddrInet6), lookPatience)
+	if err != nil {
+		return remote, 0, err
 	}
-	return parseSockaddr(sa)
+	remote, flowinfo = parseSockaddr(sa)
+	return remote, flowinfo, nil
 }
 
 // names tells whether the descriptor that the call names is the socket.
-func (n *notif) names(inode uint64) bool {
-	got, err := socketInode(n.tid(), n.fdArg())
-	return err == nil && got == inode
-}
+func (n *notif) names(inode uint64) bool { return isLinked(n.tid(), n.fdArg(), inode) }
 
 // notTCP stands for sockets that do not count: not TCP, or not fresh, so that
 // the call is bound to fail.
 const notTCP = "not a fresh TCP socket"
 
+// isKnown stands for a socket of which another call has begun an attempt since
+// connect looked.
+const isKnown = "an attempt has begun"
+
 // newAttempt takes a fresh socket for an attempt, or returns the reason why
-// the call is to be continued natively. The attempt is registered when the
-// next notification is received, which may be that of a program that gave up
-// this call already.
+// the call is to be continued natively.
 func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectRequest, flowinfo uint32) (*attempt, string) {
-	tcp, err := getFD(n.tid(), n.fdArg())
-	if err != nil {
+	domain := 0
+	tcp, reason, err := s.looks.checkedSocket(n, n.tid(), n.fdArg(), inode, lookPatience, func(fd int) (reason string) {
+		domain, reason = freshTCP(fd)
+		return reason
+	})
+	switch {
+	case reason != "":
+		return nil, reason
+	case errors.Is(err, errMoved), errors.Is(err, errNotSocket):
+		return nil, ReasonSocketState
+	case errors.Is(err, errBusy):
+		return nil, ReasonBusy
+	case err != nil:
 		s.log.Debug("cannot take over a socket", "err", err)
 		return nil, ReasonNoAccess
 	}
-	domain, reason := freshTCP(tcp)
-	var st unix.Stat_t
 	switch {
-	case reason != "":
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
 	case s.landlock.Load():
 		reason = ReasonLandlock
 	case s.broker() == nil:
 		reason = ReasonNoService
-	case unix.Fstat(tcp, &st) != nil || st.Ino != inode:
-		reason = ReasonSocketState
 	case !n.valid():
 		// Interrupted meanwhile. The program may rely on the connection being
 		// made all the same, as the kernel would. What it asked for must be
 		// certain, though: the thread id could belong to another by now.
-		if again, _ := n.sockaddr(); again != req.Remote || !n.names(inode) {
+		if again, _, err := n.sockaddr(); err != nil || again != req.Remote || !n.names(inode) {
 			reason = ReasonInterrupted
 		}
 	}
@@ -120,9 +148,9 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		blocking: !req.Nonblock,
 		loans:    make(chan *loan), settled: make(chan struct{}),
 	}
-	if !s.register(inode, c) { // cannot be: connect looked a moment ago
+	if !s.register(inode, c) {
 		_ = unix.Close(tcp)
-		return nil, ReasonSocketState
+		return nil, isKnown
 	}
 	return &attempt{
 		conn: c, n: n, tid: n.tid(), req: req,
@@ -187,7 +215,7 @@ func sendTimeout(fd int) time.Duration {
 // rejoin answers connect() on a socket whose connection is known: a second
 // call, or one restarted after a signal.
 func (s *supervisor) rejoin(n *notif, c *conn) {
-	nonblock, err := c.nonblocking(func() (int, error) { return fdFlags(n.tid(), n.fdArg()) })
+	nonblock, err := c.nonblocking(func() (int, error) { return s.looks.fdFlags(n) })
 	if err != nil {
 		s.cont(n)
 		return
@@ -266,9 +294,9 @@ var errShared = errors.New("launch: the descriptor was duplicated")
 func (c *conn) swapBack(n *notif) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	app := getFDOf(n.tid(), n.fdArg(), c.pair.inode)
-	if app < 0 {
-		return errMoved
+	app, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, lookPatience)
+	if err != nil {
+		return err
 	}
 	defer unix.Close(app)
 	if shared(n.tid(), n.fdArg(), c.pair.inode) {
@@ -291,15 +319,16 @@ func (c *conn) swapBack(n *notif) error {
 // inode is given; close-on-exec and epoll registrations stay as they were.
 func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
 	tid, fd := n.tid(), n.fdArg()
-	flags, err := fdFlags(tid, fd)
+	flags, err := s.looks.fdFlags(n)
 	if err != nil {
 		return err
 	}
-	regs, err := s.epolls.registrations(tid, fd)
+	regs, err := s.epolls.registrations(n)
 	if err != nil {
 		return err
 	}
 	defer closeRegistrations(regs)
+	move := func(from, to int) error { return s.looks.move(n, regs, from, to) }
 	// Another thread may have closed the descriptor while the call waited.
 	if ino, err := socketInode(tid, fd); err != nil || ino != inode {
 		return errMoved
@@ -307,11 +336,11 @@ func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
 	if !n.valid() {
 		return unix.ENOENT
 	}
-	if err := moveRegistrations(regs, fd, from, to); err != nil {
+	if err := move(from, to); err != nil {
 		return err
 	}
 	if err := n.setFD(to, fd, flags&unix.O_CLOEXEC != 0); err != nil {
-		if e := moveRegistrations(regs, fd, to, from); e != nil {
+		if e := move(to, from); e != nil {
 			s.log.Warn("cannot restore epoll registrations", "err", e)
 		}
 		return err

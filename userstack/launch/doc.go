@@ -91,9 +91,25 @@
 //
 // # Rules
 //
-// One goroutine receives notifications and never blocks on one; whatever may
-// wait has a goroutine of its own, which Run waits for. conn and listener are
-// guarded by their own mutexes; the lock order is listener, conn, registry.
+// One goroutine receives notifications and never blocks on one: of the program it
+// reads nothing but the link of a descriptor in /proc, for which the kernel asks
+// no file system. Whatever may wait has a goroutine of its own, which Run waits
+// for. conn and listener are guarded by their own mutexes; the lock order is
+// listener, conn, registry.
+//
+// A program can make it last for ever to read its memory (userfaultfd, a FUSE
+// file), to close a copy of its descriptor (a FUSE file again), or to ask one of
+// its epoll instances or sockets, whose lock another of its calls holds. All that
+// is a look (looks.go): it has a goroutine of its own, of which each process may
+// have a few, and Run does not wait for it beyond a second after the program's
+// end. A connect() that has to wait for its turn in its own process becomes a
+// native one. No look is made with conn.mu held that reads or writes memory, as
+// processes share connections; and only sockets and epoll instances are copied
+// into the launcher, after a look at their links.
+//
+// What is not bounded yet: once a connection has begun, a program that has a
+// socket's lock held (as some calls do that copy from absent memory) can block a
+// thread of the launcher for each such connection.
 //
 // The launcher needs no privileges, but Linux 5.14 or newer (SECCOMP_ADDFD_FLAG_SEND);
 // it has to be allowed to trace its children (the default, also under Yama).

@@ -104,8 +104,8 @@ func (x *epollIndex) instances(tid int) ([]int, error) {
 }
 
 func findEpolls(pid int) ([]int, error) {
-	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
-	d, err := os.Open(dir)
+	task := strconv.Itoa(pid)
+	d, err := os.Open("/proc/" + task + "/fd")
 	if err != nil {
 		return nil, err
 	}
@@ -116,23 +116,45 @@ func findEpolls(pid int) ([]int, error) {
 	}
 	var fds []int
 	for _, name := range names {
-		if link, err := os.Readlink(dir + "/" + name); err == nil && link == "anon_inode:[eventpoll]" {
-			if fd, err := strconv.Atoi(name); err == nil {
-				fds = append(fds, fd)
-			}
+		if fd, err := strconv.Atoi(name); err == nil && isEpoll(task, fd) {
+			fds = append(fds, fd)
 		}
 	}
 	return fds, nil
 }
 
-// registrations finds where descriptor fd of thread tid is registered with
-// epoll. The caller closes them with closeRegistrations.
-func (x *epollIndex) registrations(tid, fd int) ([]registration, error) {
-	eps, err := x.instances(tid)
+// registrations finds where n's descriptor is registered with epoll. The caller
+// closes them with closeRegistrations.
+func (x *epollIndex) registrations(n *notif) ([]registration, error) {
+	eps, err := x.instances(n.tid())
 	if err != nil {
-		return nil, fmt.Errorf("launch: epoll instances of %d: %w", tid, err)
+		return nil, fmt.Errorf("launch: epoll instances of %d: %w", n.tid(), err)
 	}
-	var regs []registration
+	if len(eps) == 0 {
+		return nil, nil
+	}
+	type result struct {
+		regs []registration
+		err  error
+	}
+	r, err := looked(n.l.looks, n, n.tid(), lookPatience, func() (result, func()) {
+		regs, stray, err := findRegistrations(n.tid(), n.fdArg(), eps)
+		return result{regs, err}, stray
+	}, func(r result) { closeRegistrations(r.regs) })
+	if err != nil {
+		return nil, err
+	}
+	return r.regs, r.err
+}
+
+// errNotEpoll tells that the program has put another file in the place of an
+// epoll instance.
+var errNotEpoll = errors.New("launch: not an epoll instance any more")
+
+// findRegistrations finds where descriptor fd of thread tid is registered among
+// epoll descriptors eps. It is part of a look, as each instance has a lock that
+// another call of the program may hold, and stray, if any, the rest of it.
+func findRegistrations(tid, fd int, eps []int) (regs []registration, stray func(), err error) {
 	for _, ep := range eps {
 		if !isRegistered(tid, ep, fd) {
 			continue
@@ -140,16 +162,26 @@ func (x *epollIndex) registrations(tid, fd int) ([]registration, error) {
 		ev, ok, err := readRegistration(tid, ep, fd)
 		if err == nil && ok {
 			var dup int
-			if dup, err = getFD(tid, ep); err == nil {
+			if dup, err = getFD(tid, ep); err == nil && !isEpoll("self", dup) {
+				err = errNotEpoll
+				stray = func() { _ = unix.Close(dup) }
+			}
+			if err == nil {
 				regs = append(regs, registration{epfd: dup, ev: ev})
 			}
 		}
 		if err != nil {
 			closeRegistrations(regs)
-			return nil, fmt.Errorf("launch: epoll descriptor %d of %d: %w", ep, tid, err)
+			return nil, stray, fmt.Errorf("launch: epoll descriptor %d of %d: %w", ep, tid, err)
 		}
 	}
-	return regs, nil
+	return regs, nil, nil
+}
+
+// isEpoll tells whether descriptor fd of a task is an epoll instance.
+func isEpoll(task string, fd int) bool {
+	link, err := os.Readlink("/proc/" + task + "/fd/" + strconv.Itoa(fd))
+	return err == nil && link == "anon_inode:[eventpoll]"
 }
 
 func closeRegistrations(regs []registration) {
@@ -215,15 +247,21 @@ func parseEpollInfo(b []byte, fd int) (ev unix.EpollEvent, ok bool, err error) {
 	return ev, ok, nil
 }
 
+// move is moveRegistrations for n's descriptor: a look, as epoll_ctl waits for
+// the lock of the instance.
+func (x *looks) move(n *notif, regs []registration, from, to int) error {
+	if len(regs) == 0 {
+		return nil
+	}
+	return x.try(n, n.tid(), lookPatience, func() error { return moveRegistrations(regs, n.fdArg(), from, to) })
+}
+
 // moveRegistrations replaces from (duplicates in the launcher of the sockets)
 // by to in all of regs, as number fd.
 //
 // epoll_ctl names a socket by its number in the caller's descriptor table, so
 // the work is done by a thread with a table of its own, which ends with it.
 func moveRegistrations(regs []registration, fd, from, to int) error {
-	if len(regs) == 0 {
-		return nil
-	}
 	errc := make(chan error, 1)
 	go onPassingThread(func() {
 		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
@@ -271,11 +309,33 @@ func onPassingThread(f func()) {
 // for something else than the Go runtime may have there (such as its own epoll
 // or eventfd descriptor). Therefore nothing in it may enter the scheduler: no
 // allocation, no stack check, no race detector, only raw system calls, and
-// signals are blocked.
+// signals are blocked. To the scheduler all of it is one system call: epoll_ctl
+// may wait for the program, and neither another goroutine nor the collector may
+// wait with it.
 //
 //go:nosplit
 //go:norace
 func swapInEpolls(first unsafe.Pointer, count int, fd, from, to uintptr) unix.Errno {
+	entersyscall()
+	e := swapRaw(first, count, fd, from, to)
+	exitsyscall()
+	return e
+}
+
+// entersyscall and exitsyscall are what the runtime puts around each system call
+// that may wait.
+//
+//go:linkname entersyscall runtime.entersyscall
+func entersyscall()
+
+//go:linkname exitsyscall runtime.exitsyscall
+func exitsyscall()
+
+// swapRaw is all of swapInEpolls.
+//
+//go:nosplit
+//go:norace
+func swapRaw(first unsafe.Pointer, count int, fd, from, to uintptr) unix.Errno {
 	high := uintptr(1 << 9) // saved and moved descriptors go where they are in nobody's way
 	if fd >= high {
 		high = fd + 1

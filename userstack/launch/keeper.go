@@ -207,7 +207,7 @@ func (c *conn) program() int {
 	c.mu.Lock()
 	tgid, fd, inode := c.tgid, c.fd, c.pair.inode
 	c.mu.Unlock()
-	if app := getFDOf(tgid, fd, inode); app >= 0 {
+	if app, err := c.s.looks.socket(nil, tgid, fd, inode, lookPatience); err == nil {
 		return app
 	}
 	return c.s.ends.find(inode)
@@ -216,6 +216,8 @@ func (c *conn) program() int {
 // endIndex finds sockets in the processes of the program. Many connections may
 // look at once: one look serves all that waited for it.
 type endIndex struct {
+	looks *looks
+
 	mu    sync.Mutex
 	begun time.Time // of the look that gave at
 	at    map[uint64]endPlace
@@ -247,7 +249,11 @@ func (x *endIndex) findSince(inode uint64, since time.Time) int {
 	if !ok {
 		return -1
 	}
-	return getFDOf(p.pid, p.fd, inode)
+	app, err := x.looks.socket(nil, p.pid, p.fd, inode, lookPatience)
+	if err != nil {
+		return -1
+	}
+	return app
 }
 
 // descendants returns the processes that descend from root. As the launcher is

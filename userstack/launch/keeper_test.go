@@ -229,7 +229,7 @@ print('closed'); print(read(s))`, addr}})
 // A service that ends a session and lives on might still read from a pair:
 // nothing is put into it before the service has let go.
 func TestLetGo(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1, looks: newLooks(t.Context())}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +273,7 @@ func TestLetGo(t *testing.T) {
 
 // Connections for which no keeper is left have none.
 func TestKeepersBounded(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1, looks: newLooks(t.Context())}
 	for i, want := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -299,7 +299,7 @@ func TestCountedAtEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cl := (&fakeStack{t: t}).client()
-	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), maxKeepers: 1}
+	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), maxKeepers: 1, looks: newLooks(t.Context())}
 	const conns = 20
 	for range conns {
 		func() {

@@ -5,12 +5,14 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -83,8 +85,8 @@ func (k Kernel) setBuffers(fd int) error {
 }
 
 // kernelSupervisor answers the socket() calls of one filter tree with the
-// kernel's SMC sockets. All its work is done in serve, call by call: making a
-// socket does not block.
+// kernel's SMC sockets. Making a socket does not block, so that is done in serve,
+// call by call. Reading the program's memory may, and has goroutines.
 type kernelSupervisor struct {
 	l      *notify
 	k      Kernel
@@ -93,7 +95,10 @@ type kernelSupervisor struct {
 	stop   int         // eventfd that ends serve
 	root   bool        // sockets may belong to other users
 	warned atomic.Bool // of sockets that cannot be made
-	rules  bool        // see limitsNetwork
+	rules  atomic.Bool // see limitsNetwork
+
+	end context.CancelFunc // of looks
+	wg  sync.WaitGroup
 }
 
 func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor, error) {
@@ -101,14 +106,20 @@ func newKernelSupervisor(fd int, k Kernel, log *slog.Logger) (*kernelSupervisor,
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
+	ctx, end := context.WithCancel(context.Background())
 	s := &kernelSupervisor{
-		l: &notify{fd: fd}, k: k, log: log, stats: newCounters(), stop: stop, root: os.Geteuid() == 0,
+		l: &notify{fd: fd, looks: newLooks(ctx)}, k: k, log: log, stats: newCounters(), stop: stop, root: os.Geteuid() == 0, end: end,
 	}
 	s.l.syncWakeUp()
 	return s, nil
 }
 
-func (s *kernelSupervisor) close()          { _ = unix.Close(s.stop) }
+func (s *kernelSupervisor) close() {
+	s.end()
+	s.wg.Wait()
+	_ = unix.Close(s.stop)
+}
+
 func (s *kernelSupervisor) interrupt()      { wakeUp(s.stop) }
 func (s *kernelSupervisor) snapshot() Stats { return s.stats.snapshot() }
 
@@ -126,11 +137,12 @@ func (s *kernelSupervisor) dispatch(n *notif) {
 		s.socket(n)
 		return
 	}
-	if n.PID != 0 && n.limitsNetwork() && !s.rules {
-		s.rules = true
-		s.log.Info("new sockets are plain TCP from now on: " + ReasonLandlock)
-	}
-	s.answered(n.cont())
+	s.wg.Go(func() {
+		if n.PID != 0 && n.limitsNetwork() && !s.rules.Swap(true) {
+			s.log.Info("new sockets are plain TCP from now on: " + ReasonLandlock)
+		}
+		s.answered(n.cont())
+	})
 }
 
 // socket answers one socket() call. Whatever is in the way of an SMC socket,
@@ -146,7 +158,7 @@ func (s *kernelSupervisor) socket(n *notif) {
 		s.native(n, ReasonNoAccess)
 		return
 	}
-	if s.rules {
+	if s.rules.Load() {
 		s.native(n, ReasonLandlock)
 		return
 	}

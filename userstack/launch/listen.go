@@ -36,15 +36,18 @@ func (s *supervisor) listen(n *notif) {
 	if known {
 		return
 	}
-	fd, err := getFD(n.tid(), n.fdArg())
-	if err != nil {
+	fd, reason, err := s.looks.checkedSocket(n, n.tid(), n.fdArg(), inode, lookPatience, func(fd int) string {
+		_, reason := freshTCP(fd)
+		return reason
+	})
+	switch {
+	case reason != "":
+		return
+	case err != nil:
 		s.log.Debug("cannot take over a listening socket", "err", err)
 		return
 	}
 	defer unix.Close(fd)
-	if _, reason := freshTCP(fd); reason != "" {
-		return
-	}
 	l := &listener{s: s, inode: inode, fd: -1}
 	if b != nil {
 		switch err := s.mark(b, fd); {

@@ -60,8 +60,8 @@ func (s *supervisor) getname(n *notif, c *conn) {
 
 // cut tells whether the program's end, which n is about, has been cut off.
 func (c *conn) cut(n *notif) bool {
-	fd := getFDOf(n.tid(), n.fdArg(), c.pair.inode)
-	if fd < 0 {
+	fd, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, lookPatience)
+	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
@@ -133,33 +133,46 @@ func (s *supervisor) soError(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	// Until the call has its answer, so that no other gets the same.
+	// Until the call has its answer, so that no other gets the same. The mutex is
+	// not held for that long: the answer goes into the program's memory.
+	for end := time.Now().Add(lookPatience); !c.telling.CompareAndSwap(false, true); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.cont(n)
+			return
+		}
+	}
+	defer c.telling.Store(false)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == 0 {
+	e, inPair := c.err, c.inPair
+	c.mu.Unlock()
+	if e == 0 {
 		s.cont(n)
 		return
 	}
+	told := e
 	// The kernel's own error on the pair's end must not be seen as well; if
 	// it was seen, there is none any more.
-	e := c.err
-	if fd := getFDOf(n.tid(), n.fdArg(), inode); fd >= 0 {
+	if fd, err := s.looks.socket(n, n.tid(), n.fdArg(), inode, lookPatience); err == nil {
 		cut := pollHup(fd)
 		own, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		if c.inPair && cut && own == 0 && err == nil {
-			e = 0
+		if inPair && cut && own == 0 && err == nil {
+			told = 0
 		}
 		_ = unix.Close(fd)
 	}
-	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(e))); err != nil {
+	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(told))); err != nil {
 		s.fail(n, errnoOf(err))
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := n.reply(0); err != nil {
 		s.answered(err)
 		return
 	}
-	c.err = 0
+	if c.err == e {
+		c.err = 0
+	}
 	c.reported = true
 	if !c.swapped {
 		s.unregister(inode, c)
@@ -181,24 +194,28 @@ func (s *supervisor) giveInt(n *notif, v int) {
 // unwritable. It returns false when the kernel can set it at once. The error is
 // that of a program which may not set it.
 func (c *conn) laterSndbuf(n *notif, name int) (later bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.phase != phaseConnecting || int(int32(n.Args[4])) < 4 {
+	if c.isSettled() || int(int32(n.Args[4])) < 4 {
 		return false, nil
 	}
-	var v [4]byte
-	if err := readMem(n.tid(), n.Args[3], v[:]); err != nil || !n.valid() {
+	v, err := n.read(n.Args[3], 4, 0)
+	if err != nil || !n.valid() {
+		return false, nil
+	}
+	r := n.rights()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase != phaseConnecting {
 		return false, nil
 	}
 	if name == unix.SO_SNDBUFFORCE {
-		err := c.rightly(n.rights(), true, unix.SOL_SOCKET, name, func(fd int) error {
-			return setRaw(fd, unix.SOL_SOCKET, name, v[:])
+		err := c.rightly(r, true, unix.SOL_SOCKET, name, func(fd int) error {
+			return setRaw(fd, unix.SOL_SOCKET, name, v)
 		})
 		if err != nil {
 			return false, err
 		}
 	}
-	c.pair.sndbuf = max(int(int32(binary.NativeEndian.Uint32(v[:]))), 1)
+	c.pair.sndbuf = max(int(int32(binary.NativeEndian.Uint32(v))), 1)
 	return true, nil
 }
 
@@ -246,18 +263,18 @@ func (c *conn) withSocket(f func(fd int) error) error {
 }
 
 func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
-	var l [4]byte
-	if err := readMem(n.tid(), n.Args[4], l[:]); err != nil {
+	l, err := n.read(n.Args[4], 4, 0)
+	if err != nil {
 		return nil, unix.EFAULT
 	}
-	size := int(int32(binary.NativeEndian.Uint32(l[:])))
+	size := int(int32(binary.NativeEndian.Uint32(l)))
 	if size < 0 {
 		return nil, unix.EINVAL
 	}
 	size = min(size, broker.MaxValue)
 	r := n.rights()
 	var v []byte
-	err := c.option(r, false, level, name, func(ctx context.Context) (err error) {
+	err = c.option(r, false, level, name, func(ctx context.Context) (err error) {
 		v, err = c.cc.GetOption(ctx, r, level, name, size)
 		return err
 	}, func(fd int) error {
@@ -282,8 +299,8 @@ func (c *conn) setOption(n *notif, level, name int) error {
 	if size < 0 || size > broker.MaxValue {
 		return unix.EINVAL
 	}
-	v := make([]byte, size)
-	if err := readMem(n.tid(), n.Args[3], v); err != nil {
+	v, err := n.read(n.Args[3], size, 0)
+	if err != nil {
 		return unix.EFAULT
 	}
 	r := n.rights()

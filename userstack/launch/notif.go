@@ -52,7 +52,10 @@ const (
 
 // notify is the listener of one filter tree. Its methods are safe for
 // concurrent use.
-type notify struct{ fd int }
+type notify struct {
+	fd    int
+	looks *looks // into the processes of the tree; nil if there are none
+}
 
 // notif is one stopped system call. Exactly one of cont, reply, fail or
 // addAndReply ends it; each fails with ENOENT when the call was interrupted.

@@ -29,6 +29,7 @@ type subscription struct {
 	p  *poller
 	id uint64
 	fd int
+	ev uint32
 	f  func(events uint32)
 }
 
@@ -59,13 +60,28 @@ func (p *poller) watch(fd int, events uint32, f func(events uint32)) (*subscript
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.next++
-	s := &subscription{p: p, id: p.next, fd: fd, f: f}
-	ev := unix.EpollEvent{Events: events, Fd: int32(uint32(s.id)), Pad: int32(s.id >> 32)}
-	if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+	s := &subscription{p: p, id: p.next, fd: fd, ev: events, f: f}
+	if err := unix.EpollCtl(p.ep, unix.EPOLL_CTL_ADD, fd, s.event()); err != nil {
 		return nil, os.NewSyscallError("epoll_ctl", err)
 	}
 	p.subs[s.id] = s
 	return s, nil
+}
+
+func (s *subscription) event() *unix.EpollEvent {
+	return &unix.EpollEvent{Events: s.ev, Fd: int32(uint32(s.id)), Pad: int32(s.id >> 32)}
+}
+
+// again waits once more where EPOLLONESHOT was among the events.
+func (s *subscription) again() {
+	if s == nil {
+		return
+	}
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if s.p.subs[s.id] == s {
+		_ = unix.EpollCtl(s.p.ep, unix.EPOLL_CTL_MOD, s.fd, s.event())
+	}
 }
 
 // stop ends the subscription. A call of f may still be running.

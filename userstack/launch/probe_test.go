@@ -41,6 +41,9 @@ var probes = map[string]func(args []string) error{
 	"signalowner": probeSignalOwner,
 	"acceptowner": probeAcceptOwner,
 	"landlock":    probeLandlock,
+	"absent":      probeAbsent,
+	"absentwait":  probeAbsentWait,
+	"deaf":        probeDeaf,
 
 	"kernelsockets": probeKernelSockets,
 	"kernelecho":    probeKernelEcho,

@@ -173,11 +173,10 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 // does not say who is under such rules, so all programs of the launcher go by
 // themselves then.
 func (n *notif) limitsNetwork() bool {
-	const netEnd = 16 // handled_access_fs, handled_access_net
-	var attr [netEnd]byte
+	const netEnd = 16                                           // handled_access_fs, handled_access_net
 	if n.Args[0] == 0 || n.Args[1] < netEnd || n.Args[2] != 0 { // a question for the version, or before networks
 		return false
 	}
-	err := readMem(n.tid(), n.Args[0], attr[:])
+	attr, err := n.read(n.Args[0], netEnd, 0)
 	return err == nil && binary.NativeEndian.Uint64(attr[8:]) != 0
 }

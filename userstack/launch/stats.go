@@ -37,6 +37,7 @@ const (
 	ReasonNoAccess    = "no permission to access the process"
 	ReasonSocketState = "the socket cannot be taken over"
 	ReasonInterrupted = "the call was interrupted"
+	ReasonBusy        = "the process is slow to provide its memory"
 	ReasonNoSocket    = "the kernel did not create an SMC socket"
 	ReasonNetns       = "no privilege in the program's network namespace"
 	ReasonLandlock    = "a program has limited its connections with Landlock"

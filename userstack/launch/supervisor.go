@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,12 +29,12 @@ type supervisor struct {
 	poll  *poller
 
 	connector broker.Connector
-
-	epolls epollIndex
-	ends   endIndex
-	decide time.Duration // decideTime, except in tests
-	stop   int           // eventfd that ends serve
-	wg     sync.WaitGroup
+	looks     *looks
+	epolls    epollIndex
+	ends      endIndex
+	decide    time.Duration // decideTime, except in tests
+	stop      int           // eventfd that ends serve
+	wg        sync.WaitGroup
 
 	sessions *sessions
 	quiet    quiet
@@ -47,11 +48,13 @@ type supervisor struct {
 	conns     map[uint64]*conn     // by inode, of the TCP socket and of the program's end
 	listeners map[uint64]*listener // by inode
 	retired   []*conn              // over, oldest first
+	deciding  map[uint64]*decision // by inode of the TCP socket
 	nConns    atomic.Int64         // len(conns)
+	nDeciding atomic.Int64         // len(deciding)
 	nLists    atomic.Int64         // len(listeners)
 }
 
-func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessions, decide time.Duration, still func(), log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -61,10 +64,11 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, x *sessio
 		_ = unix.Close(stop)
 		return nil, err
 	}
+	x := newLooks(ctx)
 	s := &supervisor{
-		ctx: ctx, hurry: hurry, l: &notify{fd: fd}, sessions: x, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
+		ctx: ctx, hurry: hurry, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
 		maxKeepers: maxKeepers(),
-		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener),
+		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener), deciding: make(map[uint64]*decision),
 	}
 	s.l.syncWakeUp()
 	s.wg.Go(s.follow)
@@ -96,7 +100,8 @@ func (s *supervisor) snapshot() Stats { return s.stats.snapshot() }
 // serve answers notifications until the last filtered task is gone.
 func (s *supervisor) serve() error { return s.l.serve(s.stop, s.dispatch) }
 
-// dispatch starts the answer to n. It does not block.
+// dispatch starts the answer to n. It does not block: whatever looks into the
+// program further than the link of a descriptor goes to a goroutine.
 func (s *supervisor) dispatch(n *notif) {
 	if n.PID == 0 { // a task that is not visible in our PID namespace
 		s.cont(n)
@@ -108,36 +113,62 @@ func (s *supervisor) dispatch(n *notif) {
 	case unix.SYS_ACCEPT4, sysAccept:
 		s.accept(n)
 	case unix.SYS_LISTEN:
-		s.wg.Go(func() { s.listen(n) })
+		s.begin(func() { s.listen(n) })
 	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:
-		switch c := s.connOf(n); {
-		case c == nil:
-			s.cont(n)
-		case c.isSettled():
-			s.getname(n, c) // does not wait then
-		default:
-			s.wg.Go(func() { s.getname(n, c) })
-		}
+		s.withConn(n, s.getname)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
-		switch c := s.connOf(n); {
-		case c == nil:
-			s.cont(n)
-		case c.isSettled() && n.Nr == unix.SYS_GETSOCKOPT && n.Args[1] == unix.SOL_SOCKET:
-			s.sockopt(n, c) // needs no word from the service
-		default:
-			s.wg.Go(func() { s.sockopt(n, c) })
-		}
+		s.withConn(n, s.sockopt)
 	case unix.SYS_LANDLOCK_CREATE_RULESET:
-		if n.limitsNetwork() && !s.landlock.Swap(true) {
-			s.log.Info("new connections are plain TCP from now on: " + ReasonLandlock)
-		}
-		s.cont(n)
+		s.begin(func() {
+			if n.limitsNetwork() && !s.landlock.Swap(true) {
+				s.log.Info("new connections are plain TCP from now on: " + ReasonLandlock)
+			}
+			s.cont(n)
+		})
 	default:
 		if n.Nr == unix.SYS_EPOLL_CREATE1 || n.Nr == sysEpollCreate {
 			s.epolls.made()
 		}
 		s.cont(n)
 	}
+}
+
+// withConn has f answer n, if that is about a connection.
+func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
+	if s.nConns.Load() == 0 && s.nDeciding.Load() == 0 {
+		s.cont(n)
+		return
+	}
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil {
+		s.cont(n)
+		return
+	}
+	s.mu.Lock()
+	c, d := s.conns[inode], s.deciding[inode]
+	s.mu.Unlock()
+	switch {
+	case c != nil:
+		s.begin(func() { f(n, c) })
+	case d != nil:
+		s.begin(func() {
+			d.wait(s.ctx)
+			if c := s.lookup(inode); c != nil {
+				f(n, c)
+				return
+			}
+			s.cont(n)
+		})
+	default:
+		s.cont(n)
+	}
+}
+
+// begin calls f in a goroutine of its own. That goes first, so that it does not
+// have to wait for another thread to wake up.
+func (s *supervisor) begin(f func()) {
+	s.wg.Go(f)
+	runtime.Gosched()
 }
 
 // cont, reply and fail answer n where nothing is to be done if that comes too

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -66,7 +67,8 @@ func openPidfd(tid int) (int, error) {
 	return unix.PidfdOpen(tgid, 0)
 }
 
-// getFD duplicates descriptor fd of thread tid into the launcher.
+// getFD duplicates descriptor fd of thread tid into the launcher. It is part of
+// a look: it waits for an exec of the process, which waits for what it closes.
 func getFD(tid, fd int) (int, error) {
 	p, err := openPidfd(tid)
 	if err != nil {
@@ -78,6 +80,68 @@ func getFD(tid, fd int) (int, error) {
 		return -1, fmt.Errorf("launch: descriptor %d of %d: %w", fd, tid, err)
 	}
 	return n, nil
+}
+
+// isSocket tells whether fd is a socket, without asking a file system.
+func isSocket(fd int) bool {
+	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	return err == nil
+}
+
+// socket duplicates descriptor fd of thread tid if it is the socket of the
+// inode. See looked for n and patience.
+func (x *looks) socket(n *notif, tid, fd int, inode uint64, patience time.Duration) (int, error) {
+	dup, _, err := x.checkedSocket(n, tid, fd, inode, patience, nil)
+	return dup, err
+}
+
+// checkedSocket is socket with a check of the duplicate, which yields why it is
+// refused, with errNotSocket, or "".
+func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time.Duration, check func(fd int) string) (int, string, error) {
+	type result struct {
+		fd     int
+		reason string
+		err    error
+	}
+	r, err := looked(x, n, tid, patience, func() (result, func()) {
+		// Asked first: the link is read without a word to a file system, and a
+		// copy of another file may take long to close.
+		if !isLinked(tid, fd, inode) {
+			return result{-1, "", errMoved}, nil
+		}
+		dup, err := getFD(tid, fd)
+		if err != nil {
+			return result{-1, "", err}, nil
+		}
+		closeIt := func() { _ = unix.Close(dup) }
+		if !isSocket(dup) { // the program was quicker
+			return result{-1, "", errNotSocket}, closeIt
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(dup, &st); err != nil || st.Ino != inode {
+			return result{-1, "", errMoved}, closeIt
+		}
+		if check != nil {
+			if reason := check(dup); reason != "" {
+				return result{-1, reason, errNotSocket}, closeIt
+			}
+		}
+		return result{dup, "", nil}, nil
+	}, func(r result) {
+		if r.fd >= 0 {
+			_ = unix.Close(r.fd)
+		}
+	})
+	if err != nil {
+		return -1, "", err
+	}
+	return r.fd, r.reason, r.err
+}
+
+// isLinked tells whether descriptor fd of thread tid is the socket of the inode.
+func isLinked(tid, fd int, inode uint64) bool {
+	got, err := socketInode(tid, fd)
+	return err == nil && got == inode
 }
 
 // tgidOf returns the process id of thread tid.
@@ -135,7 +199,24 @@ func userIDs(status []byte) (ruid, euid int, err error) {
 	return ruid, euid, err
 }
 
-// fdFlags returns the open flags of descriptor fd, O_CLOEXEC included.
+// fdFlags returns the open flags of n's descriptor, O_CLOEXEC included.
+func (x *looks) fdFlags(n *notif) (int, error) {
+	type result struct {
+		flags int
+		err   error
+	}
+	r, err := looked(x, n, n.tid(), lookPatience, func() (result, func()) {
+		f, err := fdFlags(n.tid(), n.fdArg())
+		return result{f, err}, nil
+	}, nil)
+	if err != nil {
+		return 0, err
+	}
+	return r.flags, r.err
+}
+
+// fdFlags returns the open flags of descriptor fd. It is part of a look: of an
+// epoll instance the kernel waits until nobody changes it.
 func fdFlags(tid, fd int) (int, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -150,7 +231,25 @@ func fdFlags(tid, fd int) (int, error) {
 	return 0, errors.New("launch: no flags in fdinfo")
 }
 
-// readMem fills b from address addr of thread tid, or fails.
+// read returns what is at address addr in the memory of n's process. See looked
+// for patience.
+func (n *notif) read(addr uint64, size int, patience time.Duration) ([]byte, error) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	r, err := looked(n.l.looks, n, n.tid(), patience, func() (result, func()) {
+		b := make([]byte, size)
+		return result{b, readMem(n.tid(), addr, b)}, nil
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return r.b, r.err
+}
+
+// readMem fills b from address addr of thread tid, or fails. It is part of a
+// look.
 func readMem(tid int, addr uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -169,16 +268,24 @@ func readMem(tid int, addr uint64, b []byte) error {
 
 // memory opens the memory of n's process for writing. It returns an error if
 // the call is over, so that a recycled thread id cannot be written to.
-func (n *notif) memory() (*os.File, error) {
-	f, err := os.OpenFile("/proc/"+strconv.Itoa(int(n.PID))+"/mem", os.O_RDWR, 0)
+func (n *notif) memory() (fd int, err error) {
+	fd, err = unix.Open("/proc/"+strconv.Itoa(int(n.PID))+"/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
 	if !n.valid() {
-		_ = f.Close()
-		return nil, unix.ENOENT
+		_ = unix.Close(fd)
+		return -1, unix.ENOENT
 	}
-	return f, nil
+	return fd, nil
+}
+
+// store writes b to address addr of the memory that fd is.
+func store(fd int, addr uint64, b []byte) error {
+	if n, err := unix.Pwrite(fd, b, int64(addr)); err != nil || n != len(b) {
+		return unix.EFAULT
+	}
+	return nil
 }
 
 // parseSockaddr decodes the address given to connect(). flowinfo is that of
@@ -236,6 +343,11 @@ func (n *notif) writeSockaddr(addr, lenAddr uint64, sa []byte, mayOmit bool) err
 	if addr == 0 && mayOmit {
 		return nil
 	}
+	return n.l.looks.try(n, n.tid(), 0, func() error { return n.storeSockaddr(addr, lenAddr, sa) })
+}
+
+// storeSockaddr is part of a look.
+func (n *notif) storeSockaddr(addr, lenAddr uint64, sa []byte) error {
 	var l [4]byte
 	if err := readMem(int(n.PID), lenAddr, l[:]); err != nil {
 		return unix.EFAULT
@@ -244,30 +356,32 @@ func (n *notif) writeSockaddr(addr, lenAddr uint64, sa []byte, mayOmit bool) err
 	if size < 0 {
 		return unix.EINVAL
 	}
-	f, err := n.memory()
+	mem, err := n.memory()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer unix.Close(mem)
 	if m := min(int(size), len(sa)); m > 0 {
-		if _, err := f.WriteAt(sa[:m], int64(addr)); err != nil {
-			return unix.EFAULT
+		if err := store(mem, addr, sa[:m]); err != nil {
+			return err
 		}
 	}
 	binary.NativeEndian.PutUint32(l[:], uint32(len(sa)))
-	if _, err := f.WriteAt(l[:], int64(lenAddr)); err != nil {
-		return unix.EFAULT
-	}
-	return nil
+	return store(mem, lenAddr, l[:])
 }
 
 // writeOption stores a socket option's value as getsockopt does.
 func (n *notif) writeOption(value []byte) error {
-	f, err := n.memory()
+	return n.l.looks.try(n, n.tid(), 0, func() error { return n.storeOption(value) })
+}
+
+// storeOption is part of a look.
+func (n *notif) storeOption(value []byte) error {
+	mem, err := n.memory()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer unix.Close(mem)
 	var l [4]byte
 	if err := readMem(int(n.PID), n.Args[4], l[:]); err != nil {
 		return unix.EFAULT
@@ -278,15 +392,12 @@ func (n *notif) writeOption(value []byte) error {
 	}
 	value = value[:min(len(value), int(size))]
 	if len(value) > 0 {
-		if _, err := f.WriteAt(value, int64(n.Args[3])); err != nil {
-			return unix.EFAULT
+		if err := store(mem, n.Args[3], value); err != nil {
+			return err
 		}
 	}
 	binary.NativeEndian.PutUint32(l[:], uint32(len(value)))
-	if _, err := f.WriteAt(l[:], int64(n.Args[4])); err != nil {
-		return unix.EFAULT
-	}
-	return nil
+	return store(mem, n.Args[4], l[:])
 }
 
 func toAddrPort(sa unix.Sockaddr) netip.AddrPort {

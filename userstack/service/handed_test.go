@@ -127,13 +127,6 @@ func TestHandedOver(t *testing.T) {
 		{"unix", func(t *testing.T) handed { return opened(t, unix.AF_UNIX, unix.SOCK_STREAM, 0) }, fresh | accepted, "not an IPv4 or IPv6 socket"},
 		{"netlink", func(t *testing.T) handed { return opened(t, unix.AF_NETLINK, unix.SOCK_RAW, 0) }, fresh | accepted, "not an IPv4 or IPv6 socket"},
 		{"MPTCP", func(t *testing.T) handed { return opened(t, unix.AF_INET, unix.SOCK_STREAM, 262) }, fresh | accepted, "not a TCP socket"},
-		{"file", func(t *testing.T) handed {
-			fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
-			if err != nil {
-				t.Error(err)
-			}
-			return handed{fd: fd}
-		}, fresh | accepted, "socket operation on non-socket"},
 		{"listening", listening, connects | accepted, "it listens"},
 		{"connected", connected, fresh, "it is in use"},
 		{"fresh", func(t *testing.T) handed { return opened(t, unix.AF_INET6, unix.SOCK_STREAM, 0) }, accepted, reasonLeft},

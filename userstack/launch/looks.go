@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A look is something that the launcher does in a process of the program and
+// that the process can make last for ever: reading memory that userfaultfd or a
+// FUSE file stands behind, closing the copy of a descriptor of such a file,
+// asking an epoll instance or a socket whose lock another of its calls holds.
+// Each blocks a thread, of which a Go process has not many. So a look has a
+// goroutine of its own, and their number is bounded for each process and in
+// all: a process that has used up what it may have waits for itself alone.
+
+const (
+	// freeLooks may be under way before it is asked whose they are.
+	freeLooks = 8
+	// procLooks is how many a process may have under way.
+	procLooks = 8
+	// sharedLooks is how many all processes may have, and maxLooks how many
+	// while each that begins is the only one of its process.
+	sharedLooks = 256
+	maxLooks    = 512
+	// lookPatience is how long a connect() waits for its turn before the kernel
+	// gets it.
+	lookPatience = 250 * time.Millisecond
+	// lookLast bounds the looks that are under way when the program ends.
+	lookLast = time.Second
+)
+
+var (
+	// errBusy tells that a process has too many looks under way.
+	errBusy = errors.New("launch: too many calls of the process wait for its memory")
+	// errEnding tells that the program ended before the look.
+	errEnding = errors.New("launch: the program has ended")
+)
+
+// looks counts what is under way.
+type looks struct {
+	over chan struct{} // closed when nothing is waited for any more
+
+	mu    sync.Mutex
+	total int
+	fresh map[*look]struct{} // under way, not yet asked whose
+	procs map[int]*lookProc
+}
+
+// lookProc is a process that has looks under way or waiting.
+type lookProc struct {
+	id    int
+	busy  int
+	queue []*look
+}
+
+type look struct {
+	tid  int
+	proc *lookProc     // nil: not asked
+	turn chan struct{} // closed when it may begin
+}
+
+func newLooks(ctx context.Context) *looks {
+	x := &looks{over: make(chan struct{}), fresh: make(map[*look]struct{}), procs: make(map[int]*lookProc)}
+	context.AfterFunc(ctx, func() { time.AfterFunc(lookLast, func() { close(x.over) }) })
+	return x
+}
+
+// begin takes a place for a look into thread tid. If there is none the look
+// waits until call n, if it is not nil, is over, and for patience at most, if
+// that is not 0.
+func (x *looks) begin(n *notif, tid int, patience time.Duration) (*look, error) {
+	l := &look{tid: tid}
+	x.mu.Lock()
+	if x.total < freeLooks {
+		x.total++
+		x.fresh[l] = struct{}{}
+		x.mu.Unlock()
+		return l, nil
+	}
+	x.mu.Unlock()
+	tgid, err := tgidOf(tid)
+	if err != nil {
+		return nil, unix.ESRCH
+	}
+	x.mu.Lock()
+	for f := range x.fresh {
+		// A thread that is gone leaves its look on nobody's account. There are
+		// never more than freeLooks of them.
+		if id, err := tgidOf(f.tid); err == nil {
+			delete(x.fresh, f)
+			f.proc = x.proc(id)
+			f.proc.busy++
+		}
+	}
+	l.proc = x.proc(tgid)
+	if len(l.proc.queue) == 0 && x.admit(l.proc) {
+		x.mu.Unlock()
+		return l, nil
+	}
+	l.turn = make(chan struct{})
+	l.proc.queue = append(l.proc.queue, l)
+	x.mu.Unlock()
+	return x.await(l, n, patience)
+}
+
+func (x *looks) await(l *look, n *notif, patience time.Duration) (*look, error) {
+	var late <-chan time.Time
+	if patience > 0 {
+		t := time.NewTimer(patience)
+		defer t.Stop()
+		late = t.C
+	}
+	tick := time.NewTicker(validTick)
+	defer tick.Stop()
+	var err error
+	for err == nil {
+		select {
+		case <-l.turn:
+			return l, nil
+		case <-late:
+			err = errBusy
+		case <-x.over:
+			err = errEnding
+		case <-tick.C:
+			if n != nil && !n.valid() {
+				err = unix.ENOENT
+			}
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if i := slices.Index(l.proc.queue, l); i >= 0 {
+		l.proc.queue = slices.Delete(l.proc.queue, i, i+1)
+		x.forget(l.proc)
+		return nil, err
+	}
+	return l, nil // its turn came meanwhile
+}
+
+// proc returns the account of a process. mu is held.
+func (x *looks) proc(tgid int) *lookProc {
+	p := x.procs[tgid]
+	if p == nil {
+		p = &lookProc{id: tgid}
+		x.procs[tgid] = p
+	}
+	return p
+}
+
+// forget drops an account of which nothing is left. mu is held.
+func (x *looks) forget(p *lookProc) {
+	if p.busy == 0 && len(p.queue) == 0 {
+		delete(x.procs, p.id)
+	}
+}
+
+// admit takes a place for process p, if there is one. mu is held.
+func (x *looks) admit(p *lookProc) bool {
+	if p.busy >= procLooks || x.total >= maxLooks || x.total >= sharedLooks && p.busy > 0 {
+		return false
+	}
+	x.total++
+	p.busy++
+	return true
+}
+
+// serve begins what waits in process p. mu is held.
+func (x *looks) serve(p *lookProc) {
+	for len(p.queue) > 0 && x.admit(p) {
+		close(p.queue[0].turn)
+		p.queue = slices.Delete(p.queue, 0, 1)
+	}
+}
+
+// end gives the place back.
+func (x *looks) end(l *look) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	scarce := x.total >= sharedLooks
+	x.total--
+	if l.proc == nil {
+		delete(x.fresh, l)
+	} else {
+		l.proc.busy--
+		x.serve(l.proc)
+		x.forget(l.proc)
+	}
+	if scarce {
+		for _, p := range x.procs {
+			x.serve(p)
+		}
+	}
+}
+
+// looked is a look by f into thread tid, whose call n is if it is not nil. f
+// must not use anything that the launcher closes when the program has ended: it
+// may go on then. What it returns as rest is done after it, in the same place;
+// drop is called with a result that nobody waits for any more.
+func looked[T any](x *looks, n *notif, tid int, patience time.Duration, f func() (v T, rest func()), drop func(T)) (T, error) {
+	var zero T
+	l, err := x.begin(n, tid, patience)
+	if err != nil {
+		return zero, err
+	}
+	result := make(chan T)
+	go func() {
+		defer x.end(l)
+		v, rest := f()
+		select {
+		case result <- v:
+		case <-x.over:
+			if drop != nil {
+				drop(v)
+			}
+		}
+		if rest != nil {
+			rest()
+		}
+	}()
+	select {
+	case v := <-result:
+		return v, nil
+	case <-x.over:
+		return zero, errEnding
+	}
+}
+
+// try is looked for what yields nothing but an error.
+func (x *looks) try(n *notif, tid int, patience time.Duration, f func() error) error {
+	type result struct{ err error }
+	r, err := looked(x, n, tid, patience, func() (result, func()) { return result{f()}, nil }, nil)
+	if err != nil {
+		return err
+	}
+	return r.err
+}
