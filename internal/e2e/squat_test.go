@@ -111,3 +111,33 @@ func TestSquatter(t *testing.T) {
 	}
 	squatter.Kill()
 }
+
+// TestUserNamespace: who shares the network namespace of a stack of root's, but is
+// in a user namespace without that root, does not trust it and learns why. Mode
+// auto leaves the program on TCP, mode user does not start it.
+func TestUserNamespace(t *testing.T) {
+	l := newLab(t, "setpriv", "unshare")
+	stack := l.serve(l.A)
+	inside := func(argv ...string) (string, error) {
+		return l.asUser(otherUser, append([]string{"unshare", "--user", "--map-root-user"}, argv...)...)
+	}
+	if out, err := inside("true"); err != nil {
+		t.Skipf("no user namespaces here: %v\n%s", err, out)
+	}
+	const why = "a user namespace shows root of the host as user 65534"
+	for _, command := range [][]string{{"info"}, {"linkgroup", "list"}} { // as smc-tools has it, and as only smcr does
+		if out, err := inside(append([]string{bin("smcr"), "--backend", "user"}, command...)...); err == nil || !strings.Contains(out, why) {
+			t.Errorf("%q: %v\n%s", command, err, out)
+		}
+	}
+	if out, err := inside(bin("smcr"), "run", "--", "echo", "ran"); err != nil || !strings.Contains(out, why) || !strings.Contains(out, "all connections over TCP") || !strings.HasSuffix(out, "ran\n") {
+		t.Errorf("run: %v\n%s", err, out)
+	}
+	if out, err := inside(bin("smcr"), "run", "--mode", "user", "--", "echo", "ran"); err == nil || !strings.Contains(out, why) || strings.HasSuffix(out, "ran\n") {
+		t.Errorf("run --mode user: %v\n%s", err, out)
+	}
+	if pids := l.stackPids(l.A); len(pids) != 1 {
+		t.Errorf("stacks: %v", pids)
+	}
+	terminate(t, stack)
+}

@@ -45,15 +45,14 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 		return fmt.Errorf("%w: %w", ErrStart, err)
 	}
 	defer r.Close()
-	cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--idle-timeout", IdleTimeout.String()}, args...)...)
-	cmd.Dir = "/"
-	cmd.ExtraFiles = []*os.File{w}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if f := openLog(logDir); f != nil {
-		defer f.Close()
-		cmd.Stderr = f
+	newCmd := func() *exec.Cmd {
+		cmd := exec.Command(exe, append([]string{"serve", "--on-demand", "--idle-timeout", IdleTimeout.String()}, args...)...)
+		cmd.Dir = "/"
+		cmd.ExtraFiles = []*os.File{w}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return cmd
 	}
-	err = cmd.Start()
+	cmd, err := startOwnCgroup(newCmd, openLog(logDir))
 	w.Close()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStart, err)
@@ -81,6 +80,40 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	default:
 		return fmt.Errorf("%w: it ended without a message (%v)", ErrStart, errors.Join(err, io.ErrUnexpectedEOF))
 	}
+}
+
+// staysMessage is what the log of a service has that has no cgroup of its own.
+const staysMessage = "the stack stays in the cgroup of the program that started it"
+
+// startOwnCgroup starts a command in the cgroup of the services, or else in that of
+// this process. The command logs to f, if that is not nil, which it takes over.
+func startOwnCgroup(newCmd func() *exec.Cmd, f *os.File) (*exec.Cmd, error) {
+	logTo := func(cmd *exec.Cmd) {
+		if f != nil { // an interface with a nil file would be one
+			cmd.Stderr = f
+		}
+	}
+	if f != nil {
+		defer f.Close()
+	}
+	cmd := newCmd()
+	logTo(cmd)
+	done, why := inCgroup(cmd.SysProcAttr)
+	if why == nil {
+		why = cmd.Start()
+		done()
+		if why == nil {
+			return cmd, nil
+		}
+	}
+	// Also where clone3 is not permitted. If something else is wrong it will be
+	// again.
+	if f != nil {
+		newLogger(f, slog.LevelInfo).Info(staysMessage, "err", why)
+	}
+	cmd = newCmd()
+	logTo(cmd)
+	return cmd, cmd.Start()
 }
 
 // reportStart tells the process that started this one how the start went.

@@ -14,6 +14,7 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
+	"smcr/internal/place"
 	"smcr/nl"
 
 	"github.com/google/go-cmp/cmp"
@@ -106,6 +107,7 @@ func TestErrorText(t *testing.T) {
 		want string
 	}{
 		{&nl.OpError{Op: "x", Err: syscall.EPERM}, "Operation not permitted"},
+		{&nl.OpError{Op: "connect", Err: &place.UntrustedError{Path: "/run/smcr", Owner: 1000, Why: "is a link"}}, "/run/smcr is a link"},
 		{&nl.OpError{Op: "x", Err: syscall.ENOENT}, "Object not found"},
 		{&nl.OpError{Op: "x", Err: nl.ErrInterrupted}, "Dump inconsistency detected, interrupted"},
 		{syscall.EIO, "Unspecific failure"},

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"smcr/internal/cmdutil"
+	"smcr/internal/place"
 	"smcr/nl"
 	"smcr/userstack/broker"
 )
@@ -17,9 +18,12 @@ import (
 func ErrorText(err error) string {
 	var errno syscall.Errno
 	var said *cmdutil.Error
+	var stranger *place.UntrustedError
 	switch {
 	case errors.Is(err, ErrNoModule):
 		return ErrNoModule.Error()
+	case errors.As(err, &stranger):
+		return stranger.Error()
 	case errors.As(err, &said):
 		return said.Text
 	case errors.Is(err, nl.ErrNoBackend):

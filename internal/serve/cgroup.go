@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupName is the cgroup of the services that were started on demand, at the top
+// of the cgroup v2 tree. Such a service is for all programs of its network
+// namespace, so it must not end with the cgroup of the one that started it, nor
+// count for that.
+const cgroupName = "smcr"
+
+// errCgroup tells that a service cannot have a cgroup of its own.
+var errCgroup = errors.New("no cgroup for the stack")
+
+// openCgroup opens the cgroup of the services, which it makes if need be.
+func openCgroup() (*os.File, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: needs root", errCgroup)
+	}
+	top, err := cgroupTop()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errCgroup, err)
+	}
+	dir := filepath.Join(top, cgroupName)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%w: %w", errCgroup, err)
+	}
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errCgroup, err)
+	}
+	st, err := f.Stat()
+	if err == nil {
+		err = ours(dir, st)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", errCgroup, err), f.Close())
+	}
+	return f, nil
+}
+
+// cgroupTop returns where the cgroup v2 tree is mounted.
+func cgroupTop() (string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return parseCgroupTop(f)
+}
+
+// parseCgroupTop finds the mount of the whole cgroup v2 tree that this process
+// sees in mountinfo (proc_pid_mountinfo(5)).
+func parseCgroupTop(r io.Reader) (string, error) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		mount, source, ok := strings.Cut(lines.Text(), " - ")
+		// ID, parent's ID, device, root, mount point, options.
+		m, s := strings.Fields(mount), strings.Fields(source)
+		if ok && len(m) > 5 && len(s) > 0 && s[0] == "cgroup2" && m[3] == "/" && !strings.Contains(m[4], `\`) {
+			return m[4], nil
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return "", err
+	}
+	return "", errors.New("no cgroup v2 tree is mounted")
+}
+
+// inCgroup has the child of attr start in the cgroup of the services. done is for
+// after the start.
+func inCgroup(attr *syscall.SysProcAttr) (done func(), err error) {
+	f, err := openCgroup()
+	if err != nil {
+		return nil, err
+	}
+	attr.UseCgroupFD, attr.CgroupFD = true, int(f.Fd())
+	return func() { _ = f.Close() }, nil
+}
