@@ -191,7 +191,7 @@ func (c *conn) laterSndbuf(n *notif, name int) (later bool, err error) {
 		return false, nil
 	}
 	if name == unix.SO_SNDBUFFORCE {
-		err := c.rightly(n.rights(), true, unix.SOL_SOCKET, name, func(fd int) error {
+		err := c.rightly(n.rights(unix.SOL_SOCKET, name), true, unix.SOL_SOCKET, name, func(fd int) error {
 			return setRaw(fd, unix.SOL_SOCKET, name, v[:])
 		})
 		if err != nil {
@@ -255,7 +255,7 @@ func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
 		return nil, unix.EINVAL
 	}
 	size = min(size, broker.MaxValue)
-	r := n.rights()
+	r := n.rights(level, name)
 	var v []byte
 	err := c.option(r, false, level, name, func(ctx context.Context) (err error) {
 		v, err = c.cc.GetOption(ctx, r, level, name, size)
@@ -286,7 +286,7 @@ func (c *conn) setOption(n *notif, level, name int) error {
 	if err := readMem(n.tid(), n.Args[3], v); err != nil {
 		return unix.EFAULT
 	}
-	r := n.rights()
+	r := n.rights(level, name)
 	if !n.valid() {
 		return unix.ENOENT
 	}
