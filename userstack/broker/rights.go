@@ -26,10 +26,7 @@ const AllRights = ^Rights(0)
 // RightsOf returns the rights of task, a thread id or "self", under /proc. One
 // that cannot be looked at has none. The caller makes sure that the number is
 // still that of who was meant.
-func RightsOf(task string) Rights { return rightsOf(task, "CapEff:") }
-
-// rightsOf returns the set of capabilities that the status calls key.
-func rightsOf(task, key string) Rights {
+func RightsOf(task string) Rights {
 	theirs, err := userns(task)
 	if err != nil {
 		return 0
@@ -38,6 +35,11 @@ func rightsOf(task, key string) Rights {
 	if err != nil || ours != theirs {
 		return 0
 	}
+	return capsOf(task, "CapEff:")
+}
+
+// capsOf returns the set of capabilities that the status of task calls key.
+func capsOf(task, key string) Rights {
 	b, err := os.ReadFile("/proc/" + task + "/status")
 	if err != nil {
 		return 0
@@ -63,6 +65,32 @@ func userns(task string) (nsID, error) {
 		return nsID{}, err
 	}
 	return nsID{uint64(st.Dev), st.Ino}, nil
+}
+
+// sharesUserns tells whether task is in the user namespace of this process. A
+// service that has fewer capabilities than the task may not look at its namespaces,
+// but at its maps, which tell two apart unless somebody with all rights has given
+// the one below all users as they are above.
+func sharesUserns(task string) bool {
+	theirs, err := userns(task)
+	if err == nil {
+		ours, err := userns("thread-self")
+		return err == nil && ours == theirs
+	}
+	if !errors.Is(err, unix.EACCES) {
+		return false
+	}
+	for _, name := range []string{"uid_map", "gid_map"} {
+		theirs, err := os.ReadFile("/proc/" + task + "/" + name)
+		if err != nil {
+			return false
+		}
+		ours, err := os.ReadFile("/proc/thread-self/" + name)
+		if err != nil || !bytes.Equal(ours, theirs) {
+			return false
+		}
+	}
+	return true
 }
 
 // errRights tells that a thread could not be made to act with fewer rights.
@@ -142,7 +170,10 @@ func peerRights(c *net.UnixConn, pid int) Rights {
 	}
 	pidfd := peerPidfd(c)
 	defer pidfd.Close()
-	r := rightsOf(strconv.Itoa(pid), "CapPrm:")
+	task, r := strconv.Itoa(pid), Rights(0)
+	if sharesUserns(task) {
+		r = capsOf(task, "CapPrm:")
+	}
 	// The number is still its own if it lives.
 	lives := false
 	if err := pidfd.Control(func(fd int) error {

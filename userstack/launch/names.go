@@ -198,10 +198,10 @@ func (c *conn) laterSndbuf(n *notif, name int) (later bool, err error) {
 		return false, nil
 	}
 	v, err := n.read(n.Args[3], 4, 0)
+	r := n.rights(unix.SOL_SOCKET, name)
 	if err != nil || !n.valid() {
 		return false, nil
 	}
-	r := n.rights()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.phase != phaseConnecting {
@@ -272,7 +272,7 @@ func (c *conn) getOption(n *notif, level, name int) ([]byte, error) {
 		return nil, unix.EINVAL
 	}
 	size = min(size, broker.MaxValue)
-	r := n.rights()
+	r := n.rights(level, name)
 	var v []byte
 	err = c.option(r, false, level, name, func(ctx context.Context) (err error) {
 		v, err = c.cc.GetOption(ctx, r, level, name, size)
@@ -303,7 +303,7 @@ func (c *conn) setOption(n *notif, level, name int) error {
 	if err != nil {
 		return unix.EFAULT
 	}
-	r := n.rights()
+	r := n.rights(level, name)
 	if !n.valid() {
 		return unix.ENOENT
 	}

@@ -23,9 +23,18 @@ import (
 // has dropped them. What it does at the program's request it does with the
 // program's rights.
 
-// rights returns those of the thread that made the call. They can change by
-// that thread alone, which is stopped.
-func (n *notif) rights() broker.Rights { return broker.RightsOf(strconv.Itoa(n.tid())) }
+// rights returns those of the thread that made the call, for an option that may
+// need some. They can change by that thread alone, which is stopped.
+func (n *notif) rights(level, name int) broker.Rights {
+	if broker.NeedsNoRights(level, name) {
+		return 0
+	}
+	r := broker.RightsOf(strconv.Itoa(n.tid()))
+	if !n.valid() { // it was another thread's
+		return 0
+	}
+	return r
+}
 
 // rightly calls f with the TCP socket, or a fresh one, and with no more rights
 // than r. c.mu is held.
