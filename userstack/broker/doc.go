@@ -70,6 +70,11 @@
 // session goes on. A NotCandidate with an Errno says that the service has not
 // looked at an accepted connection, whose peer may be waiting for CLC messages.
 //
+// # Threads
+//
+// Connections that wait for their peers take no thread (Connector), and no call
+// on a descriptor that came over a session holds one: see package bounded.
+//
 // A Client, a Server and a Conn are safe for concurrent use. No privileges
 // are needed by this package; the service's handler has its own needs.
 package broker
