@@ -83,6 +83,11 @@
 // It is not closed in the session's goroutine, as a file system (FUSE) may never
 // let that end. The session counts as its user's until it is closed.
 //
+// # Threads
+//
+// Connections that wait for their peers take no thread (Connector), and no call
+// on a descriptor that came over a session holds one: see package bounded.
+//
 // A Client, a Server and a Conn are safe for concurrent use. No privileges
 // are needed by this package; the service's handler has its own needs.
 package broker

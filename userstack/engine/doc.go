@@ -23,6 +23,9 @@
 // Goroutines can take the thread's place ([Loop.Enter], [Waiter.Drive]), which
 // saves the wake-ups between it and them.
 //
+// No call on a [Socket] waits, whatever flags its other owners give it and whatever
+// descriptors come along with its data.
+//
 // # Concurrency
 //
 // All functions given to a Loop run on its thread, or on that of a goroutine in

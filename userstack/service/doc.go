@@ -34,6 +34,14 @@
 // more capabilities than the program ([broker.WithRights]), however many it has
 // itself. See docs/security.md.
 //
+// # Threads
+//
+// Programs and launchers share the sockets that the service has of them, and can
+// change O_NONBLOCK and SO_LINGER of those at any time. No system call of the
+// service relies on either: it waits by epoll and calls with MSG_DONTWAIT, or by
+// way of package bounded. Run ends soon after its context does, whatever programs
+// do: launchers that do not answer are waited for no longer than relayTime.
+//
 // # Rules
 //
 // A Service is safe for concurrent use. It needs what the stack needs:

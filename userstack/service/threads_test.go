@@ -118,7 +118,7 @@ func pending(t *testing.T, addr netip.AddrPort) (n int) {
 // wantPending waits until n sockets wait.
 func wantPending(t *testing.T, addr netip.AddrPort, n int) {
 	t.Helper()
-	for end := time.Now().Add(testTime); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testTime / 3); ; time.Sleep(20 * time.Millisecond) {
 		got := pending(t, addr)
 		if got == n {
 			return

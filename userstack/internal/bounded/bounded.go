@@ -129,10 +129,27 @@ func Connect(fd int, sa unix.Sockaddr) (err error) {
 			defer unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags) //nolint:errcheck // it was set a moment ago
 		}
 		err = unix.Connect(fd, sa)
-	}, func(int) {
-		// Somebody has cleared the flag in between: the attempt fails. A signal
-		// would not do, after which the kernel begins the call anew.
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	})
+	}, wakeConnect(fd))
+	if errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINTR) {
+		return unix.EINPROGRESS // it was woken
+	}
 	return err
+}
+
+// connectTime is how long a connect is only woken, which does no harm to one that
+// is just slow because the machine is.
+const connectTime = time.Second
+
+// wakeConnect ends a connect that waits since somebody has cleared O_NONBLOCK: the
+// kernel begins the call anew after a signal, and looks at the flag again. Against
+// one who clears it all the time the attempt is given up.
+func wakeConnect(fd int) func(tid int) {
+	begin := time.Now()
+	return func(tid int) {
+		_ = unix.SetNonblock(fd, true)
+		Interrupt(tid)
+		if time.Since(begin) > connectTime {
+			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		}
+	}
 }

@@ -184,7 +184,7 @@ func TestConnectBlocking(t *testing.T) {
 		for _, fd := range fds {
 			var err error
 			// As Connect has it, with the flag cleared in between.
-			Call(connecting, func() { err = unix.Connect(fd, sa) }, func(int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+			Call(connecting, func() { err = unix.Connect(fd, sa) }, wakeConnect(fd))
 			if err != nil {
 				done <- err
 				return
