@@ -101,7 +101,7 @@ func silent(t *testing.T) netip.AddrPort {
 // pending counts the sockets that wait for an answer to their SYN to addr.
 func pending(t *testing.T, addr netip.AddrPort) (n int) {
 	t.Helper()
-	f, err := os.Open("/proc/net/tcp")
+	f, err := os.Open("/proc/thread-self/net/tcp")
 	if err != nil {
 		t.Fatal(err)
 	}
