@@ -300,11 +300,10 @@ func (s *Stack) assumed(remote netip.Addr) bool {
 }
 
 // What Close waits for at most: peers' answers, and then the work of link groups.
-// With what a service waits for before, it stays below the 5 s in which a stack is
-// to end.
+// The second is this process's own, and short unless the machine is loaded.
 const (
 	answerWait = 1500 * time.Millisecond
-	groupWait  = time.Second
+	groupWait  = 3 * time.Second
 )
 
 // Close resets all connections, ends all link groups with DELETE LINK and
