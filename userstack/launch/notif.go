@@ -53,8 +53,9 @@ const (
 // notify is the listener of one filter tree. Its methods are safe for
 // concurrent use.
 type notify struct {
-	fd    int
-	looks *looks // into the processes of the tree; nil if there are none
+	fd     int
+	looks  *looks // into the processes of the tree; nil if there are none
+	stores stores
 }
 
 // notif is one stopped system call. Exactly one of cont, reply, fail or

@@ -41,6 +41,7 @@ var probes = map[string]func(args []string) error{
 	"signalowner": probeSignalOwner,
 	"acceptowner": probeAcceptOwner,
 	"landlock":    probeLandlock,
+	"latestore":   probeLateStore,
 	"absent":      probeAbsent,
 	"absentwait":  probeAbsentWait,
 	"deaf":        probeDeaf,

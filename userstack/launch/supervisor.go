@@ -107,6 +107,24 @@ func (s *supervisor) dispatch(n *notif) {
 		s.cont(n)
 		return
 	}
+	if s.l.stores.earlier(n) == nil {
+		s.answer(n)
+		return
+	}
+	s.begin(func() {
+		for over := s.l.stores.earlier(n); over != nil; over = s.l.stores.earlier(n) {
+			select {
+			case <-over:
+			case <-s.looks.over:
+				return
+			}
+		}
+		s.answer(n)
+	})
+}
+
+// answer is dispatch for a thread into whose memory nothing is written any more.
+func (s *supervisor) answer(n *notif) {
 	switch n.Nr {
 	case unix.SYS_CONNECT:
 		s.connect(n)

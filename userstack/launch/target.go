@@ -356,6 +356,7 @@ func (n *notif) storeSockaddr(addr, lenAddr uint64, sa []byte) error {
 	if size < 0 {
 		return unix.EINVAL
 	}
+	defer n.l.stores.begin(n)()
 	mem, err := n.memory()
 	if err != nil {
 		return err
@@ -377,6 +378,7 @@ func (n *notif) writeOption(value []byte) error {
 
 // storeOption is part of a look.
 func (n *notif) storeOption(value []byte) error {
+	defer n.l.stores.begin(n)()
 	mem, err := n.memory()
 	if err != nil {
 		return err
