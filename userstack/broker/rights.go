@@ -100,15 +100,20 @@ var errRights = errors.New("broker: cannot act with the program's capabilities")
 // that are in r as well: so it is the kernel that says what takes which. An
 // error is f's, or wraps EPERM where f could not be called so.
 func (r Rights) Do(f func() error) error {
+	return OnThread(func() (error, bool) { return r.do(f) })
+}
+
+// OnThread calls f, which changes whom a thread acts as, on a locked thread, and
+// returns its error. A thread of which f says that it is not restored ends: with a
+// goroutine of its own, and not with that of the caller.
+func OnThread(f func() (err error, restored bool)) error {
 	var err error
 	done := make(chan struct{})
-	// A thread that cannot be restored ends: with a goroutine of its own, and
-	// not with that of the caller.
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
 		restored := false
-		if err, restored = r.do(f); restored {
+		if err, restored = f(); restored {
 			runtime.UnlockOSThread()
 		}
 	}()

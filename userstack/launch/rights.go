@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"unsafe"
@@ -88,18 +87,7 @@ func (o owner) make(f func() error) error {
 	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
 		return f()
 	}
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		restored := false
-		if err, restored = o.make1(f); restored {
-			runtime.UnlockOSThread()
-		}
-	}()
-	<-done
-	return err
+	return broker.OnThread(func() (error, bool) { return o.make1(f) })
 }
 
 // make1 is make on the calling thread. It returns false if the thread is not as
@@ -160,20 +148,14 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	if ruid == os.Getuid() && euid == os.Geteuid() {
 		return set()
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+	return broker.OnThread(func() (error, bool) { // the thread ends
 		defer keepDumpable()()
 		// The saved user stays: whoever is the program's user must not trace us.
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), uintptr(euid), ^uintptr(0)); e != 0 {
-			err = fmt.Errorf("%w %d: %w", errOwner, euid, e)
-			return
+			return fmt.Errorf("%w %d: %w", errOwner, euid, e), false
 		}
-		err = set()
-	}()
-	<-done
-	return err
+		return set(), false
+	})
 }
 
 // limitsNetwork tells whether landlock_create_ruleset, which n is, may forbid
