@@ -57,7 +57,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "show only connections in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
 		"PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2", "APPFINCLOSEWAIT", "PEERFINCLOSEWAIT",
 		"PEERABORTWAIT", "PROCESSABORT")
-	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "show only connections of this `mode`", "SMCR", "SMCD", "TCP")
+	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "show only connections of this `mode`", "SMCR", "SMCD", "LOCAL", "TCP")
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddFilter(cmd, &opts.peer, "peer", "show only connections to this `peer`: address, address with port, or prefix", f.CompletePeers())

@@ -13,7 +13,7 @@ import (
 // Version is the protocol's version, carried by Hello and Welcome. Launcher
 // and service are the same program, so there is no negotiation: another
 // version is refused.
-const Version = 3
+const Version = 4
 
 // Sizes in bytes.
 const (
@@ -89,6 +89,9 @@ const (
 	// TypePassMark tells that another urgent byte is about to be put into the
 	// pair.
 	TypePassMark
+	// TypeLocal passes one end of the pair whose other end the program at the
+	// peer has: see ModeLocal.
+	TypeLocal
 )
 
 var typeNames = map[Type]string{
@@ -98,6 +101,7 @@ var typeNames = map[Type]string{
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
 	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
+	TypeLocal: "local",
 }
 
 // String returns the type's name in lower case.
@@ -112,7 +116,7 @@ func (t Type) String() string {
 // descriptor; all others come with none.
 func (t Type) carriesSocket() bool {
 	switch t {
-	case TypeListen, TypeConnect, TypeAccept, TypeAttach:
+	case TypeListen, TypeConnect, TypeAccept, TypeAttach, TypeLocal:
 		return true
 	default:
 		return false
@@ -134,7 +138,8 @@ const (
 	ModeSMCR
 	// ModeSMCD is SMC over a direct memory device.
 	ModeSMCD
-	// ModeLocal joins two programs of the same stack directly.
+	// ModeLocal joins two programs of the same host directly: each has one end of
+	// a socketpair.
 	ModeLocal
 	modeEnd
 )

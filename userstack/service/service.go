@@ -61,6 +61,7 @@ type Service struct {
 	netns  uint64 // the cookie of the network namespace
 
 	connector broker.Connector
+	local     localTable
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
@@ -244,7 +245,7 @@ loop:
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
-	err = errors.Join(err, s.connector.Close(), s.stack.Close())
+	err = errors.Join(err, s.connector.Close(), s.local.close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}
