@@ -23,7 +23,7 @@ var golden = []struct {
 }{
 	{
 		"hello", Message{Type: TypeHello, Size: Version, Text: "ls -l"},
-		"0100000000000000" + "0000000000000000" + "00000000" + "00000000" + "00000000" + "03000000" + "0500" + "0000" +
+		"0100000000000000" + "0000000000000000" + "00000000" + "00000000" + "00000000" + "04000000" + "0500" + "0000" +
 			strings.Repeat("00", 48) + "6c73202d6c",
 	},
 	{
@@ -51,6 +51,10 @@ var golden = []struct {
 	{
 		"ready", Message{Type: TypeReady, Mode: ModeSMCR, Conn: 1},
 		"4601000000000000" + "0100000000000000" + strings.Repeat("00", 16) + "0000" + "0000" + strings.Repeat("00", 48),
+	},
+	{
+		"local", Message{Type: TypeLocal, Mode: ModeLocal, Conn: 1},
+		"4b03000000000000" + "0100000000000000" + strings.Repeat("00", 16) + "0000" + "0000" + strings.Repeat("00", 48),
 	},
 	{
 		"failed", Message{Type: TypeFailed, Conn: 1, Errno: 111, Text: "no"},
