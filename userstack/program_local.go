@@ -19,6 +19,11 @@ func (s programs) CandidateHere(fd int) error {
 }
 
 // IsLocal implements inside.Programs.
-func (s programs) IsLocal(o inside.Owner, fd int, _ bool) {
+func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
+	side := sideServer
+	if client {
+		side = sideClient
+	}
+	s.stats.Local(side)
 	s.plains.note(cookieOf(fd), plain{owner: o, local: true})
 }

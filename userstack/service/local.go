@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/inside"
 )
@@ -34,7 +35,7 @@ import (
 // options and listings, until an end of the pair is closed.
 
 // errNotLocal is wrapped by the reason why a connection to this host stays TCP.
-var errNotLocal = errors.New("the connection does not leave the host")
+var errNotLocal = fmt.Errorf("%w: it is this host", userstack.ErrNotOnLink)
 
 var (
 	errNoLocal   = fmt.Errorf("%w, and --no-local is set", errNotLocal)
