@@ -34,8 +34,9 @@ type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu  sync.Mutex // for one change of options at a time
-	smc *userstack.Conn
+	mu   sync.Mutex // for one change of options at a time
+	smc  *userstack.Conn
+	side *localSide // of a local connection, or nil
 }
 
 // hold lets the program's options act on sock from now on.

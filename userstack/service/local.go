@@ -74,13 +74,13 @@ type flight struct {
 	landed chan struct{} // closed when the outcome is known
 
 	// Guarded by localTable.mu.
-	name     tuple // zero until the client's port is known
-	result   outcome
-	accept   bool          // taken is closed
-	hungUp   bool          // one of the ends was closed
-	missing  int           // how many sides have not called side or noSide
-	leave    []func()      // end a side each
-	stranger chan struct{} // closed when somebody else has accepted
+	name                   tuple // zero until the client's port is known
+	result                 outcome
+	accept                 bool // taken is closed
+	hungUp                 bool // one of the ends was closed
+	missing                int  // how many sides have not called side or noSide
+	clientSide, serverSide localSide
+	stranger               chan struct{} // closed when somebody else has accepted
 }
 
 // localTable has the flights of a service.
@@ -152,6 +152,8 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		table: &s.local, client: c, sock: sock, port: remote.Port(), p: p, q: q, sealed: sealed, missing: 2,
 		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
 	}
+	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
+	f.serverSide = localSide{f: f, peer: &f.clientSide}
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
 		err = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
@@ -354,7 +356,7 @@ func (t *localTable) withdraw(f *flight) bool {
 
 // connectLocal serves the client of a flight whose TCP connection is made.
 func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
-	hold(c, sock)
+	hold(c, sock).setSide(&f.clientSide)
 	switch placed, err := c.Local(ctx, f.p); {
 	case err != nil:
 		s.local.land(f, wentAway)
@@ -369,7 +371,7 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 	if !s.awaitAccept(ctx, f) {
 		return s.unaccepted(ctx, c, sock, f)
 	}
-	s.local.side(ctx, f, c, sock)
+	s.local.side(ctx, &f.clientSide, sock)
 	return true
 }
 
@@ -380,7 +382,10 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
 	}
-	hold(c, sock)
+	s.local.mu.Lock()
+	f.serverSide.c = c
+	s.local.mu.Unlock()
+	hold(c, sock).setSide(&f.serverSide)
 	_, err := c.Local(ctx, f.q)
 	_ = f.q.Close()
 	if err == nil {
@@ -393,7 +398,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	result := s.local.outcome(f)
 	if err == nil && result == wentLocal {
 		s.isLocal(c, sock, false)
-		s.local.side(ctx, f, c, sock)
+		s.local.side(ctx, &f.serverSide, sock)
 		return true
 	}
 	s.local.mu.Lock()
@@ -431,10 +436,22 @@ func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) 
 	})
 }
 
+// localSide is one side of a flight, as its handler leaves it.
+type localSide struct {
+	f    *flight
+	c    *broker.Conn
+	peer *localSide
+
+	// Guarded by localTable.mu.
+	leave  func() // ends it; nil until its handler has returned
+	detour bool   // the service carries its bytes, and calls leave then
+	over   bool   // it did
+}
+
 // side lets one side of a flight go on without its handler, until an end of the
 // pair is closed or the launcher leaves.
-func (t *localTable) side(ctx context.Context, f *flight, c *broker.Conn, sock *broker.Descriptor) {
-	end := c.Keep()
+func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descriptor) {
+	end := x.c.Keep()
 	var once sync.Once
 	leave := func() {
 		once.Do(func() {
@@ -442,11 +459,21 @@ func (t *localTable) side(ctx context.Context, f *flight, c *broker.Conn, sock *
 			end()
 		})
 	}
-	stop := context.AfterFunc(ctx, leave)
+	stop := context.AfterFunc(ctx, func() {
+		t.mu.Lock()
+		detour := x.detour && !x.over
+		t.mu.Unlock()
+		if !detour {
+			leave()
+		}
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f.leave = append(f.leave, func() { stop(); leave() })
-	t.noSide(f)
+	x.leave = func() { stop(); leave() }
+	if x.over {
+		go x.leave()
+	}
+	t.noSide(x.f)
 }
 
 // noSide counts a side of a flight that is settled, one way or the other. mu is
@@ -462,10 +489,11 @@ func (t *localTable) review(f *flight) {
 		return
 	}
 	delete(t.byID, f.id)
-	leave := f.leave
-	f.leave = nil
-	for _, l := range leave {
-		go l()
+	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
+		if leave := x.leave; leave != nil && !x.detour {
+			x.leave = nil
+			go leave()
+		}
 	}
 }
 
