@@ -18,6 +18,12 @@ func (s programs) CandidateHere(fd int) error {
 	return s.option.MarkConnect(fd)
 }
 
+// Locator implements inside.Programs.
+func (s programs) Locator() inside.Locator {
+	l, _ := s.net.(inside.Locator)
+	return l
+}
+
 // IsLocal implements inside.Programs.
 func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
 	side := sideServer

@@ -69,6 +69,14 @@ func TestLocalSocketAPI(t *testing.T) {
 	})
 	stack := l.serve(l.A)
 	local := l.sockapi(l.A, "7002", l.under)
+	localAnswers(t, tcp, local)
+	l.wantIdle(l.A)
+	terminate(t, stack)
+}
+
+// localAnswers is sameAnswers for local connections.
+func localAnswers(t *testing.T, tcp, local map[string][]string) {
+	t.Helper()
 	for k, want := range localDiffers {
 		// Either, where the other side may not have got there yet.
 		if got := local[k]; len(got) == 1 && (got[0] == want || got[0] == tcp[k][0]) {
@@ -76,8 +84,6 @@ func TestLocalSocketAPI(t *testing.T) {
 		}
 	}
 	sameAnswers(t, tcp, local, sockapiDiffers)
-	l.wantIdle(l.A)
-	terminate(t, stack)
 }
 
 // loBytes returns how many bytes the loopback device of a host has received.
@@ -207,4 +213,35 @@ func TestLocalPrograms(t *testing.T) {
 			terminate(t, stack)
 		})
 	}
+}
+
+// newContainers is newLab for two hosts that are network namespaces of one machine.
+func newContainers(t testing.TB, tools ...string) *lab {
+	t.Helper()
+	netnstest.Require(t, append([]string{"nsenter"}, tools...)...)
+	return &lab{Pair: netnstest.New(t, netnstest.Options{OneMachine: true}), t: t}
+}
+
+// TestContainersSocketAPI is TestLocalSocketAPI between two network namespaces, each
+// with its stack.
+func TestContainersSocketAPI(t *testing.T) {
+	l := newContainers(t, "python3")
+	tcp := l.sockapi(l.B, "7001", func(h *netnstest.Host, argv ...string) *netnstest.Process {
+		return h.Go(t, argv[0], argv[1:]...)
+	})
+	a, b := l.serve(l.A, "--log-level", "debug"), l.serve(l.B, "--log-level", "debug")
+	var programs []*netnstest.Process
+	local := l.sockapi(l.B, "7002", func(h *netnstest.Host, argv ...string) *netnstest.Process {
+		p := l.under(h, argv...)
+		programs = append(programs, p)
+		return p
+	})
+	localAnswers(t, tcp, local)
+	for _, p := range programs {
+		wantLocal(t, p.Log(), 20)
+	}
+	l.wantIdle(l.A)
+	l.wantIdle(l.B)
+	terminate(t, a)
+	terminate(t, b)
 }

@@ -114,6 +114,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		goesOn = s.connectLocal(ctx, c, sock, here)
 		return
 	}
+	if smc {
+		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
+			defer s.local.land(f, wentAway) // unless it has
+			goesOn = s.connectLocal(ctx, c, sock, f)
+			return
+		}
+	}
 	if !smc {
 		if here != nil {
 			s.local.land(here, wentTCP)
@@ -210,6 +217,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
+		}
+		if err == nil && smc {
+			here = s.expectOffer(ctx, c, fd)
 		}
 		return err
 	})

@@ -67,6 +67,7 @@ type flight struct {
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
 	port   uint16             // of the server
+	abroad *abroad            // its other side, at another stack; nil: here
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	sealed bool               // neither end can pass descriptors to the other
 
@@ -92,6 +93,7 @@ type localTable struct {
 	leaving map[uint16]map[*flight]bool
 	pending map[tuple]*flight
 	byID    map[uint64]*flight
+	abroad  map[tuple]*flight // those with an other side at another stack
 	watch   pairWatch
 	closed  bool
 }
@@ -148,12 +150,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	if err != nil {
 		return nil, err
 	}
-	f := &flight{
-		table: &s.local, client: c, sock: sock, port: remote.Port(), p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
-	}
-	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
-	f.serverSide = localSide{f: f, peer: &f.clientSide}
+	f := s.local.newFlight(c, sock, remote.Port(), p, q, sealed)
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
 		err = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
@@ -170,6 +167,17 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		return nil, err
 	}
 	return f, nil
+}
+
+// newFlight makes a flight that is not in the table yet.
+func (t *localTable) newFlight(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *flight {
+	f := &flight{
+		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
+		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
+	}
+	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
+	f.serverSide = localSide{f: f, peer: &f.clientSide}
+	return f
 }
 
 // joinable tells why a socket is better left to TCP.
@@ -205,18 +213,66 @@ func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 func (t *localTable) depart(f *flight) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.leaving == nil {
-		t.leaving, t.pending, t.byID = map[uint16]map[*flight]bool{}, map[tuple]*flight{}, map[uint64]*flight{}
-	}
-	if err := t.watch.add(t, f); err != nil {
+	if err := t.enter(f); err != nil {
 		return err
 	}
-	t.byID[f.id] = f
 	if t.leaving[f.port] == nil {
 		t.leaving[f.port] = map[*flight]bool{}
 	}
 	t.leaving[f.port][f] = true
 	return nil
+}
+
+// enter enters a flight as one whose ends are watched. mu is held.
+func (t *localTable) enter(f *flight) error {
+	if t.byID == nil {
+		t.leaving, t.pending = map[uint16]map[*flight]bool{}, map[tuple]*flight{}
+		t.byID, t.abroad = map[uint64]*flight{}, map[tuple]*flight{}
+	}
+	if err := t.watch.add(t, f); err != nil {
+		return err
+	}
+	t.byID[f.id] = f
+	return nil
+}
+
+// departAbroad enters a flight whose other side is at another stack. Its connection
+// is made. Where the client is at the other one, its server may claim it.
+func (t *localTable) departAbroad(f *flight) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.enter(f); err != nil {
+		return err
+	}
+	t.abroad[f.name] = f
+	if f.sock == nil {
+		t.pending[f.name] = f
+	}
+	return nil
+}
+
+// find returns the flight of that name whose other side is at another stack, or nil.
+func (t *localTable) find(name tuple) *flight {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.abroad[name]
+}
+
+// gone forgets a flight that needs no watch any more. mu is held.
+func (t *localTable) gone(f *flight) {
+	delete(t.byID, f.id)
+	if t.abroad[f.name] == f {
+		delete(t.abroad, f.name)
+	}
+}
+
+// taken notes that another stack's program has the server's end.
+func (t *localTable) taken(f *flight) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.accept = true
+	close(f.taken)
+	go f.q.Close() //nolint:errcheck // a duplicate
 }
 
 // claim finds the flight whose TCP connection ends in fd, an accepted socket, for
@@ -240,14 +296,26 @@ func (t *localTable) claim(fd int, uid uint32) *flight {
 		t.nameIt(f)
 	}
 	f := t.pending[name]
-	if f == nil || !f.sealed && uid != f.client.Launcher().UID || joinable(fd) != nil ||
-		idleTCP(fd) != nil || f.result != wentTCP && f.sock.Control(idleTCP) != nil {
+	if f == nil || joinable(fd) != nil || idleTCP(fd) != nil || !f.isOf(fd, uid) {
 		return nil
 	}
 	delete(t.pending, name)
 	f.accept = true
 	close(f.taken)
 	return f
+}
+
+// isOf tells whether the accepted TCP socket fd of user uid, whose addresses are those
+// of f, is the other end of its connection. mu is held.
+func (f *flight) isOf(fd int, uid uint32) bool {
+	switch {
+	case f.abroad != nil:
+		seqs, err := sequences(fd)
+		return err == nil && seqs == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
+	case f.result == wentTCP:
+		return true
+	}
+	return (f.sealed || uid == f.client.Launcher().UID) && f.sock.Control(idleTCP) == nil
 }
 
 // nameIt enters a flight under its addresses once the kernel has chosen them. mu is
@@ -311,13 +379,19 @@ func (t *localTable) land(f *flight, result outcome) {
 		_ = unix.Close(f.p.Take())
 		return
 	}
-	t.noSide(f)
+	if f.sock != nil {
+		t.noSide(f)
+	}
 	switch {
+	case f.accept && f.abroad != nil && f.abroad.talk != nil:
+		go f.p.Close() //nolint:errcheck // a duplicate
 	case f.accept && result == wentTCP: // the server's handler needs p
 	case f.accept:
 		go f.p.Close() //nolint:errcheck // nobody is left to be told
 	case result == wentTCP:
-		t.nameIt(f)
+		if f.sock != nil {
+			t.nameIt(f)
+		}
 		time.AfterFunc(tcpMemory, func() { t.withdraw(f) })
 		t.drop(f)
 	default:
@@ -328,7 +402,7 @@ func (t *localTable) land(f *flight, result outcome) {
 
 // drop ends the pair of a flight that nobody has claimed. mu is held.
 func (t *localTable) drop(f *flight) {
-	delete(t.byID, f.id)
+	t.gone(f)
 	go func() {
 		_ = f.p.Close()
 		_ = f.q.Close()
@@ -350,7 +424,7 @@ func (t *localTable) withdraw(f *flight) bool {
 		return false
 	}
 	t.forget(f)
-	delete(t.byID, f.id)
+	t.gone(f)
 	return true
 }
 
@@ -488,7 +562,7 @@ func (t *localTable) review(f *flight) {
 	if !f.hungUp || f.missing > 0 {
 		return
 	}
-	delete(t.byID, f.id)
+	t.gone(f)
 	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
 		if leave := x.leave; leave != nil && !x.detour {
 			x.leave = nil
@@ -518,6 +592,9 @@ func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
 	case <-f.stranger:
 	case <-ctx.Done():
 	case <-s.ending.Done():
+	}
+	if f.abroad != nil && !f.withdrawAbroad() {
+		return true
 	}
 	return !s.local.withdraw(f)
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,24 +83,13 @@ func newPairStream(s *Service, former *broker.Descriptor, x *localSide) (*pairSt
 	return &pairStream{sharedUnix: sharedUnix{u}, s: s, x: x}, nil
 }
 
-// peer returns the connection of the launcher at the other end, or nil.
-func (p *pairStream) peer() *broker.Conn {
-	p.s.local.mu.Lock()
-	defer p.s.local.mu.Unlock()
-	return p.x.peer.c
-}
-
 // ReadFrom implements stream.
 func (p *pairStream) ReadFrom(r io.Reader) (int64, error) {
 	to, err := oob.New(p.UnixConn)
 	if err != nil {
 		return 0, err
 	}
-	to.PassMark = func() {
-		if c := p.peer(); c != nil {
-			_ = c.PassMark(context.Background())
-		}
-	}
+	to.PassMark = func() { p.s.tellPeer(p.x, opPassMark) }
 	return 0, oob.Copy(to, r.(*oob.Socket))
 }
 
@@ -164,8 +152,8 @@ func (p *pairStream) Abort() error {
 	if rc, err := p.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
 	}
-	if c := p.peer(); c != nil && unread == 0 {
-		_ = c.Broken(context.Background(), syscall.ECONNRESET)
+	if unread == 0 {
+		p.s.tellPeer(p.x, opBroken)
 	}
 	return p.sharedUnix.Close()
 }

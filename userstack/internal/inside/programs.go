@@ -50,6 +50,8 @@ type Programs[C any] interface {
 	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
 	// Stack.Client or Stack.Server is counted already.
 	StaysTCP(o Owner, fd int, client bool, err error)
+	// Locator tells what the network namespace has, or is nil.
+	Locator() Locator
 	// IsLocal counts a connection that joins two programs of this host, and
 	// remembers its TCP socket fd for listings.
 	IsLocal(o Owner, fd int, client bool)
