@@ -86,23 +86,25 @@ func localAnswers(t *testing.T, tcp, local map[string][]string) {
 	sameAnswers(t, tcp, local, sockapiDiffers)
 }
 
-// loBytes returns how many bytes the loopback device of a host has received.
-func (l *lab) loBytes(h *netnstest.Host) int {
+// devBytes returns how many bytes a device of a host has received and sent.
+func (l *lab) devBytes(h *netnstest.Host, dev string) int {
 	l.t.Helper()
 	out, err := h.Output(l.t.Context(), "cat", "/proc/net/dev")
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	for line := range strings.Lines(out) {
-		if name, rest, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "lo" {
-			n, err := strconv.Atoi(strings.Fields(rest)[0])
-			if err != nil {
-				l.t.Fatal(err)
+		if name, rest, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == dev {
+			fields := strings.Fields(rest)
+			in, err := strconv.Atoi(fields[0])
+			out, oerr := strconv.Atoi(fields[8])
+			if err != nil || oerr != nil {
+				l.t.Fatal(err, oerr)
 			}
-			return n
+			return in + out
 		}
 	}
-	l.t.Fatalf("no loopback device in\n%s", out)
+	l.t.Fatalf("no device %s in\n%s", dev, out)
 	return 0
 }
 
@@ -156,13 +158,13 @@ func TestLocalPrograms(t *testing.T) {
 			dir := t.TempDir()
 			const size = 64 << 20
 			nginx, digest := l.nginx(dir, size)
-			before := l.loBytes(l.A)
+			before := l.devBytes(l.A, "lo")
 			curl := l.run(time.Minute, "curl", "-sSf", "--noproxy", "*", "-o", filepath.Join(dir, "got"), "http://"+l.A.Addr()+"/big")
 			judge(curl, 1)
 			if got := digestOf(t, filepath.Join(dir, "got")); got != digest {
 				t.Errorf("curl received the digest %s, want %s", got, digest)
 			}
-			if n := l.loBytes(l.A) - before; (n < size/100) != tt.local {
+			if n := l.devBytes(l.A, "lo") - before; (n < size/50) != tt.local {
 				t.Errorf("%d bytes over the loopback device for a file of %d", n, size)
 			}
 			small := "http://" + l.A.Addr() + "/nginx.conf"
@@ -189,9 +191,9 @@ func TestLocalPrograms(t *testing.T) {
 			if err := l.A.WaitListen(5201, startTime); err != nil {
 				t.Fatal(err, iperf.Log())
 			}
-			before = l.loBytes(l.A)
+			before = l.devBytes(l.A, "lo")
 			judge(l.run(time.Minute, "iperf3", "-c", "127.0.0.1", "-t", "1"), 2)
-			if n := l.loBytes(l.A) - before; (n < 1<<20) != tt.local {
+			if n := l.devBytes(l.A, "lo") - before; (n < 2<<20) != tt.local {
 				t.Errorf("%d bytes over the loopback device for iperf3", n)
 			}
 			wantEnd(t, iperf)
@@ -244,4 +246,103 @@ func TestContainersSocketAPI(t *testing.T) {
 	l.wantIdle(l.B)
 	terminate(t, a)
 	terminate(t, b)
+}
+
+// TestContainersPrograms: real programs of two network namespaces exchange bytes
+// without a byte of it over the network between them. With --no-local on either side
+// they use SMC-R.
+func TestContainersPrograms(t *testing.T) {
+	l := newContainers(t, "iperf3", "nginx", "wrk", "curl", "redis-server", "redis-benchmark")
+	for _, tt := range []struct {
+		name  string
+		flags [2][]string
+	}{{"local", [2][]string{}}, {"no-local at the server", [2][]string{{"--no-local"}, nil}}, {"no-local at the client", [2][]string{nil, {"--no-local"}}}} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &lab{Pair: l.Pair, t: t}
+			local := tt.flags[0] == nil && tt.flags[1] == nil
+			stacks := []*netnstest.Process{l.serve(l.A, tt.flags[0]...), l.serve(l.B, tt.flags[1]...)}
+			var base []int
+			for _, s := range stacks {
+				n, err := descriptors(s.Pid())
+				if err != nil {
+					t.Fatal(err)
+				}
+				base = append(base, n)
+			}
+			client := func(conns int, argv ...string) {
+				t.Helper()
+				p := l.under(l.B, argv...)
+				if err := p.Wait(time.Minute); err != nil {
+					t.Errorf("%v: %v\n%s", argv, err, p.Log())
+				}
+				if local {
+					wantLocal(t, p.Log(), conns)
+				} else {
+					wantSummary(t, p.Log(), conns)
+				}
+			}
+			dir := t.TempDir()
+			const size = 16 << 20
+			nginx, digest := l.nginx(dir, size)
+			before := l.devBytes(l.A, "eth0")
+			client(1, "curl", "-sSf", "--noproxy", "*", "-o", filepath.Join(dir, "got"), "http://"+l.A.Addr()+"/big")
+			client(1, "curl", "-sSf", "--noproxy", "*", "-o", filepath.Join(dir, "got6"), "http://["+l.A.Addr6()+"]/big")
+			for _, name := range []string{"got", "got6"} {
+				if got := digestOf(t, filepath.Join(dir, name)); got != digest {
+					t.Errorf("curl received the digest %s, want %s", got, digest)
+				}
+			}
+			if n := l.devBytes(l.A, "eth0") - before; (n < size/100) != local {
+				t.Errorf("%d bytes over the network for a file of %d", n, size)
+			}
+			client(20, "wrk", "-t1", "-c20", "-d1s", "http://"+l.A.Addr()+"/nginx.conf")
+			terminate(t, nginx)
+
+			redis := l.under(l.A, "redis-server", "--bind", l.A.Addr(), "--port", "6379", "--save", "", "--appendonly", "no", "--dir", dir, "--daemonize", "no", "--protected-mode", "no")
+			if err := l.A.WaitListen(6379, startTime); err != nil {
+				t.Fatal(err, redis.Log())
+			}
+			client(100, "redis-benchmark", "-h", l.A.Addr(), "-p", "6379", "-c", "50", "-n", "20000", "-t", "set,get", "-q")
+			terminate(t, redis)
+
+			iperf := l.under(l.A, "iperf3", "-s", "-1", "-B", l.A.Addr())
+			if err := l.A.WaitListen(5201, startTime); err != nil {
+				t.Fatal(err, iperf.Log())
+			}
+			client(2, "iperf3", "-c", l.A.Addr(), "-t", "1")
+			wantEnd(t, iperf)
+
+			l.wantIdle(l.A)
+			l.wantIdle(l.B)
+			for i, s := range stacks {
+				if err := netnstest.Until(settleTime, func() error {
+					n, err := descriptors(s.Pid())
+					if err == nil && local && n > base[i]+4 {
+						err = fmt.Errorf("the stack has %d descriptors, had %d", n, base[i])
+					}
+					return err
+				}); err != nil {
+					t.Error(err)
+				}
+				terminate(t, s)
+			}
+		})
+	}
+}
+
+// TestOtherMachine: stacks of two machines do not take each other for neighbours,
+// although they can reach each other's sockets.
+func TestOtherMachine(t *testing.T) {
+	l := newLab(t)
+	for _, h := range []*netnstest.Host{l.A, l.B} {
+		l.serve(h)
+	}
+	server := l.probeServer()
+	client := l.held(3)
+	release(t, client)
+	wantSummary(t, client.Log(), 3)
+	if strings.Contains(client.Log(), "local") {
+		t.Errorf("local connections:\n%s", client.Log())
+	}
+	terminate(t, server)
 }
