@@ -60,6 +60,8 @@ func TestCollector(t *testing.T) {
 			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2, TXUsage: 65536, RXUsage: 65536,
 		},
 		ServerHandshakeErrors: 1,
+		ClientLocal:           1,
+		ServerLocal:           2,
 		Panics:                1,
 	}
 	if diff := cmp.Diff(want, c.Snapshot()); diff != "" {
