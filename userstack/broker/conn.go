@@ -152,7 +152,7 @@ const markTimeout = 3 * time.Second
 
 // PassMark announces that the caller is about to put another urgent byte into
 // the pair: if the program stands before the last one, the launcher takes that
-// away, as TCP does (see oob.PassMark). It waits for the launcher. One that does
+// away, as TCP does (see relay.PassMark). It waits for the launcher. One that does
 // not answer in time is not asked again.
 func (c *Conn) PassMark(ctx context.Context) error {
 	if c.deaf.Load() {

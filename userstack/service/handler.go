@@ -21,6 +21,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/relay"
 )
 
 var _ broker.Handler = (*Service)(nil)
@@ -172,7 +173,20 @@ func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.De
 		return
 	}
 	_ = sock.Control(func(fd int) error { return unix.SetNonblock(fd, true) })
-	s.relay(ctx, c, sock, end, tcpStream{tcp})
+	s.relayTCP(ctx, c, sock, end, tcp)
+}
+
+// relayTCP relays a connection that stays TCP to a program that has a socketpair.
+func (s *Service) relayTCP(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, tcp *sharedTCP) {
+	n, err := relay.NewTCP(tcp)
+	if err != nil {
+		s.log.Error("cannot relay a connection", "err", err)
+		c.SetCloseReason(err.Error())
+		_ = tcp.Abort()
+		dropEnd(end)
+		return
+	}
+	s.relay(ctx, c, sock, end, n)
 }
 
 // Accept implements broker.Handler.
@@ -237,17 +251,17 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, false, d)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
-			_ = tcpStream{tcp}.Abort()
+			_ = tcp.Abort()
 			dropEnd(end)
 			return
 		}
-		s.relay(ctx, c, sock, end, tcpStream{tcp})
+		s.relayTCP(ctx, c, sock, end, tcp)
 	case ending(ctx):
 		_ = tcp.Close()
 		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
-		_ = tcpStream{tcp}.Abort()
+		_ = tcp.Abort()
 		c.SetCloseReason(err.Error())
 		_ = c.Broken(ctx, syscall.ECONNRESET)
 		dropEnd(end)
