@@ -90,6 +90,9 @@ type Relay struct {
 	// Broken is called before the program's end is cut, so that it sees a reset
 	// and not an end of file. Nothing is read from App any more then.
 	Broken func(syscall.Errno)
+	// Carried, if set, is called once the connection carries nothing more, before it
+	// is closed.
+	Carried func()
 	// Left, if not nil, is closed when the launcher has gone, and the program with
 	// it. One that is still there after a moment loses the connection.
 	Left <-chan struct{}
@@ -123,6 +126,9 @@ func (r *Relay) Run(stop <-chan struct{}) (reset bool) {
 // Finish ends both sides once Carry has returned and does not go on.
 func (r *Relay) Finish() (reset bool) {
 	r.detach()
+	if r.Carried != nil {
+		r.Carried()
+	}
 	_ = r.Net.Close()
 	_ = r.App.Close()
 	return r.reset.Load()

@@ -76,6 +76,9 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		letGo(app)
 	}}
 	leave := s.enterRelay()
+	if smc != nil {
+		r.Carried = func() { c.SetCarried(s.programs().Carried(smc)) }
+	}
 	if engines, _ := app.(*engine.Socket); engines != nil && smc != nil {
 		safe = true
 		end := c.Keep()
