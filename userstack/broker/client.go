@@ -319,6 +319,9 @@ func (cl *Client) handle(m Message) error {
 		return nil
 	}
 	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text}
+	if m.Type == TypeNotCandidate || m.Type == TypeReady {
+		ev.Reason, ev.PeerReason = uint32(m.Level), uint32(m.Name)
+	}
 	if m.Type == TypeClosed && len(m.Value) == 8 {
 		ev.Carried = binary.LittleEndian.Uint64(m.Value)
 	}
@@ -379,6 +382,10 @@ type Event struct {
 	Errno   syscall.Errno
 	Mode    Mode
 	Text    string
+	// Reason is why EventNotCandidate or EventReady left the connection to TCP, and
+	// PeerReason why the peer did if that is the reason: see Conn.SetReason. 0 is
+	// no word of it.
+	Reason, PeerReason uint32
 	// Carried is how many bytes the connection carried over SMC, in both
 	// directions together, where EventClosed tells.
 	Carried uint64

@@ -157,7 +157,7 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 // staysTCP counts and lists a connection that is TCP.
 func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
 	_ = sock.Control(func(fd int) error { // else it has ended
-		s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why)
+		c.SetReason(s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why))
 		return nil
 	})
 }
@@ -310,7 +310,7 @@ func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) 
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		_ = c.Close()
-		return nil, restore, fmt.Errorf("service: a program's socket is %T, not TCP", c)
+		return nil, restore, fmt.Errorf("%w: it is %T, not TCP", errSocket, c)
 	}
 	opts()
 	t, err := newSharedTCP(tcp)

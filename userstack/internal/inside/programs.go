@@ -45,8 +45,10 @@ type Programs[C any] interface {
 	Decline(ctx context.Context, tcp TCPConn, why error) error
 	// StaysTCP counts a program's connection that stays TCP for the reason in
 	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
-	// Stack.Client or Stack.Server is counted already.
-	StaysTCP(o Owner, fd int, client bool, err error)
+	// Stack.Client or Stack.Server is counted already. It returns the reason in
+	// numbers, as listings have it, and where that is that the peer declined, the
+	// peer's.
+	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
 	// Listens remembers a program's socket fd that is about to listen, for
 	// listings.
 	Listens(o Owner, fd int)
