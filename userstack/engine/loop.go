@@ -45,7 +45,7 @@ type Loop struct {
 // the loop's goroutine is not stuck. Go's monitor thread takes a goroutine that has not
 // been scheduled for 10 ms for one that is, and the P from it in each of its system
 // calls. That costs a tenth of a core.
-const schedulerRounds = 16
+const schedulerRounds = 64
 
 // queue holds tasks to be run, in the order in which they were scheduled.
 type queue struct{ in, out []*Task }

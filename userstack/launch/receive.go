@@ -59,16 +59,20 @@ func (s *supervisor) serve() error {
 
 // run receives until it is over, or another goroutine does.
 func (r *receiver) run() {
-	replaced := false
+	replaced, spoiled := false, false
 	err := r.s.l.serve(r.s.stop, func(n *notif) bool {
 		replaced = !r.handle(n)
-		return !replaced
+		spoiled = n.spoiled
+		return !replaced && !spoiled
 	})
-	if replaced {
+	switch {
+	case replaced:
 		r.stuck.Add(-1)
-		return
+	case spoiled:
+		go r.run() // this goroutine takes its thread along
+	default:
+		r.ended <- err
 	}
-	r.ended <- err
 }
 
 // handle answers n, or has a goroutine do it. It returns false if the caller has been
