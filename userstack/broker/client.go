@@ -322,6 +322,9 @@ func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 		return nil
 	}
 	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text, End: d}
+	if m.Type == TypeNotCandidate || m.Type == TypeReady {
+		ev.Reason, ev.PeerReason = uint32(m.Level), uint32(m.Name)
+	}
 	if m.Type == TypeClosed && len(m.Value) == 8 {
 		ev.Carried = binary.LittleEndian.Uint64(m.Value)
 	}
@@ -389,6 +392,10 @@ type Event struct {
 	Mode    Mode
 	Text    string
 	End     *Descriptor // EventLocal: the receiver's to close
+	// Reason is why EventNotCandidate or EventReady left the connection to TCP, and
+	// PeerReason why the peer did if that is the reason: see Conn.SetReason. 0 is
+	// no word of it.
+	Reason, PeerReason uint32
 	// Carried is how many bytes the connection carried over SMC, in both
 	// directions together, where EventClosed tells.
 	Carried uint64

@@ -73,8 +73,9 @@ const (
 	TypeWelcome Type = iota + 51
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
-	// TypeNotCandidate tells that the connection stays native; Text is why. With
-	// an Errno the service has not looked at it.
+	// TypeNotCandidate tells that the connection stays native; Text is why, and in
+	// numbers Level and, if the peer declined, Name. With an Errno the service has
+	// not looked at it.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed
@@ -82,7 +83,7 @@ const (
 	TypeEstablished
 	// TypeTaken tells that the service takes over the accepted connection.
 	TypeTaken
-	// TypeReady ends the CLC handshake: Mode, and in Text why not SMC.
+	// TypeReady ends the CLC handshake: Mode, and in Text, Level and Name why not SMC.
 	TypeReady
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken

@@ -421,7 +421,8 @@ func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *brok
 		dropEnd(end)
 		return false
 	}
-	return s.relay(ctx, c, sock, end, tcpStream{tcp})
+	s.relayTCP(ctx, c, sock, end, tcp)
+	return false
 }
 
 func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) {
