@@ -38,6 +38,7 @@ type attempt struct {
 	steps steps
 	tid   int // who called connect() first
 	req   broker.ConnectRequest
+	at    time.Time // of the first connect()
 
 	hup   chan struct{} // the program closed its end, or wrote
 	sub   *subscription

@@ -163,7 +163,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		_ = unix.Close(tcp)
 		return nil, isKnown
 	}
-	a := &attempt{conn: c, tid: n.tid(), req: req, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
+	a := &attempt{conn: c, tid: n.tid(), req: req, at: time.Now(), hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
 	a.steps = steps{hands: a, n: n, nonblock: req.Nonblock, blocking: !req.Nonblock, decide: s.decide}
 	return a, ""
 }
