@@ -34,6 +34,7 @@ const (
 // carry: a connection that stays TCP, or a listener.
 type plain struct {
 	owner    inside.Owner
+	local    bool // ModeLocal: the socket is idle
 	fallback nl.ConnFallback
 	since    time.Time
 	begun    bool // it was being connected, or was, when it was noted
@@ -138,6 +139,9 @@ func (t *plainTable) rows() ([]nl.Connection, error) {
 		c.Cookie, c.PID, c.Command = cookie, p.owner.PID, p.owner.Command
 		if c.State != nl.StateListen {
 			c.Mode, c.Fallback = nl.ModeTCP, p.fallback
+			if p.local {
+				c.Mode = nl.ModeLocal
+			}
 		}
 		out = append(out, c)
 	})

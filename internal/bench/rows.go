@@ -64,6 +64,9 @@ func Rows() []*Row {
 		{ID: "goapi", Name: "Go API, writes of 128 KiB", Unit: "MiB/s", MTU: 9000, Target: 0.5, Aim: 1},
 		{ID: "goapi-roundtrip", Name: "Go API, round trip of 1 byte", Unit: "µs", MTU: 9000, LessIsBetter: true, Target: 1.7, Aim: 1},
 		{ID: "iperf3-v1", Name: "iperf3, RoCE v1", Unit: "Gbit/s", MTU: 9000, Target: 0.3, Aim: 0.5},
+		{ID: "local-iperf3", Name: "one host: iperf3", Unit: "Gbit/s", MTU: 1500, Target: 1.8, Aim: 2.3},
+		{ID: "local-roundtrip", Name: "one host: round trip of 1 byte, a Go program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.75, Aim: 0.6},
+		{ID: "local-roundtrip-c", Name: "one host: round trip of 1 byte, a C program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.75, Aim: 0.6},
 		{ID: "memory", Name: "memory of a connection, both ends", Unit: "KiB", MTU: 1500, LessIsBetter: true, Absolute: true, Target: 160, Aim: 40},
 		{ID: "connect", Name: "connections, one after the other", Unit: "connections/s", MTU: 1500},
 	}

@@ -22,11 +22,13 @@ var ErrOrder = errors.New("broker: out of order")
 //
 //	NotCandidate | Failed | Established(false)         and return, or
 //	Established(true), then Failed                     and return, or
-//	Established(true), then Ready, then [Broken]       and return.
+//	Established(true), then Ready, then [Broken]       and return, or
+//	Local, then [Broken]                               and return.
 //
 // For Handler.Accept it is
 //
 //	NotCandidate                                       and return, or
+//	Local                                              and return, or
 //	TakeOver, then Ready, then [Broken]                and return.
 //
 // Returning early without any of them counts as Failed(ECONNABORTED) or
@@ -109,7 +111,6 @@ func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
 // service's end of the stream socketpair whose other end the program has. It
 // is non-blocking and the caller's to close.
 func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
-	c.accept = true
 	c.owed.Store(true)
 	if err := c.send(&Message{Type: TypeTaken}); err != nil {
 		return nil, err

@@ -96,6 +96,9 @@ const (
 	// TypePassMark tells that another urgent byte is about to be put into the
 	// pair.
 	TypePassMark
+	// TypeLocal passes one end of the pair whose other end the program at the
+	// peer has: see ModeLocal.
+	TypeLocal
 )
 
 var typeNames = map[Type]string{
@@ -106,6 +109,7 @@ var typeNames = map[Type]string{
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
 	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
+	TypeLocal: "local",
 }
 
 // String returns the type's name in lower case.
@@ -120,7 +124,7 @@ func (t Type) String() string {
 // descriptor; all others come with none.
 func (t Type) carriesSocket() bool {
 	switch t {
-	case TypeListen, TypeConnect, TypeAccept, TypeAttach:
+	case TypeListen, TypeConnect, TypeAccept, TypeAttach, TypeLocal:
 		return true
 	default:
 		return false
@@ -142,7 +146,8 @@ const (
 	ModeSMCR
 	// ModeSMCD is SMC over a direct memory device.
 	ModeSMCD
-	// ModeLocal joins two programs of the same stack directly.
+	// ModeLocal joins two programs of the same host directly: each has one end of
+	// a socketpair.
 	ModeLocal
 	modeEnd
 )

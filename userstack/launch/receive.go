@@ -52,6 +52,7 @@ type receiver struct {
 // serve answers notifications until the last filtered task is gone.
 func (s *supervisor) serve() error {
 	r := &receiver{s: s, ended: make(chan error, 1), begin: time.Now()}
+	s.receiver = r
 	defer r.close()
 	go r.run()
 	return <-r.ended
@@ -157,6 +158,17 @@ func (r *receiver) close() {
 	r.closed = true
 	if r.timer != nil {
 		r.timer.Stop()
+	}
+}
+
+// wait waits for those that are still in an answer, as long as for looks.
+func (r *receiver) wait() {
+	for r.stuck.Load() > 0 {
+		select {
+		case <-r.s.looks.over:
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 

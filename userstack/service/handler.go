@@ -60,6 +60,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 			return err
 		}
 		s.programs().Listens(ownerOf(l), fd)
+		s.local.listens(fd, l.UID)
 		return nil
 	})
 }
@@ -74,6 +75,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}()
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
+	var here *flight // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
 			return err
@@ -82,12 +84,16 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err != nil {
 			return err
 		}
-		return s.programs().Candidate(local.Addr(), req.Remote.Addr(), fd)
+		here, err = s.candidate(c, sock, fd, local.Addr(), req.Remote)
+		return err
 	})
 	if err != nil {
 		s.staysTCP(c, sock, true, err)
 		_ = c.NotCandidate(err.Error())
 		return
+	}
+	if here != nil {
+		defer s.local.land(here, wentAway) // unless it has
 	}
 	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
 		if ending(ctx) {
@@ -105,7 +111,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Failed(syscall.ECONNABORTED, err.Error())
 		return
 	}
+	if here != nil && (smc || s.local.claimed(here)) {
+		goesOn = s.connectLocal(ctx, c, sock, here)
+		return
+	}
 	if !smc {
+		if here != nil {
+			s.local.land(here, wentTCP)
+		}
 		s.staysTCP(c, sock, true, s.programs().NoSMC())
 		_ = c.Established(ctx, false)
 		return
@@ -201,9 +214,13 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
+	var here *flight // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
+		}
+		if here = s.local.claim(fd, c.Launcher().UID); here != nil {
+			return nil
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
@@ -211,6 +228,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return err
 	})
 	switch {
+	case here != nil:
+		goesOn = s.acceptLocal(ctx, c, sock, here)
+		return
 	case errors.Is(err, unix.ENOTCONN):
 		_ = c.NotCandidate(reasonLeft)
 		return

@@ -104,6 +104,19 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	return false
 }
 
+// relayHere carries the bytes between a pair's end and TCP, as the program at the
+// peer has its TCP socket.
+func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor) (goesOn bool) {
+	h := hold(c, sock)
+	tcp, _, err := h.takeTCP()
+	if err != nil {
+		dropEnd(end)
+		return false
+	}
+	s.relayTCP(ctx, c, sock, end, tcp)
+	return false
+}
+
 // letGo tells a launcher whose session has ended, and which Broken does not
 // reach any more, that it may make a reset of the program's end itself.
 func letGo(app relay.Conn) {

@@ -40,6 +40,9 @@ var workloads = []workload{
 	{[]string{"goapi"}, "9000-api", goAPI},
 	{[]string{"goapi-roundtrip"}, "9000-api", roundTrip},
 	{[]string{"iperf3-v1"}, "9000-v1", iperf3},
+	{[]string{"local-iperf3"}, "local", iperf3},
+	{[]string{"local-roundtrip"}, "local", roundTrip},
+	{[]string{"local-roundtrip-c"}, "local", qperf},
 	{[]string{"memory"}, "", memory},
 	{[]string{"connect"}, "1500", connect},
 }
