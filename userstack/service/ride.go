@@ -61,13 +61,8 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		// The TCP connection ends with its last descriptor: ours must not
 		// outlive the stack's.
 		release := c.Retain()
-		smc.AfterDone(func() {
-			go func() { // the engine calls this
-				_ = sock.Close()
-				release()
-			}()
-		})
-		_ = smc.SetOOBInline(true) // the program's own end decides
+		smc.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
+		_ = smc.SetOOBInline(true)                         // the program's own end decides
 	}
 	h.carryOptions(smc)
 	data.PassMark = func() { _ = c.PassMark(ctx) }
