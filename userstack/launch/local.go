@@ -6,6 +6,7 @@ package launch
 
 import (
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,7 @@ func (a *attempt) goLocal(ev broker.Event) bool {
 		return a.native(a.relay)
 	}
 	a.verdict = true
+	a.began, a.oneHost = time.Now(), true
 	a.s.stats.mode(broker.ModeLocal)
 	if err := a.cc.Proceed(); err != nil {
 		a.s.log.Debug("cannot answer the service", "conn", a.cc.ID(), "err", err)
