@@ -44,8 +44,12 @@ var edges = []struct {
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", nil},
-	{"userstack/broker", []string{"userstack/internal/bounded", "guard", "quota", "internal/place"}},
-	{"userstack/oob", []string{"userstack/internal/bounded"}},
+	{"userstack/internal/socktest", nil},
+	{"userstack/internal/rights", nil},
+	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
+	{"userstack/internal/connector", []string{"userstack/internal/bounded"}},
+	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place"}},
+	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
@@ -55,11 +59,11 @@ var edges = []struct {
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/internal/inside",
+		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/internal/inside",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
-	{"userstack/launch", []string{"userstack/broker", "userstack/oob", "userstack/wire"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
+	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "internal/place"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.
@@ -84,7 +88,7 @@ var confined = map[string][]string{
 }
 
 // suites are the packages that exist for tests though they are none.
-var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "internal/verbs/codectest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric"}
+var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "internal/verbs/codectest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/internal/socktest"}
 
 type pkg struct {
 	ImportPath, Dir                                    string
@@ -181,8 +185,8 @@ func TestImportEdges(t *testing.T) {
 	}
 }
 
-// leaf is the internal package that is below the public ones: what nl and
-// userstack/broker have in common and is for nobody else.
+// leaf is the internal package that is below the public ones: where the stack of a
+// network namespace is, and what names one.
 const leaf = "internal/place"
 
 // testKit reports whether an internal package is made for tests.

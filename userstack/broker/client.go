@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
+	"smcr/userstack/internal/rights"
 )
 
 // ErrServiceGone tells that the service ended or can no longer be reached:
@@ -322,6 +323,9 @@ func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 		return nil
 	}
 	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text, End: d}
+	if m.Type == TypeNotCandidate || m.Type == TypeReady {
+		ev.Reason, ev.PeerReason = uint32(m.Level), uint32(m.Name)
+	}
 	if m.Type == TypeClosed && len(m.Value) == 8 {
 		ev.Carried = binary.LittleEndian.Uint64(m.Value)
 	}
@@ -389,6 +393,10 @@ type Event struct {
 	Mode    Mode
 	Text    string
 	End     *Descriptor // EventLocal: the receiver's to close
+	// Reason is why EventNotCandidate or EventReady left the connection to TCP, and
+	// PeerReason why the peer did if that is the reason: see Conn.SetReason. 0 is
+	// no word of it.
+	Reason, PeerReason uint32
 	// Carried is how many bytes the connection carried over SMC, in both
 	// directions together, where EventClosed tells.
 	Carried uint64
@@ -436,7 +444,7 @@ func (c *ClientConn) send(t Type, fd int) error {
 
 // SetOption sets a socket option on the connection's TCP socket with the
 // program's rights. Errors wrap a syscall.Errno, or ErrServiceGone.
-func (c *ClientConn) SetOption(ctx context.Context, r Rights, level, name int, value []byte) error {
+func (c *ClientConn) SetOption(ctx context.Context, r rights.Rights, level, name int, value []byte) error {
 	_, err := c.cl.request(ctx, Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value, Rights: r}, -1)
 	return err
 }
@@ -450,7 +458,7 @@ func (c *ClientConn) PassOption(level, name int, value []byte) error {
 
 // GetOption reads a socket option of at most size bytes (MaxValue at most)
 // of the connection's TCP socket with the program's rights.
-func (c *ClientConn) GetOption(ctx context.Context, r Rights, level, name, size int) ([]byte, error) {
+func (c *ClientConn) GetOption(ctx context.Context, r rights.Rights, level, name, size int) ([]byte, error) {
 	size = min(size, MaxValue)
 	m, err := c.cl.request(ctx, Message{Type: TypeGetOption, Conn: c.id, Level: int32(level), Name: int32(name), Size: uint32(size), Rights: r}, -1)
 	return m.Value, err

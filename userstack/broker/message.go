@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+
+	"smcr/userstack/internal/rights"
 )
 
 // Version is the protocol's version, carried by Hello and Welcome. Launcher
@@ -76,8 +78,9 @@ const (
 	TypeWelcome Type = iota + 50
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
-	// TypeNotCandidate tells that the connection stays native; Text is why. With
-	// an Errno the service has not looked at it.
+	// TypeNotCandidate tells that the connection stays native; Text is why, and in
+	// numbers Level and, if the peer declined, Name. With an Errno the service has
+	// not looked at it.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed
@@ -85,7 +88,7 @@ const (
 	TypeEstablished
 	// TypeTaken tells that the service takes over the accepted connection.
 	TypeTaken
-	// TypeReady ends the CLC handshake: Mode, and in Text why not SMC.
+	// TypeReady ends the CLC handshake: Mode, and in Text, Level and Name why not SMC.
 	TypeReady
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken
@@ -220,7 +223,7 @@ type Message struct {
 	Text   string
 	Value  []byte
 	// Rights are those of the program.
-	Rights Rights
+	Rights rights.Rights
 }
 
 // AppendBinary appends the encoded message to b. It fails when Text or Value
@@ -297,7 +300,7 @@ func ParseMessage(b []byte) (Message, error) {
 		m.Value = append([]byte(nil), b[minMessage+nt:minMessage+nt+nv]...)
 	}
 	if tail > 0 {
-		m.Rights = Rights(le.Uint64(b[minMessage+nt+nv:]))
+		m.Rights = rights.Rights(le.Uint64(b[minMessage+nt+nv:]))
 	}
 	return m, nil
 }

@@ -54,7 +54,7 @@ var golden = []struct {
 	},
 	{
 		"local", Message{Type: TypeLocal, Mode: ModeLocal, Conn: 1},
-		"4b03000000000000" + "0100000000000000" + strings.Repeat("00", 16) + "0000" + "0000" + strings.Repeat("00", 48),
+		"4a03000000000000" + "0100000000000000" + strings.Repeat("00", 16) + "0000" + "0000" + strings.Repeat("00", 48),
 	},
 	{
 		"failed", Message{Type: TypeFailed, Conn: 1, Errno: 111, Text: "no"},

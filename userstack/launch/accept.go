@@ -147,10 +147,16 @@ func take(fd int, n *notif) (*accepted, error) {
 	}
 	var sock int
 	var sa unix.Sockaddr
-	err := o.make(func() (err error) {
+	accept := func() (err error) {
 		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
 		return err
-	})
+	}
+	var err error
+	if n.here {
+		err = o.makeHere(n, accept)
+	} else {
+		err = o.make(accept)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 // nobody else has one, so there is no keeper, and nothing to relay or to reset.
 
 // ReasonNotPlaced tells of a connection to a program of the same host that is TCP.
-const ReasonNotPlaced = "the call was interrupted before the connection could be local"
+const ReasonNotPlaced = "the stack answered too late for a local connection"
 
 // localPairOf makes a pair of which only the program's end is here.
 func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
@@ -37,59 +37,10 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	return p, nil
 }
 
-// goLocal makes the end that the service gave the program's connection, or leaves it
-// TCP, which it is as well.
-func (a *attempt) goLocal(ev broker.Event) bool {
-	if !a.placeLocal(ev.End) {
-		a.verdict = true
-		a.s.stats.tcp(ReasonNotPlaced)
-		a.release()
-		return a.native(a.relay)
-	}
-	a.verdict = true
-	a.s.stats.mode(broker.ModeLocal)
-	a.direct()
-	if err := a.cc.Proceed(); err != nil {
-		a.s.log.Debug("cannot answer the service", "conn", a.cc.ID(), "err", err)
-	}
-	if a.nonblock {
-		a.answer(unix.EINPROGRESS)
-	}
-	a.succeed()
-	return true
-}
-
-// placeLocal swaps the end in by the call that waits. It reports false where there
-// is none, or another pair is in place.
-func (a *attempt) placeLocal(end *broker.Descriptor) bool {
-	if end == nil {
-		return false
-	}
-	defer end.Close() //nolint:errcheck // unless it is taken
-	if a.n == nil {
-		return false
-	}
-	p, err := localPairOf(end, a.tcp)
-	if err == nil {
-		err = a.setEnd(p)
-	}
-	if err == nil {
-		return true
-	}
-	a.s.log.Debug("cannot place a local connection", "conn", a.cc.ID(), "err", err)
-	if p != nil {
-		p.close()
-	}
-	if !a.n.valid() {
-		a.n = nil
-	}
-	return false
-}
-
-// setEnd has the program's descriptor be the end of p, by the call that waits.
-func (a *attempt) setEnd(p *pair) error {
+// setEnd has the program's descriptor be the end of p, by call n.
+func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	if a.swapped { // by a pair that nobody will need
-		old, err := a.replace(a.n, p)
+		old, err := a.replace(n, p)
 		if err == nil {
 			a.sub.stop()
 			a.sub = nil
@@ -97,13 +48,13 @@ func (a *attempt) setEnd(p *pair) error {
 		}
 		return err
 	}
-	if err := unix.SetNonblock(p.app, a.nonblock); err != nil {
+	if err := unix.SetNonblock(p.app, nonblock); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	a.pair = p
 	a.mu.Unlock()
-	err := a.swapIn(a.n, a.nonblock)
+	err := a.swapIn(n, nonblock)
 	if err != nil {
 		a.mu.Lock()
 		a.pair = nil

@@ -21,6 +21,8 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/internal/sockopt"
+	"smcr/userstack/relay"
 )
 
 var _ broker.Handler = (*Service)(nil)
@@ -177,7 +179,7 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 // staysTCP counts and lists a connection that is TCP.
 func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
 	_ = sock.Control(func(fd int) error { // else it has ended
-		s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why)
+		c.SetReason(s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why))
 		return nil
 	})
 }
@@ -193,7 +195,20 @@ func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.De
 		return
 	}
 	_ = sock.Control(func(fd int) error { return unix.SetNonblock(fd, true) })
-	s.relay(ctx, c, sock, end, tcpStream{tcp})
+	s.relayTCP(ctx, c, sock, end, tcp)
+}
+
+// relayTCP relays a connection that stays TCP to a program that has a socketpair.
+func (s *Service) relayTCP(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, tcp *sharedTCP) {
+	n, err := relay.NewTCP(tcp)
+	if err != nil {
+		s.log.Error("cannot relay a connection", "err", err)
+		c.SetCloseReason(err.Error())
+		_ = tcp.Abort()
+		dropEnd(end)
+		return
+	}
+	s.relay(ctx, c, sock, end, n)
 }
 
 // Accept implements broker.Handler.
@@ -268,17 +283,17 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, false, d)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
-			_ = tcpStream{tcp}.Abort()
+			_ = tcp.Abort()
 			dropEnd(end)
 			return
 		}
-		s.relay(ctx, c, sock, end, tcpStream{tcp})
+		s.relayTCP(ctx, c, sock, end, tcp)
 	case ending(ctx):
 		_ = tcp.Close()
 		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
-		_ = tcpStream{tcp}.Abort()
+		_ = tcp.Abort()
 		c.SetCloseReason(err.Error())
 		_ = c.Broken(ctx, syscall.ECONNRESET)
 		dropEnd(end)
@@ -327,7 +342,7 @@ func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) 
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		_ = c.Close()
-		return nil, restore, fmt.Errorf("service: a program's socket is %T, not TCP", c)
+		return nil, restore, fmt.Errorf("%w: it is %T, not TCP", errSocket, c)
 	}
 	opts()
 	t, err := newSharedTCP(tcp)
@@ -387,7 +402,7 @@ func fileConn(fd int) (net.Conn, error) {
 
 // lingerOf returns SO_LINGER's seconds, -1 if it is off.
 func lingerOf(sock *broker.Descriptor) (int, error) {
-	v, err := broker.GetSockopt(sock, unix.SOL_SOCKET, unix.SO_LINGER, 8)
+	v, err := sockopt.Get(sock, unix.SOL_SOCKET, unix.SO_LINGER, 8)
 	if err != nil || len(v) < 8 {
 		return -1, err
 	}

@@ -42,7 +42,7 @@ var (
 	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run' listens there", errNotLocal)
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
 	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
-	errNotPlaced = fmt.Errorf("%w, and the call was interrupted", errNotLocal)
+	errNotPlaced = fmt.Errorf("%w, and the launcher was told too late", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
 
@@ -489,18 +489,6 @@ func (t *localTable) outcome(f *flight) outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return f.result
-}
-
-// relayHere carries the bytes between a pair's end and TCP, as the program at the
-// peer has its TCP socket.
-func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor) (goesOn bool) {
-	h := hold(c, sock)
-	tcp, _, err := h.takeTCP()
-	if err != nil {
-		dropEnd(end)
-		return false
-	}
-	return s.relay(ctx, c, sock, end, tcpStream{tcp})
 }
 
 func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) {

@@ -4,15 +4,14 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/userstack/broker"
-	"smcr/userstack/oob"
+	"smcr/userstack/relay"
 )
 
 var _ broker.Diverter = (*Service)(nil)
@@ -66,7 +65,7 @@ func (h *held) localSide() *localSide {
 // pairStream is the end of a local connection that its program had, as a stream. A
 // program has the other end, or a detour of its own.
 type pairStream struct {
-	sharedUnix
+	*relay.Socket
 	s *Service
 	x *localSide
 
@@ -80,29 +79,31 @@ func newPairStream(s *Service, former *broker.Descriptor, x *localSide) (*pairSt
 	if err != nil {
 		return nil, err
 	}
-	return &pairStream{sharedUnix: sharedUnix{u}, s: s, x: x}, nil
+	sock, err := relay.NewSocket(relay.Unix(u))
+	if err != nil {
+		_ = u.Close()
+		return nil, err
+	}
+	p := &pairStream{Socket: sock, s: s, x: x}
+	sock.PassMark = func() { s.tellPeer(x, opPassMark) }
+	return p, nil
 }
 
-// ReadFrom implements stream.
+// ReadFrom implements relay.Stream.
 func (p *pairStream) ReadFrom(r io.Reader) (int64, error) {
-	to, err := oob.New(p.UnixConn)
-	if err != nil {
-		return 0, err
+	from, ok := r.(*relay.Socket)
+	if !ok {
+		return 0, fmt.Errorf("service: a detour from a %T", r)
 	}
-	to.PassMark = func() { p.s.tellPeer(p.x, opPassMark) }
-	return 0, oob.Copy(to, r.(*oob.Socket))
+	return 0, relay.Copy(p.Socket, from)
 }
 
-// WriteTo implements stream.
+// WriteTo implements relay.Stream.
 func (p *pairStream) WriteTo(w io.Writer) (int64, error) {
-	from, err := oob.New(p.UnixConn)
-	if err != nil {
-		return 0, err
-	}
-	to, _ := w.(*oob.Socket)
+	to, _ := w.(*relay.Socket)
 	buf := make([]byte, 64<<10)
 	for {
-		n, urgent, err := p.read(from, buf)
+		n, urgent, err := p.read(buf)
 		switch {
 		case err == io.EOF:
 			return 0, nil
@@ -120,23 +121,23 @@ func (p *pairStream) WriteTo(w io.Writer) (int64, error) {
 }
 
 // read reads unless Abort was called.
-func (p *pairStream) read(from *oob.Socket, buf []byte) (n int, urgent bool, err error) {
+func (p *pairStream) read(buf []byte) (n int, urgent bool, err error) {
 	p.reads.Lock()
 	defer p.reads.Unlock()
 	if p.aborted {
 		return 0, false, net.ErrClosed
 	}
-	return from.ReadMark(buf)
+	return p.ReadMark(buf)
 }
 
-// Close implements stream. No Abort comes after it.
+// Close implements relay.Stream. No Abort comes after it.
 func (p *pairStream) Close() error {
 	p.once.Do(func() {})
-	return p.sharedUnix.Close()
+	return p.Socket.Close()
 }
 
-// Abort implements stream. The kernel makes a reset of the other end if something is
-// unread in this one, so the launcher there puts a byte into it.
+// Abort implements relay.Stream. The kernel makes a reset of the other end if
+// something is unread in this one, so the launcher there puts a byte into it.
 func (p *pairStream) Abort() error {
 	first := false
 	p.once.Do(func() { first = true })
@@ -148,15 +149,11 @@ func (p *pairStream) Abort() error {
 	p.reads.Lock()
 	p.aborted = true
 	p.reads.Unlock()
-	unread := 0
-	if rc, err := p.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
-	}
-	if unread == 0 {
+	if p.Unread() == 0 {
 		p.s.tellPeer(p.x, opBroken)
 	}
-	return p.sharedUnix.Close()
+	return p.Socket.Close()
 }
 
-// Done implements stream.
+// Done implements relay.Stream.
 func (p *pairStream) Done() <-chan struct{} { return nil }

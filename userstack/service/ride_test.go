@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
+	"smcr/userstack/internal/socktest"
 )
 
 // needEngine skips the round of tests without one.
@@ -117,7 +119,7 @@ func TestRide(t *testing.T) {
 	})
 	t.Run("SO_LINGER", func(t *testing.T) {
 		c := ride(t)
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
+		if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
 			t.Fatal(err)
 		}
 		c.cprog.close()
@@ -126,7 +128,7 @@ func TestRide(t *testing.T) {
 		c.over(t, true)
 	})
 	t.Run("urgent", func(t *testing.T) {
-		needOOB(t)
+		socktest.NeedOOB(t)
 		c := ride(t)
 		for _, ends := range [][2]*program{{c.cprog, c.sprog}, {c.sprog, c.cprog}} {
 			from, to := ends[0], ends[1]

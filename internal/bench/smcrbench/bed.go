@@ -74,6 +74,12 @@ func (r *runner) newBed(ctx context.Context, spec bedSpec) (*bed, error) {
 		return nil, err
 	}
 	b := &bed{Pair: pair, r: r, servers: make(map[string]*netnstest.Process), from: pair.B, local: spec.local}
+	for _, h := range []*netnstest.Host{b.A, b.B} {
+		// Rows with many short connections must not run out of ports.
+		if _, err := h.Output(ctx, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/tcp_max_tw_buckets; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range"); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+	}
 	hosts := []*netnstest.Host{b.A, b.B}
 	if spec.oneHost {
 		b.from, hosts = b.A, hosts[:1]
@@ -116,12 +122,12 @@ func (b *bed) waitStack(ctx context.Context, h *netnstest.Host, stack *netnstest
 // embedded reports whether programs have stacks of their own here.
 func (b *bed) embedded() bool { return len(b.stacks) == 0 }
 
-// argv returns what runs a program over a transport.
+// argv returns what runs a program over a transport: all its connections.
 func (b *bed) argv(smc bool, argv ...string) []string {
 	if !smc || b.embedded() {
 		return argv
 	}
-	return append([]string{b.r.smcr, "run", "--mode", "user", "-v", "--"}, argv...)
+	return append([]string{b.r.smcr, "run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)
 }
 
 // loadArgv returns what runs the load program.
@@ -178,8 +184,10 @@ type client struct {
 
 // start starts a client.
 func (b *bed) start(ctx context.Context, smc bool, in io.Reader, argv ...string) (*client, error) {
-	argv = b.argv(smc, argv...)
-	c := &client{b: b, smc: smc}
+	return b.startClient(ctx, &client{b: b, smc: smc}, in, b.argv(smc, argv...))
+}
+
+func (b *bed) startClient(ctx context.Context, c *client, in io.Reader, argv []string) (*client, error) {
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &c.out, &c.err
 	var err error
@@ -236,6 +244,30 @@ func (b *bed) client(ctx context.Context, smc bool, limit time.Duration, argv ..
 	return c, nil
 }
 
+// adaptive runs a client as users do: smcr run leaves connections to TCP that have no
+// use of SMC-R. At least so many are SMC-R; 0 is none.
+func (b *bed) adaptive(ctx context.Context, smc bool, least int, limit time.Duration, argv ...string) (*client, error) {
+	name := argv[0]
+	if smc {
+		argv = append([]string{b.r.smcr, "run", "--mode", "user", "-v", "--"}, argv...)
+	}
+	c, err := b.startClient(ctx, &client{b: b}, nil, argv)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.wait(limit); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if !smc {
+		return c, nil
+	}
+	s, err := bench.ParseSummary(c.err.Bytes())
+	if err == nil && (s.TCP == 0 || s.SMC < least || least == 0 && s.SMC > 0) {
+		err = fmt.Errorf("%s: %d connections were SMC-R, %d TCP:\n%s", name, s.SMC, s.TCP, &c.err)
+	}
+	return c, err
+}
+
 // cpu returns the CPU time of all processes that belong to a measurement but
 // its client: the server, its launcher, both stacks.
 func (b *bed) cpu(server string, smc bool) (time.Duration, error) {
@@ -268,7 +300,9 @@ func (r *runner) needTools() error {
 		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "local-iperf3": {"iperf3"}, "containers-iperf3": {"iperf3"},
 		"roundtrip-c": {"qperf"}, "local-roundtrip-c": {"qperf"},
 		"redis": {"redis-server", "redis-benchmark"}, "redis-1": {"redis-server", "redis-benchmark"}, "redis-p16": {"redis-server", "redis-benchmark"},
-		"wrk": {"nginx", "wrk"}, "shares": {"iperf3", "nginx", "wrk"},
+		"wrk": {"nginx", "wrk"}, "wrk-4": {"nginx", "wrk"}, "wrk-200": {"nginx", "wrk"},
+		"close": {"nginx", "wrk"}, "close-4": {"nginx", "wrk"}, "close-200": {"nginx", "wrk"}, "close-smc": {"nginx", "wrk"}, "close-nopeer": {"nginx", "wrk"},
+		"shares": {"iperf3", "nginx", "wrk"},
 	} {
 		if r.chosen[row] {
 			want = append(want, programs...)

@@ -48,8 +48,10 @@ type Programs[C any] interface {
 	Decline(ctx context.Context, tcp TCPConn, why error) error
 	// StaysTCP counts a program's connection that stays TCP for the reason in
 	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
-	// Stack.Client or Stack.Server is counted already.
-	StaysTCP(o Owner, fd int, client bool, err error)
+	// Stack.Client or Stack.Server is counted already. It returns the reason in
+	// numbers, as listings have it, and where that is that the peer declined, the
+	// peer's.
+	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
 	// Locator tells what the network namespace has, or is nil.
 	Locator() Locator
 	// IsLocal counts a connection that joins two programs of this host, and
@@ -58,7 +60,7 @@ type Programs[C any] interface {
 	// Listens remembers a program's socket fd that is about to listen, for
 	// listings.
 	Listens(o Owner, fd int)
-	// LeftToTCP does so for a connection that nobody asked the stack about: it is
+	// LeftToTCP is StaysTCP for a connection that nobody asked the stack about. It is
 	// known by the cookie of its socket. Short tells that connections to the peer
 	// were too short for SMC, else the peer does not speak it.
 	LeftToTCP(o Owner, cookie uint64, client, short bool)
