@@ -48,8 +48,7 @@ type hands interface {
 	placed() bool
 	// place gives the program the pair's end in the place of its TCP socket.
 	place(n *notif, nonblock bool) bool
-	// placeLocal gives it an end that the service made, also in the place of the
-	// pair's end.
+	// placeLocal gives it an end that the service made.
 	placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool
 	// swapBack gives it its TCP socket in the place of the pair's end.
 	swapBack(n *notif) bool
@@ -121,7 +120,7 @@ const (
 //	                  |                    | else: drain, wait for a call                   | give-own
 //	tcp held          | SMC                | if placed, or place can be done: proceed       | clc
 //	                  |                    | else: wait for a call                          | swap
-//	tcp held          | local              | place its end                                  | over
+//	tcp held          | local              | place its end, also for that of the pair       | over
 //	                  |                    | if it cannot be done: as no SMC                | over, give-own
 //	swap              | a call             | place, proceed                                 | clc
 //	swap              | time over          | cancel, fail                                   | failed, over
