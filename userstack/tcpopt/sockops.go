@@ -61,7 +61,11 @@ func (a *assembler) opsListenerKey() {
 func (a *assembler) connect() {
 	a.here("connect")
 	a.mark()
-	a.unlessBits(regMark, markFlags, flagConnect, labelOut)
+	a.ifBits(regMark, markFlags, flagConnect, "connect_marked")
+	// A socket that was disconnected. What it connects to now is not told of SMC.
+	a.flags(flagGated, 0)
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("connect_marked")
 	a.flags(flagReserved|flagSent|flagFastOpen, flagArmed)
 	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
 	a.callbacks(0, cbFlagWriteHdrOpt)
@@ -79,11 +83,26 @@ func (a *assembler) active() {
 
 	a.here("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
+	// The gate is there before anybody can send, and never for plain TCP.
+	a.emit(asm.JEq.Imm(regResult, int32(PeerSMC), "active_gate"))
+	a.flags(flagGated, 0)
+	a.here("active_gate")
+	a.gateBase()
 	// The mark is used up: should the socket be disconnected and connected
 	// once more, that is for its owner to announce again.
 	a.flags(flagConnect|flagArmed|flagReserved, 0)
 	a.callbacks(cbFlagWriteHdrOpt, 0)
 	a.emit(asm.Ja.Label(labelOut))
+}
+
+// gateBase notes where the data of the connection begins, of which the gate lets
+// nothing pass.
+func (a *assembler) gateBase() {
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
+		asm.StoreMem(regMark, markBase, asm.R1, asm.Word),
+		asm.StoreImm(regMark, markLimit, 0, asm.Word),
+	)
 }
 
 func (a *assembler) passive() {
@@ -124,8 +143,19 @@ func (a *assembler) passive() {
 
 	a.here("passive_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
-	a.emit(asm.LoadMem(regResult, regMark, markFlags, asm.Word))
-	a.emit(asm.StoreImm(regMark, markFlags, flagAccepted, asm.Word))
+	a.gateBase()
+	a.emit(
+		asm.Mov.Reg(asm.R2, regResult),
+		asm.LoadMem(regResult, regMark, markFlags, asm.Word),
+		asm.Mov.Imm(asm.R1, flagAccepted),
+		asm.JNE.Imm(asm.R2, int32(PeerSMC), "passive_flags"),
+		asm.Mov.Reg(asm.R2, regResult),
+		asm.And.Imm(asm.R2, flagGateListen),
+		asm.JEq.Imm(asm.R2, 0, "passive_flags"),
+		asm.Or.Imm(asm.R1, flagGated),
+	)
+	a.here("passive_flags")
+	a.emit(asm.StoreMem(regMark, markFlags, asm.R1, asm.Word))
 	// State callbacks that someone else asked for stay.
 	a.emit(
 		asm.And.Imm(regResult, flagOwnState),
