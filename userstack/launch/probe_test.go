@@ -44,6 +44,8 @@ var probes = map[string]func(args []string) error{
 	"latestore":   probeLateStore,
 	"absent":      probeAbsent,
 	"absentwait":  probeAbsentWait,
+	"row":         probeRow,
+	"absentquick": probeAbsentQuick,
 	"deaf":        probeDeaf,
 
 	"kernelsockets": probeKernelSockets,
