@@ -54,7 +54,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
-		if err := s.programs().MarkListen(fd); err != nil {
+		if err := s.programs().MarkListen(ownerOf(l), fd); err != nil {
 			return err
 		}
 		s.programs().Listens(ownerOf(l), fd)
@@ -72,15 +72,20 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}()
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
+	release := func() {}
+	defer func() { release() }()
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
+			return err
+		}
+		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))
 		if err != nil {
 			return err
 		}
-		return s.programs().Candidate(local.Addr(), req.Remote.Addr(), fd)
+		return s.programs().Candidate(ownerOf(c.Launcher()), local.Addr(), req.Remote.Addr(), fd)
 	})
 	if err != nil {
 		s.staysTCP(c, sock, true, err)
@@ -186,8 +191,13 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
+	release := func() {}
+	defer func() { release() }()
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
+			return err
+		}
+		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {

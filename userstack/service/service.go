@@ -61,6 +61,7 @@ type Service struct {
 	netns  uint64 // the cookie of the network namespace
 
 	connector broker.Connector
+	claims    claims
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc

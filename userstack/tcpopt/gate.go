@@ -144,7 +144,7 @@ func (g *Gate) Send(fd int, msg []byte, last bool) error {
 		return err
 	}
 	if last {
-		m.Flags &^= flagGated
+		m = m.opened()
 	}
 	if err := g.p.objs.update(fd, m); err != nil {
 		return err
@@ -214,11 +214,11 @@ func (g *Gate) Open(fd, read int) error {
 	}
 	defer g.p.release()
 	for range gateTries {
-		taken, _, err := taken(fd)
+		r, err := receivedOn(fd)
 		if err != nil {
 			return err
 		}
-		if taken == uint64(read) {
+		if r.taken == uint64(read) {
 			return g.open(fd)
 		}
 	}
@@ -229,8 +229,11 @@ func (g *Gate) Open(fd, read int) error {
 // the peer has sent is data, which isData tells from a CLC message. The bytes stay
 // where they are.
 //
-// It is ErrForeign if somebody has read from it, or looks at other bytes than the
-// first (SO_PEEK_OFF). Then, or if isData says no, the gate stays shut.
+// If the peer has sent nothing, it must have closed its side.
+//
+// It is ErrForeign if somebody has read from it, has shut down the reading, or looks
+// at other bytes than the first (SO_PEEK_OFF). Then, or if isData says no, the gate
+// stays shut.
 func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 	if err := g.p.acquire(); err != nil {
 		return err
@@ -238,12 +241,12 @@ func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 	defer g.p.release()
 	var b []byte
 	for range gateTries {
-		_, all, err := taken(fd)
+		r, err := receivedOn(fd)
 		if err != nil {
 			return err
 		}
-		if b = b[:cap(b)]; uint64(len(b)) <= all {
-			b = make([]byte, 2*all+1024)
+		if b = b[:cap(b)]; uint64(len(b)) <= r.all {
+			b = make([]byte, 2*r.all+1024)
 		}
 		n, _, err := unix.Recvfrom(fd, b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		if err != nil && err != unix.EAGAIN && err != unix.EINTR {
@@ -251,11 +254,10 @@ func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 		}
 		b = b[:max(0, n)]
 		// All that has ever come, and nobody has taken any of it.
-		taken, all, err := taken(fd)
-		if err != nil {
+		if r, err = receivedOn(fd); err != nil {
 			return err
 		}
-		if taken == 0 && uint64(len(b)) == all {
+		if r.taken == 0 && uint64(len(b)) == r.all && (r.all > 0 || r.end) {
 			if !isData(b) {
 				return fmt.Errorf("%w: it has made a CLC message look like data", ErrForeign)
 			}
@@ -265,30 +267,44 @@ func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 	return fmt.Errorf("%w: it has read from it", ErrForeign)
 }
 
-// taken returns how many bytes of those that came were read from a socket, by
-// whomever, and how many came. The first is never too small.
-func taken(fd int) (taken, all uint64, err error) {
+// received is what has come on a socket.
+type received struct {
+	taken uint64 // bytes that were read, by whomever; never too few
+	all   uint64 // bytes that came
+	end   bool   // the peer has closed its side
+}
+
+func receivedOn(fd int) (r received, err error) {
 	pending, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
 	if err != nil {
-		return 0, 0, fmt.Errorf("tcpopt: SIOCINQ: %w", err)
+		return r, fmt.Errorf("tcpopt: SIOCINQ: %w", err)
 	}
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
-		return 0, 0, fmt.Errorf("tcpopt: TCP_INFO: %w", err)
+		return r, fmt.Errorf("tcpopt: TCP_INFO: %w", err)
 	}
-	all = info.Bytes_received
+	r.all = info.Bytes_received
 	switch info.State {
 	case unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT:
-		if all > 0 {
-			all-- // the FIN
+		r.end = true
+		if r.all > 0 {
+			r.all-- // the FIN
 		}
 	}
-	return all - uint64(pending), all, nil
+	r.taken = r.all - uint64(pending)
+	return r, nil
+}
+
+// opened is the mark of a connection that is plain TCP from now on: nobody must take
+// what goes over it for SMC's any more.
+func (m mark) opened() mark {
+	m.Flags &^= flagGated
+	m.State = PeerNoSMC
+	return m
 }
 
 func (g *Gate) open(fd int) error {
-	m := g.m
-	m.Flags &^= flagGated
+	m := g.m.opened()
 	if err := g.p.objs.update(fd, m); err != nil {
 		return err
 	}

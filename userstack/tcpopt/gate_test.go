@@ -138,6 +138,7 @@ func TestGate(t *testing.T) {
 		g.send("decline", true)
 		g.wants("decline")
 		g.exchange(g.conn)
+		g.wantPeer("open gate", g.end, PeerNoSMC)
 	})
 }
 
@@ -435,6 +436,7 @@ func TestGateOpen(t *testing.T) {
 			t.Errorf("read %q", got)
 		}
 		g.exchange(g.conn)
+		g.wantPeer("open gate", g.end, PeerNoSMC)
 	})
 }
 
@@ -468,7 +470,8 @@ func TestGateOpenToData(t *testing.T) {
 	}{
 		{"data", "GET /", noop, true},
 		{"much data", strings.Repeat("0123456789", 3000), noop, true},
-		{"nothing", "", noop, true},
+		{"nothing", "", noop, false},
+		{"nothing, reading shut down", "", func(g *gated) { g.must(unix.Shutdown(g.end, unix.SHUT_RD)) }, false},
 		{"end", "", func(g *gated) { g.must(unix.Shutdown(g.peer, unix.SHUT_WR)) }, true},
 		{"data and end", "GET /", func(g *gated) { g.must(unix.Shutdown(g.peer, unix.SHUT_WR)) }, true},
 		{"message", "CLC message", noop, false},

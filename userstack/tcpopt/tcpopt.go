@@ -279,7 +279,8 @@ func (p *Program) Unmark(fd int) error {
 
 // Peer returns what the peer of a socket announced: of one connected after
 // MarkConnect, or of one accepted from a marked listener. The answer is Unknown
-// until the handshake is over and never changes afterwards.
+// until the handshake is over. Afterwards it does not change, but for a connection
+// whose [Gate] was opened: that is PeerNoSMC.
 // Errors: ErrNotMarked, ErrUnsupportedSocket.
 func (p *Program) Peer(fd int) (State, error) {
 	if err := p.acquire(); err != nil {

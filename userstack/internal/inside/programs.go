@@ -28,10 +28,10 @@ type Programs[C any] interface {
 	// Candidate decides whether a connection that a program is about to open
 	// can become SMC-R, and if so marks its socket fd so that the TCP handshake
 	// announces SMC. Otherwise the error says why, and fd is untouched.
-	Candidate(local, remote netip.Addr, fd int) error
+	Candidate(o Owner, local, remote netip.Addr, fd int) error
 	// MarkListen makes the SYN-ACKs of a program's listening socket answer the
 	// SMC option.
-	MarkListen(fd int) error
+	MarkListen(o Owner, fd int) error
 	// PeerAnnounced reports whether the peer of a program's connected socket
 	// speaks SMC, as far as the TCP handshake or the configuration tells.
 	PeerAnnounced(fd int, remote netip.Addr) (bool, error)
