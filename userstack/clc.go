@@ -397,6 +397,13 @@ func params(e wire.Endpoint) linkgroup.ConnParams {
 	}
 }
 
+// peerParams is what the peer's ACCEPT or CONFIRM says, and who says so.
+func (h *clc) peerParams(e wire.Endpoint) linkgroup.ConnParams {
+	p := params(e)
+	p.From = addrPort(h.tcp.RemoteAddr()).Addr()
+	return p
+}
+
 func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {
 	return wire.Endpoint{
 		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: wire.QPN(p.Link.QPN), PSN: wire.PSN(p.Link.PSN), MTU: wire.MTU(p.Link.MTU),
