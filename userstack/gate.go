@@ -45,7 +45,7 @@ func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (inside.Gate, error) {
 	if cerr := rc.Control(func(fd uintptr) { g, err = s.option.Gate(int(fd)) }); cerr != nil || err != nil {
 		return nil, fmt.Errorf("userstack: %w", errors.Join(cerr, err))
 	}
-	if g == nil && !s.trusts(inside.OwnerFrom(ctx)) {
+	if g == nil && !s.trusts(inside.OwnerFrom(ctx)) && !s.isHere(addrPort(tcp.RemoteAddr()).Addr()) {
 		return nil, fmt.Errorf("userstack: %w", tcpopt.ErrNoGate)
 	}
 	return g, nil

@@ -62,6 +62,7 @@ type accepted struct {
 	c      *conn              // made when the first call was to get it; nil: native
 	passed bool               // the service has its end of the pair, or cannot get it
 	served bool               // it has
+	local  bool               // the other end of the pair is a program's
 }
 
 // accept answers accept() and accept4() on sockets that listen marked.
@@ -146,10 +147,16 @@ func take(fd int, n *notif) (*accepted, error) {
 	}
 	var sock int
 	var sa unix.Sockaddr
-	err := o.make(func() (err error) {
+	accept := func() (err error) {
 		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
 		return err
-	})
+	}
+	var err error
+	if n.here {
+		err = o.makeHere(n, accept)
+	} else {
+		err = o.make(accept)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -307,6 +314,10 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 
 // pass passes the service its end of the pair, once.
 func (a *accepted) pass() {
+	if a.local {
+		a.passLocal()
+		return
+	}
 	if !a.passed {
 		a.c.own = broker.NewDescriptor(a.sock)
 		a.passed, a.served = true, a.c.pass()
@@ -350,6 +361,8 @@ func (l *listener) offered(a *accepted) bool {
 			return s.unasked(a, true)
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
+		case ev.Kind == broker.EventLocal:
+			return l.offeredLocal(a, b, cc, ev.End)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
 			// The service may not have looked at it, so not have answered the peer.

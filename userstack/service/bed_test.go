@@ -118,6 +118,8 @@ func (g *openGate) Open(_, read int) error {
 	return g.fails
 }
 
+func (g *openGate) OpenHere(int) error { return nil }
+
 func (g *openGate) OpenToData(_ int, isData func([]byte) bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

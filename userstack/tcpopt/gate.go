@@ -225,6 +225,16 @@ func (g *Gate) Open(fd, read int) error {
 	return fmt.Errorf("%w: it has read from it", ErrForeign)
 }
 
+// OpenHere opens the gate of a connection whose ends are both of this host, which the
+// caller has made sure of: nobody speaks CLC on it.
+func (g *Gate) OpenHere(fd int) error {
+	if err := g.p.acquire(); err != nil {
+		return err
+	}
+	defer g.p.release()
+	return g.open(fd)
+}
+
 // OpenToData opens the gate of a connection from which nothing was read, because what
 // the peer has sent is data, which isData tells from a CLC message. The bytes stay
 // where they are.

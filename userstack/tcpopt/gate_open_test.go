@@ -46,6 +46,44 @@ func TestGateOpen(t *testing.T) {
 	})
 }
 
+// TestGateHere: a connection within the host has no gate, or one that can be opened as
+// it is.
+func TestGateHere(t *testing.T) {
+	b := newBed(t)
+	for _, test := range []struct {
+		family   int
+		from, to string
+		gate     bool
+	}{
+		{unix.AF_INET, "127.0.0.1", "127.0.0.1", false},
+		{unix.AF_INET, b.B.Addr(), b.B.Addr(), false},
+		{unix.AF_INET6, "::1", "::1", false},
+		{unix.AF_INET6, b.B.Addr6(), b.B.Addr6(), false},
+		{unix.AF_INET6, "::ffff:127.0.0.1", "::ffff:127.0.0.1", false},
+		{unix.AF_INET, "127.0.0.1", "127.0.0.2", true},
+		{unix.AF_INET6, "::1", b.B.Addr6(), true},
+	} {
+		l := b.bind(b.B, test.family, test.to, 0)
+		b.must(b.prog.GateListen(l))
+		b.must(unix.Listen(l, 8))
+		fd := b.bind(b.B, test.family, test.from, 0)
+		b.must(b.prog.GateConnect(fd))
+		c := b.connect(fd, l, test.family, test.to)
+		for _, fd := range []int{c.client, c.server} {
+			b.wantPeer(test.from+" to "+test.to, fd, PeerSMC)
+			g, err := b.prog.Gate(fd)
+			b.must(err)
+			if (g != nil) != test.gate {
+				t.Errorf("%s to %s: gate: %v, want %v", test.from, test.to, g != nil, test.gate)
+			}
+			if g != nil {
+				b.must(g.OpenHere(fd))
+			}
+		}
+		b.exchange(c)
+	}
+}
+
 // TestGateOpenAtEnd: the peer's FIN is no byte that somebody has read.
 func TestGateOpenAtEnd(t *testing.T) {
 	b := newBed(t)

@@ -84,7 +84,9 @@ func (a *assembler) active() {
 	a.here("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
 	// The gate is there before anybody can send, and never for plain TCP.
-	a.emit(asm.JEq.Imm(regResult, int32(PeerSMC), "active_gate"))
+	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "active_plain"))
+	a.unlessHere("active_gate")
+	a.here("active_plain")
 	a.flags(flagGated, 0)
 	a.here("active_gate")
 	a.gateBase()
@@ -103,6 +105,30 @@ func (a *assembler) gateBase() {
 		asm.StoreMem(regMark, markBase, asm.R1, asm.Word),
 		asm.StoreImm(regMark, markLimit, 0, asm.Word),
 	)
+}
+
+// unlessHere jumps to label unless the connection leads to the address from which it
+// comes, which is within this host. It uses R1 and R2.
+func (a *assembler) unlessHere(label string) {
+	v4, same := a.unique("v4"), a.unique("same")
+	equal := func(remote, local int16) {
+		a.emit(
+			asm.LoadMem(asm.R1, regCtx, remote, asm.Word),
+			asm.LoadMem(asm.R2, regCtx, local, asm.Word),
+			asm.JNE.Reg(asm.R1, asm.R2, label),
+		)
+	}
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsFamily, asm.Word),
+		asm.JEq.Imm(asm.R1, unix.AF_INET, v4),
+	)
+	for i := int16(0); i < 16; i += 4 {
+		equal(opsRemoteIP6+i, opsLocalIP6+i)
+	}
+	a.emit(asm.Ja.Label(same))
+	a.here(v4)
+	equal(opsRemoteIP4, opsLocalIP4)
+	a.here(same)
 }
 
 func (a *assembler) passive() {
@@ -145,17 +171,20 @@ func (a *assembler) passive() {
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
 	a.gateBase()
 	a.emit(
-		asm.Mov.Reg(asm.R2, regResult),
+		asm.Mov.Reg(asm.R3, regResult),
 		asm.LoadMem(regResult, regMark, markFlags, asm.Word),
-		asm.Mov.Imm(asm.R1, flagAccepted),
-		asm.JNE.Imm(asm.R2, int32(PeerSMC), "passive_flags"),
-		asm.Mov.Reg(asm.R2, regResult),
-		asm.And.Imm(asm.R2, flagGateListen),
-		asm.JEq.Imm(asm.R2, 0, "passive_flags"),
-		asm.Or.Imm(asm.R1, flagGated),
+		asm.Mov.Imm(asm.R4, flagAccepted),
+		asm.JNE.Imm(asm.R3, int32(PeerSMC), "passive_flags"),
+		asm.Mov.Reg(asm.R3, regResult),
+		asm.And.Imm(asm.R3, flagGateListen),
+		asm.JEq.Imm(asm.R3, 0, "passive_flags"),
 	)
+	a.unlessHere("passive_gate")
+	a.emit(asm.Ja.Label("passive_flags"))
+	a.here("passive_gate")
+	a.emit(asm.Or.Imm(asm.R4, flagGated))
 	a.here("passive_flags")
-	a.emit(asm.StoreMem(regMark, markFlags, asm.R1, asm.Word))
+	a.emit(asm.StoreMem(regMark, markFlags, asm.R4, asm.Word))
 	// State callbacks that someone else asked for stay.
 	a.emit(
 		asm.And.Imm(regResult, flagOwnState),
