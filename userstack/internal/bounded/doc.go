@@ -11,8 +11,12 @@
 //   - Descriptors that a program passes over its end of a pair are closed by
 //     whoever reads what they came with, or closes the pair: again by SO_LINGER.
 //
-// Such a call is woken, without harm to one that is only slow, when it takes longer than 20 ms, and only so many are made
-// at a time. What waits for its turn is a goroutine. All else has MSG_DONTWAIT.
+// Such a call is woken, without harm to one that is only slow, when it takes longer
+// than 20 ms, and only so many are made at a time. What waits for its turn is a
+// goroutine. All else has MSG_DONTWAIT.
+//
+// Most closes have nothing to wait for: those of unix sockets with nothing in the
+// queue, and of TCP sockets without SO_LINGER. They take no goroutine.
 //
 // The functions are safe for concurrent use. They need no privilege.
 package bounded
