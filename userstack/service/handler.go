@@ -56,7 +56,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
-		if err := s.programs().MarkListen(fd); err != nil {
+		if err := s.programs().MarkListen(ownerOf(l), fd); err != nil {
 			return err
 		}
 		s.programs().Listens(ownerOf(l), fd)
@@ -75,9 +75,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}()
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
+	release := func() {}
+	defer func() { release() }()
 	var here *flight // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
+			return err
+		}
+		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))
@@ -104,7 +109,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	smc := false
 	if err := sock.Control(func(fd int) (err error) {
-		smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr())
+		if smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr()); smc && here != nil {
+			err = s.programs().OpenHere(fd)
+		}
 		return err
 	}); err != nil {
 		// The peer may wait for CLC messages, or for data.
@@ -214,13 +221,18 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
+	release := func() {}
+	defer func() { release() }()
 	var here *flight // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
+		if release, err = s.claims.take(fd); err != nil {
+			return err
+		}
 		if here = s.local.claim(fd, c.Launcher().UID); here != nil {
-			return nil
+			return s.programs().OpenHere(fd)
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
