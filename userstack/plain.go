@@ -36,6 +36,7 @@ type plain struct {
 	owner    inside.Owner
 	fallback nl.ConnFallback
 	since    time.Time
+	begun    bool // it was being connected, or was, when it was noted
 	missed   bool // the last scan did not find it
 }
 
@@ -153,7 +154,7 @@ func (t *plainTable) rows() ([]nl.Connection, error) {
 		case found[cookie]:
 			p.missed = false
 			t.socks[cookie] = p
-		case p.missed && time.Since(p.since) > plainGrace:
+		case p.missed && (p.begun || time.Since(p.since) > plainGrace):
 			t.forget(cookie)
 		default:
 			p.missed = true
@@ -213,6 +214,16 @@ func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) {
 		s.countFallback(client, wire.Diagnosis(f.Reason))
 	}
 	s.plains.note(cookieOf(fd), plain{owner: o, fallback: f})
+}
+
+// LeftToTCP implements inside.Programs.
+func (s programs) LeftToTCP(o inside.Owner, cookie uint64, client, short bool) {
+	code := wire.DiagPeerNoSMC
+	if short {
+		code = wire.DiagShort
+	}
+	s.countFallback(client, code)
+	s.plains.note(cookie, plain{owner: o, fallback: nl.ConnFallback{Reason: uint32(code)}, begun: true})
 }
 
 // Listens remembers a program's socket fd that is about to listen for listings.

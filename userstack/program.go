@@ -107,6 +107,16 @@ func (s programs) ServerMaybe(ctx context.Context, tcp inside.TCPConn) (*Conn, e
 	return nil, s.noCLC()
 }
 
+// ByOption implements inside.Programs.
+func (s programs) ByOption() bool { return s.option != nil }
+
+// Carried implements inside.Programs.
+func (s programs) Carried(c *Conn) uint64 {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	return c.rxBytes + c.txBytes
+}
+
 // Decline is [Stack.Server] for an accepted connection that is to stay TCP for
 // lack of resources: it waits for what the peer proposes and declines. The error
 // is a *DeclineError then; after another one the connection is of no use.

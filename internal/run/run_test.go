@@ -48,6 +48,7 @@ func TestFlags(t *testing.T) {
 		{"-v -- prog -v", &Options{Mode: ModeAuto, Verbose: true, Argv: []string{"prog", "-v"}}},
 		{"--mode kernel -r 64k -t 1M -d prog", &Options{Mode: ModeKernel, Debug: true, Kernel: launch.Kernel{RcvBuf: 64 << 10, SndBuf: 1 << 20}, Argv: []string{"prog"}}},
 		{"--ipproto-smc prog", &Options{Mode: ModeAuto, Kernel: launch.Kernel{Inet: true}, Argv: []string{"prog"}}},
+		{"--no-adapt prog", &Options{Mode: ModeAuto, NoAdapt: true, Argv: []string{"prog"}}},
 		{"--mode user --netdev eth0 --assume-smc 10.0.0.0/8 --io-uring prog", &Options{Mode: ModeUser, IOUring: true,
 			Serve: []string{"--netdev", "eth0", "--assume-smc", "10.0.0.0/8"}, Argv: []string{"prog"}}},
 		{"--mode tcp prog", &Options{Mode: ModeTCP, Argv: []string{"prog"}}},

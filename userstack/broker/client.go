@@ -4,6 +4,7 @@ package broker
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,8 @@ type Client struct {
 	dead chan struct{}
 	stop context.CancelFunc // ends the wait for dead
 	wg   sync.WaitGroup
+
+	byOption bool // see ByOption
 
 	mu      sync.Mutex
 	err     error
@@ -125,6 +128,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	if err := cl.t.c.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
+	cl.byOption = m.Flags&FlagByOption != 0
 	return nil
 }
 
@@ -315,6 +319,9 @@ func (cl *Client) handle(m Message) error {
 		return nil
 	}
 	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text}
+	if m.Type == TypeClosed && len(m.Value) == 8 {
+		ev.Carried = binary.LittleEndian.Uint64(m.Value)
+	}
 	select {
 	case c.events <- ev:
 	default:
@@ -372,6 +379,9 @@ type Event struct {
 	Errno   syscall.Errno
 	Mode    Mode
 	Text    string
+	// Carried is how many bytes the connection carried over SMC, in both
+	// directions together, where EventClosed tells.
+	Carried uint64
 }
 
 // A ClientConn is the launcher's view of one connection.

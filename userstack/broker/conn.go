@@ -4,6 +4,7 @@ package broker
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -48,6 +49,7 @@ type Conn struct {
 	taken   atomic.Int32 // of the quota
 	data    atomic.Value
 	closed  atomic.Pointer[string]
+	carried atomic.Uint64 // bytes, for the launcher
 }
 
 type answer struct {
@@ -192,6 +194,10 @@ func (c *Conn) Keep() (end func()) {
 // ends, such as why it was reset.
 func (c *Conn) SetCloseReason(s string) { s = plainText(s); c.closed.Store(&s) }
 
+// SetCarried sets how many bytes the connection carried over SMC, in both
+// directions together. The launcher is told when it ends.
+func (c *Conn) SetCarried(bytes uint64) { c.carried.Store(bytes) }
+
 func (c *Conn) send(m *Message) error {
 	m.Conn = c.id
 	if err := c.ss.t.send(m, -1); err != nil {
@@ -256,6 +262,9 @@ func (c *Conn) end() {
 	}
 	if s := c.closed.Load(); s != nil {
 		m.Text = *s
+	}
+	if n := c.carried.Load(); n > 0 {
+		m.Value = binary.LittleEndian.AppendUint64(nil, n)
 	}
 	c.ss.sendOrDrop(&m)
 }

@@ -13,7 +13,7 @@ import (
 // Version is the protocol's version, carried by Hello and Welcome. Launcher
 // and service are the same program, so there is no negotiation: another
 // version is refused.
-const Version = 3
+const Version = 4
 
 // Sizes in bytes.
 const (
@@ -65,9 +65,12 @@ const (
 	TypeBrokenDone
 	// TypeMarkPassed answers TypePassMark.
 	TypeMarkPassed
+	// TypeNote tells of connections that the launcher left to TCP: Value is of
+	// AppendNotes.
+	TypeNote
 
-	// TypeWelcome answers TypeHello: Size is Version.
-	TypeWelcome Type = iota + 52
+	// TypeWelcome answers TypeHello: Size is Version; FlagByOption.
+	TypeWelcome Type = iota + 51
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
 	// TypeNotCandidate tells that the connection stays native; Text is why. With
@@ -84,7 +87,8 @@ const (
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken
 	// TypeClosed is the last message about a connection; Text is for the log.
-	// With an Errno the service gave it up before the pair came.
+	// With an Errno the service gave it up before the pair came. Value, if there
+	// is one, is the number of bytes that it carried, in both directions.
 	TypeClosed
 	// TypePassMark tells that another urgent byte is about to be put into the
 	// pair.
@@ -95,6 +99,7 @@ var typeNames = map[Type]string{
 	TypeHello: "hello", TypeListen: "listen", TypeConnect: "connect", TypeAccept: "accept",
 	TypeProceed: "proceed", TypeAttach: "attach", TypeRelease: "release", TypeCancel: "cancel",
 	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done", TypeMarkPassed: "mark-passed",
+	TypeNote:    "note",
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
 	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
@@ -164,6 +169,8 @@ const (
 	FlagNonblock Flags = 1 << iota
 	// FlagPeerSMC (TypeEstablished): the SYN-ACK carried the SMC option.
 	FlagPeerSMC
+	// FlagByOption (TypeWelcome): the TCP option alone tells which peers speak SMC.
+	FlagByOption
 	flagsEnd
 )
 

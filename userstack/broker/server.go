@@ -104,6 +104,9 @@ type Server struct {
 	Authorize func(*Launcher) error
 	// Opened and Ended, if set, are told of each session's begin and end.
 	Opened, Ended func(*Launcher)
+	// ByOption tells launchers that the TCP option alone says which peers speak
+	// SMC, so that they need not ask about the others.
+	ByOption bool
 	// Quota is what users may take of this process's descriptors. Nil is no limit.
 	Quota *quota.Budget
 	// MaxSessions bounds the sessions of each user but root. Zero is
@@ -217,7 +220,11 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 			return fmt.Errorf("broker: launcher %d refused: %w", l.PID, err)
 		}
 	}
-	if err := t.send(&Message{Type: TypeWelcome, Size: Version}, -1); err != nil {
+	welcome := Message{Type: TypeWelcome, Size: Version}
+	if s.ByOption {
+		welcome.Flags = FlagByOption
+	}
+	if err := t.send(&welcome, -1); err != nil {
 		return err
 	}
 	if err := c.SetReadDeadline(time.Time{}); err != nil {
@@ -317,6 +324,8 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	case TypeSetOption, TypeGetOption:
 		ss.option(m)
 		return nil
+	case TypeNote:
+		return ss.noted(m)
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

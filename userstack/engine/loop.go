@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -35,8 +36,16 @@ type Loop struct {
 	closed   bool
 	ended    bool // no function is called any more
 
+	rounds uint // of the thread
+
 	drivers // goroutines in the place of the thread
 }
+
+// schedulerRounds is after how many rounds Go's scheduler gets a chance to see that
+// the loop's goroutine is not stuck. Go's monitor thread takes a goroutine that has not
+// been scheduled for 10 ms for one that is, and the P from it in each of its system
+// calls. That costs a tenth of a core.
+const schedulerRounds = 64
 
 // queue holds tasks to be run, in the order in which they were scheduled.
 type queue struct{ in, out []*Task }
@@ -162,6 +171,9 @@ func (l *Loop) run() {
 		l.runParts()
 		l.rests()
 		l.turn.Unlock()
+		if l.rounds++; l.rounds%schedulerRounds == 0 && l.ep != nil {
+			runtime.Gosched()
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ const (
 type listener struct {
 	s     *supervisor
 	inode uint64
+	saves bool                   // the program wants saved SYNs for itself
 	known atomic.Pointer[Broker] // the session that was told of it last
 
 	mu      sync.Mutex
@@ -56,6 +57,7 @@ type accepted struct {
 	sock    int // the TCP socket
 	remote  netip.AddrPort
 	domain  int
+	syn     synSMC             // what readSYN found
 	broker  Broker             // of cc
 	cc      *broker.ClientConn // nil: native
 	pair    *pair              // nil: native
@@ -142,7 +144,7 @@ func take(fd int, n *notif) (*accepted, error) {
 	o := owner{os.Geteuid(), os.Getegid()}
 	if o.uid == 0 {
 		var err error
-		if o, err = ownerOf(n.tid()); err != nil || !n.valid() {
+		if o, err = n.l.looks.threads.owner(n.tid()); err != nil || !n.valid() {
 			return nil, unix.EAGAIN // the call is over
 		}
 	}
@@ -328,7 +330,7 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 		close(a.c.settled)
 	}
 	if n != nil {
-		if tgid, err := tgidOf(n.tid()); err == nil {
+		if tgid, err := s.looks.threads.tgid(n.tid()); err == nil {
 			a.c.mu.Lock()
 			a.c.tgid = tgid
 			a.c.mu.Unlock()
@@ -363,6 +365,11 @@ func (l *listener) offered(a *accepted) bool {
 	if b == nil {
 		return s.unasked(a, false)
 	}
+	// A SYN without the option is not answered with one, so it says all.
+	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
+		s.leftToTCP(a.sock, false, noPeer)
+		return true
+	}
 	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
 	if err != nil {
 		return s.unasked(a, true)
@@ -380,7 +387,7 @@ func (l *listener) offered(a *accepted) bool {
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
 			// The service may not have looked at it, so not have answered the peer.
-			return s.plain(a.sock, ev.Errno != 0)
+			return s.plain(a, ev.Errno != 0)
 		default:
 			s.stats.failed("the stack refused the connection")
 			return false

@@ -276,6 +276,7 @@ func (a *attempt) event(ev broker.Event) bool {
 			if !a.verdict { // else counted, and it was the launcher that connected
 				a.verdict = true
 				a.s.stats.tcp(ReasonNoPeer)
+				a.learn(noPeer)
 			}
 			return a.native(a.relay)
 		}

@@ -6,6 +6,7 @@ package launch
 
 import (
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,7 @@ func (a *attempt) connectHere() {
 
 // smc hands the pair to the service.
 func (a *attempt) smc() bool {
+	a.began = time.Now()
 	if !a.drained() {
 		return a.failed(unix.ECONNABORTED)
 	}

@@ -42,6 +42,10 @@ type conn struct {
 	remote netip.AddrPort
 	// blocking tells that the socket was, when connect() was called first.
 	blocking bool
+	client   bool // the program opened it
+	try      bool // see choice
+	// began is when it became one over SMC; zero for accepted ones and for TCP.
+	began time.Time
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor
@@ -143,6 +147,7 @@ func (c *conn) carried() {
 	defer c.s.quiet.count()
 	defer c.drop()
 	defer c.closeOwn()
+	defer c.lasts()()
 	for {
 		if c.here {
 			c.relayed()
@@ -180,6 +185,7 @@ func (c *conn) carried() {
 					continue
 				}
 				c.closed(ev.Errno)
+				c.learnEnd(ev.Carried)
 				c.s.stats.ended()
 				if ev.Text != "" {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)

@@ -62,6 +62,17 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 		s.native(n, reason)
 		return
 	}
+	if s.worth.any() {
+		if c := s.worth.ask(time.Now(), remote); c.tcp {
+			// Known to be TCP, by a call that the receiver had no answer to.
+			s.leftToTCP(a.tcp, true, c.because)
+			a.cleanup()
+			s.cont(n)
+			return
+		} else if c.try {
+			a.try = true
+		}
+	}
 	a.start()
 }
 
@@ -145,8 +156,8 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	req.Nonblock = flags&unix.O_NONBLOCK != 0
 	c := &conn{
 		s: s, domain: domain, remote: req.Remote, tcp: tcp, tcpInode: inode,
-		blocking: !req.Nonblock,
-		loans:    make(chan *loan), settled: make(chan struct{}),
+		blocking: !req.Nonblock, client: true,
+		loans: make(chan *loan), settled: make(chan struct{}),
 	}
 	if !s.register(inode, c) {
 		_ = unix.Close(tcp)
@@ -281,7 +292,7 @@ func (c *conn) swapIn(n *notif, nonblock bool) error {
 	c.swapped = true
 	c.pair.closeApp()
 	c.fd = n.fdArg()
-	if tgid, err := tgidOf(n.tid()); err == nil {
+	if tgid, err := c.s.looks.threads.tgid(n.tid()); err == nil {
 		c.tgid = tgid
 	}
 	return nil

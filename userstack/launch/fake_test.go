@@ -36,9 +36,11 @@ type fakeStack struct {
 	failCLC      syscall.Errno // CLC handshakes break the connection
 	decide       time.Duration // not the stack's: how long the launcher waits for SO_ERROR
 	breakAfter   int64         // bytes from the peer after which connections break
+	byOption     bool          // the TCP option alone tells who speaks SMC
 	closeDelay   time.Duration // between the end of a broken connection and Closed
 
 	connects, accepts, listens, options atomic.Int64
+	noted                               atomic.Int64 // connections that it was not asked about
 	released, attached                  atomic.Int64
 	resets                              atomic.Int64 // SO_LINGER set so that a close resets
 	mark                                atomic.Int64 // SO_MARK when an option was set last
@@ -55,6 +57,8 @@ func (f *fakeStack) fresh() *fakeStack {
 		estDelay: f.estDelay, clcDelay: f.clcDelay, failCLC: f.failCLC, breakAfter: f.breakAfter, decide: f.decide,
 	}
 }
+
+func (f *fakeStack) Noted(_ *broker.Launcher, notes []broker.Note) { f.noted.Add(int64(len(notes))) }
 
 func (f *fakeStack) set(c *broker.Conn, d *broker.Descriptor) {
 	f.mu.Lock()
@@ -279,7 +283,7 @@ func (f *fakeStack) client() *broker.Client {
 	f.t.Helper()
 	ours, theirs := sessionPair(f.t)
 	ctx, cancel := context.WithCancel(context.Background())
-	srv := &broker.Server{Handler: f}
+	srv := &broker.Server{Handler: f, ByOption: f.byOption}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := srv.ServeConn(ctx, ours); err != nil && ctx.Err() == nil {

@@ -128,7 +128,7 @@ func (s *kernelSupervisor) serve() error {
 	// One thread, so that it has one network namespace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return s.l.serve(s.stop, s.dispatch)
+	return s.l.serve(s.stop, func(n *notif) bool { s.dispatch(n); return true })
 }
 
 // dispatch answers n.

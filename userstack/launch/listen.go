@@ -51,6 +51,9 @@ func (s *supervisor) listen(n *notif) {
 	}
 	defer unix.Close(fd)
 	l := &listener{s: s, inode: inode, fd: -1, early: early{watch: -1}}
+	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
+		l.saves = v != 0
+	}
 	if b != nil {
 		switch err := s.mark(b, fd); {
 		case err == nil:
@@ -90,6 +93,12 @@ func (l *listener) stale() (Broker, bool) {
 		return nil, false
 	}
 	return b, l.known.CompareAndSwap(old, &b)
+}
+
+// knows tells whether session b was told of the listener.
+func (l *listener) knows(b Broker) bool {
+	known := l.known.Load()
+	return known != nil && *known == b
 }
 
 // renew marks the listener, of which fd is a descriptor, in a session that does

@@ -47,7 +47,8 @@ var (
 
 // looks counts what is under way.
 type looks struct {
-	over chan struct{} // closed when nothing is waited for any more
+	over    chan struct{} // closed when nothing is waited for any more
+	threads pidfds
 
 	mu    sync.Mutex
 	total int
@@ -87,7 +88,7 @@ func (x *looks) begin(n *notif, tid int, patience time.Duration) (*look, error) 
 		return l, nil
 	}
 	x.mu.Unlock()
-	tgid, err := tgidOf(tid)
+	tgid, err := x.threads.tgid(tid)
 	if err != nil {
 		return nil, unix.ESRCH
 	}
@@ -95,7 +96,7 @@ func (x *looks) begin(n *notif, tid int, patience time.Duration) (*look, error) 
 	for f := range x.fresh {
 		// A thread that is gone leaves its look on nobody's account. There are
 		// never more than freeLooks of them.
-		if id, err := tgidOf(f.tid); err == nil {
+		if id, err := x.threads.tgid(f.tid); err == nil {
 			delete(x.fresh, f)
 			f.proc = x.proc(id)
 			f.proc.busy++
@@ -207,6 +208,13 @@ func (x *looks) end(l *look) {
 // drop is called with a result that nobody waits for any more.
 func looked[T any](x *looks, n *notif, tid int, patience time.Duration, f func() (v T, rest func()), drop func(T)) (T, error) {
 	var zero T
+	if n != nil && n.here { // and watched: see receiver
+		v, rest := f()
+		if rest != nil {
+			rest()
+		}
+		return v, nil
+	}
 	l, err := x.begin(n, tid, patience)
 	if err != nil {
 		return zero, err

@@ -61,7 +61,8 @@ type notify struct {
 // notif is one stopped system call. Exactly one of cont, reply, fail or
 // addAndReply ends it; each fails with ENOENT when the call was interrupted.
 type notif struct {
-	l *notify
+	l    *notify
+	here bool // it is answered by the goroutine that received it
 	seccompNotif
 }
 
@@ -85,11 +86,18 @@ func (l *notify) receive() (*notif, error) {
 	return n, err
 }
 
+// schedulerTurns is after how many notifications Go's scheduler gets a chance to see
+// that the goroutine is not stuck: see engine.Loop.
+const schedulerTurns = 16
+
 // serve calls handle for each notification, one after the other, until the last
-// filtered task is gone or the eventfd stop is readable.
-func (l *notify) serve(stop int, handle func(*notif)) error {
+// filtered task is gone, the eventfd stop is readable, or handle returns false.
+func (l *notify) serve(stop int, handle func(*notif) bool) error {
 	fds := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
-	for {
+	for turn := uint(1); ; turn++ {
+		if turn%schedulerTurns == 0 {
+			runtime.Gosched()
+		}
 		if _, err := unix.Poll(fds, -1); err != nil {
 			if errors.Is(err, unix.EINTR) {
 				continue
@@ -107,7 +115,9 @@ func (l *notify) serve(stop int, handle func(*notif)) error {
 			if err != nil {
 				return os.NewSyscallError("ioctl SECCOMP_IOCTL_NOTIF_RECV", err)
 			}
-			handle(n)
+			if !handle(n) {
+				return nil
+			}
 		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
 			return nil
 		}

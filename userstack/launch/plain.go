@@ -30,14 +30,15 @@ const proposalTime = time.Second
 // doubt tells that one was to.
 func (s *supervisor) unasked(a *accepted, doubt bool) bool {
 	s.stats.tcp(ReasonNoService)
-	return s.plain(a.sock, doubt)
+	return s.plain(a, doubt)
 }
 
 // plain makes an accepted connection plain TCP of which no service says that the
 // peer uses SMC. With doubt the peer may have been promised SMC just now. It
 // returns false if the connection is unusable.
-func (s *supervisor) plain(sock int, doubt bool) bool {
-	if !doubt && !s.sessions.lostOne() || !synHadSMC(sock) {
+func (s *supervisor) plain(a *accepted, doubt bool) bool {
+	sock := a.sock
+	if !doubt && !s.sessions.lostOne() || a.readSYN() != synWith {
 		return true
 	}
 	wait := time.Duration(0)
@@ -227,19 +228,8 @@ func (c *conn) closeOwn() {
 	}
 }
 
-// synHadSMC tells, without the service, whether the peer's SYN carried the SMC
-// option (kind 254, ExID E2D4C3D9, RFC 7609, section 3.1): the peer then waits
-// for CLC messages that nobody sends. Without the saved SYN it answers no.
-func synHadSMC(sock int) bool {
-	var b [256]byte
-	n, err := getRaw(sock, unix.IPPROTO_TCP, unix.TCP_SAVED_SYN, b[:])
-	if err != nil {
-		return false
-	}
-	return smcOptionIn(b[:n])
-}
-
-// smcOptionIn looks into an IP packet with a TCP SYN.
+// smcOptionIn looks into an IP packet with a TCP SYN for the SMC option (kind 254,
+// ExID E2D4C3D9, RFC 7609, section 3.1).
 func smcOptionIn(p []byte) bool {
 	if len(p) == 0 {
 		return false

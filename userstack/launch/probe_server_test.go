@@ -41,6 +41,11 @@ func probeServer(args []string) error {
 	if family == unix.AF_INET6 {
 		_ = unix.SetsockoptInt(l, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 	}
+	if how == "saves" {
+		if err := unix.SetsockoptInt(l, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, 1); err != nil {
+			return err
+		}
+	}
 	if err := unix.Bind(l, sa); err != nil {
 		return err
 	}
@@ -95,6 +100,10 @@ func probeServer(args []string) error {
 			p2, err := unix.Getpeername(c)
 			if err != nil || toAddrPort(p2) != toAddrPort(peer) {
 				return fmt.Errorf("getpeername %v, %v, accept said %v", p2, err, toAddrPort(peer))
+			}
+			var syn [128]byte
+			if n, err := getRaw(c, unix.IPPROTO_TCP, unix.TCP_SAVED_SYN, syn[:]); how == "saves" && (n == 0 || err != nil) {
+				return fmt.Errorf("the SYN that the program has saved: %d bytes, %v", n, err)
 			}
 			ln, err := unix.Getsockname(c)
 			if err != nil || toAddrPort(ln).Port() != toAddrPort(name).Port() {

@@ -45,6 +45,8 @@ var probes = map[string]func(args []string) error{
 	"late":        probeLate,
 	"absent":      probeAbsent,
 	"absentwait":  probeAbsentWait,
+	"row":         probeRow,
+	"absentquick": probeAbsentQuick,
 	"deaf":        probeDeaf,
 
 	"kernelsockets": probeKernelSockets,

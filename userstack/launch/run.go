@@ -71,6 +71,9 @@ type Broker interface {
 	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
 	Done() <-chan struct{}
 	Dead() <-chan struct{}
+	// ByOption and Note are as those of *broker.Client.
+	ByOption() bool
+	Note(notes []broker.Note) error
 }
 
 var _ Broker = (*broker.Client)(nil)
@@ -98,6 +101,9 @@ type Config struct {
 	// Kernel, if set, has the kernel's own SMC carry the connections; Broker and
 	// AllowIOUring then have no effect. Sockets that io_uring makes are TCP.
 	Kernel *Kernel
+	// NoAdapt has every connection try SMC, also where many in a row had no use of
+	// it.
+	NoAdapt bool
 	// AllowIOUring lets the program use io_uring, whose connections bypass the
 	// launcher and are native TCP. By default io_uring_setup fails with ENOSYS.
 	AllowIOUring bool
@@ -186,7 +192,7 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
 	} else {
 		var sv *supervisor
-		sv, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, log)
+		sv, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
 		if err == nil {
 			sv.early = !cfg.AllowIOUring // io_uring would accept placeholders
 		}

@@ -33,6 +33,7 @@ type Stats struct {
 // Reasons for TCP that the launcher itself finds. The service has its own.
 const (
 	ReasonNoPeer      = "the peer does not speak SMC"
+	ReasonShort       = "connections to the peer were too short for SMC"
 	ReasonNoService   = "the stack does not answer"
 	ReasonNoAccess    = "no permission to access the process"
 	ReasonSocketState = "the socket cannot be taken over"

@@ -38,6 +38,8 @@ type supervisor struct {
 
 	sessions *sessions
 	quiet    quiet
+	worth    *worth // nil: every connection tries SMC
+	notes    notes
 
 	landlock atomic.Bool // see limitsNetwork
 
@@ -60,7 +62,7 @@ type supervisor struct {
 	nLists    atomic.Int64         // len(listeners)
 }
 
-func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), log *slog.Logger) (*supervisor, error) {
+func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), adapt bool, log *slog.Logger) (*supervisor, error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
@@ -76,6 +78,9 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions 
 		maxKeepers: maxKeepers(), maxEarly: maxKeepers() / earlyShare,
 		conns: make(map[uint64]*conn), listeners: make(map[uint64]*listener), deciding: make(map[uint64]*decision),
 	}
+	if adapt {
+		s.worth = new(worth)
+	}
 	s.l.syncWakeUp()
 	s.wg.Go(s.follow)
 	return s, nil
@@ -86,6 +91,7 @@ func (s *supervisor) close() {
 	s.poll.halt() // it starts goroutines
 	s.quiet.close()
 	s.wg.Wait()
+	s.tellNotes()
 	s.sessions.close(s.sessions.last()) // some ask it for a last word
 	s.mu.Lock()
 	for _, l := range s.listeners {
@@ -95,6 +101,7 @@ func (s *supervisor) close() {
 	s.poll.close()
 	_ = s.connector.Close() // the goroutines that used it are gone
 	s.epolls.close()
+	s.looks.threads.close()
 	_ = unix.Close(s.stop)
 }
 
@@ -102,9 +109,6 @@ func (s *supervisor) close() {
 func (s *supervisor) interrupt() { wakeUp(s.stop) }
 
 func (s *supervisor) snapshot() Stats { return s.stats.snapshot() }
-
-// serve answers notifications until the last filtered task is gone.
-func (s *supervisor) serve() error { return s.l.serve(s.stop, s.dispatch) }
 
 // dispatch starts the answer to n. It does not block: whatever looks into the
 // program further than the link of a descriptor goes to a goroutine.

@@ -109,7 +109,7 @@ func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time
 		if !isLinked(tid, fd, inode) {
 			return result{-1, "", errMoved}, nil
 		}
-		dup, err := getFD(tid, fd)
+		dup, err := x.threads.getFD(tid, fd)
 		if err != nil {
 			return result{-1, "", err}, nil
 		}

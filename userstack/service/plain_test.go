@@ -141,6 +141,55 @@ func TestPlainListed(t *testing.T) {
 	}
 }
 
+// TestPlainNoted: connections that the launcher left to TCP are listed and counted like
+// those that it asked about. What another user says of a socket is not shown.
+func TestPlainNoted(t *testing.T) {
+	b := newServiceBed(t, host(t), nil)
+	_, addr := listenTCP(t)
+	var notes []broker.Note
+	for _, reason := range []broker.NoteReason{broker.NoteNoPeer, broker.NoteShort} {
+		fd := tcpSocket(t, 0)
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: addr.Addr().As4(), Port: int(addr.Port())}); err != nil {
+			t.Fatal(err)
+		}
+		cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes = append(notes, broker.Note{Cookie: cookie, Reason: reason, Client: true})
+	}
+	if unix.Geteuid() == 0 {
+		if err := b.launcher(65534).Note(notes); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(testTime); b.counted(stats.Client, 0x03fe0000) == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not counted")
+			}
+		}
+		if rows := b.listed(); len(rows) != 0 {
+			t.Errorf("another user's word is listed: %+v", rows)
+		}
+	}
+	before := b.counted(stats.Client, 0x03fe0000)
+	if err := b.launcher(0).Note(notes); err != nil {
+		t.Fatal(err)
+	}
+	reasons := map[uint32]bool{}
+	for _, row := range b.wantListed(2) {
+		reasons[row.Fallback.Reason] = true
+		if row.Command != "program" || row.Remote != addr {
+			t.Errorf("listed: %+v", row)
+		}
+	}
+	if !reasons[0x03010000] || !reasons[0x03fe0000] {
+		t.Errorf("reasons %v", reasons)
+	}
+	if n := b.counted(stats.Client, 0x03fe0000) - before; n != 1 {
+		t.Errorf("counted %d times", n)
+	}
+}
+
 // wantReset writes until that fails.
 func wantReset(t *testing.T, c interface{ Write([]byte) (int, error) }) {
 	t.Helper()

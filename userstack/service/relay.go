@@ -65,6 +65,7 @@ type relay struct {
 	linger0  *atomic.Bool
 	broken   func(syscall.Errno)
 	passMark func()          // see oob.Socket
+	carried  func()          // called once the connection carries nothing more; may be nil
 	left     <-chan struct{} // closed when the launcher has gone; may be nil
 	guard    *guard.Guard
 	data     *oob.Socket // app, for the data
@@ -104,6 +105,9 @@ func (r *relay) begin() bool {
 // finish ends both sides once they are over.
 func (r *relay) finish() (reset bool) {
 	r.detach()
+	if r.carried != nil {
+		r.carried()
+	}
 	_ = r.net.Close()
 	_ = r.app.Close()
 	return r.reset.Load()

@@ -68,6 +68,9 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		}
 	}, passMark: func() { _ = c.PassMark(ctx) }}
 	leave := s.enterRelay()
+	if smc != nil {
+		r.carried = func() { c.SetCarried(s.programs().Carried(smc)) }
+	}
 	if _, engines := app.(*engine.Socket); engines && smc != nil {
 		safe = true
 		end := c.Keep()

@@ -112,7 +112,7 @@ func New(cfg Config) (_ *Service, err error) {
 	s.answer = s.stack.Control()
 	s.server = broker.Server{
 		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
-		Authorize: cfg.Authorize,
+		Authorize: cfg.Authorize, ByOption: s.programs().ByOption(),
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)

@@ -40,6 +40,7 @@ const (
 	DiagMaxDMB          Diagnosis = 0x030d0000
 	DiagNoRoute         Diagnosis = 0x030e0000
 	DiagIndirect        Diagnosis = 0x030f0000
+	DiagShort           Diagnosis = 0x03fe0000 // ours and local only, never sent
 	DiagSync            Diagnosis = 0x04000000
 	DiagPeerDeclined    Diagnosis = 0x05000000 // local only, never sent
 	DiagInternal        Diagnosis = 0x09990000
@@ -119,6 +120,8 @@ func (d Diagnosis) Text() string {
 		return "no route to the peer's RNIC"
 	case DiagIndirect:
 		return "peers disagree on direct or routed RoCE"
+	case DiagShort:
+		return "connections to the peer were too short for SMC"
 	case DiagSync:
 		return "link group out of sync"
 	case DiagPeerDeclined:

@@ -113,7 +113,7 @@ func TestDiagnosisText(t *testing.T) {
 		texts[text] = name
 		return true
 	})
-	if codes != 40 {
+	if codes != 41 {
 		t.Errorf("%d codes", codes)
 	}
 }

@@ -50,6 +50,15 @@ type Programs[C any] interface {
 	// Listens remembers a program's socket fd that is about to listen, for
 	// listings.
 	Listens(o Owner, fd int)
+	// LeftToTCP does so for a connection that nobody asked the stack about: it is
+	// known by the cookie of its socket. Short tells that connections to the peer
+	// were too short for SMC, else the peer does not speak it.
+	LeftToTCP(o Owner, cookie uint64, client, short bool)
+	// Carried returns how many bytes the connection has carried, in both
+	// directions together.
+	Carried(c C) uint64
+	// ByOption reports whether the TCP option alone tells which peers speak SMC.
+	ByOption() bool
 	// NoSMC is the error of a connection whose peer does not speak SMC, as far
 	// as PeerAnnounced can tell.
 	NoSMC() error

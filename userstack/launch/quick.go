@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is known to be TCP does not need the stack: it is told later (see notes).
+
+// connectHere lets the kernel make a connection to an address where SMC is of no use,
+// and returns true. It is called by the receiver.
+func (s *supervisor) connectHere(n *notif) bool {
+	if s.broker() == nil {
+		return false
+	}
+	remote, _, err := n.sockaddr()
+	if err != nil || !remote.IsValid() {
+		return false
+	}
+	because, tcp := s.worth.now(time.Now(), remote)
+	if !tcp {
+		return false
+	}
+	fd, inode, err := s.looks.copied(n)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	s.mu.Lock()
+	known := s.conns[inode] != nil || s.deciding[inode] != nil
+	s.mu.Unlock()
+	if known {
+		return false
+	}
+	if p, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
+		return false
+	}
+	s.leftToTCP(fd, true, because)
+	s.cont(n)
+	return true
+}
+
+// acceptHere answers accept() of a non-blocking listener if there is no connection, or
+// one over TCP, or begins the answer. Otherwise it returns false. It is called by the
+// receiver.
+func (s *supervisor) acceptHere(n *notif) bool {
+	if n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0 {
+		return false
+	}
+	b := s.broker()
+	if b == nil || !b.ByOption() {
+		return false
+	}
+	fd, inode, err := s.looks.copied(n)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	s.mu.Lock()
+	l := s.listeners[inode]
+	s.mu.Unlock()
+	if l == nil || l.saves || !l.knows(b) {
+		return false
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+		return false
+	}
+	if !l.mu.TryLock() {
+		return false
+	}
+	if len(l.spare) > 0 {
+		l.mu.Unlock()
+		return false
+	}
+	a, err := take(fd, n)
+	l.mu.Unlock()
+	switch {
+	case err != nil:
+		s.fail(n, errnoOf(err))
+	case a.readSYN() == synWithout:
+		s.leftToTCP(a.sock, false, noPeer)
+		l.deliver(n, a)
+	default:
+		n.here = false
+		s.begin(func() { l.offer(n, a) })
+	}
+	return true
+}
+
+// copied duplicates the socket that call n names, and returns its inode number. It is
+// for the receiver, which is watched.
+func (x *looks) copied(n *notif) (fd int, inode uint64, err error) {
+	if fd, err = x.threads.getFD(n.tid(), n.fdArg()); err != nil {
+		return -1, 0, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = errNotSocket
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, 0, err
+	}
+	return fd, st.Ino, nil
+}
+
+// learn takes note of what SMC was to a connection that the program opened.
+func (c *conn) learn(o outcome) {
+	if c.s.worth != nil && c.client {
+		c.s.worth.learn(time.Now(), c.remote, o)
+	}
+}
+
+// learnEnd takes note of the end of a connection over SMC that carried so many bytes.
+func (c *conn) learnEnd(carried uint64) {
+	if c.began.IsZero() {
+		return
+	}
+	if carried < shortBytes && time.Since(c.began) < shortLife {
+		c.learn(short)
+		return
+	}
+	c.learn(useful)
+}
+
+// lasts has a connection count as useful once it is no short one any more, if others
+// wait for the outcome of this one. It returns what ends the wait.
+func (c *conn) lasts() (stop func() bool) {
+	if !c.try {
+		return func() bool { return false }
+	}
+	return time.AfterFunc(shortLife, func() { c.learn(useful) }).Stop
+}
+
+// synSMC is what the SYN of an accepted connection says of its peer.
+type synSMC uint8
+
+const (
+	synUnread synSMC = iota
+	synUnknown
+	synWithout
+	synWith
+)
+
+// readSYN looks for the SMC option in the SYN, which the kernel gives away once. The
+// program's own saved SYNs are left to it.
+func (a *accepted) readSYN() synSMC {
+	if a.syn != synUnread {
+		return a.syn
+	}
+	a.syn = synUnknown
+	var b [256]byte
+	if n, err := getRaw(a.sock, unix.IPPROTO_TCP, unix.TCP_SAVED_SYN, b[:]); err == nil && n > 0 {
+		a.syn = synWithout
+		if smcOptionIn(b[:n]) {
+			a.syn = synWith
+		}
+	}
+	return a.syn
+}

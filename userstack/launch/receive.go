@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Most calls have a goroutine, because a look into the program may last for ever
+// (see looks). For calls that are answered within some microseconds, a goroutine and
+// the wake-ups for it cost more than the answer. So the goroutine that receives
+// notifications answers those itself, and is watched meanwhile: if it stays in an
+// answer, another goroutine takes its place.
+//
+//	what happens                          | then
+//	an answer takes more than a tick      | another goroutine receives; the first ends after
+//	                                      | its answer; for shutTime each call has a goroutine
+//	maxStuck are in answers at a time     | each call has a goroutine
+const (
+	// receiverTick is how often the receiver is looked at while it answers calls. An
+	// answer may take one to two ticks.
+	receiverTick = 10 * time.Millisecond
+	shutTime     = 10 * time.Second
+	maxStuck     = 4
+)
+
+// receiver receives the notifications of a supervisor.
+type receiver struct {
+	s     *supervisor
+	ended chan error // what serve returns
+
+	// turn is odd while an answer is under way. Whoever makes it even first, the
+	// receiver or the watch, decides whether the receiver goes on.
+	turn    atomic.Uint64
+	watched atomic.Bool
+	stuck   atomic.Int32
+	shut    atomic.Int64 // nothing is answered here before: nanoseconds after begin
+	begin   time.Time
+
+	mu     sync.Mutex
+	timer  *time.Timer
+	seen   uint64 // turn, at the last tick
+	closed bool
+}
+
+// serve answers notifications until the last filtered task is gone.
+func (s *supervisor) serve() error {
+	r := &receiver{s: s, ended: make(chan error, 1), begin: time.Now()}
+	defer r.close()
+	go r.run()
+	return <-r.ended
+}
+
+// run receives until it is over, or another goroutine does.
+func (r *receiver) run() {
+	replaced := false
+	err := r.s.l.serve(r.s.stop, func(n *notif) bool {
+		replaced = !r.handle(n)
+		return !replaced
+	})
+	if replaced {
+		r.stuck.Add(-1)
+		return
+	}
+	r.ended <- err
+}
+
+// handle answers n, or has a goroutine do it. It returns false if the caller has been
+// replaced.
+func (r *receiver) handle(n *notif) bool {
+	if !r.open() || !r.s.mayBeQuick(n) {
+		r.s.dispatch(n)
+		return true
+	}
+	turn := r.turn.Add(1)
+	r.watch()
+	n.here = true
+	done := r.s.answerHere(n)
+	n.here = false
+	goesOn := r.turn.CompareAndSwap(turn, turn+1)
+	select {
+	case <-r.s.looks.over: // the rest of the supervisor may be gone
+		return goesOn
+	default:
+	}
+	if !done {
+		r.s.dispatch(n)
+	}
+	return goesOn
+}
+
+// open tells whether calls may be answered by the receiver.
+func (r *receiver) open() bool {
+	shut := r.shut.Load()
+	return r.stuck.Load() < maxStuck && (shut == 0 || time.Since(r.begin) > time.Duration(shut))
+}
+
+// watch sees to it that the receiver is looked at.
+func (r *receiver) watch() {
+	if r.watched.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.watched.Swap(true) {
+		return
+	}
+	if r.timer == nil {
+		r.timer = time.AfterFunc(receiverTick, r.tick)
+		return
+	}
+	r.timer.Reset(receiverTick)
+}
+
+func (r *receiver) tick() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	turn := r.turn.Load()
+	switch {
+	case turn != r.seen:
+		r.seen = turn
+	case turn%2 == 0:
+		// Nothing since the last tick. A call that comes now starts the timer.
+		r.watched.Store(false)
+		if r.turn.Load() == turn || r.watched.Swap(true) {
+			return
+		}
+	default:
+		r.stuck.Add(1)
+		r.shut.Store(int64(time.Since(r.begin) + shutTime))
+		if !r.turn.CompareAndSwap(turn, turn+1) {
+			r.stuck.Add(-1) // it has just ended
+			break
+		}
+		r.s.log.Debug("a program's memory or descriptor keeps the launcher waiting")
+		go r.run()
+	}
+	r.timer.Reset(receiverTick)
+}
+
+func (r *receiver) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// mayBeQuick tells whether answerHere is worth a try.
+func (s *supervisor) mayBeQuick(n *notif) bool {
+	if n.PID == 0 {
+		return false
+	}
+	switch n.Nr {
+	case unix.SYS_CONNECT:
+		return s.worth.any() && !s.landlock.Load()
+	case unix.SYS_ACCEPT4, sysAccept:
+		return s.nLists.Load() > 0
+	}
+	return false
+}
+
+// answerHere answers n if that is a matter of microseconds, else it returns false.
+func (s *supervisor) answerHere(n *notif) bool {
+	if s.l.stores.earlier(n) != nil {
+		return false
+	}
+	if n.Nr == unix.SYS_CONNECT {
+		return s.connectHere(n)
+	}
+	return s.acceptHere(n)
+}
