@@ -350,10 +350,7 @@ func (a *accepted) pass() {
 // offer asks the service about a, then delivers it.
 func (l *listener) offer(n *notif, a *accepted) {
 	if !l.offered(a) {
-		_ = unix.Close(a.sock)
-		// As if the peer had reset the connection while it was in the backlog.
-		l.s.fail(n, unix.ECONNABORTED)
-		return
+		a.dead = !l.lose(a)
 	}
 	l.deliver(n, a)
 }

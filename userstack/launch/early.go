@@ -192,11 +192,39 @@ func (l *listener) refill(fd int) {
 func (l *listener) settle(a *accepted) {
 	defer close(a.done)
 	if !l.offered(a) {
-		a.dead = true
-		_ = unix.Close(a.sock)
+		a.dead = !l.lose(a)
 		return
 	}
 	l.goOn(a)
+}
+
+// lose resets a connection that cannot be used, and makes it one of which the program
+// reads ECONNRESET, as of a TCP connection that was reset in the backlog. Linux does
+// not have accept() fail for that, which ends many a server. It returns false if
+// that is not possible.
+func (l *listener) lose(a *accepted) bool {
+	defer unix.Close(a.sock)
+	_ = unix.SetsockoptLinger(a.sock, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	if a.pair != nil {
+		a.pair.close()
+	}
+	p, err := newPair(a.sock, false, false)
+	if err != nil {
+		return false
+	}
+	// What is unread in the end that is closed makes it a reset.
+	if err := unix.Sendto(p.app, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
+		p.close()
+		return false
+	}
+	p.closeEnd()
+	a.pair, a.cc, a.passed, a.follows = p, nil, true, true
+	c := a.conn(nil, l.s)
+	c.mu.Lock()
+	c.err, c.inPair, c.over, c.waits = unix.ECONNRESET, true, true, true
+	c.mu.Unlock()
+	l.s.retire(c)
+	return true
 }
 
 // await waits until it is known what a is.
@@ -270,6 +298,10 @@ func (a *accepted) reset(ctx context.Context) {
 		return
 	case !a.follows:
 		a.close()
+		return
+	}
+	if a.cc == nil {
+		a.leave()
 		return
 	}
 	a.c.mu.Lock()
