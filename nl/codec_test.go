@@ -58,6 +58,8 @@ func samples() map[string]attrCodec {
 		"Stats": &statsAttrs{
 			SMCR:                  stats.Tech{RXSizes: stats.Histogram{1, 2, 3, 4, 5, 6, 7, 8, 9}, TXBufs: stats.Buffers{SmallPeer: 1, Small: 2, FullPeer: 3, Full: 4, Reuse: 5, Alloc: 6, Downgrade: 7}, RXUsage: 1 << 40, Urgent: 8},
 			ServerHandshakeErrors: 3,
+			ClientLocal:           5,
+			ServerLocal:           6,
 			Panics:                4,
 		},
 		"Fallback":    &fallbackAttrs{stats.Fallback{Side: stats.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true},

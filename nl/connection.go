@@ -65,10 +65,13 @@ const (
 	ModeSMCR Mode = 0
 	ModeTCP  Mode = 1 // the connection became plain TCP
 	ModeSMCD Mode = 2
+	// ModeLocal joins two programs of one host by a socketpair. Only a stack in user
+	// space has it.
+	ModeLocal Mode = 3
 )
 
-// String returns SMCR, TCP or SMCD.
-func (m Mode) String() string { return name("Mode", m, "SMCR", "TCP", "SMCD") }
+// String returns SMCR, TCP, SMCD or LOCAL.
+func (m Mode) String() string { return name("Mode", m, "SMCR", "TCP", "SMCD", "LOCAL") }
 
 // A Shutdown is the set of directions a program has shut down.
 type Shutdown uint8

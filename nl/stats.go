@@ -23,6 +23,10 @@ func (s *statsAttrs) encode(ae *attrEncoder) {
 	if s.Panics > 0 {
 		ae.Uint64(attrStatsPanics, s.Panics)
 	}
+	if s.ClientLocal|s.ServerLocal != 0 {
+		ae.Uint64(attrStatsClientLocal, s.ClientLocal)
+		ae.Uint64(attrStatsServerLocal, s.ServerLocal)
+	}
 }
 
 func (s *statsAttrs) decode(ad *attrDecoder) error {
@@ -38,6 +42,10 @@ func (s *statsAttrs) decode(ad *attrDecoder) error {
 			s.ServerHandshakeErrors = number(ad)
 		case attrStatsPanics:
 			s.Panics = number(ad)
+		case attrStatsClientLocal:
+			s.ClientLocal = number(ad)
+		case attrStatsServerLocal:
+			s.ServerLocal = number(ad)
 		}
 	}
 	return ad.Err()

@@ -254,6 +254,8 @@ const (
 // Own attributes of the statistics nest.
 const (
 	attrStatsPanics = OwnAttributes + iota
+	attrStatsClientLocal
+	attrStatsServerLocal
 )
 
 // Own attributes of a fallback nest.

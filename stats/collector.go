@@ -57,6 +57,7 @@ type Collector struct {
 	conns    [2][2]atomic.Uint64 // by Side, then SMC version - 1
 	hsErrors [2]atomic.Uint64    // by Side
 	calls    [socketCalls]atomic.Uint64
+	local    [2]atomic.Uint64 // by Side
 	panics   atomic.Uint64
 
 	mu        sync.Mutex
@@ -102,6 +103,10 @@ func (c *Collector) Connection(side Side, version int) {
 
 // HandshakeError counts a handshake that failed with an error.
 func (c *Collector) HandshakeError(side Side) { c.hsErrors[side&1].Add(1) }
+
+// Local counts a connection between two programs of this host that no stack
+// carries.
+func (c *Collector) Local(side Side) { c.local[side&1].Add(1) }
 
 // Panic counts a panic that was survived.
 func (c *Collector) Panic() { c.panics.Add(1) }
@@ -208,6 +213,8 @@ func (c *Collector) Snapshot() Stats {
 		},
 		ClientHandshakeErrors: c.hsErrors[Client].Load(),
 		ServerHandshakeErrors: c.hsErrors[Server].Load(),
+		ClientLocal:           c.local[Client].Load(),
+		ServerLocal:           c.local[Server].Load(),
 		Panics:                c.panics.Load(),
 	}
 }

@@ -13,6 +13,8 @@ func (s Stats) Sub(before Stats) Stats {
 		SMCR:                  s.SMCR.Sub(before.SMCR),
 		ClientHandshakeErrors: since(s.ClientHandshakeErrors, before.ClientHandshakeErrors),
 		ServerHandshakeErrors: since(s.ServerHandshakeErrors, before.ServerHandshakeErrors),
+		ClientLocal:           since(s.ClientLocal, before.ClientLocal),
+		ServerLocal:           since(s.ServerLocal, before.ServerLocal),
 		Panics:                since(s.Panics, before.Panics),
 	}
 }

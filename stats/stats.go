@@ -96,6 +96,12 @@ type Stats struct {
 	ClientHandshakeErrors uint64 // handshakes that failed with an error, as client
 	ServerHandshakeErrors uint64 // handshakes that failed with an error, as server
 
+	// ClientLocal and ServerLocal are connections between programs of one host, as
+	// client and as server: each program has an end of a socketpair. A kernel has
+	// none.
+	ClientLocal uint64
+	ServerLocal uint64
+
 	// Panics are faults of the stack's own program, each of which ended one
 	// connection, session or link group. A kernel does not count such.
 	Panics uint64

@@ -40,6 +40,9 @@ func TestCollector(t *testing.T) {
 	c.Connection(Client, 1)
 	c.Connection(Server, 2)
 	c.Connection(Server, 2)
+	c.Local(Client)
+	c.Local(Server)
+	c.Local(Server)
 	c.HandshakeError(Server)
 	c.BufferAlloc(TX, 65536)
 	c.RMBAlloc(65536)
@@ -60,6 +63,8 @@ func TestCollector(t *testing.T) {
 			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2, TXUsage: 65536, RXUsage: 65536,
 		},
 		ServerHandshakeErrors: 1,
+		ClientLocal:           1,
+		ServerLocal:           2,
 		Panics:                1,
 	}
 	if diff := cmp.Diff(want, c.Snapshot()); diff != "" {

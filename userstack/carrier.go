@@ -3,7 +3,6 @@
 package userstack
 
 import (
-	"errors"
 	"io"
 	"sync"
 	"syscall"
@@ -13,11 +12,8 @@ import (
 
 	"smcr/stats"
 	"smcr/userstack/engine"
+	"smcr/userstack/relay"
 )
-
-// ErrRides is what ReadFrom and WriteTo return when neither has anything to do
-// and the engine can carry the bytes alone: see [Conn.Ride].
-var ErrRides = errors.New("userstack: nothing to do but what the engine does")
 
 // carrier moves the bytes between a connection and a program's socket on the
 // engine's thread, without a goroutine to wake: what arrives is written to the
@@ -103,7 +99,7 @@ func (c *Conn) Detach() {
 // Ride has the engine carry both directions of an attached connection without
 // goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
 // called once when they are to be called again, which may be at once; it must not
-// block. They return [ErrRides] when the connection can ride again. Ride reports
+// block. They return [relay.ErrRides] when the connection can ride again. Ride reports
 // false if the connection is not attached.
 func (c *Conn) Ride(back func()) bool {
 	k := c.carrier.Load()
@@ -218,7 +214,7 @@ func (k *carrier) wait(d *carried) (n int64, err error) {
 	if d.active {
 		d.waiting = true
 		if k.in.waiting && k.out.waiting && k.mayRide && !k.recalled {
-			k.in.err, k.out.err = ErrRides, ErrRides
+			k.in.err, k.out.err = relay.ErrRides, relay.ErrRides
 			k.handBack(&k.in)
 			k.handBack(&k.out)
 		}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/inside"
 )
 
 // hostNetwork is the network namespace of the calling thread at creation.
@@ -136,7 +138,7 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 		gateway = gateway.Unmap()
 	}
 	if r.Type == unix.RTN_LOCAL {
-		return route{}, fmt.Errorf("%w: %s is this host", ErrNotOnLink, remote)
+		return route{}, fmt.Errorf("%w: %s: %w", ErrNotOnLink, remote, inside.ErrThisHost)
 	}
 	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
 		return route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)

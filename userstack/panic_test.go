@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -284,7 +283,7 @@ func TestPanicWhileHeld(t *testing.T) {
 						_, _ = c.ReadFrom(w)
 					}
 				})
-				if err == nil || !strings.Contains(err.Error(), "the program's") {
+				if p, ok := errors.AsType[*guard.Error](err); !ok || p.Value != "the program's" {
 					t.Errorf("%v", err)
 				}
 				if n := list(t, b.client.Control().Stats).Panics; n != 0 {

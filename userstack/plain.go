@@ -34,6 +34,7 @@ const (
 // carry: a connection that stays TCP, or a listener.
 type plain struct {
 	owner    inside.Owner
+	local    bool // ModeLocal: the socket is idle
 	fallback nl.ConnFallback
 	since    time.Time
 	begun    bool // it was being connected, or was, when it was noted
@@ -138,6 +139,9 @@ func (t *plainTable) rows() ([]nl.Connection, error) {
 		c.Cookie, c.PID, c.Command = cookie, p.owner.PID, p.owner.Command
 		if c.State != nl.StateListen {
 			c.Mode, c.Fallback = nl.ModeTCP, p.fallback
+			if p.local {
+				c.Mode = nl.ModeLocal
+			}
 		}
 		out = append(out, c)
 	})
@@ -203,17 +207,19 @@ func fallbackFor(err error) (f nl.ConnFallback) {
 
 // StaysTCP counts a program's connection that stays TCP for the reason in err,
 // and remembers its socket fd for listings. A *DeclineError of [Stack.Client] or
-// [Stack.Server] is counted already.
-func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) {
+// [Stack.Server] is counted already. It returns the reason in numbers, and the
+// peer's if the peer declined.
+func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
 	f := fallbackFor(err)
 	if f.Reason == 0 {
-		return
+		return 0, 0
 	}
 	var d *DeclineError
 	if !errors.As(err, &d) || d.uncounted {
 		s.countFallback(client, wire.Diagnosis(f.Reason))
 	}
 	s.plains.note(cookieOf(fd), plain{owner: o, fallback: f})
+	return f.Reason, f.Peer
 }
 
 // LeftToTCP implements inside.Programs.

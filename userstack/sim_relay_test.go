@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/userstack/engine"
+	"smcr/userstack/relay"
 	"smcr/userstack/simfabric"
 )
 
@@ -125,7 +126,7 @@ func (r *simRelay) cut() {
 func (r *simRelay) up() {
 	_, err := r.c.ReadFrom(simSocket{r})
 	close(r.upRead)
-	if errors.Is(err, ErrRides) {
+	if errors.Is(err, relay.ErrRides) {
 		r.rides.Store(true)
 		return
 	}
@@ -185,7 +186,7 @@ func (r *simRelay) down() {
 	case err == nil:
 		r.peerEOF.Store(true)
 		_ = r.sock.CloseWrite()
-	case errors.Is(err, ErrRides):
+	case errors.Is(err, relay.ErrRides):
 	case errors.Is(err, net.ErrClosed):
 	case errors.Is(err, syscall.EPIPE) && r.HungUp():
 		r.lost.Store(true)

@@ -44,8 +44,9 @@ var edges = []struct {
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place"}},
 	{"nl/...", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", nil},
+	{"userstack/internal/socktest", nil},
 	{"userstack/broker", []string{"userstack/internal/bounded", "guard", "quota", "internal/place"}},
-	{"userstack/oob", []string{"userstack/internal/bounded"}},
+	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
@@ -55,11 +56,11 @@ var edges = []struct {
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/internal/inside",
+		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/internal/inside",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/broker", "userstack/oob", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
-	{"userstack/launch", []string{"userstack/broker", "userstack/oob", "userstack/wire"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
+	{"userstack/launch", []string{"userstack/broker", "userstack/relay", "userstack/wire", "guard"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.
@@ -84,7 +85,7 @@ var confined = map[string][]string{
 }
 
 // suites are the packages that exist for tests though they are none.
-var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "internal/verbs/codectest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric"}
+var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "internal/verbs/codectest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/internal/socktest"}
 
 type pkg struct {
 	ImportPath, Dir                                    string

@@ -103,20 +103,25 @@ func ParseQperf(out []byte) (float64, error) {
 	return v * unit.Seconds(), nil
 }
 
-var summaryLine = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP`)
+var summaryLine = regexp.MustCompile(`(?m)^smcr: (\d+) connections? over SMC-R, (\d+) over TCP(?:, (\d+) local)?`)
 
-// ParseSummary returns how many connections used SMC-R and TCP, from the last
-// words of smcr run -v.
-func ParseSummary(log []byte) (smc, tcp int, err error) {
+// Summary are the last words of smcr run -v: the numbers of connections.
+type Summary struct{ SMC, TCP, Local int }
+
+// ParseSummary returns how many connections used SMC-R and TCP, and how many never
+// left the host.
+func ParseSummary(log []byte) (s Summary, err error) {
 	m := summaryLine.FindSubmatch(log)
 	if m == nil {
-		return 0, 0, fmt.Errorf("%w of smcr run -v: %.500q", ErrOutput, log)
+		return s, fmt.Errorf("%w of smcr run -v: %.500q", ErrOutput, log)
 	}
-	if smc, err = strconv.Atoi(string(m[1])); err != nil {
-		return 0, 0, fmt.Errorf("%w of smcr run -v: %w", ErrOutput, err)
+	for i, n := range []*int{&s.SMC, &s.TCP, &s.Local} {
+		if len(m[i+1]) == 0 {
+			continue
+		}
+		if *n, err = strconv.Atoi(string(m[i+1])); err != nil {
+			return s, fmt.Errorf("%w of smcr run -v: %w", ErrOutput, err)
+		}
 	}
-	if tcp, err = strconv.Atoi(string(m[2])); err != nil {
-		return 0, 0, fmt.Errorf("%w of smcr run -v: %w", ErrOutput, err)
-	}
-	return smc, tcp, nil
+	return s, nil
 }

@@ -95,14 +95,16 @@ func TestParseQperf(t *testing.T) {
 }
 
 func TestParseSummary(t *testing.T) {
-	smc, tcp, err := ParseSummary([]byte("other words\nsmcr: 51 connections over SMC-R, 2 over TCP: the peer does not speak SMC\n"))
-	if err != nil || smc != 51 || tcp != 2 {
-		t.Errorf("%d, %d, %v", smc, tcp, err)
+	for log, want := range map[string]Summary{
+		"other words\nsmcr: 51 connections over SMC-R, 2 over TCP: the peer does not speak SMC\n": {SMC: 51, TCP: 2},
+		"smcr: 1 connection over SMC-R, 0 over TCP\n":                                             {SMC: 1},
+		"smcr: 0 connections over SMC-R, 1 over TCP, 7 local, 2 failed\n":                         {TCP: 1, Local: 7},
+	} {
+		if s, err := ParseSummary([]byte(log)); err != nil || s != want {
+			t.Errorf("%q: %+v, %v, want %+v", log, s, err, want)
+		}
 	}
-	if smc, tcp, err = ParseSummary([]byte("smcr: 1 connection over SMC-R, 0 over TCP\n")); err != nil || smc != 1 || tcp != 0 {
-		t.Errorf("%d, %d, %v", smc, tcp, err)
-	}
-	if _, _, err := ParseSummary([]byte("killed")); !errors.Is(err, ErrOutput) {
+	if _, err := ParseSummary([]byte("killed")); !errors.Is(err, ErrOutput) {
 		t.Errorf("%v", err)
 	}
 }

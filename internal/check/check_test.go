@@ -18,6 +18,7 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/nl"
 	"smcr/nl/nltestsmc"
+	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -213,7 +214,9 @@ FAILED   tcp     no connection to 10.1.0.2:80: connection refused
 FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
                  -> check 'ip neigh' and the firewalls on the path
 `},
-		{"not announced here", userState(eth0), nil, func(w *world) { w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here"} }, "10.1.0.2:80", 1, `
+		{"not announced here", userState(eth0), nil, func(w *world) {
+			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: wire.DiagConfig}
+		}, "10.1.0.2:80", 1, `
 FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
                  -> run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts
 `},
@@ -334,24 +337,24 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestOutcomes checks how the words of the stacks are understood.
+// TestOutcomes checks how the answers of the stacks are understood: by their numbers.
 func TestOutcomes(t *testing.T) {
 	for _, test := range []struct {
-		text string
+		ev   broker.Event
 		want outcome
 	}{
-		{"userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", outcome{
+		{broker.Event{Text: "userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", Reason: 0x05000000, PeerReason: 0x03070000}, outcome{
 			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
 		}},
-		{"userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", outcome{
+		{broker.Event{Text: "userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", Reason: 0x02010000}, outcome{
 			Reason: wire.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
 		}},
-		{"something else", outcome{Text: "something else"}},
+		{broker.Event{Text: "peer declined 0x03070000"}, outcome{Text: "peer declined 0x03070000"}},
 	} {
 		var got outcome
-		got.declined(test.text)
+		got.declined(test.ev)
 		if got != test.want {
-			t.Errorf("%q: %+v", test.text, got)
+			t.Errorf("%+v: %+v", test.ev, got)
 		}
 	}
 	for _, test := range []struct {

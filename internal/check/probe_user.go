@@ -7,9 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"smcr/internal/run"
@@ -72,7 +69,7 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientConn, ev broker.Event, fd int, remote netip.AddrPort, begin time.Time) (bool, error) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
-		o.NotCandidate = broker.Plain(ev.Text)
+		o.NotCandidate, o.Reason = broker.Plain(ev.Text), wire.Diagnosis(ev.Reason)
 		return true, nil
 	case broker.EventFailed:
 		if o.Took != 0 { // TCP was through
@@ -91,7 +88,7 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 		return false, conn.Proceed()
 	case broker.EventReady:
 		if ev.Mode == broker.ModeTCP {
-			o.declined(ev.Text)
+			o.declined(ev)
 			return true, conn.Release()
 		}
 		o.SMC = true
@@ -138,17 +135,11 @@ func end(ctx context.Context, conn *broker.ClientConn) error {
 	}
 }
 
-// diagnosisText finds the code in the text of a decline.
-var diagnosisText = regexp.MustCompile(`0x([0-9a-f]{8})`)
-
-// declined takes the reason out of the text with which the stack explains a
-// connection that stays TCP.
-func (o *outcome) declined(text string) {
-	o.Text = broker.Plain(text)
-	o.Remote = strings.HasPrefix(o.Text, "peer declined")
-	if m := diagnosisText.FindStringSubmatch(text); m != nil {
-		if v, err := strconv.ParseUint(m[1], 16, 32); err == nil {
-			o.Reason = wire.Diagnosis(v)
-		}
+// declined takes over why the stack left a connection to TCP.
+func (o *outcome) declined(ev broker.Event) {
+	o.Text = broker.Plain(ev.Text)
+	o.Reason = wire.Diagnosis(ev.Reason)
+	if o.Remote = o.Reason == wire.DiagPeerDeclined; o.Remote {
+		o.Reason = wire.Diagnosis(ev.PeerReason)
 	}
 }

@@ -53,7 +53,7 @@ type outcome struct {
 	Announced    bool           // the peer's SYN-ACK had the SMC option
 	SMC          bool           // the connection used SMC
 	Remote       bool           // the peer declined
-	Reason       wire.Diagnosis // of the decline
+	Reason       wire.Diagnosis // of the decline, or of NotCandidate
 	Text         string         // of an error that is no decline
 	Local        netip.AddrPort // own end
 	Took         time.Duration  // until it was known
@@ -264,7 +264,7 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	case err != nil:
 		return c.add("tcp", Failed, "", "%v", err)
 	case out.NotCandidate != "":
-		return c.add("option", Failed, c.candidateAdvice(out.NotCandidate), "the stack does not announce SMC: %s", out.NotCandidate)
+		return c.add("option", Failed, candidateAdvice(out.Reason), "the stack does not announce SMC: %s", out.NotCandidate)
 	case out.TCPError != nil:
 		advice := "check 'ip neigh' and the firewalls on the path"
 		if errors.Is(out.TCPError, syscall.ECONNREFUSED) {
@@ -295,14 +295,13 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	return c.add("clc", Failed, advise(out.Reason, out.Remote), "%s declined: %s", who, out.Reason)
 }
 
-func (c *checker) candidateAdvice(why string) string {
-	switch {
-	case strings.Contains(why, "TCP option"):
+// candidateAdvice says what to do where the stack does not try SMC.
+func candidateAdvice(d wire.Diagnosis) string {
+	switch d {
+	case wire.DiagConfig:
 		return "run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts"
-	case strings.Contains(why, "no device has pnetid"):
-		return "assign it to one: smcr pnet add PNETID -D IBDEV; see 'smcr device list' for the names"
-	case strings.Contains(why, "no RoCE device"):
-		return "see 'smcr device list' and 'smcr pnet list'"
+	case wire.DiagNoSMCRDev:
+		return "see 'smcr device list' and 'smcr pnet list'; smcr pnet add PNETID -D IBDEV assigns one"
 	}
 	return ""
 }

@@ -43,8 +43,9 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 		Short:   "List connections",
 		Long: "List the connections of SMC sockets in this network namespace. Arguments select\n" +
 			"connections by the inode of the socket, or by one of its two addresses with the port.\n\n" +
-			"Mode is SMCR, SMCD, or TCP with the reason why the connection became plain TCP:\n" +
-			"the code found here, and after a slash the one that the peer sent. The list\n" +
+			"Mode is SMCR, SMCD, LOCAL, or TCP with the reason why the connection became plain\n" +
+			"TCP: the code found here, and after a slash the one that the peer sent. LOCAL\n" +
+			"joins two programs of this machine directly; nobody counts its bytes. The list\n" +
 			"includes connections of programs under 'smcr run' that were TCP from the start.\n" +
 			"--all includes sockets that listen or have no connection yet; so does --state\n" +
 			"with one of their states.",
@@ -57,7 +58,7 @@ func newCmdList(f *cmdutil.Factory, runF func(*listOptions) error) *cobra.Comman
 	cmdutil.AddChoiceFilter(cmd, &opts.state, "state", "show only connections in this `state`", "ACTIVE", "INIT", "CLOSED", "LISTEN",
 		"PEERCLOSEWAIT1", "PEERCLOSEWAIT2", "APPCLOSEWAIT1", "APPCLOSEWAIT2", "APPFINCLOSEWAIT", "PEERFINCLOSEWAIT",
 		"PEERABORTWAIT", "PROCESSABORT")
-	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "show only connections of this `mode`", "SMCR", "SMCD", "TCP")
+	cmdutil.AddChoiceFilter(cmd, &opts.mode, "mode", "show only connections of this `mode`", "SMCR", "SMCD", "LOCAL", "TCP")
 	cmdutil.AddRoleFilter(cmd, &opts.role)
 	cmdutil.AddLinkGroupFilter(cmd, &opts.group, f)
 	cmdutil.AddFilter(cmd, &opts.peer, "peer", "show only connections to this `peer`: address, address with port, or prefix", f.CompletePeers())
@@ -106,8 +107,8 @@ type connJSON struct {
 	PID       uint32        `json:"pid,omitempty"`
 	Command   string        `json:"command,omitempty"`
 	LinkGroup string        `json:"linkgroup,omitempty"`
-	TXBytes   uint64        `json:"tx_bytes"`
-	RXBytes   uint64        `json:"rx_bytes"`
+	TXBytes   *uint64       `json:"tx_bytes,omitempty"` // nil where nobody counts them: LOCAL
+	RXBytes   *uint64       `json:"rx_bytes,omitempty"`
 	ShutRecv  bool          `json:"shutdown_recv"`
 	ShutSend  bool          `json:"shutdown_send"`
 	Fallback  *fallbackJSON `json:"fallback,omitempty"`
@@ -160,8 +161,10 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 	j := connJSON{
 		Stack: r.Stack, State: c.State.String(), Mode: c.Mode.String(), Local: address(c.Local), Remote: address(c.Remote),
 		NetDev: netdev(c.NetDev), UID: c.UID, Inode: c.Inode, Cookie: c.Cookie, PID: c.PID, Command: c.Command,
-		TXBytes: c.TXBytes, RXBytes: c.RXBytes,
 		ShutRecv: c.Shutdown&nl.ShutdownRecv != 0, ShutSend: c.Shutdown&nl.ShutdownSend != 0,
+	}
+	if c.Mode != nl.ModeLocal {
+		j.TXBytes, j.RXBytes = &c.TXBytes, &c.RXBytes
 	}
 	if c.LinkGroup != 0 {
 		j.LinkGroup = c.LinkGroup.String()
@@ -259,7 +262,11 @@ func table(rows []nl.Row[nl.Connection], wide bool) *output.Table {
 			} else {
 				cells = append(cells, "-", "-", "-", "-")
 			}
-			cells = append(cells, c.TXBytes, c.RXBytes)
+			if c.Mode == nl.ModeLocal { // nobody counts them
+				cells = append(cells, "-", "-")
+			} else {
+				cells = append(cells, c.TXBytes, c.RXBytes)
+			}
 			if l := c.Link; l != nil {
 				cells = append(cells, output.Or(l.IBDev), l.LinkID)
 			} else {

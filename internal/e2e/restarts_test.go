@@ -18,9 +18,9 @@ import (
 	"smcr/internal/netnstest"
 )
 
-// echoing is a server of connections that begin with the length of what they
+// blockEcho is a server of connections that begin with the length of what they
 // send.
-const echoing = `
+const blockEcho = `
 import socket, sys, threading
 l = socket.socket()
 l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,7 +144,7 @@ func TestRestarts(t *testing.T) {
 	l := newLab(t, "/usr/bin/python3")
 	hosts := []*netnstest.Host{l.A, l.B}
 	stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}
-	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", echoing, l.A.Addr())
+	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", blockEcho, l.A.Addr())
 	if err := server.WaitOutput("listening", startTime); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,7 +200,7 @@ func TestWaits(t *testing.T) {
 	if err := pr.Signal(unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	if err := pr.Wait(30 * time.Second); err == nil || !strings.Contains(err.Error(), "terminated") {
+	if err := pr.Wait(30 * time.Second); !endedBy(err, unix.SIGTERM) {
 		t.Errorf("Wait after SIGTERM = %v", err)
 	}
 	if err := p.A.Go(t, "true").WaitOutput("never", 30*time.Second); err == nil || !strings.Contains(err.Error(), "ended") {
@@ -262,4 +263,14 @@ func TestRequireFailsUnderCI(t *testing.T) {
 			t.Errorf("CI=%q: %v, want %s in\n%s", ci, err, want, out)
 		}
 	}
+}
+
+// endedBy tells whether an error is the end of a program by a signal.
+func endedBy(err error, sig syscall.Signal) bool {
+	e, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return false
+	}
+	ws, ok := e.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && ws.Signal() == sig
 }

@@ -117,7 +117,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 
 // sessionError says why there is no session with a stack.
 func sessionError(err error) error {
-	if strings.Contains(err.Error(), serve.ErrPrivilege.Error()) {
+	if errors.Is(err, serve.ErrPrivilege) {
 		return cmdutil.Say(errors.Join(err, os.ErrPermission), "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root")
 	}
 	return err

@@ -4,8 +4,8 @@ package run
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	"smcr/internal/serve"
@@ -68,7 +68,7 @@ func (r *redialer) redial(ctx context.Context) (launch.Session, error) {
 		return nil, err
 	}
 	err = r.start(ctx, r.serve...)
-	if err != nil && !strings.Contains(err.Error(), service.ErrRunning.Error()) {
+	if err != nil && !errors.Is(err, service.ErrRunning) {
 		r.pause = min(2*r.pause, restartLast)
 		r.next = r.now().Add(r.pause)
 		r.warn(err)

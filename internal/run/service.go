@@ -5,7 +5,6 @@ package run
 import (
 	"context"
 	"errors"
-	"strings"
 	"syscall"
 	"time"
 
@@ -31,7 +30,7 @@ func session(ctx context.Context, command string, serveArgs []string) (_ *broker
 		return c, false, err
 	}
 	err = serve.StartOnDemand(ctx, serveArgs...)
-	if err != nil && !strings.Contains(err.Error(), service.ErrRunning.Error()) {
+	if err != nil && !errors.Is(err, service.ErrRunning) {
 		return nil, false, err
 	}
 	// Started by this process, or by another one a moment ago.

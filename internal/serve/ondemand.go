@@ -16,11 +16,56 @@ import (
 	"time"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/service"
 )
 
 // readyFD is the descriptor at which a service started on demand tells how
-// the start went: "ok", or the error.
+// the start went: a line with "ok", or with the name of a cause, a tab and the error.
 const readyFD = 3
+
+// startCauses are what callers of StartOnDemand tell apart, by what the line has.
+var startCauses = map[string]error{"running": service.ErrRunning, "privilege": ErrPrivilege}
+
+// startError is the error of a service that said itself why it does not start.
+type startError struct {
+	cause error // nil: none of startCauses
+	text  string
+}
+
+func (e *startError) Error() string { return ErrStart.Error() + ": " + e.text }
+
+func (e *startError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrStart}
+	}
+	return []error{ErrStart, e.cause}
+}
+
+// readyLine is the line for err, the error of a start or nil.
+func readyLine(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	cause := "error"
+	for name, c := range startCauses {
+		if errors.Is(err, c) {
+			cause = name
+		}
+	}
+	return cause + "\t" + strings.ReplaceAll(broker.Plain(err.Error()), "\n", "; ")
+}
+
+// parseReady is the inverse of readyLine, of a line that is not empty.
+func parseReady(line string) error {
+	if line == "ok" {
+		return nil
+	}
+	cause, text, ok := strings.Cut(line, "\t")
+	if !ok {
+		text = line // of something that is no service
+	}
+	return &startError{startCauses[cause], text}
+}
 
 // startTimeout bounds the start of a service on demand.
 const startTimeout = 15 * time.Second
@@ -67,10 +112,8 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	defer stop()
 	line, err := bufio.NewReader(r).ReadString('\n')
 	switch line = strings.TrimSpace(line); {
-	case line == "ok":
-		return nil
 	case line != "":
-		return fmt.Errorf("%w: %s", ErrStart, line)
+		return parseReady(line)
 	case ctx.Err() != nil:
 		_ = cmd.Process.Kill()
 		if caller.Err() != nil {
@@ -123,11 +166,7 @@ func reportStart(err error) {
 		return
 	}
 	defer f.Close()
-	if err == nil {
-		fmt.Fprintln(f, "ok")
-		return
-	}
-	fmt.Fprintln(f, strings.ReplaceAll(broker.Plain(err.Error()), "\n", "; "))
+	fmt.Fprintln(f, readyLine(err))
 }
 
 // newLogger logs to standard error, errors as people read them.

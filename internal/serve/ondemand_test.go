@@ -237,7 +237,7 @@ func TestStartOnDemand(t *testing.T) {
 		inNamespace(t, func(t *testing.T, log string) {
 			pid := start(t)
 			err := StartOnDemand(context.Background())
-			if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), service.ErrRunning.Error()) {
+			if !errors.Is(err, ErrStart) || !errors.Is(err, service.ErrRunning) {
 				t.Errorf("a second one: %v", err)
 			}
 			if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), "serving") {
@@ -313,4 +313,39 @@ func TestStartSweeps(t *testing.T) {
 			t.Errorf("process %d does not end", pid)
 		}
 	})
+}
+
+// TestReadyLine: what a start fails of is a value for who asked for it, and is taken
+// from no text.
+func TestReadyLine(t *testing.T) {
+	other := errors.New("no such netdev: " + service.ErrRunning.Error())
+	for _, test := range []struct {
+		err, is error
+		text    string
+	}{
+		{nil, nil, ""},
+		{fmt.Errorf("service: %w", service.ErrRunning), service.ErrRunning, service.ErrRunning.Error()},
+		{fmt.Errorf("%w: %w", ErrPrivilege, os.ErrPermission), ErrPrivilege, ErrPrivilege.Error() + ": permission denied"},
+		{other, nil, other.Error()},
+		{errors.New("two\nlines"), nil, "two; lines"},
+	} {
+		got := parseReady(readyLine(test.err))
+		if test.err == nil {
+			if got != nil {
+				t.Errorf("after a start: %v", got)
+			}
+			continue
+		}
+		if !errors.Is(got, ErrStart) || got.Error() != ErrStart.Error()+": "+test.text {
+			t.Errorf("%v: %v", test.err, got)
+		}
+		for _, cause := range startCauses {
+			if errors.Is(got, cause) != (test.is == cause) {
+				t.Errorf("%v: is %v: %v", test.err, cause, errors.Is(got, cause))
+			}
+		}
+	}
+	if err := parseReady("panic: something"); !errors.Is(err, ErrStart) || err.Error() != ErrStart.Error()+": panic: something" {
+		t.Errorf("%v", err)
+	}
 }

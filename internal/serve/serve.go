@@ -46,6 +46,8 @@ type Options struct {
 	// NoEngine leaves the sockets to goroutines, and Spin is how long the
 	// engine looks for more to do before it sleeps.
 	NoEngine bool
+	// NoLocal is that of service.Config.
+	NoLocal bool
 	// Threads is how many event loops there are; 0 is one for each two processors.
 	Threads int
 	Spin    time.Duration
@@ -186,7 +188,7 @@ func (o *Options) config() (service.Config, error) {
 	}
 	return service.Config{
 		Log: log, Engines: loops, IdleTimeout: o.IdleTimeout, UserFDs: o.UserFDs, UserSessions: o.UserSessions,
-		Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
+		NoLocal: o.NoLocal, Authorize: o.Allow.authorize(), Quiet: debug.FreeOSMemory,
 		Stack: userstack.Config{
 			Provider: softroce.New(opts...), NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,

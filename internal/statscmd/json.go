@@ -17,6 +17,7 @@ type statsJSON struct {
 	SMCD            techJSON      `json:"smcd"`
 	HandshakeErrors sidesJSON     `json:"handshake_errors"`
 	Fallbacks       fallbacksJSON `json:"fallbacks"`
+	Local           *sidesJSON    `json:"local,omitempty"`  // not of a kernel
 	Panics          *uint64       `json:"panics,omitempty"` // not of a kernel
 }
 
@@ -86,7 +87,7 @@ func toJSON(r nl.Row[snapshot]) statsJSON {
 		Fallbacks:       fallbacksJSON{Client: f.ClientTotal, Server: f.ServerTotal, Reasons: []fallbackJSON{}},
 	}
 	if r.Stack != "kernel" {
-		j.Panics = &s.Panics
+		j.Local, j.Panics = &sidesJSON{s.ClientLocal, s.ServerLocal}, &s.Panics
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, fallbackJSON{

@@ -141,7 +141,10 @@ func (r report) print(s *snapshot) {
 		r.number("  v2", t.ClientV2+t.ServerV2, "")
 	}
 	r.sides("Handshake errors", s.stats.ClientHandshakeErrors, s.stats.ServerHandshakeErrors)
-	if s.stats.Panics > 0 { // not of a kernel
+	if s.stats.ClientLocal+s.stats.ServerLocal > 0 { // not of a kernel, as the next
+		r.sides("Local connections", s.stats.ClientLocal, s.stats.ServerLocal)
+	}
+	if s.stats.Panics > 0 {
 		r.number("Panics survived", s.stats.Panics, "")
 	}
 	avg := 0.0

@@ -269,15 +269,11 @@ func (cl *Client) receive() {
 	for err == nil {
 		var m Message
 		var d *Descriptor
-		if m, d, err = cl.t.receive(); err != nil {
+		m, d, err = cl.t.receive()
+		if err != nil && !(errors.Is(err, errLost) && m.Type == TypeLocal) {
 			break
 		}
-		if d != nil {
-			_ = d.Close() // the service has none to give
-			err = fmt.Errorf("%w: %v with a descriptor", ErrMalformed, m.Type)
-			break
-		}
-		err = cl.handle(m)
+		err = cl.handle(m, d)
 	}
 	if errors.Is(err, io.EOF) {
 		err = errors.New("it closed the session")
@@ -294,7 +290,14 @@ func (cl *Client) receive() {
 	close(cl.done)
 }
 
-func (cl *Client) handle(m Message) error {
+// handle acts on one message. d, if any, is handle's to close or pass on.
+func (cl *Client) handle(m Message, d *Descriptor) (err error) {
+	passed := false
+	defer func() {
+		if d != nil && !passed {
+			_ = d.Close()
+		}
+	}()
 	if m.Type == TypeResult {
 		cl.mu.Lock()
 		ch := cl.results[m.Seq]
@@ -318,12 +321,16 @@ func (cl *Client) handle(m Message) error {
 	if c == nil {
 		return nil
 	}
-	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text}
+	ev := Event{Kind: k, PeerSMC: m.Flags&FlagPeerSMC != 0, Errno: syscall.Errno(m.Errno), Mode: m.Mode, Text: m.Text, End: d}
+	if m.Type == TypeNotCandidate || m.Type == TypeReady {
+		ev.Reason, ev.PeerReason = uint32(m.Level), uint32(m.Name)
+	}
 	if m.Type == TypeClosed && len(m.Value) == 8 {
 		ev.Carried = binary.LittleEndian.Uint64(m.Value)
 	}
 	select {
 	case c.events <- ev:
+		passed = true
 	default:
 		return fmt.Errorf("%w: more than %d events on connection %d", ErrMalformed, maxEvents, m.Conn)
 	}
@@ -360,12 +367,17 @@ const (
 	// EventPassMark: another urgent byte is about to be put into the pair; the
 	// launcher has to answer with MarkPassed.
 	EventPassMark
+	// EventLocal: the peer is a program of this host. End is to be the program's
+	// descriptor, or nil if this process could not receive it. On a connection that
+	// the program opens, the launcher has to answer with Proceed if the program
+	// has it, else with Release.
+	EventLocal
 )
 
 var eventKinds = map[Type]EventKind{
 	TypeNotCandidate: EventNotCandidate, TypeFailed: EventFailed, TypeEstablished: EventEstablished,
 	TypeTaken: EventTaken, TypeReady: EventReady, TypeBroken: EventBroken, TypeClosed: EventClosed,
-	TypePassMark: EventPassMark,
+	TypePassMark: EventPassMark, TypeLocal: EventLocal,
 }
 
 // maxEvents bounds the events of one connection: no order of calls on a Conn
@@ -379,6 +391,11 @@ type Event struct {
 	Errno   syscall.Errno
 	Mode    Mode
 	Text    string
+	End     *Descriptor // EventLocal: the receiver's to close
+	// Reason is why EventNotCandidate or EventReady left the connection to TCP, and
+	// PeerReason why the peer did if that is the reason: see Conn.SetReason. 0 is
+	// no word of it.
+	Reason, PeerReason uint32
 	// Carried is how many bytes the connection carried over SMC, in both
 	// directions together, where EventClosed tells.
 	Carried uint64
@@ -399,7 +416,7 @@ func (c *ClientConn) ID() uint64 { return c.id }
 // gone.
 func (c *ClientConn) Events() <-chan Event { return c.events }
 
-// Proceed answers EventEstablished with PeerSMC.
+// Proceed answers EventEstablished with PeerSMC, and EventLocal.
 func (c *ClientConn) Proceed() error { return c.send(TypeProceed, -1) }
 
 // Attach answers EventReady or EventTaken with the service's end of the
@@ -407,7 +424,8 @@ func (c *ClientConn) Proceed() error { return c.send(TypeProceed, -1) }
 // it and will not.
 func (c *ClientConn) Attach(end int) error { return c.send(TypeAttach, end) }
 
-// Release answers EventReady of ModeTCP: the program has its TCP socket.
+// Release answers EventReady of ModeTCP, and EventLocal: the program has its TCP
+// socket.
 func (c *ClientConn) Release() error { return c.send(TypeRelease, -1) }
 
 // Cancel gives the connection up before Attach or Release.

@@ -22,11 +22,13 @@ var ErrOrder = errors.New("broker: out of order")
 //
 //	NotCandidate | Failed | Established(false)         and return, or
 //	Established(true), then Failed                     and return, or
-//	Established(true), then Ready, then [Broken]       and return.
+//	Established(true), then Ready, then [Broken]       and return, or
+//	Local, then [Broken]                               and return.
 //
 // For Handler.Accept it is
 //
 //	NotCandidate                                       and return, or
+//	Local                                              and return, or
 //	TakeOver, then Ready, then [Broken]                and return.
 //
 // Returning early without any of them counts as Failed(ECONNABORTED) or
@@ -50,6 +52,8 @@ type Conn struct {
 	data    atomic.Value
 	closed  atomic.Pointer[string]
 	carried atomic.Uint64 // bytes, for the launcher
+
+	reason, peerReason int32 // see SetReason
 }
 
 type answer struct {
@@ -70,11 +74,16 @@ func (c *Conn) SetData(v any) { c.data.Store(v) }
 // Data returns what the last SetData kept, or nil.
 func (c *Conn) Data() any { return c.data.Load() }
 
+// SetReason adds to NotCandidate and Ready why the connection is TCP, in numbers:
+// those of package wire, and where the reason is that the peer declined, the peer's.
+// The handler calls it before.
+func (c *Conn) SetReason(reason, peer uint32) { c.reason, c.peerReason = int32(reason), int32(peer) }
+
 // NotCandidate leaves the connection to native TCP: the program's connect()
 // runs as if there were no launcher, or the accepted socket is passed to it.
 // The socket must be as it came (unmarked, unconnected).
 func (c *Conn) NotCandidate(reason string) error {
-	return c.send(&Message{Type: TypeNotCandidate, Text: plainText(reason)})
+	return c.send(&Message{Type: TypeNotCandidate, Text: plainText(reason), Level: c.reason, Name: c.peerReason})
 }
 
 // Failed reports that the connection could not be made.
@@ -102,7 +111,6 @@ func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
 // service's end of the stream socketpair whose other end the program has. It
 // is non-blocking and the caller's to close.
 func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
-	c.accept = true
 	c.owed.Store(true)
 	if err := c.send(&Message{Type: TypeTaken}); err != nil {
 		return nil, err
@@ -121,7 +129,11 @@ func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor
 	if !c.accept {
 		c.owed.Store(true)
 	}
-	if err := c.send(&Message{Type: TypeReady, Mode: mode, Text: plainText(reason)}); err != nil {
+	m := Message{Type: TypeReady, Mode: mode, Text: plainText(reason)}
+	if mode == ModeTCP {
+		m.Level, m.Name = c.reason, c.peerReason
+	}
+	if err := c.send(&m); err != nil {
 		return nil, err
 	}
 	if c.accept {
@@ -154,7 +166,7 @@ const markTimeout = 3 * time.Second
 
 // PassMark announces that the caller is about to put another urgent byte into
 // the pair: if the program stands before the last one, the launcher takes that
-// away, as TCP does (see oob.PassMark). It waits for the launcher. One that does
+// away, as TCP does (see relay.PassMark). It waits for the launcher. One that does
 // not answer in time is not asked again.
 func (c *Conn) PassMark(ctx context.Context) error {
 	if c.deaf.Load() {

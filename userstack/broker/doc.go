@@ -34,6 +34,14 @@
 //	Release                          ->     the program has its TCP socket back; the
 //	                                        service drops its copy, end
 //
+// or, if the program at the peer is one of the same host, after the socket is
+// connected:
+//
+//	                                <-     Local + an end of a pair for the program
+//	Proceed                          ->     the program has it; no process carries bytes
+//	                                <-     Closed, when one of the ends is; or
+//	Release                          ->     the program keeps its TCP socket, end
+//
 // # A connection that the program accepts
 //
 //	Accept + TCP socket              ->
@@ -41,7 +49,8 @@
 //	                                        own, end; or
 //	                                 <-     Taken
 //	Attach + the pair's other end    ->     (the CLC handshake runs meanwhile)
-//	                                 <-     Ready(mode), for the record
+//	                                 <-     Ready(mode), for the record; or
+//	                                 <-     Local + an end of a pair for the program
 //
 // While a connection lives the launcher may send SetOption and GetOption,
 // which act on the TCP socket the service holds; the service may send Broken

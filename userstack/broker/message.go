@@ -73,8 +73,9 @@ const (
 	TypeWelcome Type = iota + 51
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
-	// TypeNotCandidate tells that the connection stays native; Text is why. With
-	// an Errno the service has not looked at it.
+	// TypeNotCandidate tells that the connection stays native; Text is why, and in
+	// numbers Level and, if the peer declined, Name. With an Errno the service has
+	// not looked at it.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed
@@ -82,7 +83,7 @@ const (
 	TypeEstablished
 	// TypeTaken tells that the service takes over the accepted connection.
 	TypeTaken
-	// TypeReady ends the CLC handshake: Mode, and in Text why not SMC.
+	// TypeReady ends the CLC handshake: Mode, and in Text, Level and Name why not SMC.
 	TypeReady
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken
@@ -93,6 +94,9 @@ const (
 	// TypePassMark tells that another urgent byte is about to be put into the
 	// pair.
 	TypePassMark
+	// TypeLocal passes one end of the pair whose other end the program at the
+	// peer has: see ModeLocal.
+	TypeLocal
 )
 
 var typeNames = map[Type]string{
@@ -103,6 +107,7 @@ var typeNames = map[Type]string{
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
 	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
+	TypeLocal: "local",
 }
 
 // String returns the type's name in lower case.
@@ -117,7 +122,7 @@ func (t Type) String() string {
 // descriptor; all others come with none.
 func (t Type) carriesSocket() bool {
 	switch t {
-	case TypeListen, TypeConnect, TypeAccept, TypeAttach:
+	case TypeListen, TypeConnect, TypeAccept, TypeAttach, TypeLocal:
 		return true
 	default:
 		return false
@@ -139,7 +144,8 @@ const (
 	ModeSMCR
 	// ModeSMCD is SMC over a direct memory device.
 	ModeSMCD
-	// ModeLocal joins two programs of the same stack directly.
+	// ModeLocal joins two programs of the same host directly: each has one end of
+	// a socketpair.
 	ModeLocal
 	modeEnd
 )

@@ -53,6 +53,10 @@ var golden = []struct {
 		"4601000000000000" + "0100000000000000" + strings.Repeat("00", 16) + "0000" + "0000" + strings.Repeat("00", 48),
 	},
 	{
+		"local", Message{Type: TypeLocal, Mode: ModeLocal, Conn: 1},
+		"4a03000000000000" + "0100000000000000" + strings.Repeat("00", 16) + "0000" + "0000" + strings.Repeat("00", 48),
+	},
+	{
 		"failed", Message{Type: TypeFailed, Conn: 1, Errno: 111, Text: "no"},
 		"4300000000000000" + "0100000000000000" + "6f000000" + strings.Repeat("00", 12) + "0200" + "0000" +
 			strings.Repeat("00", 48) + "6e6f",

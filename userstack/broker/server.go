@@ -395,7 +395,7 @@ func (ss *session) request(m Message, f func() ([]byte, error)) {
 }
 
 func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
-	c := &Conn{ss: ss, id: m.Conn, answers: make(chan answer, 4), passed: make(chan struct{}, 1)}
+	c := &Conn{ss: ss, id: m.Conn, accept: m.Type == TypeAccept, answers: make(chan answer, 4), passed: make(chan struct{}, 1)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ss.mu.Lock()
 	_, dup := ss.conns[m.Conn]

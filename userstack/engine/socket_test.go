@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/oob"
+	"smcr/userstack/relay"
 )
 
 // newSocket returns a Socket and the other end of its pair.
@@ -53,11 +53,11 @@ func TestStream(t *testing.T) {
 		data := make([]byte, 1<<20)
 		rng := rand.NewChaCha8([32]byte{byte(seed)})
 		_, _ = rng.Read(data)
-		w, err := oob.New(from)
+		w, err := relay.NewSocket(from)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := oob.New(to)
+		r, err := relay.NewSocket(to)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,6 +64,7 @@ type accepted struct {
 	c       *conn              // made when the first call was to get it; nil: native
 	passed  bool               // the service has its end of the pair, or cannot get it
 	served  bool               // it has
+	local   bool               // the other end of the pair is a program's
 	follows bool               // c is followed: it was not made for a call that waits
 
 	done chan struct{} // if not nil, closed when the service has been asked
@@ -148,7 +149,10 @@ func take(fd int, n *notif) (*accepted, error) {
 			return nil, unix.EAGAIN // the call is over
 		}
 	}
-	return takeReady(fd, o)
+	if n.here {
+		return takeReady(fd, func(accept func() error) error { return o.makeHere(n, accept) })
+	}
+	return takeReady(fd, o.make)
 }
 
 // takeAs is take for a user.
@@ -156,14 +160,14 @@ func takeAs(fd int, o owner) (*accepted, error) {
 	if !readable(fd) {
 		return nil, unix.EAGAIN
 	}
-	return takeReady(fd, o)
+	return takeReady(fd, o.make)
 }
 
-// takeReady takes what is there.
-func takeReady(fd int, o owner) (*accepted, error) {
+// takeReady takes what is there, as make has it belong to somebody.
+func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
 	var sock int
 	var sa unix.Sockaddr
-	err := o.make(func() (err error) {
+	err := make(func() (err error) {
 		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
 		return err
 	})
@@ -341,6 +345,10 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 
 // pass passes the service its end of the pair, once.
 func (a *accepted) pass() {
+	if a.local {
+		a.passLocal()
+		return
+	}
 	if !a.passed {
 		a.c.own = broker.NewDescriptor(a.sock)
 		a.passed, a.served = true, a.c.pass()
@@ -381,6 +389,8 @@ func (l *listener) offered(a *accepted) bool {
 			return s.unasked(a, true)
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
+		case ev.Kind == broker.EventLocal:
+			return l.offeredLocal(a, b, cc, ev.End)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
 			// The service may not have looked at it, so not have answered the peer.

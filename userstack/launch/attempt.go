@@ -40,6 +40,7 @@ const (
 //	failed            | -errno                       | swap back, -errno              | end of the pair closed (HUP), SO_ERROR
 //	no SMC            | 0 or EINPROGRESS             | swap back, 0                   | writable; swap back at SO_ERROR or relay here
 //	SMC               | place the pair, proceed      | proceed                        | proceed
+//	local             | place its pair, proceed      | as no SMC                      | as no SMC
 //	ready, SMC        | -                            | drain, 0, attach               | drain (writable), attach
 //	ready, TCP        | -                            | swap back, 0, release          | writable; swap back at SO_ERROR or attach
 //	no service        | reset, continue natively     | reset, connect here, as no SMC | reset, connect here, as no SMC
@@ -294,6 +295,8 @@ func (a *attempt) event(ev broker.Event) bool {
 			return a.native(a.attachTCP)
 		}
 		return a.smc()
+	case broker.EventLocal:
+		return a.goLocal(ev)
 	case broker.EventClosed:
 		// The service gave up without saying more, or said all.
 		switch {

@@ -137,8 +137,9 @@ func (a *attempt) nativeDone() bool {
 	return true
 }
 
-// failed reports e.
+// failed reports e. Nothing that the service says later changes that.
 func (a *attempt) failed(e syscall.Errno) bool {
+	a.verdict = true
 	disconnect(a.tcp)
 	if a.swapped && a.n != nil {
 		if err := a.swapBack(a.n); err != nil {

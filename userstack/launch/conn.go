@@ -44,8 +44,10 @@ type conn struct {
 	blocking bool
 	client   bool // the program opened it
 	try      bool // see choice
-	// began is when it became one over SMC; zero for accepted ones and for TCP.
-	began time.Time
+	// began is when it became one over SMC, or local; zero for accepted ones and for
+	// TCP.
+	began   time.Time
+	oneHost bool // local
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor

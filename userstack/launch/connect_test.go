@@ -75,13 +75,13 @@ func TestConnect(t *testing.T) {
 func TestConnectFails(t *testing.T) {
 	good := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	t.Run("refused", func(t *testing.T) {
-		probe(t, &fakeStack{}, "refused", closedPort(t), unix.ECONNREFUSED.Error(), good)
+		probe(t, &fakeStack{}, "refused", closedPort(t), errnoArg(unix.ECONNREFUSED), good)
 	})
 	t.Run("refused natively", func(t *testing.T) {
-		probe(t, &fakeStack{notCandidate: true}, "refused", closedPort(t), unix.ECONNREFUSED.Error(), good)
+		probe(t, &fakeStack{notCandidate: true}, "refused", closedPort(t), errnoArg(unix.ECONNREFUSED), good)
 	})
 	t.Run("broken by the peer", func(t *testing.T) {
-		probe(t, &fakeStack{failCLC: syscall.EPROTO, clcDelay: 30 * ms}, "refused", good, unix.EPROTO.Error())
+		probe(t, &fakeStack{failCLC: syscall.EPROTO, clcDelay: 30 * ms}, "refused", good, errnoArg(unix.EPROTO))
 	})
 }
 

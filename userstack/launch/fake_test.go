@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/relay"
 )
 
 // fakeStack is a service that carries "SMC" connections over the TCP socket
@@ -202,45 +203,55 @@ func (f *fakeStack) Accept(ctx context.Context, c *broker.Conn, sock *broker.Des
 	f.carry(ctx, c, end, sock)
 }
 
-func descConn(d *broker.Descriptor) (stream, error) {
-	var c stream
-	err := d.Control(func(fd int) (err error) {
-		c, err = newStream(fd)
-		return err
-	})
-	return c, err
-}
-
 // carry relays between the program's pair and the TCP socket.
 func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker.Descriptor) {
 	f.attached.Add(1)
 	defer end.Close()
-	inner, err := descConn(end)
-	if err != nil {
+	var app *relay.Socket
+	if err := end.Control(func(fd int) (err error) { app, err = endOf(fd); return err }); err != nil {
 		f.t.Errorf("pair: %v", err)
 		return
 	}
 	// Whatever ends this, nothing reads from the pair afterwards.
 	defer func() { _ = end.Control(broker.MarkLetGo) }()
-	defer inner.Close()
-	outer, err := descConn(sock)
-	if err != nil {
+	defer app.Close()
+	var tcp *relay.TCP
+	if err := sock.Control(func(fd int) (err error) { tcp, err = tcpOf(fd); return err }); err != nil {
 		f.t.Errorf("socket: %v", err)
 		return
 	}
-	defer outer.Close()
-	stop := context.AfterFunc(ctx, func() { _ = inner.Close(); _ = outer.Close() })
-	defer stop()
+	defer tcp.Close()
 	if f.breakAfter > 0 {
-		_, _ = io.CopyN(inner, outer, f.breakAfter)
+		stop := context.AfterFunc(ctx, func() { _ = app.Close(); _ = tcp.Close() })
+		defer stop()
+		_, _ = tcp.WriteTo(&breaker{app, f.breakAfter})
 		_ = c.Broken(ctx, syscall.ECONNRESET)
 		f.set(c, nil)
-		_ = inner.Close()
+		_ = app.Close()
 		_ = end.Close()
 		pause(ctx, f.closeDelay)
 		return
 	}
-	carryBoth(inner, outer, func() { _ = c.PassMark(ctx) }, func() {})
+	app.PassMark = func() { _ = c.PassMark(ctx) }
+	r := &relay.Relay{App: app, Net: tcp, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+		_ = c.Broken(context.WithoutCancel(ctx), e)
+		_ = end.Control(broker.MarkLetGo)
+	}}
+	r.Run(nil)
+}
+
+// breaker is an io.Writer that takes no more than left bytes, and fails then.
+type breaker struct {
+	w    io.Writer
+	left int64
+}
+
+func (b *breaker) Write(p []byte) (int, error) {
+	n, err := b.w.Write(p[:min(int64(len(p)), b.left)])
+	if b.left -= int64(n); err == nil && b.left == 0 {
+		err = io.ErrShortWrite
+	}
+	return n, err
 }
 
 func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name int, value []byte) error {

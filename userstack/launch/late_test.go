@@ -119,8 +119,8 @@ func mapped(_ *late, c *net.TCPConn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// wantReset wants a client to be reset.
-func wantReset(t *testing.T, c *net.TCPConn) {
+// wantClientReset wants a client to be reset.
+func wantClientReset(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.Copy(io.Discard, c); !errors.Is(err, unix.ECONNRESET) {
@@ -308,7 +308,7 @@ func TestLateEnd(t *testing.T) {
 						wantEnd(t, c)
 						continue
 					}
-					wantReset(t, c)
+					wantClientReset(t, c)
 				}
 				if smc && how != "exit" && l.stack.resets.Load() != 3 {
 					t.Errorf("the service was told of %d resets, want 3", l.stack.resets.Load())

@@ -32,7 +32,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 		probe(t, &fakeStack{clcDelay: 30 * ms}, "closeearly", addr)
 		probe(t, &fakeStack{decline: "no link", clcDelay: 30 * ms}, "serverfirst", echoServer(t, "tcp4", "127.0.0.1:0", "hi"), "hi")
 		probe(t, &fakeStack{noPeer: true, estDelay: 30 * ms}, "blocking", addr, "native")
-		probe(t, &fakeStack{}, "refused", refused, unix.ECONNREFUSED.Error())
+		probe(t, &fakeStack{}, "refused", refused, errnoArg(unix.ECONNREFUSED))
 		probe(t, &fakeStack{}, "goecho", "127.0.0.1:0")
 	}
 	run() // what the runtime and the test keep

@@ -63,6 +63,8 @@ type notify struct {
 type notif struct {
 	l    *notify
 	here bool // it is answered by the goroutine that received it
+	// spoiled tells that the thread of that goroutine is not as it was: it must end.
+	spoiled bool
 	seccompNotif
 }
 

@@ -8,7 +8,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -148,20 +150,25 @@ func probeNonblocking(args []string) error {
 	return nil
 }
 
-// probeRefused: args are an address and the errno's text to expect.
+// probeRefused: args are an address and the number of the errno to expect.
 func probeRefused(args []string) error {
+	number, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	want := syscall.Errno(number)
 	sa, family, _ := sockaddrOf(args[0])
 	fd, _ := unix.Socket(family, unix.SOCK_STREAM, 0)
 	for i := 0; i < 2; i++ { // the socket can be used again
-		if err := unix.Connect(fd, sa); err == nil || err.Error() != args[1] {
-			return fmt.Errorf("blocking, attempt %d: %v, want %s", i, err, args[1])
+		if err := unix.Connect(fd, sa); !errors.Is(err, want) {
+			return fmt.Errorf("blocking, attempt %d: %v, want %v", i, err, want)
 		}
 	}
 	unix.Close(fd)
 	for _, how := range []string{"poll", "select", "epoll-after", "epoll-before"} {
 		fd, err := startNonblocking(args[0], how)
-		if err == nil || err.Error() != args[1] {
-			return fmt.Errorf("%s: %v, want %s", how, err, args[1])
+		if !errors.Is(err, want) {
+			return fmt.Errorf("%s: %v, want %v", how, err, want)
 		}
 		if e := soErrorOf(fd); e != 0 {
 			return fmt.Errorf("%s: SO_ERROR again: %v", how, e)
@@ -424,3 +431,6 @@ func probeCloseEarly(args []string) error {
 	}
 	return nil
 }
+
+// errnoArg is e as an argument of a probe.
+func errnoArg(e syscall.Errno) string { return strconv.Itoa(int(e)) }

@@ -35,6 +35,7 @@ var probes = map[string]func(args []string) error{
 	"setting":     probeSetting,
 	"urgent":      probeUrgent,
 	"writeandgo":  probeWriteAndGo,
+	"peerreset":   probePeerReset,
 	"latency":     probeLatency,
 	"nested":      probeNested,
 	"rights":      probeRights,

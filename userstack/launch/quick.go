@@ -117,12 +117,17 @@ func (c *conn) learn(o outcome) {
 	}
 }
 
-// learnEnd takes note of the end of a connection over SMC that carried so many bytes.
+// learnEnd takes note of the end of a connection over SMC that carried so many bytes,
+// or of a local one, of which nobody knows what it carried.
 func (c *conn) learnEnd(carried uint64) {
 	if c.began.IsZero() {
 		return
 	}
-	if carried < shortBytes && time.Since(c.began) < shortLife {
+	most := shortLife
+	if c.oneHost {
+		most = shortLocal
+	}
+	if carried < shortBytes && time.Since(c.began) < most {
 		c.learn(short)
 		return
 	}

@@ -52,6 +52,7 @@ type receiver struct {
 // serve answers notifications until the last filtered task is gone.
 func (s *supervisor) serve() error {
 	r := &receiver{s: s, ended: make(chan error, 1), begin: time.Now()}
+	s.receiver = r
 	defer r.close()
 	go r.run()
 	return <-r.ended
@@ -59,16 +60,20 @@ func (s *supervisor) serve() error {
 
 // run receives until it is over, or another goroutine does.
 func (r *receiver) run() {
-	replaced := false
+	replaced, spoiled := false, false
 	err := r.s.l.serve(r.s.stop, func(n *notif) bool {
 		replaced = !r.handle(n)
-		return !replaced
+		spoiled = n.spoiled
+		return !replaced && !spoiled
 	})
-	if replaced {
+	switch {
+	case replaced:
 		r.stuck.Add(-1)
-		return
+	case spoiled:
+		go r.run() // this goroutine takes its thread along
+	default:
+		r.ended <- err
 	}
-	r.ended <- err
 }
 
 // handle answers n, or has a goroutine do it. It returns false if the caller has been
@@ -153,6 +158,17 @@ func (r *receiver) close() {
 	r.closed = true
 	if r.timer != nil {
 		r.timer.Stop()
+	}
+}
+
+// wait waits for those that are still in an answer, as long as for looks.
+func (r *receiver) wait() {
+	for r.stuck.Load() > 0 {
+		select {
+		case <-r.s.looks.over:
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 

@@ -5,16 +5,12 @@
 package launch
 
 import (
-	"context"
-	"errors"
-	"io"
-	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/oob"
+	"smcr/guard"
+	"smcr/userstack/relay"
 )
 
 // lastWords is how long what a program wrote before it ended may take to leave,
@@ -46,66 +42,49 @@ func (c *conn) relayed() {
 		c.mu.Unlock()
 		c.s.retire(c)
 	}()
-	inner, err := newStream(c.pair.end)
+	app, err := endOf(c.pair.end)
 	if err != nil {
 		c.s.log.Warn("cannot relay", "err", err)
 		return
 	}
-	defer inner.Close()
-	outer, err := newStream(c.tcp)
+	app.PassMark = c.passMark
+	tcp, err := tcpOf(c.tcp)
 	if err != nil {
+		_ = app.Close()
 		c.s.log.Warn("cannot relay", "err", err)
 		return
 	}
-	defer outer.Close()
-	written := make(chan struct{})
-	stop := context.AfterFunc(c.s.ctx, func() {
-		if inner.hungUp() {
-			select {
-			case <-written:
-			case <-c.s.hurry:
-			case <-time.After(lastWords):
-			}
-		}
-		_ = inner.Close()
-		_ = outer.Close()
-	})
-	defer stop()
-	carryBoth(inner, outer, c.passMark, func() { close(written) })
+	r := &relay.Relay{
+		App: app, Net: tcp, Broken: c.reset,
+		Left: c.s.ctx.Done(), Hurry: c.s.hurry, OrphanLimit: lastWords, Guard: &guard.Guard{Log: c.s.log},
+	}
+	r.Run(nil)
 }
 
-// carryBoth carries bytes between the program's end and the peer's until both
-// directions are over: an end of file is passed on, an error ends both. It calls
-// written when what the program wrote is out.
-func carryBoth(inner, outer stream, passMark, written func()) {
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		defer written()
-		if err := copyBytes(outer, inner, nil); err != nil {
-			_ = outer.Close()
-			_ = inner.Close()
-			return
-		}
-		_ = outer.CloseWrite()
-	})
-	wg.Go(func() {
-		err := copyBytes(inner, outer, passMark)
-		if errors.Is(err, unix.EPIPE) && !inner.hungUp() {
-			// The program has shut down reading, and may go on writing.
-			err = discard(outer)
-		}
-		switch {
-		case err == nil:
-			_ = inner.CloseWrite()
-		case errors.Is(err, unix.EPIPE):
-			// The program has closed. What it wrote before is carried by the
-			// other direction, which is over then.
-		default:
-			_ = inner.Close()
-			_ = outer.Close()
-		}
-	})
-	wg.Wait()
+// endOf makes the relay's end of a pair.
+func endOf(fd int) (*relay.Socket, error) {
+	f, err := relay.File(fd)
+	if err != nil {
+		return nil, err
+	}
+	s, err := relay.NewSocket(f)
+	if err != nil {
+		_ = f.Close()
+	}
+	return s, err
+}
+
+// tcpOf makes the network side of a relay.
+func tcpOf(fd int) (*relay.TCP, error) {
+	f, err := relay.File(fd)
+	if err != nil {
+		return nil, err
+	}
+	t, err := relay.NewTCP(f)
+	if err != nil {
+		_ = f.Close()
+	}
+	return t, err
 }
 
 // passMark lets the program's end pass the urgent mark that it stands at.
@@ -114,71 +93,6 @@ func (c *conn) passMark() {
 	if app < 0 {
 		return
 	}
-	oob.PassMark(app)
+	relay.PassMark(app)
 	_ = unix.Close(app)
-}
-
-// stream is a stream socket in Go's poller. Unlike a net.Conn it changes no
-// option of the socket but O_NONBLOCK.
-type stream struct{ *os.File }
-
-// CloseWrite sends the end of file.
-func (s stream) CloseWrite() error {
-	rc, err := s.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var e error
-	if err := rc.Control(func(fd uintptr) { e = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
-		return err
-	}
-	return e
-}
-
-// hungUp reports whether the other end has been closed entirely.
-func (s stream) hungUp() bool {
-	rc, err := s.SyscallConn()
-	if err != nil {
-		return true
-	}
-	up := false
-	err = rc.Control(func(fd uintptr) { up = pollHup(int(fd)) })
-	return up || err != nil
-}
-
-// copyBytes copies until the end of file, urgent bytes as such. passMark is what
-// to has to do before another urgent byte.
-func copyBytes(to, from stream, passMark func()) error {
-	dst, err := oob.New(to)
-	if err != nil {
-		return err
-	}
-	dst.PassMark = passMark
-	src, err := oob.New(from)
-	if err != nil {
-		return err
-	}
-	return oob.Copy(dst, src)
-}
-
-// discard throws away what comes until the end of file.
-func discard(from stream) error {
-	src, err := oob.New(from)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, src)
-	return err
-}
-
-// newStream wraps a duplicate of the stream socket fd.
-func newStream(fd int) (stream, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return stream{}, os.NewSyscallError("fcntl", err)
-	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return stream{}, os.NewSyscallError("fcntl", err)
-	}
-	return stream{os.NewFile(uintptr(dup), "socket")}, nil
 }

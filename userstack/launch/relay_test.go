@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/relay"
 )
 
 // TestLastWords: what a program wrote before it closed comes to the peer, also
@@ -43,27 +45,13 @@ func TestLastWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = unix.Close(fds[0])
-		inner, err := newStream(fds[1])
-		_ = unix.Close(fds[1])
-		if err != nil {
-			t.Fatal(err)
-		}
 		f, err := carried.(*net.TCPConn).File()
 		_ = carried.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
-		outer := stream{f}
-		if err := unix.SetNonblock(int(f.Fd()), true); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			carryBoth(inner, outer, nil, func() {})
-			_ = inner.Close()
-			_ = outer.Close()
-		}()
+		done := carryOver(t, fds[1], int(f.Fd()))
+		_ = f.Close()
 		_ = peer.SetDeadline(time.Now().Add(patience))
 		got, err := io.ReadAll(peer)
 		if string(got) != "last words" {
@@ -72,6 +60,27 @@ func TestLastWords(t *testing.T) {
 		<-done
 		_ = peer.Close()
 	}
+}
+
+// carryOver has a relay of the launcher carry between a pair's end, which it closes,
+// and a socket. done is closed at the end of it.
+func carryOver(t *testing.T, end, sock int) (done chan struct{}) {
+	t.Helper()
+	app, err := endOf(end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := tcpOf(sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(end)
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		(&relay.Relay{App: app, Net: tcp, Broken: func(syscall.Errno) {}}).Run(nil)
+	}()
+	return done
 }
 
 // lastBytes is more than a TCP connection takes whose peer does not read: the
@@ -158,23 +167,11 @@ func TestStopsReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(peers[0])
-	var ends [2]stream
-	for i, fd := range []int{fds[1], peers[1]} {
-		if ends[i], err = newStream(fd); err != nil {
-			t.Fatal(err)
-		}
-		_ = unix.Close(fd)
-	}
 	if err := unix.Shutdown(fds[0], unix.SHUT_RD); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		carryBoth(ends[0], ends[1], nil, func() {})
-		_ = ends[0].Close()
-		_ = ends[1].Close()
-	}()
+	done := carryOver(t, fds[1], peers[1])
+	_ = unix.Close(peers[1])
 	limit := unix.Timeval{Sec: 10}
 	for _, fd := range []int{fds[0], peers[0]} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"unsafe"
@@ -88,6 +89,21 @@ func (o owner) make(f func() error) error {
 		return f()
 	}
 	return broker.OnThread(func() (error, bool) { return o.make1(f) })
+}
+
+// makeHere is make for the receiver, whose goroutine can end if the thread has to.
+func (o owner) makeHere(n *notif, f func() error) error {
+	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
+		return f()
+	}
+	runtime.LockOSThread()
+	err, restored := o.make1(f)
+	if restored {
+		runtime.UnlockOSThread()
+	} else {
+		n.spoiled = true
+	}
+	return err
 }
 
 // make1 is make on the calling thread. It returns false if the thread is not as

@@ -112,6 +112,25 @@ def connect_interrupted():
     s.setblocking(True)
     echo(s)
 
+def connect_given_up():
+    # The program makes no call by which the connection could be placed.
+    signal.signal(signal.SIGUSR1, stop)
+    while True:
+        s = socket.socket()
+        try:
+            within(int(sys.argv[3]), 0); s.connect(addr); assert False, 'not interrupted'
+        except Stop: pass
+        time.sleep(1.5)
+        e = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if e: break
+        s.close() # a busy machine sent the signal when the pair was in place
+    assert e == errno.ECONNABORTED, errno.errorcode[e]
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    try: s.getpeername(); assert False, 'connected after it was told of a failure'
+    except OSError as err: assert err.errno == errno.ENOTCONN, err
+    s.connect(addr)
+    echo(s)
+
 def accept_interrupted():
     l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5)
     signal.signal(signal.SIGUSR1, stop)
@@ -245,6 +264,21 @@ func TestConnectInterrupted(t *testing.T) {
 				t.Errorf("status %d, %+v\n%s", res.status, res.stats, res.out)
 			}
 		})
+	}
+}
+
+// A connection whose failure the program is told of is not made once more: what the
+// service says to the end of it is no verdict.
+func TestConnectGivenUp(t *testing.T) {
+	needProgram(t, "python3")
+	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
+	res := launched(t, &fakeStack{estDelay: 60 * ms}, "", nil,
+		"python3", "-c", pythonSignals, "connect_given_up", addr, fmt.Sprint(unix.SYS_CONNECT))
+	if res.status != 0 || res.out != "done\n" {
+		t.Errorf("status %d\n%s", res.status, res.out)
+	}
+	if n := res.stats.TCP[ReasonNoService]; n != 0 || res.stats.Failed[ReasonInterrupted] != 1 {
+		t.Errorf("%+v: want one connection that was interrupted", res.stats)
 	}
 }
 

@@ -38,6 +38,7 @@ type supervisor struct {
 
 	sessions *sessions
 	quiet    quiet
+	receiver *receiver
 	worth    *worth // nil: every connection tries SMC
 	notes    notes
 
@@ -90,6 +91,9 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions 
 func (s *supervisor) close() {
 	s.poll.halt() // it starts goroutines
 	s.quiet.close()
+	if s.receiver != nil {
+		s.receiver.wait()
+	}
 	s.wg.Wait()
 	s.tellNotes()
 	s.sessions.close(s.sessions.last()) // some ask it for a last word

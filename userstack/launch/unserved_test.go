@@ -224,7 +224,7 @@ print(read(s.accept()[0]))`}})
 		if res := p.wait(t); res.out != "104\n" || res.status != 0 {
 			t.Errorf("status %d, %q", res.status, res.out)
 		}
-		wantReset(t, c.(*net.TCPConn))
+		wantClientReset(t, c.(*net.TCPConn))
 	})
 	t.Run("accept", func(t *testing.T) {
 		cl := scripted(t, func(s *script) {

@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/socktest"
 )
 
 // urgentRounds is how many urgent bytes the program of TestUrgentIgnored gets.
@@ -22,7 +23,7 @@ const urgentRounds = 5
 // those before which it had read everything, as with TCP, whoever carries the
 // bytes.
 func TestUrgentIgnored(t *testing.T) {
-	needOOB(t)
+	socktest.NeedOOB(t)
 	for name, stack := range map[string]*fakeStack{
 		"service": {}, "launcher": {noPeer: true, estDelay: 40 * ms, decide: ms}, "native": {notCandidate: true},
 	} {
@@ -39,24 +40,6 @@ func TestUrgentIgnored(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// needOOB skips where unix sockets have no urgent bytes.
-func needOOB(t *testing.T) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[0])
-	defer unix.Close(fds[1])
-	if err := unix.Sendto(fds[0], []byte("x"), unix.MSG_OOB, nil); err != nil {
-		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
-		if os.Getenv("CI") == "true" {
-			t.Fatal(msg)
-		}
-		t.Skip(msg)
 	}
 }
 

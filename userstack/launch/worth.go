@@ -39,6 +39,9 @@ const (
 	// directions, and how long it is open at most, to be a short one.
 	shortBytes = 256 << 10
 	shortLife  = time.Second
+	// shortLocal is shortLife of a local connection, which carries much more in
+	// less time.
+	shortLocal = 20 * time.Millisecond
 
 	probeFirst = time.Second
 	probeLast  = 32 * time.Second

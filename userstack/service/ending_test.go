@@ -60,7 +60,7 @@ func TestAcceptData(t *testing.T) {
 			if _, err := io.WriteString(peer, first); err != nil {
 				t.Fatal(err)
 			}
-			if ev := next(t, c, broker.EventReady); ev.Mode != broker.ModeTCP || ev.Text == "" {
+			if ev := next(t, c, broker.EventReady); ev.Mode != broker.ModeTCP || ev.Text == "" || ev.Reason == 0 {
 				t.Errorf("%+v, want TCP", ev)
 			}
 			buf := make([]byte, 100)

@@ -26,9 +26,10 @@ var errNetns = fmt.Errorf("%w: it belongs to another network namespace", errSock
 
 // TCP states (linux/tcp_states.h).
 const (
-	tcpSynSent = 2
-	tcpClose   = 7
-	tcpListen  = 10
+	tcpEstablished = 1
+	tcpSynSent     = 2
+	tcpClose       = 7
+	tcpListen      = 10
 )
 
 // socketUse is what a socket is handed over for.

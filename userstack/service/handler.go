@@ -21,6 +21,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/relay"
 )
 
 var _ broker.Handler = (*Service)(nil)
@@ -62,6 +63,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 			return err
 		}
 		s.programs().Listens(ownerOf(l), fd)
+		s.local.listens(fd, l.UID)
 		return nil
 	})
 }
@@ -80,6 +82,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
+	var here *flight // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
 			return err
@@ -88,12 +91,16 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err != nil {
 			return err
 		}
-		return s.programs().Candidate(local.Addr(), req.Remote.Addr(), fd)
+		here, err = s.candidate(c, sock, fd, local.Addr(), req.Remote)
+		return err
 	})
 	if err != nil {
 		s.staysTCP(c, sock, true, err)
 		_ = c.NotCandidate(err.Error())
 		return
+	}
+	if here != nil {
+		defer s.local.land(here, wentAway) // unless it has
 	}
 	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
 		if ending(ctx) {
@@ -111,7 +118,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		_ = c.Failed(syscall.ECONNABORTED, err.Error())
 		return
 	}
+	if here != nil && (smc || s.local.claimed(here)) {
+		goesOn = s.connectLocal(ctx, c, sock, here)
+		return
+	}
 	if !smc {
+		if here != nil {
+			s.local.land(here, wentTCP)
+		}
 		s.staysTCP(c, sock, true, s.programs().NoSMC())
 		_ = c.Established(ctx, false)
 		return
@@ -164,7 +178,7 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 // staysTCP counts and lists a connection that is TCP.
 func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
 	_ = sock.Control(func(fd int) error { // else it has ended
-		s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why)
+		c.SetReason(s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why))
 		return nil
 	})
 }
@@ -180,7 +194,20 @@ func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.De
 		return
 	}
 	_ = sock.Control(func(fd int) error { return unix.SetNonblock(fd, true) })
-	s.relay(ctx, c, sock, end, tcpStream{tcp})
+	s.relayTCP(ctx, c, sock, end, tcp)
+}
+
+// relayTCP relays a connection that stays TCP to a program that has a socketpair.
+func (s *Service) relayTCP(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, tcp *sharedTCP) {
+	n, err := relay.NewTCP(tcp)
+	if err != nil {
+		s.log.Error("cannot relay a connection", "err", err)
+		c.SetCloseReason(err.Error())
+		_ = tcp.Abort()
+		dropEnd(end)
+		return
+	}
+	s.relay(ctx, c, sock, end, n)
 }
 
 // Accept implements broker.Handler.
@@ -198,9 +225,13 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
+	var here *flight // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
+		}
+		if here = s.local.claim(fd, c.Launcher().UID); here != nil {
+			return nil
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
@@ -208,6 +239,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		return err
 	})
 	switch {
+	case here != nil:
+		goesOn = s.acceptLocal(ctx, c, sock, here)
+		return
 	case errors.Is(err, unix.ENOTCONN):
 		_ = c.NotCandidate(reasonLeft)
 		return
@@ -249,17 +283,17 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		log.Debug("connection stays TCP", "err", err)
 		s.staysTCP(c, sock, false, d)
 		if _, err := c.Ready(ctx, broker.ModeTCP, d.Error()); err != nil {
-			_ = tcpStream{tcp}.Abort()
+			_ = tcp.Abort()
 			dropEnd(end)
 			return
 		}
-		s.relay(ctx, c, sock, end, tcpStream{tcp})
+		s.relayTCP(ctx, c, sock, end, tcp)
 	case ending(ctx):
 		_ = tcp.Close()
 		dropEnd(end)
 	default:
 		log.Info("rendezvous failed", "err", err)
-		_ = tcpStream{tcp}.Abort()
+		_ = tcp.Abort()
 		c.SetCloseReason(err.Error())
 		_ = c.Broken(ctx, syscall.ECONNRESET)
 		dropEnd(end)
@@ -308,7 +342,7 @@ func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) 
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		_ = c.Close()
-		return nil, restore, fmt.Errorf("service: a program's socket is %T, not TCP", c)
+		return nil, restore, fmt.Errorf("%w: it is %T, not TCP", errSocket, c)
 	}
 	opts()
 	t, err := newSharedTCP(tcp)

@@ -141,7 +141,7 @@ func TestTakeTCP(t *testing.T) {
 		defer unix.Close(fds[1])
 		sock := broker.NewDescriptor(fds[0])
 		defer sock.Close()
-		if _, _, err := takeTCP(sock); err == nil || !strings.Contains(err.Error(), "not TCP") {
+		if _, _, err := takeTCP(sock); !errors.Is(err, errSocket) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -274,7 +274,7 @@ func TestPeerWithoutSMC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ev := next(t, c, broker.EventNotCandidate); ev.Text != userstack.ReasonPeerNoSMC.Text() {
+		if ev := next(t, c, broker.EventNotCandidate); ev.Text != userstack.ReasonPeerNoSMC.Text() || ev.Reason != uint32(userstack.ReasonPeerNoSMC) {
 			t.Errorf("reason %q", ev.Text)
 		}
 		next(t, c, broker.EventClosed)

@@ -3,23 +3,21 @@
 package service
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"runtime"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack/internal/socktest"
 )
 
 // testTime bounds each wait of a test.
-const testTime = time.Minute
+const testTime = socktest.Patience
 
 // program is the program's end of a relayed connection.
 type program struct {
@@ -27,72 +25,21 @@ type program struct {
 	fd int
 }
 
-func (p *program) write(s string) {
-	p.t.Helper()
-	if n, err := p.send(s); n != len(s) || err != nil {
-		p.t.Fatalf("write: %d of %d bytes, %v", n, len(s), err)
-	}
-}
+func (p *program) write(s string) { p.t.Helper(); socktest.Write(p.t, p.fd, s) }
 
-func (p *program) send(s string) (int, error) {
-	return unix.SendmsgN(p.fd, []byte(s), nil, nil, unix.MSG_NOSIGNAL)
-}
-
-// readAgain is read(2), repeated when a signal of the Go runtime interrupts it.
-func readAgain(fd int, b []byte) (n int, err error) {
-	for {
-		if n, err = unix.Read(fd, b); err != unix.EINTR {
-			return n, err
-		}
-	}
-}
+func (p *program) send(s string) (int, error) { return socktest.Send(p.fd, s) }
 
 // read wants exactly want.
-func (p *program) read(want string) {
-	p.t.Helper()
-	buf := make([]byte, len(want))
-	for got := 0; got < len(buf); {
-		n, err := readAgain(p.fd, buf[got:])
-		if n <= 0 || err != nil {
-			p.t.Fatalf("read after %q: %d, %v", clipped(buf[:got]), n, err)
-		}
-		got += n
-	}
-	if string(buf) != want {
-		p.t.Fatalf("read %q, want %q", clipped(buf), clipped([]byte(want)))
-	}
-}
+func (p *program) read(want string) { p.t.Helper(); socktest.Read(p.t, p.fd, want) }
 
 // wantEnd wants the next read to find no data but the end: err, nil being the
 // end of file.
-func (p *program) wantEnd(want error) {
-	p.t.Helper()
-	n, err := readAgain(p.fd, make([]byte, 16))
-	if n > 0 || err != want {
-		p.t.Errorf("read: %d bytes, %v; want the end: %v", max(n, 0), err, want)
-	}
-}
+func (p *program) wantEnd(want error) { p.t.Helper(); socktest.WantEnd(p.t, p.fd, want) }
 
 // wantUnread waits until n bytes lie unread in the program's socket.
-func (p *program) wantUnread(n int) {
-	p.t.Helper()
-	for end := time.Now().Add(testTime); ; time.Sleep(time.Millisecond) {
-		got, err := unix.IoctlGetInt(p.fd, unix.TIOCINQ)
-		if got >= n {
-			return
-		}
-		if err != nil || time.Now().After(end) {
-			p.t.Fatalf("%d bytes unread, want %d: %v", got, n, err)
-		}
-	}
-}
+func (p *program) wantUnread(n int) { p.t.Helper(); socktest.WantUnread(p.t, p.fd, n) }
 
-func (p *program) shutdown() {
-	p.t.Helper()
-	if err := unix.Shutdown(p.fd, unix.SHUT_WR); err != nil {
-		p.t.Fatal(err)
-	}
-}
+func (p *program) shutdown() { p.t.Helper(); socktest.Shutdown(p.t, p.fd) }
 
 func (p *program) close() {
 	if p.fd >= 0 {
@@ -101,106 +48,21 @@ func (p *program) close() {
 	}
 }
 
-func clipped(b []byte) []byte { return b[:min(len(b), 40)] }
-
 // socketpair makes a connection as a launcher does.
 func socketpair(t testing.TB) (*program, *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &program{t: t, fd: fds[0]}
+	fd, end := socktest.Pair(t)
+	p := &program{t: t, fd: fd}
 	t.Cleanup(p.close)
-	tv := unix.NsecToTimeval(int64(testTime))
-	for _, name := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, name, &tv); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c, err := fileConn(fds[1])
+	c, err := fileConn(end)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p, c.(*net.UnixConn)
 }
 
-// relayBed is a relay at work.
-type relayBed struct {
-	*program
-	net     *fakeStream
-	linger0 atomic.Bool
-	stop    chan struct{}
-	ended   chan bool
-	left    chan struct{} // of the relay
-	brokens atomic.Int32  // calls of broken
-}
-
-// newRelayBed makes a relay. before is called before it runs.
-func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
-	t.Helper()
-	checkLeaks(t)
-	b := &relayBed{net: newFakeStream(), stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
-	var app *net.UnixConn
-	b.program, app = socketpair(t)
-	if before != nil {
-		before(b)
-	}
-	r := &relay{app: app, net: b.net, linger0: &b.linger0, left: b.left, broken: func(e syscall.Errno) { b.broken(e) }}
-	go func() { b.ended <- r.run(b.stop) }()
-	return b
-}
-
-// broken is what the launcher does: it writes in the program's place, into a
-// pair that is still open.
-func (b *relayBed) broken(e syscall.Errno) {
-	if e == 0 {
-		return // the program has gone
-	}
-	b.brokens.Add(1)
-	if pollHup(b.fd) {
-		b.t.Error("the pair was closed before the launcher was told")
-	}
-	err := unix.Sendto(b.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-	if err != nil && err != unix.EAGAIN && err != unix.EPIPE {
-		b.t.Errorf("launcher: %v", err)
-	}
-}
-
-// peerGets waits until the peer has exactly want, and then the end if end.
-func (b *relayBed) peerGets(want string, end bool) {
-	b.t.Helper()
-	if !b.net.await(func() bool { return b.net.out.Len() >= len(want) && (b.net.outEnd || !end) }) {
-		b.t.Fatalf("the peer has not got %q, end %v", clipped([]byte(want)), end)
-	}
-	b.net.mu.Lock()
-	defer b.net.mu.Unlock()
-	if got := b.net.out.Bytes(); !bytes.Equal(got, []byte(want)) || b.net.outEnd != end {
-		b.t.Fatalf("the peer got %q, end %v; want %q, %v", clipped(got), b.net.outEnd, clipped([]byte(want)), end)
-	}
-}
-
-// wantOver waits for the end of the relay and wants it to have been a reset
-// for the peer, and for the program, or not.
-func (b *relayBed) wantOver(peerReset, programReset bool) {
-	b.t.Helper()
-	select {
-	case reset := <-b.ended:
-		if reset != (peerReset || programReset) {
-			b.t.Errorf("run says reset: %v", reset)
-		}
-	case <-time.After(testTime):
-		b.t.Fatalf("the relay has not ended:\n%s", relayStacks())
-	}
-	b.net.mu.Lock()
-	defer b.net.mu.Unlock()
-	if !b.net.closed || b.net.aborted != peerReset {
-		b.t.Errorf("network side closed: %v, a reset for the peer: %v; want true, %v", b.net.closed, b.net.aborted, peerReset)
-	}
-	if n := b.brokens.Load(); n != 0 != programReset || n > 1 {
-		b.t.Errorf("the launcher was told %d times of a reset, want it: %v", n, programReset)
-	}
-}
+// tcpPair makes a TCP connection over loopback.
+func tcpPair(t testing.TB) (a, b *net.TCPConn) { return socktest.TCPPair(t) }
 
 // relayStacks returns the stacks of the goroutines that a relay has.
 func relayStacks() string {
@@ -208,7 +70,7 @@ func relayStacks() string {
 	buf = buf[:runtime.Stack(buf, true)]
 	var out []string
 	for s := range strings.SplitSeq(string(buf), "\n\n") {
-		if strings.Contains(s, "service.(*relay)") || strings.Contains(s, "service.(*Service)") {
+		if strings.Contains(s, "relay.(*Relay)") || strings.Contains(s, "service.(*Service)") {
 			out = append(out, s)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/relay"
 )
 
 // A connection rides while the engine carries its bytes, without a goroutine.
@@ -31,7 +32,7 @@ import (
 
 // relay runs a relay until the program is through with the connection. If goesOn,
 // it does so after its return, and closes sock then.
-func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n stream) (goesOn bool) {
+func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n relay.Stream) (goesOn bool) {
 	safe := false
 	defer func() {
 		if !safe { // a panic
@@ -40,6 +41,13 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	}()
 	h := hold(c, sock)
 	app, err := s.takeEnd(end, n)
+	var data *relay.Socket
+	if err == nil {
+		if data, err = relay.NewSocket(app); err != nil {
+			letGo(app)
+			_ = app.Close()
+		}
+	}
 	if err != nil {
 		s.log.Error("cannot take over the program's connection", "err", err)
 		_ = n.Abort()
@@ -62,19 +70,20 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetOOBInline(true) // the program's own end decides
 	}
 	h.carryOptions(smc)
-	r := &relay{app: app, net: n, guard: s.programs().Guard(), linger0: &h.linger0, left: ctx.Done(), broken: func(e syscall.Errno) {
-		if e != 0 {
-			_ = c.Broken(context.WithoutCancel(ctx), e)
-		}
-	}, passMark: func() { _ = c.PassMark(ctx) }}
+	data.PassMark = func() { _ = c.PassMark(ctx) }
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs().Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+		_ = c.Broken(context.WithoutCancel(ctx), e)
+		letGo(app)
+	}}
 	leave := s.enterRelay()
 	if smc != nil {
-		r.carried = func() { c.SetCarried(s.programs().Carried(smc)) }
+		r.Carried = func() { c.SetCarried(s.programs().Carried(smc)) }
 	}
-	if _, engines := app.(*engine.Socket); engines && smc != nil {
+	if engines, _ := app.(*engine.Socket); engines != nil && smc != nil {
 		safe = true
 		end := c.Keep()
-		r.ride(smc, s.ending, ctx, func(reset bool, err error) {
+		smc.Attach(engines)
+		ride(r, smc, s.ending, ctx, func(reset bool, err error) {
 			defer end()
 			defer sock.Close() //nolint:errcheck // nobody is left to be told
 			defer leave()
@@ -88,40 +97,30 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		return true
 	}
 	defer leave()
-	if r.run(s.ending.Done()) {
+	if r.Run(s.ending.Done()) {
 		c.SetCloseReason("reset")
 	}
 	safe = true
 	return false
 }
 
-// attach lets the engine carry the bytes where it watches the program's end, and
-// detach ends that.
-func (r *relay) attach() {
-	sock, _ := r.app.(*engine.Socket)
-	if c, ok := r.net.(*userstack.Conn); ok && sock != nil {
-		c.Attach(sock)
+// letGo tells a launcher whose session has ended, and which Broken does not
+// reach any more, that it may make a reset of the program's end itself.
+func letGo(app relay.Conn) {
+	if rc, err := app.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
 	}
 }
 
-func (r *relay) detach() {
-	if c, ok := r.net.(*userstack.Conn); ok {
-		c.Detach()
-	}
-}
-
-// ride is run without a goroutine while conn, which is r.net, rides. over is
-// called when run would return; an error is a panic.
-func (r *relay) ride(conn *userstack.Conn, ending, left context.Context, over func(reset bool, err error)) {
-	if !r.begin() {
-		over(true, nil)
-		return
-	}
+// ride is r.Run without a goroutine while conn, which is r.Net and attached, rides.
+// over is called when Run would return; an error is a panic.
+func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, over func(reset bool, err error)) {
 	forget := []func() bool{context.AfterFunc(ending, conn.Recall), context.AfterFunc(left, conn.Recall)}
 	var work func()
 	work = func() {
-		err := r.guard.Do("a relay", func() { r.carry(ending.Done()) })
-		if err == nil && r.rides.Load() && conn.Ride(func() { go work() }) {
+		rides := false
+		err := r.Guard.Do("a relay", func() { rides = r.Carry(ending.Done()) })
+		if err == nil && rides && conn.Ride(func() { go work() }) {
 			return
 		}
 		for _, f := range forget {
@@ -130,7 +129,7 @@ func (r *relay) ride(conn *userstack.Conn, ending, left context.Context, over fu
 		if err != nil {
 			_ = conn.Abort()
 		}
-		over(r.finish(), err)
+		over(r.Finish(), err)
 	}
 	if !conn.Ride(func() { go work() }) {
 		go work()
@@ -139,7 +138,7 @@ func (r *relay) ride(conn *userstack.Conn, ending, left context.Context, over fu
 
 // takeEnd takes over a program's end, into the engine that serves n if there is
 // one.
-func (s *Service) takeEnd(end *broker.Descriptor, n stream) (programEnd, error) {
+func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, error) {
 	c, _ := n.(*userstack.Conn)
 	var loop *engine.Loop
 	switch {
@@ -154,7 +153,7 @@ func (s *Service) takeEnd(end *broker.Descriptor, n stream) (programEnd, error) 
 		if err != nil {
 			return nil, err
 		}
-		return sharedUnix{u}, nil
+		return relay.Unix(u), nil
 	}
 	fd, err := end.Dup()
 	if err != nil {

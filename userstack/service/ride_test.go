@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/socktest"
 )
 
 // needEngine skips the round of tests without one.
@@ -126,7 +127,7 @@ func TestRide(t *testing.T) {
 		c.over(t, true)
 	})
 	t.Run("urgent", func(t *testing.T) {
-		needOOB(t)
+		socktest.NeedOOB(t)
 		c := ride(t)
 		for _, ends := range [][2]*program{{c.cprog, c.sprog}, {c.sprog, c.cprog}} {
 			from, to := ends[0], ends[1]

@@ -15,12 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
-	"smcr/userstack/oob"
+	"smcr/userstack/internal/socktest"
+	"smcr/userstack/relay"
 )
 
 // markSocket is a program's end whose urgent bytes stay in the stream. It takes
 // the place of p's descriptor, until end.
-func markSocket(t *testing.T, p *program) (s *oob.Socket, end func()) {
+func markSocket(t *testing.T, p *program) (s *relay.Socket, end func()) {
 	t.Helper()
 	fd, err := unix.FcntlInt(uintptr(p.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -34,7 +35,7 @@ func markSocket(t *testing.T, p *program) (s *oob.Socket, end func()) {
 	if err := c.SetDeadline(time.Now().Add(6 * testTime)); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = oob.New(c.(programEnd)); err != nil {
+	if s, err = relay.NewSocket(c.(relay.Conn)); err != nil {
 		t.Fatal(err)
 	}
 	return s, func() { _ = c.Close(); p.close() }
@@ -45,7 +46,7 @@ func markSocket(t *testing.T, p *program) (s *oob.Socket, end func()) {
 func passMarks(cc *broker.ClientConn, fd int) {
 	for ev := range cc.Events() {
 		if ev.Kind == broker.EventPassMark {
-			oob.PassMark(fd)
+			relay.PassMark(fd)
 			_ = cc.MarkPassed()
 		}
 	}
@@ -57,7 +58,7 @@ func passMarks(cc *broker.ClientConn, fd int) {
 // another one followed before it was read, which it does not if the writer is
 // calm; and no other byte is.
 func TestUrgentRaces(t *testing.T) {
-	needOOB(t)
+	socktest.NeedOOB(t)
 	for name, calm := range map[string]bool{"calm": true, "wild": false} {
 		t.Run(name, func(t *testing.T) {
 			c := newCarried(t, os.Geteuid())

@@ -37,6 +37,8 @@ type Config struct {
 	// may take, UserSessions how many sessions of launchers. Zero is what suits
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
 	UserFDs, UserSessions int
+	// NoLocal keeps programs of one host from being joined by a socketpair.
+	NoLocal bool
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*broker.Launcher) error
 	// Quiet is called when many connections have begun or ended and for a while no
@@ -61,6 +63,7 @@ type Service struct {
 	netns  uint64 // the cookie of the network namespace
 
 	connector broker.Connector
+	local     localTable
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
@@ -84,6 +87,7 @@ func New(cfg Config) (_ *Service, err error) {
 	cfg.Stack.Engines = cfg.Engines
 	s := &Service{cfg: cfg, log: cfg.Log, idleSince: time.Now(), quota: quota.New(quota.Limits{User: cfg.UserFDs})}
 	s.ending, s.end = context.WithCancel(context.Background())
+	s.local.off = cfg.NoLocal
 	defer func() {
 		if err != nil {
 			s.end()
@@ -244,7 +248,7 @@ loop:
 	cancel()
 	err = errors.Join(err, ns.Close())
 	wg.Wait()
-	err = errors.Join(err, s.connector.Close(), s.stack.Close())
+	err = errors.Join(err, s.connector.Close(), s.local.close(), s.stack.Close())
 	for _, l := range s.cfg.Engines {
 		err = errors.Join(err, l.Close())
 	}

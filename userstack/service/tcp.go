@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/internal/bounded"
-	"smcr/userstack/oob"
 )
 
 // sharedTCP is a TCP socket that a program has descriptors of, too. A *net.TCPConn
@@ -82,6 +81,12 @@ func (t *sharedTCP) Write(b []byte) (n int, err error) {
 // Close implements net.Conn.
 func (t *sharedTCP) Close() error { return bounded.CloseConn(t.c) }
 
+// Abort closes the connection with a reset for the peer.
+func (t *sharedTCP) Abort() error {
+	_ = t.SetLinger(0)
+	return t.Close()
+}
+
 // LocalAddr implements net.Conn.
 func (t *sharedTCP) LocalAddr() net.Addr { return t.c.LocalAddr() }
 
@@ -102,47 +107,3 @@ func (t *sharedTCP) SetLinger(sec int) error { return t.c.SetLinger(sec) }
 
 // SyscallConn implements syscall.Conn.
 func (t *sharedTCP) SyscallConn() (syscall.RawConn, error) { return t.raw, nil }
-
-// sharedUnix is the service's end of a pair, which its launcher has too. It is read
-// and written by way of package oob.
-type sharedUnix struct{ *net.UnixConn }
-
-// Close implements net.Conn.
-func (u sharedUnix) Close() error { return bounded.CloseConn(u.UnixConn) }
-
-// tcpStream is a TCP connection as a stream. It carries urgent bytes.
-type tcpStream struct{ *sharedTCP }
-
-// ReadFrom implements stream.
-func (t tcpStream) ReadFrom(r io.Reader) (int64, error) {
-	to, err := oob.New(t.sharedTCP)
-	if err != nil {
-		return 0, err
-	}
-	return 0, oob.Copy(to, r.(*oob.Socket))
-}
-
-// WriteTo implements stream.
-func (t tcpStream) WriteTo(w io.Writer) (int64, error) {
-	from, err := oob.New(t.sharedTCP)
-	if err != nil {
-		return 0, err
-	}
-	to, ok := w.(*oob.Socket)
-	if !ok {
-		return io.Copy(w, from)
-	}
-	return 0, oob.Copy(to, from)
-}
-
-// CloseWrite implements stream.
-func (t tcpStream) CloseWrite() error { return t.c.CloseWrite() }
-
-// Abort implements stream.
-func (t tcpStream) Abort() error {
-	_ = t.SetLinger(0)
-	return t.Close()
-}
-
-// Done implements stream.
-func (t tcpStream) Done() <-chan struct{} { return nil }

@@ -10,33 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
-	"smcr/userstack/oob"
+	"smcr/userstack/internal/socktest"
+	"smcr/userstack/relay"
 )
-
-// needOOB skips where unix sockets have no urgent bytes.
-func needOOB(t *testing.T) {
-	t.Helper()
-	p, _ := socketpair(t)
-	if err := unix.Sendto(p.fd, []byte("x"), unix.MSG_OOB, nil); err != nil {
-		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
-		if os.Getenv("CI") == "true" {
-			t.Fatal(msg)
-		}
-		t.Skip(msg)
-	}
-}
 
 // wantUrgent waits for the urgent byte, as poll tells it.
 func (p *program) wantUrgent(want byte) {
 	p.t.Helper()
-	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLPRI}}
-	if n, err := unix.Poll(fds, int(testTime.Milliseconds())); n != 1 || err != nil {
-		p.t.Fatalf("poll: %d, %v", n, err)
-	}
-	var b [2]byte
-	if n, _, err := unix.Recvfrom(p.fd, b[:], unix.MSG_OOB); n != 1 || err != nil || b[0] != want {
-		p.t.Fatalf("urgent byte: %d, %v, %q; want %q", n, err, b[0], want)
-	}
+	socktest.WantUrgent(p.t, p.fd, want)
 }
 
 // urge sends s, of which the last byte is urgent.
@@ -50,7 +31,7 @@ func (p *program) urge(s string) {
 // TestUrgent carries MSG_OOB between two programs over SMC-R, both ways,
 // alone and among data, with SO_OOBINLINE and without.
 func TestUrgent(t *testing.T) {
-	needOOB(t)
+	socktest.NeedOOB(t)
 	c := newCarried(t, os.Geteuid())
 	for _, ends := range [][2]*program{{c.cprog, c.sprog}, {c.sprog, c.cprog}} {
 		from, to := ends[0], ends[1]
@@ -92,14 +73,14 @@ func TestUrgent(t *testing.T) {
 // TestUrgentIgnored: a program that takes no notice of urgent bytes never sees
 // those before which it had read everything, as with TCP.
 func TestUrgentIgnored(t *testing.T) {
-	needOOB(t)
+	socktest.NeedOOB(t)
 	c := newCarried(t, os.Geteuid())
 	for i := range 4 {
 		c.cprog.write("data")
 		c.cprog.urge("!")
 		if i > 0 { // the program has not read since it stood before the last one
 			next(t, c.sc, broker.EventPassMark)
-			oob.PassMark(c.sprog.fd)
+			relay.PassMark(c.sprog.fd)
 			if err := c.sc.MarkPassed(); err != nil {
 				t.Fatal(err)
 			}

@@ -120,14 +120,7 @@ func (c *crowd) end(n int) error {
 	if !c.smc || c.b.embedded() {
 		return nil
 	}
-	smc, tcp, err := bench.ParseSummary([]byte(c.Log()))
-	if err != nil {
-		return err
-	}
-	if smc < n || tcp != 0 {
-		return fmt.Errorf("%d connections were SMC-R, %d TCP, not %d SMC-R:\n%s", smc, tcp, n, c.Log())
-	}
-	return nil
+	return c.b.counted([]byte(c.Log()), n)
 }
 
 // close ends the client, in any state.

@@ -46,7 +46,7 @@ var traffics = []traffic{
 		}},
 	{"wrk", "nginx", "µs/request",
 		func(ctx context.Context, r *runner, b *bed, smc bool, d time.Duration) ([]string, error) {
-			return wrkArgv(ctx, r, b, smc, wholeSeconds(d))
+			return wrkArgv(ctx, r, b, smc, wholeSeconds(d), 50, "-t", "1")
 		},
 		func(out []byte) (float64, float64, error) {
 			rate, err := bench.ParseWrk(out)

@@ -29,10 +29,20 @@ var workloads = []workload{
 	{[]string{"redis-1"}, "1500", redis("redis-1", 1, 1)},
 	{[]string{"redis"}, "1500", redis("redis", 50, 1)},
 	{[]string{"redis-p16"}, "1500", redis("redis-p16", 50, 16)},
-	{[]string{"wrk"}, "1500", wrk},
+	{[]string{"wrk-4"}, "1500", wrk(4)},
+	{[]string{"wrk"}, "1500", wrk(50)},
+	{[]string{"wrk-200"}, "1500", wrk(200)},
+	{[]string{"close-4"}, "1500", closing(4)},
+	{[]string{"close"}, "1500", closing(50)},
+	{[]string{"close-200"}, "1500", closing(200)},
+	{[]string{"close-smc"}, "1500", closingSMC},
+	{[]string{"close-nopeer"}, "1500", closingNoPeer},
 	{[]string{"goapi"}, "9000-api", goAPI},
 	{[]string{"goapi-roundtrip"}, "9000-api", roundTrip},
 	{[]string{"iperf3-v1"}, "9000-v1", iperf3},
+	{[]string{"local-iperf3"}, "local", iperf3},
+	{[]string{"local-roundtrip"}, "local", roundTrip},
+	{[]string{"local-roundtrip-c"}, "local", qperf},
 	{[]string{"memory"}, "", memory},
 	{[]string{"connect"}, "1500", connect},
 }
@@ -178,7 +188,7 @@ func redis(id string, connections, pipeline int) func(context.Context, *runner, 
 }
 
 // wrkArgv returns what runs wrk against nginx, which it starts.
-func wrkArgv(ctx context.Context, r *runner, b *bed, smc bool, seconds string) ([]string, error) {
+func wrkArgv(ctx context.Context, r *runner, b *bed, smc bool, seconds string, clients int, more ...string) ([]string, error) {
 	port, err := b.server(ctx, "nginx", smc, func(port int) ([]string, error) {
 		dir := filepath.Join(r.dir, fmt.Sprintf("nginx-%d", port))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -190,7 +200,7 @@ daemon off;
 worker_processes 1;
 pid %[1]s/nginx.pid;
 error_log stderr;
-events { worker_connections 1024; }
+events { worker_connections 4096; }
 http {
 	access_log off;
 	keepalive_requests 1000000000;
@@ -200,7 +210,7 @@ http {
 	uwsgi_temp_path %[1]s/uwsgi;
 	scgi_temp_path %[1]s/scgi;
 	default_type text/plain;
-	server { listen %[2]s; location / { return 200 "A page of a hundred bytes, near enough, which is what an answer of an interface is often made of.\n"; } }
+	server { listen %[2]s backlog=1024; location / { return 200 "A page of a hundred bytes, near enough, which is what an answer of an interface is often made of.\n"; } }
 }
 `, dir, address(b, port)), 0o644)
 		return []string{"nginx", "-e", "stderr", "-c", conf}, err
@@ -208,18 +218,55 @@ http {
 	if err != nil {
 		return nil, err
 	}
-	return []string{"wrk", "-t", "1", "-c", "50", "-d", seconds + "s", "http://" + address(b, port) + "/"}, nil
+	argv := append([]string{"wrk", "-c", strconv.Itoa(clients), "-d", seconds + "s"}, more...)
+	return append(argv, "http://"+address(b, port)+"/"), nil
 }
 
-func wrk(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
-	argv, err := wrkArgv(ctx, r, b, smc, r.seconds())
-	if err != nil {
-		return nil, err
+// wrk returns the requests per second of so many connections.
+func wrk(clients int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
+	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+		argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), clients, "-t", "1")
+		if err != nil {
+			return nil, err
+		}
+		return wrkRate(b.client(ctx, smc, r.limit(), argv...))
 	}
-	c, err := b.client(ctx, smc, r.limit(), argv...)
+}
+
+func wrkRate(c *client, err error) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
 	rate, err := bench.ParseWrk(c.out.Bytes())
 	return []float64{rate}, err
+}
+
+// closing returns the requests per second of so many clients, each request with a
+// connection of its own. Most of them are TCP, as smcr run finds that they are short.
+func closing(clients int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
+	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+		argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), clients, "-H", "Connection: close")
+		if err != nil {
+			return nil, err
+		}
+		return wrkRate(b.adaptive(ctx, smc, 1, r.limit(), argv...))
+	}
+}
+
+// closingSMC is closing where all connections are SMC-R.
+func closingSMC(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), 50, "-H", "Connection: close")
+	if err != nil {
+		return nil, err
+	}
+	return wrkRate(b.client(ctx, smc, r.limit(), argv...))
+}
+
+// closingNoPeer is closing to a server without SMC.
+func closingNoPeer(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	argv, err := wrkArgv(ctx, r, b, false, r.seconds(), 50, "-H", "Connection: close")
+	if err != nil {
+		return nil, err
+	}
+	return wrkRate(b.adaptive(ctx, smc, 0, r.limit(), argv...))
 }

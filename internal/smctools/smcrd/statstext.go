@@ -50,7 +50,10 @@ func (t *tool) printStats(c *counters) {
 		t.Printf("    v2                       %12d\n", s.ClientV2+s.ServerV2)
 	}
 	t.sides("Handshake errors", errs, c.ClientHandshakeErrors, c.ServerHandshakeErrors)
-	if c.Panics > 0 { // of our stack alone
+	if local := c.ClientLocal + c.ServerLocal; local > 0 { // of our stack alone, as the next
+		t.sides("Local connections", local, c.ClientLocal, c.ServerLocal)
+	}
+	if c.Panics > 0 {
 		t.Printf("  Panics survived            %12d\n", c.Panics)
 	}
 	t.Printf("  Avg requests per SMC conn  %14.1f\n", perConn)

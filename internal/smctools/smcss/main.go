@@ -165,6 +165,9 @@ func (o options) row(w io.Writer, c nl.Connection) {
 			fmt.Fprintf(w, "/0x%08x", c.Fallback.Peer)
 		}
 		return
+	case nl.ModeLocal: // of our stack alone
+		fmt.Fprint(w, "LOCAL")
+		return
 	case nl.ModeSMCD:
 		fmt.Fprint(w, "SMCD ")
 	default:

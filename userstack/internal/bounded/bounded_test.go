@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/socktest"
 )
 
 // threads returns how many OS threads this process has.
@@ -32,41 +34,6 @@ func threads(t *testing.T) int {
 	return 0
 }
 
-// lingeringSocket returns a socket whose close waits an hour, since its peer reads
-// nothing, and how much the peer has to read.
-func lingeringSocket(t *testing.T) (fd int, peer *net.TCPConn, size int) {
-	t.Helper()
-	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if peer, err = l.AcceptTCP(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = peer.Close() })
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := unix.SendmsgN(fd, buf, nil, nil, unix.MSG_DONTWAIT)
-		if err == unix.EAGAIN {
-			return fd, peer, size
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		size += n
-	}
-}
-
 // TestCloseLingering: a descriptor is closed at once, whatever SO_LINGER says, and
 // the peer gets what was sent.
 func TestCloseLingering(t *testing.T) {
@@ -75,7 +42,7 @@ func TestCloseLingering(t *testing.T) {
 	var peers []*net.TCPConn
 	var sizes []int
 	for range 60 {
-		fd, peer, size := lingeringSocket(t)
+		fd, peer, size := socktest.Lingering(t)
 		all, peers, sizes = append(all, fd), append(peers, peer), append(sizes, size)
 	}
 	var wg sync.WaitGroup
@@ -126,30 +93,12 @@ func TestCloseQueued(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(pair[0])
-	sendLingering(t, pair[0], 1)
+	socktest.SendLingering(t, pair[0], 1)
 	within(func() {
 		if err := Close(pair[1]); err != nil {
 			t.Error(err)
 		}
 	})
-}
-
-// sendLingering passes sockets on that nobody has another descriptor of.
-func sendLingering(t *testing.T, to, count int) {
-	t.Helper()
-	var fds []int
-	for range count {
-		fd, _, _ := lingeringSocket(t)
-		fds = append(fds, fd)
-	}
-	if err := unix.Sendmsg(to, []byte("x"), unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT); err != nil {
-		t.Fatal(err)
-	}
-	for _, fd := range fds {
-		if err := unix.Close(fd); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // TestConnectBlocking: a launcher that clears O_NONBLOCK while the service
@@ -212,8 +161,8 @@ func TestRecvDescriptors(t *testing.T) {
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
 	const count = 20
-	sendLingering(t, pair[0], count)
-	before := openFiles(t)
+	socktest.SendLingering(t, pair[0], count)
+	before := socktest.OpenFiles(t)
 	var buf [10]byte
 	var msg unix.Msghdr
 	iov := unix.Iovec{Base: &buf[0]}
@@ -228,9 +177,9 @@ func TestRecvDescriptors(t *testing.T) {
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("took %v", took)
 	}
-	for end := time.Now().Add(10 * time.Second); openFiles(t) > before; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); socktest.OpenFiles(t) > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
+			t.Fatalf("%d descriptors, %d before", socktest.OpenFiles(t), before)
 		}
 	}
 	if _, err := unix.Write(pair[0], []byte("yz")); err != nil {
@@ -242,13 +191,4 @@ func TestRecvDescriptors(t *testing.T) {
 	if _, _, errno := Recvmsg(pair[1], &msg); errno != unix.EAGAIN {
 		t.Errorf("of an empty socket: %v", errno)
 	}
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }

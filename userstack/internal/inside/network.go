@@ -2,14 +2,21 @@
 
 package inside
 
-import "net/netip"
+import (
+	"errors"
+	"net/netip"
+)
+
+// ErrThisHost is wrapped by the error of Network.Route for a remote address that is
+// one of this network namespace.
+var ErrThisHost = errors.New("the address is one of this host")
 
 // A Network answers questions about addresses and netdevs of one network
 // namespace. The real one asks rtnetlink; tests have their own.
 type Network interface {
 	// Route finds the netdev that leads from local (may be the zero Addr)
 	// to remote. If there is no such route to another host, the error is
-	// userstack.ErrNotOnLink.
+	// userstack.ErrNotOnLink, and ErrThisHost where that is why.
 	Route(local, remote netip.Addr) (Route, error)
 	// Secured reports whether IPsec is to protect the packets of a TCP
 	// connection.

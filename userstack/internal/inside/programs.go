@@ -29,6 +29,9 @@ type Programs[C any] interface {
 	// can become SMC-R, and if so marks its socket fd so that the TCP handshake
 	// announces SMC. Otherwise the error says why, and fd is untouched.
 	Candidate(local, remote netip.Addr, fd int) error
+	// CandidateHere marks the socket fd of a connection that a program is about to
+	// open to an address of this host, of which Candidate said ErrThisHost.
+	CandidateHere(fd int) error
 	// MarkListen makes the SYN-ACKs of a program's listening socket answer the
 	// SMC option.
 	MarkListen(fd int) error
@@ -45,12 +48,17 @@ type Programs[C any] interface {
 	Decline(ctx context.Context, tcp TCPConn, why error) error
 	// StaysTCP counts a program's connection that stays TCP for the reason in
 	// err, and remembers its socket fd for listings. A *userstack.DeclineError of
-	// Stack.Client or Stack.Server is counted already.
-	StaysTCP(o Owner, fd int, client bool, err error)
+	// Stack.Client or Stack.Server is counted already. It returns the reason in
+	// numbers, as listings have it, and where that is that the peer declined, the
+	// peer's.
+	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
+	// IsLocal counts a connection that joins two programs of this host, and
+	// remembers its TCP socket fd for listings.
+	IsLocal(o Owner, fd int, client bool)
 	// Listens remembers a program's socket fd that is about to listen, for
 	// listings.
 	Listens(o Owner, fd int)
-	// LeftToTCP does so for a connection that nobody asked the stack about: it is
+	// LeftToTCP is StaysTCP for a connection that nobody asked the stack about. It is
 	// known by the cookie of its socket. Short tells that connections to the peer
 	// were too short for SMC, else the peer does not speak it.
 	LeftToTCP(o Owner, cookie uint64, client, short bool)

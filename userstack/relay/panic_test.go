@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package service
+package relay
 
 import (
 	"io"
@@ -42,8 +42,8 @@ func TestRelayPanic(t *testing.T) {
 			program, app := socketpair(t)
 			b.program = program
 			told := make(chan syscall.Errno, 1)
-			r := &relay{app: app, net: bad, linger0: &b.linger0, left: b.left, broken: func(e syscall.Errno) { told <- e }}
-			go func() { b.ended <- r.run(b.stop) }()
+			r := &Relay{App: app, Net: bad, Linger0: &b.linger0, Left: b.left, Broken: func(e syscall.Errno) { told <- e }}
+			go func() { b.ended <- r.Run(b.stop) }()
 			select {
 			case reset := <-b.ended:
 				if !reset {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package oob
+package relay
 
 import (
 	"bytes"
@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/socktest"
 )
 
 // unixPair returns a socketpair; the first end is in Go's poller.
@@ -41,21 +43,7 @@ func unixPair(t *testing.T) (net.Conn, net.Conn) {
 }
 
 func tcpPair(t *testing.T) (net.Conn, net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	a, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+	a, b := socktest.TCPPair(t)
 	return a, b
 }
 
@@ -73,9 +61,9 @@ func wrap(t *testing.T, c net.Conn) *Socket {
 	var err error
 	switch c := c.(type) {
 	case *net.TCPConn:
-		s, err = New(c)
+		s, err = NewSocket(c)
 	case *net.UnixConn:
-		s, err = New(c)
+		s, err = NewSocket(Unix(c))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -83,29 +71,11 @@ func wrap(t *testing.T, c net.Conn) *Socket {
 	return s
 }
 
-// needOOB skips where unix sockets have no urgent bytes.
-func needOOB(t *testing.T) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fds[0])
-	defer unix.Close(fds[1])
-	if err := unix.Sendto(fds[0], []byte("x"), unix.MSG_OOB, nil); err != nil {
-		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
-		if os.Getenv("CI") == "true" {
-			t.Fatal(msg)
-		}
-		t.Skip(msg)
-	}
-}
-
 // TestCopy carries a stream with urgent bytes over all kinds of sockets: each
 // byte arrives once, in its place. A byte is told as urgent unless the next
 // one followed before it was read, and no other byte is.
 func TestCopy(t *testing.T) {
-	needOOB(t)
+	socktest.NeedOOB(t)
 	pairs := map[string]func(*testing.T) (net.Conn, net.Conn){"unix": unixPair, "tcp": tcpPair}
 	for _, names := range [][2]string{{"unix", "tcp"}, {"tcp", "unix"}, {"unix", "unix"}} {
 		for _, calm := range []bool{false, true} {
@@ -209,7 +179,7 @@ func TestReadAllocs(t *testing.T) {
 // stream what TCP would have it find, whether or not it had read all before an
 // urgent byte when the next one came.
 func TestPassMark(t *testing.T) {
-	needOOB(t)
+	socktest.NeedOOB(t)
 	fdOf := func(c net.Conn) (fd int) {
 		rc, err := c.(syscall.Conn).SyscallConn()
 		if err == nil {

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package service
+package relay
 
 import (
-	"context"
-	"errors"
-	"io"
-	"net"
-	"net/netip"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -323,115 +317,6 @@ func TestStop(t *testing.T) {
 		b.wantEnd(nil)
 		close(b.stop)
 		b.wantOver(true, true)
-	})
-}
-
-// tcpPair makes a TCP connection over loopback.
-func tcpPair(t testing.TB) (a, b *net.TCPConn) {
-	t.Helper()
-	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	var d net.Dialer
-	c, err := d.DialTCP(context.Background(), "tcp4", netip.AddrPort{}, l.Addr().(*net.TCPAddr).AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	if err := l.SetDeadline(time.Now().Add(testTime)); err != nil {
-		t.Fatal(err)
-	}
-	s, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	for _, c := range []*net.TCPConn{c, s} {
-		if err := c.SetDeadline(time.Now().Add(testTime)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return c, s
-}
-
-// The same over the kernel's TCP, which is what a declined connection has.
-func TestRelayTCP(t *testing.T) {
-	start := func(t *testing.T) (*program, *net.TCPConn, chan bool, chan struct{}) {
-		checkLeaks(t)
-		p, app := socketpair(t)
-		c, peer := tcpPair(t)
-		if err := c.SetDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
-		ended, stop := make(chan bool, 1), make(chan struct{})
-		b := &relayBed{program: p}
-		shared, err := newSharedTCP(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := &relay{app: app, net: tcpStream{shared}, linger0: &b.linger0, broken: b.broken}
-		go func() { ended <- r.run(stop) }()
-		return p, peer, ended, stop
-	}
-	over := func(t *testing.T, ended chan bool, want bool) {
-		t.Helper()
-		select {
-		case reset := <-ended:
-			if reset != want {
-				t.Errorf("reset: %v, want %v", reset, want)
-			}
-		case <-time.After(testTime):
-			t.Fatalf("the relay has not ended:\n%s", relayStacks())
-		}
-	}
-	big := strings.Repeat("some data ", 1<<18)
-	t.Run("half closes", func(t *testing.T) {
-		p, peer, ended, _ := start(t)
-		p.write(big)
-		p.shutdown()
-		if got, err := io.ReadAll(peer); string(got) != big || err != nil {
-			t.Fatalf("the peer got %d bytes, %v", len(got), err)
-		}
-		go func() {
-			_, _ = io.WriteString(peer, big)
-			_ = peer.CloseWrite()
-		}()
-		p.read(big)
-		p.wantEnd(nil)
-		p.close()
-		over(t, ended, false)
-	})
-	t.Run("closed unread", func(t *testing.T) {
-		p, peer, ended, _ := start(t)
-		if _, err := io.WriteString(peer, "unread"); err != nil {
-			t.Fatal(err)
-		}
-		p.wantUnread(6)
-		p.close()
-		over(t, ended, true)
-		if _, err := peer.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the peer reads %v, want ECONNRESET", err)
-		}
-	})
-	t.Run("reset by the peer", func(t *testing.T) {
-		p, peer, ended, _ := start(t)
-		if err := peer.SetLinger(0); err != nil {
-			t.Fatal(err)
-		}
-		_ = peer.Close()
-		over(t, ended, true)
-		p.wantEnd(unix.ECONNRESET)
-	})
-	t.Run("stopped", func(t *testing.T) {
-		p, peer, ended, stop := start(t)
-		close(stop)
-		over(t, ended, true)
-		p.wantEnd(unix.ECONNRESET)
-		if _, err := peer.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the peer reads %v, want ECONNRESET", err)
-		}
 	})
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package oob
+package relay
 
 import (
 	"io"
+	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -13,15 +16,24 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// Socket is a connected stream socket in Go's poller.
+// Conn is what a [Socket] is made of: a connection in Go's poller, or an
+// *engine.Socket.
+type Conn interface {
+	syscall.Conn
+	SetReadDeadline(t time.Time) error
+	Close() error
+}
+
+// Socket is a connected stream socket. It is the [End] of a [Relay], too.
 type Socket struct {
 	// PassMark, if set, is called before an urgent byte is written behind one
 	// that the other end may not have got to yet; see the function of that name.
 	PassMark func()
 
-	conn   syscall.Conn
+	conn   Conn
 	rc     syscall.RawConn
 	marked bool // an urgent byte was written
+	closed atomic.Bool
 
 	// The reader's call, kept so that reading allocates nothing.
 	read   func(fd uintptr) bool
@@ -39,9 +51,9 @@ type Socket struct {
 	werr   error
 }
 
-// New wraps c, a stream socket, and makes its urgent bytes stay
+// NewSocket wraps c, a stream socket, and makes its urgent bytes stay
 // in the stream.
-func New(c syscall.Conn) (*Socket, error) {
+func NewSocket(c Conn) (*Socket, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -60,6 +72,76 @@ func New(c syscall.Conn) (*Socket, error) {
 // Conn returns what the socket was made of.
 func (s *Socket) Conn() syscall.Conn { return s.conn }
 
+// SetReadDeadline implements [End].
+func (s *Socket) SetReadDeadline(t time.Time) error { return s.conn.SetReadDeadline(t) }
+
+// Close implements [End].
+func (s *Socket) Close() error {
+	s.closed.Store(true)
+	return s.conn.Close()
+}
+
+// failed is what a call returns that the poller ended with err: files have an
+// error of their own, which no other package can name, for net.ErrClosed.
+func (s *Socket) failed(err error) error {
+	if err != nil && s.closed.Load() {
+		return net.ErrClosed
+	}
+	return err
+}
+
+// CloseWrite implements [End].
+func (s *Socket) CloseWrite() error {
+	var serr error
+	if err := s.rc.Control(func(fd uintptr) { serr = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
+		return err
+	}
+	return os.NewSyscallError("shutdown", serr)
+}
+
+// HungUp implements [End]. So a socket is that was closed here.
+func (s *Socket) HungUp() bool {
+	up := false
+	err := s.rc.Control(func(fd uintptr) { up = pollHup(int(fd)) })
+	return up || err != nil
+}
+
+func pollHup(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// Peek implements [End].
+func (s *Socket) Peek() (n int, err error) {
+	cerr := s.rc.Control(func(fd uintptr) {
+		var b [1]byte
+		for {
+			n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if err != unix.EINTR {
+				return
+			}
+		}
+	})
+	if cerr != nil {
+		return 0, cerr
+	}
+	return max(n, 0), os.NewSyscallError("recvfrom", err)
+}
+
+// Unread implements [End].
+func (s *Socket) Unread() int {
+	n := 0
+	_ = s.rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
+	return n
+}
+
+// Await implements [End]. A waiting writer would hold the lock that another one
+// needs for what the peer still sends; a reader is woken by a hang-up, too.
+func (s *Socket) Await(cond func() bool) error {
+	return s.rc.Read(func(uintptr) bool { return cond() })
+}
+
 // ReadMark reads as an io.Reader does, but never on behind an urgent byte:
 // urgent says that the last byte read is one. The error at the end of the
 // stream is io.EOF.
@@ -72,7 +154,7 @@ func (s *Socket) ReadMark(p []byte) (n int, urgent bool, err error) {
 	s.p = nil
 	switch {
 	case err != nil:
-		return 0, false, err
+		return 0, false, s.failed(err)
 	case s.err != nil:
 		return 0, false, os.NewSyscallError("read", s.err)
 	case s.n == 0:
@@ -163,10 +245,10 @@ func (s *Socket) send(p []byte, flags int) (int, error) {
 	err := s.rc.Write(s.write)
 	n := len(p) - len(s.wp)
 	s.wp = nil
-	if err == nil {
-		err = os.NewSyscallError("write", s.werr)
+	if err != nil {
+		return n, s.failed(err)
 	}
-	return n, err
+	return n, os.NewSyscallError("write", s.werr)
 }
 
 // tryWrite writes what there is room for.

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package socktest
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lingering returns a socket whose close waits an hour, since its peer reads
+// nothing, and how much the peer has to read.
+func Lingering(t testing.TB) (fd int, peer *net.TCPConn, size int) {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if peer, err = l.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = peer.Close() })
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.SendmsgN(fd, buf, nil, nil, unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN {
+			return fd, peer, size
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += n
+	}
+}
+
+// SendLingering passes such sockets on, of which nobody has another descriptor.
+func SendLingering(t testing.TB, to, count int) {
+	t.Helper()
+	var fds []int
+	for range count {
+		fd, _, _ := Lingering(t)
+		fds = append(fds, fd)
+	}
+	if err := unix.Sendmsg(to, []byte("x"), unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT); err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if err := unix.Close(fd); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// OpenFiles returns how many descriptors this process has.
+func OpenFiles(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

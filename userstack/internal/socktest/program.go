@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package socktest
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Patience bounds each wait of a test.
+const Patience = time.Minute
+
+// Pair makes a socketpair: a program's end, which blocks for no longer than
+// Patience and is the caller's to close, and the other one.
+func Pair(t testing.TB) (program, end int) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Bound(t, fds[0])
+	return fds[0], fds[1]
+}
+
+// Bound sets the timeouts of a socket to Patience.
+func Bound(t testing.TB, fd int) {
+	t.Helper()
+	tv := unix.NsecToTimeval(int64(Patience))
+	for _, name := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, name, &tv); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TCPPair makes a TCP connection over loopback, with deadlines.
+func TCPPair(t testing.TB) (a, b *net.TCPConn) {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var d net.Dialer
+	c, err := d.DialTCP(context.Background(), "tcp4", netip.AddrPort{}, l.Addr().(*net.TCPAddr).AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := l.SetDeadline(time.Now().Add(Patience)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	for _, c := range []*net.TCPConn{c, s} {
+		if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, s
+}
+
+// NeedOOB skips where unix sockets have no urgent bytes.
+func NeedOOB(t testing.TB) {
+	t.Helper()
+	program, end := Pair(t)
+	defer unix.Close(program)
+	defer unix.Close(end)
+	if err := unix.Sendto(program, []byte("x"), unix.MSG_OOB, nil); err != nil {
+		msg := "unix sockets without MSG_OOB (CONFIG_AF_UNIX_OOB, Linux 5.15): " + err.Error()
+		if os.Getenv("CI") == "true" {
+			t.Fatal(msg)
+		}
+		t.Skip(msg)
+	}
+}
+
+// Send is write(2) without SIGPIPE.
+func Send(fd int, s string) (int, error) {
+	return unix.SendmsgN(fd, []byte(s), nil, nil, unix.MSG_NOSIGNAL)
+}
+
+// Write writes all of s.
+func Write(t testing.TB, fd int, s string) {
+	t.Helper()
+	if n, err := Send(fd, s); n != len(s) || err != nil {
+		t.Fatalf("write: %d of %d bytes, %v", n, len(s), err)
+	}
+}
+
+// readAgain is read(2), repeated when a signal of the Go runtime interrupts it.
+func readAgain(fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(fd, b); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// Read wants exactly want.
+func Read(t testing.TB, fd int, want string) {
+	t.Helper()
+	buf := make([]byte, len(want))
+	for got := 0; got < len(buf); {
+		n, err := readAgain(fd, buf[got:])
+		if n <= 0 || err != nil {
+			t.Fatalf("read after %q: %d, %v", Clipped(buf[:got]), n, err)
+		}
+		got += n
+	}
+	if string(buf) != want {
+		t.Fatalf("read %q, want %q", Clipped(buf), Clipped([]byte(want)))
+	}
+}
+
+// WantEnd wants the next read to find no data but the end: err, nil being the
+// end of file.
+func WantEnd(t testing.TB, fd int, want error) {
+	t.Helper()
+	n, err := readAgain(fd, make([]byte, 16))
+	if n > 0 || err != want {
+		t.Errorf("read: %d bytes, %v; want the end: %v", max(n, 0), err, want)
+	}
+}
+
+// WantUnread waits until n bytes lie unread in the socket.
+func WantUnread(t testing.TB, fd, n int) {
+	t.Helper()
+	for end := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
+		got, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+		if got >= n {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("%d bytes unread, want %d: %v", got, n, err)
+		}
+	}
+}
+
+// WantUrgent waits for the urgent byte, as poll tells it.
+func WantUrgent(t testing.TB, fd int, want byte) {
+	t.Helper()
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+	for end := time.Now().Add(Patience); ; {
+		n, err := unix.Poll(fds, int(time.Until(end).Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("poll: %d, %v", n, err)
+		}
+		break
+	}
+	var b [2]byte
+	if n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_OOB); n != 1 || err != nil || b[0] != want {
+		t.Fatalf("urgent byte: %d, %v, %q; want %q", n, err, b[0], want)
+	}
+}
+
+// Shutdown shuts down writing.
+func Shutdown(t testing.TB, fd int) {
+	t.Helper()
+	if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Clipped returns the beginning of b, for messages.
+func Clipped(b []byte) []byte { return b[:min(len(b), 40)] }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/socktest"
+)
+
+// testTime bounds each wait of a test.
+const testTime = socktest.Patience
+
+// program is the program's end of a relayed connection.
+type program struct {
+	t  testing.TB
+	fd int
+}
+
+func (p *program) write(s string) { p.t.Helper(); socktest.Write(p.t, p.fd, s) }
+
+func (p *program) send(s string) (int, error) { return socktest.Send(p.fd, s) }
+
+// read wants exactly want.
+func (p *program) read(want string) { p.t.Helper(); socktest.Read(p.t, p.fd, want) }
+
+// wantEnd wants the next read to find no data but the end: err, nil being the
+// end of file.
+func (p *program) wantEnd(want error) { p.t.Helper(); socktest.WantEnd(p.t, p.fd, want) }
+
+// wantUnread waits until n bytes lie unread in the program's socket.
+func (p *program) wantUnread(n int) { p.t.Helper(); socktest.WantUnread(p.t, p.fd, n) }
+
+func (p *program) shutdown() { p.t.Helper(); socktest.Shutdown(p.t, p.fd) }
+
+func (p *program) wantUrgent(want byte) { p.t.Helper(); socktest.WantUrgent(p.t, p.fd, want) }
+
+func (p *program) close() {
+	if p.fd >= 0 {
+		_ = unix.Close(p.fd)
+		p.fd = -1
+	}
+}
+
+// socketpair makes a connection as a launcher does.
+func socketpair(t testing.TB) (*program, *Socket) {
+	t.Helper()
+	p, end := unixProgram(t)
+	f := os.NewFile(uintptr(end), "pair")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewSocket(c.(*net.UnixConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, s
+}
+
+// unixProgram makes a pair: a program and the descriptor of the relay's end.
+func unixProgram(t testing.TB) (*program, int) {
+	t.Helper()
+	fd, end := socktest.Pair(t)
+	p := &program{t: t, fd: fd}
+	t.Cleanup(p.close)
+	return p, end
+}
+
+// relayBed is a relay at work.
+type relayBed struct {
+	*program
+	net     *fakeStream
+	linger0 atomic.Bool
+	stop    chan struct{}
+	ended   chan bool
+	left    chan struct{} // of the relay
+	brokens atomic.Int32  // calls of Broken
+}
+
+// newRelayBed makes a relay. before is called before it runs.
+func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
+	t.Helper()
+	checkLeaks(t)
+	b := &relayBed{net: newFakeStream(), stop: make(chan struct{}), left: make(chan struct{}), ended: make(chan bool, 1)}
+	var app *Socket
+	b.program, app = socketpair(t)
+	if before != nil {
+		before(b)
+	}
+	r := &Relay{App: app, Net: b.net, Linger0: &b.linger0, Left: b.left, Broken: b.broken}
+	go func() { b.ended <- r.Run(b.stop) }()
+	return b
+}
+
+// broken is what the launcher does: it writes in the program's place, into a
+// pair that is still open.
+func (b *relayBed) broken(syscall.Errno) {
+	b.brokens.Add(1)
+	if pollHup(b.fd) {
+		b.t.Error("the pair was closed before the launcher was told")
+	}
+	err := unix.Sendto(b.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	if err != nil && err != unix.EAGAIN && err != unix.EPIPE {
+		b.t.Errorf("launcher: %v", err)
+	}
+}
+
+// peerGets waits until the peer has exactly want, and then the end if end.
+func (b *relayBed) peerGets(want string, end bool) {
+	b.t.Helper()
+	if !b.net.await(func() bool { return b.net.out.Len() >= len(want) && (b.net.outEnd || !end) }) {
+		b.t.Fatalf("the peer has not got %q, end %v", socktest.Clipped([]byte(want)), end)
+	}
+	b.net.mu.Lock()
+	defer b.net.mu.Unlock()
+	if got := b.net.out.Bytes(); !bytes.Equal(got, []byte(want)) || b.net.outEnd != end {
+		b.t.Fatalf("the peer got %q, end %v; want %q, %v", socktest.Clipped(got), b.net.outEnd, socktest.Clipped([]byte(want)), end)
+	}
+}
+
+// wantOver waits for the end of the relay and wants it to have been a reset
+// for the peer, and for the program, or not.
+func (b *relayBed) wantOver(peerReset, programReset bool) {
+	b.t.Helper()
+	select {
+	case reset := <-b.ended:
+		if reset != (peerReset || programReset) {
+			b.t.Errorf("run says reset: %v", reset)
+		}
+	case <-time.After(testTime):
+		b.t.Fatalf("the relay has not ended:\n%s", relayStacks())
+	}
+	b.net.mu.Lock()
+	defer b.net.mu.Unlock()
+	if !b.net.closed || b.net.aborted != peerReset {
+		b.t.Errorf("network side closed: %v, a reset for the peer: %v; want true, %v", b.net.closed, b.net.aborted, peerReset)
+	}
+	if n := b.brokens.Load(); n != 0 != programReset || n > 1 {
+		b.t.Errorf("the launcher was told %d times of a reset, want it: %v", n, programReset)
+	}
+}
+
+// relayStacks returns the stacks of the goroutines that a relay has.
+func relayStacks() string {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var out []string
+	for s := range strings.SplitSeq(string(buf), "\n\n") {
+		if strings.Contains(s, "relay.(*Relay)") {
+			out = append(out, s)
+		}
+	}
+	return strings.Join(out, "\n\n")
+}
+
+// checkLeaks wants, at the end of the test, no goroutine of a relay and no more
+// descriptors than now.
+func checkLeaks(t testing.TB) {
+	t.Helper()
+	// The runtime's poller has descriptors of its own from its first use on.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	_ = w.Close()
+	before := socktest.OpenFiles(t)
+	t.Cleanup(func() {
+		end := time.Now().Add(testTime)
+		for time.Now().Before(end) && (relayStacks() != "" || socktest.OpenFiles(t) > before) {
+			time.Sleep(time.Millisecond)
+		}
+		if s := relayStacks(); s != "" {
+			t.Errorf("goroutines left:\n%s", s)
+		}
+		if n := socktest.OpenFiles(t); n > before {
+			t.Errorf("%d descriptors, %d before", n, before)
+		}
+	})
+}
