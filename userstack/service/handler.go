@@ -32,7 +32,7 @@ const reasonLeft = "the client disconnected during the handshake"
 
 // errEnds tells that the service takes no connection any more: one over SMC would be
 // reset in a moment.
-var errEnds = errors.New("the stack ends")
+var errEnds error = &userstack.DeclineError{Code: userstack.ReasonNoDevice, Err: errors.New("the stack ends")}
 
 // held is what the service keeps of a program's connection.
 type held struct {
