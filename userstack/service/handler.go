@@ -31,6 +31,10 @@ var _ broker.Handler = (*Service)(nil)
 // service had a look at it.
 const reasonLeft = "the client disconnected during the handshake"
 
+// errEnds tells that the service takes no connection any more: one over SMC would be
+// reset in a moment.
+var errEnds error = &userstack.DeclineError{Code: userstack.ReasonNoDevice, Err: errors.New("the stack ends")}
+
 // held is what the service keeps of a program's connection.
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
@@ -73,6 +77,10 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 			_ = sock.Close()
 		}
 	}()
+	if s.ending.Err() != nil {
+		_ = c.NotCandidate(errEnds.Error())
+		return
+	}
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	release := func() {}
@@ -212,6 +220,10 @@ func (s *Service) relayTCP(ctx context.Context, c *broker.Conn, sock, end *broke
 
 // Accept implements broker.Handler.
 func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {
+	if s.ending.Err() != nil {
+		s.Decline(ctx, c, sock, errEnds)
+		return
+	}
 	goesOn := false
 	defer func() {
 		if !goesOn {
