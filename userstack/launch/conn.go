@@ -77,6 +77,7 @@ type conn struct {
 	here     bool          // the launcher itself relays, and keeps tcp
 	served   bool          // the service sets the options of tcp
 	unready  bool          // accepted, and not counted: EventReady has not come
+	waits    bool          // no call has got it yet: the launcher has the program's end
 	tgid, fd int           // where the program's end was last seen
 }
 
@@ -276,6 +277,13 @@ func (s *supervisor) retire(c *conn) {
 	if oldest != nil {
 		s.forget(oldest)
 	}
+}
+
+// isOver tells whether c was retired.
+func (c *conn) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
 }
 
 // forget unregisters c. What it stood for is a plain socketpair from then on.

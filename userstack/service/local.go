@@ -58,7 +58,7 @@ const (
 // candidate is Candidate of the stack. Where the peer is a program of this host, it
 // returns a flight.
 func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*flight, error) {
-	err := s.programs().Candidate(local, remote.Addr(), fd)
+	err := s.programs().Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, inside.ErrThisHost):
 		return nil, err
@@ -80,7 +80,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
 	}
 	if err == nil {
-		err = s.programs().CandidateHere(fd)
+		err = s.programs().CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
 		err = s.local.depart(f)

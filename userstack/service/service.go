@@ -64,6 +64,7 @@ type Service struct {
 	netns  uint64 // the cookie of the network namespace
 
 	connector connector.Connector
+	claims    claims
 	local     localTable
 
 	neighbours neighbours
