@@ -142,6 +142,11 @@ type serviceBed struct {
 
 func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)) *serviceBed {
 	t.Helper()
+	return newServiceBedOn(t, h, loopback{h}, tune)
+}
+
+func newServiceBedOn(t testing.TB, h *simfabric.Host, network inside.Network, tune func(*userstack.Config)) *serviceBed {
+	t.Helper()
 	b := &serviceBed{t: t, opt: &option{}}
 	b.opt.smc.Store(true)
 	cfg := userstack.Config{Provider: h.Provider(), Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
@@ -156,7 +161,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		}
 		cfg.Engines = []*engine.Loop{loop}
 	}
-	machine := inside.Host{Network: loopback{h}}
+	machine := inside.Host{Network: network}
 	if !cfg.NoOption {
 		machine.Option = b.opt
 	}
@@ -182,6 +187,9 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	t.Cleanup(func() {
 		b.end()
 		if err := b.s.connector.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := b.s.local.close(); err != nil {
 			t.Error(err)
 		}
 		if err := stack.Close(); err != nil && !errors.Is(err, userstack.ErrStackClosed) {

@@ -274,11 +274,9 @@ func (l *strangerLook) due() <-chan time.Time {
 func (l *strangerLook) sees() bool {
 	l.pause = min(2*l.pause, strangerLast)
 	before := l.held
-	var ok bool
-	var err error
-	l.held, ok, err = l.locator.Finds(l.name.server, l.name.client)
-	l.held = l.held && ok && err == nil
-	return before && l.held
+	held, ok, err := l.locator.Finds(l.name.server, l.name.client)
+	l.held = held && ok
+	return err == nil && (before && l.held || !ok) // or the connection has ended
 }
 
 // unaccepted goes on with a flight that its client takes for made, after

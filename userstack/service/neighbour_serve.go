@@ -152,12 +152,15 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 			_ = say(u, wordTaken)
 		case <-landed:
 			landed = nil
+			if s.local.outcome(f) != wentLocal && !s.local.claimed(f) {
+				return
+			}
 		case word, ok := <-words:
 			switch {
 			case !ok:
 				// After the client has its end the offer stands without its stack.
 				s.local.land(f, wentAway)
-				return
+				words = nil
 			case word == wordLocal:
 				s.local.land(f, wentLocal)
 			case word == wordTCP:
@@ -171,6 +174,7 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 			}
 			due = look.due()
 		case <-ctx.Done():
+			s.giveBack(u, f)
 			return
 		}
 	}

@@ -56,7 +56,7 @@ func (b *serviceBed) counted(side stats.Side, reason uint32) (n uint64) {
 }
 
 // socketName returns a socket's own address.
-func socketName(t *testing.T, fd int) netip.AddrPort {
+func socketName(t testing.TB, fd int) netip.AddrPort {
 	t.Helper()
 	a, err := socketAddr(unix.Getsockname(fd))
 	if err != nil {
