@@ -56,6 +56,11 @@
 //   - A signal whose handler has no SA_RESTART can end any trapped call with
 //     EINTR while it waits for the launcher, also those that never wait
 //     otherwise, such as getsockname(). Others are made again by the kernel.
+//   - On a connection to a program of the same host, poll() tells of a hang-up as soon
+//     as the peer has closed, and the peer's writes fail after shutdown(SHUT_RD). A
+//     process that has the descriptor twice, and sets SO_LINGER to 0 or sends urgent
+//     data, gets what a socketpair does: an end of file at the peer, and urgent bytes
+//     that become ordinary ones when others follow.
 //   - set-user-ID programs gain no privileges (no_new_privs).
 //   - A stack that is killed resets its connections, like a peer that dies. The
 //     launcher needs one descriptor for each connection for that and takes at

@@ -42,6 +42,12 @@
 // way of package bounded. Run ends soon after its context does, whatever programs
 // do: launchers that do not answer are waited for no longer than relayTime.
 //
+// # One host
+//
+// Two programs of one host get the ends of one socketpair (local.go), also where each
+// has a stack in a network namespace of its own (neighbour.go). Config.NoLocal is
+// without.
+//
 // # Rules
 //
 // A Service is safe for concurrent use. It needs what the stack needs:
