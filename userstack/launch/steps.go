@@ -159,7 +159,7 @@ func (x *steps) goCLC() {
 
 // local is told of an end that the service made. It is closed here if it is not placed.
 func (x *steps) local(end *broker.Descriptor) {
-	can := x.stage <= stageHeld && !x.placed() && x.n != nil && end != nil
+	can := x.stage <= stageHeld && x.n != nil && end != nil
 	if end != nil {
 		defer end.Close() //nolint:errcheck // unless it is taken
 	}

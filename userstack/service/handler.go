@@ -40,8 +40,9 @@ type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu  sync.Mutex // for one change of options at a time
-	smc *userstack.Conn
+	mu   sync.Mutex // for one change of options at a time
+	smc  *userstack.Conn
+	side *localSide // of a local connection, or nil
 }
 
 // hold lets the program's options act on sock from now on.
@@ -129,6 +130,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if here != nil && (smc || s.local.claimed(here)) {
 		goesOn = s.connectLocal(ctx, c, sock, here)
 		return
+	}
+	if smc {
+		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
+			defer s.local.land(f, wentAway) // unless it has
+			goesOn = s.connectLocal(ctx, c, sock, f)
+			return
+		}
 	}
 	if !smc {
 		if here != nil {
@@ -248,6 +256,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
+		}
+		if err == nil && smc {
+			here = s.expectOffer(ctx, c, fd)
 		}
 		return err
 	})

@@ -42,7 +42,7 @@ var (
 	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run' listens there", errNotLocal)
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
 	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
-	errNotPlaced = fmt.Errorf("%w, and the call was interrupted", errNotLocal)
+	errNotPlaced = fmt.Errorf("%w, and the launcher was told too late", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
 
@@ -67,6 +67,7 @@ type flight struct {
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
 	port   uint16             // of the server
+	abroad *abroad            // its other side, at another stack; nil: here
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	sealed bool               // neither end can pass descriptors to the other
 
@@ -74,13 +75,13 @@ type flight struct {
 	landed chan struct{} // closed when the outcome is known
 
 	// Guarded by localTable.mu.
-	name     tuple // zero until the client's port is known
-	result   outcome
-	accept   bool          // taken is closed
-	hungUp   bool          // one of the ends was closed
-	missing  int           // how many sides have not called side or noSide
-	leave    []func()      // end a side each
-	stranger chan struct{} // closed when somebody else has accepted
+	name                   tuple // zero until the client's port is known
+	result                 outcome
+	accept                 bool // taken is closed
+	hungUp                 bool // one of the ends was closed
+	missing                int  // how many sides have not called side or noSide
+	clientSide, serverSide localSide
+	stranger               chan struct{} // closed when somebody else has accepted
 }
 
 // localTable has the flights of a service.
@@ -92,6 +93,7 @@ type localTable struct {
 	leaving map[uint16]map[*flight]bool
 	pending map[tuple]*flight
 	byID    map[uint64]*flight
+	abroad  map[tuple]*flight // those with an other side at another stack
 	watch   pairWatch
 	closed  bool
 }
@@ -148,10 +150,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	if err != nil {
 		return nil, err
 	}
-	f := &flight{
-		table: &s.local, client: c, sock: sock, port: remote.Port(), p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
-	}
+	f := s.local.newFlight(c, sock, remote.Port(), p, q, sealed)
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
 		err = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
@@ -168,6 +167,17 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		return nil, err
 	}
 	return f, nil
+}
+
+// newFlight makes a flight that is not in the table yet.
+func (t *localTable) newFlight(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *flight {
+	f := &flight{
+		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
+		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
+	}
+	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
+	f.serverSide = localSide{f: f, peer: &f.clientSide}
+	return f
 }
 
 // joinable tells why a socket is better left to TCP.
@@ -203,18 +213,66 @@ func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 func (t *localTable) depart(f *flight) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.leaving == nil {
-		t.leaving, t.pending, t.byID = map[uint16]map[*flight]bool{}, map[tuple]*flight{}, map[uint64]*flight{}
-	}
-	if err := t.watch.add(t, f); err != nil {
+	if err := t.enter(f); err != nil {
 		return err
 	}
-	t.byID[f.id] = f
 	if t.leaving[f.port] == nil {
 		t.leaving[f.port] = map[*flight]bool{}
 	}
 	t.leaving[f.port][f] = true
 	return nil
+}
+
+// enter enters a flight as one whose ends are watched. mu is held.
+func (t *localTable) enter(f *flight) error {
+	if t.byID == nil {
+		t.leaving, t.pending = map[uint16]map[*flight]bool{}, map[tuple]*flight{}
+		t.byID, t.abroad = map[uint64]*flight{}, map[tuple]*flight{}
+	}
+	if err := t.watch.add(t, f); err != nil {
+		return err
+	}
+	t.byID[f.id] = f
+	return nil
+}
+
+// departAbroad enters a flight whose other side is at another stack. Its connection
+// is made. Where the client is at the other one, its server may claim it.
+func (t *localTable) departAbroad(f *flight) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.enter(f); err != nil {
+		return err
+	}
+	t.abroad[f.name] = f
+	if f.sock == nil {
+		t.pending[f.name] = f
+	}
+	return nil
+}
+
+// find returns the flight of that name whose other side is at another stack, or nil.
+func (t *localTable) find(name tuple) *flight {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.abroad[name]
+}
+
+// gone forgets a flight that needs no watch any more. mu is held.
+func (t *localTable) gone(f *flight) {
+	delete(t.byID, f.id)
+	if t.abroad[f.name] == f {
+		delete(t.abroad, f.name)
+	}
+}
+
+// taken notes that another stack's program has the server's end.
+func (t *localTable) taken(f *flight) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.accept = true
+	close(f.taken)
+	go f.q.Close() //nolint:errcheck // a duplicate
 }
 
 // claim finds the flight whose TCP connection ends in fd, an accepted socket, for
@@ -238,14 +296,26 @@ func (t *localTable) claim(fd int, uid uint32) *flight {
 		t.nameIt(f)
 	}
 	f := t.pending[name]
-	if f == nil || !f.sealed && uid != f.client.Launcher().UID || joinable(fd) != nil ||
-		idleTCP(fd) != nil || f.result != wentTCP && f.sock.Control(idleTCP) != nil {
+	if f == nil || joinable(fd) != nil || idleTCP(fd) != nil || !f.isOf(fd, uid) {
 		return nil
 	}
 	delete(t.pending, name)
 	f.accept = true
 	close(f.taken)
 	return f
+}
+
+// isOf tells whether the accepted TCP socket fd of user uid, whose addresses are those
+// of f, is the other end of its connection. mu is held.
+func (f *flight) isOf(fd int, uid uint32) bool {
+	switch {
+	case f.abroad != nil:
+		seqs, err := sequences(fd)
+		return err == nil && seqs == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
+	case f.result == wentTCP:
+		return true
+	}
+	return (f.sealed || uid == f.client.Launcher().UID) && f.sock.Control(idleTCP) == nil
 }
 
 // nameIt enters a flight under its addresses once the kernel has chosen them. mu is
@@ -309,13 +379,19 @@ func (t *localTable) land(f *flight, result outcome) {
 		_ = unix.Close(f.p.Take())
 		return
 	}
-	t.noSide(f)
+	if f.sock != nil {
+		t.noSide(f)
+	}
 	switch {
+	case f.accept && f.abroad != nil && f.abroad.talk != nil:
+		go f.p.Close() //nolint:errcheck // a duplicate
 	case f.accept && result == wentTCP: // the server's handler needs p
 	case f.accept:
 		go f.p.Close() //nolint:errcheck // nobody is left to be told
 	case result == wentTCP:
-		t.nameIt(f)
+		if f.sock != nil {
+			t.nameIt(f)
+		}
 		time.AfterFunc(tcpMemory, func() { t.withdraw(f) })
 		t.drop(f)
 	default:
@@ -326,7 +402,7 @@ func (t *localTable) land(f *flight, result outcome) {
 
 // drop ends the pair of a flight that nobody has claimed. mu is held.
 func (t *localTable) drop(f *flight) {
-	delete(t.byID, f.id)
+	t.gone(f)
 	go func() {
 		_ = f.p.Close()
 		_ = f.q.Close()
@@ -348,13 +424,13 @@ func (t *localTable) withdraw(f *flight) bool {
 		return false
 	}
 	t.forget(f)
-	delete(t.byID, f.id)
+	t.gone(f)
 	return true
 }
 
 // connectLocal serves the client of a flight whose TCP connection is made.
 func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
-	hold(c, sock)
+	hold(c, sock).setSide(&f.clientSide)
 	switch placed, err := c.Local(ctx, f.p); {
 	case err != nil:
 		s.local.land(f, wentAway)
@@ -369,7 +445,7 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 	if !s.awaitAccept(ctx, f) {
 		return s.unaccepted(ctx, c, sock, f)
 	}
-	s.local.side(ctx, f, c, sock)
+	s.local.side(ctx, &f.clientSide, sock)
 	return true
 }
 
@@ -380,7 +456,10 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
 	}
-	hold(c, sock)
+	s.local.mu.Lock()
+	f.serverSide.c = c
+	s.local.mu.Unlock()
+	hold(c, sock).setSide(&f.serverSide)
 	_, err := c.Local(ctx, f.q)
 	_ = f.q.Close()
 	if err == nil {
@@ -393,7 +472,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	result := s.local.outcome(f)
 	if err == nil && result == wentLocal {
 		s.isLocal(c, sock, false)
-		s.local.side(ctx, f, c, sock)
+		s.local.side(ctx, &f.serverSide, sock)
 		return true
 	}
 	s.local.mu.Lock()
@@ -419,10 +498,22 @@ func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) 
 	})
 }
 
+// localSide is one side of a flight, as its handler leaves it.
+type localSide struct {
+	f    *flight
+	c    *broker.Conn
+	peer *localSide
+
+	// Guarded by localTable.mu.
+	leave  func() // ends it; nil until its handler has returned
+	detour bool   // the service carries its bytes, and calls leave then
+	over   bool   // it did
+}
+
 // side lets one side of a flight go on without its handler, until an end of the
 // pair is closed or the launcher leaves.
-func (t *localTable) side(ctx context.Context, f *flight, c *broker.Conn, sock *broker.Descriptor) {
-	end := c.Keep()
+func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descriptor) {
+	end := x.c.Keep()
 	var once sync.Once
 	leave := func() {
 		once.Do(func() {
@@ -430,11 +521,21 @@ func (t *localTable) side(ctx context.Context, f *flight, c *broker.Conn, sock *
 			end()
 		})
 	}
-	stop := context.AfterFunc(ctx, leave)
+	stop := context.AfterFunc(ctx, func() {
+		t.mu.Lock()
+		detour := x.detour && !x.over
+		t.mu.Unlock()
+		if !detour {
+			leave()
+		}
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f.leave = append(f.leave, func() { stop(); leave() })
-	t.noSide(f)
+	x.leave = func() { stop(); leave() }
+	if x.over {
+		go x.leave()
+	}
+	t.noSide(x.f)
 }
 
 // noSide counts a side of a flight that is settled, one way or the other. mu is
@@ -449,11 +550,12 @@ func (t *localTable) review(f *flight) {
 	if !f.hungUp || f.missing > 0 {
 		return
 	}
-	delete(t.byID, f.id)
-	leave := f.leave
-	f.leave = nil
-	for _, l := range leave {
-		go l()
+	t.gone(f)
+	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
+		if leave := x.leave; leave != nil && !x.detour {
+			x.leave = nil
+			go leave()
+		}
 	}
 }
 
@@ -478,6 +580,9 @@ func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
 	case <-f.stranger:
 	case <-ctx.Done():
 	case <-s.ending.Done():
+	}
+	if f.abroad != nil && !f.withdrawAbroad() {
+		return true
 	}
 	return !s.local.withdraw(f)
 }
