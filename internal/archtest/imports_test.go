@@ -45,7 +45,10 @@ var edges = []struct {
 	{"nl/...", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", nil},
 	{"userstack/internal/socktest", nil},
-	{"userstack/broker", []string{"userstack/internal/bounded", "guard", "quota", "internal/place"}},
+	{"userstack/internal/rights", nil},
+	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
+	{"userstack/internal/connector", []string{"userstack/internal/bounded"}},
+	{"userstack/broker", []string{"userstack/internal/bounded", "userstack/internal/rights", "guard", "quota", "internal/place"}},
 	{"userstack/relay", []string{"userstack/internal/bounded", "guard"}},
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds"}},
@@ -59,8 +62,8 @@ var edges = []struct {
 		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/internal/inside",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
-	{"userstack/launch", []string{"userstack/broker", "userstack/relay", "userstack/wire", "guard"}},
+	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
+	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "internal/place"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it.
@@ -182,8 +185,8 @@ func TestImportEdges(t *testing.T) {
 	}
 }
 
-// leaf is the internal package that is below the public ones: what nl and
-// userstack/broker have in common and is for nobody else.
+// leaf is the internal package that is below the public ones: where the stack of a
+// network namespace is, and what names one.
 const leaf = "internal/place"
 
 // testKit reports whether an internal package is made for tests.

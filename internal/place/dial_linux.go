@@ -16,14 +16,9 @@ import (
 
 // current returns the view of this process from the calling thread.
 func current() (*view, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	cookie, err := Cookie()
 	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return nil, fmt.Errorf("cookie of the network namespace: %w", err)
+		return nil, err
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {

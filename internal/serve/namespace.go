@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/internal/place"
 )
 
 // A namespace is what names a network namespace on this machine.
@@ -16,14 +18,9 @@ type namespace struct {
 
 // ownNamespace returns the network namespace of the calling thread.
 func ownNamespace() (namespace, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	cookie, err := place.Cookie()
 	if err != nil {
-		return namespace{}, fmt.Errorf("socket: %w", err)
-	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return namespace{}, fmt.Errorf("cookie of the network namespace: %w", err)
+		return namespace{}, err
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
+	"smcr/userstack/internal/rights"
 )
 
 // ErrServiceGone tells that the service ended or can no longer be reached:
@@ -443,7 +444,7 @@ func (c *ClientConn) send(t Type, fd int) error {
 
 // SetOption sets a socket option on the connection's TCP socket with the
 // program's rights. Errors wrap a syscall.Errno, or ErrServiceGone.
-func (c *ClientConn) SetOption(ctx context.Context, r Rights, level, name int, value []byte) error {
+func (c *ClientConn) SetOption(ctx context.Context, r rights.Rights, level, name int, value []byte) error {
 	_, err := c.cl.request(ctx, Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value, Rights: r}, -1)
 	return err
 }
@@ -457,7 +458,7 @@ func (c *ClientConn) PassOption(level, name int, value []byte) error {
 
 // GetOption reads a socket option of at most size bytes (MaxValue at most)
 // of the connection's TCP socket with the program's rights.
-func (c *ClientConn) GetOption(ctx context.Context, r Rights, level, name, size int) ([]byte, error) {
+func (c *ClientConn) GetOption(ctx context.Context, r rights.Rights, level, name, size int) ([]byte, error) {
 	size = min(size, MaxValue)
 	m, err := c.cl.request(ctx, Message{Type: TypeGetOption, Conn: c.id, Level: int32(level), Name: int32(name), Size: uint32(size), Rights: r}, -1)
 	return m.Value, err

@@ -5,7 +5,6 @@ package broker
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"syscall"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rights"
 )
 
 func TestConnectSMC(t *testing.T) {
@@ -50,16 +51,16 @@ func TestConnectSMC(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEvent(t, c, Event{Kind: EventEstablished, PeerSMC: true})
-	if err := c.SetOption(t.Context(), AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != nil {
+	if err := c.SetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := c.GetOption(t.Context(), AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || v[0] != 1 {
+	if v, err := c.GetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || v[0] != 1 {
 		t.Fatalf("% x, %v", v, err)
 	}
 	if v, _ := unix.GetsockoptInt(sock, unix.IPPROTO_TCP, unix.TCP_NODELAY); v == 0 {
 		t.Error("the option did not reach the socket")
 	}
-	if err := c.SetOption(t.Context(), AllRights, unix.IPPROTO_TCP, 9999, make([]byte, 4)); !errors.Is(err, syscall.ENOPROTOOPT) {
+	if err := c.SetOption(t.Context(), rights.All, unix.IPPROTO_TCP, 9999, make([]byte, 4)); !errors.Is(err, syscall.ENOPROTOOPT) {
 		t.Errorf("unknown option: %v", err)
 	}
 	if err := c.Proceed(); err != nil {
@@ -92,7 +93,7 @@ func TestConnectSMC(t *testing.T) {
 	if _, err := unix.Read(pair[0], make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the program's end: %v", err)
 	}
-	if _, err := c.GetOption(t.Context(), AllRights, 6, 1, 4); !errors.Is(err, syscall.ENOTCONN) {
+	if _, err := c.GetOption(t.Context(), rights.All, 6, 1, 4); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("option of a connection that is over: %v", err)
 	}
 }
@@ -169,91 +170,6 @@ func TestConnectOtherwise(t *testing.T) {
 		}
 		if _, err := cl.Connect(tcpSocket(t), ConnectRequest{}); !errors.Is(err, ErrServiceGone) {
 			t.Errorf("after the end: %v", err)
-		}
-	})
-}
-
-func TestConnector(t *testing.T) {
-	var k Connector
-	t.Cleanup(func() {
-		if err := k.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	addr := netip.MustParseAddrPort(l.Addr().String())
-	newSocket := func(flags int) (*Descriptor, int) {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|flags, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := NewDescriptor(fd)
-		t.Cleanup(func() { _ = d.Close() })
-		return d, fd
-	}
-	for _, flags := range []int{0, unix.SOCK_NONBLOCK} {
-		d, fd := newSocket(flags)
-		if err := k.Connect(t.Context(), d, addr); err != nil {
-			t.Fatal(err)
-		}
-		if f, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); f&unix.O_NONBLOCK != flags {
-			t.Errorf("O_NONBLOCK changed: %#x", f)
-		}
-		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); !errors.Is(err, unix.EISCONN) {
-			t.Errorf("connect again: %v", err)
-		}
-	}
-	t.Run("refused, then used again", func(t *testing.T) {
-		d, _ := newSocket(0)
-		free, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		closed := netip.MustParseAddrPort(free.Addr().String())
-		_ = free.Close()
-		if err := k.Connect(t.Context(), d, closed); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("refused: %v", err)
-		}
-		if err := k.Connect(t.Context(), d, addr); err != nil {
-			t.Errorf("again: %v", err)
-		}
-	})
-	t.Run("canceled", func(t *testing.T) {
-		// A full backlog answers no SYN.
-		full, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(full)
-		if err := unix.Bind(full, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Listen(full, 0); err != nil {
-			t.Fatal(err)
-		}
-		sa, err := unix.Getsockname(full)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to := netip.AddrPortFrom(addr.Addr(), uint16(sa.(*unix.SockaddrInet4).Port))
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		var last error
-		for range 4 {
-			d, _ := newSocket(unix.SOCK_NONBLOCK)
-			if last = k.Connect(ctx, d, to); last != nil {
-				if err := k.Connect(t.Context(), d, addr); err != nil {
-					t.Errorf("after a canceled attempt: %v", err)
-				}
-				break
-			}
-		}
-		if !errors.Is(last, context.DeadlineExceeded) {
-			t.Errorf("error %v", last)
 		}
 	})
 }

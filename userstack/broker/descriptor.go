@@ -65,3 +65,14 @@ func (d *Descriptor) Close() error {
 	}
 	return bounded.Close(fd)
 }
+
+// CloseAside closes the descriptor as [bounded.CloseAside] does, and calls then in any
+// case, also if it is closed already.
+func (d *Descriptor) CloseAside(then func()) {
+	fd := d.Take()
+	if fd < 0 {
+		then()
+		return
+	}
+	bounded.CloseAside(fd, then)
+}

@@ -5,11 +5,10 @@
 // the network namespace (package service): messages over a unix seqpacket
 // socket, with descriptors passed by SCM_RIGHTS.
 //
-// It holds the message codec, the launcher's half (Client), the service's
-// half (Server, Handler, Conn), a few helpers that act on a program's socket
-// without disturbing it (Connector, SetSockopt, GetSockopt), and what sets
-// options with no more rights than the program has (Rights, WithRights). It
-// knows nothing of seccomp and nothing of SMC.
+// It holds the message codec, the launcher's half (Client) and the service's
+// half (Server, Handler, Conn), with the limits of what a session may ask for. It
+// does nothing to the sockets that messages bring, and knows nothing of seccomp and
+// nothing of SMC.
 //
 // # A connection that the program opens
 //
@@ -94,8 +93,8 @@
 //
 // # Threads
 //
-// Connections that wait for their peers take no thread (Connector), and no call
-// on a descriptor that came over a session holds one: see package bounded.
+// No call on a descriptor that came over a session holds a thread: see package
+// bounded.
 //
 // A Client, a Server and a Conn are safe for concurrent use. No privileges
 // are needed by this package; the service's handler has its own needs.

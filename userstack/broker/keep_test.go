@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rights"
 )
 
 // TestKeep: a connection that its handler keeps goes on after the handler's
@@ -45,7 +47,7 @@ func TestKeep(t *testing.T) {
 
 	c, k := connect()
 	// The handler has closed the socket by now, but it is asked.
-	if _, err := c.GetOption(t.Context(), AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); errors.Is(err, syscall.ENOTCONN) {
+	if _, err := c.GetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("option of a connection that is kept: %v", err)
 	}
 	if k.ctx.Err() != nil {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+
+	"smcr/userstack/internal/rights"
 )
 
 // Version is the protocol's version, carried by Hello and Welcome. Launcher
@@ -218,7 +220,7 @@ type Message struct {
 	Text   string
 	Value  []byte
 	// Rights are those of the program.
-	Rights Rights
+	Rights rights.Rights
 }
 
 // AppendBinary appends the encoded message to b. It fails when Text or Value
@@ -295,7 +297,7 @@ func ParseMessage(b []byte) (Message, error) {
 		m.Value = append([]byte(nil), b[minMessage+nt:minMessage+nt+nv]...)
 	}
 	if tail > 0 {
-		m.Rights = Rights(le.Uint64(b[minMessage+nt+nv:]))
+		m.Rights = rights.Rights(le.Uint64(b[minMessage+nt+nv:]))
 	}
 	return m, nil
 }

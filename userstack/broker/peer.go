@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rights"
 )
 
 // peer tells who is at the other end of c.
@@ -56,4 +58,25 @@ func peerGroups(fd int) ([]uint32, error) {
 		}
 		n = int(size / 4)
 	}
+}
+
+// peerRights returns the rights that the process at the other end of c could
+// have now, or none if it cannot be looked at.
+func peerRights(c *net.UnixConn, pid int) rights.Rights {
+	if pid <= 0 { // of a PID namespace that is not below ours
+		return 0
+	}
+	pidfd := peerPidfd(c)
+	defer pidfd.Close()
+	r := rights.Permitted(pid)
+	// The number is still its own if it lives.
+	lives := false
+	if err := pidfd.Control(func(fd int) error {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		lives = n == 0
+		return err
+	}); err != nil || !lives {
+		return 0
+	}
+	return r
 }

@@ -9,8 +9,8 @@ import (
 
 // packageNames are the names that errors begin with.
 var packageNames = []string{
-	"bounded", "broker", "config", "engine", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "pnet", "prom", "quota", "rdmaverbs", "relay", "rounds", "service",
-	"simfabric", "smctools", "socktest", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
+	"bounded", "broker", "config", "connector", "engine", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "pnet", "prom", "quota", "rdmaverbs", "relay", "rights", "rounds", "service",
+	"simfabric", "smctools", "sockopt", "socktest", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
 }
 
 // Plain returns the text of an error as people read it: without the names of Go

@@ -4,26 +4,24 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rights"
 )
 
 const (
-	rawRight   = Rights(1 << unix.CAP_NET_RAW)
-	adminRight = Rights(1 << unix.CAP_NET_ADMIN)
+	rawRight   = rights.Rights(1 << unix.CAP_NET_RAW)
+	adminRight = rights.Rights(1 << unix.CAP_NET_ADMIN)
 )
 
 // The main goroutine keeps the main thread, which /proc takes for the process:
@@ -32,204 +30,23 @@ var _ = func() bool { runtime.LockOSThread(); return true }()
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 || RightsOf("self")&(rawRight|adminRight) != rawRight|adminRight {
+	if os.Geteuid() != 0 || rights.Of("self")&(rawRight|adminRight) != rawRight|adminRight {
 		t.Skip("needs root, with CAP_NET_RAW and CAP_NET_ADMIN, to give them up")
-	}
-}
-
-func effective(t *testing.T, task string) string {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/task/" + task + "/status")
-	if err != nil {
-		return "" // it has ended
-	}
-	_, rest, _ := strings.Cut(string(b), "CapEff:")
-	line, _, _ := strings.Cut(rest, "\n")
-	return strings.TrimSpace(line)
-}
-
-// TestRightsDo: the kernel sees the rights, and every thread has what it had
-// when it is over.
-func TestRightsDo(t *testing.T) {
-	needRoot(t)
-	before := effective(t, strconv.Itoa(os.Getpid()))
-	mark := func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 1) }
-	repair := func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) }
-	var wg sync.WaitGroup
-	for _, tt := range []struct {
-		r            Rights
-		mark, repair error
-	}{
-		{0, unix.EPERM, unix.EPERM},
-		{rawRight, nil, unix.EPERM},
-		{adminRight, nil, nil},
-		{^(rawRight | adminRight), unix.EPERM, unix.EPERM},
-		{AllRights, nil, nil},
-	} {
-		fd := tcpSocket(t)
-		wg.Go(func() {
-			for range 50 {
-				if err := tt.r.Do(func() error { return mark(fd) }); !errors.Is(err, tt.mark) {
-					t.Errorf("rights %#x: SO_MARK: %v, want %v", uint64(tt.r), err, tt.mark)
-				}
-				if err := tt.r.Do(func() error { return repair(fd) }); !errors.Is(err, tt.repair) {
-					t.Errorf("rights %#x: TCP_REPAIR: %v, want %v", uint64(tt.r), err, tt.repair)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range tasks {
-		if got := effective(t, e.Name()); got != before && got != "" {
-			t.Errorf("thread %s has %s, had %s", e.Name(), got, before)
-		}
-	}
-}
-
-// TestRightsNeverMore: rights that the caller has not are not to be had.
-func TestRightsNeverMore(t *testing.T) {
-	needRoot(t)
-	fd := tcpSocket(t)
-	err := Rights(0).Do(func() error { // on a thread of its own
-		err, restored := AllRights.do(func() error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 1) })
-		if !restored {
-			t.Error("not restored")
-		}
-		return err
-	})
-	if !errors.Is(err, unix.EPERM) {
-		t.Errorf("SO_MARK: %v, want EPERM", err)
-	}
-}
-
-// TestRightsThreadEnds: a thread that does not get its capabilities back serves
-// nobody else.
-func TestRightsThreadEnds(t *testing.T) {
-	needRoot(t)
-	tid := 0
-	if err := Rights(0).Do(func() error {
-		tid = unix.Gettid()
-		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var none [2]unix.CapUserData
-		return unix.Capset(&h, &none[0])
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(30 * time.Second); effective(t, strconv.Itoa(tid)) != ""; {
-		if time.Now().After(end) {
-			t.Fatalf("thread %d lives", tid)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// TestRightsOf tells the rights of threads and processes.
-func TestRightsOf(t *testing.T) {
-	needRoot(t)
-	if got := RightsOf("0"); got != 0 {
-		t.Errorf("of no task: %#x", uint64(got))
-	}
-	for _, r := range []Rights{0, rawRight, rawRight | adminRight} {
-		if err := r.Do(func() error {
-			if got := RightsOf(strconv.Itoa(unix.Gettid())); got != r {
-				t.Errorf("of a thread: %#x, want %#x", uint64(got), uint64(r))
-			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-	}
-	// All of them, but in a user namespace of its own.
-	cmd := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "sh", "-c", "grep CapEff /proc/self/status; read x")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, 100)
-	n, err := out.Read(b)
-	if err != nil || strings.Contains(string(b[:n]), "0000000000000000") {
-		t.Fatalf("%q, %v", b[:n], err)
-	}
-	if got := RightsOf(strconv.Itoa(cmd.Process.Pid)); got != 0 {
-		t.Errorf("of another user namespace: %#x", uint64(got))
-	}
-	_ = in.Close()
-	_ = cmd.Wait()
-}
-
-// TestWithRights: which options the kernel is asked about at all, and with which
-// rights.
-func TestWithRights(t *testing.T) {
-	needRoot(t)
-	const set, get = true, false
-	for _, tt := range []struct {
-		set         bool
-		level, name int
-		with        Rights // that the kernel sees, of NET_RAW and NET_ADMIN
-		refused     error
-	}{
-		{set, unix.SOL_SOCKET, unix.SO_KEEPALIVE, rawRight | adminRight, nil}, // not worth the trouble
-		{set, unix.IPPROTO_TCP, unix.TCP_NODELAY, rawRight | adminRight, nil},
-		{set, unix.SOL_SOCKET, unix.SO_MARK, rawRight, nil},
-		{set, unix.IPPROTO_TCP, unix.TCP_CONGESTION, rawRight, nil},
-		{set, unix.IPPROTO_TCP, unix.TCP_MD5SIG, rawRight, nil},
-		{get, unix.IPPROTO_TCP, unix.TCP_REPAIR, rawRight, nil},
-		{set, unix.IPPROTO_TCP, unix.TCP_REPAIR, 0, syscall.EPERM},
-		{set, unix.IPPROTO_TCP, unix.TCP_ULP, 0, syscall.EPERM},
-		{set, unix.IPPROTO_IP, unix.IP_TRANSPARENT, rawRight, nil},
-		{set, unix.IPPROTO_IP, 64, 0, nil},   // IPT_SO_SET_REPLACE
-		{set, unix.IPPROTO_IP, 128, 0, nil},  // EBT_SO_SET_ENTRIES
-		{set, unix.IPPROTO_IPV6, 64, 0, nil}, // IP6T_SO_SET_REPLACE
-		{get, unix.IPPROTO_IP, 80, rawRight, nil},
-		{set, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, rawRight | adminRight, nil},
-		{set, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, rawRight, nil},
-		{set, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, syscall.EPERM},
-		{set, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, 0, syscall.EPERM},
-		{set, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, 0, syscall.EPERM},
-		{set, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, 0, syscall.EPERM},
-		{get, unix.SOL_SOCKET, unix.SO_GET_FILTER, 0, syscall.EPERM},
-		{get, unix.SOL_SOCKET, soPeerPidfd, 0, syscall.EPERM},
-		{set, unix.SOL_TLS, 1, 0, syscall.ENOPROTOOPT},
-		{set, unix.SOL_PACKET, 1, 0, syscall.ENOPROTOOPT},
-		{get, -1, -1, 0, syscall.ENOPROTOOPT},
-	} {
-		called := false
-		err := WithRights(rawRight, tt.set, tt.level, tt.name, func() error {
-			called = true
-			if got := RightsOf(strconv.Itoa(unix.Gettid())) & (rawRight | adminRight); got != tt.with {
-				t.Errorf("set %v, level %d, option %d: rights %#x, want %#x", tt.set, tt.level, tt.name, uint64(got), uint64(tt.with))
-			}
-			return nil
-		})
-		if err != tt.refused || called != (err == nil) {
-			t.Errorf("set %v, level %d, option %d: %v, want %v; called: %v", tt.set, tt.level, tt.name, err, tt.refused, called)
-		}
 	}
 }
 
 // asking is a handler that tells with which rights it is asked.
 type asking struct {
 	handler
-	seen chan Rights
+	seen chan rights.Rights
 }
 
-func (a *asking) SetOption(_ context.Context, _ *Conn, r Rights, _, _ int, _ []byte) error {
+func (a *asking) SetOption(_ context.Context, _ *Conn, r rights.Rights, _, _ int, _ []byte) error {
 	a.seen <- r
 	return nil
 }
 
-func (a *asking) GetOption(_ context.Context, _ *Conn, r Rights, _, _, _ int) ([]byte, error) {
+func (a *asking) GetOption(_ context.Context, _ *Conn, r rights.Rights, _, _, _ int) ([]byte, error) {
 	a.seen <- r
 	return nil, nil
 }
@@ -238,14 +55,14 @@ func (a *asking) GetOption(_ context.Context, _ *Conn, r Rights, _, _, _ int) ([
 // program, and one that is has its own at most.
 func TestSessionRights(t *testing.T) {
 	needRoot(t)
-	own := RightsOf("self")
+	own := rights.Of("self")
 	for _, tt := range []struct {
 		uid         int
-		asked, want Rights
+		asked, want rights.Rights
 	}{
-		{0, AllRights, own}, {0, rawRight, rawRight}, {0, 0, 0}, {65534, AllRights, 0},
+		{0, rights.All, own}, {0, rawRight, rawRight}, {0, 0, 0}, {65534, rights.All, 0},
 	} {
-		a := &asking{seen: make(chan Rights, 1)}
+		a := &asking{seen: make(chan rights.Rights, 1)}
 		a.connect = func(ctx context.Context, c *Conn, _ *Descriptor, _ ConnectRequest) {
 			_ = c.Established(ctx, true)
 			<-ctx.Done()
@@ -337,9 +154,9 @@ func TestPeerRights(t *testing.T) {
 	defer l.Close()
 	for _, tt := range []struct {
 		as   []string
-		want Rights
+		want rights.Rights
 	}{
-		{nil, RightsOf("self")},
+		{nil, rights.Of("self")},
 		{[]string{"unshare", "--user", "--map-root-user"}, 0},
 		{[]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all"}, 0},
 	} {
@@ -361,7 +178,7 @@ func TestPeerRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The unit of the service has fewer capabilities than root.
-		for _, ours := range []Rights{AllRights, rawRight | adminRight} {
+		for _, ours := range []rights.Rights{rights.All, rawRight | adminRight} {
 			if err := ours.Do(func() error {
 				p, err := peer(c)
 				if err != nil || p.UID != 0 || p.rights != tt.want {

@@ -19,6 +19,7 @@ import (
 
 	"smcr/guard"
 	"smcr/quota"
+	"smcr/userstack/internal/rights"
 )
 
 // Causes of the end of a Conn's context (context.Cause) other than the
@@ -49,7 +50,7 @@ type Launcher struct {
 	// Command is the command line the launcher says it runs, for display.
 	Command string
 
-	rights Rights
+	rights rights.Rights
 	data   atomic.Value
 }
 
@@ -79,12 +80,12 @@ type Handler interface {
 
 	// SetOption and GetOption act on the TCP socket of a connection that the
 	// service holds (see SetSockopt and GetSockopt); value and size are at most
-	// MaxValue bytes. r are the program's rights, to act with (see WithRights):
+	// MaxValue bytes. r are the program's rights, to act with (see package rights):
 	// none unless the launcher is root's, and of its own at most. Errors that are a syscall.Errno reach the program, others
 	// become EINVAL. They may come as soon as TakeOver or Ready was called, even
 	// before those return.
-	SetOption(ctx context.Context, c *Conn, r Rights, level, name int, value []byte) error
-	GetOption(ctx context.Context, c *Conn, r Rights, level, name, size int) ([]byte, error)
+	SetOption(ctx context.Context, c *Conn, r rights.Rights, level, name int, value []byte) error
+	GetOption(ctx context.Context, c *Conn, r rights.Rights, level, name, size int) ([]byte, error)
 }
 
 // ConnectRequest is what a program asked for.

@@ -17,6 +17,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rights"
+	"smcr/userstack/internal/sockopt"
+	"smcr/userstack/internal/socktest"
 )
 
 // handler lets each test say what the service does.
@@ -42,12 +46,12 @@ func (h *handler) Accept(ctx context.Context, c *Conn, sock *Descriptor) {
 	h.accept(ctx, c, sock)
 }
 
-func (h *handler) SetOption(_ context.Context, c *Conn, _ Rights, level, name int, value []byte) error {
-	return SetSockopt(c.Data().(*Descriptor), level, name, value)
+func (h *handler) SetOption(_ context.Context, c *Conn, _ rights.Rights, level, name int, value []byte) error {
+	return sockopt.Set(c.Data().(*Descriptor), level, name, value)
 }
 
-func (h *handler) GetOption(_ context.Context, c *Conn, _ Rights, level, name, size int) ([]byte, error) {
-	return GetSockopt(c.Data().(*Descriptor), level, name, size)
+func (h *handler) GetOption(_ context.Context, c *Conn, _ rights.Rights, level, name, size int) ([]byte, error) {
+	return sockopt.Get(c.Data().(*Descriptor), level, name, size)
 }
 
 // serve runs a server for h and returns its socket's path.
@@ -87,15 +91,7 @@ func dial(t *testing.T, path string) *Client {
 	return cl
 }
 
-func tcpSocket(t *testing.T) int {
-	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Close(fd) })
-	return fd
-}
+func tcpSocket(t *testing.T) int { t.Helper(); return socktest.TCP(t) }
 
 func next(t *testing.T, c *ClientConn) Event {
 	t.Helper()
@@ -145,7 +141,7 @@ func TestAccept(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	h := &handler{listen: func(sock *Descriptor) error {
-		return SetSockopt(sock, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, []byte{1, 0, 0, 0})
+		return sockopt.Set(sock, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, []byte{1, 0, 0, 0})
 	}}
 	cl := dial(t, serve(t, &Server{Handler: h}))
 	sock := tcpSocket(t)

@@ -158,8 +158,7 @@ func (s *Socket) free() {
 	}
 	if s.fd >= 0 {
 		s.w.Stop(s.fd)
-		// In the loop it could wait for what lies in the queue.
-		go bounded.Close(s.fd) //nolint:errcheck // nobody is left to be told
+		bounded.CloseAside(s.fd, nil) // in the loop it must not wait for what lies in the queue
 		s.fd = -1
 	}
 }

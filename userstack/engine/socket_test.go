@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/userstack/internal/socktest"
 	"smcr/userstack/relay"
 )
 
@@ -156,5 +157,30 @@ func TestCloseWaitsForUse(t *testing.T) {
 	}
 	if err := s.Control(func(uintptr) { t.Error("called") }); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Control after Close: %v", err)
+	}
+}
+
+// TestCloseHere: the end of a pair is closed when Close returns, without a goroutine;
+// one whose queue may hold descriptors is closed elsewhere.
+func TestCloseHere(t *testing.T) {
+	l := newLoop(t, DefaultSpin)
+	for i := range 100 {
+		s, other := newSocket(t, l)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p := []unix.PollFd{{Fd: int32(other)}}
+		if _, err := unix.Poll(p, 0); err != nil || p[0].Revents&unix.POLLHUP == 0 {
+			t.Fatalf("close %d has not happened yet: %#x, %v", i, p[0].Revents, err)
+		}
+	}
+	s, other := newSocket(t, l)
+	socktest.SendLingering(t, other, 2)
+	begin := time.Now()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a close with sockets in the queue took %v", took)
 	}
 }

@@ -46,8 +46,8 @@ type conn struct {
 	try      bool // see choice
 	// began is when it became one over SMC, or local; zero for accepted ones and for
 	// TCP.
-	began   time.Time
-	oneHost bool // local
+	began time.Time
+	made  time.Duration // how long that took
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor

@@ -17,6 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/connector"
+	"smcr/userstack/internal/rights"
+	"smcr/userstack/internal/sockopt"
 	"smcr/userstack/relay"
 )
 
@@ -254,7 +257,7 @@ func (b *breaker) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name int, value []byte) error {
+func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r rights.Rights, level, name int, value []byte) error {
 	f.options.Add(1)
 	f.mu.Lock()
 	d := f.socks[c]
@@ -265,7 +268,7 @@ func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r broker.Rights
 	if level == unix.SOL_SOCKET && name == unix.SO_LINGER && slices.Equal(value, []byte{1, 0, 0, 0, 0, 0, 0, 0}) {
 		f.resets.Add(1)
 	}
-	err := broker.WithRights(r, true, level, name, func() error { return broker.SetSockopt(d, level, name, value) })
+	err := sockopt.WithRights(r, true, level, name, func() error { return sockopt.Set(d, level, name, value) })
 	_ = d.Control(func(fd int) error {
 		mark, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK)
 		f.mark.Store(int64(mark))
@@ -274,7 +277,7 @@ func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r broker.Rights
 	return err
 }
 
-func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name, size int) (v []byte, err error) {
+func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, r rights.Rights, level, name, size int) (v []byte, err error) {
 	f.options.Add(1)
 	f.mu.Lock()
 	d := f.socks[c]
@@ -282,8 +285,8 @@ func (f *fakeStack) GetOption(_ context.Context, c *broker.Conn, r broker.Rights
 	if d == nil {
 		return nil, syscall.ENOTCONN
 	}
-	err = broker.WithRights(r, false, level, name, func() (err error) {
-		v, err = broker.GetSockopt(d, level, name, size)
+	err = sockopt.WithRights(r, false, level, name, func() (err error) {
+		v, err = sockopt.Get(d, level, name, size)
 		return err
 	})
 	return v, err
@@ -314,4 +317,4 @@ func (f *fakeStack) client() *broker.Client {
 }
 
 // testConnector connects in the service's place. It ends with the process.
-var testConnector broker.Connector
+var testConnector connector.Connector

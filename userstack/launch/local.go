@@ -6,7 +6,6 @@ package launch
 
 import (
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,64 +34,6 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 		return nil, os.NewSyscallError("setsockopt SO_SNDBUF", err)
 	}
 	return p, nil
-}
-
-// goLocal makes the end that the service gave the program's connection, or leaves it
-// TCP, which it is as well.
-func (a *attempt) goLocal(ev broker.Event) bool {
-	if !a.placeLocal(ev.End) {
-		a.verdict = true
-		a.s.stats.tcp(ReasonNotPlaced)
-		a.release()
-		return a.native(a.relay)
-	}
-	a.verdict = true
-	a.began, a.oneHost = time.Now(), true
-	a.s.stats.mode(broker.ModeLocal)
-	if err := a.cc.Proceed(); err != nil {
-		a.s.log.Debug("cannot answer the service", "conn", a.cc.ID(), "err", err)
-	}
-	if a.nonblock {
-		a.answer(unix.EINPROGRESS)
-	}
-	a.succeed()
-	return true
-}
-
-// placeLocal swaps the end in by the call that waits. It reports false where there
-// is none, or another pair is in place.
-func (a *attempt) placeLocal(end *broker.Descriptor) bool {
-	if end == nil {
-		return false
-	}
-	defer end.Close() //nolint:errcheck // unless it is taken
-	if a.swapped || a.n == nil {
-		return false
-	}
-	p, err := localPairOf(end, a.tcp)
-	if err == nil {
-		err = unix.SetNonblock(p.app, a.nonblock)
-	}
-	if err == nil {
-		a.mu.Lock()
-		a.pair = p
-		a.mu.Unlock()
-		err = a.swapIn(a.n, a.nonblock)
-	}
-	if err == nil {
-		return true
-	}
-	a.s.log.Debug("cannot place a local connection", "conn", a.cc.ID(), "err", err)
-	if p != nil {
-		a.mu.Lock()
-		a.pair = nil
-		a.mu.Unlock()
-		p.close()
-	}
-	if !a.n.valid() {
-		a.n = nil
-	}
-	return false
 }
 
 // offeredLocal makes an accepted connection of the end that the service gave. It

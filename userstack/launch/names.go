@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
 )
 
 // optionTimeout bounds the wait for the service to set or read an option.
@@ -224,7 +225,7 @@ func (c *conn) laterSndbuf(n *notif, name int) (later bool, err error) {
 // for its own purposes meanwhile; before, and where the launcher relays, by here.
 // When the connection is over, the launcher has a fresh socket, in state CLOSE,
 // answer. Whoever does it does it with the program's rights r.
-func (c *conn) option(r broker.Rights, set bool, level, name int, service func(ctx context.Context) error, here func(fd int) error) error {
+func (c *conn) option(r rights.Rights, set bool, level, name int, service func(ctx context.Context) error, here func(fd int) error) error {
 	c.mu.Lock()
 	served := !c.over && (c.tcp < 0 || c.served && !c.here && c.phase != phaseFailed)
 	if !served {

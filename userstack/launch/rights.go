@@ -16,7 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/broker"
+	"smcr/internal/place"
+	"smcr/userstack/internal/rights"
+	"smcr/userstack/internal/sockopt"
 )
 
 // The launcher may be root, or have been given capabilities, while the program
@@ -25,11 +27,11 @@ import (
 
 // rights returns those of the thread that made the call, for an option that may
 // need some. They can change by that thread alone, which is stopped.
-func (n *notif) rights(level, name int) broker.Rights {
-	if broker.NeedsNoRights(level, name) {
+func (n *notif) rights(level, name int) rights.Rights {
+	if sockopt.NeedsNoRights(level, name) {
 		return 0
 	}
-	r := broker.RightsOf(strconv.Itoa(n.tid()))
+	r := rights.Of(strconv.Itoa(n.tid()))
 	if !n.valid() { // it was another thread's
 		return 0
 	}
@@ -38,34 +40,27 @@ func (n *notif) rights(level, name int) broker.Rights {
 
 // rightly calls f with the TCP socket, or a fresh one, and with no more rights
 // than r. c.mu is held.
-func (c *conn) rightly(r broker.Rights, set bool, level, name int, f func(fd int) error) error {
+func (c *conn) rightly(r rights.Rights, set bool, level, name int, f func(fd int) error) error {
 	return c.withSocket(func(fd int) error {
-		if !broker.NeedsNoRights(level, name) && netnsCookie(fd) != ownNetns() {
+		if !sockopt.NeedsNoRights(level, name) && netnsCookie(fd) != ownNetns() {
 			// Rights are those over the launcher's network namespace. Over another
 			// one the launcher may have some without any capability, as its owner.
 			return unix.EPERM
 		}
-		return broker.WithRights(r, set, level, name, func() error { return f(fd) })
+		return sockopt.WithRights(r, set, level, name, func() error { return f(fd) })
 	})
 }
 
 // netnsCookie tells network namespaces apart by a socket. 0 is unknown.
 func netnsCookie(fd int) uint64 {
-	v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0
-	}
+	v, _ := place.CookieOf(fd)
 	return v
 }
 
-// ownNetns returns the cookie of the launcher's network namespace.
+// ownNetns returns the cookie of the launcher's network namespace, or 0.
 var ownNetns = sync.OnceValue(func() uint64 {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
-	return netnsCookie(fd)
+	v, _ := place.Cookie()
+	return v
 })
 
 // owner is who files belong to that a thread makes.
@@ -88,7 +83,7 @@ func (o owner) make(f func() error) error {
 	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
 		return f()
 	}
-	return broker.OnThread(func() (error, bool) { return o.make1(f) })
+	return rights.OnThread(func() (error, bool) { return o.make1(f) })
 }
 
 // makeHere is make for the receiver, whose goroutine can end if the thread has to.
@@ -164,7 +159,7 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	if ruid == os.Getuid() && euid == os.Geteuid() {
 		return set()
 	}
-	return broker.OnThread(func() (error, bool) { // the thread ends
+	return rights.OnThread(func() (error, bool) { // the thread ends
 		defer keepDumpable()()
 		// The saved user stays: whoever is the program's user must not trace us.
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), uintptr(euid), ^uintptr(0)); e != 0 {

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/broker"
+	"smcr/userstack/internal/connector"
 )
 
 // supervisor answers the trapped system calls of one filter tree.
@@ -28,7 +28,7 @@ type supervisor struct {
 	stats *counters
 	poll  *poller
 
-	connector broker.Connector
+	connector connector.Connector
 	looks     *looks
 	epolls    epollIndex
 	ends      endIndex

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/place"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
@@ -103,7 +104,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 		t.Fatal(err)
 	}
 	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack}
-	if b.s.netns, err = ownNetns(); err != nil {
+	if b.s.netns, err = place.Cookie(); err != nil {
 		t.Fatal(err)
 	}
 	b.s.cfg.Engines = cfg.Engines

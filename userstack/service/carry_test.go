@@ -16,6 +16,7 @@ import (
 
 	"smcr/internal/netnstest"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
 	"smcr/userstack/simfabric"
 )
 
@@ -195,7 +196,7 @@ func TestCarryReset(t *testing.T) {
 	})
 	t.Run("SO_LINGER", func(t *testing.T) {
 		c := newCarried(t, os.Geteuid())
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
+		if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
 			t.Fatal(err)
 		}
 		c.cprog.close()
@@ -217,7 +218,7 @@ func TestCarryReset(t *testing.T) {
 	t.Run("SO_LINGER taken back", func(t *testing.T) {
 		c := newCarried(t, os.Geteuid())
 		for _, on := range []byte{1, 0} {
-			if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_LINGER, []byte{on, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+			if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_LINGER, []byte{on, 0, 0, 0, 0, 0, 0, 0}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -294,7 +295,7 @@ func TestKeepAliveOption(t *testing.T) {
 	c := newCarried(t, os.Geteuid())
 	one := []byte{1, 0, 0, 0}
 	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, o[0], o[1], one); err != nil {
+		if err := c.cc.SetOption(t.Context(), rights.All, o[0], o[1], one); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -312,20 +313,20 @@ func TestOptions(t *testing.T) {
 	one := []byte{1, 0, 0, 0}
 	t.Run("any user", func(t *testing.T) {
 		c := newCarried(t, os.Geteuid())
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, one); err != nil {
+		if err := c.cc.SetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, one); err != nil {
 			t.Error(err)
 		}
-		v, err := c.cc.GetOption(t.Context(), broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4)
+		v, err := c.cc.GetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4)
 		if err != nil || string(v) != string(one) {
 			t.Errorf("TCP_NODELAY %v, %v", v, err)
 		}
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.IPPROTO_TCP, 9999, one); !errors.Is(err, syscall.ENOPROTOOPT) {
+		if err := c.cc.SetOption(t.Context(), rights.All, unix.IPPROTO_TCP, 9999, one); !errors.Is(err, syscall.ENOPROTOOPT) {
 			t.Errorf("an option that is none: %v", err)
 		}
 		c.cprog.close()
 		c.sprog.close()
 		c.over(t, false)
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, one); !errors.Is(err, syscall.ENOTCONN) {
+		if err := c.cc.SetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, one); !errors.Is(err, syscall.ENOTCONN) {
 			t.Errorf("after the end: %v, want ENOTCONN", err)
 		}
 	})
@@ -334,13 +335,13 @@ func TestOptions(t *testing.T) {
 		netnstest.Require(t)
 		for uid, want := range map[int]error{0: nil, 65534: syscall.EPERM} {
 			c := newCarried(t, uid)
-			if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_MARK, one); !errors.Is(err, want) {
+			if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_MARK, one); !errors.Is(err, want) {
 				t.Errorf("user %d sets SO_MARK: %v, want %v", uid, err, want)
 			}
-			if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_KEEPALIVE, one); err != nil {
+			if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_KEEPALIVE, one); err != nil {
 				t.Errorf("user %d sets SO_KEEPALIVE: %v", uid, err)
 			}
-			v, err := c.cc.GetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_MARK, 4)
+			v, err := c.cc.GetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_MARK, 4)
 			if marked := string(v) == string(one); err != nil || marked != (want == nil) {
 				t.Errorf("user %d: SO_MARK %v, %v", uid, v, err)
 			}

@@ -31,7 +31,7 @@
 // # Rights
 //
 // The service sets and reads options of a program's socket on a thread that has no
-// more capabilities than the program ([broker.WithRights]), however many it has
+// more capabilities than the program ([sockopt.WithRights]), however many it has
 // itself. See docs/security.md.
 //
 // # Threads

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/place"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 )
@@ -41,27 +42,6 @@ const (
 	isAccepted                  // connected
 )
 
-// netnsCookie returns what the kernel calls the network namespace of a socket by:
-// no other has the same until the next boot.
-func netnsCookie(fd int) (uint64, error) {
-	v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0, fmt.Errorf("service: getsockopt SO_NETNS_COOKIE: %w", err)
-	}
-	return v, nil
-}
-
-// ownNetns returns the cookie of the network namespace that the calling thread is
-// in.
-func ownNetns() (uint64, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("service: socket: %w", err)
-	}
-	defer unix.Close(fd)
-	return netnsCookie(fd)
-}
-
 // checkSocket checks what a launcher handed over, which may lie: a TCP socket of
 // the stack's network namespace in the state that use wants.
 func (s *Service) checkSocket(fd int, use socketUse) error {
@@ -87,9 +67,9 @@ func (s *Service) checkSocket(fd int, use socketUse) error {
 			return fmt.Errorf("%w: %s", errSocket, want.text)
 		}
 	}
-	switch cookie, err := netnsCookie(fd); {
+	switch cookie, err := place.CookieOf(fd); {
 	case err != nil:
-		return err
+		return fmt.Errorf("service: %w", err)
 	case cookie != s.netns:
 		return errNetns
 	}

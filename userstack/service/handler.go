@@ -21,6 +21,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/internal/sockopt"
 	"smcr/userstack/relay"
 )
 
@@ -402,7 +403,7 @@ func fileConn(fd int) (net.Conn, error) {
 
 // lingerOf returns SO_LINGER's seconds, -1 if it is off.
 func lingerOf(sock *broker.Descriptor) (int, error) {
-	v, err := broker.GetSockopt(sock, unix.SOL_SOCKET, unix.SO_LINGER, 8)
+	v, err := sockopt.Get(sock, unix.SOL_SOCKET, unix.SO_LINGER, 8)
 	if err != nil || len(v) < 8 {
 		return -1, err
 	}

@@ -57,13 +57,13 @@ func (s *settings) apply(t testing.TB, fd int) {
 	}
 }
 
-type sockopt struct {
+type settable struct {
 	level, name int
 	v           *int
 }
 
-func (s *settings) options() []sockopt {
-	return []sockopt{
+func (s *settings) options() []settable {
+	return []settable{
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY, &s.Nodelay},
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, &s.Keepalive},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, &s.Idle},

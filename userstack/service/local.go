@@ -412,19 +412,6 @@ func (t *localTable) outcome(f *flight) outcome {
 	return f.result
 }
 
-// relayHere carries the bytes between a pair's end and TCP, as the program at the
-// peer has its TCP socket.
-func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor) (goesOn bool) {
-	h := hold(c, sock)
-	tcp, _, err := h.takeTCP()
-	if err != nil {
-		dropEnd(end)
-		return false
-	}
-	s.relayTCP(ctx, c, sock, end, tcp)
-	return false
-}
-
 func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) {
 	_ = sock.Control(func(fd int) error {
 		s.programs().IsLocal(ownerOf(c.Launcher()), fd, client)

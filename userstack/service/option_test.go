@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
 )
 
 // TestOptionUnknown: where nobody can tell whether the peer announced SMC, the
@@ -80,10 +81,10 @@ func TestOptionsWhileTaken(t *testing.T) {
 		default:
 		}
 		want := []byte{byte(i & 1), 0, 0, 0}
-		if err := h.set(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, want); err != nil {
+		if err := h.set(rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, want); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := h.get(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || !bytes.Equal(got, want) {
+		if got, err := h.get(rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("TCP_NODELAY %v, %v after it was set to %v", got, err, want)
 		}
 	}
@@ -93,10 +94,10 @@ func TestOptionsWhileTaken(t *testing.T) {
 func TestOptionsOver(t *testing.T) {
 	h := &held{sock: broker.NewDescriptor(tcpSocket(t, 0))}
 	_ = h.sock.Take() // tcpSocket closes it
-	if err := h.set(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
+	if err := h.set(rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, []byte{1, 0, 0, 0}); err != syscall.ENOTCONN {
 		t.Errorf("set: %v", err)
 	}
-	if _, err := h.get(broker.AllRights, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != syscall.ENOTCONN {
+	if _, err := h.get(rights.All, unix.IPPROTO_TCP, unix.TCP_NODELAY, 4); err != syscall.ENOTCONN {
 		t.Errorf("get: %v", err)
 	}
 }
@@ -122,7 +123,7 @@ func TestOptionBeyondSocket(t *testing.T) {
 	h := &held{sock: broker.NewDescriptor(ours)}
 	defer h.sock.Close()
 	// 200 instructions of 8 bytes each into 200 bytes.
-	for _, r := range []broker.Rights{0, broker.AllRights} {
+	for _, r := range []rights.Rights{0, rights.All} {
 		if v, err := h.get(r, unix.SOL_SOCKET, unix.SO_GET_FILTER, len(filter)); err != syscall.EPERM {
 			t.Errorf("SO_GET_FILTER: %d bytes, %v, want EPERM", len(v), err)
 		}

@@ -14,10 +14,12 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
+	"smcr/userstack/internal/sockopt"
 )
 
 // SetOption implements broker.Handler.
-func (s *Service) SetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name int, value []byte) error {
+func (s *Service) SetOption(_ context.Context, c *broker.Conn, r rights.Rights, level, name int, value []byte) error {
 	h, ok := c.Data().(*held)
 	if !ok {
 		return syscall.ENOTCONN
@@ -25,11 +27,11 @@ func (s *Service) SetOption(_ context.Context, c *broker.Conn, r broker.Rights, 
 	return h.set(r, level, name, value)
 }
 
-func (h *held) set(r broker.Rights, level, name int, value []byte) error {
+func (h *held) set(r rights.Rights, level, name int, value []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := broker.WithRights(r, true, level, name, func() error {
-		return broker.SetSockopt(h.sock, level, name, value)
+	if err := sockopt.WithRights(r, true, level, name, func() error {
+		return sockopt.Set(h.sock, level, name, value)
 	}); err != nil {
 		return ended(err)
 	}
@@ -74,7 +76,7 @@ func ended(err error) error {
 // carryOption applies an option of the program's socket to the connection.
 func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) {
 	get := func(level, name int) uint32 {
-		v, err := broker.GetSockopt(sock, level, name, 4)
+		v, err := sockopt.Get(sock, level, name, 4)
 		if err != nil || len(v) != 4 {
 			return 0
 		}
@@ -95,7 +97,7 @@ func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) 
 }
 
 // GetOption implements broker.Handler.
-func (s *Service) GetOption(_ context.Context, c *broker.Conn, r broker.Rights, level, name, size int) ([]byte, error) {
+func (s *Service) GetOption(_ context.Context, c *broker.Conn, r rights.Rights, level, name, size int) ([]byte, error) {
 	h, ok := c.Data().(*held)
 	if !ok {
 		return nil, syscall.ENOTCONN
@@ -103,11 +105,11 @@ func (s *Service) GetOption(_ context.Context, c *broker.Conn, r broker.Rights, 
 	return h.get(r, level, name, size)
 }
 
-func (h *held) get(r broker.Rights, level, name, size int) (v []byte, err error) {
+func (h *held) get(r rights.Rights, level, name, size int) (v []byte, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	err = broker.WithRights(r, false, level, name, func() (err error) {
-		v, err = broker.GetSockopt(h.sock, level, name, size)
+	err = sockopt.WithRights(r, false, level, name, func() (err error) {
+		v, err = sockopt.Get(h.sock, level, name, size)
 		return err
 	})
 	return v, ended(err)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
 )
 
 // TestTCPKeepAlive: the keepalives of the TCP connection below flow as its program
@@ -22,7 +22,7 @@ func TestTCPKeepAlive(t *testing.T) {
 	// in milliseconds.
 	sinceACK := func() time.Duration {
 		t.Helper()
-		v, err := c.cc.GetOption(t.Context(), broker.AllRights, unix.IPPROTO_TCP, unix.TCP_INFO, 104)
+		v, err := c.cc.GetOption(t.Context(), rights.All, unix.IPPROTO_TCP, unix.TCP_INFO, 104)
 		if err != nil || len(v) < 60 {
 			t.Fatalf("TCP_INFO: %d bytes, %v", len(v), err)
 		}
@@ -35,7 +35,7 @@ func TestTCPKeepAlive(t *testing.T) {
 	}
 	one := []byte{1, 0, 0, 0}
 	for _, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, o[0], o[1], one); err != nil {
+		if err := c.cc.SetOption(t.Context(), rights.All, o[0], o[1], one); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -61,13 +61,8 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		// The TCP connection ends with its last descriptor: ours must not
 		// outlive the stack's.
 		release := c.Retain()
-		smc.AfterDone(func() {
-			go func() { // the engine calls this
-				_ = sock.Close()
-				release()
-			}()
-		})
-		_ = smc.SetOOBInline(true) // the program's own end decides
+		smc.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
+		_ = smc.SetOOBInline(true)                         // the program's own end decides
 	}
 	h.carryOptions(smc)
 	data.PassMark = func() { _ = c.PassMark(ctx) }
@@ -101,6 +96,19 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		c.SetCloseReason("reset")
 	}
 	safe = true
+	return false
+}
+
+// relayHere carries the bytes between a pair's end and TCP, as the program at the
+// peer has its TCP socket.
+func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor) (goesOn bool) {
+	h := hold(c, sock)
+	tcp, _, err := h.takeTCP()
+	if err != nil {
+		dropEnd(end)
+		return false
+	}
+	s.relayTCP(ctx, c, sock, end, tcp)
 	return false
 }
 

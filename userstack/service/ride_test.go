@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
 	"smcr/userstack/internal/socktest"
 )
 
@@ -118,7 +119,7 @@ func TestRide(t *testing.T) {
 	})
 	t.Run("SO_LINGER", func(t *testing.T) {
 		c := ride(t)
-		if err := c.cc.SetOption(t.Context(), broker.AllRights, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
+		if err := c.cc.SetOption(t.Context(), rights.All, unix.SOL_SOCKET, unix.SO_LINGER, []byte{1, 1, 1, 1, 0, 0, 0, 0}); err != nil {
 			t.Fatal(err)
 		}
 		c.cprog.close()

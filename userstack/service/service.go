@@ -17,6 +17,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/connector"
 	"smcr/userstack/internal/inside"
 )
 
@@ -62,7 +63,7 @@ type Service struct {
 	quota  *quota.Budget
 	netns  uint64 // the cookie of the network namespace
 
-	connector broker.Connector
+	connector connector.Connector
 	local     localTable
 
 	ending context.Context // ends the relays, before the sessions
@@ -94,8 +95,8 @@ func New(cfg Config) (_ *Service, err error) {
 			err = errors.Join(err, s.leave())
 		}
 	}()
-	if s.netns, err = ownNetns(); err != nil {
-		return nil, err
+	if s.netns, err = place.Cookie(); err != nil {
+		return nil, fmt.Errorf("service: %w", err)
 	}
 	// The place first: it tells whether there is a stack already.
 	if s.claim, err = place.Take(); errors.Is(err, place.ErrTaken) {

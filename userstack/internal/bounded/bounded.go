@@ -83,6 +83,39 @@ func Close(fd int) error {
 	return nil
 }
 
+// CloseAside is Close where nobody may wait, and calls then after it, which may be nil.
+// A close that has nothing to wait for is made on this thread, and takes a goroutine
+// only if there is something: SO_LINGER, or data in the queue of a unix socket, which
+// may have descriptors with it. If that comes in between, the close is woken.
+func CloseAside(fd int, then func()) {
+	if then == nil {
+		then = func() {}
+	}
+	if mayWait(fd) {
+		go func() {
+			_ = Close(fd)
+			then()
+		}()
+		return
+	}
+	Call(nil, func() { _ = unix.Close(fd) }, Interrupt)
+	then()
+}
+
+// mayWait tells whether the close of a socket may wait for somebody, as it is now.
+func mayWait(fd int) bool {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return true
+	}
+	if domain == unix.AF_UNIX {
+		n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+		return err != nil || n > 0
+	}
+	l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER)
+	return err != nil || l.Onoff != 0 && l.Linger != 0
+}
+
 // CloseConn is Close for a connection in Go's poller. It does not wait for the
 // descriptor to be closed.
 func CloseConn(c interface {
@@ -92,6 +125,9 @@ func CloseConn(c interface {
 	last := -1
 	if rc, err := c.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) {
+			if !mayWait(int(fd)) {
+				return
+			}
 			dup, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 			if err == nil {
 				last = dup
@@ -104,7 +140,8 @@ func CloseConn(c interface {
 			}
 		})
 	}
-	err := c.Close()
+	var err error
+	Call(nil, func() { err = c.Close() }, Interrupt)
 	if last >= 0 {
 		go Close(last) //nolint:errcheck // nobody is left to be told
 	}

@@ -192,3 +192,86 @@ func TestRecvDescriptors(t *testing.T) {
 		t.Errorf("of an empty socket: %v", errno)
 	}
 }
+
+// TestCloseAside: a close that has nothing to wait for is done at the return, one that
+// has waits elsewhere.
+func TestCloseAside(t *testing.T) {
+	unixSocket := func(t *testing.T) (fd, peer int) {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(pair[1]) })
+		return pair[0], pair[1]
+	}
+	tcpSocket := func(t *testing.T) int {
+		c, _ := socktest.TCPPair(t)
+		f, err := c.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		_ = c.Close()
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	for name, tt := range map[string]struct {
+		open  func(t *testing.T) int
+		waits bool
+	}{
+		"unix": {func(t *testing.T) int { fd, _ := unixSocket(t); return fd }, false},
+		"unix, lingering sockets in the queue": {func(t *testing.T) int {
+			fd, peer := unixSocket(t)
+			socktest.SendLingering(t, peer, 2)
+			return fd
+		}, true},
+		"TCP": {tcpSocket, false},
+		"TCP, reset": {func(t *testing.T) int {
+			fd := tcpSocket(t)
+			if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+				t.Fatal(err)
+			}
+			return fd
+		}, false},
+		"TCP, lingering": {func(t *testing.T) int { fd, _, _ := socktest.Lingering(t); return fd }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fd := tt.open(t)
+			inode := func() uint64 {
+				var st unix.Stat_t
+				if unix.Fstat(fd, &st) != nil {
+					return 0
+				}
+				return st.Ino
+			}
+			was := inode()
+			over := make(chan bool, 1)
+			begin := time.Now()
+			CloseAside(fd, func() { over <- true })
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("took %v", took)
+			}
+			select {
+			case <-over:
+				if tt.waits {
+					t.Error("it was closed here, where it may wait")
+				}
+				if inode() == was {
+					t.Error("it is still open")
+				}
+			default:
+				if !tt.waits {
+					t.Error("it is being closed elsewhere")
+				}
+				select {
+				case <-over:
+				case <-time.After(10 * time.Second):
+					t.Fatal("the close waits")
+				}
+			}
+		})
+	}
+}

@@ -14,8 +14,12 @@
 //     call hold. Nothing wakes that up: it has a thread of its own, and its caller
 //     goes on.
 //
-// Such a call is woken, without harm to one that is only slow, when it takes longer than 20 ms, and only so many are made
-// at a time. What waits for its turn is a goroutine. All else has MSG_DONTWAIT.
+// Such a call is woken, without harm to one that is only slow, when it takes longer
+// than 20 ms, and only so many are made at a time. What waits for its turn is a
+// goroutine. All else has MSG_DONTWAIT.
+//
+// Most closes have nothing to wait for: those of unix sockets with nothing in the
+// queue, and of TCP sockets without SO_LINGER. They take no goroutine.
 //
 // The functions are safe for concurrent use. They need no privilege.
 package bounded

@@ -39,6 +39,17 @@ func Bound(t testing.TB, fd int) {
 	}
 }
 
+// TCP returns an IPv4 TCP socket, which is closed at the end of the test.
+func TCP(t testing.TB) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
 // TCPPair makes a TCP connection over loopback, with deadlines.
 func TCPPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package broker
+package rights
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -20,13 +19,13 @@ import (
 // process of another user namespace has none, whatever CapEff says.
 type Rights uint64
 
-// AllRights takes nothing away.
-const AllRights = ^Rights(0)
+// All takes nothing away.
+const All = ^Rights(0)
 
-// RightsOf returns the rights of task, a thread id or "self", under /proc. One
+// Of returns the rights of task, a thread id or "self", under /proc. One
 // that cannot be looked at has none. The caller makes sure that the number is
 // still that of who was meant.
-func RightsOf(task string) Rights {
+func Of(task string) Rights {
 	theirs, err := userns(task)
 	if err != nil {
 		return 0
@@ -94,7 +93,7 @@ func sharesUserns(task string) bool {
 }
 
 // errRights tells that a thread could not be made to act with fewer rights.
-var errRights = errors.New("broker: cannot act with the program's capabilities")
+var errRights = errors.New("rights: cannot act with the program's capabilities")
 
 // Do calls f on a thread whose effective capabilities are those of the caller
 // that are in r as well: so it is the kernel that says what takes which. An
@@ -143,10 +142,10 @@ func (r Rights) do(f func() error) (err error, restored bool) {
 	return err, unix.Capset(&h, &own[0]) == nil
 }
 
-// ownsNetwork tells whether the network namespace of this process belongs to
+// OwnsNetwork tells whether the network namespace of this process belongs to
 // a user namespace below its own. Who made that has all rights over it, without
 // any capability: there Do takes nothing away.
-var ownsNetwork = sync.OnceValue(func() bool {
+var OwnsNetwork = sync.OnceValue(func() bool {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return true
@@ -166,27 +165,13 @@ var ownsNetwork = sync.OnceValue(func() bool {
 	return err != nil || ours != nsID{uint64(st.Dev), st.Ino}
 })
 
-// peerRights returns the rights that the process at the other end of c could
-// have now, or none if it cannot be looked at. What is effective for one thread
-// of a launcher changes all the time, see Do.
-func peerRights(c *net.UnixConn, pid int) Rights {
-	if pid <= 0 { // of a PID namespace that is not below ours
+// Permitted returns the rights that process pid could have now, or none if it cannot
+// be looked at. What is effective for one thread of it changes all the time, see Do.
+// The caller makes sure that the number is still that of who was meant.
+func Permitted(pid int) Rights {
+	task := strconv.Itoa(pid)
+	if !sharesUserns(task) {
 		return 0
 	}
-	pidfd := peerPidfd(c)
-	defer pidfd.Close()
-	task, r := strconv.Itoa(pid), Rights(0)
-	if sharesUserns(task) {
-		r = capsOf(task, "CapPrm:")
-	}
-	// The number is still its own if it lives.
-	lives := false
-	if err := pidfd.Control(func(fd int) error {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		lives = n == 0
-		return err
-	}); err != nil || !lives {
-		return 0
-	}
-	return r
+	return capsOf(task, "CapPrm:")
 }

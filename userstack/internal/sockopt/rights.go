@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package broker
+package sockopt
 
 import (
 	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/rights"
 )
 
 // Options that x/sys/unix has no names for.
@@ -45,7 +47,7 @@ func NeedsNoRights(level, name int) bool { return slices.Contains(plainOptions[l
 
 // WithRights sets or reads option name of level, which is what f does, with no
 // more rights than r.
-func WithRights(r Rights, set bool, level, name int, f func() error) error {
+func WithRights(r rights.Rights, set bool, level, name int, f func() error) error {
 	if NeedsNoRights(level, name) {
 		return f()
 	}
@@ -67,7 +69,7 @@ func WithRights(r Rights, set bool, level, name int, f func() error) error {
 	default:
 		return syscall.ENOPROTOOPT
 	}
-	if ownsNetwork() {
+	if rights.OwnsNetwork() {
 		return syscall.EPERM
 	}
 	return r.Do(f)

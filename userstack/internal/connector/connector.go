@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package broker
+package connector
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -15,6 +17,13 @@ import (
 
 	"smcr/userstack/internal/bounded"
 )
+
+// A Socket has a descriptor, which stays open until the function that Control calls
+// returns. Dup returns another one of the same description, which the caller closes.
+type Socket interface {
+	Control(f func(fd int) error) error
+	Dup() (int, error)
+}
 
 // A Connector connects programs' TCP sockets. One goroutine, and no thread, waits
 // for all of them: the sockets are in an epoll set, and that is in the runtime's
@@ -36,7 +45,7 @@ type Connector struct {
 // errno of a refused or failed connection as a syscall.Errno; when ctx ends
 // first, its cause. In both cases the attempt is taken back (connect to
 // AF_UNSPEC), so that the program may use the socket for another.
-func (k *Connector) Connect(ctx context.Context, d *Descriptor, remote netip.AddrPort) error {
+func (k *Connector) Connect(ctx context.Context, d Socket, remote netip.AddrPort) error {
 	connect := func(fd int) error {
 		sa, err := sockaddr(fd, remote)
 		if err != nil {
@@ -48,11 +57,11 @@ func (k *Connector) Connect(ctx context.Context, d *Descriptor, remote netip.Add
 	if !errors.Is(err, unix.EINPROGRESS) {
 		return err
 	}
-	fd, err := d.Dup() // to wait on, outside the Descriptor's lock
+	fd, err := d.Dup() // to wait on, outside of Control
 	if err != nil {
 		return err
 	}
-	defer bounded.Close(fd) //nolint:errcheck // the Descriptor is another
+	defer bounded.Close(fd) //nolint:errcheck // the caller's is another
 	err = k.await(ctx, fd)
 	if err == nil {
 		// The kernel moves the socket to "connected" only in a further
@@ -194,4 +203,29 @@ func (k *Connector) Close() error {
 	err := set.Close()
 	k.wg.Wait()
 	return err
+}
+
+// sockaddr converts ap for the family of socket fd.
+func sockaddr(fd int, ap netip.AddrPort) (unix.Sockaddr, error) {
+	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt SO_DOMAIN", err)
+	}
+	a := ap.Addr()
+	switch {
+	case family == unix.AF_INET && a.Unmap().Is4():
+		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: a.Unmap().As4()}, nil
+	case family == unix.AF_INET6 && a.IsValid():
+		sa := &unix.SockaddrInet6{Port: int(ap.Port()), Addr: a.As16()}
+		if z := a.Zone(); z != "" {
+			id, err := strconv.ParseUint(z, 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("connector: the zone of %v is not an interface index: %w", ap, syscall.EINVAL)
+			}
+			sa.ZoneId = uint32(id)
+		}
+		return sa, nil
+	default:
+		return nil, fmt.Errorf("connector: %v does not fit a socket of family %d: %w", ap, family, syscall.EAFNOSUPPORT)
+	}
 }
