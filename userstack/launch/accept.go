@@ -155,32 +155,6 @@ func take(fd int, n *notif) (*accepted, error) {
 	return takeReady(fd, o.make)
 }
 
-// takeAs is take for a user.
-func takeAs(fd int, o owner) (*accepted, error) {
-	if !readable(fd) {
-		return nil, unix.EAGAIN
-	}
-	return takeReady(fd, o.make)
-}
-
-// takeReady takes what is there, as make has it belong to somebody.
-func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
-	var sock int
-	var sa unix.Sockaddr
-	err := make(func() (err error) {
-		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
-	if _, ok := sa.(*unix.SockaddrInet6); ok {
-		a.domain = unix.AF_INET6
-	}
-	return a, nil
-}
-
 // wait makes n a waiter, and fd, which wait then owns, what is waited on. The
 // caller holds l.mu.
 func (l *listener) wait(n *notif, fd int) error {
