@@ -54,7 +54,7 @@ const (
 //	                  |                    | else: drain, wait for a call                   | give-own
 //	tcp held          | SMC                | if placed, or place can be done: proceed       | clc
 //	                  |                    | else: wait for a call                          | swap
-//	tcp held          | local              | place its end                                  | over
+//	tcp held          | local              | place its end, also for that of the pair       | over
 //	                  |                    | if it cannot be done: as no SMC                | over, give-own
 //	swap              | a call             | place, proceed                                 | clc
 //	swap              | time over          | cancel, fail                                   | failed, over
