@@ -158,7 +158,11 @@ func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) er
 		switch m := m.(type) {
 		case wire.Proposal:
 			h.v2 = !m.TypeV1.HasR()
-			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagMem, Err: why})
+			code := wire.DiagMem
+			if d, ok := errors.AsType[*DeclineError](why); ok {
+				code = d.Code
+			}
+			return nil, h.decline(ctx, &DeclineError{Code: code, Err: why})
 		case wire.Decline:
 			return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
 		default:

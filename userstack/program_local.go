@@ -57,6 +57,12 @@ func (s *Stack) isHere(a netip.Addr) bool {
 	return errors.Is(err, inside.ErrThisHost)
 }
 
+// Locator implements inside.Programs.
+func (s programs) Locator() inside.Locator {
+	l, _ := s.net.(inside.Locator)
+	return l
+}
+
 // IsLocal implements inside.Programs.
 func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
 	side := sideServer

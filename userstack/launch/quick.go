@@ -77,7 +77,8 @@ func (s *supervisor) acceptHere(n *notif) bool {
 		l.mu.Unlock()
 		return false
 	}
-	a, err := take(fd, n)
+	l.seen(n)
+	a, err := l.take(fd, n)
 	l.mu.Unlock()
 	switch {
 	case err != nil:

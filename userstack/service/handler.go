@@ -31,13 +31,18 @@ var _ broker.Handler = (*Service)(nil)
 // service had a look at it.
 const reasonLeft = "the client disconnected during the handshake"
 
+// errEnds tells that the service takes no connection any more: one over SMC would be
+// reset in a moment.
+var errEnds error = &userstack.DeclineError{Code: userstack.ReasonNoDevice, Err: errors.New("the stack ends")}
+
 // held is what the service keeps of a program's connection.
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu  sync.Mutex // for one change of options at a time
-	smc *userstack.Conn
+	mu   sync.Mutex // for one change of options at a time
+	smc  *userstack.Conn
+	side *localSide // of a local connection, or nil
 }
 
 // hold lets the program's options act on sock from now on.
@@ -73,6 +78,10 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 			_ = sock.Close()
 		}
 	}()
+	if s.ending.Err() != nil {
+		_ = c.NotCandidate(errEnds.Error())
+		return
+	}
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
 	release := func() {}
@@ -121,6 +130,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if here != nil && (smc || s.local.claimed(here)) {
 		goesOn = s.connectLocal(ctx, c, sock, here)
 		return
+	}
+	if smc {
+		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
+			defer s.local.land(f, wentAway) // unless it has
+			goesOn = s.connectLocal(ctx, c, sock, f)
+			return
+		}
 	}
 	if !smc {
 		if here != nil {
@@ -212,6 +228,10 @@ func (s *Service) relayTCP(ctx context.Context, c *broker.Conn, sock, end *broke
 
 // Accept implements broker.Handler.
 func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {
+	if s.ending.Err() != nil {
+		s.Decline(ctx, c, sock, errEnds)
+		return
+	}
 	goesOn := false
 	defer func() {
 		if !goesOn {
@@ -236,6 +256,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
+		}
+		if err == nil && smc {
+			here = s.expectOffer(ctx, c, fd)
 		}
 		return err
 	})

@@ -3,6 +3,7 @@
 // Hostile is a user of the machine who means the stack ill, for package e2e.
 //
 //	hostile press KIND ADDRESS
+//	hostile cling KIND ADDRESS
 //	hostile strange ADDRESS
 //	hostile squat
 //	hostile forge ADDRESS N
@@ -20,12 +21,21 @@
 //
 // It says "pressing" when it has tried each.
 //
-// The second opens a session, moves to a user and network namespace of its own,
+// The second has the stack wait, as its end must not:
+//
+//	pending             thousands of connections that nobody answers
+//	deaf                connections over SMC to ADDRESS, which sends, of which nothing
+//	                    is read, and whose sockets block
+//	locked              the same, and a thread keeps the lock of each TCP socket
+//
+// It says "clinging" when it has done that.
+//
+// The third opens a session, moves to a user and network namespace of its own,
 // hands sockets of that namespace to the stack, connected to a listener there at
 // the port of ADDRESS and about to connect to ADDRESS, and says what the stack
 // answers.
 //
-// The third tries to be the stack of this network namespace, again and again until
+// The fourth tries to be the stack of this network namespace, again and again until
 // it is killed: it takes names in the abstract name space and files in root's
 // directory, locks the lock, removes what is there, and listens at the place of
 // its own user. It says "took" and what for each success, and "squatting" when it

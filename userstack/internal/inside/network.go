@@ -25,6 +25,16 @@ type Network interface {
 	NetDevs() ([]NetDev, error)
 }
 
+// A Locator is a Network that knows what its namespace has. Without one a stack joins
+// no programs of different stacks.
+type Locator interface {
+	// Owns reports whether addr is an address of this network namespace.
+	Owns(addr netip.Addr) bool
+	// Finds looks for a TCP connection of this network namespace by its addresses;
+	// held tells whether a process has its socket.
+	Finds(local, remote netip.AddrPort) (held, ok bool, err error)
+}
+
 // A NetDev is an Ethernet-like network device.
 type NetDev struct {
 	Name  string

@@ -55,6 +55,8 @@ type Programs[C any] interface {
 	// numbers, as listings have it, and where that is that the peer declined, the
 	// peer's.
 	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
+	// Locator tells what the network namespace has, or is nil.
+	Locator() Locator
 	// IsLocal counts a connection that joins two programs of this host, and
 	// remembers its TCP socket fd for listings.
 	IsLocal(o Owner, fd int, client bool)
