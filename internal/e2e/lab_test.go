@@ -127,10 +127,11 @@ func wantSummary(t testing.TB, log string, conns int) {
 	}
 }
 
-// under starts a program under smcr run.
+// under starts a program under smcr run, with SMC-R for all connections, also for short
+// ones.
 func (l *lab) under(h *netnstest.Host, argv ...string) *netnstest.Process {
 	l.t.Helper()
-	return h.Go(l.t, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--"}, argv...)...)
+	return h.Go(l.t, bin("smcr"), append([]string{"run", "--mode", "user", "-v", "--no-adapt", "--"}, argv...)...)
 }
 
 // serve starts the stack of a host explicitly, where a test needs to know its

@@ -258,7 +258,11 @@ func TestStackEndsBeforeAccept(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			// The launcher, too, would accept the connection.
 			stop(unix.SIGSTOP)
+			if err := server.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
 			client := l.under(l.B, "/usr/bin/python3", "-u", "-c", `
 import socket, sys
 s = socket.socket(); s.settimeout(15)
@@ -278,6 +282,10 @@ print(f.readline()); f.write(b'over\n'); print(f.read())`, l.A.Addr())
 				t.Fatal(err)
 			}
 			if err := stack.Signal(test.sig); err != nil {
+				t.Fatal(err)
+			}
+			<-stack.Done()
+			if err := server.Signal(unix.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
 			wantLines(t, server, saysLost, 1)

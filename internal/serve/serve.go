@@ -122,7 +122,11 @@ func run(ctx context.Context, o *Options) error {
 		reportStart(nil)
 		o.OnDemand = false // said
 	}
-	return inTime(ctx, s.Run)
+	err = inTime(ctx, s.Run)
+	if err == nil {
+		cfg.Log.Info("the stack has ended")
+	}
+	return err
 }
 
 // endTime is how long an orderly end may take after a signal.

@@ -38,8 +38,10 @@ type listener struct {
 	sub     *subscription
 	timer   *time.Timer
 	waiters []*waiter
-	// spare holds connections whose accept() was interrupted.
+	// spare holds the connections that are to be accepted first: those that were
+	// taken early, or whose accept() was interrupted.
 	spare []*accepted
+	early early
 }
 
 // waiter is a call blocked in accept().
@@ -52,17 +54,21 @@ type waiter struct {
 
 // accepted is a connection taken from the backlog.
 type accepted struct {
-	sock   int // the TCP socket
-	remote netip.AddrPort
-	domain int
-	syn    synSMC             // what readSYN found
-	broker Broker             // of cc
-	cc     *broker.ClientConn // nil: native
-	pair   *pair              // nil: native
-	c      *conn              // made when the first call was to get it; nil: native
-	passed bool               // the service has its end of the pair, or cannot get it
-	served bool               // it has
-	local  bool               // the other end of the pair is a program's
+	sock    int // the TCP socket
+	remote  netip.AddrPort
+	domain  int
+	syn     synSMC             // what readSYN found
+	broker  Broker             // of cc
+	cc      *broker.ClientConn // nil: native
+	pair    *pair              // nil: native
+	c       *conn              // made when the first call was to get it; nil: native
+	passed  bool               // the service has its end of the pair, or cannot get it
+	served  bool               // it has
+	local   bool               // the other end of the pair is a program's
+	follows bool               // c is followed: it was not made for a call that waits
+
+	done chan struct{} // if not nil, closed when the service has been asked
+	dead bool          // it cannot be used
 }
 
 // accept answers accept() and accept4() on sockets that listen marked.
@@ -100,16 +106,15 @@ func (l *listener) accept(n *notif) {
 	}
 	l.renewLater(fd)
 	l.mu.Lock()
-	if len(l.spare) > 0 {
-		a := l.spare[0]
-		l.spare = slices.Delete(l.spare, 0, 1)
+	l.seen(n)
+	if a := l.next(fd); a != nil {
 		l.mu.Unlock()
 		_ = unix.Close(fd)
 		l.deliver(n, a)
 		return
 	}
 	if len(l.waiters) == 0 || flags&unix.O_NONBLOCK != 0 {
-		a, err := take(fd, n)
+		a, err := l.take(fd, n)
 		if err == nil {
 			l.mu.Unlock()
 			_ = unix.Close(fd)
@@ -134,8 +139,7 @@ func (l *listener) accept(n *notif) {
 // take takes a connection from the backlog for call n, or fails with EAGAIN. The
 // socket may be a blocking one, so it asks first.
 func take(fd int, n *notif) (*accepted, error) {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, 0); err != nil || n == 0 {
+	if !readable(fd) {
 		return nil, unix.EAGAIN
 	}
 	o := owner{os.Geteuid(), os.Getegid()}
@@ -145,26 +149,10 @@ func take(fd int, n *notif) (*accepted, error) {
 			return nil, unix.EAGAIN // the call is over
 		}
 	}
-	var sock int
-	var sa unix.Sockaddr
-	accept := func() (err error) {
-		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
-		return err
-	}
-	var err error
 	if n.here {
-		err = o.makeHere(n, accept)
-	} else {
-		err = o.make(accept)
+		return takeReady(fd, func(accept func() error) error { return o.makeHere(n, accept) })
 	}
-	if err != nil {
-		return nil, err
-	}
-	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
-	if _, ok := sa.(*unix.SockaddrInet6); ok {
-		a.domain = unix.AF_INET6
-	}
-	return a, nil
+	return takeReady(fd, o.make)
 }
 
 // wait makes n a waiter, and fd, which wait then owns, what is waited on. The
@@ -214,7 +202,7 @@ func (l *listener) ready() {
 			l.waiters = slices.Delete(l.waiters, 0, 1)
 			continue
 		}
-		a, err := take(l.fd, w.n)
+		a, err := l.take(l.fd, w.n)
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
@@ -273,13 +261,25 @@ func (l *listener) close() {
 	}
 	l.waiters = nil
 	l.rest()
-	for _, a := range l.spare {
-		a.close()
+	l.unwatch()
+	for len(l.spare) > 0 {
+		if a := l.shift(); a.pair == nil {
+			a.reset(l.s.ctx)
+		} else {
+			a.close()
+		}
 	}
-	l.spare = nil
 }
 
 func (a *accepted) close() {
+	a.await()
+	switch {
+	case a.dead:
+		return
+	case a.follows:
+		a.leave()
+		return
+	}
 	if a.passed {
 		a.c.closeOwn()
 	} else {
@@ -296,7 +296,8 @@ func (a *accepted) close() {
 	}
 }
 
-// conn returns the connection that a becomes in the program that waits in n.
+// conn returns the connection that a becomes in the program that waits in n, if
+// that is not nil.
 func (a *accepted) conn(n *notif, s *supervisor) *conn {
 	if a.c == nil {
 		a.c = &conn{
@@ -306,8 +307,12 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 		}
 		close(a.c.settled)
 	}
-	if tgid, err := s.looks.threads.tgid(n.tid()); err == nil {
-		a.c.tgid = tgid
+	if n != nil {
+		if tgid, err := s.looks.threads.tgid(n.tid()); err == nil {
+			a.c.mu.Lock()
+			a.c.tgid = tgid
+			a.c.mu.Unlock()
+		}
 	}
 	return a.c
 }
@@ -324,71 +329,13 @@ func (a *accepted) pass() {
 	}
 }
 
-// offer asks the service about a, then delivers it.
-func (l *listener) offer(n *notif, a *accepted) {
-	if !l.offered(a) {
-		_ = unix.Close(a.sock)
-		// As if the peer had reset the connection while it was in the backlog.
+// deliver gives a to the waiting call, or keeps it for the next one.
+func (l *listener) deliver(n *notif, a *accepted) {
+	a.await()
+	if a.dead {
 		l.s.fail(n, unix.ECONNABORTED)
 		return
 	}
-	l.deliver(n, a)
-}
-
-// offered settles what a becomes. It returns false if a is unusable.
-func (l *listener) offered(a *accepted) bool {
-	s := l.s
-	b := s.broker()
-	if b == nil {
-		return s.unasked(a, false)
-	}
-	// A SYN without the option is not answered with one, so it says all.
-	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
-		s.leftToTCP(a.sock, false, noPeer)
-		return true
-	}
-	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
-	if err != nil {
-		return s.unasked(a, true)
-	}
-	timer := time.NewTimer(takenTimeout)
-	defer timer.Stop()
-	select {
-	case ev, ok := <-cc.Events():
-		switch {
-		case !ok, ev.Kind == broker.EventClosed:
-			// It has ended, or is about to, or knows nothing of the socket.
-			return s.unasked(a, true)
-		case ev.Kind == broker.EventTaken:
-			a.cc, a.broker = cc, b
-		case ev.Kind == broker.EventLocal:
-			return l.offeredLocal(a, b, cc, ev.End)
-		case ev.Kind == broker.EventNotCandidate:
-			s.stats.tcp(ev.Text)
-			// The service may not have looked at it, so not have answered the peer.
-			return s.plain(a, ev.Errno != 0)
-		default:
-			s.stats.failed("the stack refused the connection")
-			return false
-		}
-	case <-timer.C:
-		s.log.Warn("connection dropped: the stack does not answer", "remote", a.remote)
-		_ = cc.Cancel()
-		return false
-	case <-s.ctx.Done():
-		_ = cc.Cancel()
-		return false
-	}
-	if a.pair, err = newPair(a.sock, false, false); err != nil {
-		s.log.Warn("connection dropped", "remote", a.remote, "err", err)
-		_ = cc.Cancel()
-		return false
-	}
-	return true
-}
-
-// deliver gives a to the waiting call, or keeps it for the next one.
-func (l *listener) deliver(n *notif, a *accepted) {
 	cloexec, nonblock := false, false
 	if n.Nr == unix.SYS_ACCEPT4 {
 		cloexec, nonblock = n.Args[3]&unix.SOCK_CLOEXEC != 0, n.Args[3]&unix.SOCK_NONBLOCK != 0
@@ -446,7 +393,19 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		_ = unix.Close(a.sock)
 		return
 	}
-	a.pair.closeApp()
+	a.leave()
+	if a.follows {
+		if c.isOver() { // it may have been forgotten
+			l.s.retire(c)
+		}
+		return
+	}
+	l.carry(a)
+}
+
+// carry follows a connection whose end of the pair was passed to the service.
+func (l *listener) carry(a *accepted) {
+	c := a.c
 	if !a.served {
 		_ = c.cc.Cancel() // where the session lives on, the service lets go
 		if !c.takeBack() {
@@ -456,22 +415,4 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		}
 	}
 	l.s.wg.Go(c.carried) // on a stack that has not grown
-}
-
-// keep holds a connection for the next accept(), or gives it to a waiter.
-func (l *listener) keep(a *accepted) {
-	l.mu.Lock()
-	for len(l.waiters) > 0 {
-		w := l.waiters[0]
-		l.waiters = slices.Delete(l.waiters, 0, 1)
-		w.close()
-		l.rest()
-		if w.n.valid() {
-			l.s.wg.Go(func() { l.deliver(w.n, a) })
-			l.mu.Unlock()
-			return
-		}
-	}
-	l.spare = append(l.spare, a)
-	l.mu.Unlock()
 }

@@ -46,8 +46,8 @@ type conn struct {
 	try      bool // see choice
 	// began is when it became one over SMC, or local; zero for accepted ones and for
 	// TCP.
-	began   time.Time
-	oneHost bool // local
+	began time.Time
+	made  time.Duration // how long that took
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor
@@ -57,6 +57,10 @@ type conn struct {
 	// needs none any more.
 	loans   chan *loan
 	settled chan struct{}
+	// detours and ended are those of a local connection: see detour. ended is closed
+	// when nobody carries them out any more.
+	detours chan *detour
+	ended   chan struct{}
 	telling atomic.Bool // a call is being told of err
 
 	mu       sync.Mutex
@@ -73,6 +77,7 @@ type conn struct {
 	here     bool          // the launcher itself relays, and keeps tcp
 	served   bool          // the service sets the options of tcp
 	unready  bool          // accepted, and not counted: EventReady has not come
+	waits    bool          // no call has got it yet: the launcher has the program's end
 	tgid, fd int           // where the program's end was last seen
 }
 
@@ -148,6 +153,9 @@ func (c *conn) carried() {
 	defer c.s.quiet.count()
 	defer c.drop()
 	defer c.closeOwn()
+	if c.ended != nil {
+		defer close(c.ended)
+	}
 	defer c.lasts()()
 	for {
 		if c.here {
@@ -192,6 +200,8 @@ func (c *conn) carried() {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
 				}
 			}
+		case d := <-c.detours:
+			c.detour(d)
 		case <-c.s.ctx.Done():
 			c.countLast()
 			return
@@ -267,6 +277,13 @@ func (s *supervisor) retire(c *conn) {
 	if oldest != nil {
 		s.forget(oldest)
 	}
+}
+
+// isOver tells whether c was retired.
+func (c *conn) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
 }
 
 // forget unregisters c. What it stood for is a plain socketpair from then on.

@@ -163,10 +163,9 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		_ = unix.Close(tcp)
 		return nil, isKnown
 	}
-	return &attempt{
-		conn: c, n: n, tid: n.tid(), req: req,
-		nonblock: req.Nonblock, hup: make(chan struct{}, 1), self: make(chan broker.Event, 1),
-	}, ""
+	a := &attempt{conn: c, tid: n.tid(), req: req, at: time.Now(), hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
+	a.steps = steps{hands: a, n: n, nonblock: req.Nonblock, blocking: !req.Nonblock, decide: s.decide}
+	return a, ""
 }
 
 // start hands the socket to the service and follows the attempt.
@@ -180,7 +179,7 @@ func (a *attempt) start() {
 	if err != nil {
 		s.log.Debug("cannot pass a socket to the service", "err", err)
 		a.cleanup()
-		s.native(a.n, ReasonNoService)
+		s.native(a.steps.n, ReasonNoService)
 		return
 	}
 	a.run(sendTimeout(a.tcp))

@@ -70,6 +70,12 @@
 //     ENOSYS; the service resets its SMC connections.
 //   - 32-bit programs on a 64-bit kernel are not trapped at all.
 //
+// # A server that accepts late
+//
+// Connections that wait for accept() are taken early, so that the handshakes of SMC
+// go on (late.go, early.go). A connection of the launcher stands for them in the
+// queue of the listening socket (placeholder.go), which ss shows.
+//
 // # Without a service, for a while
 //
 // When the session ends, connections are native until Config.Redial finds the

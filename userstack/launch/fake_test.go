@@ -7,6 +7,7 @@ package launch
 import (
 	"context"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -45,6 +46,7 @@ type fakeStack struct {
 	connects, accepts, listens, options atomic.Int64
 	noted                               atomic.Int64 // connections that it was not asked about
 	released, attached                  atomic.Int64
+	resets                              atomic.Int64 // SO_LINGER set so that a close resets
 	mark                                atomic.Int64 // SO_MARK when an option was set last
 
 	mu     sync.Mutex
@@ -262,6 +264,9 @@ func (f *fakeStack) SetOption(_ context.Context, c *broker.Conn, r rights.Rights
 	f.mu.Unlock()
 	if d == nil {
 		return syscall.ENOTCONN
+	}
+	if level == unix.SOL_SOCKET && name == unix.SO_LINGER && slices.Equal(value, []byte{1, 0, 0, 0, 0, 0, 0, 0}) {
+		f.resets.Add(1)
 	}
 	err := sockopt.WithRights(r, true, level, name, func() error { return sockopt.Set(d, level, name, value) })
 	_ = d.Control(func(fd int) error {

@@ -206,6 +206,13 @@ func (c *conn) spoil() bool {
 func (c *conn) program() int {
 	c.mu.Lock()
 	tgid, fd, inode := c.tgid, c.fd, c.pair.inode
+	if c.waits {
+		defer c.mu.Unlock()
+		if app, err := unix.FcntlInt(uintptr(c.pair.app), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			return app
+		}
+		return -1
+	}
 	c.mu.Unlock()
 	if app, err := c.s.looks.socket(nil, tgid, fd, inode, lookPatience); err == nil {
 		return app

@@ -31,11 +31,13 @@ func (s *supervisor) listen(n *notif) {
 		return
 	}
 	s.mu.Lock()
-	known := s.listeners[inode] != nil
+	known := s.listeners[inode]
 	s.mu.Unlock()
-	if known {
+	if known != nil && !known.forgetIfGone() {
+		known.rearm()
 		return
 	}
+	s.sweep()
 	fd, reason, err := s.looks.checkedSocket(n, n.tid(), n.fdArg(), inode, lookPatience, func(fd int) string {
 		_, reason := freshTCP(fd)
 		return reason
@@ -48,7 +50,7 @@ func (s *supervisor) listen(n *notif) {
 		return
 	}
 	defer unix.Close(fd)
-	l := &listener{s: s, inode: inode, fd: -1}
+	l := &listener{s: s, inode: inode, fd: -1, early: early{watch: -1}}
 	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
 		l.saves = v != 0
 	}
@@ -60,6 +62,7 @@ func (s *supervisor) listen(n *notif) {
 			return
 		}
 	}
+	l.arm(n, fd)
 	s.mu.Lock()
 	s.listeners[inode] = l
 	s.nLists.Store(int64(len(s.listeners)))

@@ -43,6 +43,7 @@ var probes = map[string]func(args []string) error{
 	"acceptowner": probeAcceptOwner,
 	"landlock":    probeLandlock,
 	"latestore":   probeLateStore,
+	"late":        probeLate,
 	"absent":      probeAbsent,
 	"absentwait":  probeAbsentWait,
 	"row":         probeRow,

@@ -77,7 +77,8 @@ func (s *supervisor) acceptHere(n *notif) bool {
 		l.mu.Unlock()
 		return false
 	}
-	a, err := take(fd, n)
+	l.seen(n)
+	a, err := l.take(fd, n)
 	l.mu.Unlock()
 	switch {
 	case err != nil:
@@ -119,18 +120,9 @@ func (c *conn) learn(o outcome) {
 // learnEnd takes note of the end of a connection over SMC that carried so many bytes,
 // or of a local one, of which nobody knows what it carried.
 func (c *conn) learnEnd(carried uint64) {
-	if c.began.IsZero() {
-		return
+	if !c.began.IsZero() {
+		c.learn(ending(c.made, time.Since(c.began), carried))
 	}
-	most := shortLife
-	if c.oneHost {
-		most = shortLocal
-	}
-	if carried < shortBytes && time.Since(c.began) < most {
-		c.learn(short)
-		return
-	}
-	c.learn(useful)
 }
 
 // lasts has a connection count as useful once it is no short one any more, if others
@@ -139,7 +131,7 @@ func (c *conn) lasts() (stop func() bool) {
 	if !c.try {
 		return func() bool { return false }
 	}
-	return time.AfterFunc(shortLife, func() { c.learn(useful) }).Stop
+	return time.AfterFunc(shortest(c.made), func() { c.learn(useful) }).Stop
 }
 
 // synSMC is what the SYN of an accepted connection says of its peer.

@@ -17,21 +17,6 @@ import (
 // to a peer that is slow to read.
 const lastWords = 10 * time.Second
 
-// relay makes the launcher itself carry the bytes between the pair and the TCP
-// socket: for a program that was given the pair before it was known that its
-// peer has no SMC, and cannot be given its TCP socket back.
-func (a *attempt) relay() bool {
-	a.carryHere()
-	a.succeed()
-	return true
-}
-
-func (a *attempt) carryHere() {
-	a.mu.Lock()
-	a.here = true
-	a.mu.Unlock()
-}
-
 // relayed runs the relay until both directions ended.
 func (c *conn) relayed() {
 	defer func() {

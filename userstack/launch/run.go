@@ -191,7 +191,12 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	if cfg.Kernel != nil {
 		s, err = newKernelSupervisor(listener, *cfg.Kernel, log)
 	} else {
-		s, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
+		var sv *supervisor
+		sv, err = newSupervisor(sctx, ctx.Done(), listener, newSessions(cfg.Broker, cfg.Redial), cmp.Or(cfg.decide, decideTime), cfg.Quiet, !cfg.NoAdapt, log)
+		if err == nil {
+			sv.early = !cfg.AllowIOUring // io_uring would accept placeholders
+		}
+		s = sv
 	}
 	if err != nil {
 		_ = p.Kill()

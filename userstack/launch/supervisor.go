@@ -47,9 +47,15 @@ type supervisor struct {
 	keepers    atomic.Int64
 	maxKeepers int64
 
+	early    bool // accept early what waits for a program
+	nEarly   atomic.Int64
+	maxEarly int64 // of nEarly
+	places   places
+
 	mu        sync.Mutex
 	conns     map[uint64]*conn     // by inode, of the TCP socket and of the program's end
 	listeners map[uint64]*listener // by inode
+	sweepAt   int                  // how many listeners are too many to be all in use
 	retired   []*conn              // over, oldest first
 	deciding  map[uint64]*decision // by inode of the TCP socket
 	nConns    atomic.Int64         // len(conns)
@@ -70,8 +76,8 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions 
 	x := newLooks(ctx)
 	s := &supervisor{
 		ctx: ctx, hurry: hurry, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
-		maxKeepers: maxKeepers(),
-		conns:      make(map[uint64]*conn), listeners: make(map[uint64]*listener), deciding: make(map[uint64]*decision),
+		maxKeepers: maxKeepers(), maxEarly: maxKeepers() / earlyShare,
+		conns: make(map[uint64]*conn), listeners: make(map[uint64]*listener), deciding: make(map[uint64]*decision),
 	}
 	if adapt {
 		s.worth = new(worth)
@@ -144,6 +150,8 @@ func (s *supervisor) answer(n *notif) {
 		s.withConn(n, s.getname)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
 		s.withConn(n, s.sockopt)
+	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
+		s.withConn(n, s.sendsUrgent)
 	case unix.SYS_LANDLOCK_CREATE_RULESET:
 		s.begin(func() {
 			if n.limitsNetwork() && !s.landlock.Swap(true) {

@@ -205,6 +205,27 @@ s = socket.socket()
 			}
 		})
 	}
+	t.Run("accept, refused", func(t *testing.T) {
+		cl := scripted(t, func(s *script) {
+			m, _ := s.recv(broker.TypeListen)
+			s.send(broker.Message{Type: broker.TypeResult, Seq: m.Seq})
+			m, sock := s.recv(broker.TypeAccept)
+			_ = sock.Close()
+			s.send(broker.Message{Type: broker.TypeFailed, Conn: m.Conn, Errno: int32(syscall.ECONNRESET)})
+		})
+		p := start(t, Config{Broker: cl, Argv: []string{"timeout", "60", "python3", "-u", "-c", prologue + `
+s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1])
+print(read(s.accept()[0]))`}})
+		c, err := net.Dial("tcp4", "127.0.0.1:"+p.line(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if res := p.wait(t); res.out != "104\n" || res.status != 0 {
+			t.Errorf("status %d, %q", res.status, res.out)
+		}
+		wantClientReset(t, c.(*net.TCPConn))
+	})
 	t.Run("accept", func(t *testing.T) {
 		cl := scripted(t, func(s *script) {
 			m, _ := s.recv(broker.TypeListen)

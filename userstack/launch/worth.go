@@ -39,9 +39,11 @@ const (
 	// directions, and how long it is open at most, to be a short one.
 	shortBytes = 256 << 10
 	shortLife  = time.Second
-	// shortLocal is shortLife of a local connection, which carries much more in
-	// less time.
-	shortLocal = 20 * time.Millisecond
+	// shortShare is how many times as long as it took to be made a connection that
+	// is short is open at most, but shortOpen in any case. The first takes longer if
+	// the machine is busy, as does what the connection is made for.
+	shortShare = 3
+	shortOpen  = 20 * time.Millisecond
 
 	probeFirst = time.Second
 	probeLast  = 32 * time.Second
@@ -60,6 +62,20 @@ const (
 	noPeer         // the peer does not speak it
 	short          // over before SMC could pay
 )
+
+// shortest is for how long a connection is short that took so long to be made.
+func shortest(made time.Duration) time.Duration {
+	return min(max(shortShare*made, shortOpen), shortLife)
+}
+
+// ending tells what SMC was to a connection that took so long to be made, was open for
+// so long, and carried so many bytes.
+func ending(made, open time.Duration, carried uint64) outcome {
+	if carried < shortBytes && open < shortest(made) {
+		return short
+	}
+	return useful
+}
 
 // note is the reason that the stack is told for TCP from the start.
 func (o outcome) note() broker.NoteReason {

@@ -138,6 +138,27 @@ func TestWorth(t *testing.T) {
 	}
 }
 
+// TestEnding: a connection is short by what it took to make it.
+func TestEnding(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		made, open time.Duration
+		carried    uint64
+		want       outcome
+	}{
+		{3 * ms, 19 * ms, 1000, short},
+		{3 * ms, 20 * ms, 1000, useful},
+		{3 * ms, 5 * ms, shortBytes, useful},
+		{200 * ms, 500 * ms, 1000, short}, // on a busy machine
+		{200 * ms, 600 * ms, 1000, useful},
+		{2 * time.Second, 1100 * ms, 1000, useful},
+	} {
+		if got := ending(test.made, test.open, test.carried); got != test.want {
+			t.Errorf("made in %v, open for %v, %d bytes: %v, want %v", test.made, test.open, test.carried, got, test.want)
+		}
+	}
+}
+
 // TestWorthBounded: addresses that the program tries one after the other take no
 // memory without bound.
 func TestWorthBounded(t *testing.T) {

@@ -31,13 +31,18 @@ var _ broker.Handler = (*Service)(nil)
 // service had a look at it.
 const reasonLeft = "the client disconnected during the handshake"
 
+// errEnds tells that the service takes no connection any more: one over SMC would be
+// reset in a moment.
+var errEnds error = &userstack.DeclineError{Code: userstack.ReasonNoDevice, Err: errors.New("the stack ends")}
+
 // held is what the service keeps of a program's connection.
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu  sync.Mutex // for one change of options at a time
-	smc *userstack.Conn
+	mu   sync.Mutex // for one change of options at a time
+	smc  *userstack.Conn
+	side *localSide // of a local connection, or nil
 }
 
 // hold lets the program's options act on sock from now on.
@@ -56,7 +61,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
-		if err := s.programs().MarkListen(fd); err != nil {
+		if err := s.programs().MarkListen(ownerOf(l), fd); err != nil {
 			return err
 		}
 		s.programs().Listens(ownerOf(l), fd)
@@ -73,11 +78,20 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 			_ = sock.Close()
 		}
 	}()
+	if s.ending.Err() != nil {
+		_ = c.NotCandidate(errEnds.Error())
+		return
+	}
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
+	release := func() {}
+	defer func() { release() }()
 	var here *flight // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
+			return err
+		}
+		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))
@@ -104,7 +118,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	smc := false
 	if err := sock.Control(func(fd int) (err error) {
-		smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr())
+		if smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr()); smc && here != nil {
+			err = s.programs().OpenHere(fd)
+		}
 		return err
 	}); err != nil {
 		// The peer may wait for CLC messages, or for data.
@@ -114,6 +130,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if here != nil && (smc || s.local.claimed(here)) {
 		goesOn = s.connectLocal(ctx, c, sock, here)
 		return
+	}
+	if smc {
+		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
+			defer s.local.land(f, wentAway) // unless it has
+			goesOn = s.connectLocal(ctx, c, sock, f)
+			return
+		}
 	}
 	if !smc {
 		if here != nil {
@@ -205,6 +228,10 @@ func (s *Service) relayTCP(ctx context.Context, c *broker.Conn, sock, end *broke
 
 // Accept implements broker.Handler.
 func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descriptor) {
+	if s.ending.Err() != nil {
+		s.Decline(ctx, c, sock, errEnds)
+		return
+	}
 	goesOn := false
 	defer func() {
 		if !goesOn {
@@ -214,16 +241,24 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
+	release := func() {}
+	defer func() { release() }()
 	var here *flight // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
+		if release, err = s.claims.take(fd); err != nil {
+			return err
+		}
 		if here = s.local.claim(fd, c.Launcher().UID); here != nil {
-			return nil
+			return s.programs().OpenHere(fd)
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
+		}
+		if err == nil && smc {
+			here = s.expectOffer(ctx, c, fd)
 		}
 		return err
 	})

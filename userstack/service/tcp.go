@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,8 +23,9 @@ import (
 // It has the methods that a rendezvous needs (inside.TCPConn) and no more of
 // net.TCPConn's, which would be the wrong ones.
 type sharedTCP struct {
-	c   *net.TCPConn
-	raw syscall.RawConn
+	c     *net.TCPConn
+	raw   syscall.RawConn
+	reset atomic.Bool // Close makes a reset
 }
 
 func newSharedTCP(c *net.TCPConn) (*sharedTCP, error) {
@@ -31,7 +33,7 @@ func newSharedTCP(c *net.TCPConn) (*sharedTCP, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sharedTCP{c, raw}, nil
+	return &sharedTCP{c: c, raw: raw}, nil
 }
 
 // Read implements net.Conn.
@@ -79,7 +81,12 @@ func (t *sharedTCP) Write(b []byte) (n int, err error) {
 }
 
 // Close implements net.Conn.
-func (t *sharedTCP) Close() error { return bounded.CloseConn(t.c) }
+func (t *sharedTCP) Close() error {
+	if t.reset.Load() {
+		return bounded.ResetConn(t.c)
+	}
+	return bounded.CloseConn(t.c)
+}
 
 // Abort closes the connection with a reset for the peer.
 func (t *sharedTCP) Abort() error {
@@ -102,8 +109,12 @@ func (t *sharedTCP) SetReadDeadline(at time.Time) error { return t.c.SetReadDead
 // SetWriteDeadline implements net.Conn.
 func (t *sharedTCP) SetWriteDeadline(at time.Time) error { return t.c.SetWriteDeadline(at) }
 
-// SetLinger is that of net.TCPConn.
-func (t *sharedTCP) SetLinger(sec int) error { return t.c.SetLinger(sec) }
+// SetLinger with 0 has Close make a reset. The option is set then, as whoever sets it
+// waits for the socket's lock. Other values have no use here.
+func (t *sharedTCP) SetLinger(sec int) error {
+	t.reset.Store(sec == 0)
+	return nil
+}
 
 // SyscallConn implements syscall.Conn.
 func (t *sharedTCP) SyscallConn() (syscall.RawConn, error) { return t.raw, nil }

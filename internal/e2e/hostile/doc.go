@@ -3,8 +3,11 @@
 // Hostile is a user of the machine who means the stack ill, for package e2e.
 //
 //	hostile press KIND ADDRESS
+//	hostile cling KIND ADDRESS
 //	hostile strange ADDRESS
 //	hostile squat
+//	hostile forge ADDRESS N
+//	hostile forge-accepted ADDRESS N
 //
 // The first takes all that it can get of the stack of this network namespace until
 // it is killed. The kind is one of
@@ -18,16 +21,30 @@
 //
 // It says "pressing" when it has tried each.
 //
-// The second opens a session, moves to a user and network namespace of its own,
+// The second has the stack wait, as its end must not:
+//
+//	pending             thousands of connections that nobody answers
+//	deaf                connections over SMC to ADDRESS, which sends, of which nothing
+//	                    is read, and whose sockets block
+//	locked              the same, and a thread keeps the lock of each TCP socket
+//
+// It says "clinging" when it has done that.
+//
+// The third opens a session, moves to a user and network namespace of its own,
 // hands sockets of that namespace to the stack, connected to a listener there at
 // the port of ADDRESS and about to connect to ADDRESS, and says what the stack
 // answers.
 //
-// The third tries to be the stack of this network namespace, again and again until
+// The fourth tries to be the stack of this network namespace, again and again until
 // it is killed: it takes names in the abstract name space and files in root's
 // directory, locks the lock, removes what is there, and listens at the place of
 // its own user. It says "took" and what for each success, and "squatting" when it
 // has tried everything once.
+//
+// The fourth has the stack connect N sockets to ADDRESS and writes CLC messages of its
+// own to them, with the peer ID "FORGED!!", before, in and after the handshake, and
+// steals what the peer answers. It says what became of them. The fifth does so with N
+// connections that it accepts at ADDRESS; it says "listening" and "done".
 //
 // Needs no privileges.
 package main

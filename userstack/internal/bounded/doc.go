@@ -10,6 +10,9 @@
 //     can set to hours.
 //   - Descriptors that a program passes over its end of a pair are closed by
 //     whoever reads what they came with, or closes the pair: again by SO_LINGER.
+//   - A reset takes the lock of the TCP socket, which a program can have another
+//     call hold. Nothing wakes that up: it has a thread of its own, and its caller
+//     goes on.
 //
 // Such a call is woken, without harm to one that is only slow, when it takes longer
 // than 20 ms, and only so many are made at a time. What waits for its turn is a

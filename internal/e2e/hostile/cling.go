@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+const (
+	// clinging is how many connections over SMC cling keeps, pendings how many
+	// that nobody answers.
+	clinging = 20
+	pendings = 2000
+)
+
+// cling makes what ends of the stack wait for, and goes on until it is killed.
+func cling(kind string, addr netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cl, err := broker.DialStack(ctx, "hostile")
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "pending":
+		err = pend(ctx, cl)
+	case "deaf":
+		for range clinging {
+			if err = deaf(cl, addr, nil); err != nil {
+				break
+			}
+		}
+	case "locked":
+		for range clinging {
+			if err = deaf(cl, addr, lock); err != nil {
+				break
+			}
+		}
+	default:
+		err = fmt.Errorf("no kind %q", kind)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println("clinging")
+	select {}
+}
+
+// deaf makes a connection over SMC whose peer sends, reads nothing of it, and has
+// the service's end of the pair block. then gets the TCP socket.
+func deaf(cl *broker.Client, addr netip.AddrPort, then func(sock int) error) error {
+	sock, err := freshSocket()
+	if err != nil {
+		return err
+	}
+	c, err := cl.Connect(sock, broker.ConnectRequest{Remote: addr})
+	if err != nil {
+		return err
+	}
+	for ready := false; !ready; {
+		ev, ok := <-c.Events()
+		switch {
+		case !ok, ev.Kind != broker.EventEstablished && ev.Kind != broker.EventReady, ev.Kind == broker.EventEstablished && !ev.PeerSMC:
+			return fmt.Errorf("not over SMC: %+v", ev)
+		case ev.Kind == broker.EventEstablished:
+			if err := c.Proceed(); err != nil {
+				return err
+			}
+		default:
+			ready = true
+		}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(pair[1], true); err != nil {
+		return err
+	}
+	if err := c.Attach(pair[1]); err != nil {
+		return err
+	}
+	go func() {
+		for {
+			_ = unix.SetNonblock(pair[1], false)
+			_ = unix.SetNonblock(sock, false)
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if then != nil {
+		return then(sock)
+	}
+	return nil
+}
+
+// lock has a thread hold the socket's lock: it sends what never arrives in memory.
+func lock(sock int) error {
+	mem, err := absent()
+	if err != nil {
+		return err
+	}
+	var held atomic.Bool
+	go func() {
+		runtime.LockOSThread()
+		held.Store(true)
+		_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(sock), uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), 0, 0, 0)
+		fmt.Println("the lock was let go:", e)
+	}()
+	for !held.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond)
+	return nil
+}
+
+// Of linux/userfaultfd.h.
+const (
+	uffdAPI        = 0xaa
+	uffdioAPI      = 0xc018aa3f
+	uffdioRegister = 0xc020aa00
+	uffdMissing    = 1
+)
+
+// absent returns memory for which everybody waits.
+func absent() ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	fd, _, e := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	if e != 0 {
+		return nil, os.NewSyscallError("userfaultfd", e)
+	}
+	api := [3]uint64{uffdAPI}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, fd, uffdioAPI, uintptr(unsafe.Pointer(&api))); e != 0 {
+		return nil, os.NewSyscallError("ioctl UFFDIO_API", e)
+	}
+	reg := [4]uint64{uint64(uintptr(unsafe.Pointer(&mem[0]))), uint64(len(mem)), uffdMissing}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, fd, uffdioRegister, uintptr(unsafe.Pointer(&reg))); e != 0 {
+		return nil, os.NewSyscallError("ioctl UFFDIO_REGISTER", e)
+	}
+	return mem, nil
+}
+
+// pend begins connections that nobody answers.
+func pend(ctx context.Context, cl *broker.Client) error {
+	l, err := freshSocket()
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return err
+	}
+	if err := unix.Listen(l, 0); err != nil {
+		return err
+	}
+	sa, err := unix.Getsockname(l)
+	if err != nil {
+		return err
+	}
+	// The queue has one place.
+	if first, err := freshSocket(); err != nil || unix.Connect(first, sa) != nil {
+		return errors.New("cannot fill a queue")
+	}
+	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*unix.SockaddrInet4).Port))
+	for range pendings {
+		sock, err := freshSocket()
+		if err != nil {
+			return err
+		}
+		c, err := cl.Connect(sock, broker.ConnectRequest{Remote: at})
+		_ = unix.Close(sock)
+		if err != nil {
+			return err
+		}
+		select {
+		case ev := <-c.Events():
+			return fmt.Errorf("a connection does not wait: %+v", ev)
+		case <-ctx.Done():
+			return ctx.Err()
+		default:
+		}
+	}
+	return nil
+}

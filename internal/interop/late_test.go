@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestLateAccept: clients on Linux keep SMC-R toward a server of ours that accepts
+// later than Linux waits for an answer.
+func TestLateAccept(t *testing.T) {
+	t.Parallel()
+	const (
+		conns = 5
+		late  = 10 * time.Second // Linux waits for 6
+	)
+	kernel, user := newBed(t, 1)
+	at := netip.AddrPortFrom(netip.MustParseAddr(user.addr), 7300)
+	begin := time.Now()
+	stop := user.start(t, "listening", "serve", "-check", "-late", late.String(), at.String())
+	before := stats(t, kernel)
+	client := kernel.Command(append(append([]string{}, kernel.prefix...),
+		kernel.peerArgs("echo", "-parallel", "-n", fmt.Sprint(conns), "-bytes", "300000", at.String())...)...)
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*side{kernel, user} {
+		eventually(t, s.backend+" has all connections over SMC-R", func() bool {
+			n := 0
+			for _, c := range active(t, s) {
+				if c.Mode == "SMCR" {
+					n++
+				}
+			}
+			return n == conns
+		})
+	}
+	if took := time.Since(begin); took > late {
+		t.Errorf("the connections were made after %v, when the server had accepted", took)
+	}
+	r, err := client.Wait(t.Context())
+	if err != nil {
+		t.Errorf("%v\n%s%s", err, r.Stdout, r.Stderr)
+	}
+	if took := time.Since(begin); took < late {
+		t.Errorf("all was over after %v, before the server accepted", took)
+	}
+	if r := stop(); r.Stdout != "listening\n" {
+		t.Errorf("the server says %q", r.Stdout)
+	}
+	if n := stats(t, kernel).Fallbacks.Client - before.Fallbacks.Client; n != 0 {
+		t.Errorf("%d connections of Linux became TCP", n)
+	}
+}

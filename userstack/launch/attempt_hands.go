@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+var _ hands = (*attempt)(nil)
+
+func (a *attempt) placed() bool { return a.swapped }
+
+func (a *attempt) valid(n *notif) bool { return n.valid() }
+
+// place swaps the pair in by call n and starts to watch for the program closing it.
+func (a *attempt) place(n *notif, nonblock bool) bool {
+	if a.swapped {
+		return true
+	}
+	if n != a.steps.n {
+		// The program may have changed it since it called connect(). While
+		// that call waits it has not, and the flag of the socket says nothing.
+		var err error
+		if nonblock, err = a.nonblocking(func() (int, error) { return unix.FcntlInt(uintptr(a.tcp), unix.F_GETFL, 0) }); err != nil {
+			return false
+		}
+	}
+	if err := a.swapIn(n, nonblock); err != nil {
+		a.s.log.Debug("cannot place a socketpair", "conn", a.cc.ID(), "err", err)
+		return false
+	}
+	a.watchFor(0)
+	return true
+}
+
+func (a *attempt) placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool {
+	p, err := localPairOf(end, a.tcp)
+	if err == nil {
+		err = a.setEnd(n, nonblock, p)
+	}
+	if err == nil {
+		a.direct()
+		return true
+	}
+	a.s.log.Debug("cannot place a local connection", "conn", a.cc.ID(), "err", err)
+	if p != nil {
+		p.close()
+	}
+	return false
+}
+
+func (a *attempt) swapBack(n *notif) bool {
+	if err := a.conn.swapBack(n); err != nil {
+		a.s.log.Debug("cannot place the TCP socket", "conn", a.cc.ID(), "err", err)
+		return false
+	}
+	return true
+}
+
+func (a *attempt) answer(n *notif, e syscall.Errno) bool {
+	err := n.fail(e)
+	if err != nil && !isGone(err) {
+		a.s.log.Error("cannot answer connect", "err", err)
+	}
+	return err == nil
+}
+
+func (a *attempt) drain() bool {
+	app := a.program()
+	err := a.pair.drain(app)
+	if app >= 0 {
+		_ = unix.Close(app)
+	}
+	if err != nil {
+		a.s.log.Warn("cannot drain a socketpair", "err", err)
+	}
+	return err == nil
+}
+
+func (a *attempt) wrote() bool { return a.pair.pending() > 0 }
+
+func (a *attempt) hungUp() bool { return pollHup(a.pair.end) }
+
+func (a *attempt) watch() { a.watchFor(unix.EPOLLIN) }
+
+// watchFor waits, once, for the program's end to be closed, or for events.
+func (a *attempt) watchFor(events uint32) {
+	a.sub.stop()
+	hup := a.hup
+	sub, err := a.s.poll.watch(a.pair.end, events|unix.EPOLLONESHOT, func(uint32) {
+		select {
+		case hup <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		a.s.log.Warn("cannot watch a socketpair", "err", err)
+	}
+	a.sub = sub
+}
+
+func (a *attempt) await(d time.Duration) {
+	a.timer = nil
+	if d > 0 {
+		a.timer = time.After(d)
+	}
+}
+
+func (a *attempt) proceed() bool {
+	a.mu.Lock()
+	a.served = true
+	a.mu.Unlock()
+	return a.cc.Proceed() == nil // else the end of the session follows
+}
+
+func (a *attempt) release() {
+	if err := a.cc.Release(); err != nil {
+		a.s.log.Debug("cannot release a socket", "err", err)
+	}
+}
+
+func (a *attempt) cancel() {
+	if err := a.cc.Cancel(); err != nil {
+		a.s.log.Debug("cannot cancel", "err", err)
+	}
+}
+
+// bury waits for the end of a service that is gone: the socket may bear its mark, and
+// be in its hands. A service that lives, and has said the last of the connection, holds
+// nothing.
+func (a *attempt) bury() {
+	b := a.broker
+	a.s.wg.Go(func() {
+		select {
+		case <-b.Done():
+			a.s.dead(b, letGoTime)
+		default:
+		}
+		a.self <- broker.Event{Kind: eventDead}
+	})
+}
+
+func (a *attempt) connect() {
+	fd, err := unix.FcntlInt(uintptr(a.tcp), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		a.self <- broker.Event{Kind: broker.EventFailed, Errno: unix.EMFILE}
+		return
+	}
+	a.s.wg.Go(func() {
+		d := broker.NewDescriptor(fd)
+		defer d.Close()
+		if err := a.s.connector.Connect(a.s.ctx, d, a.remote); err != nil {
+			a.self <- broker.Event{Kind: broker.EventFailed, Errno: errnoOr(err, unix.ECONNABORTED)}
+			return
+		}
+		a.self <- broker.Event{Kind: broker.EventEstablished}
+	})
+}
+
+func (a *attempt) disconnect() {
+	disconnect(a.tcp)
+	// The reset of one connection is no error of the next.
+	_, _ = unix.GetsockoptInt(a.tcp, unix.SOL_SOCKET, unix.SO_ERROR)
+}
+
+func (a *attempt) leave(n *notif) {
+	a.mu.Lock()
+	a.phase = phaseNative
+	a.mu.Unlock()
+	a.s.unregister(a.tcpInode, a.conn)
+	if n != nil {
+		a.s.cont(n)
+	} else if a.pair != nil {
+		a.s.unregister(a.pair.inode, a.conn)
+	}
+}
+
+// native holds a.mu for the answer, so that a call that was interrupted and restarted
+// sees the outcome.
+func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
+	a.mu.Lock()
+	a.phase = phaseNative
+	a.reported = n != nil && a.answer(n, e) || begun
+	reported := a.reported
+	a.mu.Unlock()
+	if reported {
+		a.s.unregister(a.tcpInode, a.conn)
+	} else {
+		// connect() was interrupted; if it is restarted it has to return 0.
+		a.s.retire(a.conn)
+	}
+}
+
+func (a *attempt) carry(n *notif, by carrier) {
+	a.mu.Lock()
+	a.here = by == byLauncher
+	if by == byService || by == byNobody {
+		a.began = time.Now()
+		a.made = a.began.Sub(a.at)
+	}
+	a.phase = phaseCarried
+	a.local = localAddr(a.tcp)
+	a.reported = n != nil && a.answer(n, 0)
+	a.mu.Unlock()
+	switch {
+	case by == byService:
+		a.lone = !a.pass()
+	case by == byServiceTCP && !a.pass():
+		a.release() // where the session lives on, the service lets go of its copy
+		a.mu.Lock()
+		a.here = true
+		a.mu.Unlock()
+	}
+}
+
+func (a *attempt) fail(n *notif, e syscall.Errno) bool {
+	a.mu.Lock()
+	a.phase = phaseFailed
+	if n == nil || !a.answer(n, e) {
+		a.err = e
+	}
+	told := a.err == 0
+	a.mu.Unlock()
+	if told && !a.swapped {
+		a.s.unregister(a.tcpInode, a.conn)
+		return true
+	}
+	a.sub.stop()
+	a.sub = nil
+	if a.pair != nil {
+		app := -1
+		if a.swapped {
+			app = a.program()
+		}
+		a.pair.hangUp(app)
+		if app >= 0 {
+			_ = unix.Close(app)
+		}
+	}
+	return false
+}
+
+func (a *attempt) retire() { a.s.retire(a.conn) }
+
+func (a *attempt) counts(mode broker.Mode, why string) {
+	if mode == broker.ModeTCP {
+		a.s.stats.tcp(why)
+		return
+	}
+	a.s.stats.mode(mode)
+}
+
+func (a *attempt) countsFailed(why string) { a.s.stats.failed(why) }

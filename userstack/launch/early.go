@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Connections that were accepted early, see late.go.
+
+const (
+	// resetTime bounds the wait for the service to take the order to reset a
+	// connection that nobody accepts any more.
+	resetTime = time.Second
+	// earlyShare is the part of the keepers that connections may take that were
+	// accepted early (one of so many).
+	earlyShare = 4
+)
+
+// takeEarly accepts what is in the queue q of the listening socket fd, up to the
+// socket's backlog, and puts a placeholder there. l.mu is held.
+func (l *listener) takeEarly(fd int, q queue) {
+	e := &l.early
+	o, err := l.owner()
+	if err != nil {
+		return
+	}
+	room := min(int64(q.max+1-len(l.spare)), l.s.maxEarly-l.s.nEarly.Load())
+	if e.shared {
+		room = 0 // only the placeholder is missing
+	}
+	if room <= 0 && e.place != nil {
+		return
+	}
+	takeOne := func() bool {
+		a, err := takeAs(fd, o)
+		if err != nil {
+			return false
+		}
+		if !l.popped(a) {
+			room--
+			l.hold(a)
+		}
+		return true
+	}
+	n := q.waiting
+	if n > q.max && room > 0 && takeOne() { // full
+		n--
+	}
+	if n > q.max {
+		return // the program sees these
+	}
+	p, err := l.s.places.place(fd)
+	if err != nil {
+		e.before = time.Now().Add(lateRetry)
+		l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
+		return
+	}
+	e.place = p // the one before is the first in the queue
+
+	if p.sub, err = l.s.poll.watch(p.fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, func(uint32) { l.wake() }); err != nil {
+		l.s.log.Debug("cannot watch a placeholder", "err", err)
+	}
+	// What came in between is before the placeholder, too, and waits for the next
+	// time.
+	for ; n > 0 && room > 0 && e.place != nil; n-- {
+		if !takeOne() {
+			break
+		}
+	}
+	if len(l.spare) == 0 {
+		l.vacate(fd, o)
+	}
+}
+
+// owner tells whom the connections are to belong to: the user who accepted last,
+// or listens. l.mu is held.
+func (l *listener) owner() (owner, error) {
+	if o := (owner{os.Geteuid(), os.Getegid()}); o.uid != 0 {
+		return o, nil
+	}
+	return ownerOf(l.early.tid)
+}
+
+// hold keeps a connection from the queue for an accept(). l.mu is held.
+func (l *listener) hold(a *accepted) {
+	l.early.taken++
+	a.done = make(chan struct{})
+	l.spare = append(l.spare, a)
+	l.s.nEarly.Add(1)
+	l.s.wg.Go(func() { l.settle(a) })
+}
+
+// shift takes the first connection that waits for an accept(). l.mu is held.
+func (l *listener) shift() *accepted {
+	a := l.spare[0]
+	l.spare[0] = nil
+	l.spare = l.spare[1:]
+	l.s.nEarly.Add(-1)
+	return a
+}
+
+// popped tells whether a is a placeholder, which is over then. l.mu is held.
+func (l *listener) popped(a *accepted) bool {
+	p := l.s.places.find(a)
+	if p == nil {
+		return false
+	}
+	l.s.places.drop(p)
+	_ = unix.Close(a.sock)
+	if l.early.place == p {
+		l.early.place = nil
+	}
+	return true
+}
+
+// take is the function take without placeholders. l.mu is held.
+func (l *listener) take(fd int, n *notif) (*accepted, error) {
+	for {
+		a, err := take(fd, n)
+		if err != nil {
+			return nil, err
+		}
+		if !l.popped(a) {
+			l.early.taken++
+			return a, nil
+		}
+	}
+}
+
+// takeAs is take for a user.
+func takeAs(fd int, o owner) (*accepted, error) {
+	if !readable(fd) {
+		return nil, unix.EAGAIN
+	}
+	return takeReady(fd, o.make)
+}
+
+// takeReady takes what is there, as make has it belong to somebody.
+func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
+	var sock int
+	var sa unix.Sockaddr
+	err := make(func() (err error) {
+		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
+	if _, ok := sa.(*unix.SockaddrInet6); ok {
+		a.domain = unix.AF_INET6
+	}
+	return a, nil
+}
+
+// next takes the first connection that was accepted early, for a call that has
+// the listening socket as fd, or returns nil. l.mu is held.
+func (l *listener) next(fd int) *accepted {
+	if len(l.spare) == 0 {
+		return nil
+	}
+	a := l.shift()
+	if len(l.spare) == 0 && l.early.place != nil {
+		if o, err := l.owner(); err == nil {
+			l.vacate(fd, o)
+		}
+	}
+	return a
+}
+
+// vacate takes the placeholder from the queue of the listening socket fd, and
+// what came before it. l.mu is held.
+func (l *listener) vacate(fd int, o owner) {
+	for l.early.place != nil {
+		a, err := takeAs(fd, o)
+		if errors.Is(err, unix.EAGAIN) {
+			l.dropPlace() // another process has it
+			return
+		}
+		if err != nil {
+			return
+		}
+		if l.popped(a) {
+			continue
+		}
+		l.hold(a)
+	}
+	if len(l.spare) > 0 {
+		l.refill(fd)
+	}
+}
+
+// refill puts a placeholder into the queue of the listening socket fd again.
+// l.mu is held.
+func (l *listener) refill(fd int) {
+	if l.early.place != nil || l.early.watch < 0 {
+		return
+	}
+	if q, err := acceptQueue(fd); err == nil && q.listens && q.waiting <= q.max {
+		q.waiting = 0
+		l.takeEarly(fd, q)
+	}
+}
+
+// settle has the service begin with a connection that was accepted early.
+func (l *listener) settle(a *accepted) {
+	defer close(a.done)
+	if !l.offered(a) {
+		a.dead = !l.lose(a)
+		return
+	}
+	l.goOn(a)
+}
+
+// lose resets a connection that cannot be used, and makes it one of which the program
+// reads ECONNRESET, as of a TCP connection that was reset in the backlog. Linux does
+// not have accept() fail for that, which ends many a server. It returns false if
+// that is not possible.
+func (l *listener) lose(a *accepted) bool {
+	defer unix.Close(a.sock)
+	_ = unix.SetsockoptLinger(a.sock, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	if a.pair != nil {
+		a.pair.close()
+	}
+	p, err := newPair(a.sock, false, false)
+	if err != nil {
+		return false
+	}
+	// What is unread in the end that is closed makes it a reset.
+	if err := unix.Sendto(p.app, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
+		p.close()
+		return false
+	}
+	p.closeEnd()
+	a.pair, a.cc, a.passed, a.follows = p, nil, true, true
+	c := a.conn(nil, l.s)
+	c.mu.Lock()
+	c.err, c.inPair, c.over, c.waits = unix.ECONNRESET, true, true, true
+	c.mu.Unlock()
+	l.s.retire(c)
+	return true
+}
+
+// await waits until it is known what a is.
+func (a *accepted) await() {
+	if a.done != nil {
+		<-a.done
+	}
+}
+
+// goOn has the service carry a connection that no call has got yet.
+func (l *listener) goOn(a *accepted) {
+	if a.pair == nil || a.follows {
+		return
+	}
+	c := a.conn(nil, l.s)
+	c.mu.Lock()
+	c.waits = true
+	c.mu.Unlock()
+	a.pass()
+	a.follows = true
+	l.carry(a)
+}
+
+// keep holds a connection for the next accept(), or gives it to a waiter.
+func (l *listener) keep(a *accepted) {
+	l.goOn(a)
+	l.mu.Lock()
+	for len(l.waiters) > 0 {
+		w := l.waiters[0]
+		l.waiters = append(l.waiters[:0], l.waiters[1:]...)
+		w.close()
+		l.rest()
+		if w.n.valid() {
+			l.s.wg.Go(func() { l.deliver(w.n, a) })
+			l.mu.Unlock()
+			return
+		}
+	}
+	// The call that it was for was to get it before all others.
+	l.spare = append([]*accepted{a}, l.spare...)
+	l.s.nEarly.Add(1)
+	begin := !l.early.running && !l.early.closed && l.early.watch >= 0
+	l.early.running = l.early.running || begin
+	l.mu.Unlock()
+	if begin {
+		l.s.wg.Go(func() { l.look(0) })
+	} else {
+		l.wake()
+	}
+}
+
+// abandon resets what no accept() has got, as the end of a listening socket does.
+// l.mu is held.
+func (l *listener) abandon() {
+	for len(l.spare) > 0 {
+		a := l.shift()
+		l.s.wg.Go(func() { a.reset(l.s.ctx) })
+	}
+}
+
+// reset resets a connection that no call gets any more.
+func (a *accepted) reset(ctx context.Context) {
+	a.await()
+	now := unix.Linger{Onoff: 1}
+	switch {
+	case a.dead:
+		return
+	case a.pair == nil:
+		_ = unix.SetsockoptLinger(a.sock, unix.SOL_SOCKET, unix.SO_LINGER, &now)
+		_ = unix.Close(a.sock)
+		return
+	case !a.follows:
+		a.close()
+		return
+	}
+	if a.cc == nil {
+		a.leave()
+		return
+	}
+	a.c.mu.Lock()
+	if a.c.tcp >= 0 {
+		_ = unix.SetsockoptLinger(a.c.tcp, unix.SOL_SOCKET, unix.SO_LINGER, &now)
+	}
+	a.c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, resetTime)
+	defer cancel()
+	v := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 1), 0)
+	_ = a.c.cc.SetOption(ctx, 0, unix.SOL_SOCKET, unix.SO_LINGER, v)
+	a.leave()
+}
+
+// leave closes the program's end, which no program has got.
+func (a *accepted) leave() {
+	a.c.mu.Lock()
+	defer a.c.mu.Unlock()
+	a.c.waits = false
+	a.pair.closeApp()
+}
+
+// lend carries a connection over the placeholder that some process has accepted
+// in its place, of which fd is the launcher's end. That process sees an address of
+// this host as its peer's.
+func (s *supervisor) lend(a *accepted, fd int) {
+	outer, err := streamOf(fd)
+	if err != nil {
+		a.reset(s.ctx)
+		return
+	}
+	defer outer.Close()
+	a.await()
+	if a.dead {
+		return
+	}
+	sock := a.sock
+	if a.pair != nil {
+		a.c.mu.Lock()
+		sock, a.pair.app, a.c.waits = a.pair.app, -1, false
+		a.c.mu.Unlock()
+	}
+	inner, err := streamOf(sock)
+	if err != nil {
+		return
+	}
+	defer inner.Close()
+	stop := context.AfterFunc(s.ctx, func() { _ = inner.Close(); _ = outer.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	for _, d := range [][2]halfConn{{inner, outer}, {outer, inner}} {
+		wg.Go(func() {
+			if _, err := io.Copy(d[1], d[0]); err != nil {
+				_ = inner.Close()
+				_ = outer.Close()
+				return
+			}
+			_ = d[1].CloseWrite()
+		})
+	}
+	wg.Wait()
+}
+
+// halfConn is a connection one direction of which can be closed.
+type halfConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// streamOf makes a connection of fd, which it consumes.
+func streamOf(fd int) (halfConn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	if f == nil {
+		return nil, os.ErrClosed
+	}
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	h, ok := c.(halfConn)
+	if !ok {
+		_ = c.Close()
+		return nil, errNotSocket
+	}
+	return h, nil
+}

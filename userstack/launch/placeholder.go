@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A placeholder is a connection that the launcher makes to a listening socket of
+// the program, from the host to itself. It stands in the socket's queue for the
+// connections that the launcher has accepted early (late.go): poll, select and
+// epoll go on to report the socket as readable, whoever asks and however. It also
+// tells of the end of the socket, which resets it. No accept() of the program
+// returns it: the launcher answers those, and knows it by its addresses.
+
+const (
+	// placeTime bounds the wait for a placeholder to be connected. Nothing but
+	// this host is on the way.
+	placeTime = 20 // ms
+	// placeTries is how often one is made that went to another listening socket
+	// of the port.
+	placeTries = 3
+)
+
+var (
+	// errNoPlace tells that a listening socket cannot be reached by its own host.
+	errNoPlace = errors.New("launch: no local address leads to the listening socket")
+	// errMisplaced tells that a placeholder is not in the queue that it is for.
+	errMisplaced = errors.New("launch: a local connection does not reach the listening socket")
+)
+
+// placeholder is one, by the end that the launcher keeps.
+type placeholder struct {
+	fd  int
+	key placeKey
+	dev uint32 // index of the device that the listening socket is bound to
+	sub *subscription
+}
+
+// placeKey is what a placeholder is known by: the launcher's end and the other.
+type placeKey struct{ from, to netip.AddrPort }
+
+func placeKeyOf(from, to netip.AddrPort) placeKey {
+	plain := func(a netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+	}
+	return placeKey{plain(from), plain(to)}
+}
+
+// places are all placeholders of a launcher.
+type places struct {
+	n  atomic.Int64
+	mu sync.Mutex
+	m  map[placeKey]*placeholder
+}
+
+func (x *places) add(p *placeholder) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.m == nil {
+		x.m = make(map[placeKey]*placeholder)
+	}
+	x.m[p.key] = p
+	x.n.Store(int64(len(x.m)))
+}
+
+// find returns the placeholder that an accepted connection is, or nil.
+func (x *places) find(a *accepted) *placeholder {
+	if x.n.Load() == 0 {
+		return nil
+	}
+	key := placeKeyOf(a.remote, localAddr(a.sock))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.m[key]
+}
+
+// drop ends a placeholder. What is left of it in a queue is a connection that
+// has been reset.
+func (x *places) drop(p *placeholder) {
+	x.forget(p)
+	_ = unix.SetsockoptLinger(p.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = unix.Close(p.fd)
+}
+
+// forget leaves the socket of p to the caller.
+func (x *places) forget(p *placeholder) {
+	x.mu.Lock()
+	delete(x.m, p.key)
+	x.n.Store(int64(len(x.m)))
+	x.mu.Unlock()
+	p.sub.stop()
+}
+
+// place makes a placeholder for the listening socket fd and returns when it is in
+// its queue. Other sockets may listen on the port as well (SO_REUSEPORT).
+func (x *places) place(fd int) (*placeholder, error) {
+	to, dev, err := placeTarget(fd)
+	if err != nil {
+		return nil, err
+	}
+	shared, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
+	tries := 1
+	if shared != 0 {
+		tries = placeTries
+	}
+	for range tries {
+		var p *placeholder
+		if shared == 0 {
+			p, err = x.connect(fd, to, dev)
+		} else {
+			p, err = x.steer(fd, to, dev)
+		}
+		if !errors.Is(err, errMisplaced) {
+			return p, err
+		}
+	}
+	return nil, err
+}
+
+// placeTarget returns an address of this host that leads to the listening socket
+// fd, and the device that it is bound to.
+func placeTarget(fd int) (to netip.AddrPort, dev string, err error) {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return to, "", os.NewSyscallError("getsockname", err)
+	}
+	to = toAddrPort(sa)
+	if to.Port() == 0 {
+		return to, "", errNoPlace
+	}
+	if dev, err = unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE); err != nil {
+		dev = ""
+	}
+	v6 := to.Addr().Is6() && !to.Addr().Is4In6()
+	if !to.Addr().IsUnspecified() {
+		level, name := unix.IPPROTO_IP, unix.IP_TRANSPARENT
+		if v6 {
+			level, name = unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT
+		}
+		if on, _ := unix.GetsockoptInt(fd, level, name); on != 0 {
+			return to, "", errNoPlace // the address may be another host's
+		}
+		return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), dev, nil
+	}
+	only := 0
+	if v6 {
+		only, _ = unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+	}
+	switch {
+	case dev == "" && v6:
+		return netip.AddrPortFrom(netip.IPv6Loopback(), to.Port()), "", nil
+	case dev == "":
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()), "", nil
+	case only != 0:
+		return to, "", errNoPlace
+	}
+	// The loopback's addresses do not lead to a socket bound to another device.
+	ifr, err := unix.NewIfreq(dev)
+	if err != nil {
+		return to, "", err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFADDR, ifr); err != nil {
+		return to, "", fmt.Errorf("%w: %w", errNoPlace, err)
+	}
+	b, err := ifr.Inet4Addr()
+	if err != nil {
+		return to, "", fmt.Errorf("%w: %w", errNoPlace, err)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b)), to.Port()), dev, nil
+}
+
+// connect makes a placeholder. From and to are one address, so that it goes
+// nowhere else.
+func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder, err error) {
+	family := unix.AF_INET
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	sock, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	p := &placeholder{fd: sock}
+	defer func() {
+		if err != nil {
+			x.drop(p)
+		}
+	}()
+	if dev != "" {
+		if err := unix.BindToDevice(sock, dev); err != nil {
+			return nil, os.NewSyscallError("setsockopt SO_BINDTODEVICE", err)
+		}
+		ifr, err := unix.NewIfreq(dev)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.IoctlIfreq(sock, unix.SIOCGIFINDEX, ifr); err != nil {
+			return nil, os.NewSyscallError("ioctl SIOCGIFINDEX", err)
+		}
+		p.dev = ifr.Uint32()
+	}
+	// The server may take packets of this TTL alone.
+	level, ttl := unix.IPPROTO_IP, unix.IP_TTL
+	if family == unix.AF_INET6 {
+		level, ttl = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+	}
+	_ = unix.SetsockoptInt(sock, level, ttl, 255)
+	_ = unix.SetsockoptInt(sock, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	if err := unix.Bind(sock, sockaddr(netip.AddrPortFrom(to.Addr(), 0))); err != nil {
+		return nil, os.NewSyscallError("bind", err)
+	}
+	if err := unix.Connect(sock, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return nil, os.NewSyscallError("connect", err)
+	}
+	poll := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(poll, placeTime); err != nil || n == 0 || poll[0].Revents != unix.POLLOUT {
+		return nil, errMisplaced
+	}
+	sa, err := unix.Getsockname(sock)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockname", err)
+	}
+	p.key = placeKeyOf(toAddrPort(sa), to)
+	if v, _ := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT); v > 0 {
+		// The kernel waits for data.
+		if err := unix.Sendto(sock, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
+			return nil, os.NewSyscallError("send", err)
+		}
+	}
+	where, err := p.where()
+	if err != nil {
+		return nil, err
+	}
+	if where == placeGone {
+		return nil, errMisplaced
+	}
+	x.add(p)
+	return p, nil
+}
+
+// steer is connect for a port on which several sockets listen: the kernel prefers
+// the one that says it is served on the processor on which the packet arrives
+// (Linux 6.2), which is that of the connect().
+func (x *places) steer(fd int, to netip.AddrPort, dev string) (*placeholder, error) {
+	before, err := acceptQueue(fd)
+	if err != nil {
+		return nil, err
+	}
+	cpu, unpin, err := pinCPU()
+	if err != nil {
+		return nil, err
+	}
+	defer unpin()
+	was, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt SO_INCOMING_CPU", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU, cpu); err != nil {
+		return nil, os.NewSyscallError("setsockopt SO_INCOMING_CPU", err)
+	}
+	p, err := x.connect(fd, to, dev)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU, was)
+	if err != nil {
+		return nil, err
+	}
+	if after, err := acceptQueue(fd); err != nil || after.waiting <= before.waiting {
+		x.drop(p)
+		return nil, errMisplaced
+	}
+	return p, nil
+}
+
+// pinCPU keeps the goroutine on the processor that it runs on until unpin is called.
+func pinCPU() (cpu int, unpin func(), err error) {
+	runtime.LockOSThread()
+	defer func() {
+		if err != nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	var was, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &was); err != nil {
+		return 0, nil, os.NewSyscallError("sched_getaffinity", err)
+	}
+	var n, node uint32
+	if _, _, e := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&n)), uintptr(unsafe.Pointer(&node)), 0); e != 0 {
+		return 0, nil, os.NewSyscallError("getcpu", e)
+	}
+	one.Set(int(n))
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return 0, nil, os.NewSyscallError("sched_setaffinity", err)
+	}
+	return int(n), func() {
+		if unix.SchedSetaffinity(0, &was) == nil {
+			runtime.UnlockOSThread() // else the thread ends with the goroutine
+		}
+	}, nil
+}
+
+// sockaddr is the address as system calls take it.
+func sockaddr(ap netip.AddrPort) unix.Sockaddr {
+	if ap.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ap.Addr().As4()}
+	}
+	zone, _ := strconv.ParseUint(ap.Addr().Zone(), 10, 32)
+	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ap.Addr().As16(), ZoneId: uint32(zone)}
+}
+
+// queue is the state of a listening socket's queue.
+type queue struct {
+	listens      bool
+	waiting, max int // max+1 connections may wait
+}
+
+// acceptQueue asks the kernel for it.
+func acceptQueue(fd int) (queue, error) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return queue{}, os.NewSyscallError("getsockopt TCP_INFO", err)
+	}
+	const listen = 10 // TCP_LISTEN of linux/tcp_states.h
+	return queue{info.State == listen, int(info.Unacked), int(info.Sacked)}, nil
+}
+
+// placeWhere tells where the other end of a placeholder is.
+type placeWhere uint8
+
+const (
+	placeGone   placeWhere = iota // it has ended, or never was
+	placeQueued                   // in a queue
+	placeTaken                    // some process has accepted it
+)
+
+// where asks the kernel for the socket that is the other end.
+func (p *placeholder) where() (placeWhere, error) {
+	m, err := diagExact(p.key.to, p.key.from, p.dev)
+	if errors.Is(err, unix.ENOENT) {
+		return placeGone, nil
+	}
+	if err != nil {
+		return placeGone, err
+	}
+	const established, closeWait = 1, 8
+	switch {
+	case m.state != established && m.state != closeWait:
+		return placeGone, nil // where there is none the kernel answers for the listening socket
+	case m.inode == 0:
+		return placeQueued, nil
+	}
+	return placeTaken, nil
+}

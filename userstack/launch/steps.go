@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// stage is how far an attempt to make a connection is.
+type stage uint8
+
+const (
+	// stageTCP: the service makes the TCP connection. The program has its TCP socket.
+	stageTCP stage = iota
+	// stageHeld: the same, and it takes long. The program gets the pair at the next
+	// opportunity.
+	stageHeld
+	// stageSwap: the peer speaks SMC. A call of the program is needed to place the pair.
+	stageSwap
+	// stageCLC: the service negotiates SMC. The program has the pair.
+	stageCLC
+	// stageOrphan: the service is gone. What it holds of the connection is about to end.
+	stageOrphan
+	// stageOwn: the launcher makes the TCP connection. The program has the pair.
+	stageOwn
+	// stageGive: it is TCP, and the program has the pair. A call of the program is
+	// needed to give it its socket. If none comes, the service carries the bytes.
+	stageGive
+	// stageGiveOwn: the same, and the launcher would carry the bytes.
+	stageGiveOwn
+	// stageFailed: the program is to be told of a failure.
+	stageFailed
+	// stageOver: nothing more is to be done for it.
+	stageOver
+)
+
+// steps makes one connection. It does no I/O but by hands. Calls of connect() come and
+// go while it lasts: n is the one that waits for the outcome.
+//
+//	stage             | event              | what is done                                  | then
+//	tcp               | hold time over     | place; a non-blocking call is answered         | held
+//	held              | a connect()        | place; a non-blocking call is answered         | held
+//	tcp held          | not a candidate    | if placed: connect                             | own
+//	                  |                    | else: the kernel connects                      | over
+//	tcp held own      | no SMC             | if not placed: the call is answered            | over
+//	                  |                    | if a call waits: swap back                     | over
+//	                  |                    | else: drain, wait for a call                   | give-own
+//	tcp held          | SMC                | if placed, or place can be done: proceed       | clc
+//	                  |                    | else: wait for a call                          | swap
+//	tcp held          | local              | place its end, also for that of the pair       | over
+//	                  |                    | if it cannot be done: as no SMC                | over, give-own
+//	swap              | a call             | place, proceed                                 | clc
+//	swap              | time over          | cancel, fail                                   | failed, over
+//	clc               | ready, SMC         | drain, the service carries                     | over
+//	clc               | ready, TCP         | as no SMC, but the service carries             | over, give
+//	tcp held swap clc | failed             | fail                                           | failed, over
+//	own               | failed             | fail                                           | failed, over
+//	tcp held swap clc | service gone       | bury                                           | orphan
+//	orphan            | dead               | disconnect; if placed, or no call: connect     | own
+//	                  |                    | else: the kernel connects                      | over
+//	give              | service gone       | -                                              | give-own
+//	give give-own     | a call             | swap back; if it cannot be done: carry         | over
+//	give give-own     | wrote, time over   | carry                                          | over
+//	failed            | a call, time over  | swap back                                      | over
+//	failed            | anything else      | -                                              | failed
+//	any other         | hung up            | cancel                                         | over
+type steps struct {
+	hands
+	stage    stage
+	n        *notif
+	nonblock bool // that call, or the last one
+	blocking bool // the first one
+	begun    bool // connect() has returned EINPROGRESS
+	early    bool // see loan.early
+	decide   time.Duration
+}
+
+func (x *steps) over() bool { return x.stage == stageOver }
+
+// connecting tells whether the service has the connection in hand.
+func (x *steps) connecting() bool { return x.stage <= stageCLC }
+
+// event acts on what the service tells, and on what connect and bury led to.
+func (x *steps) event(ev broker.Event) {
+	switch ev.Kind {
+	case broker.EventNotCandidate:
+		if x.stage > stageHeld {
+			return
+		}
+		x.counts(broker.ModeTCP, ev.Text)
+		if x.placed() {
+			x.goOwn()
+			return
+		}
+		x.end()
+		x.leave(x.n)
+	case broker.EventEstablished:
+		x.established(ev.PeerSMC)
+	case broker.EventLocal:
+		x.local(ev.End)
+	case broker.EventReady:
+		if x.stage == stageCLC {
+			x.ready(ev)
+		}
+	case broker.EventFailed:
+		if x.connecting() || x.stage == stageOwn {
+			x.failed(ev.Errno, ev.Errno.Error())
+		}
+	case broker.EventClosed:
+		x.serviceGone()
+	case eventDead:
+		if x.stage == stageOrphan {
+			x.dead()
+		}
+	}
+}
+
+// eventDead is the launcher's own: nothing of the service's is left.
+const eventDead broker.EventKind = 255
+
+func (x *steps) goOwn() {
+	x.stage = stageOwn
+	x.connect()
+}
+
+func (x *steps) established(smc bool) {
+	switch {
+	case x.stage == stageOwn:
+		x.giveBack(byLauncher)
+	case x.stage > stageHeld:
+	case !smc:
+		x.counts(broker.ModeTCP, ReasonNoPeer)
+		x.learn(noPeer)
+		x.giveBack(byLauncher)
+	case x.placed() || x.n != nil && x.place(x.n, x.nonblock):
+		x.goCLC()
+	default:
+		x.dropGone()
+		x.stage = stageSwap
+		x.await(borrowTime)
+	}
+}
+
+// goCLC lets the service begin the CLC handshake.
+func (x *steps) goCLC() {
+	x.stage = stageCLC
+	x.await(0)
+	if x.proceed() && x.nonblock {
+		x.answerCall(unix.EINPROGRESS)
+	}
+}
+
+// local is told of an end that the service made. It is closed here if it is not placed.
+func (x *steps) local(end *broker.Descriptor) {
+	can := x.stage <= stageHeld && x.n != nil && end != nil
+	if end != nil {
+		defer end.Close() //nolint:errcheck // unless it is taken
+	}
+	switch {
+	case can && x.placeLocal(x.n, x.nonblock, end):
+		x.counts(broker.ModeLocal, "")
+		x.proceed()
+		if x.nonblock {
+			x.answerCall(unix.EINPROGRESS)
+		}
+		x.end()
+		x.carry(x.n, byNobody)
+	case x.stage <= stageHeld:
+		x.dropGone()
+		x.counts(broker.ModeTCP, ReasonNotPlaced)
+		x.release()
+		x.giveBack(byLauncher)
+	}
+}
+
+func (x *steps) ready(ev broker.Event) {
+	x.counts(ev.Mode, ev.Text)
+	switch {
+	case ev.Mode == broker.ModeTCP:
+		x.giveBack(byServiceTCP)
+	case x.drain():
+		x.end()
+		x.carry(x.n, byService)
+	default:
+		x.failed(unix.ECONNABORTED, "")
+	}
+}
+
+// giveBack gives the program its TCP socket, which is connected, or waits for a call
+// to do so. Who carries the bytes of the pair if there is none is by.
+func (x *steps) giveBack(by carrier) {
+	if !x.placed() {
+		x.goNative()
+		return
+	}
+	if x.n != nil {
+		if x.swapBack(x.n) {
+			x.release()
+			x.goNative()
+			return
+		}
+		x.dropGone() // interrupted, and perhaps restarted soon
+	}
+	switch {
+	case !x.drain():
+		x.failed(unix.ECONNABORTED, "")
+	case x.n != nil:
+		x.end()
+		x.carry(x.n, by)
+	default:
+		x.stage = stageGive
+		if by == byLauncher {
+			x.stage = stageGiveOwn
+		}
+		x.watch()
+		x.await(x.decide)
+	}
+}
+
+// goNative ends an attempt whose TCP socket is in place.
+func (x *steps) goNative() {
+	e := syscall.Errno(0)
+	if x.nonblock {
+		e = unix.EINPROGRESS
+	}
+	x.end()
+	x.native(x.n, e, x.begun)
+}
+
+// carryNow ends the wait for a call in stageGive and stageGiveOwn.
+func (x *steps) carryNow() {
+	by := byServiceTCP
+	if x.stage == stageGiveOwn {
+		by = byLauncher
+	}
+	x.end()
+	x.carry(x.n, by)
+}
+
+// failed has the program told of e; why is counted.
+func (x *steps) failed(e syscall.Errno, why string) {
+	if why != "" {
+		x.countsFailed(why)
+	}
+	x.disconnect()
+	if x.placed() && x.n != nil {
+		x.swapBack(x.n)
+	}
+	if x.fail(x.n, e) {
+		x.end()
+		return
+	}
+	x.n = nil
+	x.stage = stageFailed
+	x.await(failedTime)
+}
+
+// serviceGone is told that the service ended, or says no more of the connection.
+func (x *steps) serviceGone() {
+	switch {
+	case x.stage == stageGive:
+		x.stage = stageGiveOwn
+	case x.connecting():
+		x.counts(broker.ModeTCP, ReasonNoService)
+		x.stage = stageOrphan
+		x.await(0)
+		x.bury()
+	}
+}
+
+// dead has the connection made once more, over TCP. What the peer got of the first one
+// is reset.
+func (x *steps) dead() {
+	x.disconnect()
+	if x.placed() || x.n == nil {
+		x.goOwn()
+		return
+	}
+	x.end()
+	x.leave(x.n)
+}
+
+// holdOver is told that the TCP connection takes long.
+func (x *steps) holdOver() {
+	if x.stage == stageTCP {
+		x.stage = stageHeld
+	}
+	x.held()
+}
+
+// held places the pair by the call that waits. A non-blocking one has its answer then.
+func (x *steps) held() {
+	if x.n == nil || x.stage >= stageGive {
+		return
+	}
+	if !x.place(x.n, x.nonblock) { // it may be there already, and the answer was lost
+		x.dropGone()
+		return
+	}
+	if x.nonblock {
+		x.answerCall(unix.EINPROGRESS)
+	}
+}
+
+// timedOut is told that the time of await is over.
+func (x *steps) timedOut() {
+	switch x.stage {
+	case stageGive, stageGiveOwn:
+		x.carryNow()
+	case stageSwap:
+		// The peer expects a CLC proposal on a socket that the program holds.
+		x.cancel()
+		x.failed(unix.ECONNABORTED, ReasonInterrupted)
+	case stageFailed:
+		x.end()
+		x.retire()
+	}
+}
+
+// stirred is told that the program closed the pair, or wrote into it.
+func (x *steps) stirred() {
+	giving := x.stage == stageGive || x.stage == stageGiveOwn
+	switch {
+	case giving && (!x.hungUp() || x.wrote()): // also written and closed
+		x.carryNow()
+	case x.stage < stageFailed:
+		x.cancel()
+		x.end()
+		x.leave(nil)
+	}
+}
+
+// late is told that SO_SNDTIMEO of a blocking connect() is over.
+func (x *steps) late() { x.answerCall(unix.EINPROGRESS) }
+
+// dropGone forgets the call that waited if it does so no more.
+func (x *steps) dropGone() {
+	if x.n != nil && !x.valid(x.n) {
+		x.n = nil
+	}
+}
+
+// answerCall ends the call that waits, if there is one.
+func (x *steps) answerCall(e syscall.Errno) {
+	if x.n == nil {
+		return
+	}
+	ok := x.answer(x.n, e)
+	x.n = nil
+	x.begun = x.begun || ok && e == unix.EINPROGRESS
+}
+
+func (x *steps) end() { x.stage = stageOver }
+
+// lent uses a call of the program for what is to be done.
+func (x *steps) lent(l *loan) {
+	keep := x.keeps(l)
+	switch x.stage {
+	case stageSwap:
+		if x.place(l.n, x.nonblock) {
+			// Of several calls that were interrupted, one may be known by now
+			// that another had replaced when it was lent.
+			if keep && (x.n == nil || !x.valid(x.n)) {
+				x.keep(l)
+			}
+			// connect() was interrupted, and the TCP socket looked ready since.
+			x.early = x.early || !keep
+			l.early = !keep
+			x.goCLC()
+			return
+		}
+	case stageGive, stageGiveOwn:
+		if keep {
+			x.keep(l)
+		}
+		x.give(l.n)
+		return
+	case stageFailed:
+		if x.placed() {
+			x.swapBack(l.n)
+		}
+		x.end()
+		x.retire()
+		return
+	}
+	if x.n != nil && x.valid(x.n) {
+		return
+	}
+	x.n = nil
+	switch {
+	case keep:
+		x.keep(l)
+		if x.nonblock && (x.placed() || x.stage == stageHeld || x.stage == stageOrphan) {
+			x.held()
+		}
+	case (!x.nonblock || !x.begun) && !x.placed() && x.place(l.n, x.nonblock):
+		// connect() was interrupted, and the program has looked at the TCP
+		// socket since, which says little of the connection.
+		x.early = true
+	}
+	l.early = x.early && !keep
+}
+
+// give gives the program its TCP socket by call n unless it wrote into the pair
+// already. A connect() that waits gets its answer.
+func (x *steps) give(n *notif) {
+	if x.wrote() || !x.swapBack(n) {
+		x.carryNow()
+		return
+	}
+	x.release()
+	if x.n != nil {
+		x.goNative()
+		return
+	}
+	x.end()
+	x.native(nil, 0, true)
+}
+
+// keeps tells whether a call is a connect() that is to be answered when the
+// attempt has an answer: a blocking one, or a non-blocking one that a signal
+// interrupted and the kernel made again. To a non-blocking one that comes after
+// another had its answer there is one at once.
+func (x *steps) keeps(l *loan) bool {
+	return l.wait && (!l.nonblock || !x.blocking && !x.begun)
+}
+
+func (x *steps) keep(l *loan) {
+	x.n, x.nonblock, l.kept = l.n, l.nonblock, true
+}
