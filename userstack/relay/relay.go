@@ -115,9 +115,8 @@ type Relay struct {
 	reset   atomic.Bool   // the connection was cut, not closed
 	lost    atomic.Bool   // data came for a program that had gone
 	upRead  chan struct{} // closed once up reads no more of what the program writes
-	isCut   atomic.Bool
-	rides   atomic.Bool  // both directions returned ErrRides
-	working atomic.Int32 // directions at work
+	rides   atomic.Bool   // both directions returned ErrRides
+	working atomic.Int32  // directions at work
 }
 
 // Run returns when the program's side is over, or stop is closed, which cuts the
@@ -250,7 +249,6 @@ func (r *Relay) linger(stop, done <-chan struct{}) bool {
 // cut ends both sides abortively.
 func (r *Relay) cut() {
 	r.once.Do(func() {
-		r.isCut.Store(true)
 		_ = r.Net.Abort()
 		r.detach()
 		if !r.appUp.Load() {
@@ -294,6 +292,7 @@ func (r *Relay) up() (reset bool) {
 		// network side takes no more: the program's next write must fail.
 		if errors.Is(err, syscall.ECONNRESET) && r.App.HungUp() {
 			r.appUp.Store(true)
+			r.lastWords()
 		}
 		r.cut()
 		return true
@@ -386,7 +385,7 @@ func (r *Relay) lastWords() {
 	defer tick.Stop()
 	moved, read := begin, r.upRead
 	left, sent := 0, uint64(0)
-	for !r.isCut.Load() {
+	for {
 		select {
 		case <-read:
 			read = nil

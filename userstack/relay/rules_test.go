@@ -167,6 +167,30 @@ var rules = []struct {
 		}
 		b.over(true)
 	}},
+	{"program gone, last words in the socket", func(r *Relay) { r.LastQuiet = testTime }, func(b *rulesBed) {
+		var words strings.Builder
+		for n := 0; n < 4<<10; { // more than the peer has room for
+			var err error
+			b.write(strings.Repeat("words ", 1000))
+			words.WriteString(strings.Repeat("words ", 1000))
+			for range 20 { // an acknowledgement takes 40 ms at most
+				time.Sleep(5 * time.Millisecond)
+				if n, err = unix.IoctlGetInt(b.sock, unix.SIOCOUTQ); err != nil {
+					b.t.Fatal(err)
+				}
+				if n < 4<<10 {
+					break
+				}
+			}
+		}
+		b.peerSends("unread")
+		b.wantUnread(6)
+		b.close()
+		b.closeSock()
+		time.Sleep(100 * time.Millisecond) // a reset would be there
+		b.peerGets(words.String(), unix.ECONNRESET)
+		b.over(true)
+	}},
 	{"program gone, peer sends and is slow for too long", func(r *Relay) { r.LastLimit = 500 * time.Millisecond }, func(b *rulesBed) {
 		words := b.fill()
 		b.close()
