@@ -38,6 +38,8 @@ type clc struct {
 	v2    bool // DECLINE has the layout of version 2
 	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
+	gate  inside.Gate // nil: nobody else can send on tcp
+	took  int         // bytes read from tcp
 
 	// firm is set while the peer may count on SMC-R without having told: the
 	// end of the context then does not end the wait for it.
@@ -67,10 +69,14 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 		if err = hasPeer(tcp); err != nil {
 			return
 		}
+		if h.gate, err = s.gateOf(ctx, tcp); err != nil {
+			return
+		}
 		h.recv = s.recvBufOf(tcp)
 		release := h.bind(ctx)
 		defer release()
 		c, err = run(h, ctx)
+		err = h.declined(err)
 	}); perr != nil {
 		h.giveUp()
 		c, err = nil, fmt.Errorf("userstack: %w", perr)
@@ -170,7 +176,9 @@ func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 func (h *clc) readMsg(r io.Reader) (wire.CLC, error) {
 	// Part of a message must not be taken for none: its rest would be data.
-	if n, err := io.ReadFull(r, h.buf[:wire.HeaderLen]); err != nil && n > 0 {
+	n, err := io.ReadFull(r, h.buf[:wire.HeaderLen])
+	h.took += n
+	if err != nil && n > 0 {
 		return nil, fmt.Errorf("%w: read CLC header: %w", errCLC, err)
 	} else if err != nil {
 		return nil, fmt.Errorf("userstack: read CLC header: %w", err)
@@ -179,7 +187,9 @@ func (h *clc) readMsg(r io.Reader) (wire.CLC, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: the peer did not send a CLC message: %w", errCLC, err)
 	}
-	if _, err := io.ReadFull(r, h.buf[wire.HeaderLen:hd.Length]); err == io.EOF {
+	n, err = io.ReadFull(r, h.buf[wire.HeaderLen:hd.Length])
+	h.took += n
+	if err == io.EOF {
 		return nil, fmt.Errorf("%w: read %s: %w", errCLC, hd.Type, io.ErrUnexpectedEOF)
 	} else if err != nil {
 		return nil, fmt.Errorf("%w: read %s: %w", errCLC, hd.Type, err)
@@ -202,7 +212,7 @@ func (h *clc) write(m wire.CLC) error {
 		return fmt.Errorf("userstack: %w", err)
 	}
 	_ = h.tcp.SetWriteDeadline(time.Now().Add(clcTimeout))
-	if _, err := h.tcp.Write(b); err != nil {
+	if err := h.send(b, m.CLCType() == wire.TypeDecline); err != nil {
 		return fmt.Errorf("userstack: send %s: %w", m.CLCType(), err)
 	}
 	return nil
@@ -385,6 +395,13 @@ func params(e wire.Endpoint) linkgroup.ConnParams {
 		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: uint32(e.QPN), PSN: uint32(e.PSN), MTU: uint8(e.MTU)},
 		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: uint8(e.RMBESize),
 	}
+}
+
+// peerParams is what the peer's ACCEPT or CONFIRM says, and who says so.
+func (h *clc) peerParams(e wire.Endpoint) linkgroup.ConnParams {
+	p := params(e)
+	p.From = addrPort(h.tcp.RemoteAddr()).Addr()
+	return p
 }
 
 func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {

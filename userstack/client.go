@@ -137,7 +137,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 		return nil, err
 	}
 	h.fresh = g
-	peer := params(acc.Endpoint)
+	peer := h.peerParams(acc.Endpoint)
 	var c *Conn
 	var local linkgroup.ConnParams
 	err := g.event(func(now time.Time) (err error) {
@@ -182,7 +182,7 @@ func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*de
 // clientNext puts the connection on the link group that ACCEPT names.
 func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16) (*Conn, error) {
 	s := h.s
-	peer := params(acc.Endpoint)
+	peer := h.peerParams(acc.Endpoint)
 	if err := peer.Check(); err != nil {
 		return nil, h.decline(ctx, err)
 	}

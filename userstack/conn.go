@@ -80,7 +80,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	s, tcp := g.s, h.tcp
 	rmb := g.rmbBytes
 	rmbe := min(wire.BufSizeFor(max(s.cfg.RecvBuf, h.recv)), wire.MaxBufSizeRFC)
-	core, err := g.core.NewConn(now, uint8(rmbe), s.cfg.SendBuf)
+	core, err := g.core.NewConnOf(now, h.owner.UID, uint8(rmbe), s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}

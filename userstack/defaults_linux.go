@@ -7,6 +7,7 @@ import (
 
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/tcpopt"
 )
 
@@ -79,6 +80,14 @@ func (s *Stack) softRoCE() error {
 
 // marker makes tcpopt.Program an optionMarker.
 type marker struct{ *tcpopt.Program }
+
+func (m marker) Gate(fd int) (inside.Gate, error) {
+	g, err := m.Program.Gate(fd)
+	if g == nil || err != nil {
+		return nil, err
+	}
+	return g, nil
+}
 
 func (m marker) PeerSMC(fd int) (bool, error) {
 	st, err := m.Peer(fd)

@@ -135,7 +135,9 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 		if a, ok := local.(*net.TCPAddr); ok && a != nil {
 			from = a.AddrPort().Addr()
 		}
-		merr = s.programs().Candidate(from, addrPort(tcpAddr(address)).Addr(), int(fd))
+		if merr = s.canAnnounce(from, addrPort(tcpAddr(address)).Addr()); merr == nil && s.option != nil {
+			merr = s.option.MarkConnect(int(fd))
+		}
 	})
 	if err = errors.Join(err, merr); err == nil {
 		return nil

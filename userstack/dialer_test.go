@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -41,10 +42,13 @@ type saidOption struct {
 	fails  error // of MarkConnect
 }
 
-func (o *saidOption) MarkConnect(int) error     { o.marked.Add(1); return o.fails }
-func (o *saidOption) MarkListen(int) error      { return nil }
-func (o *saidOption) Close() error              { return nil }
-func (o *saidOption) PeerSMC(int) (bool, error) { return o.smc.Load(), nil }
+func (o *saidOption) MarkConnect(int) error         { o.marked.Add(1); return o.fails }
+func (o *saidOption) MarkListen(int) error          { return nil }
+func (o *saidOption) GateConnect(fd int) error      { return o.MarkConnect(fd) }
+func (o *saidOption) GateListen(int) error          { return nil }
+func (o *saidOption) Gate(int) (inside.Gate, error) { return nil, nil }
+func (o *saidOption) Close() error                  { return nil }
+func (o *saidOption) PeerSMC(int) (bool, error)     { return o.smc.Load(), nil }
 
 // loopStacks makes a client's and a server's stack that reach each other over
 // loopback. Their peers announce SMC.

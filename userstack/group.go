@@ -95,7 +95,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 		s.cfg.tuneTimers(role, &timers)
 	}
 	cfg := linkgroup.Config{
-		Role: role, ID: id, LocalPeerID: s.peerIDNow(), PeerID: peer, VLAN: at.rt.VLAN,
+		Role: role, ID: id, LocalPeerID: s.peerIDNow(), PeerID: peer, PeerHost: at.remote, VLAN: at.rt.VLAN,
 		MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 		SendQueue: sendDepth, SendChunk: s.cfg.sendChunk, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
 	}

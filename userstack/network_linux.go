@@ -187,6 +187,25 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 	return rt, nil
 }
 
+// Owns implements inside.Locator.
+func (n *hostNetwork) Owns(addr netip.Addr) bool {
+	_, addrs, err := n.state()
+	if err != nil {
+		return false
+	}
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+		p, ok := prefixFromIPNet(a.IPNet)
+		return ok && p.Addr() == addr
+	})
+}
+
+// Finds implements inside.Locator.
+func (n *hostNetwork) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
+	inode, ok, err := n.diag.find(local, remote)
+	return inode != 0, ok, err
+}
+
 // NetDevs implements Network.
 func (n *hostNetwork) NetDevs() ([]netDev, error) {
 	links, _, err := n.state()

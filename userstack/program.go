@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 
 	"smcr/stats"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
 )
 
@@ -47,7 +49,34 @@ var _ = inside.Bind(
 // Candidate decides whether a connection that a program is about to open can
 // become SMC-R, and if so marks its socket fd so that the TCP handshake
 // announces SMC. Otherwise the error says why, and fd is untouched.
-func (s programs) Candidate(local, remote netip.Addr, fd int) error {
+func (s programs) Candidate(o inside.Owner, local, remote netip.Addr, fd int) error {
+	if err := s.canAnnounce(local, remote); err != nil || s.option == nil {
+		return err
+	}
+	return s.gated(o, fd, s.option.GateConnect, s.option.MarkConnect)
+}
+
+// gated marks a program's socket with gate. Where the kernel has no gate, the stack
+// trusts the programs of its own user: they may use ungated.
+func (s programs) gated(o inside.Owner, fd int, gate, ungated func(fd int) error) error {
+	err := gate(fd)
+	if !errors.Is(err, tcpopt.ErrNoGate) {
+		return err
+	}
+	s.noGate.Do(func() {
+		s.log.Warn("only programs of the stack's own user use SMC-R: the kernel would not keep those of others from sending CLC messages of their own", "err", err)
+	})
+	if !s.trusts(o) {
+		return err
+	}
+	return ungated(fd)
+}
+
+// trusts tells whether a program is of the user to whom the stack belongs.
+func (s *Stack) trusts(o inside.Owner) bool { return o.UID == uint32(os.Geteuid()) }
+
+// canAnnounce returns why SMC cannot be announced to remote.
+func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	if s.ctx.Err() != nil {
 		return ErrStackClosed
 	}
@@ -61,22 +90,19 @@ func (s programs) Candidate(local, remote netip.Addr, fd int) error {
 	if _, _, err := s.devicesFor(rt); err != nil {
 		return err
 	}
-	if s.option == nil {
-		if !s.assumed(remote) {
-			return ErrNoOption
-		}
-		return nil
+	if s.option == nil && !s.assumed(remote) {
+		return ErrNoOption
 	}
-	return s.option.MarkConnect(fd)
+	return nil
 }
 
 // MarkListen makes the SYN-ACKs of a program's listening socket answer the
 // SMC option.
-func (s programs) MarkListen(fd int) error {
+func (s programs) MarkListen(o inside.Owner, fd int) error {
 	if s.option == nil {
 		return nil
 	}
-	return s.option.MarkListen(fd)
+	return s.gated(o, fd, s.option.GateListen, s.option.MarkListen)
 }
 
 // PeerAnnounced reports whether the peer of a program's connected socket
@@ -104,7 +130,7 @@ func (s programs) ServerMaybe(ctx context.Context, tcp inside.TCPConn) (*Conn, e
 		s.account(sideServer, nil, err)
 		return nil, err
 	}
-	return nil, s.noCLC()
+	return nil, s.noCLC(ctx, tcp)
 }
 
 // ByOption implements inside.Programs.
@@ -122,7 +148,7 @@ func (s programs) Carried(c *Conn) uint64 {
 // is a *DeclineError then; after another one the connection is of no use.
 func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
 	if clc, silent := lookForCLC(ctx, tcp); !clc && ctx.Err() == nil && (!silent || s.option == nil) {
-		return s.noCLC()
+		return s.noCLC(ctx, tcp)
 	}
 	_, err := s.rendezvous(ctx, tcp, sideServer, func(h *clc, ctx context.Context) (*Conn, error) {
 		m, err := h.read(ctx, clcTimeout)
@@ -148,7 +174,11 @@ func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) er
 
 // noCLC counts an accepted connection whose peer sends something else than CLC
 // messages, and returns why it stays TCP.
-func (s *Stack) noCLC() error {
+func (s *Stack) noCLC(ctx context.Context, tcp inside.TCPConn) error {
+	if err := s.openToData(ctx, tcp); err != nil {
+		s.account(sideServer, nil, err)
+		return err
+	}
 	s.countFallback(false, ReasonPeerNoSMC)
 	return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }

@@ -3,19 +3,64 @@
 package userstack
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
 	"smcr/userstack/internal/inside"
 )
 
 // CandidateHere implements inside.Programs. No RoCE device is needed: the bytes of
-// such a connection never leave the host.
-func (s programs) CandidateHere(fd int) error {
+// such a connection never leave the host. The gate is for the program that connects the
+// marked socket to another host itself.
+func (s programs) CandidateHere(o inside.Owner, fd int) error {
 	if s.ctx.Err() != nil {
 		return ErrStackClosed
 	}
 	if s.option == nil {
 		return ErrNoOption
 	}
-	return s.option.MarkConnect(fd)
+	return s.gated(o, fd, s.option.GateConnect, s.option.MarkConnect)
+}
+
+// OpenHere implements inside.Programs. A stack declines what somebody proposes from
+// its own host, so CLC messages over such a connection lead nowhere.
+func (s programs) OpenHere(fd int) error {
+	if s.option == nil {
+		return nil
+	}
+	g, err := s.option.Gate(fd)
+	if g == nil || err != nil {
+		return err
+	}
+	sa, err := syscall.Getpeername(fd)
+	if err != nil {
+		return fmt.Errorf("userstack: getpeername: %w", err)
+	}
+	var remote netip.Addr
+	switch sa := sa.(type) {
+	case *syscall.SockaddrInet4:
+		remote = netip.AddrFrom4(sa.Addr)
+	case *syscall.SockaddrInet6:
+		remote = netip.AddrFrom16(sa.Addr).Unmap()
+	}
+	if !s.isHere(remote) {
+		return fmt.Errorf("userstack: %s is not this host", remote)
+	}
+	return g.OpenHere(fd)
+}
+
+// isHere tells whether an address is one of this host.
+func (s *Stack) isHere(a netip.Addr) bool {
+	_, err := s.net.Route(netip.Addr{}, a)
+	return errors.Is(err, inside.ErrThisHost)
+}
+
+// Locator implements inside.Programs.
+func (s programs) Locator() inside.Locator {
+	l, _ := s.net.(inside.Locator)
+	return l
 }
 
 // IsLocal implements inside.Programs.

@@ -151,7 +151,7 @@ func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, dev
 		g.drop(c)
 		return nil, err
 	}
-	peer := params(conf.Endpoint)
+	peer := h.peerParams(conf.Endpoint)
 	err = g.event(func(now time.Time) error {
 		if t != nil {
 			if err := t.confirmed(conf); err != nil {
@@ -211,7 +211,7 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 		}
 		return nil, err
 	}
-	peer := params(conf.Endpoint)
+	peer := h.peerParams(conf.Endpoint)
 	err = g.event(func(now time.Time) error {
 		if err := s.interrupted(ctx); err != nil {
 			return err
@@ -227,7 +227,8 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 	})
 	if err != nil {
 		g.do(func(now time.Time) {
-			if !g.dead {
+			// What another host says is no reason to tell the peer anything.
+			if !g.dead && !errors.Is(err, linkgroup.ErrNotItsOwn) {
 				c.core.Refuse(now, peer)
 			}
 		})

@@ -92,6 +92,51 @@ func (d sockDiag) each(found func(cookie uint64, c nl.Connection)) error {
 	return nil
 }
 
+// find looks for a connection of this network namespace by its addresses. inode is 0
+// if no process has its socket, as before accept().
+func (d sockDiag) find(local, remote netip.AddrPort) (inode uint64, ok bool, err error) {
+	family := uint8(unix.AF_INET)
+	if local.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	b := make([]byte, inetDiagRequestLen)
+	b[0], b[1] = family, unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(b[4:], ^uint32(0))
+	// The kernel looks for the socket to which a packet goes from the destination
+	// here to the source.
+	binary.BigEndian.PutUint16(b[8:], local.Port())
+	binary.BigEndian.PutUint16(b[10:], remote.Port())
+	copy(b[12:28], local.Addr().AsSlice())
+	copy(b[28:44], remote.Addr().AsSlice())
+	for i := 48; i < 56; i++ { // INET_DIAG_NOCOOKIE
+		b[i] = 0xff
+	}
+	req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, 0)
+	req.AddData(rawRequest(b))
+	if d.sock != nil {
+		req.Sockets = map[int]*vnl.SocketHandle{unix.NETLINK_INET_DIAG: d.sock}
+	}
+	out, err := req.Execute(unix.NETLINK_INET_DIAG, vnl.SOCK_DIAG_BY_FAMILY)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("userstack: look for a TCP socket: %w", err)
+	case len(out) != 1 || len(out[0]) < inetDiagMessageLen || out[0][1] == unix.BPF_TCP_LISTEN:
+		return 0, false, nil
+	}
+	return uint64(binary.NativeEndian.Uint32(out[0][68:])), true, nil
+}
+
+// rawRequest is an encoded request.
+type rawRequest []byte
+
+// Len implements nl.NetlinkRequestData.
+func (r rawRequest) Len() int { return len(r) }
+
+// Serialize implements nl.NetlinkRequestData.
+func (r rawRequest) Serialize() []byte { return r }
+
 // parseInetDiag reads a struct inet_diag_msg. It is not ok for a socket that no
 // process has.
 func parseInetDiag(m []byte) (cookie uint64, c nl.Connection, ok bool) {

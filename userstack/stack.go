@@ -67,6 +67,7 @@ type Stack struct {
 	ownNet       *hostNetwork
 	ownNS        *netNS
 	ownOpt       bool
+	noGate       sync.Once // says that there is no gate
 	limitHS      atomic.Bool
 	serving      atomic.Int32 // server-side rendezvous under way
 	lastSock     atomic.Uint64

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -364,13 +365,13 @@ func TestAssumed(t *testing.T) {
 				t.Errorf("Assumed(%s) = %v", a, got)
 			}
 		}
-		if err := b.client.programs().Candidate(addr(1, 0), addr(2, 0), -1); err != nil {
+		if err := b.client.programs().Candidate(inside.Self(), addr(1, 0), addr(2, 0), -1); err != nil {
 			t.Errorf("Candidate: %v", err)
 		}
-		if err := b.client.programs().Candidate(addr(1, 0), netip.MustParseAddr("192.0.2.1"), -1); !errors.Is(err, ErrNotOnLink) {
+		if err := b.client.programs().Candidate(inside.Self(), addr(1, 0), netip.MustParseAddr("192.0.2.1"), -1); !errors.Is(err, ErrNotOnLink) {
 			t.Errorf("Candidate off link: %v", err)
 		}
-		if err := b.server.programs().Candidate(addr(2, 0), addr(1, 0), -1); !errors.Is(err, ErrNoOption) {
+		if err := b.server.programs().Candidate(inside.Self(), addr(2, 0), addr(1, 0), -1); !errors.Is(err, ErrNoOption) {
 			t.Errorf("Candidate without option: %v", err)
 		}
 	})

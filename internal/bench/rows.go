@@ -67,6 +67,8 @@ func Rows() []*Row {
 		{ID: "local-iperf3", Name: "one host: iperf3", Unit: "Gbit/s", MTU: 1500, Target: 1.8, Aim: 2.3},
 		{ID: "local-roundtrip", Name: "one host: round trip of 1 byte, a Go program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.75, Aim: 0.6},
 		{ID: "local-roundtrip-c", Name: "one host: round trip of 1 byte, a C program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.75, Aim: 0.6},
+		{ID: "containers-iperf3", Name: "two containers of one host: iperf3", Unit: "Gbit/s", MTU: 1500, Target: 1.8, Aim: 2.3},
+		{ID: "containers-roundtrip", Name: "two containers of one host: round trip of 1 byte, a Go program", Unit: "µs", MTU: 1500, LessIsBetter: true, Target: 0.75, Aim: 0.6},
 		{ID: "memory", Name: "memory of a connection, both ends", Unit: "KiB", MTU: 1500, LessIsBetter: true, Absolute: true, Target: 160, Aim: 40},
 		{ID: "connect", Name: "connections, one after the other", Unit: "connections/s", MTU: 1500},
 	}

@@ -23,7 +23,7 @@ func (l *lab) wantNoStack(uid string, env ...string) {
 	defer cancel()
 	argv := as(uid, bin("smcr"), "--backend", "user", "info")
 	cmd := l.A.Command(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(cmd.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != exitNoBackend {
 		l.t.Errorf("user %s with %q finds a stack: %v\n%s", uid, env, err, out)

@@ -36,6 +36,9 @@ type Options struct {
 	MTU int
 	// Links is the number of parallel veth pairs; 0 means 1.
 	Links int
+	// OneMachine has the stacks of both hosts take each other for stacks of one
+	// machine, as those of two containers are. Otherwise they do not.
+	OneMachine bool
 }
 
 // Link is one host's end of a veth pair. Offloads are as the kernel sets them.
@@ -57,6 +60,8 @@ type Host struct {
 	Name string
 	// Links are the host's ends of the veth pairs, in order. Never empty.
 	Links []Link
+
+	machine string // see Options.OneMachine
 
 	mu    sync.Mutex
 	procs map[*Process]struct{}
@@ -110,6 +115,9 @@ func Create(o Options) (*Pair, error) {
 	}
 	base := fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), pairs.n.Add(1))
 	p := &Pair{A: newHost(base + "-a"), B: newHost(base + "-b")}
+	if o.OneMachine {
+		p.A.machine, p.B.machine = base, base
+	}
 	if err := p.create(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("netnstest: %w", err), p.Close())
 	}
@@ -117,7 +125,7 @@ func Create(o Options) (*Pair, error) {
 }
 
 func newHost(name string) *Host {
-	return &Host{Name: name, procs: make(map[*Process]struct{})}
+	return &Host{Name: name, machine: name, procs: make(map[*Process]struct{})}
 }
 
 func (p *Pair) create(o Options) error {

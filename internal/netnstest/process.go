@@ -26,6 +26,10 @@ import (
 // than a few milliseconds, but two cores may be busy.
 const killWait = 10 * time.Second
 
+// hostID tells stacks of which machine they are (service.HostIDVariable): hosts stand
+// for different ones.
+const hostID = "SMCR_HOST_ID"
+
 // Command returns a command that runs name with args inside the host's network
 // namespace, and in our own mount namespace (unlike `ip netns exec`). The
 // process id of the started command is that of the program itself. When ctx
@@ -35,6 +39,7 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	if path, err := lookPath(name); err == nil {
 		cmd.Args[3] = path
 	}
+	cmd.Env = append(os.Environ(), hostID+"="+h.machine)
 	// A group of its own, so that what the program forked ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }

@@ -9,6 +9,7 @@
 //
 //	/run/smcr/COOKIE/run   of launchers (package broker)
 //	/run/smcr/COOKIE/nl    of commands (package nl)
+//	/run/smcr/COOKIE/local of the stacks of other network namespaces
 //	/run/smcr/COOKIE/lock  locked by the stack that has the place
 //
 // A stack that may not write there has its place in the runtime directory of its

@@ -16,6 +16,8 @@ import (
 const (
 	Launchers = "run"
 	Commands  = "nl"
+	// Stacks is for the stacks of other network namespaces of this machine.
+	Stacks = "local"
 )
 
 const (

@@ -32,6 +32,8 @@ var errAgain = errors.New("the directory was removed")
 type Claim struct {
 	dir  string
 	lock *os.File
+	view view
+	base string
 
 	mu        sync.Mutex
 	listeners map[string]*net.UnixListener // by name
@@ -90,7 +92,7 @@ func (v *view) takeAt(base string) (*Claim, error) {
 		}
 		switch {
 		case err == nil:
-			c := &Claim{dir: v.dir(base), lock: lock, listeners: map[string]*net.UnixListener{}}
+			c := &Claim{dir: v.dir(base), lock: lock, view: *v, base: base, listeners: map[string]*net.UnixListener{}}
 			if err := removeSockets(c.dir); err != nil {
 				_ = c.Close()
 				return nil, err
@@ -206,7 +208,7 @@ func named(f *os.File, name string) bool {
 // the lock.
 func removeSockets(dir string) error {
 	var err error
-	for _, name := range []string{Launchers, Commands, fresh + Launchers, fresh + Commands} {
+	for _, name := range []string{Launchers, Commands, Stacks, fresh + Launchers, fresh + Commands, fresh + Stacks} {
 		if rerr := os.Remove(filepath.Join(dir, name)); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
@@ -214,8 +216,8 @@ func removeSockets(dir string) error {
 	return err
 }
 
-// Listen opens a socket that all users may connect to. Close closes the listener
-// and removes the socket.
+// Listen opens a socket that all users may connect to, or, of Stacks, root and this
+// user. Close closes the listener and removes the socket.
 func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +234,11 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // its name is another one then
-	if err = os.Chmod(early, 0o666); err == nil {
+	mode := os.FileMode(0o666)
+	if name == Stacks {
+		mode = 0o600
+	}
+	if err = os.Chmod(early, mode); err == nil {
 		err = os.Rename(early, path)
 	}
 	if err != nil {

@@ -46,6 +46,9 @@ type Conn struct {
 	deaf    atomic.Bool   // the launcher did not answer one
 	accept  bool
 	kept    bool         // Keep was called
+	local   atomic.Bool  // Local was called
+	former  *Descriptor  // of a detour that has begun; guarded by session.mu
+	detours int          // how many descriptors came for one; the same
 	owed    atomic.Bool  // the launcher was asked for the pair, which has not come
 	came    atomic.Bool  // the pair came, or was lost on its way
 	taken   atomic.Int32 // of the quota
@@ -256,7 +259,12 @@ func (c *Conn) end() {
 	c.cancel(nil)
 	c.ss.mu.Lock()
 	delete(c.ss.conns, c.id)
+	former := c.former
+	c.former = nil
 	c.ss.mu.Unlock()
+	if former != nil {
+		_ = former.Close()
+	}
 	for {
 		select {
 		case a := <-c.answers:

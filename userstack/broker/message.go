@@ -70,9 +70,12 @@ const (
 	// TypeNote tells of connections that the launcher left to TCP: Value is of
 	// AppendNotes.
 	TypeNote
+	// TypeDetour passes the end that TypeLocal gave, then the service's end of the
+	// pair that the program has instead.
+	TypeDetour
 
 	// TypeWelcome answers TypeHello: Size is Version; FlagByOption.
-	TypeWelcome Type = iota + 51
+	TypeWelcome Type = iota + 50
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
 	// TypeNotCandidate tells that the connection stays native; Text is why, and in
@@ -109,7 +112,7 @@ var typeNames = map[Type]string{
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
 	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
-	TypeLocal: "local",
+	TypeLocal: "local", TypeDetour: "detour",
 }
 
 // String returns the type's name in lower case.
@@ -124,7 +127,7 @@ func (t Type) String() string {
 // descriptor; all others come with none.
 func (t Type) carriesSocket() bool {
 	switch t {
-	case TypeListen, TypeConnect, TypeAccept, TypeAttach, TypeLocal:
+	case TypeListen, TypeConnect, TypeAccept, TypeAttach, TypeLocal, TypeDetour:
 		return true
 	default:
 		return false

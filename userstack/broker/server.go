@@ -359,6 +359,8 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 		}
 	case TypeCancel:
 		c.cancel(ErrCanceled)
+	case TypeDetour:
+		return ss.detour(c, d)
 	default:
 		return fmt.Errorf("%w: %v from a launcher", ErrMalformed, m.Type)
 	}

@@ -43,22 +43,14 @@ func (a *attempt) place(n *notif, nonblock bool) bool {
 func (a *attempt) placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool {
 	p, err := localPairOf(end, a.tcp)
 	if err == nil {
-		err = unix.SetNonblock(p.app, nonblock)
+		err = a.setEnd(n, nonblock, p)
 	}
 	if err == nil {
-		a.mu.Lock()
-		a.pair = p
-		a.mu.Unlock()
-		err = a.swapIn(n, nonblock)
-	}
-	if err == nil {
+		a.direct()
 		return true
 	}
 	a.s.log.Debug("cannot place a local connection", "conn", a.cc.ID(), "err", err)
 	if p != nil {
-		a.mu.Lock()
-		a.pair = nil
-		a.mu.Unlock()
 		p.close()
 	}
 	return false

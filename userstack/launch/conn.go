@@ -57,6 +57,10 @@ type conn struct {
 	// needs none any more.
 	loans   chan *loan
 	settled chan struct{}
+	// detours and ended are those of a local connection: see detour. ended is closed
+	// when nobody carries them out any more.
+	detours chan *detour
+	ended   chan struct{}
 	telling atomic.Bool // a call is being told of err
 
 	mu       sync.Mutex
@@ -149,6 +153,9 @@ func (c *conn) carried() {
 	defer c.s.quiet.count()
 	defer c.drop()
 	defer c.closeOwn()
+	if c.ended != nil {
+		defer close(c.ended)
+	}
 	defer c.lasts()()
 	for {
 		if c.here {
@@ -193,6 +200,8 @@ func (c *conn) carried() {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
 				}
 			}
+		case d := <-c.detours:
+			c.detour(d)
 		case <-c.s.ctx.Done():
 			c.countLast()
 			return

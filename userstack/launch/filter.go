@@ -68,9 +68,15 @@ func whenEqual(k uint32, then block) block {
 	return append(block{jump(unix.BPF_JEQ, k, 0, len(then))}, then...)
 }
 
-// bitErrno refuses the call with e when argument n has the bit set.
-func bitErrno(n, bit uint32, e syscall.Errno) block {
-	return block{load(arg(n)), jump(unix.BPF_JSET, bit, 0, 1), errnoRet(e), ret(retAllow)}
+// sends is for calls that send, whose flags are argument n: urgent data stops, as a
+// local connection takes a detour before it.
+func sends(n uint32) block {
+	return block{
+		load(arg(n)),
+		jump(unix.BPF_JSET, msgFastOpen, 0, 1), errnoRet(unix.EOPNOTSUPP),
+		jump(unix.BPF_JSET, unix.MSG_OOB, 0, 1), ret(retNotify),
+		ret(retAllow),
+	}
 }
 
 // options notifies for the levels that a socketpair lacks and for the
@@ -108,9 +114,9 @@ func filterProgram(allowIOUring bool) []unix.SockFilter {
 		b  block
 	}
 	rules := []rule{
-		{unix.SYS_SENDTO, bitErrno(3, msgFastOpen, unix.EOPNOTSUPP)},
-		{unix.SYS_SENDMSG, bitErrno(2, msgFastOpen, unix.EOPNOTSUPP)},
-		{unix.SYS_SENDMMSG, bitErrno(3, msgFastOpen, unix.EOPNOTSUPP)},
+		{unix.SYS_SENDTO, sends(3)},
+		{unix.SYS_SENDMSG, sends(2)},
+		{unix.SYS_SENDMMSG, sends(3)},
 		{unix.SYS_SOCKET, append(append(block{load(arg(2))}, whenEqual(ipprotoMPTCP, block{errnoRet(unix.EPROTONOSUPPORT)})...), ret(retAllow))},
 		{unix.SYS_SETSOCKOPT, options(setTrapped, append(block{load(arg(2))}, whenEqual(tcpFOConnect, block{errnoRet(unix.EOPNOTSUPP)})...))},
 		{unix.SYS_GETSOCKOPT, options(getTrapped, nil)},

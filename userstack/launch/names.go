@@ -61,7 +61,10 @@ func (s *supervisor) getname(n *notif, c *conn) {
 
 // cut tells whether the program's end, which n is about, has been cut off.
 func (c *conn) cut(n *notif) bool {
-	fd, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, lookPatience)
+	c.mu.Lock()
+	inode := c.pair.inode
+	c.mu.Unlock()
+	fd, err := c.s.looks.socket(n, n.tid(), n.fdArg(), inode, lookPatience)
 	if err != nil {
 		return false
 	}
@@ -118,6 +121,9 @@ func (s *supervisor) sockopt(n *notif, c *conn) {
 		}
 	default:
 		err := c.setOption(n, level, name)
+		if err == nil && level == unix.SOL_SOCKET && name == unix.SO_LINGER && c.isDirect() && n.setsAbort() {
+			c.takesDetour(n)
+		}
 		if err == nil && level == unix.SOL_SOCKET {
 			s.cont(n) // also on the pair's end, where it is read
 			return

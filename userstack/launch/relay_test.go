@@ -190,6 +190,11 @@ func TestStopsReading(t *testing.T) {
 			t.Fatalf("the peer got %q, %v", buf[:max(n, 0)], err)
 		}
 	}
+	// What nobody has taken yet would make a reset of the end, as with TCP.
+	until(t, "what the peer sends is taken", func() bool {
+		n, err := unix.IoctlGetInt(peers[0], unix.SIOCOUTQ)
+		return err == nil && n == 0
+	})
 	for _, fd := range []int{fds[0], peers[0]} {
 		if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
 			t.Fatal(err)

@@ -41,72 +41,6 @@ const (
 	stageOver
 )
 
-// hands carries out what steps decides. n is a stopped call of the program; nil is
-// none. What returns false could not be done.
-type hands interface {
-	// placed tells whether the program has the pair's end.
-	placed() bool
-	// place gives the program the pair's end in the place of its TCP socket.
-	place(n *notif, nonblock bool) bool
-	// placeLocal gives it an end that the service made.
-	placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool
-	// swapBack gives it its TCP socket in the place of the pair's end.
-	swapBack(n *notif) bool
-	// valid tells whether a call still waits.
-	valid(n *notif) bool
-	// answer ends a call. False is too late.
-	answer(n *notif, e syscall.Errno) bool
-	// drain makes the program's end writable.
-	drain() bool
-	// wrote and hungUp tell whether the program wrote into its end, or closed it.
-	wrote() bool
-	hungUp() bool
-	// watch waits for either.
-	watch()
-	// await has timedOut called after d; zero stops that.
-	await(d time.Duration)
-
-	// proceed, release and cancel are messages to the service.
-	proceed() bool
-	release()
-	cancel()
-	// bury has serviceDead called when nothing of the service's is left.
-	bury()
-	// connect has the launcher connect the TCP socket, and tells by connected.
-	connect()
-	// disconnect makes the TCP socket a fresh one.
-	disconnect()
-
-	// The rest is how an attempt ends, and what is remembered of it.
-	//
-	// leave lets the kernel make the connection, by call n. Nil: the program does not
-	// need it any more.
-	leave(n *notif)
-	// native has the program go on with its TCP socket, which is connected. begun tells
-	// that connect() has returned EINPROGRESS.
-	native(n *notif, e syscall.Errno, begun bool)
-	// carry has the program go on with the pair, whose bytes are carried by.
-	carry(n *notif, by carrier)
-	// fail tells the program of a failure. It returns false if the program may still
-	// ask for it.
-	fail(n *notif, e syscall.Errno) bool
-	// retire keeps what is known for a while.
-	retire()
-	counts(mode broker.Mode, why string)
-	countsFailed(why string)
-	learn(o outcome)
-}
-
-// carrier is who carries the bytes of a pair.
-type carrier uint8
-
-const (
-	byService    carrier = iota // over SMC
-	byServiceTCP                // over TCP, or by the launcher if the service is gone
-	byLauncher                  // over TCP
-	byNobody                    // the peer has the other end
-)
-
 // steps makes one connection. It does no I/O but by hands. Calls of connect() come and
 // go while it lasts: n is the one that waits for the outcome.
 //
@@ -120,7 +54,7 @@ const (
 //	                  |                    | else: drain, wait for a call                   | give-own
 //	tcp held          | SMC                | if placed, or place can be done: proceed       | clc
 //	                  |                    | else: wait for a call                          | swap
-//	tcp held          | local              | place its end                                  | over
+//	tcp held          | local              | place its end, also for that of the pair       | over
 //	                  |                    | if it cannot be done: as no SMC                | over, give-own
 //	swap              | a call             | place, proceed                                 | clc
 //	swap              | time over          | cancel, fail                                   | failed, over
@@ -225,7 +159,7 @@ func (x *steps) goCLC() {
 
 // local is told of an end that the service made. It is closed here if it is not placed.
 func (x *steps) local(end *broker.Descriptor) {
-	can := x.stage <= stageHeld && !x.placed() && x.n != nil && end != nil
+	can := x.stage <= stageHeld && x.n != nil && end != nil
 	if end != nil {
 		defer end.Close() //nolint:errcheck // unless it is taken
 	}

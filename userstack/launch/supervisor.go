@@ -150,6 +150,8 @@ func (s *supervisor) answer(n *notif) {
 		s.withConn(n, s.getname)
 	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
 		s.withConn(n, s.sockopt)
+	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
+		s.withConn(n, s.sendsUrgent)
 	case unix.SYS_LANDLOCK_CREATE_RULESET:
 		s.begin(func() {
 			if n.limitsNetwork() && !s.landlock.Swap(true) {

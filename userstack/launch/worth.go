@@ -64,7 +64,9 @@ const (
 )
 
 // shortest is for how long a connection is short that took so long to be made.
-func shortest(made time.Duration) time.Duration { return min(max(shortShare*made, shortOpen), shortLife) }
+func shortest(made time.Duration) time.Duration {
+	return min(max(shortShare*made, shortOpen), shortLife)
+}
 
 // ending tells what SMC was to a connection that took so long to be made, was open for
 // so long, and carried so many bytes.

@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"smcr/userstack/wire"
@@ -68,6 +69,8 @@ type ConnParams struct {
 	Token uint32
 	// SizeCode is the size of an RMBE: 16 KiB << SizeCode.
 	SizeCode uint8
+	// From is the peer's address of the TCP connection on which it said so.
+	From netip.Addr
 }
 
 // Check reports values of the peer that are out of range, ErrInvalidParams: an
@@ -143,7 +146,9 @@ type Config struct {
 	// ID names the group locally and prefixes the user ids of its links.
 	ID                  [4]byte
 	LocalPeerID, PeerID wire.PeerID
-	VLAN                uint16
+	// PeerHost is the peer's address of the TCP connection of the first contact.
+	PeerHost netip.Addr
+	VLAN     uint16
 	// Devices are the candidates for links; the first takes the first one.
 	Devices []Device
 	// MaxLinks is the largest number of symmetric links, 2 to 8. Less means

@@ -126,6 +126,13 @@ const maxInflight = 2
 // connection of a group comes between [Group.FirstLink] and
 // [Group.ConnectFirst], all others after the first contact.
 func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, error) {
+	return g.NewConnOf(now, 0, rmbeCode, sendBuf)
+}
+
+// NewConnOf is NewConn for a connection of an owner, a user of the host. Owners share
+// no RMB: what a peer is told of an RMB for one says nothing of another's memory. Nor
+// do they share the limit of lost RMBEs, which one could use up for all.
+func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode uint8, sendBuf int) (*Conn, error) {
 	if rmbeCode > maxSizeCode || sendBuf <= 0 {
 		return nil, fmt.Errorf("%w: RMBE size code %d, send buffer of %d bytes", ErrInvalidParams, rmbeCode, sendBuf)
 	}
@@ -135,7 +142,7 @@ func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, erro
 		return nil, ErrGroupDead
 	case g.phase < phaseLinked || g.phase != phaseOpen && len(g.conns) > 0:
 		return nil, ErrSequence
-	case len(g.conns) >= g.cfg.MaxConns || g.worn():
+	case len(g.conns) >= g.cfg.MaxConns || g.worn() || g.lost[owner] > maxLost:
 		return nil, ErrFull
 	}
 	l := g.bestLink(nil)
@@ -145,7 +152,7 @@ func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, erro
 	if l == nil {
 		return nil, ErrNoLink
 	}
-	r, i, err := g.takeElement(now, rmbeCode)
+	r, i, err := g.takeElement(now, owner, rmbeCode)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +212,9 @@ func (c *Conn) Local() ConnParams {
 // Attach takes what the peer's ACCEPT or CONFIRM says and opens the
 // connection; messages that came before are applied. Another connection
 // which uses the same RMBE or alert token of the peer is reset, because the
-// peer has given it up (RFC 7609, section 4.4.2).
+// peer has given it up (RFC 7609, section 4.4.2). The host that has told of it
+// must be the one that tells now, or that of the first contact, which has proved
+// that it is the peer: otherwise it is ErrNotItsOwn, and nothing changes.
 func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	g := c.g
 	g.now = now
@@ -228,8 +237,14 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 		}
 		c.setLink(l)
 	}
-	for _, o := range g.connsSorted() {
-		if o != c && o.attached && (o.peer.Token == peer.Token || o.rtoken == t && overlap(o.peer, peer)) {
+	others := g.connsSorted()
+	for _, o := range others {
+		if o.sharesElement(c, t, peer) && peer.From != o.peer.From && peer.From != g.cfg.PeerHost {
+			return fmt.Errorf("%w: element %d, alert token %#x: %s says so, and %s said so before", ErrNotItsOwn, peer.Index, peer.Token, peer.From, o.peer.From)
+		}
+	}
+	for _, o := range others {
+		if o.sharesElement(c, t, peer) {
 			// Expected where we have said C: the peer's last message, over
 			// RoCE, may arrive after what its next connection says over TCP.
 			log := g.log.Warn
@@ -270,6 +285,12 @@ func (g *Group) redundant(on *Link) bool {
 		}
 	}
 	return false
+}
+
+// sharesElement says that c, another connection, is attached with the element or the
+// alert token that the peer names for o.
+func (c *Conn) sharesElement(o *Conn, t *rtoken, peer ConnParams) bool {
+	return c != o && c.attached && (c.peer.Token == peer.Token || c.rtoken == t && overlap(c.peer, peer))
 }
 
 // overlap says whether two elements of one RMB share bytes.
@@ -386,7 +407,7 @@ func (c *Conn) lostElem(lost bool) {
 		e := &c.rmb.elems[c.elem]
 		if !e.lost {
 			e.lost = true
-			c.g.lost++
+			c.g.lose(c.rmb)
 		}
 	}
 }

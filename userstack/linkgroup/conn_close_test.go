@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -301,12 +302,120 @@ func TestLostElement(t *testing.T) {
 			t.Fatal("element is used again")
 		}
 	}
-	r.g.lost = 33
+	r.g.lost = map[uint32]int{0: 33}
+	if _, err := r.g.NewConn(r.s.now, 0, 100); !errors.Is(err, ErrFull) {
+		t.Errorf("NewConn: %v", err)
+	}
+	if _, err := r.g.NewConnOf(r.s.now, 1, 0, 100); err != nil {
+		t.Errorf("connection of another owner: %v", err)
+	}
+	r.g.lostAll = 8*33 + 1
 	if r.g.CanAccept() {
 		t.Error("worn group takes connections")
 	}
-	if _, err := r.g.NewConn(r.s.now, 0, 100); !errors.Is(err, ErrFull) {
-		t.Errorf("NewConn: %v", err)
+}
+
+// TestOwners: connections of two owners share no RMB, also after one has given its
+// elements back, and an owner whose elements all rest takes none from the other.
+func TestOwners(t *testing.T) {
+	r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 2 })
+	r.open()
+	used := map[*rmb]uint32{r.c.rmb: 0}
+	try := func(owner uint32) (*Conn, error) {
+		c, err := r.g.NewConnOf(r.s.now, owner, 0, 100)
+		if err == nil && c.rmb.state == rmbNew {
+			r.take()
+			r.recv(r.link, wire.ConfirmRKey{Reply: true, This: c.rmb.at[0].RToken})
+		}
+		return c, err
+	}
+	conn := func(owner uint32) *Conn {
+		t.Helper()
+		c, err := try(owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, ok := used[c.rmb]; ok && o != owner {
+			t.Errorf("owner %d has an RMB of owner %d", owner, o)
+		}
+		used[c.rmb] = owner
+		return c
+	}
+	for _, owner := range []uint32{1, 2, 1, 0, 2, 1} {
+		conn(owner)
+	}
+	if len(used) != 4 { // three of owner 1 need two
+		t.Errorf("%d RMBs", len(used))
+	}
+	given := conn(2)
+	given.Cancel(r.s.now)
+	r.wait(11 * time.Second)
+	if c := conn(1); c.rmb == given.rmb {
+		t.Error("owner 1 has what owner 2 gave back")
+	}
+	var err error
+	for n := 0; err == nil; n++ {
+		var c *Conn
+		if c, err = try(3); err == nil {
+			c.Cancel(r.s.now)
+		}
+		if n > 2*maxRMBs {
+			t.Fatal("one owner takes all RMBs")
+		}
+	}
+	if !errors.Is(err, ErrFull) {
+		t.Error(err)
+	}
+	conn(4)
+	r.wait(11 * time.Second)
+	conn(3)
+}
+
+// TestNotItsOwn: a host names an element or a token of a connection that another host
+// has told of. Nothing happens to that connection, unless the peer itself says so.
+func TestNotItsOwn(t *testing.T) {
+	first, second, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	sameElement, sameToken := peerRMB, peerRMB
+	sameElement.Token++
+	sameToken.Index++
+	for _, tt := range []struct {
+		name      string
+		from, now netip.Addr
+		ok        bool
+	}{
+		{"the same host", second, second, true},
+		{"the host of the first contact", second, first, true},
+		{"another host", first, third, false},
+		{"another host, both after the first contact", second, third, false},
+	} {
+		for what, peer := range map[string]ConnParams{"element": sameElement, "token": sameToken} {
+			t.Run(tt.name+"/"+what, func(t *testing.T) {
+				r := newRig(t, Server, func(c *Config) { noTest(c); c.PeerHost = first })
+				r.open()
+				r.c.peer.From = tt.from
+				c, err := r.g.NewConn(r.s.now, 0, 100)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.take()
+				r.acts = nil
+				peer.From = tt.now
+				err = c.Attach(r.s.now, peer)
+				r.take()
+				if tt.ok {
+					if err != nil || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+						t.Errorf("Attach: %v; ended: %v, want the connection of before reset", err, r.close)
+					}
+					return
+				}
+				if !errors.Is(err, ErrNotItsOwn) {
+					t.Errorf("Attach: %v, want ErrNotItsOwn", err)
+				}
+				if len(r.close) != 0 || len(r.acts) != 0 || r.c.State() != StateActive || c.attached {
+					t.Errorf("ended: %v; actions: %v; state %v", r.close, r.kinds(), r.c.State())
+				}
+			})
+		}
 	}
 }
 

@@ -39,6 +39,9 @@ var (
 	// DECLINE: the TCP connection is to be reset (RFC 7609, appendices C.3 and
 	// C.7).
 	ErrNoFallback = errors.New("linkgroup: too late to fall back to TCP")
+	// ErrNotItsOwn means that a host named an element or an alert token of a
+	// connection that another host has told of.
+	ErrNotItsOwn = errors.New("linkgroup: the RMB element is another connection's")
 	// ErrInvalidParams means that CLC values are out of range; decline.
 	ErrInvalidParams = errors.New("linkgroup: invalid connection parameters")
 )

@@ -124,10 +124,11 @@ type Group struct {
 	conns     map[uint32]*Conn
 	rmbs      []*rmb
 	rtokens   []*rtoken
-	past      []*pastLink // the oldest first
-	lost      int         // elements that are not used again
-	resting   int         // elements likewise, that are free
-	mournedAt time.Time   // when peerLives last found no life
+	past      []*pastLink    // the oldest first
+	lost      map[uint32]int // elements that are not used again, by owner
+	lostAll   int            // all of them
+	resting   int            // elements likewise, that are free
+	mournedAt time.Time      // when peerLives last found no life
 
 	ex        exchange
 	rk        rkeyExchange
@@ -264,7 +265,7 @@ func (g *Group) CanAccept() bool {
 
 // worn says that too many RMBEs are lost to peers which did not answer an
 // abort: the group is to be replaced by another.
-func (g *Group) worn() bool { return g.lost > 32 }
+func (g *Group) worn() bool { return g.lostAll > 8*maxLost }
 
 // HasPort says whether a link ends at the given port of the peer, which is all
 // that a proposal says (RFC 7609, section 3.5.2.1). A link that has just failed

@@ -21,6 +21,11 @@ const (
 	// maxRMBs bounds the RMBs of each side: ADD LINK CONTINUATION counts
 	// them in one byte.
 	maxRMBs = 255
+	// maxLost bounds the RMBEs of an owner that are lost to a peer.
+	maxLost = 32
+	// maxResting bounds the RMBs of an owner of which no element is in use and
+	// none may be used yet: handshakes that were begun and given up take no more.
+	maxResting = maxRMBs / 4
 	// maxSharedRMB is the size in bytes up to which an RMB is shared.
 	maxSharedRMB = 4 << 20
 	// maxSizeCode is the largest RMBE size code, 512 MiB.
@@ -42,6 +47,7 @@ type rmb struct {
 	handle any
 	code   uint8
 	size   int // of an element
+	owner  uint32
 	elems  []element
 	inUse  int
 	state  rmbState
@@ -76,7 +82,7 @@ type element struct {
 func (r *rmb) mem0(i int) []byte { return r.mem[i*r.size : (i+1)*r.size : (i+1)*r.size] }
 
 // newRMB allocates an RMB and registers it on the links that exist.
-func (g *Group) newRMB(code uint8) (*rmb, error) {
+func (g *Group) newRMB(owner uint32, code uint8) (*rmb, error) {
 	if len(g.rmbs) >= maxRMBs {
 		return nil, fmt.Errorf("%w: %d RMBs", ErrFull, maxRMBs)
 	}
@@ -86,7 +92,7 @@ func (g *Group) newRMB(code uint8) (*rmb, error) {
 	if err != nil {
 		return nil, fmt.Errorf("linkgroup: allocate an RMB of %d bytes: %w", n*size, err)
 	}
-	r := &rmb{mem: mem, handle: handle, code: code, size: size, elems: make([]element, n)}
+	r := &rmb{mem: mem, handle: handle, owner: owner, code: code, size: size, elems: make([]element, n)}
 	for _, l := range g.links {
 		if !l.qpOpen || l.state == LinkInactive {
 			continue
@@ -121,13 +127,13 @@ func (g *Group) deregister(l *Link) {
 	}
 }
 
-// takeElement finds a free element of the size class, in a new RMB if need
-// be. RMBs that the peer knows come first, so that most connections need no
+// takeElement finds a free element of the size class in an RMB of the owner, in a new
+// one if need be. RMBs that the peer knows come first, so that most connections need no
 // CONFIRM RKEY.
-func (g *Group) takeElement(now time.Time, code uint8) (*rmb, int, error) {
+func (g *Group) takeElement(now time.Time, owner uint32, code uint8) (*rmb, int, error) {
 	for _, want := range []rmbState{rmbKnown, rmbNew} {
 		for _, r := range g.rmbs {
-			if r.code != code || r.state != want {
+			if r.owner != owner || r.code != code || r.state != want {
 				continue
 			}
 			for i := range r.elems {
@@ -138,12 +144,25 @@ func (g *Group) takeElement(now time.Time, code uint8) (*rmb, int, error) {
 			}
 		}
 	}
-	r, err := g.newRMB(code)
+	if g.restingRMBs(owner) >= maxResting {
+		return nil, 0, fmt.Errorf("%w: %d RMBs without a connection that wait to be used again", ErrFull, maxResting)
+	}
+	r, err := g.newRMB(owner, code)
 	if err != nil {
 		return nil, 0, err
 	}
 	g.useElement(r, 0)
 	return r, 0, nil
+}
+
+// restingRMBs counts the RMBs of an owner that no connection uses.
+func (g *Group) restingRMBs(owner uint32) (n int) {
+	for _, r := range g.rmbs {
+		if r.owner == owner && r.inUse == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func (g *Group) useElement(r *rmb, i int) {
@@ -164,7 +183,7 @@ func (g *Group) putElement(r *rmb, i int, notBefore time.Time, lost bool) {
 	g.resting++
 	if lost {
 		e.lost = true
-		g.lost++
+		g.lose(r)
 	}
 	r.inUse--
 	if r.inUse > 0 {
@@ -177,6 +196,15 @@ func (g *Group) putElement(r *rmb, i int, notBefore time.Time, lost bool) {
 	if !r.hasLost() {
 		r.idleAt = g.now.Add(g.cfg.Timers.RMBIdle)
 	}
+}
+
+// lose counts an element of r that the peer may still write to.
+func (g *Group) lose(r *rmb) {
+	if g.lost == nil {
+		g.lost = map[uint32]int{}
+	}
+	g.lost[r.owner]++
+	g.lostAll++
 }
 
 func (r *rmb) hasLost() bool {

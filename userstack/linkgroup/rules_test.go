@@ -98,7 +98,7 @@ func TestRMBLimit(t *testing.T) {
 	r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
 	for len(r.g.rmbs) < 255 {
-		if _, err := r.g.newRMB(uint8(len(r.g.rmbs) % 3)); err != nil {
+		if _, err := r.g.newRMB(uint32(len(r.g.rmbs)), uint8(len(r.g.rmbs)%3)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
 )
 
 // loopback is a Network in which this machine's loopback leads to the
@@ -54,16 +55,77 @@ type option struct {
 	connects, listens atomic.Int32
 	smc               atomic.Bool
 	broken            atomic.Bool // cannot tell
+	gate              inside.Gate // nil: one that lets everything pass
+	noGate            error       // the kernel has none
 }
 
 func (o *option) MarkConnect(int) error { o.connects.Add(1); return nil }
 func (o *option) MarkListen(int) error  { o.listens.Add(1); return nil }
-func (o *option) Close() error          { return nil }
+func (o *option) GateConnect(fd int) error {
+	if o.noGate != nil {
+		return o.noGate
+	}
+	return o.MarkConnect(fd)
+}
+func (o *option) GateListen(fd int) error {
+	if o.noGate != nil {
+		return o.noGate
+	}
+	return o.MarkListen(fd)
+}
+func (o *option) Gate(int) (inside.Gate, error) {
+	if o.gate != nil || o.noGate != nil {
+		return o.gate, nil
+	}
+	return &openGate{}, nil
+}
+func (o *option) Close() error { return nil }
 func (o *option) PeerSMC(int) (bool, error) {
 	if o.broken.Load() {
 		return false, errors.New("no word of the TCP option")
 	}
 	return o.smc.Load(), nil
+}
+
+// openGate is a gate that keeps nobody from sending. It notes what is done to it.
+type openGate struct {
+	mu    sync.Mutex
+	sent  []wire.CLCType
+	last  bool // the last message was to open it
+	reads []int
+	data  bool
+	fails error
+}
+
+func (g *openGate) Send(fd int, msg []byte, last bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.fails != nil {
+		return g.fails
+	}
+	h, err := wire.ParseHeader(msg)
+	if err != nil {
+		return err
+	}
+	g.sent, g.last = append(g.sent, h.Type), last
+	_, err = unix.SendmsgN(fd, msg, nil, nil, unix.MSG_NOSIGNAL)
+	return err
+}
+
+func (g *openGate) Open(_, read int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reads = append(g.reads, read)
+	return g.fails
+}
+
+func (g *openGate) OpenHere(int) error { return nil }
+
+func (g *openGate) OpenToData(_ int, isData func([]byte) bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.data = isData([]byte("GET /"))
+	return g.fails
 }
 
 // serviceBed is a service without sockets of its own, and a launcher's

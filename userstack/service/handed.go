@@ -13,6 +13,7 @@ import (
 	"smcr/internal/place"
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/inside"
 )
 
 var _ broker.Decliner = (*Service)(nil)
@@ -90,8 +91,13 @@ func (s *Service) checkSocket(fd int, use socketUse) error {
 func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, why error) {
 	defer sock.Close()
 	smc := false
-	err := sock.Control(func(fd int) error {
+	release := func() {}
+	defer func() { release() }()
+	err := sock.Control(func(fd int) (err error) {
 		if err := s.checkSocket(fd, isAccepted); err != nil {
+			return err
+		}
+		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
 		remote, err := socketAddr(unix.Getpeername(fd))
@@ -113,7 +119,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err != nil {
 			return
 		}
-		err = s.programs().Decline(ctx, tcp, why)
+		err = s.programs().Decline(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp, why)
 		restore()
 		_ = tcp.Close()
 		if _, ok := errors.AsType[*userstack.DeclineError](err); !ok {

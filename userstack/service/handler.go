@@ -40,8 +40,9 @@ type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu  sync.Mutex // for one change of options at a time
-	smc *userstack.Conn
+	mu   sync.Mutex // for one change of options at a time
+	smc  *userstack.Conn
+	side *localSide // of a local connection, or nil
 }
 
 // hold lets the program's options act on sock from now on.
@@ -60,7 +61,7 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
-		if err := s.programs().MarkListen(fd); err != nil {
+		if err := s.programs().MarkListen(ownerOf(l), fd); err != nil {
 			return err
 		}
 		s.programs().Listens(ownerOf(l), fd)
@@ -83,9 +84,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	log := s.log.With("remote", req.Remote, "launcher", c.Launcher().PID)
 	var local netip.AddrPort
+	release := func() {}
+	defer func() { release() }()
 	var here *flight // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
+			return err
+		}
+		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
 		local, err = socketAddr(unix.Getsockname(fd))
@@ -112,7 +118,9 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	smc := false
 	if err := sock.Control(func(fd int) (err error) {
-		smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr())
+		if smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr()); smc && here != nil {
+			err = s.programs().OpenHere(fd)
+		}
 		return err
 	}); err != nil {
 		// The peer may wait for CLC messages, or for data.
@@ -122,6 +130,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if here != nil && (smc || s.local.claimed(here)) {
 		goesOn = s.connectLocal(ctx, c, sock, here)
 		return
+	}
+	if smc {
+		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
+			defer s.local.land(f, wentAway) // unless it has
+			goesOn = s.connectLocal(ctx, c, sock, f)
+			return
+		}
 	}
 	if !smc {
 		if here != nil {
@@ -226,16 +241,24 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var remote netip.AddrPort
 	smc := false
 	var unknown error
+	release := func() {}
+	defer func() { release() }()
 	var here *flight // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
 		}
+		if release, err = s.claims.take(fd); err != nil {
+			return err
+		}
 		if here = s.local.claim(fd, c.Launcher().UID); here != nil {
-			return nil
+			return s.programs().OpenHere(fd)
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
+		}
+		if err == nil && smc {
+			here = s.expectOffer(ctx, c, fd)
 		}
 		return err
 	})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,12 +41,9 @@ var (
 	errNoProgram = fmt.Errorf("%w, and no program under 'smcr run' listens there", errNotLocal)
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
 	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
-	errNotPlaced = fmt.Errorf("%w, and the call was interrupted", errNotLocal)
+	errNotPlaced = fmt.Errorf("%w, and the launcher was told too late", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
-
-// tuple names a TCP connection as its client sees it.
-type tuple struct{ client, server netip.AddrPort }
 
 // outcome is what became of a flight at its client.
 type outcome uint8
@@ -59,80 +55,10 @@ const (
 	wentAway          // the program gave up
 )
 
-// A flight is a connection of which both programs are of this host, or may be: from
-// before its client's SYN until an end of the pair is closed.
-type flight struct {
-	table  *localTable
-	id     uint64
-	client *broker.Conn
-	sock   *broker.Descriptor // the client's TCP socket
-	port   uint16             // of the server
-	p, q   *broker.Descriptor // the pair: the client's end, the server's
-	sealed bool               // neither end can pass descriptors to the other
-
-	taken  chan struct{} // closed when the server's handler has it
-	landed chan struct{} // closed when the outcome is known
-
-	// Guarded by localTable.mu.
-	name     tuple // zero until the client's port is known
-	result   outcome
-	accept   bool          // taken is closed
-	hungUp   bool          // one of the ends was closed
-	missing  int           // how many sides have not called side or noSide
-	leave    []func()      // end a side each
-	stranger chan struct{} // closed when somebody else has accepted
-}
-
-// localTable has the flights of a service.
-type localTable struct {
-	off bool // --no-local
-
-	mu      sync.Mutex
-	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
-	leaving map[uint16]map[*flight]bool
-	pending map[tuple]*flight
-	byID    map[uint64]*flight
-	watch   pairWatch
-	closed  bool
-}
-
-// listens remembers that a program's socket is about to listen.
-func (t *localTable) listens(fd int, uid uint32) {
-	ap, err := socketAddr(unix.Getsockname(fd))
-	if err != nil || t.off {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ports == nil {
-		t.ports = map[uint16]map[uint32]bool{}
-	}
-	users := t.ports[ap.Port()] // 0: the kernel chooses one in listen()
-	if users == nil {
-		users = map[uint32]bool{}
-		t.ports[ap.Port()] = users
-	}
-	users[uid] = true
-}
-
-// hasListener tells whether a program has listened on a port, of the user where one
-// is given.
-func (t *localTable) hasListener(port uint16, uid *uint32) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, p := range []uint16{port, 0} {
-		users := t.ports[p]
-		if uid == nil && len(users) > 0 || uid != nil && users[*uid] {
-			return true
-		}
-	}
-	return false
-}
-
 // candidate is Candidate of the stack. Where the peer is a program of this host, it
 // returns a flight.
 func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*flight, error) {
-	err := s.programs().Candidate(local, remote.Addr(), fd)
+	err := s.programs().Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, inside.ErrThisHost):
 		return nil, err
@@ -148,16 +74,13 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	if err != nil {
 		return nil, err
 	}
-	f := &flight{
-		table: &s.local, client: c, sock: sock, port: remote.Port(), p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
-	}
+	f := s.local.newFlight(c, sock, remote.Port(), p, q, sealed)
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
 		err = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
 	}
 	if err == nil {
-		err = s.programs().CandidateHere(fd)
+		err = s.programs().CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
 		err = s.local.depart(f)
@@ -199,89 +122,6 @@ func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 	return broker.NewDescriptor(fds[0]), broker.NewDescriptor(fds[1]), sealed, nil
 }
 
-// depart enters a flight whose connection is about to be made.
-func (t *localTable) depart(f *flight) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.leaving == nil {
-		t.leaving, t.pending, t.byID = map[uint16]map[*flight]bool{}, map[tuple]*flight{}, map[uint64]*flight{}
-	}
-	if err := t.watch.add(t, f); err != nil {
-		return err
-	}
-	t.byID[f.id] = f
-	if t.leaving[f.port] == nil {
-		t.leaving[f.port] = map[*flight]bool{}
-	}
-	t.leaving[f.port][f] = true
-	return nil
-}
-
-// claim finds the flight whose TCP connection ends in fd, an accepted socket, for
-// user uid. It is the caller's then: nobody else gets it.
-func (t *localTable) claim(fd int, uid uint32) *flight {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.leaving) == 0 && len(t.pending) == 0 {
-		return nil
-	}
-	server, err := socketAddr(unix.Getsockname(fd))
-	if err != nil {
-		return nil
-	}
-	client, err := socketAddr(unix.Getpeername(fd))
-	if err != nil {
-		return nil
-	}
-	name := tuple{unzoned(client), unzoned(server)}
-	for f := range t.leaving[server.Port()] {
-		t.nameIt(f)
-	}
-	f := t.pending[name]
-	if f == nil || !f.sealed && uid != f.client.Launcher().UID || joinable(fd) != nil ||
-		idleTCP(fd) != nil || f.result != wentTCP && f.sock.Control(idleTCP) != nil {
-		return nil
-	}
-	delete(t.pending, name)
-	f.accept = true
-	close(f.taken)
-	return f
-}
-
-// nameIt enters a flight under its addresses once the kernel has chosen them. mu is
-// held.
-func (t *localTable) nameIt(f *flight) {
-	var client, server netip.AddrPort
-	if f.sock.Control(func(fd int) (err error) {
-		if client, err = socketAddr(unix.Getsockname(fd)); err == nil {
-			server, err = socketAddr(unix.Getpeername(fd))
-		}
-		return err
-	}) != nil {
-		return // not connected yet
-	}
-	f.name = tuple{unzoned(client), unzoned(server)}
-	t.forget(f)
-	t.pending[f.name] = f
-}
-
-// forget takes a flight out of those that may be claimed. mu is held.
-func (t *localTable) forget(f *flight) {
-	if byPort := t.leaving[f.port]; byPort[f] {
-		delete(byPort, f)
-		if len(byPort) == 0 {
-			delete(t.leaving, f.port)
-		}
-	}
-	if t.pending[f.name] == f {
-		delete(t.pending, f.name)
-	}
-}
-
-func unzoned(ap netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())
-}
-
 // idleTCP is nil for a TCP socket on whose connection no byte went either way.
 func idleTCP(fd int) error {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -291,70 +131,9 @@ func idleTCP(fd int) error {
 	return nil
 }
 
-// tcpMemory is how long the server of a connection whose client has its TCP socket
-// may take to accept it: then the client's announcement of SMC counts again.
-const tcpMemory = 2 * time.Minute
-
-// land tells what became of a flight at its client, once.
-func (t *localTable) land(f *flight, result outcome) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f.result != underWay {
-		return
-	}
-	f.result = result
-	close(f.landed)
-	if result == wentLocal {
-		// The last reference is the program's.
-		_ = unix.Close(f.p.Take())
-		return
-	}
-	t.noSide(f)
-	switch {
-	case f.accept && result == wentTCP: // the server's handler needs p
-	case f.accept:
-		go f.p.Close() //nolint:errcheck // nobody is left to be told
-	case result == wentTCP:
-		t.nameIt(f)
-		time.AfterFunc(tcpMemory, func() { t.withdraw(f) })
-		t.drop(f)
-	default:
-		t.forget(f)
-		t.drop(f)
-	}
-}
-
-// drop ends the pair of a flight that nobody has claimed. mu is held.
-func (t *localTable) drop(f *flight) {
-	delete(t.byID, f.id)
-	go func() {
-		_ = f.p.Close()
-		_ = f.q.Close()
-	}()
-}
-
-// claimed tells whether a flight is claimed.
-func (t *localTable) claimed(f *flight) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return f.accept
-}
-
-// withdraw reports whether nobody has claimed a flight, and nobody will.
-func (t *localTable) withdraw(f *flight) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f.accept {
-		return false
-	}
-	t.forget(f)
-	delete(t.byID, f.id)
-	return true
-}
-
 // connectLocal serves the client of a flight whose TCP connection is made.
 func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
-	hold(c, sock)
+	hold(c, sock).setSide(&f.clientSide)
 	switch placed, err := c.Local(ctx, f.p); {
 	case err != nil:
 		s.local.land(f, wentAway)
@@ -369,7 +148,7 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 	if !s.awaitAccept(ctx, f) {
 		return s.unaccepted(ctx, c, sock, f)
 	}
-	s.local.side(ctx, f, c, sock)
+	s.local.side(ctx, &f.clientSide, sock)
 	return true
 }
 
@@ -380,7 +159,10 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
 	}
-	hold(c, sock)
+	s.local.mu.Lock()
+	f.serverSide.c = c
+	s.local.mu.Unlock()
+	hold(c, sock).setSide(&f.serverSide)
 	_, err := c.Local(ctx, f.q)
 	_ = f.q.Close()
 	if err == nil {
@@ -393,7 +175,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	result := s.local.outcome(f)
 	if err == nil && result == wentLocal {
 		s.isLocal(c, sock, false)
-		s.local.side(ctx, f, c, sock)
+		s.local.side(ctx, &f.serverSide, sock)
 		return true
 	}
 	s.local.mu.Lock()
@@ -419,44 +201,6 @@ func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) 
 	})
 }
 
-// side lets one side of a flight go on without its handler, until an end of the
-// pair is closed or the launcher leaves.
-func (t *localTable) side(ctx context.Context, f *flight, c *broker.Conn, sock *broker.Descriptor) {
-	end := c.Keep()
-	var once sync.Once
-	leave := func() {
-		once.Do(func() {
-			_ = sock.Close()
-			end()
-		})
-	}
-	stop := context.AfterFunc(ctx, leave)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f.leave = append(f.leave, func() { stop(); leave() })
-	t.noSide(f)
-}
-
-// noSide counts a side of a flight that is settled, one way or the other. mu is
-// held.
-func (t *localTable) noSide(f *flight) {
-	f.missing--
-	t.review(f)
-}
-
-// review ends a flight that is over. mu is held.
-func (t *localTable) review(f *flight) {
-	if !f.hungUp || f.missing > 0 {
-		return
-	}
-	delete(t.byID, f.id)
-	leave := f.leave
-	f.leave = nil
-	for _, l := range leave {
-		go l()
-	}
-}
-
 // awaitAccept waits until a handler of this service has the other side of a flight
 // whose client has its end, and reports false if that is not to be.
 func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
@@ -471,15 +215,67 @@ func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
 	} else {
 		defer stop()
 	}
-	select {
-	case <-f.taken:
+	look := s.lookForStranger(f)
+	for elsewhere := false; !elsewhere; {
+		select {
+		case <-f.taken:
+			return true
+		case <-look.due():
+			elsewhere = look.sees()
+			continue
+		case <-tcp: // whoever accepted speaks TCP, or nobody will
+		case <-f.stranger:
+		case <-ctx.Done():
+		case <-s.ending.Done():
+		}
+		break
+	}
+	if f.abroad != nil && !f.withdrawAbroad() {
 		return true
-	case <-tcp: // whoever accepted speaks TCP, or nobody will
-	case <-f.stranger:
-	case <-ctx.Done():
-	case <-s.ending.Done():
 	}
 	return !s.local.withdraw(f)
+}
+
+// strangerFirst is when it is asked first whether a process without a launcher of
+// this stack has accepted a connection; each pause is twice the one before.
+const (
+	strangerFirst = time.Second
+	strangerLast  = 16 * time.Second
+)
+
+// strangerLook asks that. A program's launcher tells of a connection as soon as it has
+// it, so one that is accepted at two looks is somebody else's.
+type strangerLook struct {
+	locator inside.Locator // nil: nobody knows
+	name    tuple
+	pause   time.Duration
+	held    bool
+}
+
+// lookForStranger begins the looks for a flight whose server is at this stack.
+func (s *Service) lookForStranger(f *flight) *strangerLook {
+	l := &strangerLook{locator: s.programs().Locator(), name: s.local.nameOf(f), pause: strangerFirst}
+	if f.abroad != nil && f.sock != nil {
+		l.locator = nil // the other stack looks
+	}
+	return l
+}
+
+func (l *strangerLook) due() <-chan time.Time {
+	if l.locator == nil {
+		return nil
+	}
+	return time.After(l.pause)
+}
+
+func (l *strangerLook) sees() bool {
+	l.pause = min(2*l.pause, strangerLast)
+	before := l.held
+	var ok bool
+	var err error
+	l.held, ok, err = l.locator.Finds(l.name.server, l.name.client)
+	l.held = l.held && ok && err == nil
+	return before && l.held
 }
 
 // unaccepted goes on with a flight that its client takes for made, after

@@ -64,7 +64,11 @@ type Service struct {
 	netns  uint64 // the cookie of the network namespace
 
 	connector connector.Connector
+	claims    claims
 	local     localTable
+
+	neighbours neighbours
+	stacks     *net.UnixListener // nil: none
 
 	ending context.Context // ends the relays, before the sessions
 	end    context.CancelFunc
@@ -112,6 +116,9 @@ func New(cfg Config) (_ *Service, err error) {
 	}
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
+	}
+	if s.stacks, err = s.openNeighbours(); err != nil {
+		return nil, errors.Join(err, s.stack.Close())
 	}
 	s.programs().OnQuiet(cfg.Quiet)
 	s.answer = s.stack.Control()
@@ -222,6 +229,9 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
 	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
+	if s.stacks != nil {
+		wg.Go(func() { _ = s.serveNeighbours(ctx, s.stacks) })
+	}
 	var err error
 	var tick <-chan time.Time // never, where no idle time is an end
 	if d := idleTick(s.cfg.IdleTimeout); d > 0 {

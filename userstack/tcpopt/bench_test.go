@@ -101,3 +101,50 @@ func BenchmarkPeer(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkGateBeside sends a packet over loopback on a socket that nobody marked:
+// without the gate program, with it, and with a gate opened on the socket itself.
+func BenchmarkGateBeside(b *testing.B) {
+	for _, name := range []string{"absent", "beside", "opened"} {
+		b.Run(name, func(b *testing.B) {
+			bed := newBed(b)
+			if name != "absent" {
+				bed.must(bed.prog.GateListen(bed.bind(bed.B, unix.AF_INET, "127.0.0.1", 4002)))
+			}
+			var c conn
+			if name == "opened" {
+				g := bed.gatedClient(unix.AF_INET)
+				bed.must(g.gate.Open(g.end, 0))
+				c = g.conn
+			} else {
+				c = bed.dial(bed.listener(unix.AF_INET, "0.0.0.0", 4001, false), false)
+			}
+			bed.must(unix.SetsockoptInt(c.client, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+			buf := make([]byte, 1)
+			for b.Loop() {
+				for _, way := range [][2]int{{c.client, c.server}, {c.server, c.client}} {
+					if _, err := unix.Write(way[0], buf); err != nil {
+						b.Fatal(err)
+					}
+					if _, err := unix.Read(way[1], buf); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkGateSend sends a message by way of the gate.
+func BenchmarkGateSend(b *testing.B) {
+	bed := newBed(b)
+	g := bed.gatedClient(unix.AF_INET)
+	msg, buf := make([]byte, 68), make([]byte, 68)
+	b.ReportAllocs()
+	for b.Loop() {
+		bed.must(g.gate.Send(g.end, msg, false))
+		if _, err := unix.Read(g.peer, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -30,6 +30,27 @@
 // TCP Fast Open, SYN cookies and a header without room for the option lead to
 // PeerNoSMC on both ends and leave the handshake as it is.
 //
+// # The gate
+//
+// A socket whose handshake announced SMC-R speaks in the name of the host. Where
+// other processes have the socket too, as the program has that it belongs to,
+// [Program.GateConnect] and [Program.GateListen] keep them from sending: a second
+// program, attached when it is first needed, sees each packet that leaves the cgroup
+// and drops the data of gated sockets beyond a limit. Only [Gate.Send] moves the
+// limit, after it has made sure that all bytes up to there are its own. So it does
+// not matter how others write, in what segments TCP sends, or how often. The gate is
+// there before the connection is established at either end. It opens behind a last
+// message of Gate.Send (DECLINE), or when the peer has declined. If one end does not
+// announce SMC-R, there is none. Otherwise it stays shut as long as the connection
+// lasts. SYN, FIN, RST and acknowledgements pass.
+//
+// Others can still read what the peer sends, and end the connection. What they write
+// makes the handshake fail with [ErrForeign], or times it out.
+//
+// Not covered are raw sockets, and TCP_REPAIR, both of which take privileges, and
+// connections that live when the Program ends. Segments that IPsec has encrypted
+// pass.
+//
 // # Limits
 //
 // The sockets of MPTCP, the default of Go listeners, cannot carry the option:

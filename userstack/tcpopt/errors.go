@@ -31,6 +31,12 @@ var (
 	// ErrNotMarked means that the socket carries no mark, nor does the
 	// listener that it was accepted from.
 	ErrNotMarked = errors.New("tcpopt: the socket is not marked")
+	// ErrNoGate means that the kernel does not take the program which keeps others
+	// from sending on a socket. The wrapped error says what is missing.
+	ErrNoGate = errors.New("tcpopt: nothing would keep other processes from sending on the socket")
+	// ErrForeign means that another process that has the socket interferes with
+	// the handshake on it.
+	ErrForeign = errors.New("tcpopt: another process uses the socket during the handshake")
 	// ErrClosed means that the Program was closed.
 	ErrClosed = errors.New("tcpopt: closed")
 )

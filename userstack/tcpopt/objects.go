@@ -17,13 +17,18 @@ import (
 type mark struct {
 	Flags uint32
 	State State
+	// Base is the sequence number of the first byte that the socket may send,
+	// Limit how many bytes from there on a gated socket has sent or may send.
+	Base, Limit uint32
 }
 
 // Offsets and size of mark in bytes.
 const (
 	markFlags = 0
 	markState = 4
-	markSize  = 8
+	markBase  = 8
+	markLimit = 12
+	markSize  = 16
 )
 
 // Bits of mark.Flags.
@@ -39,6 +44,8 @@ const (
 	flagAccepted               // the socket was accepted from a marked listener
 	flagSavesSYN               // the application asked for saved SYNs itself
 	flagRetired                // the listener lost its mark, handshakes may be under way
+	flagGated                  // with SMC announced by both, data passes up to Limit only
+	flagGateListen             // sockets accepted from the listener are gated
 )
 
 const (
@@ -100,6 +107,8 @@ func loadObjects() (_ *objects, err error) {
 		Value: &btf.Struct{Name: "smcr_mark", Size: markSize, Members: []btf.Member{
 			{Name: "flags", Type: u32, Offset: markFlags * 8},
 			{Name: "state", Type: u32, Offset: markState * 8},
+			{Name: "base", Type: u32, Offset: markBase * 8},
+			{Name: "limit", Type: u32, Offset: markLimit * 8},
 		}},
 	})
 	if err != nil {
@@ -135,6 +144,16 @@ func loadObjects() (_ *objects, err error) {
 		return nil, err
 	}
 	return o, nil
+}
+
+// loadGate loads the program that looks at what gated sockets send.
+func (o *objects) loadGate() (*ebpf.Program, error) {
+	return o.loadProgram(&ebpf.ProgramSpec{
+		Name:         "smcr_gate",
+		Type:         ebpf.CGroupSKB,
+		AttachType:   ebpf.AttachCGroupInetEgress,
+		Instructions: gateProgram(),
+	})
 }
 
 // loadCommand loads the program that acts on listening sockets.

@@ -61,7 +61,11 @@ func (a *assembler) opsListenerKey() {
 func (a *assembler) connect() {
 	a.here("connect")
 	a.mark()
-	a.unlessBits(regMark, markFlags, flagConnect, labelOut)
+	a.ifBits(regMark, markFlags, flagConnect, "connect_marked")
+	// A socket that was disconnected. What it connects to now is not told of SMC.
+	a.flags(flagGated, 0)
+	a.emit(asm.Ja.Label(labelOut))
+	a.here("connect_marked")
 	a.flags(flagReserved|flagSent|flagFastOpen, flagArmed)
 	a.emit(asm.StoreImm(regMark, markState, int64(Unknown), asm.Word))
 	a.callbacks(0, cbFlagWriteHdrOpt)
@@ -79,11 +83,52 @@ func (a *assembler) active() {
 
 	a.here("active_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
+	// The gate is there before anybody can send, and never for plain TCP.
+	a.emit(asm.JNE.Imm(regResult, int32(PeerSMC), "active_plain"))
+	a.unlessHere("active_gate")
+	a.here("active_plain")
+	a.flags(flagGated, 0)
+	a.here("active_gate")
+	a.gateBase()
 	// The mark is used up: should the socket be disconnected and connected
 	// once more, that is for its owner to announce again.
 	a.flags(flagConnect|flagArmed|flagReserved, 0)
 	a.callbacks(cbFlagWriteHdrOpt, 0)
 	a.emit(asm.Ja.Label(labelOut))
+}
+
+// gateBase notes where the data of the connection begins, of which the gate lets
+// nothing pass.
+func (a *assembler) gateBase() {
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
+		asm.StoreMem(regMark, markBase, asm.R1, asm.Word),
+		asm.StoreImm(regMark, markLimit, 0, asm.Word),
+	)
+}
+
+// unlessHere jumps to label unless the connection leads to the address from which it
+// comes, which is within this host. It uses R1 and R2.
+func (a *assembler) unlessHere(label string) {
+	v4, same := a.unique("v4"), a.unique("same")
+	equal := func(remote, local int16) {
+		a.emit(
+			asm.LoadMem(asm.R1, regCtx, remote, asm.Word),
+			asm.LoadMem(asm.R2, regCtx, local, asm.Word),
+			asm.JNE.Reg(asm.R1, asm.R2, label),
+		)
+	}
+	a.emit(
+		asm.LoadMem(asm.R1, regCtx, opsFamily, asm.Word),
+		asm.JEq.Imm(asm.R1, unix.AF_INET, v4),
+	)
+	for i := int16(0); i < 16; i += 4 {
+		equal(opsRemoteIP6+i, opsLocalIP6+i)
+	}
+	a.emit(asm.Ja.Label(same))
+	a.here(v4)
+	equal(opsRemoteIP4, opsLocalIP4)
+	a.here(same)
 }
 
 func (a *assembler) passive() {
@@ -124,8 +169,22 @@ func (a *assembler) passive() {
 
 	a.here("passive_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
-	a.emit(asm.LoadMem(regResult, regMark, markFlags, asm.Word))
-	a.emit(asm.StoreImm(regMark, markFlags, flagAccepted, asm.Word))
+	a.gateBase()
+	a.emit(
+		asm.Mov.Reg(asm.R3, regResult),
+		asm.LoadMem(regResult, regMark, markFlags, asm.Word),
+		asm.Mov.Imm(asm.R4, flagAccepted),
+		asm.JNE.Imm(asm.R3, int32(PeerSMC), "passive_flags"),
+		asm.Mov.Reg(asm.R3, regResult),
+		asm.And.Imm(asm.R3, flagGateListen),
+		asm.JEq.Imm(asm.R3, 0, "passive_flags"),
+	)
+	a.unlessHere("passive_gate")
+	a.emit(asm.Ja.Label("passive_flags"))
+	a.here("passive_gate")
+	a.emit(asm.Or.Imm(asm.R4, flagGated))
+	a.here("passive_flags")
+	a.emit(asm.StoreMem(regMark, markFlags, asm.R4, asm.Word))
 	// State callbacks that someone else asked for stay.
 	a.emit(
 		asm.And.Imm(regResult, flagOwnState),

@@ -64,6 +64,9 @@ type Program struct {
 	// of which reads, decides and writes.
 	listenMu sync.Mutex
 	cmd      *ebpf.Program // nil until first needed
+
+	gateMu sync.Mutex
+	gate   gate
 }
 
 // Attach loads the program and attaches it to the cgroup v2 tree.
@@ -118,7 +121,7 @@ func (p *Program) Close() error {
 		return nil
 	}
 	p.closed = true
-	errs := []error{p.link.Close()}
+	errs := append(p.gate.close(), p.link.Close())
 	if p.cmd != nil {
 		errs = append(errs, p.cmd.Close())
 	}
@@ -152,6 +155,11 @@ func (p *Program) MarkConnect(fd int) error {
 		return err
 	}
 	defer p.release()
+	return p.markConnect(fd, flagConnect)
+}
+
+// markConnect sets the flags in the mark of a socket that is to connect.
+func (p *Program) markConnect(fd int, flags uint32) error {
 	state, err := tcpState(fd)
 	if err != nil {
 		return err
@@ -166,7 +174,7 @@ func (p *Program) MarkConnect(fd int) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
-	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagSavesSYN|flagOwnState) | flagConnect})
+	return p.objs.update(fd, mark{Flags: m.Flags&(flagListen|flagGateListen|flagSavesSYN|flagOwnState) | flags})
 }
 
 // MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs
@@ -179,6 +187,11 @@ func (p *Program) MarkListen(fd int) error {
 		return err
 	}
 	defer p.release()
+	return p.markListen(fd, flagListen)
+}
+
+// markListen sets the flags in the mark of a socket that listens or is to listen.
+func (p *Program) markListen(fd int, want uint32) error {
 	p.listenMu.Lock()
 	defer p.listenMu.Unlock()
 	state, err := tcpState(fd)
@@ -192,12 +205,19 @@ func (p *Program) MarkListen(fd int) error {
 	if err != nil && !errors.Is(err, ErrNotMarked) {
 		return err
 	}
-	if before.Flags&flagListen == 0 {
-		flags := before.Flags&flagConnect | flagListen
+	switch {
+	case before.Flags&flagListen == 0:
+		flags := before.Flags&(flagConnect|flagGated) | want
 		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil && v != 0 {
 			flags |= flagSavesSYN // also in a mode that keeps more than we need
 		}
 		if err := p.objs.update(fd, mark{Flags: flags}); err != nil {
+			return err
+		}
+	case before.Flags&want != want:
+		m := before
+		m.Flags |= want
+		if err := p.objs.update(fd, m); err != nil {
 			return err
 		}
 	}
@@ -259,7 +279,8 @@ func (p *Program) Unmark(fd int) error {
 
 // Peer returns what the peer of a socket announced: of one connected after
 // MarkConnect, or of one accepted from a marked listener. The answer is Unknown
-// until the handshake is over and never changes afterwards.
+// until the handshake is over. Afterwards it does not change, but for a connection
+// whose [Gate] was opened: that is PeerNoSMC.
 // Errors: ErrNotMarked, ErrUnsupportedSocket.
 func (p *Program) Peer(fd int) (State, error) {
 	if err := p.acquire(); err != nil {

@@ -50,6 +50,8 @@ var bedSpecs = map[string]bedSpec{
 	"9000-v1":  {mtu: 9000, stack: true, flags: []string{"--roce", "v1"}},
 	"9000-api": {mtu: 9000},
 	"local":    {mtu: 1500, stack: true, oneHost: true, local: true},
+	// Two containers of a machine.
+	"containers": {mtu: 1500, stack: true, local: true},
 }
 
 // bed returns the bed of this name, made on first use.
@@ -67,7 +69,7 @@ func (r *runner) bed(ctx context.Context, name string) (*bed, error) {
 
 // newBed makes a bed that the caller closes.
 func (r *runner) newBed(ctx context.Context, spec bedSpec) (*bed, error) {
-	pair, err := netnstest.Create(netnstest.Options{MTU: spec.mtu})
+	pair, err := netnstest.Create(netnstest.Options{MTU: spec.mtu, OneMachine: spec.local})
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +297,7 @@ func (b *bed) roots(server string, smc bool) []int {
 func (r *runner) needTools() error {
 	want := []string{"nsenter"}
 	for row, programs := range map[string][]string{
-		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "local-iperf3": {"iperf3"},
+		"iperf3-1500": {"iperf3"}, "iperf3-9000": {"iperf3"}, "iperf3-v1": {"iperf3"}, "cpu-1500": {"iperf3"}, "local-iperf3": {"iperf3"}, "containers-iperf3": {"iperf3"},
 		"roundtrip-c": {"qperf"}, "local-roundtrip-c": {"qperf"},
 		"redis": {"redis-server", "redis-benchmark"}, "redis-1": {"redis-server", "redis-benchmark"}, "redis-p16": {"redis-server", "redis-benchmark"},
 		"wrk": {"nginx", "wrk"}, "wrk-4": {"nginx", "wrk"}, "wrk-200": {"nginx", "wrk"},

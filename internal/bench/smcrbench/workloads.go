@@ -43,6 +43,8 @@ var workloads = []workload{
 	{[]string{"local-iperf3"}, "local", iperf3},
 	{[]string{"local-roundtrip"}, "local", roundTrip},
 	{[]string{"local-roundtrip-c"}, "local", qperf},
+	{[]string{"containers-iperf3"}, "containers", iperf3},
+	{[]string{"containers-roundtrip"}, "containers", roundTrip},
 	{[]string{"memory"}, "", memory},
 	{[]string{"connect"}, "1500", connect},
 }

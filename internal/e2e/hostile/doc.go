@@ -6,6 +6,8 @@
 //	hostile cling KIND ADDRESS
 //	hostile strange ADDRESS
 //	hostile squat
+//	hostile forge ADDRESS N
+//	hostile forge-accepted ADDRESS N
 //
 // The first takes all that it can get of the stack of this network namespace until
 // it is killed. The kind is one of
@@ -38,6 +40,11 @@
 // directory, locks the lock, removes what is there, and listens at the place of
 // its own user. It says "took" and what for each success, and "squatting" when it
 // has tried everything once.
+//
+// The fourth has the stack connect N sockets to ADDRESS and writes CLC messages of its
+// own to them, with the peer ID "FORGED!!", before, in and after the handshake, and
+// steals what the peer answers. It says what became of them. The fifth does so with N
+// connections that it accepts at ADDRESS; it says "listening" and "done".
 //
 // Needs no privileges.
 package main

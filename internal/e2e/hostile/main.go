@@ -29,6 +29,17 @@ const (
 func main() {
 	// The program ends in time even if the test that started it died.
 	time.AfterFunc(5*time.Minute, func() { fatal(errors.New("five minutes are over")) })
+	if len(os.Args) == 4 && (os.Args[1] == "forge" || os.Args[1] == "forge-accepted") {
+		addr, err := netip.ParseAddrPort(os.Args[2])
+		switch {
+		case err != nil:
+			fatal(err)
+		case os.Args[1] == "forge":
+			fatal(forge(addr, count(os.Args[3])))
+		default:
+			fatal(forgeAccepted(addr, count(os.Args[3])))
+		}
+	}
 	if n := len(os.Args); n == 4 && (os.Args[1] == "press" || os.Args[1] == "cling") || n == 3 {
 		addr, err := netip.ParseAddrPort(os.Args[n-1])
 		switch {
@@ -47,7 +58,7 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == "squat" {
 		fatal(squat())
 	}
-	fmt.Fprintln(os.Stderr, "usage: hostile press|cling KIND ADDRESS:PORT | hostile strange ADDRESS:PORT | hostile squat")
+	fmt.Fprintln(os.Stderr, "usage: hostile press|cling KIND ADDRESS:PORT | hostile forge ADDRESS:PORT N | hostile forge-accepted ADDRESS:PORT N | hostile strange ADDRESS:PORT | hostile squat")
 	os.Exit(2)
 }
 

@@ -25,6 +25,16 @@ type Network interface {
 	NetDevs() ([]NetDev, error)
 }
 
+// A Locator is a Network that knows what its namespace has. Without one a stack joins
+// no programs of different stacks.
+type Locator interface {
+	// Owns reports whether addr is an address of this network namespace.
+	Owns(addr netip.Addr) bool
+	// Finds looks for a TCP connection of this network namespace by its addresses;
+	// held tells whether a process has its socket.
+	Finds(local, remote netip.AddrPort) (held, ok bool, err error)
+}
+
 // A NetDev is an Ethernet-like network device.
 type NetDev struct {
 	Name  string
@@ -78,10 +88,33 @@ func (rt *Route) IPv6Prefixes(limit int) []netip.Prefix {
 type OptionMarker interface {
 	MarkConnect(fd int) error
 	MarkListen(fd int) error
+	// GateConnect and GateListen do the same for sockets that other processes
+	// have, and keep these from sending while SMC is at stake.
+	GateConnect(fd int) error
+	GateListen(fd int) error
+	// Gate returns the way to send on a connected or accepted socket to which
+	// that applies. It is nil for any other.
+	Gate(fd int) (Gate, error)
 	// PeerSMC reports whether the peer of a connected or accepted socket
 	// sent the option.
 	PeerSMC(fd int) (bool, error)
 	Close() error
+}
+
+// A Gate is the way of the stack to send CLC messages on a socket that other
+// processes have, too. These can send once it is open. It is for one goroutine at a
+// time. [tcpopt.Gate] is one.
+type Gate interface {
+	// Send sends msg, whole. With last the gate opens behind it.
+	Send(fd int, msg []byte, last bool) error
+	// Open opens the gate because of what was read from the socket, read bytes
+	// in all. It does not if others have read from it, too.
+	Open(fd, read int) error
+	// OpenHere opens the gate of a connection on which nobody speaks CLC.
+	OpenHere(fd int) error
+	// OpenToData opens the gate if what the peer has sent is data, of which
+	// nothing was read so far.
+	OpenToData(fd int, isData func(first []byte) bool) error
 }
 
 // A Host stands in for the machine on which a stack runs. What is nil is the

@@ -28,13 +28,16 @@ type Programs[C any] interface {
 	// Candidate decides whether a connection that a program is about to open
 	// can become SMC-R, and if so marks its socket fd so that the TCP handshake
 	// announces SMC. Otherwise the error says why, and fd is untouched.
-	Candidate(local, remote netip.Addr, fd int) error
+	Candidate(o Owner, local, remote netip.Addr, fd int) error
 	// CandidateHere marks the socket fd of a connection that a program is about to
 	// open to an address of this host, of which Candidate said ErrThisHost.
-	CandidateHere(fd int) error
+	CandidateHere(o Owner, fd int) error
+	// OpenHere lets everybody send on the connected or accepted socket fd of a
+	// connection within this host, on which nobody speaks CLC.
+	OpenHere(fd int) error
 	// MarkListen makes the SYN-ACKs of a program's listening socket answer the
 	// SMC option.
-	MarkListen(fd int) error
+	MarkListen(o Owner, fd int) error
 	// PeerAnnounced reports whether the peer of a program's connected socket
 	// speaks SMC, as far as the TCP handshake or the configuration tells.
 	PeerAnnounced(fd int, remote netip.Addr) (bool, error)
@@ -52,6 +55,8 @@ type Programs[C any] interface {
 	// numbers, as listings have it, and where that is that the peer declined, the
 	// peer's.
 	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
+	// Locator tells what the network namespace has, or is nil.
+	Locator() Locator
 	// IsLocal counts a connection that joins two programs of this host, and
 	// remembers its TCP socket fd for listings.
 	IsLocal(o Owner, fd int, client bool)

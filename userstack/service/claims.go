@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// errClaimed tells of a socket that a launcher hands over while the service speaks
+// CLC on it already: two handshakes on one connection would mix.
+var errClaimed = fmt.Errorf("%w: it is being connected already", errSocket)
+
+// claims are the sockets on which handshakes are under way, by their cookies.
+type claims struct {
+	mu    sync.Mutex
+	taken map[uint64]struct{}
+}
+
+// take takes a socket, or returns errClaimed. release gives it back; it is never nil.
+func (c *claims) take(fd int) (release func(), err error) {
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return func() {}, fmt.Errorf("service: getsockopt SO_COOKIE: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.taken[cookie]; ok {
+		return func() {}, errClaimed
+	}
+	if c.taken == nil {
+		c.taken = map[uint64]struct{}{}
+	}
+	c.taken[cookie] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.taken, cookie)
+	}, nil
+}

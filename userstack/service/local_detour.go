@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"smcr/userstack/broker"
+	"smcr/userstack/relay"
+)
+
+var _ broker.Diverter = (*Service)(nil)
+
+// Divert implements broker.Diverter: from here on the relay carries the bytes of
+// this side, by its rules of closing.
+func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broker.Descriptor) {
+	h, _ := c.Data().(*held)
+	var x *localSide
+	if h != nil {
+		x = h.localSide()
+	}
+	if x == nil {
+		_ = former.Close()
+		dropEnd(end)
+		return
+	}
+	s.local.mu.Lock()
+	x.detour = true
+	s.local.mu.Unlock()
+	defer func() {
+		s.local.mu.Lock()
+		defer s.local.mu.Unlock()
+		x.over = true
+		if x.leave != nil {
+			go x.leave()
+		}
+	}()
+	p, err := newPairStream(s, former, x)
+	if err != nil {
+		s.log.Error("cannot take over the program's connection", "err", err)
+		_ = former.Close()
+		dropEnd(end)
+		return
+	}
+	s.relay(ctx, c, h.sock, end, p)
+}
+
+func (h *held) setSide(x *localSide) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.side = x
+}
+
+func (h *held) localSide() *localSide {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.side
+}
+
+// pairStream is the end of a local connection that its program had, as a stream. A
+// program has the other end, or a detour of its own.
+type pairStream struct {
+	*relay.Socket
+	s *Service
+	x *localSide
+
+	once    sync.Once
+	reads   sync.Mutex // held by whoever reads
+	aborted bool       // guarded by reads
+}
+
+func newPairStream(s *Service, former *broker.Descriptor, x *localSide) (*pairStream, error) {
+	u, err := takeUnix(former)
+	if err != nil {
+		return nil, err
+	}
+	sock, err := relay.NewSocket(relay.Unix(u))
+	if err != nil {
+		_ = u.Close()
+		return nil, err
+	}
+	p := &pairStream{Socket: sock, s: s, x: x}
+	sock.PassMark = func() { s.tellPeer(x, opPassMark) }
+	return p, nil
+}
+
+// ReadFrom implements relay.Stream.
+func (p *pairStream) ReadFrom(r io.Reader) (int64, error) {
+	from, ok := r.(*relay.Socket)
+	if !ok {
+		return 0, fmt.Errorf("service: a detour from a %T", r)
+	}
+	return 0, relay.Copy(p.Socket, from)
+}
+
+// WriteTo implements relay.Stream.
+func (p *pairStream) WriteTo(w io.Writer) (int64, error) {
+	to, _ := w.(*relay.Socket)
+	buf := make([]byte, 64<<10)
+	for {
+		n, urgent, err := p.read(buf)
+		switch {
+		case err == io.EOF:
+			return 0, nil
+		case err != nil:
+			return 0, err
+		case urgent && to != nil:
+			_, err = to.WriteUrgent(buf[:n])
+		default:
+			_, err = w.Write(buf[:n])
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// read reads unless Abort was called.
+func (p *pairStream) read(buf []byte) (n int, urgent bool, err error) {
+	p.reads.Lock()
+	defer p.reads.Unlock()
+	if p.aborted {
+		return 0, false, net.ErrClosed
+	}
+	return p.ReadMark(buf)
+}
+
+// Close implements relay.Stream. No Abort comes after it.
+func (p *pairStream) Close() error {
+	p.once.Do(func() {})
+	return p.Socket.Close()
+}
+
+// Abort implements relay.Stream. The kernel makes a reset of the other end if
+// something is unread in this one, so the launcher there puts a byte into it.
+func (p *pairStream) Abort() error {
+	first := false
+	p.once.Do(func() { first = true })
+	if !first {
+		return nil
+	}
+	// A deadline alone would let a read that it wakes take the byte.
+	_ = p.SetReadDeadline(time.Unix(1, 0))
+	p.reads.Lock()
+	p.aborted = true
+	p.reads.Unlock()
+	if p.Unread() == 0 {
+		p.s.tellPeer(p.x, opBroken)
+	}
+	return p.Socket.Close()
+}
+
+// Done implements relay.Stream.
+func (p *pairStream) Done() <-chan struct{} { return nil }

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// tuple names a TCP connection as its client sees it.
+type tuple struct{ client, server netip.AddrPort }
+
+// A flight is a connection of which both programs are of this host, or may be: from
+// before its client's SYN until an end of the pair is closed.
+type flight struct {
+	table  *localTable
+	id     uint64
+	client *broker.Conn
+	sock   *broker.Descriptor // the client's TCP socket
+	port   uint16             // of the server
+	abroad *abroad            // its other side, at another stack; nil: here
+	p, q   *broker.Descriptor // the pair: the client's end, the server's
+	sealed bool               // neither end can pass descriptors to the other
+
+	taken  chan struct{} // closed when the server's handler has it
+	landed chan struct{} // closed when the outcome is known
+
+	// Guarded by localTable.mu.
+	name                   tuple // zero until the client's port is known
+	result                 outcome
+	accept                 bool // taken is closed
+	hungUp                 bool // one of the ends was closed
+	missing                int  // how many sides have not called side or noSide
+	clientSide, serverSide localSide
+	stranger               chan struct{} // closed when somebody else has accepted
+}
+
+// localTable has the flights of a service.
+type localTable struct {
+	off bool // --no-local
+
+	mu      sync.Mutex
+	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
+	leaving map[uint16]map[*flight]bool
+	pending map[tuple]*flight
+	byID    map[uint64]*flight
+	abroad  map[tuple]*flight // those with an other side at another stack
+	watch   pairWatch
+	closed  bool
+}
+
+// listens remembers that a program's socket is about to listen.
+func (t *localTable) listens(fd int, uid uint32) {
+	ap, err := socketAddr(unix.Getsockname(fd))
+	if err != nil || t.off {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ports == nil {
+		t.ports = map[uint16]map[uint32]bool{}
+	}
+	users := t.ports[ap.Port()] // 0: the kernel chooses one in listen()
+	if users == nil {
+		users = map[uint32]bool{}
+		t.ports[ap.Port()] = users
+	}
+	users[uid] = true
+}
+
+// hasListener tells whether a program has listened on a port, of the user where one
+// is given.
+func (t *localTable) hasListener(port uint16, uid *uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range []uint16{port, 0} {
+		users := t.ports[p]
+		if uid == nil && len(users) > 0 || uid != nil && users[*uid] {
+			return true
+		}
+	}
+	return false
+}
+
+// newFlight makes a flight that is not in the table yet.
+func (t *localTable) newFlight(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *flight {
+	f := &flight{
+		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
+		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
+	}
+	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
+	f.serverSide = localSide{f: f, peer: &f.clientSide}
+	return f
+}
+
+// depart enters a flight whose connection is about to be made.
+func (t *localTable) depart(f *flight) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.enter(f); err != nil {
+		return err
+	}
+	if t.leaving[f.port] == nil {
+		t.leaving[f.port] = map[*flight]bool{}
+	}
+	t.leaving[f.port][f] = true
+	return nil
+}
+
+// enter enters a flight as one whose ends are watched. mu is held.
+func (t *localTable) enter(f *flight) error {
+	if t.byID == nil {
+		t.leaving, t.pending = map[uint16]map[*flight]bool{}, map[tuple]*flight{}
+		t.byID, t.abroad = map[uint64]*flight{}, map[tuple]*flight{}
+	}
+	if err := t.watch.add(t, f); err != nil {
+		return err
+	}
+	t.byID[f.id] = f
+	return nil
+}
+
+// departAbroad enters a flight whose other side is at another stack. Its connection
+// is made. Where the client is at the other one, its server may claim it.
+func (t *localTable) departAbroad(f *flight) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.enter(f); err != nil {
+		return err
+	}
+	t.abroad[f.name] = f
+	if f.sock == nil {
+		t.pending[f.name] = f
+	}
+	return nil
+}
+
+// find returns the flight of that name whose other side is at another stack, or nil.
+func (t *localTable) find(name tuple) *flight {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.abroad[name]
+}
+
+// gone forgets a flight that needs no watch any more. mu is held.
+func (t *localTable) gone(f *flight) {
+	delete(t.byID, f.id)
+	if t.abroad[f.name] == f {
+		delete(t.abroad, f.name)
+	}
+}
+
+// taken notes that another stack's program has the server's end.
+func (t *localTable) taken(f *flight) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.accept = true
+	close(f.taken)
+	go f.q.Close() //nolint:errcheck // a duplicate
+}
+
+// claim finds the flight whose TCP connection ends in fd, an accepted socket, for
+// user uid. It is the caller's then: nobody else gets it.
+func (t *localTable) claim(fd int, uid uint32) *flight {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.leaving) == 0 && len(t.pending) == 0 {
+		return nil
+	}
+	server, err := socketAddr(unix.Getsockname(fd))
+	if err != nil {
+		return nil
+	}
+	client, err := socketAddr(unix.Getpeername(fd))
+	if err != nil {
+		return nil
+	}
+	name := tuple{unzoned(client), unzoned(server)}
+	for f := range t.leaving[server.Port()] {
+		t.nameIt(f)
+	}
+	f := t.pending[name]
+	if f == nil || joinable(fd) != nil || idleTCP(fd) != nil || !f.isOf(fd, uid) {
+		return nil
+	}
+	delete(t.pending, name)
+	f.accept = true
+	close(f.taken)
+	return f
+}
+
+// isOf tells whether the accepted TCP socket fd of user uid, whose addresses are those
+// of f, is the other end of its connection. mu is held.
+func (f *flight) isOf(fd int, uid uint32) bool {
+	switch {
+	case f.abroad != nil:
+		seqs, err := sequences(fd)
+		return err == nil && seqs == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
+	case f.result == wentTCP:
+		return true
+	}
+	return (f.sealed || uid == f.client.Launcher().UID) && f.sock.Control(idleTCP) == nil
+}
+
+// nameIt enters a flight under its addresses once the kernel has chosen them. mu is
+// held.
+func (t *localTable) nameIt(f *flight) {
+	var client, server netip.AddrPort
+	if f.sock.Control(func(fd int) (err error) {
+		if client, err = socketAddr(unix.Getsockname(fd)); err == nil {
+			server, err = socketAddr(unix.Getpeername(fd))
+		}
+		return err
+	}) != nil {
+		return // not connected yet
+	}
+	f.name = tuple{unzoned(client), unzoned(server)}
+	t.forget(f)
+	t.pending[f.name] = f
+}
+
+// nameOf returns the addresses of a flight whose connection is made.
+func (t *localTable) nameOf(f *flight) tuple {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.sock != nil && f.abroad == nil {
+		if byPort := t.leaving[f.port]; byPort[f] {
+			t.nameIt(f)
+		}
+	}
+	return f.name
+}
+
+// forget takes a flight out of those that may be claimed. mu is held.
+func (t *localTable) forget(f *flight) {
+	if byPort := t.leaving[f.port]; byPort[f] {
+		delete(byPort, f)
+		if len(byPort) == 0 {
+			delete(t.leaving, f.port)
+		}
+	}
+	if t.pending[f.name] == f {
+		delete(t.pending, f.name)
+	}
+}
+
+func unzoned(ap netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())
+}
+
+// tcpMemory is how long the server of a connection whose client has its TCP socket
+// may take to accept it: then the client's announcement of SMC counts again.
+const tcpMemory = 2 * time.Minute
+
+// land tells what became of a flight at its client, once.
+func (t *localTable) land(f *flight, result outcome) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.result != underWay {
+		return
+	}
+	f.result = result
+	close(f.landed)
+	if result == wentLocal {
+		// The last reference is the program's.
+		_ = unix.Close(f.p.Take())
+		return
+	}
+	if f.sock != nil {
+		t.noSide(f)
+	}
+	switch {
+	case f.accept && f.abroad != nil && f.abroad.talk != nil:
+		go f.p.Close() //nolint:errcheck // a duplicate
+	case f.accept && result == wentTCP: // the server's handler needs p
+	case f.accept:
+		go f.p.Close() //nolint:errcheck // nobody is left to be told
+	case result == wentTCP:
+		if f.sock != nil {
+			t.nameIt(f)
+		}
+		time.AfterFunc(tcpMemory, func() { t.withdraw(f) })
+		t.drop(f)
+	default:
+		t.forget(f)
+		t.drop(f)
+	}
+}
+
+// drop ends the pair of a flight that nobody has claimed. mu is held.
+func (t *localTable) drop(f *flight) {
+	t.gone(f)
+	go func() {
+		_ = f.p.Close()
+		_ = f.q.Close()
+	}()
+}
+
+// claimed tells whether a flight is claimed.
+func (t *localTable) claimed(f *flight) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return f.accept
+}
+
+// withdraw reports whether nobody has claimed a flight, and nobody will.
+func (t *localTable) withdraw(f *flight) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.accept {
+		return false
+	}
+	t.forget(f)
+	t.gone(f)
+	return true
+}
+
+// localSide is one side of a flight, as its handler leaves it.
+type localSide struct {
+	f    *flight
+	c    *broker.Conn
+	peer *localSide
+
+	// Guarded by localTable.mu.
+	leave  func() // ends it; nil until its handler has returned
+	detour bool   // the service carries its bytes, and calls leave then
+	over   bool   // it did
+}
+
+// side lets one side of a flight go on without its handler, until an end of the
+// pair is closed or the launcher leaves.
+func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descriptor) {
+	end := x.c.Keep()
+	var once sync.Once
+	leave := func() {
+		once.Do(func() {
+			_ = sock.Close()
+			end()
+		})
+	}
+	stop := context.AfterFunc(ctx, func() {
+		t.mu.Lock()
+		detour := x.detour && !x.over
+		t.mu.Unlock()
+		if !detour {
+			leave()
+		}
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x.leave = func() { stop(); leave() }
+	if x.over {
+		go x.leave()
+	}
+	t.noSide(x.f)
+}
+
+// noSide counts a side of a flight that is settled, one way or the other. mu is
+// held.
+func (t *localTable) noSide(f *flight) {
+	f.missing--
+	t.review(f)
+}
+
+// review ends a flight that is over. mu is held.
+func (t *localTable) review(f *flight) {
+	if !f.hungUp || f.missing > 0 {
+		return
+	}
+	t.gone(f)
+	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
+		if leave := x.leave; leave != nil && !x.detour {
+			x.leave = nil
+			go leave()
+		}
+	}
+}

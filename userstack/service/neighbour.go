@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/place"
+	"smcr/userstack/broker"
+	"smcr/userstack/internal/inside"
+)
+
+// The stacks of a machine, each in a network namespace of its own, join programs as
+// one stack does. The client's stack offers a pair to the stack that has the server's
+// address, over a socket that only root's stacks, or those of one user, can reach:
+//
+//	client's stack                          server's stack
+//	opOwns, remembered for a while   ->     has it the address?
+//	(the TCP connection is made, and
+//	both ends announced SMC)
+//	opOffer + both ends of a pair    ->     is there such a TCP connection, and has a
+//	                                        program listened on the port?
+//	                                 <-     yes: it waits for the program's accept();
+//	                                        no, and the CLC handshake begins
+//	(the program gets its end)
+//	local                            ->     it closes its copy of that end
+//	                                 <-     taken: the program there has the other end,
+//	                                        the sequence numbers of both TCP sockets
+//	                                        were the same
+//
+// What the other host says over the network counts for nothing in this. A host that
+// pretends to be another one has no such socket to ask, and no TCP connection with
+// these addresses and sequence numbers.
+
+// neighbours is what a stack knows of the others of its machine.
+type neighbours struct {
+	claim   *place.Claim // nil: there are none
+	machine [32]byte
+	netns   uint64
+	locator inside.Locator
+
+	mu      sync.Mutex
+	owners  map[netip.Addr]ownerOfAddr
+	changed time.Time // of the directory, when owners was begun
+	awaited map[tuple]chan struct{}
+}
+
+// ownerOfAddr is the network namespace of this machine that has an address.
+type ownerOfAddr struct {
+	netns uint64 // 0: none
+	since time.Time
+}
+
+const (
+	// ownerTime is how long an answer to opOwns counts.
+	ownerTime = 5 * time.Second
+	maxOwners = 4096
+	// askTime bounds all questions about one address.
+	askTime = 200 * time.Millisecond
+	// offerTime is how long an accepted connection waits for the offer of a stack
+	// that has the client's address.
+	offerTime = 500 * time.Millisecond
+)
+
+// owner returns the network namespace, other than this one, that has an address.
+func (x *neighbours) owner(ctx context.Context, addr netip.Addr) (netns uint64) {
+	if x.claim == nil || x.locator == nil {
+		return 0
+	}
+	addr = addr.Unmap().WithZone("")
+	if addr.IsLinkLocalUnicast() {
+		return 0 // of any link
+	}
+	changed, err := x.claim.Changed()
+	if err != nil {
+		return 0
+	}
+	x.mu.Lock()
+	if !changed.Equal(x.changed) || len(x.owners) > maxOwners || x.owners == nil {
+		x.owners, x.changed = map[netip.Addr]ownerOfAddr{}, changed
+	}
+	o, ok := x.owners[addr]
+	x.mu.Unlock()
+	if ok && time.Since(o.since) < ownerTime {
+		return o.netns
+	}
+	o = ownerOfAddr{netns: x.ask(ctx, addr), since: time.Now()}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.owners != nil {
+		x.owners[addr] = o
+	}
+	return o.netns
+}
+
+// forget makes the next connection to an address ask again.
+func (x *neighbours) forget(addr netip.Addr) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.owners, addr.Unmap().WithZone(""))
+}
+
+// ask asks all stacks of the machine for an address. More than one may have it, in
+// networks that do not know of each other: then it is nobody's.
+func (x *neighbours) ask(ctx context.Context, addr netip.Addr) (netns uint64) {
+	cookies, _, err := x.claim.Others()
+	if err != nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	m := x.message(opOwns, tuple{server: netip.AddrPortFrom(addr, 0)})
+	for _, cookie := range cookies {
+		if x.question(ctx, cookie, m) != nil {
+			continue
+		}
+		if netns != 0 {
+			return 0
+		}
+		netns = cookie
+	}
+	return netns
+}
+
+func (x *neighbours) message(op neighbourOp, name tuple) *neighbourMessage {
+	return &neighbourMessage{op: op, machine: x.machine, netns: x.netns, name: name}
+}
+
+// errRefused is the answer no.
+var errRefused = errors.New("service: another stack of this machine refused")
+
+// question asks one stack, and is nil if the answer is yes.
+func (x *neighbours) question(ctx context.Context, netns uint64, m *neighbourMessage) error {
+	u, err := x.converse(ctx, netns, m)
+	if err != nil {
+		return err
+	}
+	return u.Close()
+}
+
+// converse begins a conversation with a yes.
+func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMessage, ends ...*broker.Descriptor) (*net.UnixConn, error) {
+	u, err := x.claim.DialOther(ctx, netns)
+	if err != nil {
+		return nil, err
+	}
+	if err = sendNeighbour(u, m, ends...); err == nil {
+		var word byte
+		if word, err = hear(u, neighbourTime); err == nil && word != wordYes {
+			err = errRefused
+		}
+	}
+	if err != nil {
+		_ = u.Close()
+		return nil, err
+	}
+	return u, nil
+}
+
+// abroad is the other half of a flight, at another stack.
+type abroad struct {
+	netns uint64
+	talk  *net.UnixConn // nil at the server's side
+	seqs  tcpSeqs       // at the server's side: those of the client
+	uid   uint32        // and its user
+	words chan byte     // what the server's side said last; closed at the end
+}
+
+// offer has another stack of the machine join a connection of a program, which is
+// made, and returns its flight, or nil.
+func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *flight {
+	x := &s.neighbours
+	if s.local.off {
+		return nil
+	}
+	netns := x.owner(ctx, remote.Addr())
+	if netns == 0 {
+		return nil
+	}
+	f, err := s.offerTo(ctx, c, sock, netns)
+	if err != nil {
+		s.log.Debug("connection is not local", "remote", remote, "err", err)
+		if errors.Is(err, place.ErrAbsent) {
+			x.forget(remote.Addr())
+		}
+		return nil
+	}
+	return f
+}
+
+func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *flight, err error) {
+	m := s.neighbours.message(opOffer, tuple{})
+	m.uid = c.Launcher().UID
+	if err := sock.Control(func(fd int) error {
+		if err := joinable(fd); err != nil {
+			return err
+		}
+		if err := idleTCP(fd); err != nil {
+			return err
+		}
+		client, err := socketAddr(unix.Getsockname(fd))
+		if err != nil {
+			return err
+		}
+		server, err := socketAddr(unix.Getpeername(fd))
+		if err != nil {
+			return err
+		}
+		m.name = tuple{unzoned(client), unzoned(server)}
+		m.seqs, err = sequences(fd)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	p, q, sealed, err := localPair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = p.Close()
+			_ = q.Close()
+		}
+	}()
+	if !sealed {
+		return nil, fmt.Errorf("%w: no SO_PASSRIGHTS", errNotLocal)
+	}
+	f := s.local.newFlight(c, sock, m.name.server.Port(), p, q, sealed)
+	f.name, f.missing = m.name, 1
+	f.abroad = &abroad{netns: netns, words: make(chan byte, 4)}
+	if err := s.local.departAbroad(f); err != nil {
+		return nil, err
+	}
+	if f.abroad.talk, err = s.neighbours.converse(ctx, netns, m, p, q); err != nil {
+		s.local.withdraw(f)
+		return nil, err
+	}
+	go s.follow(f)
+	return f, nil
+}
+
+// follow is the client's side of a conversation: it ends when the client's outcome
+// is told, and the other side has said what becomes of the server's end.
+func (s *Service) follow(f *flight) {
+	a := f.abroad
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		<-f.landed
+		a.tell(s.local.outcome(f))
+	})
+	wg.Go(func() {
+		defer close(a.words)
+		for {
+			word, err := hear(a.talk, 0)
+			if err != nil {
+				return
+			}
+			switch word {
+			case wordTaken:
+				s.local.taken(f)
+			case wordWithdrawn:
+				close(f.stranger)
+			}
+			a.words <- word
+			if word == wordTaken || word == wordWithdrawn {
+				return
+			}
+		}
+	})
+	wg.Wait()
+	_ = a.talk.Close()
+}
+
+// tell tells the server's stack what became of a flight.
+func (a *abroad) tell(result outcome) {
+	switch result {
+	case wentLocal:
+		_ = say(a.talk, wordLocal)
+	case wentTCP:
+		_ = say(a.talk, wordTCP)
+	default:
+		_ = a.talk.Close()
+	}
+}
+
+// withdrawAbroad reports whether the server's stack gives a flight back: nobody will
+// take it there.
+func (f *flight) withdrawAbroad() bool {
+	_ = say(f.abroad.talk, wordWithdraw)
+	timer := time.NewTimer(neighbourTime)
+	defer timer.Stop()
+	select {
+	case word, ok := <-f.abroad.words:
+		return !ok || word != wordTaken // a stack that has ended has given nothing
+	case <-timer.C:
+		_ = f.abroad.talk.Close()
+		return true
+	}
+}
+
+// openNeighbours opens the socket for the other stacks of the machine. Without it,
+// programs of different network namespaces use RoCE.
+func (s *Service) openNeighbours() (l *net.UnixListener, err error) {
+	if s.local.off {
+		return nil, nil
+	}
+	if s.neighbours.machine, err = machineID(); err != nil {
+		return nil, err
+	}
+	if l, err = s.claim.Listen(place.Stacks); err != nil {
+		return nil, err
+	}
+	s.neighbours.claim, s.neighbours.netns = s.claim, s.netns
+	s.neighbours.locator = s.programs().Locator()
+	return l, nil
+}
+
+// tellPeer has the launcher at the other side of a flight do op.
+func (s *Service) tellPeer(x *localSide, op neighbourOp) {
+	s.local.mu.Lock()
+	c, f := x.peer.c, x.f
+	s.local.mu.Unlock()
+	ctx := context.Background()
+	switch {
+	case c != nil && op == opBroken:
+		_ = c.Broken(ctx, unix.ECONNRESET)
+	case c != nil:
+		_ = c.PassMark(ctx)
+	case f.abroad != nil:
+		ctx, cancel := context.WithTimeout(ctx, neighbourTime)
+		defer cancel()
+		_ = s.neighbours.question(ctx, f.abroad.netns, s.neighbours.message(op, f.name))
+	}
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+)
+
+// serveNeighbours answers the other stacks of the machine until l is closed.
+func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		u, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil { // of descriptors, say
+			select {
+			case <-time.After(50 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		if err := s.claim.Knows(u); err != nil {
+			s.log.Warn("another stack refused", "err", err)
+			_ = u.Close()
+			continue
+		}
+		wg.Go(func() {
+			defer u.Close()
+			stop := context.AfterFunc(ctx, func() { _ = u.Close() })
+			defer stop()
+			_ = s.programs().Guard().Do("a conversation with another stack", func() { s.serveNeighbour(ctx, u) })
+		})
+	}
+}
+
+// serveNeighbour answers one message, and what follows it.
+func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
+	if err := u.SetReadDeadline(time.Now().Add(neighbourTime)); err != nil {
+		return
+	}
+	m, ends, err := receiveNeighbour(u)
+	kept := false
+	defer func() {
+		if !kept {
+			for _, d := range ends {
+				_ = d.Close()
+			}
+		}
+	}()
+	x := &s.neighbours
+	if err != nil || s.local.off || m.machine != x.machine || x.locator == nil || len(ends) != 0 && (m.op != opOffer || len(ends) != 2) {
+		_ = say(u, wordNo)
+		return
+	}
+	switch m.op {
+	case opOwns:
+		if !x.locator.Owns(m.name.server.Addr()) || m.name.server.Addr().IsLoopback() {
+			_ = say(u, wordNo)
+			return
+		}
+		_ = say(u, wordYes)
+	case opOffer:
+		if len(ends) != 2 {
+			_ = say(u, wordNo)
+			return
+		}
+		f, err := s.offered(&m, ends[0], ends[1])
+		if err != nil {
+			s.log.Debug("connection is not local", "client", m.name.client, "err", err)
+			x.came(m.name)
+			_ = say(u, wordNo)
+			return
+		}
+		kept = true
+		s.converseOn(ctx, u, f)
+	case opBroken, opPassMark:
+		if f := s.local.find(m.name); f != nil {
+			if c := f.here(m.netns); c != nil && m.op == opBroken {
+				_ = c.Broken(ctx, unix.ECONNRESET)
+			} else if c != nil {
+				_ = c.PassMark(ctx)
+			}
+		}
+		_ = say(u, wordYes)
+	}
+}
+
+// offered makes a flight of an offer.
+func (s *Service) offered(m *neighbourMessage, p, q *broker.Descriptor) (*flight, error) {
+	if !s.local.hasListener(m.name.server.Port(), nil) {
+		return nil, errNoProgram
+	}
+	if _, ok, err := s.neighbours.locator.Finds(m.name.server, m.name.client); err != nil || !ok {
+		return nil, errors.Join(errNotIdle, err)
+	}
+	f := s.local.newFlight(nil, nil, m.name.server.Port(), p, q, true)
+	f.name, f.missing = m.name, 1
+	f.abroad = &abroad{netns: m.netns, seqs: m.seqs, uid: m.uid}
+	if err := s.local.departAbroad(f); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// converseOn tells the client's stack what becomes of a flight, and follows what it
+// tells, until both know of the other's part.
+func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
+	words := make(chan byte)
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		defer close(words)
+		for {
+			word, err := hear(u, 0)
+			if err != nil {
+				return
+			}
+			select {
+			case words <- word:
+			case <-over:
+				return
+			}
+		}
+	}()
+	// Before the answer, so that an accept that waits finds the flight.
+	s.neighbours.came(f.name)
+	if say(u, wordYes) != nil {
+		s.local.land(f, wentAway)
+		return
+	}
+	taken, landed := f.taken, f.landed
+	look := s.lookForStranger(f)
+	due := look.due()
+	for taken != nil || landed != nil {
+		select {
+		case <-taken:
+			taken = nil
+			_ = say(u, wordTaken)
+		case <-landed:
+			landed = nil
+		case word, ok := <-words:
+			switch {
+			case !ok:
+				// After the client has its end the offer stands without its stack.
+				s.local.land(f, wentAway)
+				return
+			case word == wordLocal:
+				s.local.land(f, wentLocal)
+			case word == wordTCP:
+				s.local.land(f, wentTCP)
+			case word == wordWithdraw && s.giveBack(u, f):
+				return
+			}
+		case <-due:
+			if taken != nil && look.sees() && s.giveBack(u, f) {
+				return
+			}
+			due = look.due()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// giveBack ends a flight that nobody will claim here, and reports false if somebody
+// has.
+func (s *Service) giveBack(u *net.UnixConn, f *flight) bool {
+	if !s.local.withdraw(f) {
+		return false
+	}
+	_ = f.p.Close()
+	_ = f.q.Close()
+	_ = say(u, wordWithdrawn)
+	return true
+}
+
+// expectOffer is expect for the accepted socket fd.
+func (s *Service) expectOffer(ctx context.Context, c *broker.Conn, fd int) *flight {
+	client, err := socketAddr(unix.Getpeername(fd))
+	if err != nil {
+		return nil
+	}
+	server, err := socketAddr(unix.Getsockname(fd))
+	if err != nil {
+		return nil
+	}
+	return s.expect(ctx, tuple{client, server}, func() *flight { return s.local.claim(fd, c.Launcher().UID) })
+}
+
+// expect has an accepted connection wait for the offer of another stack of the
+// machine, if that has the address of its client.
+func (s *Service) expect(ctx context.Context, name tuple, claim func() *flight) *flight {
+	x := &s.neighbours
+	if s.local.off || x.owner(ctx, name.client.Addr()) == 0 {
+		return nil
+	}
+	name = tuple{unzoned(name.client), unzoned(name.server)}
+	ch := make(chan struct{})
+	x.mu.Lock()
+	if x.awaited == nil {
+		x.awaited = map[tuple]chan struct{}{}
+	}
+	x.awaited[name] = ch
+	x.mu.Unlock()
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.awaited[name] == ch {
+			delete(x.awaited, name)
+		}
+	}()
+	if f := claim(); f != nil { // it came meanwhile
+		return f
+	}
+	timer := time.NewTimer(offerTime)
+	defer timer.Stop()
+	select {
+	case <-ch:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return claim()
+}
+
+// came wakes who waits for an offer that has come, or was refused.
+func (x *neighbours) came(name tuple) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if ch := x.awaited[name]; ch != nil {
+		delete(x.awaited, name)
+		close(ch)
+	}
+}
+
+// here returns the connection of this stack's side of a flight, whose other side is
+// at the stack of netns.
+func (f *flight) here(netns uint64) *broker.Conn {
+	t := f.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.abroad == nil || f.abroad.netns != netns {
+		return nil
+	}
+	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {
+		if x.c != nil {
+			return x.c
+		}
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcpopt
+
+import (
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// Stack slots of the gate program, as offsets in bytes from the frame pointer.
+const (
+	gateBuf     = -24 // 24 bytes: a part of a header
+	gateBufSize = 20
+)
+
+// Registers of the gate program beside regCtx and regMark: where the header of TCP
+// begins, in bytes from the IP header, and the protocol that begins there.
+const (
+	regOffset = asm.R8
+	regProto  = asm.R9
+)
+
+// Offsets in bytes in the headers.
+const (
+	ip4Protocol   = 9
+	ip6NextHeader = 6
+	ip6HeaderLen  = 40
+	tcpSeq        = 4
+	tcpDataOffset = 12
+	tcpFlagsByte  = 13
+)
+
+// maxExtensions is how many extension headers a socket can be told to send: two for
+// options of the destination, one of each other kind.
+const maxExtensions = 4
+
+// gateProgram assembles the program that sees each packet which a socket of the
+// cgroup sends, before netfilter and fragmentation have it.
+//
+//	socket                 | segment                            | does
+//	not marked, not gated  | any                                | passes
+//	gated                  | SYN, or without payload (ACK, FIN) | passes
+//	gated                  | payload that ends within the limit | passes
+//	gated                  | any other                          | drops
+//
+// A packet that is not TCP passes. It is a tunnel's around a segment that has been
+// here, or a segment that IPsec has encrypted: hosts between which IPsec is decline
+// SMC-R.
+//
+// TCP takes a drop for a segment that was not sent, and tries again later.
+func gateProgram() asm.Instructions {
+	a := &assembler{}
+	a.emit(
+		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_gate"),
+		asm.LoadMem(asm.R2, regCtx, skbSk, asm.DWord),
+		asm.JEq.Imm(asm.R2, 0, labelOut),
+	)
+	a.storage(labelOut)
+	a.unlessBits(regMark, markFlags, flagGated, labelOut)
+
+	a.emit(asm.Mov.Imm(regOffset, 0))
+	a.loadHeader(gateBufSize)
+	a.emit(
+		asm.LoadMem(asm.R1, asm.RFP, gateBuf, asm.Byte),
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.RSh.Imm(asm.R2, 4),
+		asm.JEq.Imm(asm.R2, 6, "ip6"),
+		asm.And.Imm(asm.R1, 15),
+		asm.LSh.Imm(asm.R1, 2),
+		asm.Mov.Reg(regOffset, asm.R1),
+		asm.LoadMem(regProto, asm.RFP, gateBuf+ip4Protocol, asm.Byte),
+		asm.Ja.Label("protocol"),
+	)
+	a.here("ip6")
+	a.emit(
+		asm.LoadMem(regProto, asm.RFP, gateBuf+ip6NextHeader, asm.Byte),
+		asm.Mov.Imm(regOffset, ip6HeaderLen),
+	)
+	for range maxExtensions {
+		a.extension("protocol")
+	}
+	a.here("protocol")
+	a.emit(asm.JNE.Imm(regProto, unix.IPPROTO_TCP, labelOut))
+	a.segment()
+
+	a.here("drop")
+	a.emit(asm.Mov.Imm(asm.R0, 0), asm.Return())
+	return a.finish()
+}
+
+// loadHeader copies n bytes of the packet from regOffset on to the buffer.
+func (a *assembler) loadHeader(n int32) {
+	a.emit(
+		asm.Mov.Reg(asm.R1, regCtx),
+		asm.Mov.Reg(asm.R2, regOffset),
+	)
+	a.stackPtr(asm.R3, gateBuf)
+	a.emit(
+		asm.Mov.Imm(asm.R4, n),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, "drop"),
+	)
+}
+
+// extension goes past an extension header of IPv6, or jumps to label if there is
+// none.
+func (a *assembler) extension(label string) {
+	is := a.unique("extension")
+	for _, kind := range []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS} {
+		a.emit(asm.JEq.Imm(regProto, kind, is))
+	}
+	a.emit(asm.Ja.Label(label))
+	a.here(is)
+	a.loadHeader(2)
+	a.emit(
+		asm.LoadMem(regProto, asm.RFP, gateBuf, asm.Byte),
+		asm.LoadMem(asm.R1, asm.RFP, gateBuf+1, asm.Byte),
+		asm.LSh.Imm(asm.R1, 3), // units of 8 bytes, without the first
+		asm.Add.Imm(asm.R1, 8),
+		asm.Add.Reg(regOffset, asm.R1),
+	)
+}
+
+// segment decides on the TCP segment at regOffset.
+func (a *assembler) segment() {
+	a.loadHeader(gateBufSize)
+	a.emit(
+		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpFlagsByte, asm.Byte),
+		asm.And.Imm(asm.R1, tcpFlagSYN),
+		// Its data is that of Fast Open, which keeps the option away.
+		asm.JNE.Imm(asm.R1, 0, labelOut),
+		// R2 is the length of the payload.
+		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpDataOffset, asm.Byte),
+		asm.RSh.Imm(asm.R1, 4),
+		asm.LSh.Imm(asm.R1, 2),
+		asm.LoadMem(asm.R2, regCtx, skbLen, asm.Word),
+		asm.Sub.Reg(asm.R2, regOffset),
+		asm.Sub.Reg(asm.R2, asm.R1),
+		asm.JSLE.Imm(asm.R2, 0, labelOut),
+		// R1 is where it begins in the stream; both are below 2^32.
+		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpSeq, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Word),
+		asm.LoadMem(asm.R3, regMark, markBase, asm.Word),
+		asm.Sub.Reg32(asm.R1, asm.R3),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.LoadMem(asm.R3, regMark, markLimit, asm.Word),
+		asm.JLE.Reg(asm.R1, asm.R3, labelOut),
+	)
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
+)
+
+// thirdHost is a host that names, in the CLC messages of its own connections, what
+// belongs to a connection of two others.
+type thirdHost struct {
+	*bed
+	c, s *Conn // the connection of the others
+}
+
+// names are what it says instead of what would be its own.
+var names = map[string]func(e *wire.Endpoint){
+	"all of it":         func(*wire.Endpoint) {},
+	"element":           func(e *wire.Endpoint) { e.AlertToken++ },
+	"larger element":    func(e *wire.Endpoint) { e.AlertToken++; e.RMBESize++ },
+	"token":             func(e *wire.Endpoint) { e.RMBEIndex++ },
+	"RKey of nobody":    func(e *wire.Endpoint) { e.AlertToken++; e.RMBEIndex++; e.RMB.RKey += 1 << 20 },
+	"address of nobody": func(e *wire.Endpoint) { e.AlertToken++; e.RMBEIndex++; e.RMB.Addr += 4096 },
+	"link of nobody":    func(e *wire.Endpoint) { e.AlertToken++; e.RMBEIndex++; e.QPN++ },
+}
+
+func testThirdHost(t *testing.T, f func(t *testing.T, h *thirdHost, edit func(*wire.Endpoint))) {
+	for name, edit := range names {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				b.w.Host("third", netdevs(3, 1)...)
+				c, s := b.connect()
+				b.exchange(c, s, pattern(1, 1000))
+				f(t, &thirdHost{b, c, s}, edit)
+				time.Sleep(20 * time.Second)
+				b.exchange(c, s, pattern(2, 100_000))
+				for _, st := range []*Stack{b.client, b.server} {
+					list := groups(st)
+					if len(list) != 1 || len(list[0].conns) != 1 {
+						t.Errorf("%d link groups, %d connections of the first, want 1 and 1", len(list), len(list[0].conns))
+					}
+				}
+				b.finish(c, s)
+			})
+		})
+	}
+}
+
+// side is what one end told the other about its side.
+func side(c *Conn) (e wire.Endpoint) {
+	c.g.do(func(time.Time) { e = endpoint(c.s.peerIDNow(), c.core.Local()) })
+	return e
+}
+
+// tcpTo makes a TCP connection between the third host and another one.
+func (h *thirdHost) tcpTo(from, to netip.Addr) (client, server *simfabric.TCPConn) {
+	h.t.Helper()
+	ct, st, err := h.w.Connect(netip.AddrPortFrom(from, 0), netip.AddrPortFrom(to, 80))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return ct, st
+}
+
+// TestThirdHostConfirm has a third host propose in the name of another one and say in
+// CONFIRM that its RMB element is one of that host's.
+func TestThirdHostConfirm(t *testing.T) {
+	testThirdHost(t, func(t *testing.T, h *thirdHost, edit func(*wire.Endpoint)) {
+		e := side(h.c)
+		ct, st := h.tcpTo(addr(3, 0), addr(2, 0))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p := scripted{t, ct}
+			p.send(wire.Proposal{PeerID: e.PeerID, GID: e.GID, MAC: e.MAC, IPv4: prefix(1, 0).Masked()})
+			if acc := as[wire.Accept](p); acc.FirstContact {
+				t.Error("first contact: the test shows nothing")
+			}
+			edit(&e)
+			p.send(wire.Confirm{Endpoint: e})
+		}()
+		c, err := h.server.Server(t.Context(), st)
+		<-done
+		if c != nil || err == nil {
+			t.Fatalf("the third host has a connection: %v", err)
+		}
+		ct.Close()
+		st.Close()
+	})
+}
+
+// TestThirdHostAccept has a client connect to a third host, which says in ACCEPT that
+// it is another one, and that its RMB element is one of that host's.
+func TestThirdHostAccept(t *testing.T) {
+	testThirdHost(t, func(t *testing.T, h *thirdHost, edit func(*wire.Endpoint)) {
+		e := side(h.s)
+		ct, st := h.tcpTo(addr(1, 0), addr(3, 0))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p := scripted{t, st}
+			as[wire.Proposal](p)
+			edit(&e)
+			p.send(wire.Accept{Endpoint: e})
+			if m := p.recv(); m.CLCType() != wire.TypeDecline {
+				t.Errorf("%s, want DECLINE", m.CLCType())
+			}
+		}()
+		c, err := h.client.Client(t.Context(), ct)
+		<-done
+		var d *DeclineError
+		if c != nil || !errors.As(err, &d) {
+			t.Fatalf("client: %v, want declined", err)
+		}
+		ct.Close()
+		st.Close()
+	})
+}
