@@ -63,8 +63,10 @@ func (l *listener) takeEarly(fd int, q queue) {
 	}
 	p, err := l.s.places.place(fd)
 	if err != nil {
+		if e.before.IsZero() {
+			l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
+		}
 		e.before = time.Now().Add(lateRetry)
-		l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
 		return
 	}
 	e.place = p // the one before is the first in the queue
