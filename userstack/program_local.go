@@ -51,6 +51,18 @@ func (s programs) OpenHere(fd int) error {
 	return g.OpenHere(fd)
 }
 
+// OpenAgreed implements inside.Programs.
+func (s programs) OpenAgreed(fd int) error {
+	if s.option == nil {
+		return nil
+	}
+	g, err := s.option.Gate(fd)
+	if g == nil || err != nil {
+		return err
+	}
+	return g.OpenHere(fd)
+}
+
 // isHere tells whether an address is one of this host.
 func (s *Stack) isHere(a netip.Addr) bool {
 	_, err := s.net.Route(netip.Addr{}, a)

@@ -251,14 +251,20 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		if release, err = s.claims.take(fd); err != nil {
 			return err
 		}
-		if here = s.local.claim(fd, c.Launcher().UID); here != nil {
-			return s.programs().OpenHere(fd)
+		if here, err = s.local.claim(fd, c.Launcher().UID); err != nil {
+			return err
+		}
+		if here != nil {
+			if here.abroad == nil {
+				err = s.programs().OpenHere(fd)
+			}
+			return err
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
 		}
 		if err == nil && smc {
-			here = s.expectOffer(ctx, c, fd)
+			here, err = s.expect(ctx, c, fd)
 		}
 		return err
 	})

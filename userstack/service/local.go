@@ -42,6 +42,7 @@ var (
 	errBound     = fmt.Errorf("%w, and a socket is bound to a device", errNotLocal)
 	errLinger    = fmt.Errorf("%w, and SO_LINGER is 0", errNotLocal)
 	errNotPlaced = fmt.Errorf("%w, and the launcher was told too late", errNotLocal)
+	errNotSealed = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
 
@@ -77,7 +78,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	f := s.local.newFlight(c, sock, remote.Port(), p, q, sealed)
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
-		err = fmt.Errorf("%w, and the kernel cannot keep users from passing descriptors to each other (SO_PASSRIGHTS)", errNotLocal)
+		err = errNotSealed
 	}
 	if err == nil {
 		err = s.programs().CandidateHere(ownerOf(c.Launcher()), fd)
@@ -141,6 +142,7 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 	case !placed:
 		s.staysTCP(c, sock, true, errNotPlaced)
 		s.local.land(f, wentTCP)
+		s.openAgreed(f, sock)
 		return false
 	}
 	s.local.land(f, wentLocal)
@@ -182,6 +184,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	s.local.noSide(f)
 	s.local.mu.Unlock()
 	if result == wentTCP {
+		s.openAgreed(f, sock)
 		return s.relayHere(ctx, c, sock, f.p)
 	}
 	return false
@@ -282,5 +285,17 @@ func (l *strangerLook) sees() bool {
 // awaitAccept reported false: the program's bytes go over TCP. The kernel may reset
 // that, which the relay passes on.
 func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
+	s.openAgreed(f, sock)
 	return s.relayHere(ctx, c, sock, f.q)
+}
+
+// openAgreed lets the programs send over TCP after all, where both stacks know that
+// nobody speaks CLC on the connection.
+func (s *Service) openAgreed(f *flight, sock *broker.Descriptor) {
+	if f.abroad == nil {
+		return // open already
+	}
+	if err := sock.Control(s.programs().OpenAgreed); err != nil {
+		s.log.Warn("cannot open a connection to its program", "err", err)
+	}
 }

@@ -44,6 +44,9 @@ type flight struct {
 // localTable has the flights of a service.
 type localTable struct {
 	off bool // --no-local
+	// exists tells whether there is a connection to a server of this network
+	// namespace. Nil: nobody knows.
+	exists func(tuple) bool
 
 	mu      sync.Mutex
 	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
@@ -166,46 +169,59 @@ func (t *localTable) taken(f *flight) {
 }
 
 // claim finds the flight whose TCP connection ends in fd, an accepted socket, for
-// user uid. It is the caller's then: nobody else gets it.
-func (t *localTable) claim(fd int, uid uint32) *flight {
+// user uid. It is the caller's then: nobody else gets it. An error tells of a
+// connection that had one and is to be TCP: nobody may speak CLC on it, as a program
+// at the other end may send what it likes.
+func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.leaving) == 0 && len(t.pending) == 0 {
-		return nil
+		return nil, nil
 	}
 	server, err := socketAddr(unix.Getsockname(fd))
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	client, err := socketAddr(unix.Getpeername(fd))
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	name := tuple{unzoned(client), unzoned(server)}
 	for f := range t.leaving[server.Port()] {
 		t.nameIt(f)
 	}
 	f := t.pending[name]
-	if f == nil || joinable(fd) != nil || idleTCP(fd) != nil || !f.isOf(fd, uid) {
-		return nil
+	if f == nil || f.abroad != nil && !f.sameSequences(fd) {
+		return nil, nil
+	}
+	if f.result == wentTCP {
+		delete(t.pending, name)
+		return nil, errNotPlaced
+	}
+	err = joinable(fd)
+	if err == nil {
+		err = idleTCP(fd)
+	}
+	if err == nil && f.sock != nil {
+		err = f.sock.Control(idleTCP)
+	}
+	if err == nil && !f.sealed && uid != f.client.Launcher().UID {
+		err = errNotSealed
+	}
+	if err != nil {
+		return nil, err
 	}
 	delete(t.pending, name)
 	f.accept = true
 	close(f.taken)
-	return f
+	return f, nil
 }
 
-// isOf tells whether the accepted TCP socket fd of user uid, whose addresses are those
-// of f, is the other end of its connection. mu is held.
-func (f *flight) isOf(fd int, uid uint32) bool {
-	switch {
-	case f.abroad != nil:
-		seqs, err := sequences(fd)
-		return err == nil && seqs == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
-	case f.result == wentTCP:
-		return true
-	}
-	return (f.sealed || uid == f.client.Launcher().UID) && f.sock.Control(idleTCP) == nil
+// sameSequences tells whether an accepted TCP socket is the other end of the
+// connection that another stack has offered. f.abroad is of that stack's socket.
+func (f *flight) sameSequences(fd int) bool {
+	s, err := sequences(fd)
+	return err == nil && s == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
 }
 
 // nameIt enters a flight under its addresses once the kernel has chosen them. mu is
@@ -254,8 +270,8 @@ func unzoned(ap netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())
 }
 
-// tcpMemory is how long the server of a connection whose client has its TCP socket
-// may take to accept it: then the client's announcement of SMC counts again.
+// tcpMemory is when it is asked whether there still is a connection that went TCP, and
+// that its server has not accepted.
 const tcpMemory = 2 * time.Minute
 
 // land tells what became of a flight at its client, once.
@@ -285,12 +301,43 @@ func (t *localTable) land(f *flight, result outcome) {
 		if f.sock != nil {
 			t.nameIt(f)
 		}
-		time.AfterFunc(tcpMemory, func() { t.withdraw(f) })
+		t.remember(f)
 		t.drop(f)
 	default:
 		t.forget(f)
 		t.drop(f)
 	}
+}
+
+// remember keeps a flight that went TCP until its server accepts it, or the connection
+// has ended. mu is held.
+func (t *localTable) remember(f *flight) {
+	f.result = wentTCP
+	t.pending[f.name] = f
+	var again func()
+	again = func() {
+		if t.exists != nil && t.exists(f.name) {
+			time.AfterFunc(tcpMemory, again)
+			return
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.forget(f)
+	}
+	time.AfterFunc(tcpMemory, again)
+}
+
+// giveBack is withdraw for a flight of which the other stack is told: its bytes come
+// over TCP.
+func (t *localTable) giveBack(f *flight) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.accept {
+		return false
+	}
+	t.gone(f)
+	t.remember(f)
+	return true
 }
 
 // drop ends the pair of a flight that nobody has claimed. mu is held.

@@ -179,7 +179,7 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 // giveBack ends a flight that nobody will claim here, and reports false if somebody
 // has.
 func (s *Service) giveBack(u *net.UnixConn, f *flight) bool {
-	if !s.local.withdraw(f) {
+	if !s.local.giveBack(f) {
 		return false
 	}
 	_ = f.p.Close()
@@ -188,27 +188,22 @@ func (s *Service) giveBack(u *net.UnixConn, f *flight) bool {
 	return true
 }
 
-// expectOffer is expect for the accepted socket fd.
-func (s *Service) expectOffer(ctx context.Context, c *broker.Conn, fd int) *flight {
+// expect is claim for an accepted connection whose client announced SMC. It waits for
+// the offer of another stack of the machine, if that has the address of the client.
+func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, error) {
 	client, err := socketAddr(unix.Getpeername(fd))
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	server, err := socketAddr(unix.Getsockname(fd))
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	return s.expect(ctx, tuple{client, server}, func() *flight { return s.local.claim(fd, c.Launcher().UID) })
-}
-
-// expect has an accepted connection wait for the offer of another stack of the
-// machine, if that has the address of its client.
-func (s *Service) expect(ctx context.Context, name tuple, claim func() *flight) *flight {
 	x := &s.neighbours
-	if s.local.off || x.owner(ctx, name.client.Addr()) == 0 {
-		return nil
+	if s.local.off || x.owner(ctx, client.Addr()) == 0 {
+		return nil, nil
 	}
-	name = tuple{unzoned(name.client), unzoned(name.server)}
+	name := tuple{unzoned(client), unzoned(server)}
 	ch := make(chan struct{})
 	x.mu.Lock()
 	if x.awaited == nil {
@@ -223,8 +218,8 @@ func (s *Service) expect(ctx context.Context, name tuple, claim func() *flight) 
 			delete(x.awaited, name)
 		}
 	}()
-	if f := claim(); f != nil { // it came meanwhile
-		return f
+	if f, err := s.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // it came meanwhile
+		return f, err
 	}
 	timer := time.NewTimer(offerTime)
 	defer timer.Stop()
@@ -233,7 +228,7 @@ func (s *Service) expect(ctx context.Context, name tuple, claim func() *flight) 
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return claim()
+	return s.local.claim(fd, c.Launcher().UID)
 }
 
 // came wakes who waits for an offer that has come, or was refused.

@@ -77,8 +77,8 @@ type neighbourMessage struct {
 	name    tuple
 }
 
-// tcpSeqs are the sequence numbers with which the next bytes of a TCP connection are
-// sent and received. Nobody but the two hosts, and who is between them, knows those
+// tcpSeqs are the sequence numbers with which the first bytes of a TCP connection are
+// sent and received, at an end that has sent none. Nobody but the two hosts, and who is between them, knows those
 // of a new connection.
 type tcpSeqs struct{ send, recv uint32 }
 
@@ -186,6 +186,11 @@ func sequences(fd int) (s tcpSeqs, err error) {
 		*seq = uint32(v)
 	}
 	err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, offWithoutProbe))
+	info, ierr := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if ierr == nil { // data may have come since
+		s.recv -= uint32(info.Bytes_received)
+	}
+	err = errors.Join(err, ierr)
 	return s, errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, reuse))
 }
 

@@ -120,6 +120,14 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.stacks, err = s.openNeighbours(); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
+	s.local.exists = func(name tuple) bool {
+		l := s.programs().Locator()
+		if l == nil {
+			return false
+		}
+		_, ok, err := l.Finds(name.server, name.client)
+		return ok && err == nil
+	}
 	s.programs().OnQuiet(cfg.Quiet)
 	s.answer = s.stack.Control()
 	s.server = broker.Server{

@@ -55,6 +55,9 @@ type Programs[C any] interface {
 	// numbers, as listings have it, and where that is that the peer declined, the
 	// peer's.
 	StaysTCP(o Owner, fd int, client bool, err error) (reason, peer uint32)
+	// OpenAgreed opens the gate of a connection on which neither end speaks CLC, as
+	// the stack at the other end has agreed.
+	OpenAgreed(fd int) error
 	// Locator tells what the network namespace has, or is nil.
 	Locator() Locator
 	// IsLocal counts a connection that joins two programs of this host, and
