@@ -32,7 +32,8 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 	r := &simRelay{Program: prog, sock: sock, left: make(chan struct{})}
 	r.relay = relay.Relay{
 		App: simSocket{r}, Linger0: &r.linger0, Left: r.left, Broken: func(syscall.Errno) { r.Break() },
-		OrphanLimit: time.Nanosecond, // see orphan
+		OrphanLimit: time.Nanosecond,                     // see orphan
+		LastQuiet:   time.Second + time.Duration(e.p.id), // no two at one time
 	}
 	return r
 }
@@ -110,7 +111,18 @@ func (s simSocket) Unread() int {
 	return n
 }
 
-func (s simSocket) Await(cond func() bool) error { return s.wait(true, cond) }
+func (s simSocket) AwaitHangUp() error { return s.wait(true, s.r.HungUp) }
+
+func (s simSocket) AwaitInput() (n int, err error) {
+	werr := s.wait(true, func() bool {
+		n, err = s.Peek()
+		return err != syscall.EAGAIN
+	})
+	if werr != nil {
+		return 0, werr
+	}
+	return n, err
+}
 
 // wait calls f until it is true, again after each event for reading or writing.
 func (s simSocket) wait(read bool, f func() bool) error {

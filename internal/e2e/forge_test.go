@@ -44,7 +44,7 @@ func TestForgedCLC(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		forge func(l *lab, n int) string
-	}{{"connecting", (*lab).forge}, {"accepting", (*lab).forgeAccepted}} {
+	}{{"connecting", (*lab).forge}, {"accepting", (*lab).forgeAccepted}, {"both ends", (*lab).forgeBoth}} {
 		t.Run(test.name, func(t *testing.T) {
 			l := newLab(t, "setpriv")
 			stacks := []*netnstest.Process{l.serve(l.A), l.serve(l.B)}
@@ -102,9 +102,27 @@ func TestForgedCLC(t *testing.T) {
 }
 
 // forge has the hostile user connect to the server of another one.
-func (l *lab) forge(n int) string {
+func (l *lab) forge(n int) string { return l.forgeTo(l.B.Addr()+":5001", n) }
+
+// forgeBoth has users of both hosts forge on the same connections.
+func (l *lab) forgeBoth(n int) string {
 	l.t.Helper()
-	argv := as(hostileUser, bin("hostile"), "forge", l.B.Addr()+":5001", strconv.Itoa(n))
+	addr := l.B.Addr() + ":5002"
+	argv := as(otherUser, bin("hostile"), "forge-accepted", addr, strconv.Itoa(n))
+	p := l.B.Go(l.t, argv[0], argv[1:]...)
+	if err := p.WaitOutput("listening", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	said := l.forgeTo(addr, n)
+	if err := p.Wait(time.Minute); err != nil {
+		l.t.Errorf("%v\n%s", err, p.Log())
+	}
+	return said
+}
+
+func (l *lab) forgeTo(addr string, n int) string {
+	l.t.Helper()
+	argv := as(hostileUser, bin("hostile"), "forge", addr, strconv.Itoa(n))
 	p := l.A.Go(l.t, argv[0], argv[1:]...)
 	if err := p.Wait(time.Minute + time.Duration(n)*100*time.Millisecond); err != nil {
 		l.t.Errorf("%v\n%s", err, p.Log())

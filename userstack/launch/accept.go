@@ -155,32 +155,6 @@ func take(fd int, n *notif) (*accepted, error) {
 	return takeReady(fd, o.make)
 }
 
-// takeAs is take for a user.
-func takeAs(fd int, o owner) (*accepted, error) {
-	if !readable(fd) {
-		return nil, unix.EAGAIN
-	}
-	return takeReady(fd, o.make)
-}
-
-// takeReady takes what is there, as make has it belong to somebody.
-func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
-	var sock int
-	var sa unix.Sockaddr
-	err := make(func() (err error) {
-		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
-	if _, ok := sa.(*unix.SockaddrInet6); ok {
-		a.domain = unix.AF_INET6
-	}
-	return a, nil
-}
-
 // wait makes n a waiter, and fd, which wait then owns, what is waited on. The
 // caller holds l.mu.
 func (l *listener) wait(n *notif, fd int) error {
@@ -353,66 +327,6 @@ func (a *accepted) pass() {
 		a.c.own = broker.NewDescriptor(a.sock)
 		a.passed, a.served = true, a.c.pass()
 	}
-}
-
-// offer asks the service about a, then delivers it.
-func (l *listener) offer(n *notif, a *accepted) {
-	if !l.offered(a) {
-		a.dead = !l.lose(a)
-	}
-	l.deliver(n, a)
-}
-
-// offered settles what a becomes. It returns false if a is unusable.
-func (l *listener) offered(a *accepted) bool {
-	s := l.s
-	b := s.broker()
-	if b == nil {
-		return s.unasked(a, false)
-	}
-	// A SYN without the option is not answered with one, so it says all.
-	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
-		s.leftToTCP(a.sock, false, noPeer)
-		return true
-	}
-	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
-	if err != nil {
-		return s.unasked(a, true)
-	}
-	timer := time.NewTimer(takenTimeout)
-	defer timer.Stop()
-	select {
-	case ev, ok := <-cc.Events():
-		switch {
-		case !ok, ev.Kind == broker.EventClosed:
-			// It has ended, or is about to, or knows nothing of the socket.
-			return s.unasked(a, true)
-		case ev.Kind == broker.EventTaken:
-			a.cc, a.broker = cc, b
-		case ev.Kind == broker.EventLocal:
-			return l.offeredLocal(a, b, cc, ev.End)
-		case ev.Kind == broker.EventNotCandidate:
-			s.stats.tcp(ev.Text)
-			// The service may not have looked at it, so not have answered the peer.
-			return s.plain(a, ev.Errno != 0)
-		default:
-			s.stats.failed("the stack refused the connection")
-			return false
-		}
-	case <-timer.C:
-		s.log.Warn("connection dropped: the stack does not answer", "remote", a.remote)
-		_ = cc.Cancel()
-		return false
-	case <-s.ctx.Done():
-		_ = cc.Cancel()
-		return false
-	}
-	if a.pair, err = newPair(a.sock, false, false); err != nil {
-		s.log.Warn("connection dropped", "remote", a.remote, "err", err)
-		_ = cc.Cancel()
-		return false
-	}
-	return true
 }
 
 // deliver gives a to the waiting call, or keeps it for the next one.

@@ -63,8 +63,10 @@ func (l *listener) takeEarly(fd int, q queue) {
 	}
 	p, err := l.s.places.place(fd)
 	if err != nil {
+		if e.before.IsZero() {
+			l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
+		}
 		e.before = time.Now().Add(lateRetry)
-		l.s.log.Info("cannot accept early: clients with SMC wait for the program", "address", localAddr(fd), "err", err)
 		return
 	}
 	e.place = p // the one before is the first in the queue
@@ -137,6 +139,32 @@ func (l *listener) take(fd int, n *notif) (*accepted, error) {
 			return a, nil
 		}
 	}
+}
+
+// takeAs is take for a user.
+func takeAs(fd int, o owner) (*accepted, error) {
+	if !readable(fd) {
+		return nil, unix.EAGAIN
+	}
+	return takeReady(fd, o.make)
+}
+
+// takeReady takes what is there, as make has it belong to somebody.
+func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
+	var sock int
+	var sa unix.Sockaddr
+	err := make(func() (err error) {
+		sock, sa, err = unix.Accept4(fd, unix.SOCK_CLOEXEC)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &accepted{sock: sock, remote: toAddrPort(sa), domain: unix.AF_INET}
+	if _, ok := sa.(*unix.SockaddrInet6); ok {
+		a.domain = unix.AF_INET6
+	}
+	return a, nil
 }
 
 // next takes the first connection that was accepted early, for a call that has

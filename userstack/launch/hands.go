@@ -18,7 +18,8 @@ type hands interface {
 	placed() bool
 	// place gives the program the pair's end in the place of its TCP socket.
 	place(n *notif, nonblock bool) bool
-	// placeLocal gives it an end that the service made.
+	// placeLocal gives it an end that the service made, also in the place of the
+	// pair's end.
 	placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool
 	// swapBack gives it its TCP socket in the place of the pair's end.
 	swapBack(n *notif) bool

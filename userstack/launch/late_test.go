@@ -163,6 +163,26 @@ func TestLate(t *testing.T) {
 	}
 }
 
+// Where there can be no placeholder, connections wait for accept() as they are.
+func TestLateImpossible(t *testing.T) {
+	t.Parallel()
+	l := startLate(t, &fakeStack{})
+	addr := l.tell("listen 127.0.0.1:0 16 transparent")
+	if strings.Contains(addr, "not permitted") {
+		t.Skip(addr)
+	}
+	clients := []*net.TCPConn{l.connect(addr, "hello0"), l.connect(addr, "hello1")}
+	time.Sleep(10 * lateDelay)
+	if n := l.stack.accepts.Load(); n != 0 {
+		t.Errorf("%d connections accepted early", n)
+	}
+	l.wantAccept(0, 0, "hello", clients...)
+	l.want("0x0", l.tell("poll 0"))
+	if n := l.stack.accepts.Load(); n != 2 {
+		t.Errorf("%d connections accepted", n)
+	}
+}
+
 // exit ends the server and wants each of its connections to have been SMC.
 func (l *late) exit() string {
 	if _, err := fmt.Fprintln(l.in, "exit"); err != nil {

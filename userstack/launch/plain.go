@@ -163,7 +163,36 @@ func refuse(sock, size int) error {
 	if err != nil {
 		return err
 	}
-	return unix.Sendto(sock, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	if err := unix.Sendto(sock, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
+		return err
+	}
+	return leaves(sock, gateTime)
+}
+
+// gateTime is how long the gate of a stack that ends may still be there (package
+// tcpopt), which keeps all but the stack from sending.
+const gateTime = time.Second
+
+// errGated tells of a connection on which the launcher cannot decline SMC, as there is
+// a stack, which does not deal with the connection. The program cannot send on it.
+var errGated = errors.New("launch: the stack lets nobody send on the connection")
+
+// leaves waits until what was written to a socket leaves it, for limit at most.
+func leaves(sock int, limit time.Duration) error {
+	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
+		switch left, err := unix.IoctlGetInt(sock, unix.SIOCOUTQNSD); {
+		case err != nil:
+			return err
+		case left == 0:
+			return nil
+		case !time.Now().Before(end):
+			// The peer is to learn at once that it waits in vain.
+			_ = unix.SetsockoptLinger(sock, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			return errGated
+		}
+		// TCP does not try again on its own so soon.
+		_ = unix.SetsockoptInt(sock, unix.IPPROTO_TCP, unix.TCP_CORK, 0)
+	}
 }
 
 // takeBack carries a connection, which the program has, over TCP, after its

@@ -222,3 +222,29 @@ type doneBroker struct {
 }
 
 func (b doneBroker) Done() <-chan struct{} { return b.over }
+
+// TestLeaves: what the kernel does not let out in time resets the connection.
+func TestLeaves(t *testing.T) {
+	peer, sock := tcpPair(t)
+	if err := leaves(sock, 0); err != nil {
+		t.Fatalf("nothing written: %v", err)
+	}
+	// The peer's window stands for the gate.
+	var written int
+	until(t, "more than the window", func() bool {
+		n, _ := unix.SendmsgN(sock, make([]byte, 64<<10), nil, nil, unix.MSG_DONTWAIT)
+		written += max(0, n)
+		left, err := unix.IoctlGetInt(sock, unix.SIOCOUTQNSD)
+		return err == nil && left > 0
+	})
+	if err := leaves(sock, 20*ms); !errors.Is(err, errGated) {
+		t.Errorf("%v, want errGated", err)
+	}
+	if l, err := unix.GetsockoptLinger(sock, unix.SOL_SOCKET, unix.SO_LINGER); err != nil || l.Onoff != 1 || l.Linger != 0 {
+		t.Errorf("SO_LINGER %+v, %v: closing makes no reset", l, err)
+	}
+	go io.CopyN(io.Discard, peer, int64(written)) //nolint:errcheck // the test sees
+	if err := leaves(sock, patience); err != nil {
+		t.Error(err)
+	}
+}

@@ -319,9 +319,10 @@ func TestAcceptOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which the program gives up")
 	}
-	for _, who := range []string{"root", "nobody"} {
+	for _, args := range [][]string{{"root"}, {"nobody"}, {"root", "late"}, {"nobody", "late"}} {
+		who := args[0]
 		stack := &fakeStack{noPeer: true}
-		p := startProbe(t, stack, "acceptowner", who)
+		p := startProbe(t, stack, "acceptowner", args...)
 		c, err := net.Dial("tcp4", p.line(t))
 		if err != nil {
 			t.Fatal(err)
@@ -358,6 +359,9 @@ func probeAcceptOwner(args []string) error {
 		return err
 	}
 	fmt.Println(toAddrPort(name))
+	if len(args) > 1 {
+		time.Sleep(20 * lateDelay)
+	}
 	fd, _, err := acceptAgain(l, 0)
 	if err != nil {
 		return fmt.Errorf("accept: %w", err)

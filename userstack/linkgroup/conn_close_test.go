@@ -284,7 +284,7 @@ func TestErrors(t *testing.T) {
 }
 
 // TestLostElement: an element whose peer never answered the abort is not
-// used again, and a group with many of them takes no more connections.
+// used again, and a group with many of them takes no more connections of its owner.
 func TestLostElement(t *testing.T) {
 	r := newRig(t, Server, nil)
 	r.open()

@@ -108,6 +108,9 @@ func (t *TCP) unsent() (n int, acked uint64) {
 		n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			acked = info.Bytes_acked
+			if info.State == unix.BPF_TCP_CLOSE { // it was reset
+				n = 0
+			}
 		}
 	})
 	return n, acked

@@ -35,9 +35,11 @@ type End interface {
 	Peek() (n int, err error)
 	// Unread returns how many bytes of the program wait to be read.
 	Unread() int
-	// Await calls cond until it is true, again after each event for reading, a
-	// hang-up included. The error is that of a closed socket or a deadline.
-	Await(cond func() bool) error
+	// AwaitHangUp waits until HungUp is true, and AwaitInput until Peek would not wait:
+	// it returns what Peek would. They fail when the socket is closed here, or its
+	// deadline for reading is over.
+	AwaitHangUp() error
+	AwaitInput() (n int, err error)
 }
 
 // Stream is the network side of a relay: a *userstack.Conn, or a [TCP].
@@ -100,6 +102,10 @@ type Relay struct {
 	// any more; OrphanLimit is how long it is, a minute unless told.
 	Hurry       <-chan struct{}
 	OrphanLimit time.Duration
+	// LastQuiet is how long the connection of a program that has gone is kept for what
+	// the program wrote, when the peer goes on sending and takes nothing; LastLimit
+	// when it takes some. A second and ten unless told.
+	LastQuiet, LastLimit time.Duration
 	// Guard is told of panics, which cut the connection.
 	Guard *guard.Guard
 
@@ -109,11 +115,8 @@ type Relay struct {
 	reset   atomic.Bool   // the connection was cut, not closed
 	lost    atomic.Bool   // data came for a program that had gone
 	upRead  chan struct{} // closed once up reads no more of what the program writes
-	isCut   atomic.Bool
-	rides   atomic.Bool  // both directions returned ErrRides
-	working atomic.Int32 // directions at work
-
-	lastQuiet, lastLimit time.Duration // in the place of the constants, in tests
+	rides   atomic.Bool   // both directions returned ErrRides
+	working atomic.Int32  // directions at work
 }
 
 // Run returns when the program's side is over, or stop is closed, which cuts the
@@ -204,9 +207,7 @@ const (
 	orphanGrace = 200 * time.Millisecond
 	orphanLimit = time.Minute
 
-	// lastQuiet is how long the connection of a program that has gone takes
-	// what the program wrote, when the peer goes on sending and takes nothing;
-	// lastLimit when it takes some.
+	// lastQuiet and lastLimit: see Relay. lastTick is how often is looked.
 	lastQuiet = time.Second
 	lastLimit = 10 * time.Second
 	lastTick  = 10 * time.Millisecond
@@ -248,7 +249,6 @@ func (r *Relay) linger(stop, done <-chan struct{}) bool {
 // cut ends both sides abortively.
 func (r *Relay) cut() {
 	r.once.Do(func() {
-		r.isCut.Store(true)
 		_ = r.Net.Abort()
 		r.detach()
 		if !r.appUp.Load() {
@@ -282,13 +282,17 @@ func (r *Relay) up() (reset bool) {
 	if errors.Is(err, syscall.EPIPE) {
 		// The peer has closed. That is no error before the program writes:
 		// it may be reading what came before the close.
-		err = r.awaitWrite()
+		var n int
+		if n, err = r.App.AwaitInput(); err == nil && n > 0 {
+			err = syscall.EPIPE
+		}
 	}
 	if err != nil {
 		// Either the program closed with data unread (ECONNRESET), or the
 		// network side takes no more: the program's next write must fail.
 		if errors.Is(err, syscall.ECONNRESET) && r.App.HungUp() {
 			r.appUp.Store(true)
+			r.lastWords()
 		}
 		r.cut()
 		return true
@@ -298,7 +302,7 @@ func (r *Relay) up() (reset bool) {
 			r.cut()
 			return true
 		}
-		if r.App.Await(r.App.HungUp) != nil {
+		if r.App.AwaitHangUp() != nil {
 			return false // this side closed it first
 		}
 	}
@@ -339,23 +343,6 @@ func (r *Relay) lostData() bool {
 	return errors.Is(err, syscall.ECONNRESET)
 }
 
-// awaitWrite waits until the program writes, which is an error then, or ends
-// its side, which is none.
-func (r *Relay) awaitWrite() (err error) {
-	werr := r.App.Await(func() bool {
-		switch n, perr := r.App.Peek(); {
-		case errors.Is(perr, syscall.EAGAIN):
-			return false
-		case perr != nil:
-			err = perr
-		case n > 0:
-			err = syscall.EPIPE
-		}
-		return true
-	})
-	return errors.Join(err, werr)
-}
-
 // down carries what the peer sends.
 func (r *Relay) down() (reset bool) {
 	_, err := r.Net.WriteTo(r.App)
@@ -391,12 +378,14 @@ func (r *Relay) down() (reset bool) {
 // tells that, and for as long as some of it moves.
 func (r *Relay) lastWords() {
 	tcp, _ := r.Net.(*TCP)
-	tick := time.NewTicker(lastTick)
-	defer tick.Stop()
+	quiet := cmp.Or(r.LastQuiet, lastQuiet)
 	begin := time.Now()
+	limit := begin.Add(cmp.Or(r.LastLimit, lastLimit))
+	tick := time.NewTimer(lastTick)
+	defer tick.Stop()
 	moved, read := begin, r.upRead
 	left, sent := 0, uint64(0)
-	for !r.isCut.Load() {
+	for {
 		select {
 		case <-read:
 			read = nil
@@ -413,9 +402,11 @@ func (r *Relay) lastWords() {
 		if n = r.App.Unread(); n != left || acked != sent {
 			left, sent, moved = n, acked, now
 		}
-		if now.Sub(moved) >= cmp.Or(r.lastQuiet, lastQuiet) || now.Sub(begin) >= cmp.Or(r.lastLimit, lastLimit) {
+		wait := min(moved.Add(quiet).Sub(now), limit.Sub(now))
+		if wait <= 0 {
 			return
 		}
+		tick.Reset(min(lastTick, wait))
 		select {
 		case <-read:
 			read = nil

@@ -92,6 +92,9 @@ func (s *Socket) failed(err error) error {
 
 // CloseWrite implements [End].
 func (s *Socket) CloseWrite() error {
+	if c, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
 	var serr error
 	if err := s.rc.Control(func(fd uintptr) { serr = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
 		return err
@@ -113,20 +116,25 @@ func pollHup(fd int) bool {
 }
 
 // Peek implements [End].
-func (s *Socket) Peek() (n int, err error) {
-	cerr := s.rc.Control(func(fd uintptr) {
-		var b [1]byte
-		for {
-			n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			if err != unix.EINTR {
-				return
-			}
-		}
-	})
-	if cerr != nil {
-		return 0, cerr
+func (s *Socket) Peek() (int, error) {
+	var got struct { // one variable that escapes
+		n   int
+		err error
 	}
-	return max(n, 0), os.NewSyscallError("recvfrom", err)
+	if err := s.rc.Control(func(fd uintptr) { got.n, got.err = peek(int(fd)) }); err != nil {
+		return 0, err
+	}
+	return got.n, got.err
+}
+
+func peek(fd int) (n int, err error) {
+	var b [1]byte
+	for {
+		n, _, err = unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return max(n, 0), err
+		}
+	}
 }
 
 // Unread implements [End].
@@ -136,10 +144,23 @@ func (s *Socket) Unread() int {
 	return n
 }
 
-// Await implements [End]. A waiting writer would hold the lock that another one
-// needs for what the peer still sends; a reader is woken by a hang-up, too.
-func (s *Socket) Await(cond func() bool) error {
-	return s.rc.Read(func(uintptr) bool { return cond() })
+// AwaitHangUp implements [End]. The poller wakes a reader also for a hang-up, which is
+// all that is waited for here; a waiting writer would hold the lock that another one
+// needs for what the peer still sends.
+func (s *Socket) AwaitHangUp() error {
+	return s.rc.Read(func(fd uintptr) bool { return pollHup(int(fd)) })
+}
+
+// AwaitInput implements [End].
+func (s *Socket) AwaitInput() (n int, err error) {
+	rerr := s.rc.Read(func(fd uintptr) bool {
+		n, err = peek(int(fd))
+		return err != unix.EAGAIN
+	})
+	if rerr != nil {
+		return 0, rerr
+	}
+	return n, err
 }
 
 // ReadMark reads as an io.Reader does, but never on behind an urgent byte:

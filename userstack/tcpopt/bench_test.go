@@ -135,16 +135,25 @@ func BenchmarkGateBeside(b *testing.B) {
 	}
 }
 
-// BenchmarkGateSend sends a message by way of the gate.
+// BenchmarkGateSend sends a message by way of the gate, and without.
 func BenchmarkGateSend(b *testing.B) {
 	bed := newBed(b)
 	g := bed.gatedClient(unix.AF_INET)
 	msg, buf := make([]byte, 68), make([]byte, 68)
-	b.ReportAllocs()
-	for b.Loop() {
-		bed.must(g.gate.Send(g.end, msg, false))
-		if _, err := unix.Read(g.peer, buf); err != nil {
-			b.Fatal(err)
-		}
+	run := func(name string, send func() error) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := send(); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := unix.Read(g.peer, buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
+	run("gate", func() error { return g.gate.Send(g.end, msg, false) })
+	bed.must(g.gate.OpenHere(g.end))
+	run("write", func() error { _, err := unix.Write(g.end, msg); return err })
 }

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"time"
+
+	"smcr/userstack/broker"
+)
+
+// offer asks the service about a, then delivers it.
+func (l *listener) offer(n *notif, a *accepted) {
+	if !l.offered(a) {
+		a.dead = !l.lose(a)
+	}
+	l.deliver(n, a)
+}
+
+// offered settles what a becomes. It returns false if a is unusable.
+func (l *listener) offered(a *accepted) bool {
+	s := l.s
+	b := s.broker()
+	if b == nil {
+		return s.unasked(a, false)
+	}
+	// A SYN without the option is not answered with one, so it says all.
+	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
+		s.leftToTCP(a.sock, false, noPeer)
+		return true
+	}
+	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
+	if err != nil {
+		return s.unasked(a, true)
+	}
+	timer := time.NewTimer(takenTimeout)
+	defer timer.Stop()
+	select {
+	case ev, ok := <-cc.Events():
+		switch {
+		case !ok, ev.Kind == broker.EventClosed:
+			// It has ended, or is about to, or knows nothing of the socket.
+			return s.unasked(a, true)
+		case ev.Kind == broker.EventTaken:
+			a.cc, a.broker = cc, b
+		case ev.Kind == broker.EventLocal:
+			return l.offeredLocal(a, b, cc, ev.End)
+		case ev.Kind == broker.EventNotCandidate:
+			s.stats.tcp(ev.Text)
+			// The service may not have looked at it, so not have answered the peer.
+			return s.plain(a, ev.Errno != 0)
+		default:
+			s.stats.failed("the stack refused the connection")
+			return false
+		}
+	case <-timer.C:
+		s.log.Warn("connection dropped: the stack does not answer", "remote", a.remote)
+		_ = cc.Cancel()
+		return false
+	case <-s.ctx.Done():
+		_ = cc.Cancel()
+		return false
+	}
+	if a.pair, err = newPair(a.sock, false, false); err != nil {
+		s.log.Warn("connection dropped", "remote", a.remote, "err", err)
+		_ = cc.Cancel()
+		return false
+	}
+	return true
+}
