@@ -94,6 +94,7 @@ type openGate struct {
 	last  bool // the last message was to open it
 	reads []int
 	data  bool
+	here  int // calls of OpenHere
 	fails error
 }
 
@@ -119,7 +120,18 @@ func (g *openGate) Open(_, read int) error {
 	return g.fails
 }
 
-func (g *openGate) OpenHere(int) error { return nil }
+func (g *openGate) OpenHere(int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.here++
+	return nil
+}
+
+func (g *openGate) openedHere() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.here
+}
 
 func (g *openGate) OpenToData(_ int, isData func([]byte) bool) error {
 	g.mu.Lock()

@@ -252,7 +252,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return err
 		}
 		if here, err = s.local.claim(fd, c.Launcher().UID); err != nil {
-			return err
+			return errors.Join(err, s.programs().OpenAgreed(fd)) // it is the program's now
 		}
 		if here != nil {
 			if here.abroad == nil {
@@ -264,7 +264,9 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
 		}
 		if err == nil && smc {
-			here, err = s.expect(ctx, c, fd)
+			if here, err = s.expect(ctx, c, fd); err != nil {
+				err = errors.Join(err, s.programs().OpenAgreed(fd))
+			}
 		}
 		return err
 	})

@@ -65,6 +65,7 @@ type localBed struct {
 	listener int
 	addr     netip.AddrPort
 	socks    map[int]bool // of the programs
+	gate     *openGate    // of all of them
 }
 
 // keep closes a program's socket at the end of the test, unless drop did.
@@ -85,7 +86,8 @@ func newLocalBed(t testing.TB, tune ...func(*Service)) *localBed {
 	t.Helper()
 	h := host(t)
 	n := &here{loopback: loopback{h}}
-	b := &localBed{serviceBed: newServiceBedOn(t, h, n, nil), net: n, socks: map[int]bool{}}
+	b := &localBed{serviceBed: newServiceBedOn(t, h, n, nil), net: n, socks: map[int]bool{}, gate: &openGate{}}
+	b.opt.gate = b.gate
 	for _, f := range tune {
 		f(b.s)
 	}
@@ -321,6 +323,7 @@ func TestLocalReleased(t *testing.T) {
 			if !serverFirst {
 				release()
 			}
+			opened := b.gate.openedHere()
 			sc := b.handOver(b.server, sock)
 			var q net.Conn
 			if serverFirst {
@@ -328,6 +331,9 @@ func TestLocalReleased(t *testing.T) {
 				release()
 			} else {
 				next(t, sc, broker.EventNotCandidate)
+				if b.gate.openedHere() == opened {
+					t.Error("the program's socket is not open to it")
+				}
 				if q, err = fileConn(sock); err != nil {
 					t.Fatal(err)
 				}
