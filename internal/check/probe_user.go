@@ -86,6 +86,15 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 			return true, nil
 		}
 		return false, conn.Proceed()
+	case broker.EventLocal:
+		o.Took = time.Since(begin)
+		o.Local = localAddr(fd)
+		o.Announced, o.Here = true, true
+		err := conn.Proceed()
+		if ev.End != nil { // the peer's program sees an end of file
+			err = errors.Join(err, ev.End.Close())
+		}
+		return true, err
 	case broker.EventReady:
 		if ev.Mode == broker.ModeTCP {
 			o.declined(ev)

@@ -52,6 +52,7 @@ type outcome struct {
 	NotCandidate string         // why the stack did not try SMC
 	Announced    bool           // the peer's SYN-ACK had the SMC option
 	SMC          bool           // the connection used SMC
+	Here         bool           // the peer is a program of this machine, which was joined directly
 	Remote       bool           // the peer declined
 	Reason       wire.Diagnosis // of the decline, or of NotCandidate
 	Text         string         // of an error that is no decline
@@ -279,6 +280,8 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	}
 	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
 	switch {
+	case out.Here:
+		return c.add("clc", OK, "", "the peer is a program of this machine: the connection is local, see 'smcr serve --no-local'")
 	case out.SMC && out.LinkGroup != 0:
 		return c.add("clc", OK, "", "SMC-R, link group %s over %s", out.LinkGroup, out.IBDev)
 	case out.SMC && out.IBDev != "":

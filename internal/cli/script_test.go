@@ -123,7 +123,7 @@ func TestScript(t *testing.T) {
 				return err
 			}
 			for name, h := range map[string]*netnstest.Host{"a": pair.A, "b": pair.B} {
-				text := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s -- \"$@\"\n", h.Path())
+				text := fmt.Sprintf("#!/bin/sh\nSMCR_HOST_ID=%[2]s exec nsenter --net=%[1]s -- \"$@\"\n", h.Path(), h.Name)
 				if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
 					return err
 				}

@@ -196,6 +196,8 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 		c.Printf("     Success, using SMC-R\n")
 	case nl.ModeSMCD:
 		c.Printf("     Success, using SMC-D\n")
+	case nl.ModeLocal:
+		c.Printf("     Success, without SMC: joined directly within this machine\n")
 	default:
 		c.Printf("     Failed  (TCP fallback), reasons:\n          Client: %s\n", explain(conn.Fallback.Reason))
 		if conn.Fallback.Peer != 0 {
