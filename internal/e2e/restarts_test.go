@@ -26,13 +26,20 @@ l = socket.socket()
 l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 l.bind((sys.argv[1], 7200)); l.listen(128)
 print('listening', flush=True)
+def take(c, n):
+    got = b''
+    while len(got) < n:
+        more = c.recv(n - len(got))
+        if not more: return b''
+        got += more
+    return got
 def serve(c):
     try:
         with c:
             while True:
-                n = int.from_bytes(c.recv(4, socket.MSG_WAITALL), 'big')
+                n = int.from_bytes(take(c, 4), 'big')
                 if n == 0: return
-                c.sendall(c.recv(n, socket.MSG_WAITALL))
+                c.sendall(take(c, n))
     except OSError: pass
 while True:
     c, _ = l.accept()
@@ -50,6 +57,15 @@ def paired(s):
     ino = str(os.fstat(s.fileno()).st_ino)
     with open('/proc/net/unix') as f:
         return any(l.split()[6] == ino for l in f)
+def take(c, n):
+    # Not by MSG_WAITALL: a socketpair tells of a reset once, and that call keeps it
+    # to itself if it has a part of the data.
+    got = b''
+    while len(got) < n:
+        more = c.recv(n - len(got))
+        if not more: break
+        got += more
+    return got
 def once(timeout):
     begin, made, mode, how = time.monotonic(), 0, '-', 'ok'
     try:
@@ -57,15 +73,13 @@ def once(timeout):
             made, mode = time.monotonic(), 'SMC' if paired(s) else 'TCP'
             for _ in range(4):
                 s.sendall(len(block).to_bytes(4, 'big') + block)
-                if s.recv(len(block), socket.MSG_WAITALL) != block:
-                    rest = s.recv(1)
-                    raise OSError('wrong or no data: %r' % rest)
+                if take(s, len(block)) != block:
+                    raise OSError('wrong data, or the end of the stream')
     except OSError as e:
         how = str(e).replace(' ', '_')
     out.write('%.6f %.6f %.6f %s %s\n' % (begin, made or time.monotonic(), time.monotonic(), mode, how))
 def load(i):
     while True:
-        # Python's MSG_WAITALL needs a socket that blocks.
         once(None)
         time.sleep(0.02)
 for i in range(threads): threading.Thread(target=load, args=(i,), daemon=True).start()
@@ -131,10 +145,7 @@ const someAgain = 20
 // connections over SMC-R that were open when the stack ended are reset.
 // SMCR_E2E_ROUNDS is how often.
 func TestRestarts(t *testing.T) {
-	rounds := 100
-	if testing.Short() {
-		rounds = 10
-	}
+	rounds := 20
 	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
 		var err error
 		if rounds, err = strconv.Atoi(s); err != nil {
