@@ -40,7 +40,12 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 // setEnd has the program's descriptor be the end of p, by call n.
 func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	if a.swapped { // by a pair that nobody will need
-		old, err := a.replace(n, p)
+		app, err := a.s.looks.socket(n, n.tid(), n.fdArg(), a.pair.inode, lookPatience)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(app)
+		old, err := a.replace(n, app, p)
 		if err == nil {
 			a.sub.stop()
 			a.sub = nil
@@ -63,16 +68,11 @@ func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	return err
 }
 
-// replace puts the end of p in the place of the end that the program has, by call n
-// on it. What was written into the old pair is lost.
-func (c *conn) replace(n *notif, p *pair) (old *pair, err error) {
+// replace puts the end of p in the place of app, the end that the program has, by call
+// n on it. What was written into the old pair is lost.
+func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	app, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, lookPatience)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(app)
 	if shared(n.tid(), n.fdArg(), c.pair.inode) {
 		return nil, errShared
 	}
@@ -138,7 +138,8 @@ func (c *conn) detour(d *detour) {
 }
 
 func (c *conn) divert(n *notif) error {
-	former, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, lookPatience)
+	// The call waits for it, as long as it takes.
+	former, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, 0)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (c *conn) divert(n *notif) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.replace(n, p); err != nil {
+	if _, err := c.replace(n, former, p); err != nil {
 		p.close()
 		return err
 	}
