@@ -60,6 +60,13 @@ time.sleep(60)`, l.B.Addr())
 				}
 				t.Cleanup(func() { _ = client.Signal(unix.SIGCONT) })
 			} else {
+				if kind == "pending" {
+					// Nobody has the address, so nothing comes back.
+					addr = "10.77.0.77:7400"
+					if _, err := l.A.Output(t.Context(), "ip", "neigh", "replace", "10.77.0.77", "lladdr", "02:00:00:00:00:77", "dev", l.A.Links[0].Name); err != nil {
+						t.Fatal(err)
+					}
+				}
 				hostile = l.A.Go(t, bin("hostile"), "cling", kind, addr)
 				if err := hostile.WaitOutput("clinging", startTime); err != nil {
 					t.Fatal(err)

@@ -76,7 +76,7 @@ func TestLocalDeaths(t *testing.T) {
 					t.Errorf("%v:\n%s", err, server.Log())
 				}
 				terminate(t, client)
-				wantLocal(t, client.Log(), 3)
+				wantLocal(t, client.Log(), 3, 0)
 				terminate(t, server)
 			})
 		}
@@ -111,7 +111,7 @@ func TestLocalUsers(t *testing.T) {
 		t.Errorf("user %s sees %v\n%s", hostileUser, err, out)
 	}
 	terminate(t, client)
-	wantLocal(t, client.Log(), 3)
+	wantLocal(t, client.Log(), 3, 0)
 	terminate(t, server)
 	terminate(t, stack)
 }

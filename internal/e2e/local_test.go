@@ -22,8 +22,9 @@ var localRE = regexp.MustCompile(`(?m)^smcr: \d+ connections? over SMC-R, (\d+) 
 var lateRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: the stack answered too late`)
 
 // wantLocal wants the summary of smcr run -v in a log to tell of local connections,
-// at least conns, and of none over TCP.
-func wantLocal(t testing.TB, log string, conns int) {
+// at least conns, and of none over TCP. gone is how many clients may have ended before
+// they had theirs: their servers take them for TCP.
+func wantLocal(t testing.TB, log string, conns, gone int) {
 	t.Helper()
 	m := localRE.FindStringSubmatch(log)
 	if m == nil {
@@ -37,7 +38,7 @@ func wantLocal(t testing.TB, log string, conns int) {
 	if m := lateRE.FindStringSubmatch(log); m != nil {
 		late, _ = strconv.Atoi(m[1])
 	}
-	if local+late < conns || tcp != late || late > 2+conns/10 {
+	if local+late < conns || tcp < late || tcp > late+gone || late > 2+conns/10 {
 		t.Errorf("%d local connections and %d over TCP, want at least %d and none:\n%s", local, tcp, conns, log)
 	}
 }
@@ -154,10 +155,11 @@ func TestLocalPrograms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			gone := 0
 			judge := func(p *netnstest.Process, conns int) {
 				t.Helper()
 				if tt.local {
-					wantLocal(t, p.Log(), conns)
+					wantLocal(t, p.Log(), conns, gone)
 				} else if m := localRE.FindStringSubmatch(p.Log()); m == nil || m[2] != "" {
 					t.Errorf("local connections in spite of --no-local:\n%s", p.Log())
 				}
@@ -186,7 +188,9 @@ func TestLocalPrograms(t *testing.T) {
 				}
 			}
 			terminate(t, nginx)
+			gone = 20 // clients of wrk that it ended in the middle
 			judge(nginx, 141)
+			gone = 0
 
 			redis := l.under(l.A, "redis-server", "--bind", "127.0.0.1", "--port", "6379", "--save", "", "--appendonly", "no", "--dir", dir, "--daemonize", "no")
 			if err := l.A.WaitListen(6379, startTime); err != nil {
@@ -248,7 +252,7 @@ func TestContainersSocketAPI(t *testing.T) {
 	})
 	localAnswers(t, tcp, local)
 	for _, p := range programs {
-		wantLocal(t, p.Log(), 20)
+		wantLocal(t, p.Log(), 20, 0)
 	}
 	l.wantIdle(l.A)
 	l.wantIdle(l.B)
@@ -289,7 +293,7 @@ func TestContainersPrograms(t *testing.T) {
 					t.Errorf("%v: %v\n%s", argv, err, p.Log())
 				}
 				if local {
-					wantLocal(t, p.Log(), conns)
+					wantLocal(t, p.Log(), conns, 0)
 				} else {
 					wantSummary(t, p.Log(), conns)
 				}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -35,7 +34,7 @@ func cling(kind string, addr netip.AddrPort) error {
 	}
 	switch kind {
 	case "pending":
-		err = pend(ctx, cl)
+		err = pend(ctx, cl, addr)
 	case "deaf":
 		for range clinging {
 			if err = deaf(cl, addr, nil); err != nil {
@@ -154,27 +153,8 @@ func absent() ([]byte, error) {
 	return mem, nil
 }
 
-// pend begins connections that nobody answers.
-func pend(ctx context.Context, cl *broker.Client) error {
-	l, err := freshSocket()
-	if err != nil {
-		return err
-	}
-	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return err
-	}
-	if err := unix.Listen(l, 0); err != nil {
-		return err
-	}
-	sa, err := unix.Getsockname(l)
-	if err != nil {
-		return err
-	}
-	// The queue has one place.
-	if first, err := freshSocket(); err != nil || unix.Connect(first, sa) != nil {
-		return errors.New("cannot fill a queue")
-	}
-	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*unix.SockaddrInet4).Port))
+// pend begins connections to an address that does not answer.
+func pend(ctx context.Context, cl *broker.Client, at netip.AddrPort) error {
 	for range pendings {
 		sock, err := freshSocket()
 		if err != nil {
