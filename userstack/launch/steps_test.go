@@ -18,8 +18,8 @@ import (
 	"smcr/userstack/broker"
 )
 
-// toyHands notes what it is told to do. What is set in can't cannot be done.
-type toyHands struct {
+// fakeHands notes what it is told to do. What cannot names cannot be done.
+type fakeHands struct {
 	did     []string
 	has     bool // the program has the pair
 	cannot  map[string]bool
@@ -29,11 +29,11 @@ type toyHands struct {
 	ended   int  // how often the attempt ended
 }
 
-func (h *toyHands) do(format string, args ...any) {
+func (h *fakeHands) do(format string, args ...any) {
 	h.did = append(h.did, fmt.Sprintf(format, args...))
 }
 
-func (h *toyHands) try(what string) bool {
+func (h *fakeHands) try(what string) bool {
 	if h.cannot[what] {
 		h.do("%s!", what)
 		return false
@@ -42,9 +42,9 @@ func (h *toyHands) try(what string) bool {
 	return true
 }
 
-func (h *toyHands) placed() bool { return h.has }
+func (h *fakeHands) placed() bool { return h.has }
 
-func (h *toyHands) place(n *notif, _ bool) bool {
+func (h *fakeHands) place(n *notif, _ bool) bool {
 	if h.has {
 		return true
 	}
@@ -52,12 +52,12 @@ func (h *toyHands) place(n *notif, _ bool) bool {
 	return h.has
 }
 
-func (h *toyHands) placeLocal(n *notif, _ bool, _ *broker.Descriptor) bool {
+func (h *fakeHands) placeLocal(n *notif, _ bool, _ *broker.Descriptor) bool {
 	h.has = !h.gone && h.try("place-local")
 	return h.has
 }
 
-func (h *toyHands) swapBack(n *notif) bool {
+func (h *fakeHands) swapBack(n *notif) bool {
 	if !h.gone && h.try("swap-back") {
 		h.has = false
 		return true
@@ -65,51 +65,51 @@ func (h *toyHands) swapBack(n *notif) bool {
 	return false
 }
 
-func (h *toyHands) valid(*notif) bool { return !h.gone }
+func (h *fakeHands) valid(*notif) bool { return !h.gone }
 
-func (h *toyHands) answer(_ *notif, e syscall.Errno) bool {
+func (h *fakeHands) answer(_ *notif, e syscall.Errno) bool {
 	h.do("answer %d", int(e))
 	return !h.gone
 }
 
-func (h *toyHands) drain() bool  { return h.try("drain") }
-func (h *toyHands) wrote() bool  { return h.written }
-func (h *toyHands) hungUp() bool { return h.cut }
-func (h *toyHands) watch()       { h.do("watch") }
+func (h *fakeHands) drain() bool  { return h.try("drain") }
+func (h *fakeHands) wrote() bool  { return h.written }
+func (h *fakeHands) hungUp() bool { return h.cut }
+func (h *fakeHands) watch()       { h.do("watch") }
 
-func (h *toyHands) await(d time.Duration) {
+func (h *fakeHands) await(d time.Duration) {
 	if d > 0 {
 		h.do("await")
 	}
 }
 
-func (h *toyHands) proceed() bool { return h.try("proceed") }
-func (h *toyHands) release()      { h.do("release") }
-func (h *toyHands) cancel()       { h.do("cancel") }
-func (h *toyHands) bury()         { h.do("bury") }
-func (h *toyHands) connect()      { h.do("connect") }
-func (h *toyHands) disconnect()   { h.do("disconnect") }
+func (h *fakeHands) proceed() bool { return h.try("proceed") }
+func (h *fakeHands) release()      { h.do("release") }
+func (h *fakeHands) cancel()       { h.do("cancel") }
+func (h *fakeHands) bury()         { h.do("bury") }
+func (h *fakeHands) connect()      { h.do("connect") }
+func (h *fakeHands) disconnect()   { h.do("disconnect") }
 
-func (h *toyHands) call(n *notif) string {
+func (h *fakeHands) call(n *notif) string {
 	if n == nil {
 		return "nobody"
 	}
 	return "call"
 }
 
-func (h *toyHands) leave(n *notif) { h.ended++; h.do("leave %s", h.call(n)) }
+func (h *fakeHands) leave(n *notif) { h.ended++; h.do("leave %s", h.call(n)) }
 
-func (h *toyHands) native(n *notif, e syscall.Errno, begun bool) {
+func (h *fakeHands) native(n *notif, e syscall.Errno, begun bool) {
 	h.ended++
 	h.do("native %s %d %v", h.call(n), int(e), begun)
 }
 
-func (h *toyHands) carry(n *notif, by carrier) {
+func (h *fakeHands) carry(n *notif, by carrier) {
 	h.ended++
 	h.do("carry %s %s", h.call(n), [...]string{"service", "service-tcp", "launcher", "nobody"}[by])
 }
 
-func (h *toyHands) fail(n *notif, e syscall.Errno) bool {
+func (h *fakeHands) fail(n *notif, e syscall.Errno) bool {
 	h.do("fail %s %d", h.call(n), int(e))
 	if n != nil && !h.gone && !h.has {
 		h.ended++
@@ -118,11 +118,11 @@ func (h *toyHands) fail(n *notif, e syscall.Errno) bool {
 	return false
 }
 
-func (h *toyHands) retire() { h.ended++; h.do("retire") }
+func (h *fakeHands) retire() { h.ended++; h.do("retire") }
 
-func (h *toyHands) counts(mode broker.Mode, why string) { h.do("count %v", mode) }
-func (h *toyHands) countsFailed(string)                 { h.do("count failed") }
-func (h *toyHands) learn(o outcome)                     { h.do("learn %d", o) }
+func (h *fakeHands) counts(mode broker.Mode, why string) { h.do("count %v", mode) }
+func (h *fakeHands) countsFailed(string)                 { h.do("count failed") }
+func (h *fakeHands) learn(o outcome)                     { h.do("learn %d", o) }
 
 var (
 	smcEvent    = broker.Event{Kind: broker.EventEstablished, PeerSMC: true}
@@ -241,7 +241,7 @@ func TestSteps(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			is := func(bit int) bool { return test.is&bit != 0 }
-			h := &toyHands{has: is(placed), gone: is(gone), cut: is(cut), written: is(wrote), cannot: map[string]bool{test.cannot: true}}
+			h := &fakeHands{has: is(placed), gone: is(gone), cut: is(cut), written: is(wrote), cannot: map[string]bool{test.cannot: true}}
 			x := &steps{hands: h, stage: test.stage, nonblock: is(nonblock), blocking: !is(nonblock), begun: is(begun), decide: 1}
 			if is(waits) {
 				x.n = &notif{}
@@ -257,32 +257,32 @@ func TestSteps(t *testing.T) {
 // TestStepsAnyOrder: whatever comes in whatever order, an attempt ends once, does nothing
 // afterwards, and ends if enough time passes.
 func TestStepsAnyOrder(t *testing.T) {
-	events := []func(x *steps, h *toyHands){
-		func(x *steps, _ *toyHands) { x.event(notCand) },
-		func(x *steps, _ *toyHands) { x.event(noSMCEvent) },
-		func(x *steps, _ *toyHands) { x.event(smcEvent) },
-		func(x *steps, _ *toyHands) { x.event(localEvent()) },
-		func(x *steps, _ *toyHands) { x.event(readySMC) },
-		func(x *steps, _ *toyHands) { x.event(readyTCP) },
-		func(x *steps, _ *toyHands) { x.event(failedEvent) },
-		func(x *steps, _ *toyHands) { x.event(closedEvent) },
-		func(x *steps, _ *toyHands) { x.event(deadEvent) },
-		func(x *steps, _ *toyHands) { x.holdOver() },
-		func(x *steps, _ *toyHands) { x.timedOut() },
-		func(x *steps, _ *toyHands) { x.late() },
-		func(x *steps, _ *toyHands) { x.dropGone() },
-		func(x *steps, h *toyHands) { h.cut = true; x.stirred() },
-		func(x *steps, h *toyHands) { h.written = true; x.stirred() },
-		func(x *steps, h *toyHands) { h.gone = true },
-		func(x *steps, h *toyHands) {
+	events := []func(x *steps, h *fakeHands){
+		func(x *steps, _ *fakeHands) { x.event(notCand) },
+		func(x *steps, _ *fakeHands) { x.event(noSMCEvent) },
+		func(x *steps, _ *fakeHands) { x.event(smcEvent) },
+		func(x *steps, _ *fakeHands) { x.event(localEvent()) },
+		func(x *steps, _ *fakeHands) { x.event(readySMC) },
+		func(x *steps, _ *fakeHands) { x.event(readyTCP) },
+		func(x *steps, _ *fakeHands) { x.event(failedEvent) },
+		func(x *steps, _ *fakeHands) { x.event(closedEvent) },
+		func(x *steps, _ *fakeHands) { x.event(deadEvent) },
+		func(x *steps, _ *fakeHands) { x.holdOver() },
+		func(x *steps, _ *fakeHands) { x.timedOut() },
+		func(x *steps, _ *fakeHands) { x.late() },
+		func(x *steps, _ *fakeHands) { x.dropGone() },
+		func(x *steps, h *fakeHands) { h.cut = true; x.stirred() },
+		func(x *steps, h *fakeHands) { h.written = true; x.stirred() },
+		func(x *steps, h *fakeHands) { h.gone = true },
+		func(x *steps, h *fakeHands) {
 			h.gone = false
 			x.lent(&loan{n: &notif{}, wait: true, nonblock: x.nonblock})
 		},
-		func(x *steps, h *toyHands) { h.gone = false; x.lent(&loan{n: &notif{}}) },
+		func(x *steps, h *fakeHands) { h.gone = false; x.lent(&loan{n: &notif{}}) },
 	}
 	for seed := range uint64(20000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		h := &toyHands{cannot: map[string]bool{}}
+		h := &fakeHands{cannot: map[string]bool{}}
 		for _, what := range []string{"place", "place-local", "swap-back", "drain", "proceed"} {
 			h.cannot[what] = r.IntN(8) == 0
 		}
