@@ -82,7 +82,7 @@ func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	// Signals by which the Go runtime preempts goroutines interrupt a connect.
 	kernel.under = []string{"env", "GODEBUG=asyncpreemptoff=1"}
 	user = &side{bed: b, backend: "user", addr: userAddr, prefix: []string{"ip", "netns", "exec", netns}}
-	user.under = []string{b.smcr, "run", "--mode", "user", "--"}
+	user.under = []string{b.smcr, "run", "--mode", "user", "--no-adapt", "--"}
 
 	if err := g.LoadChangedSMC(t.Context(), guest.SMCOptions{Version1: with.version1, Idle: with.kernelIdle}); err != nil {
 		t.Fatal(err)

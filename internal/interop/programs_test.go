@@ -47,7 +47,7 @@ func TestPrograms(t *testing.T) {
 
 // program is the command line that runs a program over the side's SMC.
 func (s *side) program(argv ...string) []string {
-	return append([]string{s.smcr, "run", "--mode", s.backend, "-v", "--"}, argv...)
+	return append([]string{s.smcr, "run", "--mode", s.backend, "-v", "--no-adapt", "--"}, argv...)
 }
 
 // exec runs a program to its end, which must be a good one.
