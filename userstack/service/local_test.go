@@ -40,7 +40,7 @@ func (n *here) Owns(netip.Addr) bool { return true }
 // Finds asks the kernel, as the real one does. A socket counts as held once it is
 // accepted.
 func (n *here) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
-	table, err := os.ReadFile("/proc/self/net/tcp")
+	table, err := os.ReadFile("/proc/thread-self/net/tcp")
 	if err != nil {
 		return false, false, err
 	}
