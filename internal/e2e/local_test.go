@@ -19,7 +19,7 @@ import (
 
 var localRE = regexp.MustCompile(`(?m)^smcr: \d+ connections? over SMC-R, (\d+) over TCP(?:, (\d+) local)?`)
 
-var lateRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: the stack answered too late`)
+var lateRE = regexp.MustCompile(`(?m)^smcr: (\d+) over TCP: (?:the stack answered too late|.*the launcher was told too late)`)
 
 // wantLocal wants the summary of smcr run -v in a log to tell of local connections,
 // at least conns, and of none over TCP. gone is how many clients may have ended before
