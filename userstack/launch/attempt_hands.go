@@ -201,6 +201,7 @@ func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 func (a *attempt) carry(n *notif, by carrier) {
 	a.mu.Lock()
 	a.here = by == byLauncher
+	a.oneHost = by == byNobody
 	if by == byService || by == byNobody {
 		a.began = time.Now()
 		a.made = a.began.Sub(a.at)

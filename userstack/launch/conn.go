@@ -48,6 +48,8 @@ type conn struct {
 	// TCP.
 	began time.Time
 	made  time.Duration // how long that took
+	// oneHost tells that the peer's program has the other end.
+	oneHost bool
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor

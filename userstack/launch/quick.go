@@ -120,6 +120,9 @@ func (c *conn) learn(o outcome) {
 // learnEnd takes note of the end of a connection over SMC that carried so many bytes,
 // or of a local one, of which nobody knows what it carried.
 func (c *conn) learnEnd(carried uint64) {
+	if c.oneHost {
+		carried = littleBytes // as far as anybody knows
+	}
 	if !c.began.IsZero() {
 		c.learn(ending(c.made, time.Since(c.began), carried))
 	}
@@ -131,7 +134,7 @@ func (c *conn) lasts() (stop func() bool) {
 	if !c.try {
 		return func() bool { return false }
 	}
-	return time.AfterFunc(shortest(c.made), func() { c.learn(useful) }).Stop
+	return time.AfterFunc(shortLife, func() { c.learn(useful) }).Stop
 }
 
 // synSMC is what the SYN of an accepted connection says of its peer.

@@ -39,6 +39,10 @@ const (
 	// directions, and how long it is open at most, to be a short one.
 	shortBytes = 256 << 10
 	shortLife  = time.Second
+	// littleBytes is what a connection of shortLife carries at most to be short
+	// however long it took to be made: to make one and to end one waits for a machine
+	// that is busy with that.
+	littleBytes = 16 << 10
 	// shortShare is how many times as long as it took to be made a connection that
 	// is short is open at most, but shortOpen in any case. The first takes longer if
 	// the machine is busy, as does what the connection is made for.
@@ -71,7 +75,7 @@ func shortest(made time.Duration) time.Duration {
 // ending tells what SMC was to a connection that took so long to be made, was open for
 // so long, and carried so many bytes.
 func ending(made, open time.Duration, carried uint64) outcome {
-	if carried < shortBytes && open < shortest(made) {
+	if carried < littleBytes && open < shortLife || carried < shortBytes && open < shortest(made) {
 		return short
 	}
 	return useful

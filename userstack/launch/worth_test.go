@@ -146,11 +146,13 @@ func TestEnding(t *testing.T) {
 		carried    uint64
 		want       outcome
 	}{
-		{3 * ms, 19 * ms, 1000, short},
-		{3 * ms, 20 * ms, 1000, useful},
+		{3 * ms, 999 * ms, littleBytes - 1, short},
+		{3 * ms, 1000 * ms, 0, useful},
+		{3 * ms, 19 * ms, littleBytes, short},
+		{3 * ms, 20 * ms, littleBytes, useful},
 		{3 * ms, 5 * ms, shortBytes, useful},
-		{200 * ms, 500 * ms, 1000, short}, // on a busy machine
-		{200 * ms, 600 * ms, 1000, useful},
+		{200 * ms, 500 * ms, shortBytes - 1, short}, // on a busy machine
+		{200 * ms, 600 * ms, shortBytes - 1, useful},
 		{2 * time.Second, 1100 * ms, 1000, useful},
 	} {
 		if got := ending(test.made, test.open, test.carried); got != test.want {
