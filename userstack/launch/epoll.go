@@ -138,7 +138,7 @@ func (x *epollIndex) registrations(n *notif) ([]registration, error) {
 		err  error
 	}
 	r, err := looked(n.l.looks, n, n.tid(), lookPatience, func() (result, func()) {
-		regs, stray, err := findRegistrations(n.tid(), n.fdArg(), eps)
+		regs, stray, err := findRegistrations(&n.l.looks.threads, n.tid(), n.fdArg(), eps)
 		return result{regs, err}, stray
 	}, func(r result) { closeRegistrations(r.regs) })
 	if err != nil {
@@ -154,7 +154,7 @@ var errNotEpoll = errors.New("launch: not an epoll instance any more")
 // findRegistrations finds where descriptor fd of thread tid is registered among
 // epoll descriptors eps. It is part of a look, as each instance has a lock that
 // another call of the program may hold, and stray, if any, the rest of it.
-func findRegistrations(tid, fd int, eps []int) (regs []registration, stray func(), err error) {
+func findRegistrations(threads *pidfds, tid, fd int, eps []int) (regs []registration, stray func(), err error) {
 	for _, ep := range eps {
 		if !isRegistered(tid, ep, fd) {
 			continue
@@ -162,7 +162,7 @@ func findRegistrations(tid, fd int, eps []int) (regs []registration, stray func(
 		ev, ok, err := readRegistration(tid, ep, fd)
 		if err == nil && ok {
 			var dup int
-			if dup, err = getFD(tid, ep); err == nil && !isEpoll("self", dup) {
+			if dup, err = threads.getFD(tid, ep); err == nil && !isEpoll("self", dup) {
 				err = errNotEpoll
 				stray = func() { _ = unix.Close(dup) }
 			}

@@ -252,7 +252,7 @@ func TestAbsentMemoryEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := p.pid(t)
-	uffd, err := getFD(pid, num)
+	uffd, err := new(pidfds).getFD(pid, num)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ package launch
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -51,29 +50,6 @@ func row(address string, n int) (kinds string, err error) {
 	return kinds, nil
 }
 
-// sink accepts connections and closes them when their peers do.
-func sink(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = c.Read(make([]byte, 1))
-			}()
-		}
-	}()
-	return l.Addr().String()
-}
-
 // TestAdapt: connections of which SMC is no use are TCP without a word to the stack,
 // which hears of them afterwards.
 func TestAdapt(t *testing.T) {
@@ -97,7 +73,7 @@ func TestAdapt(t *testing.T) {
 				t.Fatal(err)
 			}
 			res := launchedWith(t, t.Context(), Config{
-				Argv: []string{exe, sink(t), strconv.Itoa(n)}, Env: append(os.Environ(), probeEnv+"=row"),
+				Argv: []string{exe, echoServer(t, "tcp4", "127.0.0.1:0", ""), strconv.Itoa(n)}, Env: append(os.Environ(), probeEnv+"=row"),
 				Broker: f.client(), NoAdapt: test.noAdapt,
 			}, "")
 			kinds := strings.TrimSpace(res.out)

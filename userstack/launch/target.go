@@ -67,21 +67,6 @@ func openPidfd(tid int) (int, error) {
 	return unix.PidfdOpen(tgid, 0)
 }
 
-// getFD duplicates descriptor fd of thread tid into the launcher. It is part of
-// a look: it waits for an exec of the process, which waits for what it closes.
-func getFD(tid, fd int) (int, error) {
-	p, err := openPidfd(tid)
-	if err != nil {
-		return -1, fmt.Errorf("launch: pidfd of %d: %w", tid, err)
-	}
-	defer unix.Close(p)
-	n, err := unix.PidfdGetfd(p, fd, 0)
-	if err != nil {
-		return -1, fmt.Errorf("launch: descriptor %d of %d: %w", fd, tid, err)
-	}
-	return n, nil
-}
-
 // isSocket tells whether fd is a socket, without asking a file system.
 func isSocket(fd int) bool {
 	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
