@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/internal/epollset"
 )
 
 // pairWatch tells when an end of a pair is closed that only programs have. An epoll
@@ -22,11 +22,8 @@ import (
 // longer in it. So what is in it (fdinfo) is compared with the table now and then:
 // after a number of new connections, and some time after the last one.
 type pairWatch struct {
-	set  *os.File
-	raw  syscall.RawConn
-	num  int // the set's number, for fdinfo
+	set  *epollset.Set
 	next uint64
-	wg   sync.WaitGroup
 
 	tcps map[uint64]chan struct{}
 
@@ -46,10 +43,6 @@ const (
 	tcpBits  = 2 // of the TCP socket; 0 and 1 are the ends
 )
 
-func epollEvent(events uint32, data uint64) *unix.EpollEvent {
-	return &unix.EpollEvent{Events: events, Fd: int32(uint32(data)), Pad: int32(data >> 32)}
-}
-
 // add enters both ends of a flight, and numbers it. t.mu is held.
 func (w *pairWatch) add(t *localTable, f *flight) error {
 	if err := w.open(t); err != nil {
@@ -60,7 +53,7 @@ func (w *pairWatch) add(t *localTable, f *flight) error {
 	for i, end := range []interface{ Control(func(int) error) error }{f.p, f.q} {
 		// A hang-up is told of in any case. Nothing else is.
 		if err := end.Control(func(fd int) error {
-			return w.control(unix.EPOLL_CTL_ADD, fd, epollEvent(unix.EPOLLET, f.id<<endsBits|uint64(i)))
+			return w.set.Add(fd, unix.EPOLLET, f.id<<endsBits|uint64(i))
 		}); err != nil {
 			return err
 		}
@@ -85,7 +78,7 @@ func (w *pairWatch) tcp(f *flight) (event <-chan struct{}, stop func(), err erro
 	defer t.mu.Unlock()
 	ch := make(chan struct{})
 	if err := f.sock.Control(func(fd int) error {
-		return w.control(unix.EPOLL_CTL_ADD, fd, epollEvent(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, f.id<<endsBits|tcpBits))
+		return w.set.Add(fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, f.id<<endsBits|tcpBits)
 	}); err != nil {
 		return nil, nil, err
 	}
@@ -94,79 +87,42 @@ func (w *pairWatch) tcp(f *flight) (event <-chan struct{}, stop func(), err erro
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(w.tcps, f.id)
-		_ = f.sock.Control(func(fd int) error { return w.control(unix.EPOLL_CTL_DEL, fd, nil) })
+		_ = f.sock.Control(w.set.Remove)
 	}, nil
 }
 
-func (w *pairWatch) control(op, fd int, ev *unix.EpollEvent) error {
-	var err error
-	if cerr := w.raw.Control(func(set uintptr) { err = unix.EpollCtl(int(set), op, fd, ev) }); cerr != nil {
-		return cerr
-	}
-	return os.NewSyscallError("epoll_ctl", err)
-}
-
-// open makes the set and its goroutine where there are none. t.mu is held.
-func (w *pairWatch) open(t *localTable) error {
+// open makes the set where there is none. t.mu is held.
+func (w *pairWatch) open(t *localTable) (err error) {
 	switch {
 	case t.closed:
 		return os.ErrClosed
 	case w.set != nil:
 		return nil
 	}
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("epoll_create1", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller to take it
-		_ = unix.Close(fd)
-		return os.NewSyscallError("fcntl F_SETFL", err)
-	}
-	set := os.NewFile(uintptr(fd), "epoll")
-	raw, err := set.SyscallConn()
-	if err != nil {
-		_ = set.Close()
+	if w.set, err = epollset.Open(t.deliver); err != nil {
 		return err
 	}
-	w.set, w.raw, w.num, w.tcps = set, raw, fd, map[uint64]chan struct{}{}
+	w.tcps = map[uint64]chan struct{}{}
 	w.pause = sweepFirst
 	w.timer = time.AfterFunc(w.pause, t.sweep)
-	w.wg.Go(func() {
-		events := make([]unix.EpollEvent, 64)
-		_ = raw.Read(func(set uintptr) bool { // until close
-			t.deliver(int(set), events)
-			return false
-		})
-	})
 	return nil
 }
 
-// deliver takes all events that there are: the runtime's poller tells of the first
-// alone.
-func (t *localTable) deliver(set int, events []unix.EpollEvent) {
-	for {
-		n, err := unix.EpollWait(set, events, 0)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n == 0 {
-			return
-		}
-		t.mu.Lock()
-		for _, ev := range events[:n] {
-			data := uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
-			id := data >> endsBits
-			if data&(1<<endsBits-1) == tcpBits {
-				if ch := t.watch.tcps[id]; ch != nil {
-					delete(t.watch.tcps, id)
-					close(ch)
-				}
-			} else if f := t.byID[id]; f != nil && !f.hungUp {
-				f.hungUp = true
-				t.review(f)
+// deliver is told what has happened.
+func (t *localTable) deliver(events []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, data := range events {
+		id := data >> endsBits
+		if data&(1<<endsBits-1) == tcpBits {
+			if ch := t.watch.tcps[id]; ch != nil {
+				delete(t.watch.tcps, id)
+				close(ch)
 			}
+		} else if f := t.byID[id]; f != nil && !f.hungUp {
+			f.hungUp = true
+			t.review(f)
 		}
-		t.mu.Unlock()
 	}
 }
 
@@ -180,7 +136,7 @@ func (t *localTable) sweep() {
 	w := &t.watch
 	since := w.next // later ones may be missing in what is read
 	w.begun = 0
-	buf, num := w.buf, w.num
+	buf, num := w.buf, w.set.Num()
 	t.mu.Unlock()
 	buf, err := readInto(buf, fmt.Sprintf("/proc/self/fdinfo/%d", num))
 	live := map[uint64]bool{}
@@ -256,7 +212,5 @@ func (t *localTable) close() error {
 	if set == nil {
 		return nil
 	}
-	err := set.Close()
-	t.watch.wg.Wait()
-	return err
+	return set.Close()
 }

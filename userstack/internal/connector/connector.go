@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/internal/bounded"
+	"smcr/userstack/internal/epollset"
 )
 
 // A Socket has a descriptor, which stays open until the function that Control calls
@@ -26,18 +27,15 @@ type Socket interface {
 }
 
 // A Connector connects programs' TCP sockets. One goroutine, and no thread, waits
-// for all of them: the sockets are in an epoll set, and that is in the runtime's
-// poller. The sockets themselves cannot be, which would change O_NONBLOCK.
+// for all of them (package epollset).
 //
 // The zero value is ready. It is safe for concurrent use.
 type Connector struct {
 	mu     sync.Mutex
-	set    *os.File // the epoll set; nil until something has to wait
-	raw    syscall.RawConn
+	set    *epollset.Set // nil until something has to wait
 	waits  map[uint64]chan struct{}
 	next   uint64
 	closed bool
-	wg     sync.WaitGroup
 }
 
 // Connect connects a program's TCP socket without changing what the
@@ -111,8 +109,7 @@ func (k *Connector) watch(fd int) (ready <-chan struct{}, stop func(), err error
 	}
 	k.next++
 	id := k.next
-	ev := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(uint32(id)), Pad: int32(id >> 32)}
-	if err := k.control(unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+	if err := k.set.Add(fd, unix.EPOLLOUT|unix.EPOLLONESHOT, id); err != nil {
 		return nil, nil, err
 	}
 	ch := make(chan struct{})
@@ -121,72 +118,31 @@ func (k *Connector) watch(fd int) (ready <-chan struct{}, stop func(), err error
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		delete(k.waits, id)
-		_ = k.control(unix.EPOLL_CTL_DEL, fd, nil)
+		_ = k.set.Remove(fd)
 	}, nil
 }
 
-// control calls epoll_ctl. mu is held.
-func (k *Connector) control(op, fd int, ev *unix.EpollEvent) error {
-	var err error
-	if cerr := k.raw.Control(func(set uintptr) { err = unix.EpollCtl(int(set), op, fd, ev) }); cerr != nil {
-		return cerr
-	}
-	return os.NewSyscallError("epoll_ctl", err)
-}
-
-// open makes the epoll set and its goroutine where there are none. mu is held.
-func (k *Connector) open() error {
+// open makes the set where there is none. mu is held.
+func (k *Connector) open() (err error) {
 	switch {
 	case k.closed:
 		return os.ErrClosed
 	case k.set != nil:
 		return nil
 	}
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("epoll_create1", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller to take it
-		_ = unix.Close(fd)
-		return os.NewSyscallError("fcntl F_SETFL", err)
-	}
-	set := os.NewFile(uintptr(fd), "epoll")
-	raw, err := set.SyscallConn()
-	if err != nil {
-		_ = set.Close()
-		return err
-	}
-	k.set, k.raw, k.waits = set, raw, map[uint64]chan struct{}{}
-	k.wg.Go(func() {
-		events := make([]unix.EpollEvent, 64)
-		_ = raw.Read(func(set uintptr) bool { // until Close
-			k.deliver(int(set), events)
-			return false
-		})
-	})
-	return nil
+	k.waits = map[uint64]chan struct{}{}
+	k.set, err = epollset.Open(k.deliver)
+	return err
 }
 
-// deliver tells of all events that there are: the runtime's poller tells of the
-// first alone.
-func (k *Connector) deliver(set int, events []unix.EpollEvent) {
-	for {
-		n, err := unix.EpollWait(set, events, 0)
-		if err == unix.EINTR {
-			continue
+func (k *Connector) deliver(ids []uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range ids {
+		if ch := k.waits[id]; ch != nil {
+			delete(k.waits, id)
+			close(ch)
 		}
-		if err != nil || n == 0 {
-			return
-		}
-		k.mu.Lock()
-		for _, ev := range events[:n] {
-			id := uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
-			if ch := k.waits[id]; ch != nil {
-				delete(k.waits, id)
-				close(ch)
-			}
-		}
-		k.mu.Unlock()
 	}
 }
 
@@ -200,9 +156,7 @@ func (k *Connector) Close() error {
 	if set == nil {
 		return nil
 	}
-	err := set.Close()
-	k.wg.Wait()
-	return err
+	return set.Close()
 }
 
 // sockaddr converts ap for the family of socket fd.
