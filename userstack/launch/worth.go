@@ -131,6 +131,11 @@ type choice struct {
 func (w *worth) now(now time.Time, to netip.AddrPort) (because outcome, tcp bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.stays(now, to)
+}
+
+// stays is now with mu held.
+func (w *worth) stays(now time.Time, to netip.AddrPort) (because outcome, tcp bool) {
 	d := w.dests[to]
 	if d == nil || !d.tcp || !now.Before(d.until) || now.Sub(d.last) > forgetTime {
 		return useful, false
@@ -143,19 +148,18 @@ func (w *worth) now(now time.Time, to netip.AddrPort) (because outcome, tcp bool
 func (w *worth) ask(now time.Time, to netip.AddrPort) choice {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d := w.dests[to]
-	if d == nil || !d.tcp {
-		return choice{}
+	if because, tcp := w.stays(now, to); tcp {
+		return choice{tcp: true, because: because}
 	}
-	if now.Sub(d.last) > forgetTime {
+	d := w.dests[to]
+	switch {
+	case d == nil || !d.tcp:
+		return choice{}
+	case now.Sub(d.last) > forgetTime:
 		w.forget(to, d)
 		return choice{}
 	}
-	d.last = now
-	if now.Before(d.until) {
-		return choice{tcp: true, because: d.kind}
-	}
-	d.tries, d.until = true, now.Add(probeTime)
+	d.last, d.tries, d.until = now, true, now.Add(probeTime)
 	return choice{try: true}
 }
 
