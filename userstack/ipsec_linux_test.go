@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"smcr/internal/netnstest"
-	"smcr/userstack/wire"
+	"smcr/smc"
 )
 
 // secured is a Network all of whose connections IPsec is to protect.
@@ -34,8 +34,8 @@ func TestIPsec(t *testing.T) {
 				b := newBed(t, tt.cfg)
 				ct, st := b.tcp()
 				_, _, cerr, serr := b.rendezvous(ct, st)
-				wantDecline(t, "client", cerr, wire.DiagIPsec, tt.cfg.client == nil)
-				wantDecline(t, "server", serr, wire.DiagIPsec, tt.cfg.server == nil)
+				wantDecline(t, "client", cerr, smc.DiagIPsec, tt.cfg.client == nil)
+				wantDecline(t, "server", serr, smc.DiagIPsec, tt.cfg.server == nil)
 				b.stillTCP(ct, st)
 			})
 		})

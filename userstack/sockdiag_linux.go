@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/nl"
+	"smcr/smc"
 )
 
 // sockDiag lists the TCP sockets of a network namespace. The zero value is that
@@ -156,7 +157,7 @@ func parseInetDiag(m []byte) (cookie uint64, c nl.Connection, ok bool) {
 		return netip.AddrPortFrom(a, port)
 	}
 	c.Local = addr(m[8:], be.Uint16(m[4:]))
-	if c.State != nl.StateListen {
+	if c.State != smc.StateListen {
 		c.Remote = addr(m[24:], be.Uint16(m[6:]))
 	}
 	c.NetDev, c.UID, c.Inode = ne.Uint32(m[40:]), ne.Uint32(m[64:]), uint64(inode)

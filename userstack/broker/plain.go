@@ -10,7 +10,7 @@ import (
 // packageNames are the names that errors begin with.
 var packageNames = []string{
 	"bounded", "broker", "config", "connector", "engine", "epollset", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "pnet", "prom", "quota", "rdmaverbs", "relay", "rights", "rounds", "service",
-	"simfabric", "smctools", "sockopt", "socktest", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
+	"simfabric", "smc", "smctools", "sockopt", "socktest", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
 }
 
 // Plain returns the text of an error as people read it: without the names of Go

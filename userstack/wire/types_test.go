@@ -10,28 +10,30 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"smcr/smc"
 )
 
 func TestSizes(t *testing.T) {
-	for mtu, want := range map[MTU]int{0: 0, MTU256: 256, MTU512: 512, MTU1024: 1024, MTU2048: 2048, MTU4096: 4096, 6: 0, 15: 0} {
+	for mtu, want := range map[smc.MTU]int{0: 0, smc.MTU256: 256, smc.MTU512: 512, smc.MTU1024: 1024, smc.MTU2048: 2048, smc.MTU4096: 4096, 6: 0, 15: 0} {
 		if got := mtu.Bytes(); got != want || mtu.Valid() != (want != 0) {
 			t.Errorf("MTU code %d: %d bytes, want %d", uint8(mtu), got, want)
 		}
 	}
-	for n, want := range map[int]BufSize{
-		-1: 0, 0: 0, 1: 0, 16 << 10: 0, 16<<10 + 1: 1, 64 << 10: 2, 512 << 10: MaxBufSizeRFC, 512 << 20: MaxBufSize, 1 << 30: MaxBufSize,
+	for n, want := range map[int]smc.SizeCode{
+		-1: 0, 0: 0, 1: 0, 16 << 10: 0, 16<<10 + 1: 1, 64 << 10: 2, 512 << 10: smc.MaxSizeCodeRFC, 512 << 20: smc.MaxSizeCode, 1 << 30: smc.MaxSizeCode,
 	} {
-		if got := BufSizeFor(n); got != want {
+		if got := smc.SizeCodeFor(n); got != want {
 			t.Errorf("%d bytes: code %d, want %d", n, got, want)
 		}
 	}
-	if got := MaxBufSizeRFC.Bytes(); got != 512<<10 {
+	if got := smc.MaxSizeCodeRFC.Bytes(); got != 512<<10 {
 		t.Errorf("largest element of RFC 7609: %d bytes", got)
 	}
 }
 
 func TestPeerID(t *testing.T) {
-	id := NewPeerID(0xfde2, srvMAC)
+	id := smc.NewPeerID(0xfde2, srvMAC)
 	if id.Instance() != 0xfde2 || id.MAC() != srvMAC {
 		t.Errorf("%v does not give back its parts", id)
 	}
@@ -56,13 +58,13 @@ func TestDeleteRKeyFailed(t *testing.T) {
 
 func TestStrings(t *testing.T) {
 	for want, v := range map[string]fmt.Stringer{
-		"fde2@52:54:00:00:00:01": NewPeerID(0xfde2, srvMAC),
+		"fde2@52:54:00:00:00:01": smc.NewPeerID(0xfde2, srvMAC),
 		"fe80::5054:ff:fe00:1":   srvGID,
-		"0x000011":               QPN(0x11),
-		"0x00cbc9":               PSN(0xcbc9),
-		"1024":                   MTU1024,
-		"reserved MTU code 6":    MTU(6),
-		"64 KiB":                 BufSize(2),
+		"0x000011":               smc.QPN(0x11),
+		"0x00cbc9":               smc.PSN(0xcbc9),
+		"1024":                   smc.MTU1024,
+		"reserved MTU code 6":    smc.MTU(6),
+		"64 KiB":                 smc.SizeCode(2),
 		"DECLINE":                TypeDecline,
 		"CLC type 9":             CLCType(9),
 		"ADD LINK CONTINUATION":  LLCAddLinkCont,
@@ -71,8 +73,8 @@ func TestStrings(t *testing.T) {
 		"lost path":              DeleteLinkLostPath,
 		"reason 0x12345678":      DeleteLinkReason(0x12345678),
 		"no alternate path":      AddLinkNoAlternatePath,
-		"0x03010000 (the peer does not speak SMC)": DiagPeerNoSMC,
-		"0x12345678":         Diagnosis(0x12345678),
+		"0x03010000 (the peer does not speak SMC)": smc.DiagPeerNoSMC,
+		"0x12345678":         smc.Diagnosis(0x12345678),
 		"DELETE RKEY":        LLCDeleteRKey,
 		"none":               ModeNone,
 		"invalid MTU":        AddLinkInvalidMTU,
@@ -104,7 +106,7 @@ func TestDiagnosisText(t *testing.T) {
 			t.Fatal(err)
 		}
 		codes++
-		text := Diagnosis(v).Text()
+		text := smc.Diagnosis(v).Text()
 		if text == "" {
 			t.Errorf("%s has no text", name)
 		} else if other := texts[text]; other != "" {

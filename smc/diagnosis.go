@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package smc
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // Diagnosis is the reason given in a DECLINE, and the reason of a fallback to
 // TCP. RFC 7609 leaves the values to the implementations; these are Linux's.
