@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/userstack/wire"
 )
 
