@@ -30,7 +30,7 @@ func keys() codectest.Codec[Keys] {
 		Parse: ParseKeys, Append: (*Keys).AppendTo,
 	}
 	for i := range len(golden) - 1 {
-		c.Invalid = append(c.Spoil, i)
+		c.Invalid = append(c.Invalid, i)
 	}
 	return c
 }
