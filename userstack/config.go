@@ -15,6 +15,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -80,8 +81,8 @@ type Config struct {
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 
-	network network      // nil: the network namespace of the thread that calls New
-	option  optionMarker // nil: the eBPF program of package tcpopt
+	network network.Network      // nil: the network namespace of the thread that calls New
+	option  network.OptionMarker // nil: the eBPF program of package tcpopt
 
 	release0   bool                                    // tests: a stack from before version 2.1
 	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests

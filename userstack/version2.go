@@ -12,6 +12,7 @@ import (
 
 	"smcr/nl"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -146,7 +147,7 @@ func (s *Stack) limits() (conns, links uint8) {
 
 // devicesV2 returns the devices that version 2 can use, in their order, and
 // our address with its prefix length.
-func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Prefix) {
+func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
 		return nil, netip.Prefix{}
@@ -162,7 +163,7 @@ func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Pre
 
 // offer makes the client's offer of version 2, if it can make one. Of the
 // terms the answer of the server will tell the rest.
-func (s *Stack) offer(devs []*device, rt route, local netip.Addr) (*wire.Offer, *terms, []*device) {
+func (s *Stack) offer(devs []*device, rt network.Route, local netip.Addr) (*wire.Offer, *terms, []*device) {
 	eids := s.eids.list()
 	if len(eids) == 0 || s.cfg.NoVersion2 {
 		return nil, nil, nil
@@ -236,7 +237,7 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 
 // negotiate is the server's choice from an offer of version 2. An error says
 // why it is not version 2; a proposal may still offer version 1.
-func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt route, local netip.Addr) (*terms, wire.GID, []*device, error) {
+func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt network.Route, local netip.Addr) (*terms, wire.GID, []*device, error) {
 	fail := func(code wire.Diagnosis, format string, args ...any) (*terms, wire.GID, []*device, error) {
 		return nil, wire.GID{}, nil, &DeclineError{Code: code, Err: fmt.Errorf(format, args...)}
 	}

@@ -9,8 +9,36 @@ import (
 
 // packageNames are the names that errors begin with.
 var packageNames = []string{
-	"bounded", "broker", "config", "connector", "engine", "epollset", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltest", "pnet", "prom", "quota", "rdmaverbs", "relay", "rights", "rounds", "service",
-	"simfabric", "smctools", "sockopt", "socktest", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
+	"bounded",
+	"broker",
+	"config",
+	"connector",
+	"engine",
+	"epollset",
+	"guard",
+	"header",
+	"inside",
+	"launch",
+	"linkgroup",
+	"network",
+	"nl",
+	"nltest",
+	"pnet",
+	"quota",
+	"rdmaverbs",
+	"relay",
+	"rights",
+	"rounds",
+	"service",
+	"simfabric",
+	"smctools",
+	"sockopt",
+	"softroce",
+	"stats",
+	"tcpopt",
+	"userstack",
+	"verbstest",
+	"wire",
 }
 
 // Plain returns the text of an error as people read it: without the names of Go

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package network
 
 import (
 	"fmt"
@@ -11,53 +11,57 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"smcr/userstack/internal/inside"
 )
 
-// hostNetwork is the network namespace of the calling thread at creation.
-// It keeps the netdevs and addresses until rtnetlink tells of a change: every
-// rendezvous asks for them.
-type hostNetwork struct {
+// A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
+// netdevs and addresses until rtnetlink reports a change, because every rendezvous
+// asks for them.
+type Namespace struct {
 	h     *netlink.Handle
 	ipsec ipsec
-	diag  sockDiag
+	diag  SockDiag
 	done  chan struct{}
 
 	mu    sync.Mutex
-	links []netlink.Link // nil: to be read anew
+	links []netlink.Link // nil: to be read again
 	addrs []netlink.Addr
 	blind bool // a subscription ended: keep nothing
 }
 
-// newHostNetwork opens the rtnetlink socket that all later questions use.
-func newHostNetwork() (*hostNetwork, error) {
+var (
+	_ Network = (*Namespace)(nil)
+	_ Locator = (*Namespace)(nil)
+)
+
+// Open returns the network namespace of the calling thread. All later questions use
+// the sockets that it opens, so they can come from any thread. Close ends it.
+func Open() (*Namespace, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("userstack: open rtnetlink: %w", err)
+		return nil, fmt.Errorf("network: open rtnetlink: %w", err)
 	}
 	policies, err := openIPsec()
 	if err != nil {
 		h.Close()
 		return nil, err
 	}
-	diag, err := openSockDiag()
+	diag, err := OpenSockDiag()
 	if err != nil {
 		h.Close()
 		policies.close()
 		return nil, err
 	}
-	n := &hostNetwork{h: h, ipsec: policies, diag: diag, done: make(chan struct{})}
+	n := &Namespace{h: h, ipsec: policies, diag: diag, done: make(chan struct{})}
 	forget := func(blind bool) {
 		n.mu.Lock()
 		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
 		n.mu.Unlock()
 	}
-	// Both channels are closed when done is.
+	// Both channels are closed when done is closed.
 	lc, ac := make(chan netlink.LinkUpdate, 16), make(chan netlink.AddrUpdate, 16)
 	if err := netlink.LinkSubscribe(lc, n.done); err != nil {
-		n.close()
-		return nil, fmt.Errorf("userstack: watch netdevs: %w", err)
+		n.Close()
+		return nil, fmt.Errorf("network: watch netdevs: %w", err)
 	}
 	go func() {
 		for range lc {
@@ -66,8 +70,8 @@ func newHostNetwork() (*hostNetwork, error) {
 		forget(true)
 	}()
 	if err := netlink.AddrSubscribe(ac, n.done); err != nil {
-		n.close()
-		return nil, fmt.Errorf("userstack: watch addresses: %w", err)
+		n.Close()
+		return nil, fmt.Errorf("network: watch addresses: %w", err)
 	}
 	go func() {
 		for range ac {
@@ -78,20 +82,25 @@ func newHostNetwork() (*hostNetwork, error) {
 	return n, nil
 }
 
-func (n *hostNetwork) close() {
+// Close ends the subscriptions and closes the sockets. No method may be called after
+// it.
+func (n *Namespace) Close() {
 	close(n.done)
 	n.h.Close()
 	n.ipsec.close()
-	n.diag.close()
+	n.diag.Close()
 }
 
-// Secured implements Network.
-func (n *hostNetwork) Secured(local, remote netip.AddrPort) (bool, error) {
+// SockDiag returns the TCP sockets of the namespace. Close of n ends its use.
+func (n *Namespace) SockDiag() SockDiag { return n.diag }
+
+// Secured implements [Network].
+func (n *Namespace) Secured(local, remote netip.AddrPort) (bool, error) {
 	return n.ipsec.secured(local, remote)
 }
 
 // state returns the netdevs and addresses.
-func (n *hostNetwork) state() ([]netlink.Link, []netlink.Addr, error) {
+func (n *Namespace) state() ([]netlink.Link, []netlink.Addr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.links != nil {
@@ -99,11 +108,11 @@ func (n *hostNetwork) state() ([]netlink.Link, []netlink.Addr, error) {
 	}
 	links, err := n.h.LinkList()
 	if err != nil {
-		return nil, nil, fmt.Errorf("userstack: list netdevs: %w", err)
+		return nil, nil, fmt.Errorf("network: list netdevs: %w", err)
 	}
 	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
 	if err != nil {
-		return nil, nil, fmt.Errorf("userstack: list addresses: %w", err)
+		return nil, nil, fmt.Errorf("network: list addresses: %w", err)
 	}
 	if !n.blind {
 		n.links, n.addrs = links, addrs
@@ -111,8 +120,8 @@ func (n *hostNetwork) state() ([]netlink.Link, []netlink.Addr, error) {
 	return links, addrs, nil
 }
 
-// Route implements Network.
-func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
+// Route implements [Network].
+func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 	remote = remote.Unmap()
 	opt := &netlink.RouteGetOptions{}
 	if local.IsValid() && !local.IsUnspecified() {
@@ -126,35 +135,35 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 	}
 	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
 	if err != nil || len(routes) == 0 {
-		return route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
+		return Route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
 	}
 	r := routes[0]
 	var gateway netip.Addr
 	if r.Via != nil {
-		return route{}, fmt.Errorf("%w: the route to %s uses a router of the other IP version", ErrNotOnLink, remote)
+		return Route{}, fmt.Errorf("%w: the route to %s uses a router of the other IP version", ErrNotOnLink, remote)
 	}
 	if len(r.Gw) != 0 {
 		gateway, _ = netip.AddrFromSlice(r.Gw)
 		gateway = gateway.Unmap()
 	}
 	if r.Type == unix.RTN_LOCAL {
-		return route{}, fmt.Errorf("%w: %s: %w", ErrNotOnLink, remote, inside.ErrThisHost)
+		return Route{}, fmt.Errorf("%w: %s: %w", ErrNotOnLink, remote, ErrThisHost)
 	}
 	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
-		return route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
+		return Route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
 	}
 	links, addrs, err := n.state()
 	if err != nil {
-		return route{}, err
+		return Route{}, err
 	}
-	rt := route{IfIndex: r.LinkIndex, Gateway: gateway}
+	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
 	byIndex := make(map[int]netlink.Link, len(links))
 	for _, l := range links {
 		byIndex[l.Attrs().Index] = l
 	}
 	l, ok := byIndex[r.LinkIndex]
 	if !ok {
-		return route{}, fmt.Errorf("userstack: netdev %d of the route to %s is gone", r.LinkIndex, remote)
+		return Route{}, fmt.Errorf("network: netdev %d of the route to %s is gone", r.LinkIndex, remote)
 	}
 	rt.NetDev = l.Attrs().Name
 	rt.VLAN = vlanOf(l)
@@ -171,15 +180,15 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 		}
 		o := byIndex[a.LinkIndex]
 		if o == nil || !ethernetLike(o) || vlanOf(o) != rt.VLAN ||
-			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return samePrefix(p, q) }) {
+			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return SamePrefix(p, q) }) {
 			continue
 		}
 		if !seen[a.LinkIndex] {
 			seen[a.LinkIndex] = true
 			rt.Peers = append(rt.Peers, o.Attrs().Name)
 		}
-		// Of two netdevs in a subnet the route may take the one that does not
-		// have the source address.
+		// With two netdevs in a subnet, the route may use the one without the
+		// source address.
 		if p.Addr() == local.Unmap().WithZone("") {
 			rt.Local = append(rt.Local, p)
 		}
@@ -187,8 +196,8 @@ func (n *hostNetwork) Route(local, remote netip.Addr) (route, error) {
 	return rt, nil
 }
 
-// Owns implements inside.Locator.
-func (n *hostNetwork) Owns(addr netip.Addr) bool {
+// Owns implements [Locator].
+func (n *Namespace) Owns(addr netip.Addr) bool {
 	_, addrs, err := n.state()
 	if err != nil {
 		return false
@@ -200,25 +209,25 @@ func (n *hostNetwork) Owns(addr netip.Addr) bool {
 	})
 }
 
-// Finds implements inside.Locator.
-func (n *hostNetwork) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
-	inode, ok, err := n.diag.find(local, remote)
+// Finds implements [Locator].
+func (n *Namespace) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
+	inode, ok, err := n.diag.Find(local, remote)
 	return inode != 0, ok, err
 }
 
-// NetDevs implements Network.
-func (n *hostNetwork) NetDevs() ([]netDev, error) {
+// NetDevs implements [Network].
+func (n *Namespace) NetDevs() ([]NetDev, error) {
 	links, _, err := n.state()
 	if err != nil {
 		return nil, err
 	}
-	var out []netDev
+	var out []NetDev
 	for _, l := range links {
 		if !ethernetLike(l) {
 			continue
 		}
 		at := l.Attrs()
-		out = append(out, netDev{
+		out = append(out, NetDev{
 			Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0,
 			VLAN: vlanOf(l), Lower: below(l, links),
 		})
@@ -234,7 +243,7 @@ func vlanOf(l netlink.Link) uint16 {
 	return 0
 }
 
-// below names the netdevs that a VLAN is stacked upon, the nearest first.
+// below names the netdevs below a VLAN, the nearest first.
 func below(l netlink.Link, links []netlink.Link) (names []string) {
 	for vlanOf(l) != 0 && len(names) < len(links) {
 		i := slices.IndexFunc(links, func(o netlink.Link) bool { return o.Attrs().Index == l.Attrs().ParentIndex })

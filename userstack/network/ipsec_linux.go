@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package network
 
 import (
 	"encoding/binary"
@@ -19,14 +19,14 @@ type ipsec struct {
 	sock *nl.SocketHandle // nil: the kernel has no IPsec
 }
 
-// openIPsec takes the namespace of the calling thread.
+// openIPsec returns the policies of the calling thread's namespace.
 func openIPsec() (ipsec, error) {
 	s, err := nl.Subscribe(unix.NETLINK_XFRM)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return ipsec{}, nil
 	}
 	if err != nil {
-		return ipsec{}, fmt.Errorf("userstack: open the list of IPsec policies: %w", err)
+		return ipsec{}, fmt.Errorf("network: open the list of IPsec policies: %w", err)
 	}
 	return ipsec{&nl.SocketHandle{Socket: s}}, nil
 }
@@ -37,9 +37,9 @@ func (x ipsec) close() {
 	}
 }
 
-// secured reports whether a policy wants the packets of a TCP connection
-// encrypted, signed or kept from the network. A stack that may not read the
-// policies (CAP_NET_ADMIN) knows of none.
+// secured reports whether a policy has the packets of a TCP connection encrypted,
+// signed or dropped. Without CAP_NET_ADMIN the policies cannot be read; then it
+// reports false.
 func (x ipsec) secured(local, remote netip.AddrPort) (bool, error) {
 	if x.sock == nil {
 		return false, nil
@@ -52,7 +52,7 @@ func (x ipsec) secured(local, remote netip.AddrPort) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("userstack: list IPsec policies: %w", err)
+		return false, fmt.Errorf("network: list IPsec policies: %w", err)
 	}
 	var policies []policy
 	for _, m := range msgs {
@@ -67,15 +67,15 @@ func (x ipsec) secured(local, remote netip.AddrPort) (bool, error) {
 		protected(policies, uint8(netlink.XFRM_DIR_IN), remote, local), nil
 }
 
-// policy is what matters of a struct xfrm_userpolicy_info and its attributes
-// (linux/xfrm.h).
+// policy is the part of a struct xfrm_userpolicy_info and its attributes that
+// matters here (linux/xfrm.h).
 type policy struct {
 	src, dst selector
 	proto    uint8 // 0: any
 	dir      uint8 // as netlink.Dir
 	priority uint32
-	protects bool // does anything but let packets pass
-	vague    bool // for one netdev, mark or interface id only
+	protects bool // does something else than letting packets pass
+	partial  bool // applies to one netdev, mark or interface id only
 }
 
 // selector is one end of the packets that a policy is for.
@@ -90,12 +90,12 @@ func (s selector) contains(a netip.AddrPort) bool {
 
 func parsePolicy(b []byte) (policy, error) {
 	if len(b) < nl.SizeofXfrmUserpolicyInfo {
-		return policy{}, fmt.Errorf("userstack: IPsec policy of %d bytes", len(b))
+		return policy{}, fmt.Errorf("network: IPsec policy of %d bytes", len(b))
 	}
 	msg := nl.DeserializeXfrmUserpolicyInfo(b)
 	attrs, err := nl.ParseRouteAttr(b[nl.SizeofXfrmUserpolicyInfo:])
 	if err != nil {
-		return policy{}, fmt.Errorf("userstack: IPsec policy: %w", err)
+		return policy{}, fmt.Errorf("network: IPsec policy: %w", err)
 	}
 	sel := &msg.Sel
 	end := func(a nl.XfrmAddress, length uint8, port, mask uint16) selector {
@@ -107,20 +107,21 @@ func parsePolicy(b []byte) (policy, error) {
 	}
 	p := policy{
 		src: end(sel.Saddr, sel.PrefixlenS, sel.Sport, sel.SportMask), dst: end(sel.Daddr, sel.PrefixlenD, sel.Dport, sel.DportMask),
-		proto: sel.Proto, dir: msg.Dir, priority: msg.Priority, protects: msg.Action != uint8(netlink.XFRM_POLICY_ALLOW), vague: sel.Ifindex != 0,
+		proto: sel.Proto, dir: msg.Dir, priority: msg.Priority, protects: msg.Action != uint8(netlink.XFRM_POLICY_ALLOW), partial: sel.Ifindex != 0,
 	}
 	for _, a := range attrs {
 		switch a.Attr.Type {
 		case nl.XFRMA_TMPL:
 			p.protects = p.protects || len(a.Value) > 0
 		case nl.XFRMA_MARK, nl.XFRMA_IF_ID:
-			p.vague = true
+			p.partial = true
 		}
 	}
 	return p, nil
 }
 
-// fromBig reads a number that was read from memory as it came from the wire.
+// fromBig converts a number in network byte order that was loaded from memory in
+// host byte order.
 func fromBig(v uint16) uint16 {
 	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v))
 }
@@ -134,9 +135,9 @@ func protected(policies []policy, dir uint8, src, dst netip.AddrPort) bool {
 		if p.dir != dir || p.proto != 0 && p.proto != unix.IPPROTO_TCP || !p.src.contains(src) || !p.dst.contains(dst) {
 			continue
 		}
-		// It may not be for this connection: let it bind the connection, but
-		// not exempt it from another policy.
-		if p.vague && !p.protects {
+		// Whether a partial policy applies to this connection is unknown. So it
+		// may protect the connection, but does not exempt it from another policy.
+		if p.partial && !p.protects {
 			continue
 		}
 		if !found || p.priority < best.priority {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package network
 
 import (
 	"encoding/binary"
@@ -15,29 +15,30 @@ import (
 	"smcr/nl"
 )
 
-// sockDiag lists the TCP sockets of a network namespace. The zero value is that
-// of the thread that asks.
-type sockDiag struct {
+// SockDiag lists the TCP sockets of a network namespace (sock_diag). The zero value
+// stands for the namespace of the thread that calls a method.
+type SockDiag struct {
 	sock *vnl.SocketHandle
 }
 
-// openSockDiag takes the namespace of the calling thread. A kernel without
-// sock_diag has no sockets.
-func openSockDiag() (sockDiag, error) {
+// OpenSockDiag returns the sockets of the calling thread's namespace, for all
+// threads. On a kernel without sock_diag it returns the zero value.
+func OpenSockDiag() (SockDiag, error) {
 	s, err := vnl.Subscribe(unix.NETLINK_INET_DIAG)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return sockDiag{}, nil
+		return SockDiag{}, nil
 	}
 	if err == nil {
 		err = s.SetReceiveTimeout(&vnl.SocketTimeoutTv)
 	}
 	if err != nil {
-		return sockDiag{}, fmt.Errorf("userstack: open sock_diag: %w", err)
+		return SockDiag{}, fmt.Errorf("network: open sock_diag: %w", err)
 	}
-	return sockDiag{&vnl.SocketHandle{Socket: s}}, nil
+	return SockDiag{&vnl.SocketHandle{Socket: s}}, nil
 }
 
-func (d sockDiag) close() {
+// Close closes the netlink socket.
+func (d SockDiag) Close() {
 	if d.sock != nil {
 		d.sock.Close()
 	}
@@ -57,7 +58,7 @@ func (r inetDiagRequest) Len() int { return inetDiagRequestLen }
 
 // Serialize implements nl.NetlinkRequestData.
 func (r inetDiagRequest) Serialize() []byte {
-	// All states but those whose sockets belong to nobody, or are in no list.
+	// All states that stateOf knows.
 	states := uint32(0)
 	for s := range uint8(32) {
 		if _, _, ok := stateOf(s); ok {
@@ -70,8 +71,8 @@ func (r inetDiagRequest) Serialize() []byte {
 	return b
 }
 
-// each calls found for each TCP socket that a process has.
-func (d sockDiag) each(found func(cookie uint64, c nl.Connection)) error {
+// Each calls found for each TCP socket that a process has, with the socket's cookie.
+func (d SockDiag) Each(found func(cookie uint64, c nl.Connection)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		req := vnl.NewNetlinkRequest(vnl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 		req.AddData(inetDiagRequest(family))
@@ -84,17 +85,17 @@ func (d sockDiag) each(found func(cookie uint64, c nl.Connection)) error {
 			}
 			return true
 		})
-		// A list that changed while it was read may lack some.
+		// A list that changed while it was read may be incomplete.
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return fmt.Errorf("userstack: list TCP sockets: %w", err)
+			return fmt.Errorf("network: list TCP sockets: %w", err)
 		}
 	}
 	return nil
 }
 
-// find looks for a connection of this network namespace by its addresses. inode is 0
-// if no process has its socket, as before accept().
-func (d sockDiag) find(local, remote netip.AddrPort) (inode uint64, ok bool, err error) {
+// Find looks for a connection by its addresses. ok reports whether there is one.
+// inode is 0 if no process has its socket, for example before accept().
+func (d SockDiag) Find(local, remote netip.AddrPort) (inode uint64, ok bool, err error) {
 	family := uint8(unix.AF_INET)
 	if local.Addr().Is6() {
 		family = unix.AF_INET6
@@ -121,7 +122,7 @@ func (d sockDiag) find(local, remote netip.AddrPort) (inode uint64, ok bool, err
 	case errors.Is(err, unix.ENOENT):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, fmt.Errorf("userstack: look for a TCP socket: %w", err)
+		return 0, false, fmt.Errorf("network: look for a TCP socket: %w", err)
 	case len(out) != 1 || len(out[0]) < inetDiagMessageLen || out[0][1] == unix.BPF_TCP_LISTEN:
 		return 0, false, nil
 	}
@@ -160,6 +161,28 @@ func parseInetDiag(m []byte) (cookie uint64, c nl.Connection, ok bool) {
 		c.Remote = addr(m[24:], be.Uint16(m[6:]))
 	}
 	c.NetDev, c.UID, c.Inode = ne.Uint32(m[40:]), ne.Uint32(m[64:]), uint64(inode)
-	// Two words, the lower one first, whatever the byte order.
+	// Two words in host byte order, the lower word first.
 	return uint64(ne.Uint32(m[44:])) | uint64(ne.Uint32(m[48:]))<<32, c, true
+}
+
+// stateOf returns how listings show a TCP socket in the state tcp. A half-closed
+// connection is ACTIVE, as in the kernel's listings of SMC sockets that use TCP. ok
+// is false for states in which no program has the socket, or which sock_diag does not
+// list.
+func stateOf(tcp uint8) (_ nl.ConnState, _ nl.Shutdown, ok bool) {
+	switch tcp {
+	case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_SYN_RECV:
+		return nl.StateActive, 0, true
+	case unix.BPF_TCP_SYN_SENT:
+		return nl.StateInit, 0, true
+	case unix.BPF_TCP_LISTEN:
+		return nl.StateListen, 0, true
+	case unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2:
+		return nl.StateActive, nl.ShutdownSend, true
+	case unix.BPF_TCP_CLOSE_WAIT:
+		return nl.StateActive, nl.ShutdownRecv, true
+	case unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK:
+		return nl.StateActive, nl.ShutdownRecv | nl.ShutdownSend, true
+	}
+	return 0, 0, false
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package network
 
 import (
 	"errors"
@@ -34,11 +34,11 @@ func TestRouteTwoNetDevs(t *testing.T) {
 				return fmt.Errorf("ip %s: %w: %s", c, err, out)
 			}
 		}
-		n, err := newHostNetwork()
+		n, err := Open()
 		if err != nil {
 			return err
 		}
-		defer n.close()
+		defer n.Close()
 		own, remote := p.A.Links[0].IPv4, p.B.Links[0].IPv4
 		rt, err := n.Route(own, remote)
 		if err != nil {
@@ -90,11 +90,11 @@ func TestHostRoutes(t *testing.T) {
 		); err != nil {
 			return err
 		}
-		n, err := newHostNetwork()
+		n, err := Open()
 		if err != nil {
 			return err
 		}
-		defer n.close()
+		defer n.Close()
 		for _, tt := range []struct {
 			name          string
 			local, remote netip.Addr
@@ -144,9 +144,9 @@ func TestHostRoutes(t *testing.T) {
 			rt, err := n.Route(own, peer)
 			return err == nil && slices.Contains(rt.Local, later)
 		}
-		netdev := func(name string) *netDev {
+		netdev := func(name string) *NetDev {
 			devs, err := n.NetDevs()
-			if i := slices.IndexFunc(devs, func(d netDev) bool { return d.Name == name }); err == nil && i >= 0 {
+			if i := slices.IndexFunc(devs, func(d NetDev) bool { return d.Name == name }); err == nil && i >= 0 {
 				return &devs[i]
 			}
 			return nil
