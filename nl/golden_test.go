@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
@@ -108,10 +108,10 @@ func messages(t testing.TB, datagrams [][]byte) []string {
 }
 
 // learn decodes what the kernel answered with the client's codecs.
-func learn(t testing.TB, xs []exchange) (nltestsmc.State, []nl.PNET) {
+func learn(t testing.TB, xs []exchange) (nltest.State, []nl.PNET) {
 	t.Helper()
 	c := nl.NewClient(&replaySocket{exchanges: xs}, "recording")
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	ctx := t.Context()
 	try := func(err error) {
 		if err != nil && !errors.Is(err, nl.ErrNotSupported) {
@@ -153,7 +153,7 @@ func TestReplay(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			xs := readExchanges(t, file)
 			state, pnets := learn(t, xs)
-			fake := nltestsmc.NewFake(state)
+			fake := nltest.NewFake(state)
 			for _, p := range pnets {
 				if err := fake.AddPNET(t.Context(), p); err != nil {
 					t.Fatal(err)

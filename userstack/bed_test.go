@@ -21,26 +21,27 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
 
 // simNetwork makes a simulated host a Network.
 type simNetwork struct{ h *simfabric.Host }
 
-func (n simNetwork) Route(local, remote netip.Addr) (route, error) {
+func (n simNetwork) Route(local, remote netip.Addr) (network.Route, error) {
 	rt, err := n.h.Route(local, remote)
 	if err != nil {
-		return route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
+		return network.Route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
 	}
-	return route(rt), nil
+	return network.Route(rt), nil
 }
 
 func (simNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (n simNetwork) NetDevs() ([]netDev, error) {
-	var out []netDev
+func (n simNetwork) NetDevs() ([]network.NetDev, error) {
+	var out []network.NetDev
 	for _, d := range n.h.NetDevs() {
-		out = append(out, netDev(d))
+		out = append(out, network.NetDev(d))
 	}
 	return out, nil
 }

@@ -17,6 +17,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -38,8 +39,8 @@ type clc struct {
 	v2    bool // DECLINE has the layout of version 2
 	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
-	gate  inside.Gate // nil: nobody else can send on tcp
-	took  int         // bytes read from tcp
+	gate  network.Gate // nil: nobody else can send on tcp
+	took  int          // bytes read from tcp
 
 	// firm is set while the peer may count on SMC-R without having told: the
 	// end of the context then does not end the wait for it.
@@ -72,7 +73,9 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side smc.Role, run 
 		if h.gate, err = s.gateOf(ctx, tcp); err != nil {
 			return
 		}
-		h.recv = s.recvBufOf(tcp)
+		if sc, ok := tcp.(syscall.Conn); ok {
+			h.recv = network.RecvBuf(sc, s.tcpRcv)
+		}
 		release := h.bind(ctx)
 		defer release()
 		c, err = run(h, ctx)
@@ -127,17 +130,17 @@ func (h *clc) bind(ctx context.Context) (release func()) {
 
 // route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
 // 5.5).
-func (h *clc) route(local, remote netip.AddrPort) (route, error) {
+func (h *clc) route(local, remote netip.AddrPort) (network.Route, error) {
 	rt, err := h.s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
-		return route{}, &DeclineError{Code: smc.DiagNoRoute, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagNoRoute, Err: err}
 	}
 	secured, err := h.s.net.Secured(local, remote)
 	if err != nil {
-		return route{}, &DeclineError{Code: smc.DiagInternal, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagInternal, Err: err}
 	}
 	if secured {
-		return route{}, &DeclineError{Code: smc.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
+		return network.Route{}, &DeclineError{Code: smc.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
 	}
 	return rt, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"smcr/pnet"
 	"smcr/smc"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
 
@@ -183,19 +184,19 @@ func TestDeclineErrorText(t *testing.T) {
 // noNetwork knows no way to anywhere.
 type noNetwork struct{}
 
-func (noNetwork) Route(_, remote netip.Addr) (route, error) {
-	return route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
+func (noNetwork) Route(_, remote netip.Addr) (network.Route, error) {
+	return network.Route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
 }
 
 func (noNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (noNetwork) NetDevs() ([]netDev, error) { return nil, nil }
+func (noNetwork) NetDevs() ([]network.NetDev, error) { return nil, nil }
 
 // shorter makes all subnets larger by one bit.
-type shorter struct{ network }
+type shorter struct{ network.Network }
 
-func (n shorter) Route(local, remote netip.Addr) (route, error) {
-	rt, err := n.network.Route(local, remote)
+func (n shorter) Route(local, remote netip.Addr) (network.Route, error) {
+	rt, err := n.Network.Route(local, remote)
 	var out []netip.Prefix
 	for _, p := range rt.Local {
 		out = append(out, netip.PrefixFrom(p.Addr(), p.Bits()-1))

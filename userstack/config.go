@@ -16,6 +16,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 )
 
 // Config configures a [Stack]. The zero value is good: software RoCE on
@@ -80,8 +81,8 @@ type Config struct {
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 
-	network network      // nil: the network namespace of the thread that calls New
-	option  optionMarker // nil: the eBPF program of package tcpopt
+	network network.Network      // nil: the network namespace of the thread that calls New
+	option  network.OptionMarker // nil: the eBPF program of package tcpopt
 
 	release0   bool                              // tests: a stack from before version 2.1
 	tuneTimers func(smc.Role, *linkgroup.Timers) // tests

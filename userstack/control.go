@@ -19,6 +19,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -296,7 +297,7 @@ func (c *control) AddPNET(ctx context.Context, p nl.PNET) error {
 		return err
 	}
 	known := func(name string) bool {
-		return slices.ContainsFunc(netdevs, func(n netDev) bool { return n.Name == name })
+		return slices.ContainsFunc(netdevs, func(n network.NetDev) bool { return n.Name == name })
 	}
 	if p.NetDev != "" && !known(p.NetDev) {
 		return fmt.Errorf("no netdev %q: %w", p.NetDev, syscall.ENODEV)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
 )
@@ -49,12 +49,12 @@ func TestControlSuite(t *testing.T) {
 		"Served": served,
 	} {
 		t.Run(name, func(t *testing.T) {
-			nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
+			nltest.RunControlSuite(t, func(t *testing.T) nl.Control {
 				b := newBed(t, bedConfig{devices: 2})
 				b.connect()
 				b.connect()
 				return wrap(t, b.server.Control())
-			}, nltestsmc.Options{NetDev: "eth0"})
+			}, nltest.Options{NetDev: "eth0"})
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 )
 
 // DevicePrefix begins the names of software RoCE devices, as listings show them
@@ -210,7 +211,7 @@ func (s *Stack) closeDevices() error {
 // As in the kernel, a pnetid on the route's netdev picks the RoCE devices
 // with the same pnetid. Without one the device on that netdev serves; the
 // netdevs beside it in the same subnet give the alternates.
-func (s *Stack) devicesFor(rt route) ([]*device, string, error) {
+func (s *Stack) devicesFor(rt network.Route) ([]*device, string, error) {
 	names, id, err := s.netDevsFor(rt)
 	if err != nil {
 		return nil, "", err
@@ -240,7 +241,7 @@ func (s *Stack) devicesFor(rt route) ([]*device, string, error) {
 
 // netDevsFor returns the netdevs whose devices may serve a connection over rt,
 // and their pnetid.
-func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
+func (s *Stack) netDevsFor(rt network.Route) ([]string, string, error) {
 	netdevs, err := s.net.NetDevs()
 	if err != nil {
 		return nil, "", err
@@ -271,14 +272,14 @@ func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
 
 // portOn describes the port of the device on a netdev for the choice by pnetid.
 // The device is software: it has the pnetid of its netdev, see pnet.Port.
-func portOn(n netDev) pnet.Port {
+func portOn(n network.NetDev) pnet.Port {
 	return pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up, Software: true}
 }
 
 // inVLAN returns the netdev through which a netdev takes part in the VLAN of a
 // route (0: without tag): itself, or a VLAN upon it, which has a device and GIDs
 // of its own. It returns "" where there is none.
-func inVLAN(netdevs []netDev, name string, rt route) string {
+func inVLAN(netdevs []network.NetDev, name string, rt network.Route) string {
 	for _, n := range netdevs {
 		if n.Name == rt.NetDev && (name == rt.NetDev || slices.Contains(n.Lower, name)) {
 			return rt.NetDev
@@ -295,7 +296,7 @@ func inVLAN(netdevs []netDev, name string, rt route) string {
 // lan is where the connection of a first contact runs, and with it all links of
 // its group: on devices of one LAN and one VLAN.
 type lan struct {
-	rt            route
+	rt            network.Route
 	local, remote netip.Addr
 	pnetID        string
 }

@@ -13,9 +13,15 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 )
 
-// closedError is ErrStackClosed.
+// ErrNotOnLink means that SMC-R does not reach a destination: it is this host
+// itself, there is no route to it, or it is behind a router and the stack cannot
+// use version 2 of SMC with it.
+var ErrNotOnLink = network.ErrNotOnLink
+
+// closedError is the type of ErrStackClosed.
 type closedError struct{}
 
 func (closedError) Error() string        { return "userstack: stack is closed" }

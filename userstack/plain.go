@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
 )
 
@@ -218,7 +217,7 @@ func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (reas
 	if !errors.As(err, &d) || d.uncounted {
 		s.countFallback(client, smc.Diagnosis(f.Reason))
 	}
-	s.plains.note(cookieOf(fd), plain{owner: o, fallback: f})
+	s.plains.note(network.Cookie(fd), plain{owner: o, fallback: f})
 	return f.Reason, f.Peer
 }
 
@@ -233,7 +232,7 @@ func (s programs) LeftToTCP(o inside.Owner, cookie uint64, client, short bool) {
 }
 
 // Listens remembers a program's socket fd that is about to listen for listings.
-func (s programs) Listens(o inside.Owner, fd int) { s.plains.note(cookieOf(fd), plain{owner: o}) }
+func (s programs) Listens(o inside.Owner, fd int) { s.plains.note(network.Cookie(fd), plain{owner: o}) }
 
 // NoSMC is the error of a connection whose peer does not speak SMC, as far as
 // PeerAnnounced can tell.
@@ -246,34 +245,4 @@ func (s *Stack) staysTCP(tcp *net.TCPConn, client bool, err error) {
 		return
 	}
 	_ = rc.Control(func(fd uintptr) { s.programs().StaysTCP(inside.Self(), int(fd), client, err) }) // else it is closed
-}
-
-// cookieOf returns the cookie of a socket, or 0.
-func cookieOf(fd int) uint64 {
-	c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if err != nil {
-		return 0
-	}
-	return c
-}
-
-// stateOf returns what the state of a TCP socket is in listings of SMC sockets,
-// whose numbers are those of TCP: a connection that is half closed is ACTIVE, as
-// that of a kernel's SMC socket that became TCP. The rest belongs to no program.
-func stateOf(tcp uint8) (smc.ConnState, nl.Shutdown, bool) {
-	switch tcp {
-	case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_SYN_RECV:
-		return smc.StateActive, 0, true
-	case unix.BPF_TCP_SYN_SENT:
-		return smc.StateInit, 0, true
-	case unix.BPF_TCP_LISTEN:
-		return smc.StateListen, 0, true
-	case unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2:
-		return smc.StateActive, nl.ShutdownSend, true
-	case unix.BPF_TCP_CLOSE_WAIT:
-		return smc.StateActive, nl.ShutdownRecv, true
-	case unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK:
-		return smc.StateActive, nl.ShutdownRecv | nl.ShutdownSend, true
-	}
-	return 0, 0, false
 }

@@ -11,13 +11,14 @@ import (
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // router is a Network that has a router on the way to all other hosts.
-type router struct{ network }
+type router struct{ network.Network }
 
-func (n router) Route(local, remote netip.Addr) (route, error) {
-	rt, err := n.network.Route(local, remote)
+func (n router) Route(local, remote netip.Addr) (network.Route, error) {
+	rt, err := n.Network.Route(local, remote)
 	rt.Gateway = netip.MustParseAddr("10.0.0.254")
 	return rt, err
 }
@@ -25,16 +26,16 @@ func (n router) Route(local, remote netip.Addr) (route, error) {
 // isolated is a Network whose way to other hosts is lost after the first
 // question.
 type isolated struct {
-	network
+	network.Network
 	asked *bool
 }
 
-func (n isolated) Route(local, remote netip.Addr) (route, error) {
+func (n isolated) Route(local, remote netip.Addr) (network.Route, error) {
 	if *n.asked {
-		return route{}, fmt.Errorf("%w: no route to %s", ErrNotOnLink, remote)
+		return network.Route{}, fmt.Errorf("%w: no route to %s", ErrNotOnLink, remote)
 	}
 	*n.asked = true
-	return n.network.Route(local, remote)
+	return n.Network.Route(local, remote)
 }
 
 func behindRouter(c *Config) { c.network = router{c.network} }

@@ -12,6 +12,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -104,13 +105,13 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
 // subnet is one of the netdev's, or one of its IPv6 prefixes is.
-func sameSubnet(p wire.Proposal, rt route, local netip.Addr) bool {
+func sameSubnet(p wire.Proposal, rt network.Route, local netip.Addr) bool {
 	if local.Unmap().Is4() {
-		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && samePrefix(own, p.IPv4) })
+		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && network.SamePrefix(own, p.IPv4) })
 	}
 	for _, q := range p.IPv6 {
 		for _, own := range rt.Local {
-			if own.Addr().Is6() && samePrefix(own, q) {
+			if own.Addr().Is6() && network.SamePrefix(own, q) {
 				return true
 			}
 		}

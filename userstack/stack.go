@@ -20,6 +20,7 @@ import (
 	"smcr/stats"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -31,17 +32,17 @@ var ErrStackClosed error = closedError{}
 type Stack struct {
 	cfg    Config
 	log    *slog.Logger
-	net    network
+	net    network.Network
 	pnets  *pnet.Table
 	eids   eidTable
 	mem    *memPool
 	trim   trimmer
 	stats  stats.Collector
 	guard  guard.Guard
-	plains *plainTable  // programs' sockets that are TCP
-	option optionMarker // nil: not permitted
-	optErr error        // why option is nil
-	tcpRcv int          // SO_RCVBUF of a new TCP socket
+	plains *plainTable          // programs' sockets that are TCP
+	option network.OptionMarker // nil: not permitted
+	optErr error                // why option is nil
+	tcpRcv int                  // SO_RCVBUF of a new TCP socket
 	peerID smc.PeerID
 	born   time.Time
 
@@ -65,8 +66,8 @@ type Stack struct {
 	cancel       context.CancelFunc
 	wg           sync.WaitGroup
 	loop         *engine.Loop // nil without an engine
-	ownNet       *hostNetwork
-	ownNS        *netNS
+	ownNet       *network.Namespace
+	ownNS        *network.NetNS
 	ownOpt       bool
 	noGate       sync.Once // says that there is no gate
 	limitHS      atomic.Bool
@@ -94,11 +95,11 @@ func New(cfg Config) (*Stack, error) {
 		s.cancel()
 		return nil, err
 	}
-	var diag sockDiag
+	var diag network.SockDiag
 	if s.ownNet != nil {
-		diag = s.ownNet.diag
+		diag = s.ownNet.SockDiag()
 	}
-	s.plains = newPlainTable(diag.each)
+	s.plains = newPlainTable(diag.Each)
 	return s, nil
 }
 
@@ -358,10 +359,10 @@ func (s *Stack) Close() error {
 	}
 	s.plains.close()
 	if s.ownNet != nil {
-		s.ownNet.close()
+		s.ownNet.Close()
 	}
 	if s.ownNS != nil {
-		s.ownNS.close()
+		errs = append(errs, s.ownNS.Close())
 	}
 	s.trim.close()
 	s.mem.close()

@@ -13,6 +13,7 @@ import (
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -147,7 +148,7 @@ func (s *Stack) limits() (conns, links uint8) {
 
 // devicesV2 returns the devices that version 2 can use, in their order, and
 // our address with its prefix length.
-func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Prefix) {
+func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
 		return nil, netip.Prefix{}
@@ -163,7 +164,7 @@ func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Pre
 
 // offer makes the client's offer of version 2, if it can make one. Of the
 // terms the answer of the server will tell the rest.
-func (s *Stack) offer(devs []*device, rt route, local netip.Addr) (*wire.Offer, *terms, []*device) {
+func (s *Stack) offer(devs []*device, rt network.Route, local netip.Addr) (*wire.Offer, *terms, []*device) {
 	eids := s.eids.list()
 	if len(eids) == 0 || s.cfg.NoVersion2 {
 		return nil, nil, nil
@@ -237,7 +238,7 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 
 // negotiate is the server's choice from an offer of version 2. An error says
 // why it is not version 2; a proposal may still offer version 1.
-func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt route, local netip.Addr) (*terms, smc.GID, []*device, error) {
+func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt network.Route, local netip.Addr) (*terms, smc.GID, []*device, error) {
 	fail := func(code smc.Diagnosis, format string, args ...any) (*terms, smc.GID, []*device, error) {
 		return nil, smc.GID{}, nil, &DeclineError{Code: code, Err: fmt.Errorf(format, args...)}
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 	"smcr/smc"
 	"smcr/stats"
 
@@ -66,7 +66,7 @@ func compareWithOriginal(t *testing.T, bin, dir, shim, tmp string, seed uint64) 
 		s.socket = filepath.Join(tmp, fmt.Sprintf("%d-%d.sock", seed, i))
 		s.env = append(s.env, "SMCR_SHIM="+s.socket, "SMCR_BACKEND=unix:"+s.socket,
 			"SMCR_STATS_CACHE="+filepath.Join(tmp, fmt.Sprintf("%d-%d.cache", seed, i)))
-		fake := nltestsmc.NewFake(randomState(rand.New(rand.NewPCG(seed, 1))))
+		fake := nltest.NewFake(randomState(rand.New(rand.NewPCG(seed, 1))))
 		fake.SetNetDevs("eth0", "peer0")
 		defer serveLikeKernel(t, s.socket, fake)()
 	}
@@ -134,7 +134,7 @@ func serveLikeKernel(t *testing.T, path string, ctl nl.Control) (stop func()) {
 
 // randomState returns a state without what smc-tools gets wrong: see
 // docs/smc-tools.md.
-func randomState(r *rand.Rand) nltestsmc.State {
+func randomState(r *rand.Rand) nltest.State {
 	flip := func() bool { return r.IntN(2) == 0 }
 	number := func() uint64 {
 		n := r.Uint64N(9) + 1
@@ -165,7 +165,7 @@ func randomState(r *rand.Rand) nltestsmc.State {
 		}
 		return &nl.V2Common{Version: 2, Release: uint8(r.IntN(3)), OS: smc.OS(r.IntN(5)), EID: word(32), PeerHost: word(32)}
 	}
-	s := nltestsmc.State{
+	s := nltest.State{
 		SysInfo: nl.SysInfo{Version: uint8(r.IntN(2) + 1), Release: uint8(r.IntN(3)), ISMv2: flip(), SMCRv2: flip(), LocalHost: word(32)},
 		UEIDs:   []string{},
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"

@@ -115,7 +115,7 @@ type Config struct {
 	// 2. Zero means 1.
 	Version uint8
 	// PeerOS is the operating system that the peer named in version 2
-	// (wire.OSLinux...). Linux deviates from the specification.
+	// (smc.OSLinux...). Linux deviates from the specification.
 	PeerOS smc.OS
 	// PeerRelease is the release of version 2 that the peer named with it.
 	PeerRelease uint8

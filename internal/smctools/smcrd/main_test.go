@@ -9,14 +9,14 @@ import (
 
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 	"smcr/smc"
 )
 
 // sample is a state that the recordings do not have: ISM devices, RNICs of IBM
 // Z, link groups of version 1, a link that comes up.
-func sample() nltestsmc.State {
-	return nltestsmc.State{
+func sample() nltest.State {
+	return nltest.State{
 		SysInfo: nl.SysInfo{Version: 2, Release: 1, ISMv2: true, SMCRv2: false, LocalHost: "zhost", SEID: "IBM-SYSZ-ISMSEID0000000001234567"},
 		SEID:    nl.SEID{Value: "IBM-SYSZ-ISMSEID0000000001234567", Enabled: true},
 		LinkGroups: []nl.LinkGroup{
@@ -93,7 +93,7 @@ func TestInfoUser(t *testing.T) {
 		"v1 v2": {RoCEv1: true, RoCEv2: true}, "v1": {RoCEv1: true}, "v2": {RoCEv2: true}, "n/a": {},
 	} {
 		info.Version, info.Release, info.SMCRv2, info.Stack, info.LocalHost = 2, 1, true, "smcr", "host"
-		b := newBench(t, nltestsmc.State{SysInfo: info, Devices: []nl.Device{{Name: "soft-eth0"}}})
+		b := newBench(t, nltest.State{SysInfo: info, Devices: []nl.Device{{Name: "soft-eth0"}}})
 		b.want("smcr info", "Kernel Capabilities\nSMC Version:      2.1\nSMC Hostname:     host                            \n"+
 			"SMC-D Features:   n/a\nSMC-R Features:   v1 v2\n\nHardware Capabilities\nSEID:             n/a\nISM:              n/a\nRoCE:             "+roce+"\n")
 	}

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/verbs/codectest"
+	"smcr/internal/testing/codectest"
 	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 // What ib_write_bw 4.5-0.17 sent on Linux 6.12, device rxe0 with 10.9.9.1:
-// captured by TestExchange of internal/rdmainterop.
+// captured by TestExchange of internal/testing/rdmainterop.
 const golden = "0000:0001:000013:f3ec49:00000466:0000564bc98f80" +
 	"00:00:00:00:00:00:00:00:00:00:00:ff:ff:0a:09:09:01:00000000:\x00"
 
@@ -30,7 +30,7 @@ func keys() codectest.Codec[Keys] {
 		Parse: ParseKeys, Append: (*Keys).AppendTo,
 	}
 	for i := range len(golden) - 1 {
-		c.Spoil = append(c.Spoil, i)
+		c.Invalid = append(c.Invalid, i)
 	}
 	return c
 }
