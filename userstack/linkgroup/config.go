@@ -65,7 +65,7 @@ func (p ConnParams) Check() error {
 
 func (e Endpoint) check() error {
 	if !e.MTU.Valid() || e.QPN == 0 || e.QPN > smc.Max24 || e.PSN > smc.Max24 {
-		return fmt.Errorf("%w: queue pair %#x, PSN %#x, MTU code %d", ErrInvalidParams, e.QPN, e.PSN, e.MTU)
+		return fmt.Errorf("%w: queue pair %s, PSN %s, MTU code %d", ErrInvalidParams, e.QPN, e.PSN, e.MTU)
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	if !t.on(c.link) {
 		l := g.linkWith(t)
 		if l == nil {
-			return fmt.Errorf("%w: %#08x on any active link", ErrUnknownRKey, peer.RKey)
+			return fmt.Errorf("%w: %s on any active link", ErrUnknownRKey, peer.RKey)
 		}
 		c.setLink(l)
 	}

@@ -72,7 +72,7 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 func (g *Group) connect(l *Link, peer Endpoint) error {
 	l.peer = peer
 	if err := g.env.ConnectQP(l, peer, min(l.local.MTU, peer.MTU)); err != nil {
-		return fmt.Errorf("linkgroup: connect queue pair %#06x: %w", l.local.QPN, err)
+		return fmt.Errorf("linkgroup: connect queue pair %s: %w", l.local.QPN, err)
 	}
 	return nil
 }

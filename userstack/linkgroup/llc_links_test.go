@@ -116,7 +116,7 @@ func TestLinuxDeletesLate(t *testing.T) {
 		s.block = nil
 		if alive {
 			s.pass(time.Minute)
-			if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+			if got := s.types(); got != "SYM/SYM" {
 				t.Errorf("in the end: %s", got)
 			}
 		}
@@ -160,7 +160,7 @@ func TestNewDevice(t *testing.T) {
 	// The client's second device: the server adds an asymmetric link.
 	up(smc.Client, 1)
 	s.flow("c1:add-link s1:add-link " + strings.ReplaceAll(strings.ReplaceAll(add, "s2", "s3"), "c2", "c3"))
-	if got := s.types(); got != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+	if got := s.types(); got != "ASYML/ASYMP" {
 		t.Errorf("types %s", got)
 	}
 	up(smc.Client, 1) // again
@@ -170,7 +170,7 @@ func TestNewDevice(t *testing.T) {
 	if n := len(s.group(smc.Server).Links()); n != 2 {
 		t.Errorf("%d links", n)
 	}
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, ":confirm-link s4:delete-link(3) c4:re:delete-link(3)") {
@@ -189,7 +189,7 @@ func TestNewDevice(t *testing.T) {
 		t.Errorf("types %s", got)
 	}
 	s.pass(6 * time.Second)
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	s.finish()
@@ -241,7 +241,7 @@ func TestDeviceUpDuringAddLink(t *testing.T) {
 			}
 		}
 		s.pass(6 * time.Second) // the asymmetric link comes after 5
-		if got := s.types(); !up || got != "SYMMETRIC/SYMMETRIC" {
+		if got := s.types(); !up || got != "SYM/SYM" {
 			t.Errorf("%s: types %s, %v", role, got, s.trace)
 		}
 		s.finish()
@@ -262,7 +262,7 @@ func TestAddLinkRejectedTooEarly(t *testing.T) {
 		t.Fatalf("types %s: %v", got, s.trace)
 	}
 	s.pass(6 * time.Second)
-	if got := s.types(); got != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+	if got := s.types(); got != "ASYML/ASYMP" {
 		t.Errorf("types %s: %v", got, s.trace)
 	}
 	s.finish()
@@ -288,7 +288,7 @@ func TestAddLinkRetry(t *testing.T) {
 	}
 	delete(s.dead, device(smc.Server, 1).GID)
 	s.pass(60 * time.Second)
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	s.finish()
@@ -326,7 +326,7 @@ func TestCollisions(t *testing.T) {
 	s.hosts[smc.Client].drain()
 	s.hosts[smc.Server].drain()
 	s.settle()
-	if !slices.Contains(s.trace, "s1:re:test-link") || s.types() != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+	if !slices.Contains(s.trace, "s1:re:test-link") || s.types() != "ASYML/ASYMP" {
 		t.Errorf("flow %v, types %s", s.trace, s.types())
 	}
 	for _, h := range s.hosts {

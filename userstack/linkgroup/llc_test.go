@@ -68,9 +68,9 @@ func TestFirstContact(t *testing.T) {
 		types    string
 	}{
 		{1, 1, first + "c1:re:add-link-rejected1", "SINGLE/SINGLE"},
-		{2, 1, first + second, "ASYMMETRIC_PEER/ASYMMETRIC_LOCAL"},
-		{1, 2, first + second, "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER"},
-		{2, 2, first + second, "SYMMETRIC/SYMMETRIC"},
+		{2, 1, first + second, "ASYMP/ASYML"},
+		{1, 2, first + second, "ASYML/ASYMP"},
+		{2, 2, first + second, "SYM/SYM"},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%d-%d", tt.srv, tt.cli), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestFirstContactErrors(t *testing.T) {
 			s1:add-link-continuation(1) c1:re:add-link-continuation(1) s2:confirm-link
 			c1:delete-link(2) s1:delete-link(2) c1:re:delete-link(2)`},
 		{"second link cannot be created by the server", func(s *sim) { s.after(1500*time.Nanosecond, func() { s.hosts[smc.Server].failQP = 1 }) },
-			nil, nil, "SYMMETRIC/SYMMETRIC", ""}, // at the second try
+			nil, nil, "SYM/SYM", ""}, // at the second try
 
 		{"second link cannot be created by the client", func(s *sim) { s.after(1500*time.Nanosecond, func() { s.hosts[smc.Client].failQP = 1 }) },
 			nil, nil, "SINGLE/SINGLE", "s1:confirm-link c1:re:confirm-link s1:add-link c1:re:add-link-rejected1"},

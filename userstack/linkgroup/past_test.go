@@ -219,7 +219,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.rtoken != tt.want {
-			t.Errorf("RKey %#x on queue pair %#x is another RMB", tt.rkey, tt.qpn)
+			t.Errorf("RKey %s on queue pair %s is another RMB", tt.rkey, tt.qpn)
 		}
 	}
 	// A queue pair that the peer uses again is the new link's.

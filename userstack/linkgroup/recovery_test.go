@@ -155,7 +155,7 @@ func (s *sim) agree() {
 				mine := r.at[e[0].slot]
 				rt := e[1].g.findRToken(e[1], mine.RKey)
 				if rt == nil || !rt.at[e[1].slot].noAddr && rt.at[e[1].slot].Addr != mine.Addr {
-					s.t.Errorf("link %d: the %s does not know RKey %#x", l.id, e[1].g.Role(), mine.RKey)
+					s.t.Errorf("link %d: the %s does not know RKey %s", l.id, e[1].g.Role(), mine.RKey)
 				}
 			}
 		}

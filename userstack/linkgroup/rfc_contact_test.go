@@ -39,7 +39,7 @@ func (e *qpLog) NewQP(l *Link, d Device) (Endpoint, error) {
 }
 
 func (e *qpLog) ConnectQP(l *Link, peer Endpoint, mtu smc.MTU) error {
-	e.note("RTR to %#x, MTU %d", peer.QPN, mtu)
+	e.note("RTR to %#x, MTU %d", uint32(peer.QPN), mtu)
 	return e.host.ConnectQP(l, peer, mtu)
 }
 

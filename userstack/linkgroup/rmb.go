@@ -263,14 +263,14 @@ func (g *Group) peerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, err e
 			t = p.rmbs[peer.RKey]
 		}
 		if t == nil {
-			return nil, nil, fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
+			return nil, nil, fmt.Errorf("%w to queue pair %s", ErrNoLink, peer.Link.QPN)
 		}
 		g.log.Info("CONFIRM names a link that has since failed", "peerqpn", peer.Link.QPN)
 		return nil, t, nil
 	}
 	if t = g.findRToken(on, peer.RKey); t == nil {
 		if !first || g.redundant(on) {
-			return nil, nil, fmt.Errorf("%w: %#08x on link %d", ErrUnknownRKey, peer.RKey, on.id)
+			return nil, nil, fmt.Errorf("%w: %s on link %d", ErrUnknownRKey, peer.RKey, on.id)
 		}
 		if t = g.addRToken(on, smc.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false); t == nil {
 			return nil, nil, fmt.Errorf("%w: %d RMBs of the peer", ErrFull, maxRMBs)
@@ -280,7 +280,7 @@ func (g *Group) peerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, err e
 	case at.noAddr && first:
 		at.noAddr, at.Addr = false, peer.VAddr
 	case at.noAddr, at.Addr != peer.VAddr && !first:
-		return nil, nil, fmt.Errorf("%w: %#08x at %#x on link %d", ErrUnknownRKey, peer.RKey, peer.VAddr, on.id)
+		return nil, nil, fmt.Errorf("%w: %s at %#x on link %d", ErrUnknownRKey, peer.RKey, peer.VAddr, on.id)
 	}
 	return on, t, nil
 }

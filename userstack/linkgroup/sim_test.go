@@ -471,7 +471,7 @@ func (s *sim) breakQP(q *qp) {
 func (s *sim) write(p *qp, a Action, src []byte) {
 	r := p.mr[a.RKey]
 	if r == nil {
-		s.t.Fatalf("write with RKey %#x that is not registered", a.RKey)
+		s.t.Fatalf("write with RKey %s that is not registered", a.RKey)
 	}
 	off := int(a.RemoteAddr - (r.base + uint64(p.n)))
 	if off < 0 || off+a.Len > len(r.mem) || a.Len != len(src) || a.Len == 0 {
@@ -491,7 +491,7 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 				return // nobody uses it yet, because the peer may write
 			}
 		}
-		s.t.Fatalf("rkey %#x off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.token, a.Link.id)
+		s.t.Fatalf("rkey %s off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.token, a.Link.id)
 	}
 	in := off - c.elem*c.rmb.size
 	if in < c.rx.start {

@@ -93,7 +93,7 @@ func TestAsymmetricReplaced(t *testing.T) {
 			s.group(role).DeviceDown(s.now, dev)
 			s.hosts[role].drain()
 			s.pass(20 * time.Second)
-			want := map[smc.Role]string{smc.Server: "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER", smc.Client: "ASYMMETRIC_PEER/ASYMMETRIC_LOCAL"}[role]
+			want := map[smc.Role]string{smc.Server: "ASYML/ASYMP", smc.Client: "ASYMP/ASYML"}[role]
 			if got := s.types(); got != want {
 				t.Errorf("%s without device %d: %s", role, dev, got)
 			}
@@ -113,7 +113,7 @@ func TestAsymmetricReplaced(t *testing.T) {
 			s.group(role).DeviceUp(s.now, down)
 			s.hosts[role].drain()
 			s.pass(20 * time.Second)
-			if got := s.types(); got != "SYMMETRIC/SYMMETRIC" || len(s.group(smc.Server).Links()) != 2 {
+			if got := s.types(); got != "SYM/SYM" || len(s.group(smc.Server).Links()) != 2 {
 				t.Errorf("%s with device %d again: %s, %d links", role, dev, got, len(s.group(smc.Server).Links()))
 			}
 			if len(reasons) != 1 || reasons[0] != wire.DeleteLinkAsymmetric {
@@ -235,12 +235,12 @@ func TestClientAddLink(t *testing.T) {
 		add      bool   // the server sends ADD LINK
 		sent     bool   // the client asks
 	}{
-		{"single: must add", 1, 1, 2, "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER", true, true},
-		{"asymmetric, client lacks a device: must add", 2, 1, 2, "SYMMETRIC/SYMMETRIC", true, true},
-		{"symmetric below the limit: adds", 3, 2, 3, "SYMMETRIC/SYMMETRIC", true, true},
-		{"symmetric below the limit, server has none", 2, 2, 3, "SYMMETRIC/SYMMETRIC", false, true},
-		{"at the limit: the client does not ask", 3, 2, 2, "SYMMETRIC/SYMMETRIC", false, false},
-		{"at the limit: the server ignores", 3, 2, 2, "SYMMETRIC/SYMMETRIC", false, false},
+		{"single: must add", 1, 1, 2, "ASYML/ASYMP", true, true},
+		{"asymmetric, client lacks a device: must add", 2, 1, 2, "SYM/SYM", true, true},
+		{"symmetric below the limit: adds", 3, 2, 3, "SYM/SYM", true, true},
+		{"symmetric below the limit, server has none", 2, 2, 3, "SYM/SYM", false, true},
+		{"at the limit: the client does not ask", 3, 2, 2, "SYM/SYM", false, false},
+		{"at the limit: the server ignores", 3, 2, 2, "SYM/SYM", false, false},
 	}
 	for _, tt := range tests {
 		s := started(t, tt.srv, tt.cli, links(tt.max))

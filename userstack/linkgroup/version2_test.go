@@ -245,7 +245,7 @@ func TestAddLinkV2(t *testing.T) {
 	a, b := s.connectFirst(0, 4096)
 	a.manual, b.manual = true, true
 	s.flow("s1:confirm-link c1:re:confirm-link s1:add-link c1:re:add-link s2:confirm-link c2:re:confirm-link")
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	for range 20 {
@@ -264,7 +264,7 @@ func TestAddLinkV2(t *testing.T) {
 	srv.DeviceUp(s.now, device(smc.Server, 1))
 	s.hosts[smc.Server].drain()
 	s.settle()
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	if want := 72 + 21*16; longest != want {

@@ -44,29 +44,6 @@ func TestHostname(t *testing.T) {
 	}
 }
 
-func TestGIDIPv4(t *testing.T) {
-	for _, tt := range []struct{ gid, want string }{
-		{"::ffff:10.77.0.2", "10.77.0.2"},
-		{"::10.77.0.2", "10.77.0.2"},
-		{"::", ""},
-		{"::ffff:0.0.0.0", ""},
-		{"fe80::5054:ff:fe00:1", ""},
-		{"::fffe:10.77.0.2", ""},
-		{"1::ffff:10.77.0.2", ""},
-	} {
-		a, ok := smc.GID(netip.MustParseAddr(tt.gid).As16()).IPv4()
-		if ok != (tt.want != "") || ok && a.String() != tt.want {
-			t.Errorf("%s: %v, %v", tt.gid, a, ok)
-		}
-	}
-	if g := smc.GIDFromIPv4(netip.MustParseAddr("::ffff:10.0.0.1")); g.String() != "::ffff:10.0.0.1" {
-		t.Errorf("mapped address: %s", g)
-	}
-	if g := smc.GIDFromIPv4(netip.MustParseAddr("2001:db8::1")); g != (smc.GID{}) {
-		t.Errorf("IPv6: %s", g)
-	}
-}
-
 // TestAppendLLC writes one message in every layout.
 func TestAppendLLC(t *testing.T) {
 	tests := []struct {
