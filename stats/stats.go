@@ -3,8 +3,9 @@
 package stats
 
 import (
-	"fmt"
 	"math/bits"
+
+	"smcr/smc"
 )
 
 // Buckets is the number of size classes of a [Histogram]: 8, 16, 32, 64, 128,
@@ -148,31 +149,11 @@ type Stats struct {
 	Panics uint64
 }
 
-// A Side is one of the two ends of a connection.
-type Side uint8
-
-// The two sides. The numbers are those of the kernel's fallback statistics.
-const (
-	Client Side = 0 // the end that called connect
-	Server Side = 1 // the end that called accept
-)
-
-// String returns "client" or "server".
-func (s Side) String() string {
-	switch s {
-	case Client:
-		return "client"
-	case Server:
-		return "server"
-	}
-	return fmt.Sprintf("side(%d)", uint8(s))
-}
-
 // A Fallback is how often connections of one side became plain TCP for one reason.
 type Fallback struct {
-	Side   Side   // the side of this host
-	Reason uint32 // a CLC decline code (RFC 7609, appendix A.3 and the Linux codes)
-	Count  uint64 // the kernel reports 16 bits and wraps
+	Side   smc.Role // the side of this host
+	Reason uint32   // a CLC decline code (RFC 7609, appendix A.3 and the Linux codes)
+	Count  uint64   // the kernel reports 16 bits and wraps
 }
 
 // Fallbacks is how many connections became plain TCP, in all and by reason. The
