@@ -9,7 +9,7 @@
 // e2e, kernel. Flag -list prints the steps and runs nothing.
 //
 // File plans.go has the steps of each plan. That is the place to change what
-// `make test` does. File claims.go says which end-to-end tests `make test` runs.
+// `make test` does. File features.go says which end-to-end tests `make test` runs.
 //
 // A failed step does not stop the steps after it. The exit status is 1 if a step
 // failed, 2 if the command line is wrong. The output needs no terminal. A step of

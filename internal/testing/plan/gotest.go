@@ -82,12 +82,13 @@ func testPackages(ctx context.Context, goTool string, selected func(path string)
 // An event is a line of `go test -json`: see `go doc test2json`, and
 // `go help buildjson` for the events of the compiler.
 type event struct {
-	Action     string
-	Package    string
-	Test       string
-	Elapsed    float64 // seconds
-	Output     string
-	ImportPath string // of build events
+	Action      string
+	Package     string
+	Test        string
+	Elapsed     float64 // seconds
+	Output      string
+	ImportPath  string // of build events
+	FailedBuild string // the package that did not build, at the end of a package
 }
 
 // A testID names a test of a package. The empty name stands for the package itself.
@@ -199,7 +200,7 @@ func (e *events) endPackage(ev event) {
 		last = fmt.Sprintf("%s\t%s", ev.Action, ev.Package)
 	}
 	e.r.say("%s\t(%d of %d, %d s)", last, e.done, e.total, int(time.Since(e.start).Seconds()))
-	if ev.Action == "fail" {
+	if ev.Action == "fail" && ev.FailedBuild == "" {
 		e.failPackage(id, lines)
 	}
 	delete(e.output, id)

@@ -96,9 +96,9 @@ func (o options) test() []step {
 			args:     []string{"-run", "^" + kernelTest + "$", "-vet=off"},
 			byTest:   true,
 		}),
-		o.goTest("end-to-end: one test for each claim", goTest{
+		o.goTest("end-to-end: one test for each feature", goTest{
 			packages: func(p string) bool { return p == e2eFolder },
-			args:     []string{"-run", claimPattern(), "-vet=off", "-count=1"},
+			args:     []string{"-run", featurePattern(), "-vet=off", "-count=1"},
 			byTest:   true,
 		}),
 	}

@@ -4,10 +4,10 @@ package main
 
 import "strings"
 
-// claims are what README.md says that smcr does, each with the end-to-end test that
+// features are what README.md says that smcr does, each with the end-to-end test that
 // shows it. `make test` runs these tests, `make e2e` and `make test-all` run all.
-// A new claim gets a line here if no test of the list covers it.
-var claims = []struct{ claim, test string }{
+// A new feature gets a line here if no test of the list covers it.
+var features = []struct{ feature, test string }{
 	{"an unmodified server and client exchange 1 GiB over SMC-R", "TestNginxCurl1GiB"},
 	{"so do programs with an event loop", "TestRedis"},
 	{"so do programs with threads", "TestPythonHTTPServer"},
@@ -27,10 +27,10 @@ var claims = []struct{ claim, test string }{
 	{"the launcher needs no privilege", "TestNoPrivilege"},
 }
 
-// claimPattern returns the argument of -run that selects the tests of the claims.
-func claimPattern() string {
+// featurePattern returns the argument of -run that selects the tests of the features.
+func featurePattern() string {
 	var names []string
-	for _, c := range claims {
+	for _, c := range features {
 		names = append(names, c.test)
 	}
 	return "^(" + strings.Join(names, "|") + ")$"
