@@ -18,7 +18,6 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 	"smcr/internal/output"
-	"smcr/nl"
 	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
@@ -86,35 +85,6 @@ func (i *interval) Set(s string) error {
 type View[T any] struct {
 	Rows []T
 	Text func(io.Writer) error
-}
-
-// Command returns a command that does nothing but show a list, in JSON too. It is
-// called verb or alias.
-func Command[T any](f *cmdutil.Factory, verb, alias, short string, read func(context.Context, nl.Multi) (View[T], error)) *cobra.Command {
-	o := &ListOptions{Factory: f}
-	cmd := &cobra.Command{
-		Use:     verb,
-		Aliases: []string{alias},
-		Short:   short,
-		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return Show(cmd.Context(), o, read)
-		},
-	}
-	o.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
-	return cmd
-}
-
-// Show asks the stacks for a list and shows it, once or repeatedly.
-func Show[T any](ctx context.Context, o *ListOptions, read func(context.Context, nl.Multi) (View[T], error)) error {
-	ask := func(ctx context.Context) (v View[T], err error) {
-		err = o.With(ctx, func(ctx context.Context, m nl.Multi) error {
-			v, err = read(ctx, m)
-			return err
-		})
-		return v, err
-	}
-	return Loop(ctx, o.IO, o.Watch, o.Format, ask)
 }
 
 // Loop shows what read returns, once or repeatedly; then a signal (SIGINT,
