@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/sysfs"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -21,7 +20,7 @@ import (
 // what it printed.
 func run(t *testing.T, newCmd func(*cmdutil.Factory) *cobra.Command, line string) (string, error) {
 	t.Helper()
-	streams, _, out, _ := iostreams.Test()
+	streams, _, out, _ := cmdutil.MemoryStreams()
 	fake := nltest.NewFake(nltest.SampleState())
 	f := &cmdutil.Factory{
 		IO: streams, Backend: "user", NetDev: cmdutil.NetDev,

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/sysfs"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -59,7 +58,7 @@ func testSysfs(t *testing.T) sysfs.FS {
 // runRNICs runs the command on the sysfs of the test, with a stack that has pnetids.
 func runRNICs(t *testing.T, fs sysfs.FS, stack bool, line string) (string, error) {
 	t.Helper()
-	streams, _, out, _ := iostreams.Test()
+	streams, _, out, _ := cmdutil.MemoryStreams()
 	f := &cmdutil.Factory{IO: streams, Backend: "auto", Dial: func(context.Context, string) (nl.Multi, error) {
 		if !stack {
 			return nil, nl.ErrNoBackend

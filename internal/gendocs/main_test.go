@@ -20,7 +20,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,7 +117,7 @@ func TestToolOptions(t *testing.T) {
 		if name == "smcd" {
 			continue // its help has another form
 		}
-		streams, _, out, _ := iostreams.Test()
+		streams, _, out, _ := cmdutil.MemoryStreams()
 		f := &cmdutil.Factory{IO: streams, Backend: "auto", Dial: cmdutil.Dial}
 		if status := smctools.Run(context.Background(), f, smctools.Lookup(name), []string{name, "-h"}); status != 0 {
 			t.Errorf("%s -h: status %d", name, status)

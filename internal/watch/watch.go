@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/output"
 	"smcr/userstack/broker"
 
@@ -89,7 +88,7 @@ type View[T any] struct {
 
 // Loop shows what read returns, once or repeatedly; then a signal (SIGINT,
 // SIGTERM) ends it without error.
-func Loop[T any](ctx context.Context, streams *iostreams.IOStreams, o Options, format string, read func(context.Context) (View[T], error)) error {
+func Loop[T any](ctx context.Context, streams *cmdutil.IOStreams, o Options, format string, read func(context.Context) (View[T], error)) error {
 	if o.Interval == 0 {
 		v, err := read(ctx)
 		if err != nil {
