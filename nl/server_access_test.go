@@ -14,6 +14,7 @@ import (
 
 	"smcr/nl"
 	"smcr/nl/nltest"
+	"smcr/smc"
 )
 
 // asUser runs fn on a thread with the user ID given, which needs root.
@@ -101,7 +102,7 @@ func TestOthersProcesses(t *testing.T) {
 	state.Connections = state.Connections[:0]
 	for uid := range uint32(3) {
 		state.Connections = append(state.Connections, nl.Connection{
-			State: nl.StateActive, Mode: nl.ModeTCP, Inode: uint64(uid) + 10, UID: 65532 + uid, PID: 4711, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x03010000},
+			State: smc.StateActive, Mode: nl.ModeTCP, Inode: uint64(uid) + 10, UID: 65532 + uid, PID: 4711, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x03010000},
 		})
 	}
 	address := serve(t, nltest.NewFake(state), nl.ServerConfig{})
@@ -147,7 +148,7 @@ func TestHidden(t *testing.T) {
 	state.Connections = state.Connections[:0]
 	for uid := range uint32(2) {
 		state.Connections = append(state.Connections, nl.Connection{
-			State: nl.StateActive, Mode: nl.ModeSMCR, Inode: uint64(uid) + 10, UID: 65533 + uid, Info: &nl.ConnInfo{Token: 0x1000 + uid, RMBE: 65536},
+			State: smc.StateActive, Mode: nl.ModeSMCR, Inode: uint64(uid) + 10, UID: 65533 + uid, Info: &nl.ConnInfo{Token: 0x1000 + uid, RMBE: 65536},
 		})
 	}
 	address := serve(t, nltest.NewFake(state), nl.ServerConfig{})

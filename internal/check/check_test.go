@@ -17,8 +17,8 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/nl"
 	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/userstack/broker"
-	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -214,7 +214,7 @@ FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
                  -> check 'ip neigh' and the firewalls on the path
 `},
 		{"not announced here", userState(eth0), nil, func(w *world) {
-			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: wire.DiagConfig}
+			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: smc.DiagConfig}
 		}, "10.1.0.2:80", 1, `
 FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
                  -> run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts
@@ -224,7 +224,7 @@ ok       tcp     connected to 10.1.0.2:80 in 400µs
 FAILED   option  the peer does not speak SMC: it did not announce it in the TCP handshake
 `},
 		{"declined", userState(eth0), nil, func(w *world) {
-			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch
+			w.out.SMC, w.out.Remote, w.out.Reason = false, true, smc.DiagPrefixMismatch
 		}, "10.1.0.2:80", 1, `
 FAILED   clc     the peer declined: 0x03070000 (subnets or prefixes of the peers differ)
                  -> give the addresses of both hosts the same prefix length: see 'ip address'
@@ -343,10 +343,10 @@ func TestOutcomes(t *testing.T) {
 		want outcome
 	}{
 		{broker.Event{Text: "userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", Reason: 0x05000000, PeerReason: 0x03070000}, outcome{
-			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
+			Remote: true, Reason: smc.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
 		}},
 		{broker.Event{Text: "userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", Reason: 0x02010000}, outcome{
-			Reason: wire.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
+			Reason: smc.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
 		}},
 		{broker.Event{Text: "peer declined 0x03070000"}, outcome{Text: "peer declined 0x03070000"}},
 	} {
@@ -361,11 +361,11 @@ func TestOutcomes(t *testing.T) {
 		want outcome
 	}{
 		{nl.Connection{Mode: nl.ModeSMCR, Link: &nl.ConnLink{IBDev: "rxe0"}}, outcome{Announced: true, SMC: true, IBDev: "rxe0"}},
-		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03010000}}, outcome{Reason: wire.DiagPeerNoSMC}},
-		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03030002}}, outcome{Announced: true, Reason: wire.DiagNoSMCRDev}},
+		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03010000}}, outcome{Reason: smc.DiagPeerNoSMC}},
+		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03030002}}, outcome{Announced: true, Reason: smc.DiagNoSMCRDev}},
 		{
 			nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
-			outcome{Announced: true, Remote: true, Reason: wire.DiagPrefixMismatch},
+			outcome{Announced: true, Remote: true, Reason: smc.DiagPrefixMismatch},
 		},
 	} {
 		var got outcome
@@ -378,9 +378,9 @@ func TestOutcomes(t *testing.T) {
 
 // TestAdvice checks that each code that a peer can send has an advice.
 func TestAdvice(t *testing.T) {
-	for d, word := range map[wire.Diagnosis]string{
-		wire.DiagTimeoutConfLink: "RoCE frames", wire.DiagNoSMCRDev: "on the peer", wire.DiagNoUEID: "ueid add",
-		wire.DiagRMBEEyecatcher: "--eye-catcher", wire.DiagSync: "again", wire.DiagMem: "on the peer",
+	for d, word := range map[smc.Diagnosis]string{
+		smc.DiagTimeoutConfLink: "RoCE frames", smc.DiagNoSMCRDev: "on the peer", smc.DiagNoUEID: "ueid add",
+		smc.DiagRMBEEyecatcher: "--eye-catcher", smc.DiagSync: "again", smc.DiagMem: "on the peer",
 	} {
 		if s := advise(d, true); !strings.Contains(s, word) {
 			t.Errorf("%v: %q", d, s)

@@ -19,6 +19,7 @@ import (
 	"smcr/internal/smctools/smcrd"
 	"smcr/nl"
 	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -289,12 +290,12 @@ func TestTwoStacks(t *testing.T) {
 func TestFallbacks(t *testing.T) {
 	at := netip.MustParseAddrPort
 	rows := []nl.Connection{
-		{State: nl.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
-		{State: nl.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
+		{State: smc.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
+		{State: smc.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
 	}
 	state := nltest.State{Connections: slices.Clone(rows)}
 	for i := range rows {

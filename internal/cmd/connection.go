@@ -11,7 +11,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
 	"smcr/nl"
-	"smcr/userstack/wire"
+	"smcr/smc"
 
 	"github.com/spf13/cobra"
 )
@@ -43,7 +43,7 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 				if c.Link == nil {
 					return ""
 				}
-				return c.Link.Role.String()
+				return c.Link.Role.Short()
 			}),
 			byLinkGroup(f, func(c *nl.Connection) string { return c.LinkGroup.String() }),
 			byPeer(f, "show only connections to this `peer`: address, address with port, or prefix",
@@ -61,7 +61,7 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 			cmd.Flags().BoolVarP(&all, "all", "a", false, "include sockets that listen or have no connection yet")
 		},
 		keep: func(o *options, c *nl.Connection) bool {
-			return all || o.given("state") || o.named() || c.State != nl.StateListen && c.State != nl.StateInit
+			return all || o.given("state") || o.named() || c.State != smc.StateListen && c.State != smc.StateInit
 		},
 		layout: connectionColumns,
 		json:   func(r nl.Row[nl.Connection]) connectionJSON { return newConnectionJSON(r, f.NetDev) },
@@ -184,10 +184,10 @@ func newConnectionJSON(r nl.Row[nl.Connection], netdev func(uint32) string) conn
 		j.LinkGroup = c.LinkGroup.String()
 	}
 	if c.Mode == nl.ModeTCP && c.Fallback != (nl.ConnFallback{}) {
-		j.Fallback = &connFallbackJSON{Reason: code(c.Fallback.Reason), Text: wire.Diagnosis(c.Fallback.Reason).Text()}
+		j.Fallback = &connFallbackJSON{Reason: code(c.Fallback.Reason), Text: smc.Diagnosis(c.Fallback.Reason).Text()}
 		if c.Fallback.Peer != 0 {
 			j.Fallback.Peer = code(c.Fallback.Peer)
-			j.Fallback.PeerText = wire.Diagnosis(c.Fallback.Peer).Text()
+			j.Fallback.PeerText = smc.Diagnosis(c.Fallback.Peer).Text()
 		}
 	}
 	if i := c.Info; i != nil {
@@ -197,7 +197,7 @@ func newConnectionJSON(r nl.Row[nl.Connection], netdev func(uint32) string) conn
 		}
 	}
 	if l := c.Link; l != nil {
-		j.Link = &connLinkJSON{l.LinkID, l.IBDev, l.IBPort, l.GID.String(), l.PeerGID.String(), l.Role.String()}
+		j.Link = &connLinkJSON{l.LinkID, l.IBDev, l.IBPort, l.GID.String(), l.PeerGID.String(), l.Role.Short()}
 	}
 	return j
 }
@@ -219,8 +219,8 @@ func fallbackText(c *nl.Connection) string {
 	if c.Mode != nl.ModeTCP || c.Fallback == (nl.ConnFallback{}) {
 		return ""
 	}
-	text := wire.Diagnosis(c.Fallback.Reason).Text()
-	if peer := wire.Diagnosis(c.Fallback.Peer); peer != 0 && peer.Text() != "" {
+	text := smc.Diagnosis(c.Fallback.Reason).Text()
+	if peer := smc.Diagnosis(c.Fallback.Peer); peer != 0 && peer.Text() != "" {
 		if text != "" {
 			text += ": "
 		}

@@ -9,6 +9,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
 	"smcr/nl"
+	"smcr/smc"
 
 	"github.com/spf13/cobra"
 )
@@ -38,7 +39,7 @@ func newLinkList(f *cmdutil.Factory) *cobra.Command {
 		},
 		filters: []*filter[nl.Link]{
 			byLinkGroup(f, func(l *nl.Link) string { return l.LinkGroup.String() }),
-			byRole(func(l *nl.Link) string { return l.Role.String() }),
+			byRole(func(l *nl.Link) string { return l.Role.Short() }),
 			byChoice("state", "show only links in this `state`", func(l *nl.Link) string { return l.State.String() },
 				"UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE"),
 			newFilter(func(l *nl.Link) []string { return []string{l.PeerGID.String()} }, func(cmd *cobra.Command, fl *cmdutil.Filter) {
@@ -50,7 +51,7 @@ func newLinkList(f *cmdutil.Factory) *cobra.Command {
 		layout: columns[nl.Link]{
 			always: []column[nl.Link]{
 				col("LG-ID", func(l *nl.Link) any { return l.LinkGroup }),
-				col("LG-Role", func(l *nl.Link) any { return l.Role }),
+				col("LG-Role", func(l *nl.Link) any { return l.Role.Short() }),
 				col("LG-Type", func(l *nl.Link) any { return l.Type }),
 				col(">Link", func(l *nl.Link) any { return l.ID }),
 				col("Net-Dev", func(l *nl.Link) any { return output.Or(f.NetDev(l.NetDev)) }),
@@ -86,7 +87,7 @@ func parseGID(s string) (string, error) {
 	if err != nil || a.Zone() != "" {
 		return "", errors.New("a GID has the form of an IPv6 address")
 	}
-	return nl.GID(a.As16()).String(), nil
+	return smc.GID(a.As16()).String(), nil
 }
 
 // A linkJSON is a link in JSON.
@@ -114,7 +115,7 @@ type linkJSON struct {
 func newLinkJSON(r nl.Row[nl.Link], netdev func(uint32) string) linkJSON {
 	l := &r.Value
 	return linkJSON{
-		Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.String(), Type: l.Type.String(),
+		Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.Short(), Type: l.Type.String(),
 		ID: l.ID, NetDev: netdev(l.NetDev), IfIndex: l.NetDev, IBDev: l.IBDev, IBPort: l.IBPort,
 		State: l.State.String(), Conns: l.Conns, UID: l.UID.String(), PeerUID: l.PeerUID.String(),
 		GID: l.GID.String(), PeerGID: l.PeerGID.String(), QPN: l.QPN, PeerQPN: l.PeerQPN, MTU: l.MTU,

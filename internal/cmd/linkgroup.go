@@ -45,7 +45,7 @@ func newLinkGroupList(f *cmdutil.Factory) *cobra.Command {
 			of: func(g *group) []string { return []string{(g.ID &^ 0xff).String()} },
 		},
 		filters: []*filter[group]{
-			byRole(func(g *group) string { return g.Role.String() }),
+			byRole(func(g *group) string { return g.Role.Short() }),
 			byChoice("type", "show only link groups of this `type`", func(g *group) string { return g.Type.String() },
 				"NONE", "SINGLE", "SYM", "ASYMP", "ASYML"),
 			byPNETID(f, "show only link groups with this `pnetid`", func(g *group) string { return g.PNETID }),
@@ -161,7 +161,7 @@ type groupV2R struct {
 func newGroupJSON(r nl.Row[group]) groupJSON {
 	g := &r.Value
 	j := groupJSON{
-		Stack: r.Stack, ID: g.ID.String(), Role: g.Role.String(), Type: g.Type.String(),
+		Stack: r.Stack, ID: g.ID.String(), Role: g.Role.Short(), Type: g.Type.String(),
 		PNETID: g.PNETID, VLAN: g.VLAN, Conns: g.Conns, Version: g.Version(), Links: g.Links, Peer: g.Peer,
 		BufType: g.BufType.String(), Sndbuf: g.Sndbuf, RMB: g.RMB, NetCookie: g.NetCookie,
 	}
@@ -181,7 +181,7 @@ func newGroupJSON(r nl.Row[group]) groupJSON {
 var groupColumns = columns[group]{
 	always: []column[group]{
 		col("LG-ID", func(g *group) any { return g.ID }),
-		col("LG-Role", func(g *group) any { return g.Role }),
+		col("LG-Role", func(g *group) any { return g.Role.Short() }),
 		col("LG-Type", func(g *group) any { return g.Type }),
 		col("VLAN", func(g *group) any {
 			if g.VLAN == 0 {

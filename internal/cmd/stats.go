@@ -56,7 +56,11 @@ func newStatsShow(f *cmdutil.Factory) *cobra.Command {
 		Short:   "Show the counters since the stack was started, or since a reset",
 		Long: "Show the SMC-R counters of this network namespace: connections, fallbacks to TCP\n" +
 			"and their reasons, and requests and buffers by size. They count since the stack\n" +
-			"was started, or since your last 'smcr stats reset'.",
+			"was started, or since your last 'smcr stats reset'. A counter that the stack does\n" +
+			"not have is shown as '-', and as null in JSON.\n\n" +
+			"A program under 'smcr run' with the user-space stack reads and writes a unix\n" +
+			"socket, and the stack sees the bytes but not the calls. A request is then one\n" +
+			"transfer between this socket and the stack's buffers.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 	})

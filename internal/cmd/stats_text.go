@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/wire"
 )
 
 // A statsReport prints counters in the layout of smc-tools.
@@ -21,6 +21,15 @@ type statsReport struct {
 // line prints a name and a formatted value.
 func (r statsReport) line(name string, format string, args ...any) {
 	fmt.Fprintf(r.b, "  %-28s %12s\n", name, fmt.Sprintf(format, args...))
+}
+
+// optional prints a value as number does, or "-" if the stack does not count it.
+func (r statsReport) optional(counted bool, name string, v uint64, remark string) {
+	if !counted {
+		r.line(name, "-")
+		return
+	}
+	r.number(name, v, remark)
 }
 
 // number prints a value, and a remark after it unless that is empty.
@@ -69,14 +78,14 @@ func (r statsReport) print(s *counters) {
 	r.line("Avg requests per SMC conn", "%.1f", avg)
 	r.sides("TCP fallback", s.fallbacks.ClientTotal, s.fallbacks.ServerTotal)
 	if r.details {
-		r.reasons(s.fallbacks, stats.Server, "Server")
-		r.reasons(s.fallbacks, stats.Client, "Client")
+		r.reasons(s.fallbacks, smc.Server, "Server")
+		r.reasons(s.fallbacks, smc.Client, "Client")
 	}
 
 	r.b.WriteString("\nRX Stats\n")
 	r.number("Data transmitted (Bytes)", t.RXBytes, abbreviate(t.RXBytes))
 	r.number("Total requests", t.RXCalls, "")
-	r.number("Buffer usage (Bytes)", t.RXUsage, abbreviate(t.RXUsage))
+	r.optional(t.Counts(stats.CountRXUsage), "Buffer usage (Bytes)", t.RXUsage, abbreviate(t.RXUsage))
 	r.number("Buffer full", t.RXBufs.Full, percent(t.RXBufs.Full, t.RXCalls))
 	r.pool(&t.RXBufs)
 	r.histogram(t.RXBufSizes, t.RXSizes)
@@ -84,11 +93,11 @@ func (r statsReport) print(s *counters) {
 	r.b.WriteString("\nTX Stats\n")
 	r.number("Data transmitted (Bytes)", t.TXBytes, abbreviate(t.TXBytes))
 	r.number("Total requests", t.TXCalls, "")
-	r.number("Buffer usage (Bytes)", t.TXUsage, abbreviate(t.TXUsage))
+	r.optional(t.Counts(stats.CountTXUsage), "Buffer usage (Bytes)", t.TXUsage, abbreviate(t.TXUsage))
 	r.number("Buffer full", t.TXBufs.Full, percent(t.TXBufs.Full, t.TXCalls))
 	r.number("Buffer full (remote)", t.TXBufs.FullPeer, percent(t.TXBufs.FullPeer, t.TXCalls))
-	r.number("Buffer too small", t.TXBufs.Small, percent(t.TXBufs.Small, t.TXCalls))
-	r.number("Buffer too small (remote)", t.TXBufs.SmallPeer, percent(t.TXBufs.SmallPeer, t.TXCalls))
+	r.optional(t.Counts(stats.CountTXSmall), "Buffer too small", t.TXBufs.Small, percent(t.TXBufs.Small, t.TXCalls))
+	r.optional(t.Counts(stats.CountTXSmallPeer), "Buffer too small (remote)", t.TXBufs.SmallPeer, percent(t.TXBufs.SmallPeer, t.TXCalls))
 	r.pool(&t.TXBufs)
 	r.histogram(t.TXBufSizes, t.TXSizes)
 
@@ -96,16 +105,23 @@ func (r statsReport) print(s *counters) {
 	r.number("Special socket calls", t.Cork+t.NoDelay+t.Sendpage+t.Splice+t.Urgent, "")
 	if r.details {
 		for _, c := range []struct {
-			name string
-			n    uint64
-		}{{"cork", t.Cork}, {"nodelay", t.NoDelay}, {"sendpage", t.Sendpage}, {"splice", t.Splice}, {"urgent data", t.Urgent}} {
-			r.number("  "+c.name, c.n, "")
+			name    string
+			n       uint64
+			counted bool
+		}{
+			{"cork", t.Cork, true},
+			{"nodelay", t.NoDelay, true},
+			{"sendpage", t.Sendpage, t.Counts(stats.CountSendpage)},
+			{"splice", t.Splice, t.Counts(stats.CountSplice)},
+			{"urgent data", t.Urgent, true},
+		} {
+			r.optional(c.counted, "  "+c.name, c.n, "")
 		}
 	}
 }
 
 // reasons prints the fallback reasons of one side, the most frequent first.
-func (r statsReport) reasons(f nl.Fallbacks, side stats.Side, title string) {
+func (r statsReport) reasons(f nl.Fallbacks, side smc.Role, title string) {
 	var list []nl.Fallback
 	for _, x := range f.Reasons {
 		if x.Side == side {
@@ -126,7 +142,7 @@ func (r statsReport) reasons(f nl.Fallbacks, side stats.Side, title string) {
 	})
 	fmt.Fprintf(r.b, "    %s\n", title)
 	for _, x := range list {
-		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, wire.Diagnosis(x.Reason))
+		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
 	}
 }
 

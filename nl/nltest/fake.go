@@ -13,6 +13,7 @@ import (
 
 	"smcr/nl"
 	"smcr/pnet"
+	"smcr/smc"
 	"smcr/stats"
 )
 
@@ -266,7 +267,7 @@ func (f *Fake) Close() error {
 // SampleState returns a state with something in every table: two link groups
 // between two hosts, one with two links, and a connection that became plain TCP.
 func SampleState() State {
-	gid := func(n byte) nl.GID { return nl.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 15: n} }
+	gid := func(n byte) smc.GID { return smc.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 15: n} }
 	return State{
 		SysInfo: nl.SysInfo{
 			Version: 2, Release: 1, SMCRv2: true, LocalHost: "host-a",
@@ -274,32 +275,32 @@ func SampleState() State {
 		},
 		LinkGroups: []nl.LinkGroup{
 			{
-				ID: 0x00000100, Role: nl.RoleServer, Type: nl.TypeSymmetric, PNETID: "NET1", Conns: 3,
+				ID: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, PNETID: "NET1", Conns: 3,
 				NetCookie: 1, Sndbuf: 3 << 16, RMB: 3 << 16, Links: 2,
-				V2:     &nl.V2Common{Version: 2, Release: 1, OS: nl.OSLinux, EID: "SMCV2-EXAMPLE-UEID", PeerHost: "host-b"},
+				V2:     &nl.V2Common{Version: 2, Release: 1, OS: smc.OSLinux, EID: "SMCV2-EXAMPLE-UEID", PeerHost: "host-b"},
 				V2R:    &nl.V2R{Direct: true, MaxConns: 255, MaxLinks: 2},
 				PeerID: [8]byte{0x12, 0x34, 0x02, 0, 0, 0, 0, 2}, Peer: "10.77.0.2",
 			},
 			{
-				ID: 0x00000200, Role: nl.RoleClient, Type: nl.TypeSingle, VLAN: 300, Conns: 1,
+				ID: 0x00000200, Role: smc.Client, Type: smc.GroupSingle, VLAN: 300, Conns: 1,
 				NetCookie: 1, Sndbuf: 1 << 16, RMB: 1 << 16, Links: 1,
 			},
 		},
 		Links: []nl.Link{
 			{
-				LinkGroup: 0x00000100, Role: nl.RoleServer, Type: nl.TypeSymmetric, ID: 1, IBDev: "srx_eth0", IBPort: 1,
+				LinkGroup: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 1, IBDev: "srx_eth0", IBPort: 1,
 				GID: gid(1), PeerGID: gid(2), Conns: 2, NetDev: 2, UID: nl.LinkUID{0, 0, 1, 1}, PeerUID: nl.LinkUID{0, 0, 2, 1},
-				State: nl.LinkActive, QPN: 17, PeerQPN: 18, MTU: 1024,
+				State: smc.LinkActive, QPN: 17, PeerQPN: 18, MTU: 1024,
 			},
 			{
-				LinkGroup: 0x00000100, Role: nl.RoleServer, Type: nl.TypeSymmetric, ID: 2, IBDev: "mlx5_0", IBPort: 1,
+				LinkGroup: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 2, IBDev: "mlx5_0", IBPort: 1,
 				GID: gid(3), PeerGID: gid(4), Conns: 1, NetDev: 3, UID: nl.LinkUID{0, 0, 1, 2}, PeerUID: nl.LinkUID{0, 0, 2, 2},
-				State: nl.LinkActivating, QPN: 19, PeerQPN: 20, MTU: 4096,
+				State: smc.LinkActivating, QPN: 19, PeerQPN: 20, MTU: 4096,
 			},
 			{
-				LinkGroup: 0x00000200, Role: nl.RoleClient, Type: nl.TypeSingle, ID: 1, IBDev: "srx_eth0", IBPort: 1,
+				LinkGroup: 0x00000200, Role: smc.Client, Type: smc.GroupSingle, ID: 1, IBDev: "srx_eth0", IBPort: 1,
 				GID: gid(1), PeerGID: gid(9), Conns: 1, NetDev: 2, UID: nl.LinkUID{0, 0, 3, 1}, PeerUID: nl.LinkUID{0, 0, 4, 1},
-				State: nl.LinkActive, QPN: 21, PeerQPN: 22, MTU: 1024,
+				State: smc.LinkActive, QPN: 21, PeerQPN: 22, MTU: 1024,
 			},
 		},
 		Devices: []nl.Device{
@@ -330,18 +331,18 @@ func SampleState() State {
 		Fallbacks: nl.Fallbacks{
 			ClientTotal: 5, ServerTotal: 2,
 			Reasons: []nl.Fallback{
-				{Side: stats.Client, Reason: 0x03030001, Count: 4},
-				{Side: stats.Client, Reason: 0x02010000, Count: 1},
-				{Side: stats.Server, Reason: 0x05000000, Count: 2},
+				{Side: smc.Client, Reason: 0x03030001, Count: 4},
+				{Side: smc.Client, Reason: 0x02010000, Count: 1},
+				{Side: smc.Server, Reason: 0x05000000, Count: 2},
 			},
 		},
 		UEIDs: []string{"SMCV2-EXAMPLE-UEID"},
 		Connections: []nl.Connection{
 			{
-				State: nl.StateListen, Mode: nl.ModeSMCR, Local: netip.MustParseAddrPort("0.0.0.0:5201"), Inode: 1001, PID: 4800, Command: "iperf3",
+				State: smc.StateListen, Mode: nl.ModeSMCR, Local: netip.MustParseAddrPort("0.0.0.0:5201"), Inode: 1001, PID: 4800, Command: "iperf3",
 			},
 			{
-				State: nl.StateActive, Mode: nl.ModeSMCR,
+				State: smc.StateActive, Mode: nl.ModeSMCR,
 				Local: netip.MustParseAddrPort("10.77.0.1:5201"), Remote: netip.MustParseAddrPort("10.77.0.2:40000"),
 				UID: 1000, Inode: 1002, PID: 4800, Command: "iperf3", LinkGroup: 0x100, TXBytes: 12, RXBytes: 20840000,
 				Info: &nl.ConnInfo{
@@ -349,10 +350,10 @@ func SampleState() State {
 					RXProd: nl.Cursor{Wrap: 1, Count: 42}, RXCons: nl.Cursor{Wrap: 1, Count: 40}, TXProd: nl.Cursor{Count: 12},
 					TXPrep: nl.Cursor{Count: 12}, TXSent: nl.Cursor{Count: 12}, TXFin: nl.Cursor{Count: 12},
 				},
-				Link: &nl.ConnLink{LinkID: 1, IBDev: "srx_eth0", IBPort: 1, GID: gid(1), PeerGID: gid(2), Role: nl.RoleServer},
+				Link: &nl.ConnLink{LinkID: 1, IBDev: "srx_eth0", IBPort: 1, GID: gid(1), PeerGID: gid(2), Role: smc.Server},
 			},
 			{
-				State: nl.StateActive, Mode: nl.ModeTCP,
+				State: smc.StateActive, Mode: nl.ModeTCP,
 				Local: netip.MustParseAddrPort("[fd00:77::1]:40002"), Remote: netip.MustParseAddrPort("[fd00:77::2]:443"),
 				UID: 1000, Inode: 1003, PID: 4900, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x05000000},
 			},

@@ -31,6 +31,7 @@ var packageNames = []string{
 	"rounds",
 	"service",
 	"simfabric",
+	"smc",
 	"smctools",
 	"sockopt",
 	"softroce",

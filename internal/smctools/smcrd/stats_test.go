@@ -14,6 +14,7 @@ import (
 	"smcr/internal/smctools/face"
 	"smcr/nl"
 	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -113,7 +114,7 @@ func TestRestart(t *testing.T) {
 func TestShared(t *testing.T) {
 	s := nltest.State{}
 	s.Stats.SMCR.RXBytes, s.Stats.SMCD.RXBytes = 7, 9
-	s.Fallbacks = nl.Fallbacks{ClientTotal: 2, Reasons: []nl.Fallback{{Side: stats.Client, Reason: 0x03010000, Count: 2}}}
+	s.Fallbacks = nl.Fallbacks{ClientTotal: 2, Reasons: []nl.Fallback{{Side: smc.Client, Reason: 0x03010000, Count: 2}}}
 	b := newBench(t, s)
 	if got := b.value("smcd -a stats reset", "(Bytes)"); got != "9" {
 		t.Errorf("smcd: %s", got)

@@ -254,7 +254,7 @@ func story(frames []frame, port uint16, race bool, without wire.ProducerFlags) (
 	var clc, states []string
 	tcp := map[string]string{}
 	flags := map[string]wire.ProducerFlags{}
-	state := map[string]wire.ConnState{}
+	state := map[string]wire.StateFlags{}
 	for _, f := range frames {
 		if f.clc != nil || f.flags != 0 {
 			if f.ports[0] != port && f.ports[1] != port {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/codectest"
-	"smcr/rdmaverbs"
+	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -25,7 +25,7 @@ func keys() codectest.Codec[Keys] {
 		Golden: golden,
 		Want: Keys{
 			OutReads: 1, QPN: 0x13, PSN: 0xf3ec49, RKey: 0x466, VAddr: 0x564bc98f8000,
-			GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1},
+			GID: smc.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1},
 		},
 		Parse: ParseKeys, Append: (*Keys).AppendTo,
 	}
@@ -54,15 +54,15 @@ func TestAgree(t *testing.T) {
 	}
 	there := make(chan answer, 1)
 	go func() {
-		a, err := server.agree(rdmaverbs.MTU1024)
+		a, err := server.agree(smc.MTU1024)
 		there <- answer{a, err}
 	}()
-	a, err := client.agree(rdmaverbs.MTU4096)
+	a, err := client.agree(smc.MTU4096)
 	s := <-there
 	if err != nil || s.err != nil {
 		t.Fatal(err, s.err)
 	}
-	want := agreement{version: version, cycle: defaultCycle, line: defaultLine, mtu: rdmaverbs.MTU1024}
+	want := agreement{version: version, cycle: defaultCycle, line: defaultLine, mtu: smc.MTU1024}
 	if a != want || s.a != want {
 		t.Errorf("client %+v, server %+v, want %+v", a, s.a, want)
 	}
@@ -97,7 +97,7 @@ func TestAgreeRefuses(t *testing.T) {
 				says = says[n:]
 			}
 		}()
-		if a, err := server.agree(rdmaverbs.MTU1024); !errors.Is(err, ErrPeer) {
+		if a, err := server.agree(smc.MTU1024); !errors.Is(err, ErrPeer) {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}

@@ -17,13 +17,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 )
 
 // forged is the peer ID of the messages that forge writes: what has it on the wire is
 // not the stack's.
-var forged = wire.PeerID{'F', 'O', 'R', 'G', 'E', 'D', '!', '!'}
+var forged = smc.PeerID{'F', 'O', 'R', 'G', 'E', 'D', '!', '!'}
 
 // forgers is how many attempts there are at a time.
 const forgers = 8
@@ -34,15 +35,15 @@ const attemptTime = 20 * time.Second
 // messages are CLC messages of all kinds in the name of somebody else.
 func messages() (out [][]byte) {
 	end := wire.Endpoint{
-		PeerID: forged, GID: wire.GID{15: 1}, MAC: wire.MAC{2, 0, 0, 0, 0, 1}, QPN: 17, PSN: 1, MTU: wire.MTU(3),
-		RMB: wire.RToken{RKey: 0x101, Addr: 0x1000}, RMBEIndex: 1, AlertToken: 0x01020304, RMBESize: 1,
+		PeerID: forged, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 1}, QPN: 17, PSN: 1, MTU: smc.MTU(3),
+		RMB: smc.RToken{RKey: 0x101, Addr: 0x1000}, RMBEIndex: 1, AlertToken: 0x01020304, RMBESize: 1,
 	}
 	for _, m := range []wire.CLC{
 		wire.Proposal{PeerID: forged, GID: end.GID, MAC: end.MAC, IPv4: netip.MustParsePrefix("10.77.0.0/24"), Growth: make([]byte, wire.ProposalGrowthLinux)},
 		wire.Accept{Endpoint: end},
 		wire.Confirm{Endpoint: end},
-		wire.Decline{PeerID: forged, Diagnosis: wire.DiagMem},
-		wire.Decline{PeerID: forged, Diagnosis: wire.DiagSync, OutOfSync: true},
+		wire.Decline{PeerID: forged, Diagnosis: smc.DiagMem},
+		wire.Decline{PeerID: forged, Diagnosis: smc.DiagSync, OutOfSync: true},
 	} {
 		b, err := m.AppendBinary(nil)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
 )
@@ -151,11 +152,11 @@ func (s script) reset() {
 
 // endpoint makes one end of a link that does not exist.
 func (s script) endpoint() wire.Endpoint {
-	mac := wire.MAC{2, 0, 0, 0, byte(s.r.IntN(256)), byte(s.r.IntN(256))}
+	mac := smc.MAC{2, 0, 0, 0, byte(s.r.IntN(256)), byte(s.r.IntN(256))}
 	return wire.Endpoint{
-		PeerID: wire.NewPeerID(uint16(s.r.Uint32()), mac), GID: wire.GID{0: 0xfe, 1: 0x80, 14: mac[4], 15: mac[5]}, MAC: mac,
-		QPN: wire.QPN(s.r.IntN(1 << 24)), PSN: wire.PSN(s.r.IntN(1 << 24)), MTU: 3,
-		RMB: wire.RToken{RKey: s.r.Uint32(), Addr: s.r.Uint64() &^ 0xfff}, RMBEIndex: uint8(s.r.IntN(3)), AlertToken: s.r.Uint32(), RMBESize: 1,
+		PeerID: smc.NewPeerID(uint16(s.r.Uint32()), mac), GID: smc.GID{0: 0xfe, 1: 0x80, 14: mac[4], 15: mac[5]}, MAC: mac,
+		QPN: smc.QPN(s.r.IntN(1 << 24)), PSN: smc.PSN(s.r.IntN(1 << 24)), MTU: 3,
+		RMB: smc.RToken{RKey: smc.RKey(s.r.Uint32()), Addr: s.r.Uint64() &^ 0xfff}, RMBEIndex: uint8(s.r.IntN(3)), AlertToken: s.r.Uint32(), RMBESize: 1,
 	}
 }
 
@@ -168,7 +169,7 @@ func (s script) client() {
 	}
 	e := s.endpoint()
 	if stage == 5 {
-		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: wire.DiagMem, OutOfSync: s.r.IntN(2) == 0})
+		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: smc.DiagMem, OutOfSync: s.r.IntN(2) == 0})
 		return
 	}
 	ap := s.c.LocalAddr().(*net.TCPAddr).AddrPort()
@@ -183,7 +184,7 @@ func (s script) client() {
 		return
 	}
 	if stage == 18 {
-		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: wire.DiagMem, OutOfSync: s.r.IntN(2) == 0})
+		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: smc.DiagMem, OutOfSync: s.r.IntN(2) == 0})
 		return
 	}
 	s.say(wire.Confirm{Endpoint: e, FirstContact: s.r.IntN(8) != 0})
@@ -201,14 +202,14 @@ func (s script) server() {
 	}
 	e := s.endpoint()
 	if stage == 10 {
-		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: wire.DiagMem})
+		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: smc.DiagMem})
 		return
 	}
 	if !s.say(wire.Accept{Endpoint: e, FirstContact: stage > 12}) || stage < 18 {
 		return
 	}
 	if _, ok := s.hear().(wire.Confirm); ok && stage == 18 {
-		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: wire.DiagMem})
+		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: smc.DiagMem})
 	}
 }
 
