@@ -27,8 +27,8 @@ type sidesJSON struct {
 }
 
 type fallbacksJSON struct {
-	Client  uint64         `json:"client"`
-	Server  uint64         `json:"server"`
+	Client  uint64       `json:"client"`
+	Server  uint64       `json:"server"`
 	Reasons []reasonJSON `json:"reasons"`
 }
 
