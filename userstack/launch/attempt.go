@@ -38,7 +38,7 @@ type attempt struct {
 	steps steps
 	tid   int // who called connect() first
 	req   broker.ConnectRequest
-	at    time.Time // of the first connect()
+	begun time.Time // of the first connect()
 
 	hup   chan struct{} // the program closed its end, or wrote
 	sub   *subscription
@@ -131,11 +131,11 @@ func (a *attempt) cleanup() {
 			a.pair.close()
 		}
 		if a.phase != phaseCarried && a.phase != phaseFailed {
-			a.s.unregister(a.pair.inode, a.conn)
+			a.s.sockets.removeConn(a.pair.inode, a.conn)
 		}
 	}
 	if a.phase != phaseNative && a.phase != phaseFailed {
-		a.s.unregister(a.tcpInode, a.conn)
+		a.s.sockets.removeConn(a.tcpInode, a.conn)
 	}
 }
 

@@ -42,14 +42,7 @@ type conn struct {
 	remote netip.AddrPort
 	// blocking tells that the socket was, when connect() was called first.
 	blocking bool
-	client   bool // the program opened it
-	try      bool // see choice
-	// began is when it became one over SMC, or local; zero for accepted ones and for
-	// TCP.
-	began time.Time
-	made  time.Duration // how long that took
-	// oneHost tells that the peer's program has the other end.
-	oneHost bool
+	trial    trial
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor
@@ -63,7 +56,6 @@ type conn struct {
 	// when nobody carries them out any more.
 	detours chan *detour
 	ended   chan struct{}
-	telling atomic.Bool // a call is being told of err
 
 	mu       sync.Mutex
 	phase    phase
@@ -72,15 +64,23 @@ type conn struct {
 	pair     *pair
 	swapped  bool // the program has the pair's end
 	local    netip.AddrPort
-	err      syscall.Errno // SO_ERROR, until it is read
-	inPair   bool          // the kernel has err too, and tells it once the pair is cut
-	reported bool          // connect() returned 0, or another call told so
-	over     bool          // the service holds no TCP socket any more
-	here     bool          // the launcher itself relays, and keeps tcp
-	served   bool          // the service sets the options of tcp
-	unready  bool          // accepted, and not counted: EventReady has not come
-	waits    bool          // no call has got it yet: the launcher has the program's end
-	tgid, fd int           // where the program's end was last seen
+	failure  failure
+	reported bool     // connect() returned 0, or another call told so
+	over     bool     // the service holds no TCP socket any more
+	here     bool     // the launcher itself relays, and keeps tcp
+	served   bool     // the service sets the options of tcp
+	unready  bool     // accepted, and not counted: EventReady has not come
+	waits    bool     // no call has got it yet: the launcher has the program's end
+	at       endPlace // where the program's end was last seen
+}
+
+// failure is the error of a connection, which SO_ERROR tells once.
+type failure struct {
+	err    syscall.Errno // 0 if there is none, or none any more
+	inPair bool          // the kernel has err too, and tells it once the pair is cut
+	// telling is set while a call is being told of err. It is changed without the
+	// connection's mutex, because the answer goes into the program's memory.
+	telling atomic.Bool
 }
 
 // loan lends a stopped call to an attempt.
@@ -158,7 +158,7 @@ func (c *conn) carried() {
 	if c.ended != nil {
 		defer close(c.ended)
 	}
-	defer c.lasts()()
+	defer c.trial.lasts()()
 	for {
 		if c.here {
 			c.relayed()
@@ -170,7 +170,7 @@ func (c *conn) carried() {
 				if c.lost() {
 					continue
 				}
-				c.s.retire(c)
+				c.s.sockets.retire(c)
 				return
 			}
 			switch ev.Kind {
@@ -192,11 +192,11 @@ func (c *conn) carried() {
 				}
 			case broker.EventClosed:
 				if c.takeBack() {
-					c.s.keepers.Add(-1)
+					c.s.keepers.give()
 					continue
 				}
 				c.closed(ev.Errno)
-				c.learnEnd(ev.Carried)
+				c.trial.end(ev.Carried)
 				c.s.stats.ended()
 				if ev.Text != "" {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
@@ -257,44 +257,9 @@ func (s *supervisor) countReady(ev broker.Event) {
 	s.stats.mode(ev.Mode)
 }
 
-// maxRetired is how many connections that are over are remembered, for as long
-// as programs may keep their descriptors: each still has its names, and perhaps
-// an error to report.
-const maxRetired = 4096
-
-// retire keeps c for a while after it is over.
-func (s *supervisor) retire(c *conn) {
-	c.mu.Lock()
-	c.over = true
-	c.mu.Unlock()
-	s.mu.Lock()
-	var oldest *conn
-	s.retired = append(s.retired, c)
-	if len(s.retired) > maxRetired {
-		oldest = s.retired[0]
-		s.retired[0] = nil
-		s.retired = s.retired[1:]
-	}
-	s.mu.Unlock()
-	if oldest != nil {
-		s.forget(oldest)
-	}
-}
-
 // isOver tells whether c was retired.
 func (c *conn) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
-}
-
-// forget unregisters c. What it stood for is a plain socketpair from then on.
-func (s *supervisor) forget(c *conn) {
-	c.mu.Lock()
-	tcpInode, pair := c.tcpInode, c.pair
-	c.mu.Unlock()
-	s.unregister(tcpInode, c)
-	if pair != nil {
-		s.unregister(pair.inode, c)
-	}
 }

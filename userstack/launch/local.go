@@ -84,13 +84,13 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 		return nil, err
 	}
 	p.carryAsync(app, n)
-	c.s.register(p.inode, c)
+	c.s.sockets.addConn(p.inode, c)
 	if err := c.s.exchange(n, c.pair.inode, app, p.app); err != nil {
-		c.s.unregister(p.inode, c)
+		c.s.sockets.removeConn(p.inode, c)
 		return nil, err
 	}
 	old = c.pair
-	c.s.unregister(old.inode, c)
+	c.s.sockets.removeConn(old.inode, c)
 	c.pair = p
 	p.closeApp()
 	return old, nil
