@@ -300,10 +300,10 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 	if a.c == nil {
 		a.c = &conn{
 			s: s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
-			loans: make(chan *loan), settled: make(chan struct{}),
-			phase: phaseCarried, pair: a.pair, swapped: true, reported: true, unready: true,
+			calls: newCallQueue(),
+			phase: phaseCarried, pair: a.pair, swapped: true, report: outcomeReport{connected: true}, unready: true,
 		}
-		close(a.c.settled)
+		close(a.c.calls.over)
 	}
 	if n != nil {
 		if tgid, err := s.looks.threads.tgid(n.tid()); err == nil {

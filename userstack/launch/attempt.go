@@ -81,8 +81,8 @@ func (a *attempt) run(timeout time.Duration) {
 			}
 		case <-deadline:
 			a.steps.late()
-		case l := <-a.loans:
-			a.steps.lent(l)
+		case l := <-a.calls.ch:
+			a.steps.offered(l)
 			close(l.done)
 		case <-a.hup:
 			a.steps.stirred()
@@ -115,9 +115,9 @@ func (a *attempt) cleanup() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	select {
-	case <-a.settled:
+	case <-a.calls.over:
 	default:
-		close(a.settled)
+		close(a.calls.over)
 	}
 	if a.here {
 		return

@@ -187,8 +187,8 @@ func (a *attempt) leave(n *notif) {
 func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 	a.mu.Lock()
 	a.phase = phaseNative
-	a.reported = n != nil && a.answer(n, e) || begun
-	reported := a.reported
+	a.report.connected = n != nil && a.answer(n, e) || begun
+	reported := a.report.connected
 	a.mu.Unlock()
 	if reported {
 		a.s.sockets.removeConn(a.tcpInode, a.conn)
@@ -207,7 +207,7 @@ func (a *attempt) carry(n *notif, by carrier) {
 	}
 	a.phase = phaseCarried
 	a.local = localAddr(a.tcp)
-	a.reported = n != nil && a.answer(n, 0)
+	a.report.connected = n != nil && a.answer(n, 0)
 	a.mu.Unlock()
 	switch {
 	case by == byService:
@@ -224,9 +224,9 @@ func (a *attempt) fail(n *notif, e syscall.Errno) bool {
 	a.mu.Lock()
 	a.phase = phaseFailed
 	if n == nil || !a.answer(n, e) {
-		a.failure.err = e
+		a.report.err = e
 	}
-	told := a.failure.err == 0
+	told := a.report.err == 0
 	a.mu.Unlock()
 	if told && !a.swapped {
 		a.s.sockets.removeConn(a.tcpInode, a.conn)

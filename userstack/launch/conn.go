@@ -47,15 +47,11 @@ type conn struct {
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor
 
-	// loans offers notifications of the program to the attempt, which needs
-	// one whenever it wants to place a descriptor. settled is closed when it
-	// needs none any more.
-	loans   chan *loan
-	settled chan struct{}
-	// detours and ended are those of a local connection: see detour. ended is closed
-	// when nobody carries them out any more.
-	detours chan *detour
-	ended   chan struct{}
+	// calls has stopped calls of the program for the attempt, which needs one whenever
+	// it wants to place a descriptor.
+	calls callQueue
+	// detours is for a connection within the host; nil for all others.
+	detours *detourQueue
 
 	mu       sync.Mutex
 	phase    phase
@@ -64,8 +60,7 @@ type conn struct {
 	pair     *pair
 	swapped  bool // the program has the pair's end
 	local    netip.AddrPort
-	failure  failure
-	reported bool     // connect() returned 0, or another call told so
+	report   outcomeReport
 	over     bool     // the service holds no TCP socket any more
 	here     bool     // the launcher itself relays, and keeps tcp
 	served   bool     // the service sets the options of tcp
@@ -74,46 +69,15 @@ type conn struct {
 	at       endPlace // where the program's end was last seen
 }
 
-// failure is the error of a connection, which SO_ERROR tells once.
-type failure struct {
-	err    syscall.Errno // 0 if there is none, or none any more
-	inPair bool          // the kernel has err too, and tells it once the pair is cut
+// outcomeReport is what the program is told of a connection: that it was made, and its error,
+// which SO_ERROR tells once.
+type outcomeReport struct {
+	connected bool          // connect() returned 0, or another call told so
+	err       syscall.Errno // 0 if there is none, or if it was told
+	inPair    bool          // the kernel has err too, and tells it once the pair is cut
 	// telling is set while a call is being told of err. It is changed without the
 	// connection's mutex, because the answer goes into the program's memory.
 	telling atomic.Bool
-}
-
-// loan lends a stopped call to an attempt.
-type loan struct {
-	n *notif
-	// wait asks the attempt to keep the call, a connect(), and to answer it:
-	// when it is done, or if the socket is non-blocking, when that would have
-	// been answered which the signal interrupted of which this is the repetition.
-	wait, nonblock bool
-	kept           bool
-	// early tells that the program took the connection for made, before it is:
-	// the call has to wait until the attempt is settled.
-	early bool
-	done  chan struct{}
-}
-
-// lend offers a call to the attempt, if that still runs, and tells whether it
-// was kept. It may wait for the attempt to be settled.
-func (c *conn) lend(l *loan) bool {
-	l.done = make(chan struct{})
-	select {
-	case c.loans <- l:
-		<-l.done
-		if l.early {
-			select {
-			case <-c.settled:
-			case <-c.s.ctx.Done():
-			}
-		}
-		return l.kept
-	case <-c.settled:
-		return false
-	}
 }
 
 // flagTime is how long a socket may be non-blocking that was blocking, until
@@ -133,19 +97,9 @@ func (c *conn) nonblocking(flags func() (int, error)) (bool, error) {
 		if f&unix.O_NONBLOCK == 0 {
 			return false, nil
 		}
-		if !c.blocking || c.isSettled() || time.Now().After(end) {
+		if !c.blocking || c.calls.isOver() || time.Now().After(end) {
 			return true, nil
 		}
-	}
-}
-
-// isSettled tells whether the attempt is over, so that lend does not wait.
-func (c *conn) isSettled() bool {
-	select {
-	case <-c.settled:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -155,8 +109,8 @@ func (c *conn) carried() {
 	defer c.s.quiet.count()
 	defer c.drop()
 	defer c.closeOwn()
-	if c.ended != nil {
-		defer close(c.ended)
+	if c.detours != nil {
+		defer close(c.detours.over)
 	}
 	defer c.trial.lasts()()
 	for {
@@ -202,7 +156,7 @@ func (c *conn) carried() {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
 				}
 			}
-		case d := <-c.detours:
+		case d := <-c.detours.requests():
 			c.detour(d)
 		case <-c.s.ctx.Done():
 			c.countLast()

@@ -157,7 +157,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	c := &conn{
 		s: s, domain: domain, remote: req.Remote, tcp: tcp, tcpInode: inode,
 		blocking: !req.Nonblock, trial: trial{worth: s.worth, to: req.Remote},
-		loans: make(chan *loan), settled: make(chan struct{}),
+		calls: newCallQueue(),
 	}
 	if !s.sockets.addConn(inode, c) {
 		_ = unix.Close(tcp)
@@ -230,7 +230,7 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	if c.lend(&loan{n: n, wait: true, nonblock: nonblock}) {
+	if c.calls.offer(c.s.ctx, &stoppedCall{n: n, wait: true, nonblock: nonblock}) {
 		return
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())
@@ -247,15 +247,15 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 	switch {
 	case c.phase == phaseConnecting:
 		s.fail(n, unix.EALREADY)
-	case c.phase == phaseCarried && c.reported:
+	case c.phase == phaseCarried && c.report.connected:
 		s.fail(n, unix.EISCONN)
 	case c.phase == phaseCarried:
-		c.reported = !isGone(n.reply(0))
-	case c.phase == phaseNative && !c.reported:
-		c.reported = !isGone(n.reply(0))
-	case c.phase == phaseFailed && c.failure.err != 0:
-		if !isGone(n.fail(c.failure.err)) {
-			c.failure.err = 0
+		c.report.connected = !isGone(n.reply(0))
+	case c.phase == phaseNative && !c.report.connected:
+		c.report.connected = !isGone(n.reply(0))
+	case c.phase == phaseFailed && c.report.err != 0:
+		if !isGone(n.fail(c.report.err)) {
+			c.report.err = 0
 		}
 	case c.swapped: // a failed one whose TCP socket is no more
 		s.fail(n, unix.ECONNABORTED)

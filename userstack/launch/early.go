@@ -249,7 +249,7 @@ func (l *listener) lose(a *accepted) bool {
 	a.pair, a.cc, a.passed, a.follows = p, nil, true, true
 	c := a.conn(nil, l.s)
 	c.mu.Lock()
-	c.failure.err, c.failure.inPair = unix.ECONNRESET, true
+	c.report.err, c.report.inPair = unix.ECONNRESET, true
 	c.over, c.waits = true, true
 	c.mu.Unlock()
 	l.s.sockets.retire(c)
@@ -353,10 +353,10 @@ func (a *accepted) leave() {
 	a.pair.closeApp()
 }
 
-// lend carries a connection over the placeholder that some process has accepted
+// carryEarly carries a connection over the placeholder that some process has accepted
 // in its place, of which fd is the launcher's end. That process sees an address of
 // this host as its peer's.
-func (s *supervisor) lend(a *accepted, fd int) {
+func (s *supervisor) carryEarly(a *accepted, fd int) {
 	outer, err := streamOf(fd)
 	if err != nil {
 		a.reset(s.ctx)

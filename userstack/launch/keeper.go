@@ -164,13 +164,13 @@ func uncertain(end int) bool {
 // something unread. e is what SO_ERROR tells.
 func (c *conn) reset(e syscall.Errno) {
 	c.mu.Lock()
-	c.failure.err = e
+	c.report.err = e
 	c.mu.Unlock()
 	if !c.spoil() {
 		return
 	}
 	c.mu.Lock()
-	c.failure.inPair = true
+	c.report.inPair = true
 	c.mu.Unlock()
 }
 

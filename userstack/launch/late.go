@@ -325,5 +325,5 @@ func (e *early) checkPlace() {
 	e.place = nil
 	e.l.s.places.forget(p)
 	a := e.l.shift()
-	e.l.s.wg.Go(func() { e.l.s.lend(a, p.fd) })
+	e.l.s.wg.Go(func() { e.l.s.carryEarly(a, p.fd) })
 }

@@ -25,13 +25,13 @@ func localAddr(fd int) netip.AddrPort {
 
 // getname answers getsockname() and getpeername() with the TCP addresses.
 func (s *supervisor) getname(n *notif, c *conn) {
-	c.lend(&loan{n: n})
+	c.calls.offer(c.s.ctx, &stoppedCall{n: n})
 	if s.connOf(n) != c {
 		s.cont(n)
 		return
 	}
 	c.mu.Lock()
-	phase, swapped, inPair, over, ap := c.phase, c.swapped, c.failure.inPair, c.over, c.local
+	phase, swapped, inPair, over, ap := c.phase, c.swapped, c.report.inPair, c.over, c.local
 	if phase != phaseCarried && c.tcp >= 0 {
 		ap = localAddr(c.tcp)
 	}

@@ -84,7 +84,7 @@ func (o *optionCall) answer() {
 // soError answers SO_ERROR, which clears the error.
 func (o *optionCall) soError() {
 	s, n, c := o.s, o.n, o.c
-	c.lend(&loan{n: n})
+	c.calls.offer(c.s.ctx, &stoppedCall{n: n})
 	inode, err := socketInode(n.tid(), n.fdArg())
 	if err != nil || s.sockets.conn(inode) != c {
 		s.cont(n)
@@ -92,15 +92,15 @@ func (o *optionCall) soError() {
 	}
 	// Until the call has its answer, so that no other gets the same. The mutex is
 	// not held for that long: the answer goes into the program's memory.
-	for end := time.Now().Add(lookPatience); !c.failure.telling.CompareAndSwap(false, true); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(lookPatience); !c.report.telling.CompareAndSwap(false, true); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			s.cont(n)
 			return
 		}
 	}
-	defer c.failure.telling.Store(false)
+	defer c.report.telling.Store(false)
 	c.mu.Lock()
-	e, inPair := c.failure.err, c.failure.inPair
+	e, inPair := c.report.err, c.report.inPair
 	c.mu.Unlock()
 	if e == 0 {
 		s.cont(n)
@@ -127,10 +127,10 @@ func (o *optionCall) soError() {
 		s.answered(err)
 		return
 	}
-	if c.failure.err == e {
-		c.failure.err = 0
+	if c.report.err == e {
+		c.report.err = 0
 	}
-	c.reported = true
+	c.report.connected = true
 	if !c.swapped {
 		s.sockets.removeConn(inode, c)
 	}
@@ -146,7 +146,7 @@ func (o *optionCall) giveInt(v int) {
 // that of a program which may not set it.
 func (o *optionCall) laterSndbuf(name int) (later bool, err error) {
 	n, c := o.n, o.c
-	if c.isSettled() || int(int32(n.Args[4])) < 4 {
+	if c.calls.isOver() || int(int32(n.Args[4])) < 4 {
 		return false, nil
 	}
 	v, err := n.read(n.Args[3], 4, 0)
