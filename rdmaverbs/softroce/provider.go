@@ -131,4 +131,4 @@ func (p *Provider) netdev(device string) (string, bool) {
 	return name, ok && name != "" && (p.c.netdevs == nil || slices.Contains(p.c.netdevs, name))
 }
 
-var _ rdmaverbs.Provider = (*Provider)(nil)
+var _ rdmaverbs.Explainer = (*Provider)(nil)
