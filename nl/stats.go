@@ -3,6 +3,7 @@
 package nl
 
 import (
+	"smcr/smc"
 	"smcr/stats"
 )
 
@@ -203,7 +204,7 @@ func (f *fallbackAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrFbackType:
-			f.reason.Side = stats.Side(number8(ad))
+			f.reason.Side = smc.Role(number8(ad))
 		case attrFbackServerTotal:
 			f.server, f.hasTotals = number(ad), true
 		case attrFbackClientTotal:

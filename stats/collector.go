@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"smcr/smc"
 )
 
 // A Direction tells send buffers from receive buffers.
@@ -97,16 +99,16 @@ func (d *direction) count(size, n int) {
 
 // Connection counts a connection that uses SMC, by the side it was made from and
 // the SMC version, 1 or 2.
-func (c *Collector) Connection(side Side, version int) {
+func (c *Collector) Connection(side smc.Role, version int) {
 	c.conns[side&1][min(max(version, 1), 2)-1].Add(1)
 }
 
 // HandshakeError counts a handshake that failed with an error.
-func (c *Collector) HandshakeError(side Side) { c.hsErrors[side&1].Add(1) }
+func (c *Collector) HandshakeError(side smc.Role) { c.hsErrors[side&1].Add(1) }
 
 // Local counts a connection between two programs of this host that no stack
 // carries.
-func (c *Collector) Local(side Side) { c.local[side&1].Add(1) }
+func (c *Collector) Local(side smc.Role) { c.local[side&1].Add(1) }
 
 // Panic counts a panic that was survived.
 func (c *Collector) Panic() { c.panics.Add(1) }
@@ -159,7 +161,7 @@ func (c *Collector) Buffer(dir Direction, e BufferEvent) {
 // Fallback counts a connection that became plain TCP for a reason, which is a
 // CLC decline code. Beyond MaxReasons different reasons of a side only the total
 // counts.
-func (c *Collector) Fallback(side Side, reason uint32) {
+func (c *Collector) Fallback(side smc.Role, reason uint32) {
 	side &= 1
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +185,7 @@ func (c *Collector) Fallback(side Side, reason uint32) {
 func (c *Collector) Fallbacks() Fallbacks {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := Fallbacks{ClientTotal: c.totals[Client], ServerTotal: c.totals[Server]}
+	f := Fallbacks{ClientTotal: c.totals[smc.Client], ServerTotal: c.totals[smc.Server]}
 	for k, n := range c.fallbacks {
 		k.Count = n
 		f.Reasons = append(f.Reasons, k)
@@ -203,18 +205,18 @@ func (c *Collector) Snapshot() Stats {
 			TXBufSizes: load(&tx.bufSizes), RXBufSizes: load(&rx.bufSizes),
 			TXSizes: load(&tx.sizes), RXSizes: load(&rx.sizes),
 			TXBufs: tx.buffers(), RXBufs: rx.buffers(),
-			ClientV1: c.conns[Client][0].Load(), ClientV2: c.conns[Client][1].Load(),
-			ServerV1: c.conns[Server][0].Load(), ServerV2: c.conns[Server][1].Load(),
+			ClientV1: c.conns[smc.Client][0].Load(), ClientV2: c.conns[smc.Client][1].Load(),
+			ServerV1: c.conns[smc.Server][0].Load(), ServerV2: c.conns[smc.Server][1].Load(),
 			Sendpage: c.calls[Sendpage].Load(), Splice: c.calls[Splice].Load(), Cork: c.calls[Cork].Load(),
 			NoDelay: c.calls[NoDelay].Load(), Urgent: c.calls[Urgent].Load(),
 			RXBytes: rx.bytes.Load(), TXBytes: tx.bytes.Load(),
 			RXCalls: rx.calls.Load(), TXCalls: tx.calls.Load(),
 			RXUsage: uint64(max(rx.usage.Load(), 0)), TXUsage: uint64(max(tx.usage.Load(), 0)),
 		},
-		ClientHandshakeErrors: c.hsErrors[Client].Load(),
-		ServerHandshakeErrors: c.hsErrors[Server].Load(),
-		ClientLocal:           c.local[Client].Load(),
-		ServerLocal:           c.local[Server].Load(),
+		ClientHandshakeErrors: c.hsErrors[smc.Client].Load(),
+		ServerHandshakeErrors: c.hsErrors[smc.Server].Load(),
+		ClientLocal:           c.local[smc.Client].Load(),
+		ServerLocal:           c.local[smc.Server].Load(),
 		Panics:                c.panics.Load(),
 	}
 }

@@ -3,8 +3,9 @@
 package stats
 
 import (
-	"fmt"
 	"math/bits"
+
+	"smcr/smc"
 )
 
 // Buckets is the number of size classes of a [Histogram]: 8, 16, 32, 64, 128,
@@ -107,30 +108,10 @@ type Stats struct {
 	Panics uint64
 }
 
-// A Side tells the two ends of a connection apart.
-type Side uint8
-
-// The two sides, with the numbers that the kernel's fallback statistics use.
-const (
-	Client Side = 0
-	Server Side = 1
-)
-
-// String returns "client" or "server".
-func (s Side) String() string {
-	switch s {
-	case Client:
-		return "client"
-	case Server:
-		return "server"
-	}
-	return fmt.Sprintf("side(%d)", uint8(s))
-}
-
 // A Fallback counts how often connections of one side became plain TCP for one
 // reason.
 type Fallback struct {
-	Side   Side
+	Side   smc.Role
 	Reason uint32 // a CLC decline code (RFC 7609, appendix A.3 and the Linux codes)
 	Count  uint64 // the kernel reports 16 bits and wraps
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/smc"
 )
 
 func TestBucket(t *testing.T) {
@@ -37,13 +39,13 @@ func TestCollector(t *testing.T) {
 	c.TX(5, -1)
 	c.RX(70000)
 	c.RX(0)
-	c.Connection(Client, 1)
-	c.Connection(Server, 2)
-	c.Connection(Server, 2)
-	c.Local(Client)
-	c.Local(Server)
-	c.Local(Server)
-	c.HandshakeError(Server)
+	c.Connection(smc.Client, 1)
+	c.Connection(smc.Server, 2)
+	c.Connection(smc.Server, 2)
+	c.Local(smc.Client)
+	c.Local(smc.Server)
+	c.Local(smc.Server)
+	c.HandshakeError(smc.Server)
 	c.BufferAlloc(TX, 65536)
 	c.RMBAlloc(65536)
 	c.RMBReuse(65536)
@@ -74,24 +76,24 @@ func TestCollector(t *testing.T) {
 
 func TestFallbacks(t *testing.T) {
 	var c Collector
-	c.Fallback(Client, 2)
-	c.Fallback(Client, 1)
-	c.Fallback(Server, 3)
-	c.Fallback(Client, 2)
+	c.Fallback(smc.Client, 2)
+	c.Fallback(smc.Client, 1)
+	c.Fallback(smc.Server, 3)
+	c.Fallback(smc.Client, 2)
 	first := c.Fallbacks()
-	want := Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []Fallback{{Server, 3, 1}, {Client, 1, 1}, {Client, 2, 2}}}
+	want := Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []Fallback{{smc.Server, 3, 1}, {smc.Client, 1, 1}, {smc.Client, 2, 2}}}
 	if diff := cmp.Diff(want, first); diff != "" {
 		t.Errorf("fallbacks (-want +got):\n%s", diff)
 	}
 	for i := range uint32(100) {
-		c.Fallback(Server, 1000+i)
+		c.Fallback(smc.Server, 1000+i)
 	}
 	all := c.Fallbacks()
 	if all.ServerTotal != 101 || len(all.Reasons) != MaxReasons+2 {
 		t.Errorf("%d fallbacks for %d reasons", all.ServerTotal, len(all.Reasons))
 	}
-	c.Fallback(Client, 1)
-	want = Fallbacks{ClientTotal: 1, Reasons: []Fallback{{Client, 1, 1}}}
+	c.Fallback(smc.Client, 1)
+	want = Fallbacks{ClientTotal: 1, Reasons: []Fallback{{smc.Client, 1, 1}}}
 	if diff := cmp.Diff(want, c.Fallbacks().Sub(all)); diff != "" {
 		t.Errorf("difference (-want +got):\n%s", diff)
 	}
@@ -152,7 +154,7 @@ func TestConcurrent(t *testing.T) {
 			for range 1000 {
 				c.TX(10, 10)
 				c.RX(10)
-				c.Fallback(Client, 7)
+				c.Fallback(smc.Client, 7)
 				c.Snapshot()
 			}
 		})

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/rdmaverbs"
-	"smcr/userstack/linkgroup"
+	"smcr/smc"
 	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
@@ -215,7 +215,7 @@ func (b *bed) ended(c *Conn) error {
 	}
 }
 
-func (c *Conn) state() (st linkgroup.State) {
+func (c *Conn) state() (st smc.ConnState) {
 	c.g.do(func(time.Time) { st = c.core.State() })
 	return st
 }
@@ -232,7 +232,7 @@ func (b *bed) links(s *Stack) (n int) {
 	}
 	gs[0].do(func(time.Time) {
 		for _, l := range gs[0].core.Links() {
-			if l.State() == linkgroup.LinkActive {
+			if l.State() == smc.LinkActive {
 				n++
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"smcr/stats"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
@@ -58,7 +58,7 @@ type clc struct {
 const lateGrace = 50 * time.Millisecond
 
 // rendezvous runs one side of the CLC exchange on tcp and counts how it ended.
-func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, run func(*clc, context.Context) (*Conn, error)) (*Conn, error) {
+func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side smc.Role, run func(*clc, context.Context) (*Conn, error)) (*Conn, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
@@ -133,14 +133,14 @@ func (h *clc) bind(ctx context.Context) (release func()) {
 func (h *clc) route(local, remote netip.AddrPort) (network.Route, error) {
 	rt, err := h.s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
-		return network.Route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagNoRoute, Err: err}
 	}
 	secured, err := h.s.net.Secured(local, remote)
 	if err != nil {
-		return network.Route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagInternal, Err: err}
 	}
 	if secured {
-		return network.Route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
+		return network.Route{}, &DeclineError{Code: smc.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
 	}
 	return rt, nil
 }
@@ -229,9 +229,9 @@ func (h *clc) decline(ctx context.Context, cause error) error {
 		return err
 	}
 	d := declineFor(cause)
-	m := wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == wire.DiagSync}
+	m := wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == smc.DiagSync}
 	if h.v2 {
-		m.Version, m.OSType = wire.Version2, wire.OSLinux
+		m.Version, m.OSType = wire.Version2, smc.OSLinux
 	}
 	if err := h.write(m); err != nil {
 		return err
@@ -370,7 +370,7 @@ func (s *Stack) interrupted(ctx context.Context) error {
 	return nil
 }
 
-func (s *Stack) peerIDNow() wire.PeerID {
+func (s *Stack) peerIDNow() smc.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peerID
@@ -395,8 +395,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 // params and endpoint convert between CLC and the core.
 func params(e wire.Endpoint) linkgroup.ConnParams {
 	return linkgroup.ConnParams{
-		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: uint32(e.QPN), PSN: uint32(e.PSN), MTU: uint8(e.MTU)},
-		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: uint8(e.RMBESize),
+		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: e.QPN, PSN: e.PSN, MTU: e.MTU},
+		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: e.RMBESize,
 	}
 }
 
@@ -407,10 +407,10 @@ func (h *clc) peerParams(e wire.Endpoint) linkgroup.ConnParams {
 	return p
 }
 
-func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {
+func endpoint(id smc.PeerID, p linkgroup.ConnParams) wire.Endpoint {
 	return wire.Endpoint{
-		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: wire.QPN(p.Link.QPN), PSN: wire.PSN(p.Link.PSN), MTU: wire.MTU(p.Link.MTU),
-		RMB: wire.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: wire.BufSize(p.SizeCode),
+		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: p.Link.QPN, PSN: p.Link.PSN, MTU: p.Link.MTU,
+		RMB: smc.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: p.SizeCode,
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
 )
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
@@ -79,8 +79,8 @@ func (c *Conn) unhold() {
 func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	s, tcp := g.s, h.tcp
 	rmb := g.rmbBytes
-	rmbe := min(wire.BufSizeFor(max(s.cfg.RecvBuf, h.recv)), wire.MaxBufSizeRFC)
-	core, err := g.core.NewConnOf(now, h.owner.UID, uint8(rmbe), s.cfg.SendBuf)
+	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, h.recv)), smc.MaxSizeCodeRFC)
+	core, err := g.core.NewConnOf(now, h.owner.UID, rmbe, s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}

@@ -14,9 +14,9 @@ import (
 
 	"smcr/pnet"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
-	"smcr/userstack/wire"
 )
 
 // DevicePrefix begins the names of software RoCE devices, as listings show them
@@ -48,7 +48,7 @@ func (d *device) core(subnet netip.Prefix) (linkgroup.Device, error) {
 	if err != nil {
 		return linkgroup.Device{}, err
 	}
-	cd := linkgroup.Device{ID: d.id, Name: d.name, GID: wire.GID(gid), MTU: uint8(p.ActiveMTU), Up: p.State == rdmaverbs.PortActive}
+	cd := linkgroup.Device{ID: d.id, Name: d.name, GID: smc.GID(gid), MTU: p.ActiveMTU, Up: p.State == rdmaverbs.PortActive}
 	copy(cd.MAC[:], p.HWAddr)
 	return cd, nil
 }
@@ -60,10 +60,10 @@ func (d *device) core(subnet netip.Prefix) (linkgroup.Device, error) {
 // 2 only, its link-local entry. Otherwise it is that of SMC-R version 2: a RoCE
 // version 2 entry that is an address in the subnet, the one of the prefix
 // itself if there is a choice.
-func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
+func (d *device) sourceGID(subnet netip.Prefix) (int, smc.GID, error) {
 	gids, err := d.rdma.GIDs(1)
 	if err != nil {
-		return 0, rdmaverbs.GID{}, err
+		return 0, smc.GID{}, err
 	}
 	if subnet.IsValid() {
 		found := -1
@@ -75,7 +75,7 @@ func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 			}
 		}
 		if found < 0 {
-			return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, d.name, subnet.Masked())
+			return 0, smc.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, d.name, subnet.Masked())
 		}
 		return found, gids[found].GID, nil
 	}
@@ -86,7 +86,7 @@ func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 			}
 		}
 	}
-	return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, d.name)
+	return 0, smc.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, d.name)
 }
 
 // deviceByID returns an open device, or nil.

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
-	"smcr/userstack/wire"
 )
 
 // loopNetwork is a network in which this machine's loopback leads to the
@@ -170,7 +170,7 @@ func TestDialerAsksFirst(t *testing.T) {
 		code          fmt.Stringer
 	}{
 		{"no route", "198.51.100.1:80", nil, ErrNotOnLink, ReasonNoRoute},
-		{"no option", "", func(c *Config) { c.option, c.NoOption = nil, true }, ErrNoOption, wire.DiagConfig},
+		{"no option", "", func(c *Config) { c.option, c.NoOption = nil, true }, ErrNoOption, smc.DiagConfig},
 		{"no device", "", func(c *Config) { c.NetDevs = []string{"eth9"} }, ErrNoDevice, ReasonNoDevice},
 		{"not to be marked", "", func(c *Config) { c.option = &saidOption{fails: unmarkable} }, unmarkable, nil},
 	} {

@@ -154,7 +154,7 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	}
 	wr.Op = rdmaverbs.OpWrite
 	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len}
-	wr.RemoteAddr, wr.RKey = a.RemoteAddr, a.RKey
+	wr.RemoteAddr, wr.RKey = a.RemoteAddr, uint32(a.RKey)
 	return wr, nil
 }
 

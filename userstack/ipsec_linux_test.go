@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/network"
-	"smcr/userstack/wire"
 )
 
 // secured is a Network all of whose connections IPsec is to protect.
@@ -31,8 +31,8 @@ func TestIPsec(t *testing.T) {
 				b := newBed(t, tt.cfg)
 				ct, st := b.tcp()
 				_, _, cerr, serr := b.rendezvous(ct, st)
-				wantDecline(t, "client", cerr, wire.DiagIPsec, tt.cfg.client == nil)
-				wantDecline(t, "server", serr, wire.DiagIPsec, tt.cfg.server == nil)
+				wantDecline(t, "client", cerr, smc.DiagIPsec, tt.cfg.client == nil)
+				wantDecline(t, "server", serr, smc.DiagIPsec, tt.cfg.server == nil)
 				b.stillTCP(ct, st)
 			})
 		})

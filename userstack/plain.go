@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
-	"smcr/userstack/wire"
 )
 
 // Bounds of what a stack remembers of sockets that it does not carry. Beyond
@@ -136,7 +136,7 @@ func (t *plainTable) rows() ([]nl.Connection, error) {
 		}
 		found[cookie] = true
 		c.Cookie, c.PID, c.Command = cookie, p.owner.PID, p.owner.Command
-		if c.State != nl.StateListen {
+		if c.State != smc.StateListen {
 			c.Mode, c.Fallback = nl.ModeTCP, p.fallback
 			if p.local {
 				c.Mode = nl.ModeLocal
@@ -184,20 +184,20 @@ func (t *plainTable) close() {
 // uses. It returns 0 for what is no fallback.
 func fallbackFor(err error) (f nl.ConnFallback) {
 	var d *DeclineError
-	code := wire.DiagInternal
+	code := smc.DiagInternal
 	switch {
 	case errors.As(err, &d) && d.Remote:
-		return nl.ConnFallback{Reason: uint32(wire.DiagPeerDeclined), Peer: uint32(d.Code)}
+		return nl.ConnFallback{Reason: uint32(smc.DiagPeerDeclined), Peer: uint32(d.Code)}
 	case errors.As(err, &d):
 		code = d.Code
 	case errors.Is(err, ErrStackClosed):
 		code = 0
 	case errors.Is(err, ErrNotOnLink):
-		code = wire.DiagNoRoute
+		code = smc.DiagNoRoute
 	case errors.Is(err, ErrNoOption):
-		code = wire.DiagConfig
+		code = smc.DiagConfig
 	case errors.Is(err, tcpopt.ErrUnsupportedSocket):
-		code = wire.DiagSocketOption
+		code = smc.DiagSocketOption
 	default:
 		code = declineFor(err).Code
 	}
@@ -215,7 +215,7 @@ func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (reas
 	}
 	var d *DeclineError
 	if !errors.As(err, &d) || d.uncounted {
-		s.countFallback(client, wire.Diagnosis(f.Reason))
+		s.countFallback(client, smc.Diagnosis(f.Reason))
 	}
 	s.plains.note(network.Cookie(fd), plain{owner: o, fallback: f})
 	return f.Reason, f.Peer
@@ -223,9 +223,9 @@ func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (reas
 
 // LeftToTCP implements inside.Programs.
 func (s programs) LeftToTCP(o inside.Owner, cookie uint64, client, short bool) {
-	code := wire.DiagPeerNoSMC
+	code := smc.DiagPeerNoSMC
 	if short {
-		code = wire.DiagShort
+		code = smc.DiagShort
 	}
 	s.countFallback(client, code)
 	s.plains.note(cookie, plain{owner: o, fallback: nl.ConnFallback{Reason: uint32(code)}, begun: true})

@@ -13,10 +13,10 @@ import (
 
 	"smcr/nl"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/tcpopt"
-	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -27,10 +27,10 @@ func TestFallbackFor(t *testing.T) {
 		err  error
 		want nl.ConnFallback
 	}{
-		{&DeclineError{Code: wire.DiagPeerNoSMC}, nl.ConnFallback{Reason: 0x03010000}},
-		{&DeclineError{Code: wire.DiagIPsec}, nl.ConnFallback{Reason: 0x03020000}},
-		{&DeclineError{Remote: true, Code: wire.DiagPrefixMismatch}, nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
-		{fmt.Errorf("x: %w", &DeclineError{Code: wire.DiagMem}), nl.ConnFallback{Reason: 0x01010000}},
+		{&DeclineError{Code: smc.DiagPeerNoSMC}, nl.ConnFallback{Reason: 0x03010000}},
+		{&DeclineError{Code: smc.DiagIPsec}, nl.ConnFallback{Reason: 0x03020000}},
+		{&DeclineError{Remote: true, Code: smc.DiagPrefixMismatch}, nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{fmt.Errorf("x: %w", &DeclineError{Code: smc.DiagMem}), nl.ConnFallback{Reason: 0x01010000}},
 		{fmt.Errorf("%w: open", ErrNoDevice), nl.ConnFallback{Reason: 0x03030002}},
 		{errRouted(netip.MustParseAddr("192.0.2.1")), nl.ConnFallback{Reason: 0x030e0000}},
 		{fmt.Errorf("%w: this host", ErrNotOnLink), nl.ConnFallback{Reason: 0x030e0000}},
@@ -43,7 +43,7 @@ func TestFallbackFor(t *testing.T) {
 		if got := fallbackFor(test.err); got != test.want {
 			t.Errorf("%v: %+v, want %+v", test.err, got, test.want)
 		}
-		if r := wire.Diagnosis(test.want.Reason); r != 0 && r.Text() == "" {
+		if r := smc.Diagnosis(test.want.Reason); r != 0 && r.Text() == "" {
 			t.Errorf("%v: code %s has no name", test.err, r)
 		}
 	}
@@ -64,11 +64,11 @@ func (k *sockets) scan(found func(uint64, nl.Connection)) error {
 func TestPlainTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := func(inode uint64, uid uint32) nl.Connection {
-			return nl.Connection{State: nl.StateActive, Inode: inode, UID: uid, Remote: netip.MustParseAddrPort("192.0.2.1:80")}
+			return nl.Connection{State: smc.StateActive, Inode: inode, UID: uid, Remote: netip.MustParseAddrPort("192.0.2.1:80")}
 		}
 		var k sockets
 		for cookie, c := range map[uint64]nl.Connection{
-			1: conn(11, 1000), 2: conn(12, 0), 3: conn(13, 1001), 4: {State: nl.StateListen, Inode: 14, UID: 1000}, 99: conn(99, 1000),
+			1: conn(11, 1000), 2: conn(12, 0), 3: conn(13, 1001), 4: {State: smc.StateListen, Inode: 14, UID: 1000}, 99: conn(99, 1000),
 		} {
 			k.Store(cookie, c)
 		}
@@ -97,12 +97,12 @@ func TestPlainTable(t *testing.T) {
 		want(11, 13, 14)
 		rows, _ := p.rows()
 		if diff := cmp.Diff(nl.Connection{
-			State: nl.StateActive, Mode: nl.ModeTCP, Inode: 11, UID: 1000, Cookie: 1, PID: 7, Command: "curl",
+			State: smc.StateActive, Mode: nl.ModeTCP, Inode: 11, UID: 1000, Cookie: 1, PID: 7, Command: "curl",
 			Remote: netip.MustParseAddrPort("192.0.2.1:80"), Fallback: reason,
 		}, rows[0], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Errorf("row (-want +got):\n%s", diff)
 		}
-		if r := rows[2]; r.State != nl.StateListen || r.Mode != nl.ModeSMCR || r.Fallback != (nl.ConnFallback{}) {
+		if r := rows[2]; r.State != smc.StateListen || r.Mode != nl.ModeSMCR || r.Fallback != (nl.ConnFallback{}) {
 			t.Errorf("listener: %+v", r)
 		}
 
@@ -206,7 +206,7 @@ func TestDialStaysTCP(t *testing.T) {
 	defer in.Close()
 	ctl := s.Control()
 	f, err := ctl.Fallbacks(t.Context())
-	if err != nil || f.ClientTotal != 1 || f.ServerTotal != 1 || len(f.Reasons) != 2 || f.Reasons[0].Reason != uint32(wire.DiagConfig) {
+	if err != nil || f.ClientTotal != 1 || f.ServerTotal != 1 || len(f.Reasons) != 2 || f.Reasons[0].Reason != uint32(smc.DiagConfig) {
 		t.Errorf("counted: %+v, %v", f, err)
 	}
 	tcp := func() (n int) {
@@ -215,7 +215,7 @@ func TestDialStaysTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range rows {
-			if r.Mode == nl.ModeTCP && r.State == nl.StateActive && r.Fallback.Reason == uint32(wire.DiagConfig) && (r.Remote == addrPort(l.Addr()) || r.Local == addrPort(l.Addr())) {
+			if r.Mode == nl.ModeTCP && r.State == smc.StateActive && r.Fallback.Reason == uint32(smc.DiagConfig) && (r.Remote == addrPort(l.Addr()) || r.Local == addrPort(l.Addr())) {
 				n++
 			}
 		}

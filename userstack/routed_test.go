@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
-	"smcr/userstack/wire"
 )
 
 // router is a Network that has a router on the way to all other hosts.
@@ -65,19 +65,19 @@ func TestRouted(t *testing.T) {
 		name                 string
 		client, server       func(*Config)
 		clientEID, serverEID []string
-		want                 wire.Diagnosis // of the side that declines
+		want                 smc.Diagnosis // of the side that declines
 		byServer             bool
 	}{
-		{name: "ServerOnly", server: behindRouter, clientEID: eid, serverEID: eid, want: wire.DiagIndirect},
-		{name: "NoEID", client: behindRouter, server: behindRouter, want: wire.DiagNoRoute},
-		{name: "NoCommonEID", client: behindRouter, server: behindRouter, clientEID: eid, want: wire.DiagNoUEID, byServer: true},
+		{name: "ServerOnly", server: behindRouter, clientEID: eid, serverEID: eid, want: smc.DiagIndirect},
+		{name: "NoEID", client: behindRouter, server: behindRouter, want: smc.DiagNoRoute},
+		{name: "NoCommonEID", client: behindRouter, server: behindRouter, clientEID: eid, want: smc.DiagNoUEID, byServer: true},
 		{
 			name: "NoWayToServer", client: func(c *Config) { c.network = isolated{c.network, new(bool)} }, server: behindRouter,
-			clientEID: eid, serverEID: eid, want: wire.DiagNoRoute,
+			clientEID: eid, serverEID: eid, want: smc.DiagNoRoute,
 		},
 		{
 			name: "NoWayToClient", client: behindRouter, server: func(c *Config) { c.network = isolated{c.network, new(bool)} },
-			clientEID: eid, serverEID: eid, want: wire.DiagNoRoute, byServer: true,
+			clientEID: eid, serverEID: eid, want: smc.DiagNoRoute, byServer: true,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

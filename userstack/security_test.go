@@ -206,7 +206,7 @@ func TestThirdPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(settled)
-		wr := rdmaverbs.SendWR{ID: tokenFlag, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, RemoteAddr: victim.VAddr, RKey: victim.RKey}
+		wr := rdmaverbs.SendWR{ID: tokenFlag, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, RemoteAddr: victim.VAddr, RKey: uint32(victim.RKey)}
 		wr.SG[0] = rdmaverbs.SGE{MR: mr, Len: 5}
 		if _, err := l.qp.PostSend(wr); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"smcr/guard"
 	"smcr/pnet"
+	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
@@ -42,7 +43,7 @@ type Stack struct {
 	option network.OptionMarker // nil: not permitted
 	optErr error                // why option is nil
 	tcpRcv int                  // SO_RCVBUF of a new TCP socket
-	peerID wire.PeerID
+	peerID smc.PeerID
 	born   time.Time
 
 	devMu     sync.Mutex
@@ -104,15 +105,15 @@ func New(cfg Config) (*Stack, error) {
 
 // newPeerID makes the identity of this instance: a random instance number
 // and the address of a RoCE port (RFC 7609, appendix A.2.1).
-func (s *Stack) newPeerID(mac wire.MAC) wire.PeerID {
-	return wire.NewPeerID(uint16(s.cfg.random()), mac)
+func (s *Stack) newPeerID(mac smc.MAC) smc.PeerID {
+	return smc.NewPeerID(uint16(s.cfg.random()), mac)
 }
 
 // identity returns the peer ID, which is fixed by the first device used.
-func (s *Stack) identity(d *device) wire.PeerID {
+func (s *Stack) identity(d *device) smc.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.peerID == (wire.PeerID{}) {
+	if s.peerID == (smc.PeerID{}) {
 		cd, err := d.core(netip.Prefix{})
 		if err == nil {
 			s.peerID = s.newPeerID(cd.MAC)
@@ -184,27 +185,27 @@ func (s *Stack) awaitGroups(limit time.Duration) {
 // peerKey tells peers apart. In version 2 the GID of the proposal belongs to
 // it, since Linux leaves the peer ID zero where it does not offer version 1.
 type peerKey struct {
-	id  wire.PeerID
-	gid wire.GID
+	id  smc.PeerID
+	gid smc.GID
 }
 
 // groupKey is what a connection demands of a link group. All connections of a
 // group have one VLAN and one pair of roles (RFC 7609, section 2.2).
 type groupKey struct {
-	role  linkgroup.Role
+	role  smc.Role
 	terms *terms // nil in version 1
-	peer  wire.PeerID
+	peer  smc.PeerID
 	// A link of the group ends there, for a client at this queue pair. A server
 	// has a proposal, which names none.
-	gid  wire.GID
-	mac  wire.MAC
-	qpn  uint32
+	gid  smc.GID
+	mac  smc.MAC
+	qpn  smc.QPN
 	vlan uint16
 }
 
 // has says whether a link of g is one that k demands. g.mu is held.
 func (k *groupKey) has(g *group) bool {
-	if k.role == linkgroup.Server {
+	if k.role == smc.Server {
 		return g.core.HasPort(k.gid, k.mac)
 	}
 	return g.core.HasLink(k.gid, k.mac, k.qpn)
@@ -220,7 +221,7 @@ func (k *groupKey) has(g *group) bool {
 func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
 		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.version() != k.terms.version() ||
-			k.role == linkgroup.Server && k.terms != nil && g.terms.eid != k.terms.eid {
+			k.role == smc.Server && k.terms != nil && g.terms.eid != k.terms.eid {
 			continue
 		}
 		err := g.event(func(now time.Time) error {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/wire"
 )
 
 // A statsJSON is the counters of a stack in JSON.
@@ -91,7 +91,7 @@ func toJSON(r nl.Row[snapshot]) statsJSON {
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, fallbackJSON{
-			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), wire.Diagnosis(x.Reason).Text(), x.Count,
+			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), smc.Diagnosis(x.Reason).Text(), x.Count,
 		})
 	}
 	return j

@@ -12,8 +12,8 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/watch"
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/wire"
 
 	"github.com/spf13/cobra"
 )
@@ -154,8 +154,8 @@ func (r report) print(s *snapshot) {
 	r.line("Avg requests per SMC conn", "%.1f", avg)
 	r.sides("TCP fallback", s.fallbacks.ClientTotal, s.fallbacks.ServerTotal)
 	if r.details {
-		r.reasons(s.fallbacks, stats.Server, "Server")
-		r.reasons(s.fallbacks, stats.Client, "Client")
+		r.reasons(s.fallbacks, smc.Server, "Server")
+		r.reasons(s.fallbacks, smc.Client, "Client")
 	}
 
 	r.b.WriteString("\nRX Stats\n")
@@ -190,7 +190,7 @@ func (r report) print(s *snapshot) {
 }
 
 // reasons prints the fallback reasons of one side, the most frequent first.
-func (r report) reasons(f nl.Fallbacks, side stats.Side, title string) {
+func (r report) reasons(f nl.Fallbacks, side smc.Role, title string) {
 	var list []nl.Fallback
 	for _, x := range f.Reasons {
 		if x.Side == side {
@@ -211,7 +211,7 @@ func (r report) reasons(f nl.Fallbacks, side stats.Side, title string) {
 	})
 	fmt.Fprintf(r.b, "    %s\n", title)
 	for _, x := range list {
-		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, wire.Diagnosis(x.Reason))
+		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
 	}
 }
 

@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -29,7 +30,7 @@ func (c *Conn) transmit() {
 
 // usable says that messages of the connection can flow at all.
 func (c *Conn) usable() bool {
-	return c.attached && c.g.phase == phaseOpen && c.state != StateClosed && c.next == nil && c.link.state == LinkActive && c.link.qpOpen
+	return c.attached && c.g.phase == phaseOpen && c.state != smc.StateClosed && c.next == nil && c.link.state == smc.LinkActive && c.link.qpOpen
 }
 
 // mayPost says that there is something to be sent and that not too much is
@@ -95,7 +96,7 @@ func (c *Conn) newlyBlocked() bool {
 
 // endDue returns the state flag that is due now that all data has been
 // written and confirmed (RFC 7609, section 4.8.1, 3A).
-func (c *Conn) endDue() wire.ConnState {
+func (c *Conn) endDue() wire.StateFlags {
 	if c.inflight > 0 || c.fin != c.prep || c.aborting {
 		return 0
 	}
@@ -148,7 +149,7 @@ func (c *Conn) post() bool {
 		return false
 	}
 	at := &c.rtoken.at[l.slot]
-	base := at.Addr + uint64(wire.BufSize(c.peer.SizeCode).Bytes())*uint64(c.peer.Index-1)
+	base := at.Addr + uint64(c.peer.SizeCode.Bytes())*uint64(c.peer.Index-1)
 	for _, p := range pieces[:np] {
 		c.g.act(Action{Kind: ActWrite, Link: l, Conn: c, Chunk: p.k, Off: p.off, Len: p.n, RemoteAddr: base + uint64(p.roff), RKey: at.RKey})
 	}
@@ -209,7 +210,7 @@ func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) {
 // delivered.
 func (c *Conn) completed(r *request) {
 	c.inflight--
-	if c.state == StateClosed {
+	if c.state == smc.StateClosed {
 		c.maybeFree()
 		return
 	}
@@ -230,11 +231,11 @@ func (c *Conn) completed(r *request) {
 	if c.finish() {
 		return
 	}
-	if c.next != nil && c.inflight == 0 && c.link.state == LinkActive {
+	if c.next != nil && c.inflight == 0 && c.link.state == smc.LinkActive {
 		c.pause()
 		return
 	}
-	if c.link.state != LinkActive && c.inflight == 0 {
+	if c.link.state != smc.LinkActive && c.inflight == 0 {
 		// The link is being deleted in order: this was the last message.
 		if to := c.g.bestLink(c.link); to != nil {
 			c.move(to)
@@ -247,7 +248,7 @@ func (c *Conn) completed(r *request) {
 // failed takes note that a CDC message was lost with its link.
 func (c *Conn) failed(r *request) {
 	c.inflight--
-	if c.state == StateClosed {
+	if c.state == smc.StateClosed {
 		c.maybeFree()
 		return
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // TestIPsecPolicies asks the kernel about connections from 10.9.0.1:5000 to

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // TestRouteTwoNetDevs: after the first of two netdevs in a subnet was down the

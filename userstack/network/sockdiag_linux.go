@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/nl"
+	"smcr/smc"
 )
 
 // SockDiag lists the TCP sockets of a network namespace (sock_diag). The zero value
@@ -157,7 +158,7 @@ func parseInetDiag(m []byte) (cookie uint64, c nl.Connection, ok bool) {
 		return netip.AddrPortFrom(a, port)
 	}
 	c.Local = addr(m[8:], be.Uint16(m[4:]))
-	if c.State != nl.StateListen {
+	if c.State != smc.StateListen {
 		c.Remote = addr(m[24:], be.Uint16(m[6:]))
 	}
 	c.NetDev, c.UID, c.Inode = ne.Uint32(m[40:]), ne.Uint32(m[64:]), uint64(inode)
@@ -169,20 +170,20 @@ func parseInetDiag(m []byte) (cookie uint64, c nl.Connection, ok bool) {
 // connection is ACTIVE, as in the kernel's listings of SMC sockets that use TCP. ok
 // is false for states in which no program has the socket, or which sock_diag does not
 // list.
-func stateOf(tcp uint8) (_ nl.ConnState, _ nl.Shutdown, ok bool) {
+func stateOf(tcp uint8) (_ smc.ConnState, _ nl.Shutdown, ok bool) {
 	switch tcp {
 	case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_SYN_RECV:
-		return nl.StateActive, 0, true
+		return smc.StateActive, 0, true
 	case unix.BPF_TCP_SYN_SENT:
-		return nl.StateInit, 0, true
+		return smc.StateInit, 0, true
 	case unix.BPF_TCP_LISTEN:
-		return nl.StateListen, 0, true
+		return smc.StateListen, 0, true
 	case unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2:
-		return nl.StateActive, nl.ShutdownSend, true
+		return smc.StateActive, nl.ShutdownSend, true
 	case unix.BPF_TCP_CLOSE_WAIT:
-		return nl.StateActive, nl.ShutdownRecv, true
+		return smc.StateActive, nl.ShutdownRecv, true
 	case unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK:
-		return nl.StateActive, nl.ShutdownRecv | nl.ShutdownSend, true
+		return smc.StateActive, nl.ShutdownRecv | nl.ShutdownSend, true
 	}
 	return 0, 0, false
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/nl"
+	"smcr/smc"
 )
 
 // TestSockDiag asks the kernel for real sockets.
@@ -56,11 +57,11 @@ func TestSockDiag(t *testing.T) {
 			}
 			for _, r := range rows {
 				switch r.State {
-				case nl.StateListen:
+				case smc.StateListen:
 					if r.Local.String() != l.Addr().String() || r.Remote.IsValid() {
 						t.Errorf("listener: %+v", r)
 					}
-				case nl.StateActive:
+				case smc.StateActive:
 					if r.Local.String() != c.LocalAddr().String() || r.Remote.String() != l.Addr().String() || r.UID != uint32(unix.Geteuid()) || r.Inode == 0 {
 						t.Errorf("connection: %+v", r)
 					}
