@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/output"
 	"smcr/nl"
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce"
 
 	"github.com/spf13/cobra"
 )
@@ -88,7 +91,7 @@ func run(ctx context.Context, opts *options) error {
 		if err != nil {
 			return err
 		}
-		if err := plan.Check(ctx, ctl, func(name string) bool { return netdev(ctl, name) }); err != nil {
+		if err := plan.Check(ctx, ctl, hostOf(ctx, ctl)); err != nil {
 			return failure(err)
 		}
 		if !opts.dryRun {
@@ -100,14 +103,27 @@ func run(ctx context.Context, opts *options) error {
 	})
 }
 
-// netdev reports whether the stack could know a network device: that of this
-// network namespace has those that are here and can carry RoCE; what is elsewhere
-// cannot be told from here.
-func netdev(ctl nl.Control, name string) bool {
+// hostOf returns the host of the stack: this network namespace, or nothing known for
+// a stack elsewhere.
+func hostOf(ctx context.Context, ctl nl.Control) config.Host {
 	if b, ok := ctl.(nl.Backend); !ok || b.Name != "user" {
-		return true
+		any := func(string) bool { return true }
+		return config.Host{NetDev: any, RoCEDevice: any}
 	}
-	dev, err := net.InterfaceByName(name)
+	return config.Host{
+		NetDev: usable,
+		RoCEDevice: func(name string) bool {
+			list, err := softroce.New().Devices(ctx)
+			return err == nil && slices.ContainsFunc(list, func(d rdmaverbs.DeviceInfo) bool {
+				return d.Name == name && slices.ContainsFunc(d.Ports, func(p rdmaverbs.PortInfo) bool { return usable(p.NetDev) })
+			})
+		},
+	}
+}
+
+// usable reports whether a netdev of this network namespace can carry RoCE.
+func usable(netdev string) bool {
+	dev, err := net.InterfaceByName(netdev)
 	return err == nil && len(dev.HardwareAddr) == 6 && dev.Flags&net.FlagLoopback == 0
 }
 

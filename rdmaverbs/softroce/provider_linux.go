@@ -36,7 +36,7 @@ func (p *Provider) Devices(ctx context.Context) ([]rdmaverbs.DeviceInfo, error) 
 // WhyNone returns why there is no device on netdev, and the name that the device
 // would have.
 func (p *Provider) WhyNone(ctx context.Context, netdev string) (device string, err error) {
-	device = namePrefix + netdev
+	device = DeviceName(netdev)
 	_, err = p.Look(ctx, device)
 	return device, err
 }

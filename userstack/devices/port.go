@@ -7,8 +7,8 @@ import (
 	"net/netip"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
 )
 
 // A Device is an open RDMA device. It is the same pointer as long as the device is
@@ -48,13 +48,6 @@ type Port struct {
 	id  int
 	num int // from 1
 	dev *Device
-}
-
-// NewPort returns port 1 of a device that belongs to no set, for tests.
-func NewPort(id int, rdma rdmaverbs.Device) *Port {
-	d := &Device{rdma: rdma, attr: rdma.Attr()}
-	d.ports = []*Port{{id: id, num: 1, dev: d}}
-	return d.ports[0]
 }
 
 // ID returns a number that no other port of the set has or had.
@@ -98,7 +91,7 @@ func (p *Port) Describe(subnet netip.Prefix) (linkgroup.Device, error) {
 	if err != nil {
 		return linkgroup.Device{}, err
 	}
-	d := linkgroup.Device{ID: p.id, Name: p.Name(), GID: wire.GID(gid), MTU: uint8(a.ActiveMTU), Up: a.State == rdmaverbs.PortActive}
+	d := linkgroup.Device{ID: p.id, Name: p.Name(), GID: gid, MTU: a.ActiveMTU, Up: a.State == rdmaverbs.PortActive}
 	copy(d.MAC[:], a.HWAddr)
 	return d, nil
 }
@@ -112,10 +105,10 @@ func (p *Port) Describe(subnet netip.Prefix) (linkgroup.Device, error) {
 // address in subnet, preferably the address of subnet itself.
 //
 // The error is ErrNoDevice if there is no such entry.
-func (p *Port) SourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
+func (p *Port) SourceGID(subnet netip.Prefix) (int, smc.GID, error) {
 	gids, err := p.dev.rdma.GIDs(p.num)
 	if err != nil {
-		return 0, rdmaverbs.GID{}, err
+		return 0, smc.GID{}, err
 	}
 	if subnet.IsValid() {
 		found := -1
@@ -127,7 +120,7 @@ func (p *Port) SourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 			}
 		}
 		if found < 0 {
-			return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, p.Name(), subnet.Masked())
+			return 0, smc.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, p.Name(), subnet.Masked())
 		}
 		return found, gids[found].GID, nil
 	}
@@ -138,5 +131,5 @@ func (p *Port) SourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 			}
 		}
 	}
-	return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, p.Name())
+	return 0, smc.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, p.Name())
 }
