@@ -57,6 +57,7 @@ func samples() map[string]attrCodec {
 			Ports: []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
 		},
 		"Stats": &statsAttrs{
+			SMCD:                  stats.Tech{NotCounted: stats.CountOptional},
 			SMCR:                  stats.Tech{RXSizes: stats.Histogram{1, 2, 3, 4, 5, 6, 7, 8, 9}, TXBufs: stats.Buffers{SmallPeer: 1, Small: 2, FullPeer: 3, Full: 4, Reuse: 5, Alloc: 6, Downgrade: 7}, RXUsage: 1 << 40, Urgent: 8},
 			ServerHandshakeErrors: 3,
 			ClientLocal:           5,

@@ -10,15 +10,15 @@ import (
 	"smcr/stats"
 )
 
-// A data path counts into a Collector; who watches takes snapshots and looks at
-// what lies between them.
+// The data path counts into a Collector. A program that watches the stack takes
+// snapshots and looks at their differences.
 func ExampleCollector() {
 	var c stats.Collector
 	c.Connection(smc.Client, 2)
 	before := c.Snapshot()
 
 	c.Connection(smc.Client, 2)
-	c.TX(4096, 4096) // a send call of 4096 bytes, all of which were taken
+	c.TX(4096, 4096) // a send call of 4096 bytes that accepted all of them
 	c.RX(1 << 20)    // a receive call that returned 1 MiB
 	d := c.Snapshot().Sub(before)
 

@@ -46,23 +46,25 @@ func TestCollector(t *testing.T) {
 	c.Local(smc.Server)
 	c.Local(smc.Server)
 	c.HandshakeError(smc.Server)
-	c.BufferAlloc(TX, 65536)
-	c.RMBAlloc(65536)
-	c.RMBReuse(65536)
-	c.RMBAlloc(16384)
-	c.RMBFree(16384)
+	c.BufferSize(TX, 65536)
+	c.Buffer(TX, Alloc)
+	c.BufferSize(RX, 65536)
+	c.BufferSize(RX, 16384)
+	c.Buffer(RX, Alloc)
+	c.Buffer(RX, Reuse)
 	c.Buffer(TX, FullPeer)
-	c.Buffer(RX, Downgrade)
+	c.Buffer(RX, Full)
 	c.Call(NoDelay)
 	c.Call(Urgent)
 	c.Panic()
 	want := Stats{
 		SMCR: Tech{
-			TXSizes: Histogram{2, 1}, RXSizes: Histogram{4: 1},
-			TXBufSizes: Histogram{3: 1}, RXBufSizes: Histogram{1: 1, 3: 2},
-			TXBufs: Buffers{Alloc: 1, FullPeer: 1}, RXBufs: Buffers{Alloc: 2, Reuse: 1, Downgrade: 1},
+			TXSizes: Histogram{1, 1}, RXSizes: Histogram{4: 1},
+			TXBufSizes: Histogram{3: 1}, RXBufSizes: Histogram{1: 1, 3: 1},
+			TXBufs: Buffers{Alloc: 1, FullPeer: 1}, RXBufs: Buffers{Alloc: 1, Reuse: 1, Full: 1},
 			ClientV1: 1, ServerV2: 2, NoDelay: 1, Urgent: 1,
-			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2, TXUsage: 65536, RXUsage: 65536,
+			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2,
+			NotCounted: CountOptional &^ (CountTXUsage | CountRXUsage),
 		},
 		ServerHandshakeErrors: 1,
 		ClientLocal:           1,
@@ -171,7 +173,8 @@ func TestNoAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		c.TX(100, 100)
 		c.RX(100)
-		c.RMBReuse(65536)
+		c.BufferSize(RX, 65536)
+		c.Buffer(RX, Reuse)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -58,6 +58,7 @@ type Conn struct {
 	below            belowWatch
 	after            []func() // called when the connection has ended
 	rxBytes, txBytes uint64
+	sendFull         bool // the last lend found too little room
 }
 
 // hold keeps the buffers in place while they are used outside g.mu, which
@@ -96,13 +97,15 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		c.rready = func() bool { return c.awake(c.rwake, &c.rdl) }
 		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
 	}
+	s.stats.BufferSize(stats.RX, rmbe.Bytes())
 	if g.rmbBytes == rmb {
-		s.stats.RMBReuse(rmbe.Bytes())
+		s.stats.Buffer(stats.RX, stats.Reuse)
 	} else {
-		s.stats.RMBAlloc(rmbe.Bytes())
+		s.stats.Buffer(stats.RX, stats.Alloc)
 	}
-	if g.sendBytes > 0 { // else the first chunk that is taken counts as an allocation
-		s.stats.BufferReuse(stats.TX, s.cfg.SendBuf)
+	s.stats.BufferSize(stats.TX, s.cfg.SendBuf)
+	if g.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
+		s.stats.Buffer(stats.TX, stats.Reuse)
 	}
 	core.Data = c
 	h.conn = c

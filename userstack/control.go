@@ -207,8 +207,10 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 	st := c.s.stats.Snapshot()
 	var tx, rx uint64
 	c.eachGroup(func(g *group) {
-		tx += g.sendBytes
-		rx += g.rmbBytes
+		tx += uint64(g.slab.used)
+		for conn := range g.conns {
+			rx += uint64(conn.core.Info().RMBE)
+		}
 	})
 	st.SMCR.TXUsage, st.SMCR.RXUsage = tx, rx
 	return st, nil

@@ -82,6 +82,9 @@ type Action struct {
 	// Token is to be handed to [Group.Sent]; zero means unsignaled.
 	Token uint64
 	Err   error
+	// PeerFull says of an [ActSend] that data of Conn has to wait behind this
+	// message: the peer's RMBE is full (RFC 7609, section 4.5.1).
+	PeerFull bool
 
 	plain bool // a CDC message that may come after writes of other messages
 }

@@ -158,10 +158,12 @@ func (c *Conn) post() bool {
 		c.replay = 0
 	}
 	c.uncork()
+	told := c.tflags&wire.ProdWriterBlocked != 0
 	c.tflags = 0
 	if c.blocked() {
 		c.tflags = wire.ProdWriterBlocked
 	}
+	full := c.tflags != 0 && (n > 0 || !told)
 	c.tflags |= c.urgentFlags(n) | c.cursorRequest(n)
 	if c.aborting {
 		if !c.answered() {
@@ -177,10 +179,11 @@ func (c *Conn) post() bool {
 	r := l.push(np + 1)
 	r.conn, r.sent, r.seq, r.state = c, c.sent, c.seq, c.tstate
 	c.inflight++
-	c.sendCDC(l, r.token, wire.CDC{
+	a := c.sendCDC(l, r.token, wire.CDC{
 		Seq: c.seq, Token: c.peer.Token, Prod: c.tx.cursor(c.sent), Cons: c.rx.cursor(c.rcons),
 		Flags: c.tflags, State: c.tstate,
 	})
+	a.PeerFull = full
 	return true
 }
 
@@ -198,12 +201,13 @@ func (c *Conn) postVerify() bool {
 	return true
 }
 
-func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) {
+func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) *Action {
 	a := c.g.newAction()
 	*a = Action{Kind: ActSend, Link: l, Conn: c, Token: token, plain: m.Flags&wire.ProdFailoverVerify == 0}
 	if _, err := m.AppendBinary(a.Msg[:0]); err != nil {
 		panic("linkgroup: cannot encode a CDC message: " + err.Error())
 	}
+	return a
 }
 
 // completed takes note that a CDC message and the writes before it have been
