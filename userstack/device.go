@@ -171,7 +171,7 @@ func (s *Stack) deviceChanged(d *device, lost bool) {
 	for _, g := range s.groupList() {
 		// The GID of a port that comes up may come later: an IPv6 address is
 		// checked for duplicates first.
-		cd, err := d.core(g.terms.subnet())
+		cd, err := d.core(g.terms.Subnet())
 		down := lost || err != nil
 		if !down && !s.onLAN(g, d) {
 			continue

@@ -15,6 +15,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -32,9 +33,8 @@ type group struct {
 	peer wire.PeerID // as in the proposal or ACCEPT
 	role linkgroup.Role
 	lan  lan
-	// terms are nil in version 1. What the peer told of itself is guarded
-	// by mu.
-	terms *terms
+	// terms are nil in version 1. terms.Peer is guarded by mu.
+	terms *rendezvous.Terms
 
 	mu                  sync.Mutex
 	core                *linkgroup.Group
@@ -69,7 +69,7 @@ type group struct {
 	wc2 [8]rdmaverbs.WC
 }
 
-func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan, devs []*device) *group {
+func newGroup(s *Stack, role linkgroup.Role, t *rendezvous.Terms, peer wire.PeerID, at lan, devs []*device) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
 		pds:     map[int]rdmaverbs.PD{},
@@ -103,15 +103,15 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t != nil {
-		cfg.Routed = t.routed
-		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.peerOS, t.peerRelease, int(t.maxLinks)
+		cfg.Routed = t.Routed
+		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.Peer.OS, t.Peer.Release, int(t.MaxLinks)
 		if role == linkgroup.Client || cfg.MaxConns == 0 {
-			cfg.MaxConns = int(t.maxConns)
+			cfg.MaxConns = int(t.MaxConns)
 		}
-		cfg.MaxConns = min(cfg.MaxConns, int(t.maxConns))
+		cfg.MaxConns = min(cfg.MaxConns, int(t.MaxConns))
 	}
 	for _, d := range devs {
-		if cd, err := d.core(t.subnet()); err == nil {
+		if cd, err := d.core(t.Subnet()); err == nil {
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}

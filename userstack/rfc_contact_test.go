@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -275,7 +276,7 @@ func TestProtocolErrorsDuringLLC(t *testing.T) {
 					_, err := run(t.Context(), x)
 					<-done
 					wantBroken(t, err, nil)
-					if !errors.Is(err, errCLC) {
+					if !errors.Is(err, rendezvous.ErrProtocol) {
 						t.Errorf("%v, want a protocol error", err)
 					}
 					x.SetLinger(0)

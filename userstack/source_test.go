@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack/rendezvous"
 )
 
 // gidTable is a device that has nothing but GIDs.
@@ -63,13 +64,13 @@ func TestSourceGID(t *testing.T) {
 // do, and the IP stack finds the way, not the MAC address of the peer.
 func TestHopLimits(t *testing.T) {
 	for _, tt := range []struct {
-		terms *terms
+		terms *rendezvous.Terms
 		hops  uint8
 		dmac  int
 	}{
 		{nil, 1, 6},
-		{&terms{}, 1, 6},
-		{&terms{routed: true}, 64, 0},
+		{&rendezvous.Terms{}, 1, 6},
+		{&rendezvous.Terms{Routed: true}, 64, 0},
 	} {
 		l := &link{g: &group{terms: tt.terms}}
 		if p := l.path(); p.HopLimit != tt.hops || len(p.DMAC) != tt.dmac {

@@ -32,7 +32,7 @@ var rfcPackages = map[string]string{
 	"e2e": "internal/e2e", "interop": "internal/interop",
 	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "simulation": "userstack/simulation", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
-	"userstack": "userstack", "wire": "userstack/wire",
+	"userstack": "userstack", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
 }
 
 // rfcSections are the sections and appendices that ask something of an

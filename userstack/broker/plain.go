@@ -9,7 +9,7 @@ import (
 
 // packageNames are the names that errors begin with.
 var packageNames = []string{
-	"bounded", "broker", "config", "connector", "engine", "epollset", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "pnet", "prom", "quota", "rdmaverbs", "relay", "rights", "rounds", "service",
+	"bounded", "broker", "config", "connector", "engine", "epollset", "guard", "header", "inside", "launch", "linkgroup", "nl", "nltestsmc", "pnet", "prom", "quota", "rdmaverbs", "relay", "rendezvous", "rights", "rounds", "service",
 	"simfabric", "smctools", "sockopt", "socktest", "softroce", "stats", "tcpopt", "userstack", "verbstest", "wire",
 }
 
