@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -50,9 +51,9 @@ func TestDeadFabric(t *testing.T) {
 		b.w.SetLAN("roce", false)
 		start := time.Now()
 		_, _, cerr, serr := b.rendezvous(ct, st)
-		wantDecline(t, "client", cerr, wire.DiagTimeoutConfLink, true)
-		wantDecline(t, "server", serr, wire.DiagTimeoutConfLink, false)
-		if d := time.Since(start); d > linkgroup.DefaultTimers(linkgroup.Client).ConfirmFirst {
+		wantDecline(t, "client", cerr, smc.DiagTimeoutConfLink, true)
+		wantDecline(t, "server", serr, smc.DiagTimeoutConfLink, false)
+		if d := time.Since(start); d > linkgroup.DefaultTimers(smc.Client).ConfirmFirst {
 			t.Errorf("took %v", d)
 		}
 		b.stillTCP(ct, st)
@@ -225,8 +226,8 @@ func TestLateConfirm(t *testing.T) {
 // TestDeclineOfAnother: a link group that ended because a peer has declined one
 // connection is no DECLINE of the others: their peers have to be told.
 func TestDeclineOfAnother(t *testing.T) {
-	cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: wire.DiagSync})
-	if f := failureOf(cause); f.Why.Code != wire.DiagNoActiveLink || f.Why.Remote || f.NoFallback {
+	cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: smc.DiagSync})
+	if f := failureOf(cause); f.Why.Code != smc.DiagNoActiveLink || f.Why.Remote || f.NoFallback {
 		t.Errorf("declined with %+v", f)
 	}
 }

@@ -84,7 +84,7 @@ func describeTerms(t *rendezvous.Terms, row *nl.LinkGroup) {
 		return
 	}
 	row.V2 = &nl.V2Common{
-		Version: wire.Version2, Release: t.Peer.Release, OS: nl.PeerOS(t.Peer.OS), EID: t.EID.String(), PeerHost: t.Peer.Host,
+		Version: wire.Version2, Release: t.Peer.Release, OS: t.Peer.OS, EID: t.EID.String(), PeerHost: t.Peer.Host,
 	}
 	row.V2R = &nl.V2R{Direct: !t.Routed, MaxConns: t.MaxConns, MaxLinks: t.MaxLinks}
 }

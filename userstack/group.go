@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/rendezvous"
@@ -30,8 +31,8 @@ import (
 type group struct {
 	s    *Stack
 	log  *slog.Logger
-	peer wire.PeerID // as in the proposal or ACCEPT
-	role linkgroup.Role
+	peer smc.PeerID // as in the proposal or ACCEPT
+	role smc.Role
 	lan  lan
 	// terms are nil in version 1. terms.Peer is guarded by mu.
 	terms *rendezvous.Terms
@@ -69,7 +70,7 @@ type group struct {
 	wc2 [8]rdmaverbs.WC
 }
 
-func newGroup(s *Stack, role linkgroup.Role, t *rendezvous.Terms, peer wire.PeerID, at lan, devs []*device) *group {
+func newGroup(s *Stack, role smc.Role, t *rendezvous.Terms, peer smc.PeerID, at lan, devs []*device) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
 		pds:     map[int]rdmaverbs.PD{},
@@ -87,7 +88,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *rendezvous.Terms, peer wire.Peer
 	timers.TCPGrace = 500 * time.Millisecond
 	if idle := s.cfg.GroupIdle; idle > 0 {
 		timers.Idle = idle
-		if role == linkgroup.Client {
+		if role == smc.Client {
 			timers.Idle += min(idle/10, 10*time.Second)
 		}
 	}
@@ -99,13 +100,13 @@ func newGroup(s *Stack, role linkgroup.Role, t *rendezvous.Terms, peer wire.Peer
 		MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 		SendQueue: sendDepth, SendChunk: s.cfg.sendChunk, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
 	}
-	if role == linkgroup.Client {
+	if role == smc.Client {
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t != nil {
 		cfg.Routed = t.Routed
 		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.Peer.OS, t.Peer.Release, int(t.MaxLinks)
-		if role == linkgroup.Client || cfg.MaxConns == 0 {
+		if role == smc.Client || cfg.MaxConns == 0 {
 			cfg.MaxConns = int(t.MaxConns)
 		}
 		cfg.MaxConns = min(cfg.MaxConns, int(t.MaxConns))

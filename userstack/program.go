@@ -8,19 +8,18 @@ import (
 	"net/netip"
 	"os"
 
-	"smcr/stats"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/tcpopt"
-	"smcr/userstack/wire"
 )
 
 // Reasons for which connections most often stay TCP, as [DeclineError] has them
 // in Code. The others are the Diag constants of package wire.
 const (
-	ReasonPeerNoSMC = wire.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
-	ReasonNoDevice  = wire.DiagNoSMCRDev // no RoCE device serves the network of the connection
-	ReasonNoRoute   = wire.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
+	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
+	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
+	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
 )
 
 // ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
@@ -143,7 +142,7 @@ func (s programs) Carried(c *Conn) uint64 {
 // lack of resources: it waits for what the peer proposes and declines. The error
 // is a *DeclineError then; after another one the connection is of no use.
 func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
-	code := wire.DiagMem
+	code := smc.DiagMem
 	if d, ok := errors.AsType[*DeclineError](why); ok {
 		code = d.Code
 	}
@@ -152,21 +151,16 @@ func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) er
 }
 
 // countFallback counts a connection that stays TCP.
-func (s *Stack) countFallback(client bool, code wire.Diagnosis) {
-	side := sideServer
+func (s *Stack) countFallback(client bool, code smc.Diagnosis) {
+	side := smc.Server
 	if client {
-		side = sideClient
+		side = smc.Client
 	}
 	s.stats.Fallback(side, uint32(code))
 }
 
-const (
-	sideServer = stats.Server
-	sideClient = stats.Client
-)
-
 // account counts the outcome of a rendezvous.
-func (s *Stack) account(side stats.Side, c *Conn, err error) {
+func (s *Stack) account(side smc.Role, c *Conn, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
@@ -174,7 +168,7 @@ func (s *Stack) account(side stats.Side, c *Conn, err error) {
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {
-			code = wire.DiagPeerDeclined
+			code = smc.DiagPeerDeclined
 		}
 		s.stats.Fallback(side, uint32(code))
 	default:

@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"syscall"
 
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // CandidateHere implements inside.Programs. No RoCE device is needed: the bytes of
@@ -66,21 +68,21 @@ func (s programs) OpenAgreed(fd int) error {
 // isHere tells whether an address is one of this host.
 func (s *Stack) isHere(a netip.Addr) bool {
 	_, err := s.net.Route(netip.Addr{}, a)
-	return errors.Is(err, inside.ErrThisHost)
+	return errors.Is(err, network.ErrThisHost)
 }
 
 // Locator implements inside.Programs.
-func (s programs) Locator() inside.Locator {
-	l, _ := s.net.(inside.Locator)
+func (s programs) Locator() network.Locator {
+	l, _ := s.net.(network.Locator)
 	return l
 }
 
 // IsLocal implements inside.Programs.
 func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
-	side := sideServer
+	side := smc.Server
 	if client {
-		side = sideClient
+		side = smc.Client
 	}
 	s.stats.Local(side)
-	s.plains.note(cookieOf(fd), plain{owner: o, local: true})
+	s.plains.note(network.Cookie(fd), plain{owner: o, local: true})
 }

@@ -11,9 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"smcr/stats"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 )
 
@@ -35,37 +36,37 @@ type TCPConn interface {
 // any more, and it carries the connection's data. After any other error close
 // tcp.
 func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	return s.handshake(ctx, tcp, sideClient, rendezvous.Config{})
+	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{})
 }
 
 // Server runs the server's side of the rendezvous on an accepted TCP
 // connection whose peer is known to speak SMC. It returns as [Stack.Client]
 // does.
 func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
-	return s.handshake(ctx, tcp, sideServer, rendezvous.Config{})
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
 }
 
 // serverLook is Server for a peer that may not speak SMC: the machine looks before it
 // reads. If the peer sends data, they stay unread, and the error is a *DeclineError with
 // notCLC. If refuse is not nil, whatever the peer proposes is declined with it.
 func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
-	return s.handshake(ctx, tcp, sideServer, rendezvous.Config{Look: true, OptionSeen: s.option != nil, NotCLC: notCLC, Refuse: refuse})
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.option != nil, NotCLC: notCLC, Refuse: refuse})
 }
 
 // handshake drives one side of the rendezvous on tcp, and counts how it ended.
-func (s *Stack) handshake(ctx context.Context, tcp TCPConn, side stats.Side, conf rendezvous.Config) (*Conn, error) {
+func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
 	defer s.wg.Done()
-	h := newHandshake(ctx, s, tcp, side, conf)
+	h := newHandshake(ctx, s, tcp, role, conf)
 	var c *Conn
 	var err error
-	if perr := s.guard.Do("a rendezvous as "+side.String(), func() { c, err = h.run() }); perr != nil {
+	if perr := s.guard.Do("a rendezvous as "+role.String(), func() { c, err = h.run() }); perr != nil {
 		h.giveUp()
 		c, err = nil, fmt.Errorf("userstack: %w", perr)
 	}
-	s.account(side, c, err)
+	s.account(role, c, err)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +80,11 @@ type handshake struct {
 	ctx   context.Context
 	tcp   TCPConn
 	owner inside.Owner
-	side  stats.Side
+	role  smc.Role
 	m     *rendezvous.Machine
 
-	gate   inside.Gate // nil: nobody else can send on tcp
-	recv   int         // what the program has asked for with SO_RCVBUF, in bytes
+	gate   network.Gate // nil: nobody else can send on tcp
+	recv   int          // what the program has asked for with SO_RCVBUF, in bytes
 	reader tcpReader
 	timer  *time.Timer
 
@@ -107,11 +108,11 @@ type handshake struct {
 	endTurn func() // or nil
 }
 
-func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, side stats.Side, conf rendezvous.Config) *handshake {
-	h := &handshake{s: s, ctx: ctx, tcp: tcp, owner: inside.OwnerFrom(ctx), side: side, canceled: ctx.Done()}
+func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, conf rendezvous.Config) *handshake {
+	h := &handshake{s: s, ctx: ctx, tcp: tcp, owner: inside.OwnerFrom(ctx), role: role, canceled: ctx.Done()}
 	h.reader = tcpReader{tcp: tcp, guard: &s.guard}
 	conf.PeerID, conf.Hostname, conf.ConfirmWait = s.peerIDNow(), s.cfg.Hostname, linkgroup.ConfirmWait
-	if side == sideClient {
+	if role == smc.Client {
 		h.m = rendezvous.NewClient(conf)
 	} else {
 		h.m = rendezvous.NewServer(time.Now(), conf)
@@ -213,7 +214,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 			h.fresh.drop(h.conn)
 		}
 	case rendezvous.PeerLostGroup:
-		h.conn.g.peerHasLost(uint32(a.QPN), addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
+		h.conn.g.peerHasLost(a.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
 	default:
 		if ev := h.interrupted(); ev != nil {
 			return ev
@@ -362,7 +363,9 @@ func (h *handshake) claim() (err error) {
 	if h.gate, err = h.s.gateOf(h.ctx, h.tcp); err != nil {
 		return err
 	}
-	h.recv = h.s.recvBufOf(h.tcp)
+	if sc, ok := h.tcp.(syscall.Conn); ok {
+		h.recv = network.RecvBuf(sc, h.s.tcpRcv)
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
@@ -14,17 +15,10 @@ import (
 
 // What a rendezvous does with link groups and connections.
 
-func (h *handshake) role() linkgroup.Role {
-	if h.side == sideClient {
-		return linkgroup.Client
-	}
-	return linkgroup.Server
-}
-
 // makeGroup makes the link group of a first contact. That of a client is connected.
 func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	s := h.s
-	g := newGroup(s, h.role(), a.Terms, a.PeerID, h.at, h.devices(a.Terms))
+	g := newGroup(s, h.role, a.Terms, a.PeerID, h.at, h.devices(a.Terms))
 	if err := s.addGroup(g); err != nil {
 		h.cause = err
 		return rendezvous.Closed{Cause: err}
@@ -73,8 +67,8 @@ func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
 
 // join puts the connection on an existing link group.
 func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
-	k := groupKey{role: h.role(), terms: a.Terms, peer: a.PeerID, gid: a.GID, mac: a.MAC, vlan: h.at.rt.VLAN}
-	if h.side == sideServer {
+	k := groupKey{role: h.role, terms: a.Terms, peer: a.PeerID, gid: a.GID, mac: a.MAC, vlan: h.at.rt.VLAN}
+	if h.role == smc.Server {
 		g := h.s.reuse(k, func(g *group, now time.Time) error {
 			if !g.core.CanAccept() {
 				return linkgroup.ErrFull
@@ -139,7 +133,7 @@ func (h *handshake) attach(e wire.Endpoint) (wire.Endpoint, error) {
 		if err := c.core.Attach(now, peer); err != nil {
 			return err
 		}
-		if h.side == sideServer {
+		if h.role == smc.Server {
 			c.g.peers[peerOf(h.tcp)] = struct{}{}
 		}
 		local = c.core.Local()
@@ -201,11 +195,11 @@ func (g *group) cancel(c *Conn) {
 // Anybody can put the peer ID and the port of another host into a proposal. So
 // only a host that has had a connection in the group is believed; if
 // another one says so, the group is asked whether its peer is there.
-func (g *group) peerHasLost(qpn uint32, from netip.Addr, cause error) {
+func (g *group) peerHasLost(qpn smc.QPN, from netip.Addr, cause error) {
 	g.do(func(now time.Time) {
 		links := g.core.Links()
 		if g.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
-			return l.Local().QPN == qpn && l.State() == linkgroup.LinkActive
+			return l.Local().QPN == qpn && l.State() == smc.LinkActive
 		}) {
 			return
 		}
@@ -224,8 +218,8 @@ func (g *group) peerHasLost(qpn uint32, from netip.Addr, cause error) {
 // params and endpoint convert between CLC and the core.
 func params(e wire.Endpoint) linkgroup.ConnParams {
 	return linkgroup.ConnParams{
-		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: uint32(e.QPN), PSN: uint32(e.PSN), MTU: uint8(e.MTU)},
-		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: uint8(e.RMBESize),
+		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: e.QPN, PSN: e.PSN, MTU: e.MTU},
+		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: e.RMBESize,
 	}
 }
 
@@ -236,9 +230,9 @@ func (h *handshake) peerParams(e wire.Endpoint) linkgroup.ConnParams {
 	return p
 }
 
-func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {
+func endpoint(id smc.PeerID, p linkgroup.ConnParams) wire.Endpoint {
 	return wire.Endpoint{
-		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: wire.QPN(p.Link.QPN), PSN: wire.PSN(p.Link.PSN), MTU: wire.MTU(p.Link.MTU),
-		RMB: wire.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: wire.BufSize(p.SizeCode),
+		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: p.Link.QPN, PSN: p.Link.PSN, MTU: p.Link.MTU,
+		RMB: smc.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: p.SizeCode,
 	}
 }

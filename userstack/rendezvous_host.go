@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"smcr/userstack/linkgroup"
+	"smcr/smc"
+	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
@@ -24,7 +25,7 @@ const hsLimit = 32
 func (h *handshake) admit() error {
 	h.counted = true
 	if n := h.s.serving.Add(1); n > hsLimit && h.s.limitHS.Load() {
-		return &DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)}
+		return &DeclineError{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)}
 	}
 	return nil
 }
@@ -68,23 +69,23 @@ func (s *Stack) enterFirst(peer peerKey) (leave func(), busy <-chan struct{}) {
 
 // route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
 // 5.5).
-func (s *Stack) route(local, remote netip.AddrPort) (route, error) {
+func (s *Stack) route(local, remote netip.AddrPort) (network.Route, error) {
 	rt, err := s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
-		return route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagNoRoute, Err: err}
 	}
 	secured, err := s.net.Secured(local, remote)
 	if err != nil {
-		return route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagInternal, Err: err}
 	}
 	if secured {
-		return route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
+		return network.Route{}, &DeclineError{Code: smc.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
 	}
 	return rt, nil
 }
 
 // survey finds out what this host can offer.
-func (h *handshake) survey(peerGID wire.GID) (rendezvous.Host, error) {
+func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 	s := h.s
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
 	rt, err := s.route(local, remote)
@@ -101,7 +102,7 @@ func (h *handshake) survey(peerGID wire.GID) (rendezvous.Host, error) {
 	if !s.cfg.NoVersion2 {
 		host.EIDs = s.eids.list()
 	}
-	if h.side == sideClient {
+	if h.role == smc.Client {
 		host.PeerID = s.identity(h.devs[0])
 		h.devs = s.linkedFirst(h.devs, remote.Addr())
 		h.offer1(&host)
@@ -117,7 +118,7 @@ func (h *handshake) offer1(host *rendezvous.Host) {
 	d, err := h.devs[0].core(netip.Prefix{})
 	rt := &h.at.rt
 	if rt.Gateway.IsValid() {
-		err = &DeclineError{Code: wire.DiagNoRoute, Err: errRouted(h.at.remote)}
+		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.at.remote)}
 	}
 	if err != nil {
 		host.NoPort = refusalFor(err)
@@ -133,7 +134,7 @@ func (h *handshake) offer1(host *rendezvous.Host) {
 
 // offer2 says what can be used in version 2, and on a server whether a router is on the
 // way to the client's GID.
-func (h *handshake) offer2(host *rendezvous.Host, peerGID wire.GID) {
+func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	if len(host.EIDs) == 0 {
 		return
 	}
@@ -146,10 +147,10 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID wire.GID) {
 	host.PortV2.Local = own
 	for _, d := range devs {
 		if _, g, err := d.sourceGID(own); err == nil {
-			host.PortV2.GIDs = append(host.PortV2.GIDs, wire.GID(g))
+			host.PortV2.GIDs = append(host.PortV2.GIDs, smc.GID(g))
 		}
 	}
-	if h.side == sideClient {
+	if h.role == smc.Client {
 		d, err := devs[0].core(own)
 		if err != nil {
 			host.NoPortV2 = refusalFor(err)
@@ -158,7 +159,7 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID wire.GID) {
 		host.PortV2.Port = rendezvous.Port{GID: d.GID, MAC: d.MAC}
 		return
 	}
-	if peerGID != (wire.GID{}) {
+	if peerGID != (smc.GID{}) {
 		var err error
 		if host.Routed, err = h.s.routed(own.Addr(), peerGID); err != nil {
 			host.NoPath = refusalFor(err)
@@ -186,7 +187,7 @@ func (h *handshake) devices(t *rendezvous.Terms) []*device {
 func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 	linked := map[int]bool{}
 	for _, g := range s.groupList() {
-		if g.role != linkgroup.Client {
+		if g.role != smc.Client {
 			continue
 		}
 		g.do(func(time.Time) {
@@ -194,7 +195,7 @@ func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 				return
 			}
 			for _, l := range g.core.Links() {
-				if l.State() == linkgroup.LinkActive {
+				if l.State() == smc.LinkActive {
 					linked[l.Dev().ID] = true
 				}
 			}
@@ -219,14 +220,14 @@ func errRouted(remote netip.Addr) error {
 
 // routed reports whether a router is on the way from one of our addresses to a
 // peer's GID. The error is a *DeclineError.
-func (s *Stack) routed(local netip.Addr, gid wire.GID) (bool, error) {
+func (s *Stack) routed(local netip.Addr, gid smc.GID) (bool, error) {
 	ip, ok := gid.IPv4()
 	if !ok {
-		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is not an IPv4 address", ErrNotOnLink, gid)}
+		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is not an IPv4 address", ErrNotOnLink, gid)}
 	}
 	rt, err := s.net.Route(local, ip)
 	if err != nil {
-		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
+		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
 	}
 	return rt.Gateway.IsValid(), nil
 }
@@ -254,7 +255,7 @@ func (s *Stack) limits() (conns, links uint8) {
 
 // devicesV2 returns the devices that version 2 can use, in their order, and
 // our address with its prefix length.
-func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Prefix) {
+func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
 		return nil, netip.Prefix{}

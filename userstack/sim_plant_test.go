@@ -60,7 +60,7 @@ var plantedBugs = []plantedBug{
 	// The end (4.8).
 	{name: "the end is told before the data is sent", file: "linkgroup/conn_tx.go", old: "if c.inflight > 0 || c.fin != c.prep || c.aborting {", new: "if c.aborting {"},
 	{name: "a closed connection waits for ever", file: "linkgroup/conn_close.go", old: "	c.closeAt = at\n", new: ""},
-	{name: "a reset is not answered", file: "linkgroup/conn_close.go", old: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))\n	c.transmit()\n", new: "	c.purge(ErrReset)\n	c.state = StateProcessAbort\n	c.aborting = false\n"},
+	{name: "a reset is not answered", file: "linkgroup/conn_close.go", old: "	c.purge(ErrReset)\n	c.state = smc.StateProcessAbort\n	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))\n	c.transmit()\n", new: "	c.purge(ErrReset)\n	c.state = smc.StateProcessAbort\n	c.aborting = false\n"},
 	{name: "a connection is counted on its old link", file: "linkgroup/conn_tx.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
 	// The engine, and what it carries.
 	{name: "a task that is scheduled between a round and the sleep is lost", file: "engine/loop.go", old: "if l.closed || l.away || l.pending() {", new: "if l.closed {"},

@@ -2,7 +2,10 @@
 
 package linkgroup
 
-import "strconv"
+import (
+	"smcr/smc"
+	"strconv"
+)
 
 // MsgLen is the size in bytes of each CDC message and of each LLC message of
 // version 1 (RFC 7609, appendices A.3 and A.4), and the least of version 2.
@@ -75,10 +78,13 @@ type Action struct {
 	Off, Len int
 	// RemoteAddr and RKey say where in the peer's RMB it goes.
 	RemoteAddr uint64
-	RKey       uint32
+	RKey       smc.RKey
 	// Token is to be handed to [Group.Sent]; zero means unsignaled.
 	Token uint64
 	Err   error
+	// PeerFull says of an [ActSend] that data of Conn has to wait behind this
+	// message: the peer's RMBE is full (RFC 7609, section 4.5.1).
+	PeerFull bool
 
 	plain bool // a CDC message that may come after writes of other messages
 }

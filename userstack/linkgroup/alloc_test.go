@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"smcr/smc"
 )
 
 // loop joins two open connections as directly as can be: what one posts is
@@ -134,8 +136,8 @@ func BenchmarkChunk(b *testing.B) {
 		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
 			s := newSim(b, 1)
 			edit := func(c *Config) { c.Timers.TestLink, c.SendChunk = 0, size }
-			s.addHost(Server, 1, edit)
-			s.addHost(Client, 1, edit)
+			s.addHost(smc.Server, 1, edit)
+			s.addHost(smc.Client, 1, edit)
 			srv, cli := s.connectFirst(4, 256<<10)
 			srv.manual, cli.manual = true, true
 			s.settle()

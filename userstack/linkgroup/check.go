@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"smcr/smc"
 )
 
 // ErrInvariant is the sentinel of what Check, CheckPair and CheckWrite find:
@@ -39,7 +41,7 @@ func (g *Group) Check() error {
 	onLink := make(map[*Link]int, len(g.links))
 	onRMB := make(map[*rtoken]int, len(g.rtokens))
 	for token, c := range g.conns {
-		if c.token != token || c.state == StateClosed || c.freed {
+		if c.token != token || c.state == smc.StateClosed || c.freed {
 			return broken("connection %#x is known as %#x in state %s, freed %v", c.token, token, c.state, c.freed)
 		}
 		at := place{c.rmb, c.elem}
@@ -144,7 +146,7 @@ func CheckPair(a, b *Conn) error {
 // unless it repeats them, or to an RMBE that rests because the peer may still
 // write to it; and nothing of an earlier connection was there. Memory of other
 // groups is none of ours: ok is false.
-func (g *Group) CheckWrite(now time.Time, rkey uint32, addr uint64, before, after []byte) (ok bool, err error) {
+func (g *Group) CheckWrite(now time.Time, rkey smc.RKey, addr uint64, before, after []byte) (ok bool, err error) {
 	for _, r := range g.rmbs {
 		at := r.token(rkey)
 		if at == nil {
@@ -172,7 +174,7 @@ func (g *Group) CheckWrite(now time.Time, rkey uint32, addr uint64, before, afte
 }
 
 // token returns the RToken with rkey, or nil.
-func (r *rmb) token(rkey uint32) *slotToken {
+func (r *rmb) token(rkey smc.RKey) *slotToken {
 	for i := range r.at {
 		if r.at[i].ok && r.at[i].RKey == rkey {
 			return &r.at[i]

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -22,7 +23,7 @@ type Conn struct {
 	link  *Link // that we write over
 	onto  *Link // that the last message of the peer came over
 	token uint32
-	state State
+	state smc.ConnState
 	err   error // why the connection was reset or aborted
 
 	first    bool // it is that of the first contact
@@ -43,7 +44,7 @@ type Conn struct {
 	rconf    uint64 // told to the peer
 	rseq     uint16 // last CDC message processed (SR of RFC 7609, 4.6.1)
 	rflags   wire.ProducerFlags
-	rstate   wire.ConnState
+	rstate   wire.StateFlags
 	woken    bool // ActWakeRead was sent and RecvData not called since
 	stash    wire.CDC
 	stashed  bool
@@ -82,15 +83,15 @@ type Conn struct {
 	finSeq   uint16 // last CDC message completed (SS of RFC 7609, 4.6.1)
 	inflight int    // CDC messages not completed
 	tflags   wire.ProducerFlags
-	tstate   wire.ConnState // sent
-	tdone    wire.ConnState // sent and completed
-	full     bool           // the driver waits for ActWakeWrite
-	utx      uint64         // position after the urgent byte to be confirmed, 0 if none
-	utxNext  uint64         // the one after it
-	lost     lostByte       // (see conn_lost.go)
-	corked   bool           // small pieces wait for more
-	noDelay  bool           // not even for the message before
-	push     bool           // but not now
+	tstate   wire.StateFlags // sent
+	tdone    wire.StateFlags // sent and completed
+	full     bool            // the driver waits for ActWakeWrite
+	utx      uint64          // position after the urgent byte to be confirmed, 0 if none
+	utxNext  uint64          // the one after it
+	lost     lostByte        // (see conn_lost.go)
+	corked   bool            // small pieces wait for more
+	noDelay  bool            // not even for the message before
+	push     bool            // but not now
 
 	// What is to be sent.
 	update bool // the consumer cursor, or a message again
@@ -125,14 +126,14 @@ const maxInflight = 2
 // the RMB; it may be queued already when NewConn returns. The first
 // connection of a group comes between [Group.FirstLink] and
 // [Group.ConnectFirst], all others after the first contact.
-func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, error) {
+func (g *Group) NewConn(now time.Time, rmbeCode smc.SizeCode, sendBuf int) (*Conn, error) {
 	return g.NewConnOf(now, 0, rmbeCode, sendBuf)
 }
 
 // NewConnOf is NewConn for a connection of an owner, a user of the host. Owners share
 // no RMB: what a peer is told of an RMB for one says nothing of another's memory. Nor
 // do they share the limit of lost RMBEs, which one could use up for all.
-func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode uint8, sendBuf int) (*Conn, error) {
+func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode smc.SizeCode, sendBuf int) (*Conn, error) {
 	if rmbeCode > maxSizeCode || sendBuf <= 0 {
 		return nil, fmt.Errorf("%w: RMBE size code %d, send buffer of %d bytes", ErrInvalidParams, rmbeCode, sendBuf)
 	}
@@ -156,7 +157,7 @@ func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode uint8, sendBuf i
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{g: g, first: g.phase != phaseOpen, link: l, state: StateInit, rmb: r, elem: i, mem: r.mem0(i), ssize: sendBuf, schunk: chunkFor(sendBuf, g.cfg.SendChunk)}
+	c := &Conn{g: g, first: g.phase != phaseOpen, link: l, state: smc.StateInit, rmb: r, elem: i, mem: r.mem0(i), ssize: sendBuf, schunk: chunkFor(sendBuf, g.cfg.SendChunk)}
 	for c.token == 0 || g.conns[c.token] != nil {
 		c.token = g.env.Random()
 	}
@@ -199,7 +200,7 @@ func (c *Conn) setReady(err error) {
 // section 2.3).
 func (c *Conn) Local() ConnParams {
 	l := c.link
-	if c.named != nil && c.named.state == LinkActive {
+	if c.named != nil && c.named.state == smc.LinkActive {
 		l = c.named
 	}
 	t := c.rmb.at[l.slot]
@@ -233,7 +234,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	if !t.on(c.link) {
 		l := g.linkWith(t)
 		if l == nil {
-			return fmt.Errorf("%w: %#08x on any active link", ErrUnknownRKey, peer.RKey)
+			return fmt.Errorf("%w: %s on any active link", ErrUnknownRKey, peer.RKey)
 		}
 		c.setLink(l)
 	}
@@ -257,9 +258,9 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	}
 	c.rtoken, c.peer, c.attached = t, peer, true
 	t.conns++
-	c.state = StateActive
-	c.tx = newRing(wire.BufSize(peer.SizeCode).Bytes(), g.peerEye)
-	if g.cfg.Role == Client && g.phase == phaseOpen {
+	c.state = smc.StateActive
+	c.tx = newRing(peer.SizeCode.Bytes(), g.peerEye)
+	if g.cfg.Role == smc.Client && g.phase == phaseOpen {
 		c.named = on
 	}
 	if c.checking {
@@ -280,7 +281,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 // redundant says that a link other than on is active.
 func (g *Group) redundant(on *Link) bool {
 	for _, l := range g.links {
-		if l != on && l.state == LinkActive {
+		if l != on && l.state == smc.LinkActive {
 			return g.opened
 		}
 	}
@@ -295,7 +296,7 @@ func (c *Conn) sharesElement(o *Conn, t *rtoken, peer ConnParams) bool {
 
 // overlap says whether two elements of one RMB share bytes.
 func overlap(a, b ConnParams) bool {
-	as, bs := uint64(wire.BufSize(a.SizeCode).Bytes()), uint64(wire.BufSize(b.SizeCode).Bytes())
+	as, bs := uint64(a.SizeCode.Bytes()), uint64(b.SizeCode.Bytes())
 	ao, bo := as*uint64(a.Index-1), bs*uint64(b.Index-1)
 	return ao < bo+bs && bo < ao+as
 }
@@ -304,13 +305,13 @@ func overlap(a, b ConnParams) bool {
 // action follows. The RMBE rests for a while in case the peer thinks that the
 // connection is open.
 func (c *Conn) Cancel(now time.Time) {
-	if c.canceled || c.state == StateClosed && c.closedAt {
+	if c.canceled || c.state == smc.StateClosed && c.closedAt {
 		return
 	}
 	g := c.g
 	g.now = now
 	c.canceled, c.ready, c.released = true, true, true
-	if c.state != StateClosed {
+	if c.state != smc.StateClosed {
 		c.leave()
 	}
 	c.free(g.now.Add(g.cfg.Timers.AbortWait), false)
@@ -325,7 +326,7 @@ func (c *Conn) Cancel(now time.Time) {
 func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	g := c.g
 	l := c.link
-	if l.state != LinkActive || !l.qpOpen {
+	if l.state != smc.LinkActive || !l.qpOpen {
 		l = g.bestLink(nil)
 	}
 	if g.phase != phaseOpen || l == nil || c.attached || c.canceled || peer.Token == 0 {
@@ -356,7 +357,7 @@ func (c *Conn) Release() {
 // leave takes the connection out of the group. Its memory stays.
 func (c *Conn) leave() {
 	g := c.g
-	c.state = StateClosed
+	c.state = smc.StateClosed
 	c.unbound()
 	c.closeAt, c.graceAt, c.checkAt = time.Time{}, time.Time{}, time.Time{}
 	c.urgentAt, c.corkAt, c.keepAt = time.Time{}, time.Time{}, time.Time{}
@@ -385,7 +386,7 @@ func (c *Conn) leave() {
 
 // closed ends the connection for good.
 func (c *Conn) closed(err error, lost bool) {
-	if c.state == StateClosed {
+	if c.state == smc.StateClosed {
 		return
 	}
 	open := c.attached && c.g.opened
@@ -413,7 +414,7 @@ func (c *Conn) lostElem(lost bool) {
 }
 
 func (c *Conn) maybeFree() {
-	if c.state == StateClosed && c.released && c.inflight == 0 {
+	if c.state == smc.StateClosed && c.released && c.inflight == 0 {
 		c.free(time.Time{}, false)
 	}
 }
@@ -432,7 +433,7 @@ func (c *Conn) free(notBefore time.Time, lost bool) {
 func (c *Conn) Token() uint32 { return c.token }
 
 // State returns the state.
-func (c *Conn) State() State { return c.state }
+func (c *Conn) State() smc.ConnState { return c.state }
 
 // Link returns the link that the connection writes over.
 func (c *Conn) Link() *Link { return c.link }
@@ -449,7 +450,7 @@ type ConnInfo struct {
 	// those of the peer's.
 	RxProd, RxCons, TxProd, TxCons wire.Cursor
 	RxFlags, TxFlags               wire.ProducerFlags
-	RxState, TxState               wire.ConnState
+	RxState, TxState               wire.StateFlags
 	// TxPrep, TxSent and TxFin are the positions in our send buffer of what
 	// the application has placed, what was written and what is confirmed.
 	TxPrep, TxSent, TxFin wire.Cursor
@@ -463,7 +464,7 @@ func (c *Conn) Info() ConnInfo {
 		RxFlags: c.rflags, TxFlags: c.tflags, RxState: c.rstate, TxState: c.tstate,
 	}
 	if c.attached {
-		in.PeerRMBE = wire.BufSize(c.peer.SizeCode).Bytes()
+		in.PeerRMBE = c.peer.SizeCode.Bytes()
 		in.TxProd, in.TxCons = c.tx.cursor(c.sent), c.tx.cursor(c.pcons)
 	}
 	if !c.freed {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -55,7 +56,7 @@ import (
 // CloseWrite says that no more will be sent than what was produced, as
 // shutdown(SHUT_WR) does.
 func (c *Conn) CloseWrite(now time.Time) {
-	if c.wrShut || c.state == StateClosed || c.err != nil {
+	if c.wrShut || c.state == smc.StateClosed || c.err != nil {
 		return
 	}
 	c.g.now = now
@@ -68,7 +69,7 @@ func (c *Conn) CloseWrite(now time.Time) {
 // it if there is unread data. ActConnClosed follows when the peer has closed
 // too.
 func (c *Conn) Close(now time.Time) {
-	if c.appClosed || c.state == StateClosed {
+	if c.appClosed || c.state == smc.StateClosed {
 		return
 	}
 	c.g.now = now
@@ -94,7 +95,7 @@ func (c *Conn) Close(now time.Time) {
 
 // Abort resets the connection.
 func (c *Conn) Abort(now time.Time) {
-	if c.state == StateClosed || c.err != nil || !c.attached {
+	if c.state == smc.StateClosed || c.err != nil || !c.attached {
 		return
 	}
 	c.g.now = now
@@ -109,7 +110,7 @@ func (c *Conn) Abort(now time.Time) {
 // and so may what it says on a link that is full. So may one that is silent, as
 // long as other connections show that its stack lives.
 func (c *Conn) TCPClosed(now time.Time, reset bool) {
-	if c.state == StateClosed || !c.attached || c.aborting {
+	if c.state == smc.StateClosed || !c.attached || c.aborting {
 		return
 	}
 	c.g.now = now
@@ -133,7 +134,7 @@ func (c *Conn) graceOver(now time.Time) {
 	switch heard := l.lastRx.After(c.tcpEndAt); {
 	case now.Before(judge):
 		c.graceAt = judge
-		if !heard && !c.tcpReset && l.state == LinkActive && l.qpOpen && !l.testing {
+		if !heard && !c.tcpReset && l.state == smc.LinkActive && l.qpOpen && !l.testing {
 			c.g.probe(l)
 		}
 	case heard && !c.tcpReset && now.Before(last):
@@ -164,13 +165,13 @@ func (g *Group) peerLives() bool {
 		return false
 	}
 	for _, l := range g.links {
-		if l.state == LinkActive && l.alive().Add(g.cfg.Timers.TCPGrace).After(g.now) {
+		if l.state == smc.LinkActive && l.alive().Add(g.cfg.Timers.TCPGrace).After(g.now) {
 			return true
 		}
 	}
 	for _, c := range g.conns {
 		// What has begun to end may have no TCP connection any more.
-		if c.attached && c.state == StateActive && !c.wrShut && !c.aborting && c.rstate == 0 && c.tcpEndAt.IsZero() {
+		if c.attached && c.state == smc.StateActive && !c.wrShut && !c.aborting && c.rstate == 0 && c.tcpEndAt.IsZero() {
 			return true
 		}
 	}
@@ -244,14 +245,14 @@ func (c *Conn) expire(now time.Time) {
 
 // abort resets the connection from this side.
 func (c *Conn) abort(err error) {
-	if c.state == StateClosed || c.aborting {
+	if c.state == smc.StateClosed || c.aborting {
 		return
 	}
 	if errors.Is(err, ErrProtocol) {
 		err = errors.Join(ErrReset, err)
 	}
 	c.purge(err)
-	c.state = StatePeerAbortWait
+	c.state = smc.StatePeerAbortWait
 	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))
 	c.transmit()
 	c.finish()
@@ -259,12 +260,12 @@ func (c *Conn) abort(err error) {
 
 // peerAborted answers the peer's reset.
 func (c *Conn) peerAborted() {
-	if c.state == StateClosed || c.aborting {
+	if c.state == smc.StateClosed || c.aborting {
 		c.finish()
 		return
 	}
 	c.purge(ErrReset)
-	c.state = StateProcessAbort
+	c.state = smc.StateProcessAbort
 	c.arm(c.g.now.Add(c.g.cfg.Timers.AbortWait))
 	c.transmit()
 	c.finish()
@@ -273,7 +274,7 @@ func (c *Conn) peerAborted() {
 // answered says that the peer's reset needs no answer: our C says already that we
 // are done, and no message follows it (RFC 7609, appendix A.4).
 func (c *Conn) answered() bool {
-	return c.state == StateProcessAbort && c.tstate&wire.ConnClosed != 0
+	return c.state == smc.StateProcessAbort && c.tstate&wire.ConnClosed != 0
 }
 
 // evict ends a connection whose RMBE the peer has given up: no message may be
@@ -303,15 +304,15 @@ func (c *Conn) purge(err error) {
 }
 
 // endSent changes the state when D or C goes out.
-func (c *Conn) endSent(flag wire.ConnState) {
+func (c *Conn) endSent(flag wire.StateFlags) {
 	switch c.state {
-	case StateActive:
-		c.state = StatePeerCloseWait1
-	case StateAppCloseWait1, StateAppCloseWait2:
+	case smc.StateActive:
+		c.state = smc.StatePeerCloseWait1
+	case smc.StateAppCloseWait1, smc.StateAppCloseWait2:
 		if flag == wire.ConnSendingDone {
-			c.state = StateAppCloseWait2
+			c.state = smc.StateAppCloseWait2
 		} else if c.rstate&wire.ConnClosed == 0 {
-			c.state = StatePeerFinCloseWait
+			c.state = smc.StatePeerFinCloseWait
 		}
 	}
 	if flag == wire.ConnClosed {
@@ -321,15 +322,15 @@ func (c *Conn) endSent(flag wire.ConnState) {
 
 // peerEnded changes the state for flags D and C that the peer has newly set.
 // It is false if the connection is over or being reset.
-func (c *Conn) peerEnded(news wire.ConnState) bool {
+func (c *Conn) peerEnded(news wire.StateFlags) bool {
 	switch c.state {
-	case StateActive:
-		c.state = StateAppCloseWait1
-	case StatePeerCloseWait1, StatePeerCloseWait2:
+	case smc.StateActive:
+		c.state = smc.StateAppCloseWait1
+	case smc.StatePeerCloseWait1, smc.StatePeerCloseWait2:
 		if c.rstate&wire.ConnClosed == 0 {
-			c.state = StatePeerCloseWait2
+			c.state = smc.StatePeerCloseWait2
 		} else if c.tstate&wire.ConnClosed == 0 {
-			c.state = StateAppFinCloseWait
+			c.state = smc.StateAppFinCloseWait
 		}
 	}
 	if news&wire.ConnClosed != 0 {
@@ -345,7 +346,7 @@ func (c *Conn) peerEnded(news wire.ConnState) bool {
 // finish closes the connection if both sides are done with it.
 func (c *Conn) finish() bool {
 	const last = wire.ConnClosed | wire.ConnAbnormalClose
-	if c.state == StateClosed {
+	if c.state == smc.StateClosed {
 		return true
 	}
 	if c.rstate&last == 0 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -98,7 +99,7 @@ func TestStates(t *testing.T) {
 		{"RKey deleted", "delrkey>re:delete-rkey(1):CLOSED", ErrReset},
 		{"RKey deleted after our close", "close>cdc+C:PEERCLOSEWAIT1 delrkey>re:delete-rkey(1):CLOSED", nil},
 	}
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		for _, tt := range tests {
 			t.Run(fmt.Sprintf("%s/%s", role, tt.name), func(t *testing.T) {
 				r := newRig(t, role, func(c *Config) { c.EyeCatcher, c.Timers.TestLink = tt.name == "overlay", 0 })
@@ -145,10 +146,10 @@ var errNone = errors.New("not closed")
 
 func (r *rig) openEye() {
 	r.begin()
-	m := r.confirmLink(r.g.cfg.Role == Server, r.link)
+	m := r.confirmLink(r.g.cfg.Role == smc.Server, r.link)
 	m.NoEyecatcher = false
 	r.recv(r.link, m)
-	if r.g.cfg.Role == Server {
+	if r.g.cfg.Role == smc.Server {
 		r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
 	} else {
 		r.recv(r.link, wire.AddLink{LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3})
@@ -181,7 +182,7 @@ func (r *rig) do(ev string) {
 		r.got(int(r.c.sent - r.c.pcons))
 	case "D", "C", "A":
 		m := r.cdc()
-		m.State = map[string]wire.ConnState{"D": wire.ConnSendingDone, "C": wire.ConnClosed, "A": wire.ConnAbnormalClose}[ev]
+		m.State = map[string]wire.StateFlags{"D": wire.ConnSendingDone, "C": wire.ConnClosed, "A": wire.ConnAbnormalClose}[ev]
 		r.recv(r.link, m)
 	case "in":
 		r.give(1, 0)
@@ -262,7 +263,7 @@ func TestErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Server, nil)
+			r := newRig(t, smc.Server, nil)
 			r.open()
 			for _, ev := range strings.Fields(tt.steps) {
 				r.do(ev)
@@ -286,7 +287,7 @@ func TestErrors(t *testing.T) {
 // TestLostElement: an element whose peer never answered the abort is not
 // used again, and a group with many of them takes no more connections of its owner.
 func TestLostElement(t *testing.T) {
-	r := newRig(t, Server, nil)
+	r := newRig(t, smc.Server, nil)
 	r.open()
 	m, i := r.c.rmb, r.c.elem
 	r.do("abort")
@@ -318,7 +319,7 @@ func TestLostElement(t *testing.T) {
 // TestOwners: connections of two owners share no RMB, also after one has given its
 // elements back, and an owner whose elements all rest takes none from the other.
 func TestOwners(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 2 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 2 })
 	r.open()
 	used := map[*rmb]uint32{r.c.rmb: 0}
 	try := func(owner uint32) (*Conn, error) {
@@ -390,7 +391,7 @@ func TestNotItsOwn(t *testing.T) {
 	} {
 		for what, peer := range map[string]ConnParams{"element": sameElement, "token": sameToken} {
 			t.Run(tt.name+"/"+what, func(t *testing.T) {
-				r := newRig(t, Server, func(c *Config) { noTest(c); c.PeerHost = first })
+				r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.PeerHost = first })
 				r.open()
 				r.c.peer.From = tt.from
 				c, err := r.g.NewConn(r.s.now, 0, 100)
@@ -411,7 +412,7 @@ func TestNotItsOwn(t *testing.T) {
 				if !errors.Is(err, ErrNotItsOwn) {
 					t.Errorf("Attach: %v, want ErrNotItsOwn", err)
 				}
-				if len(r.close) != 0 || len(r.acts) != 0 || r.c.State() != StateActive || c.attached {
+				if len(r.close) != 0 || len(r.acts) != 0 || r.c.State() != smc.StateActive || c.attached {
 					t.Errorf("ended: %v; actions: %v; state %v", r.close, r.kinds(), r.c.State())
 				}
 			})
@@ -422,7 +423,7 @@ func TestNotItsOwn(t *testing.T) {
 // TestCancel: the element of a canceled connection rests, then is used
 // again, and nothing is said about it.
 func TestCancel(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { c.RMBEsPerRMB = 2 })
+	r := newRig(t, smc.Server, func(c *Config) { c.RMBEsPerRMB = 2 })
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {

@@ -2,7 +2,10 @@
 
 package linkgroup
 
-import "time"
+import (
+	"smcr/smc"
+	"time"
+)
 
 // Small sends (RFC 7609, section 4.5.2). Nothing waits as long as no message
 // of the connection is outstanding. While one is, less than Config.Autocork
@@ -45,7 +48,7 @@ func (c *Conn) SetNoDelay(now time.Time, on bool) {
 // Push sends what is held back.
 func (c *Conn) Push(now time.Time) {
 	c.g.now = now
-	if c.state == StateClosed || c.prep == c.sent {
+	if c.state == smc.StateClosed || c.prep == c.sent {
 		return
 	}
 	c.push = true

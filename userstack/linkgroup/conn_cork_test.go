@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -16,7 +17,7 @@ func TestAutocork(t *testing.T) {
 	for _, tt := range []struct {
 		size, held int
 	}{{0, 2048}, {100, 100}, {4000, 2048}, {-1, 0}, {noDelay, 0}} {
-		r := newRig(t, Server, func(c *Config) {
+		r := newRig(t, smc.Server, func(c *Config) {
 			noTest(c)
 			if tt.size != noDelay {
 				c.Autocork = tt.size
@@ -51,7 +52,7 @@ func TestAutocorkGives(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Server, noTest)
+			r := newRig(t, smc.Server, noTest)
 			r.open()
 			r.send(10)
 			r.expect("cdc")
@@ -69,7 +70,7 @@ func TestAutocorkGives(t *testing.T) {
 // TestCork: a corked connection holds data back for a quarter of a second, or
 // until it is uncorked or half of its send buffer is full.
 func TestCork(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.c.SetCork(r.s.now, true)
 	r.send(10)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -19,7 +20,7 @@ func noTest(c *Config) { c.Timers.TestLink = 0 }
 // TestGather: while a message is outstanding more data waits for the next, up
 // to half of the send buffer; then a second goes out, and no third.
 func TestGather(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	for range 5 {
 		r.send(10)
@@ -45,7 +46,7 @@ func TestGather(t *testing.T) {
 
 // TestStash: messages that overtake the handshake are kept.
 func TestStash(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -66,14 +67,14 @@ func TestStash(t *testing.T) {
 	if a, _ := c.RecvData(); string(a) != "hello" {
 		t.Errorf("got %q", a)
 	}
-	if c.State() != StateAppCloseWait1 {
+	if c.State() != smc.StateAppCloseWait1 {
 		t.Errorf("state %s", c.State())
 	}
 }
 
 // TestWakeUps: a wake-up for each reason to look, and none twice.
 func TestWakeUps(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	look := func(want string) {
 		t.Helper()
@@ -111,26 +112,26 @@ func TestWakeUps(t *testing.T) {
 func TestEyeCatcher(t *testing.T) {
 	tests := []struct {
 		name     string
-		role     Role
+		role     smc.Role
 		own      bool // configured
 		peerNone bool // what the peer's message says
 		saysNone bool // what ours says
 		eye      bool
 		peerEye  bool
 	}{
-		{"server without, Linux client", Server, false, true, true, false, false},
-		{"server without, RFC client", Server, false, false, true, true, true},
-		{"server with, client that mirrors", Server, true, false, false, true, true},
-		{"server with, client without", Server, true, true, false, true, false},
-		{"client, Linux server", Client, false, true, true, false, false},
-		{"client, RFC server", Client, false, false, false, true, true},
-		{"client with, Linux server", Client, true, true, true, false, false},
+		{"server without, Linux client", smc.Server, false, true, true, false, false},
+		{"server without, RFC client", smc.Server, false, false, true, true, true},
+		{"server with, client that mirrors", smc.Server, true, false, false, true, true},
+		{"server with, client without", smc.Server, true, true, false, true, false},
+		{"client, Linux server", smc.Client, false, true, true, false, false},
+		{"client, RFC server", smc.Client, false, false, false, true, true},
+		{"client with, Linux server", smc.Client, true, true, true, false, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, tt.role, func(c *Config) { noTest(c); c.EyeCatcher = tt.own })
 			r.begin()
-			m := r.confirmLink(tt.role == Server, r.link)
+			m := r.confirmLink(tt.role == smc.Server, r.link)
 			m.NoEyecatcher = tt.peerNone
 			r.take()
 			r.recv(r.link, m)
@@ -161,7 +162,7 @@ func TestEyeCatcher(t *testing.T) {
 
 // TestAttach checks what CLC may say.
 func TestAttach(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -192,7 +193,7 @@ func TestAttach(t *testing.T) {
 	if err := c.Attach(r.s.now, p); !errors.Is(err, ErrSequence) {
 		t.Errorf("second Attach: %v", err)
 	}
-	if r.c.State() != StateActive {
+	if r.c.State() != smc.StateActive {
 		t.Error("a connection with another element suffers")
 	}
 	// The same token makes the older one obsolete, and so does an element
@@ -210,7 +211,7 @@ func TestAttach(t *testing.T) {
 		if err := c.Attach(r.s.now, q); err != nil {
 			t.Fatal(err)
 		}
-		if old.State() != StateClosed || !errors.Is(old.ReadErr(), ErrReset) {
+		if old.State() != smc.StateClosed || !errors.Is(old.ReadErr(), ErrReset) {
 			t.Errorf("old connection: %s, %v", old.State(), old.ReadErr())
 		}
 	}
@@ -218,7 +219,7 @@ func TestAttach(t *testing.T) {
 
 // TestZeroed: nothing of an earlier connection is left in an element.
 func TestZeroed(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
 	for i := range r.c.mem {
 		r.c.mem[i] = 0xEE
@@ -293,7 +294,7 @@ func TestManyConns(t *testing.T) {
 // TestFair: a connection with much to say does not starve others, and a full
 // send queue keeps the order.
 func TestFair(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.SendQueue, c.RMBEsPerRMB = 16, 16 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.SendQueue, c.RMBEsPerRMB = 16, 16 })
 	r.open()
 	var conns []*Conn
 	for i := range 10 {

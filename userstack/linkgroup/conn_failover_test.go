@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -62,7 +63,7 @@ func TestFailoverValidation(t *testing.T) {
 		r.recv(r.link, wire.CDC{Seq: seq, Token: r.c.token, Flags: wire.ProdFailoverVerify, Prod: wire.Cursor{Count: 1 << 31}})
 	}
 	setup := func() *rig {
-		r := newRig(t, Server, noTest)
+		r := newRig(t, smc.Server, noTest)
 		r.open()
 		r.give(100, 0)
 		r.give(100, 0)
@@ -72,7 +73,7 @@ func TestFailoverValidation(t *testing.T) {
 	verify(r, 2)
 	verify(r, 1)
 	r.give(10, 0)
-	if r.wait(time.Second); r.c.State() != StateActive || r.c.rprod != 210 {
+	if r.wait(time.Second); r.c.State() != smc.StateActive || r.c.rprod != 210 {
 		t.Errorf("nothing missed: %s, %d bytes", r.c.State(), r.c.rprod)
 	}
 
@@ -90,13 +91,13 @@ func TestFailoverValidation(t *testing.T) {
 	if r.c.rprod != 280 {
 		t.Errorf("%d bytes after the late message, want 280", r.c.rprod)
 	}
-	if r.wait(time.Second); r.c.State() != StateActive {
+	if r.wait(time.Second); r.c.State() != smc.StateActive {
 		t.Errorf("late message: %s", r.c.State())
 	}
 
 	r = setup()
 	verify(r, 3)
-	if r.wait(time.Second); r.c.State() != StatePeerAbortWait || !errors.Is(r.c.ReadErr(), ErrReset) {
+	if r.wait(time.Second); r.c.State() != smc.StatePeerAbortWait || !errors.Is(r.c.ReadErr(), ErrReset) {
 		t.Errorf("missed message: %s, %v", r.c.State(), r.c.ReadErr())
 	}
 
@@ -106,7 +107,7 @@ func TestFailoverValidation(t *testing.T) {
 	m := r.cdc()
 	m.Prod.Count -= 50
 	r.recv(r.link, m)
-	if r.c.State() != StateActive || r.c.rprod != 200 {
+	if r.c.State() != smc.StateActive || r.c.rprod != 200 {
 		t.Errorf("repeated data: %s, %d bytes", r.c.State(), r.c.rprod)
 	}
 }

@@ -2,7 +2,10 @@
 
 package linkgroup
 
-import "time"
+import (
+	"smcr/smc"
+	"time"
+)
 
 // SetKeepAlive has the link tested whenever neither the connection nor its
 // link has been used for the time idle (RFC 7609, section 4.5.3); 0 switches
@@ -12,7 +15,7 @@ import "time"
 func (c *Conn) SetKeepAlive(now time.Time, idle time.Duration) {
 	c.g.now = now
 	c.keepIdle, c.keepAt = idle, time.Time{}
-	if idle > 0 && c.state != StateClosed {
+	if idle > 0 && c.state != smc.StateClosed {
 		c.keepAt = now.Add(idle)
 		c.g.connTimer(c.keepAt)
 	}
@@ -29,7 +32,7 @@ func (c *Conn) keepAlive(now time.Time) {
 		return
 	}
 	c.keepAt = now.Add(c.keepIdle)
-	if l.state == LinkActive && l.qpOpen && !l.testing {
+	if l.state == smc.LinkActive && l.qpOpen && !l.testing {
 		c.g.probe(l)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -15,7 +16,7 @@ import (
 // connections, and its failure ends them.
 func TestKeepAlive(t *testing.T) {
 	const idle = 5 * time.Second
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	o, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -65,7 +66,7 @@ func TestKeepAlive(t *testing.T) {
 	r.expect("test-link")
 	r.wait(r.g.cfg.Timers.TestLinkAnswer)
 	for _, c := range []*Conn{r.c, o} {
-		if c.State() != StateClosed || !errors.Is(c.ReadErr(), ErrReset) {
+		if c.State() != smc.StateClosed || !errors.Is(c.ReadErr(), ErrReset) {
 			t.Errorf("after no answer: %s, %v", c.State(), c.ReadErr())
 		}
 	}

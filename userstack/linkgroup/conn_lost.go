@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -91,7 +92,7 @@ func (b *lostByte) byte(k knowledge) { b.known, b.ask, b.asked = k, false, false
 // of version 2 came with Linux 6.7.
 func (c *Conn) losesBytes() bool {
 	cfg := &c.g.cfg
-	return c.g.v2() && cfg.PeerOS == wire.OSLinux && cfg.PeerRelease >= wire.ReleaseV21 && !c.lost.prompt
+	return c.g.v2() && cfg.PeerOS == smc.OSLinux && cfg.PeerRelease >= wire.ReleaseV21 && !c.lost.prompt
 }
 
 // slot returns the position of the peer's element at which the byte at pos of
@@ -137,7 +138,7 @@ func (c *Conn) cursorRequest(n int) wire.ProducerFlags {
 }
 
 // cursorTold looks at a message that took the cursors dp and dc bytes further.
-func (c *Conn) cursorTold(f wire.ProducerFlags, news wire.ConnState, dp, dc uint64) {
+func (c *Conn) cursorTold(f wire.ProducerFlags, news wire.StateFlags, dp, dc uint64) {
 	b := &c.lost
 	if dc > 0 {
 		b.request = false

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -80,7 +81,7 @@ func TestUrgentLinux(t *testing.T) {
 			if got != tt.stream {
 				t.Errorf("the program reads %q, want %q", got, tt.stream)
 			}
-			r.wait(DefaultTimers(Server).UrgentWait + time.Second)
+			r.wait(DefaultTimers(smc.Server).UrgentWait + time.Second)
 			if ends := errors.Is(r.c.WriteErr(), ErrUrgentTimeout); ends != tt.ends {
 				t.Errorf("ended for want of a confirmation: %v, want %v", ends, tt.ends)
 			}
@@ -357,9 +358,9 @@ func TestUrgentAsks(t *testing.T) {
 
 	for _, edit := range []func(*Config){
 		func(c *Config) { linux21(c); c.PeerRelease = 0 },
-		func(c *Config) { linux21(c); c.PeerOS = wire.OSZOS },
+		func(c *Config) { linux21(c); c.PeerOS = smc.OSZOS },
 	} {
-		r := newRig(t, Server, edit)
+		r := newRig(t, smc.Server, edit)
 		r.openV2()
 		r.send(10)
 		r.expect("cdc")

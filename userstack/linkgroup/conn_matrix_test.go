@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"smcr/smc"
 )
 
 // stateMatrix says for each state of section 4.8 of RFC 7609, reached by the
@@ -159,7 +161,7 @@ func TestStateMatrix(t *testing.T) {
 			continue
 		}
 		ev, want, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		for _, role := range []Role{Server, Client} {
+		for _, role := range []smc.Role{smc.Server, smc.Client} {
 			r := newRig(t, role, noTest)
 			r.open()
 			for _, e := range strings.Fields(steps) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -61,7 +62,7 @@ func (c *Conn) recvCDC(now time.Time, m wire.CDC) {
 	if int16(m.Seq-c.rseq) <= 0 {
 		return // old
 	}
-	if c.state == StatePeerAbortWait || c.state == StateProcessAbort {
+	if c.state == smc.StatePeerAbortWait || c.state == smc.StateProcessAbort {
 		c.rseq = m.Seq
 		c.rstate |= m.State
 		c.finish()

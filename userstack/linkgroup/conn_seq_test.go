@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -13,7 +14,7 @@ import (
 // and appendix A.4).
 func TestSequenceNumbers(t *testing.T) {
 	t.Run("sent", func(t *testing.T) {
-		r := newRig(t, Server, noTest)
+		r := newRig(t, smc.Server, noTest)
 		r.open()
 		for want := range 1<<16 + 2 {
 			r.send(1)
@@ -27,7 +28,7 @@ func TestSequenceNumbers(t *testing.T) {
 		}
 	})
 	t.Run("received", func(t *testing.T) {
-		r := newRig(t, Server, noTest)
+		r := newRig(t, smc.Server, noTest)
 		r.open()
 		for _, tt := range []struct {
 			seq   uint16

@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -29,7 +30,7 @@ func (c *Conn) transmit() {
 
 // usable says that messages of the connection can flow at all.
 func (c *Conn) usable() bool {
-	return c.attached && c.g.phase == phaseOpen && c.state != StateClosed && c.next == nil && c.link.state == LinkActive && c.link.qpOpen
+	return c.attached && c.g.phase == phaseOpen && c.state != smc.StateClosed && c.next == nil && c.link.state == smc.LinkActive && c.link.qpOpen
 }
 
 // mayPost says that there is something to be sent and that not too much is
@@ -95,7 +96,7 @@ func (c *Conn) newlyBlocked() bool {
 
 // endDue returns the state flag that is due now that all data has been
 // written and confirmed (RFC 7609, section 4.8.1, 3A).
-func (c *Conn) endDue() wire.ConnState {
+func (c *Conn) endDue() wire.StateFlags {
 	if c.inflight > 0 || c.fin != c.prep || c.aborting {
 		return 0
 	}
@@ -148,7 +149,7 @@ func (c *Conn) post() bool {
 		return false
 	}
 	at := &c.rtoken.at[l.slot]
-	base := at.Addr + uint64(wire.BufSize(c.peer.SizeCode).Bytes())*uint64(c.peer.Index-1)
+	base := at.Addr + uint64(c.peer.SizeCode.Bytes())*uint64(c.peer.Index-1)
 	for _, p := range pieces[:np] {
 		c.g.act(Action{Kind: ActWrite, Link: l, Conn: c, Chunk: p.k, Off: p.off, Len: p.n, RemoteAddr: base + uint64(p.roff), RKey: at.RKey})
 	}
@@ -157,10 +158,12 @@ func (c *Conn) post() bool {
 		c.replay = 0
 	}
 	c.uncork()
+	told := c.tflags&wire.ProdWriterBlocked != 0
 	c.tflags = 0
 	if c.blocked() {
 		c.tflags = wire.ProdWriterBlocked
 	}
+	full := c.tflags != 0 && (n > 0 || !told)
 	c.tflags |= c.urgentFlags(n) | c.cursorRequest(n)
 	if c.aborting {
 		if !c.answered() {
@@ -176,10 +179,11 @@ func (c *Conn) post() bool {
 	r := l.push(np + 1)
 	r.conn, r.sent, r.seq, r.state = c, c.sent, c.seq, c.tstate
 	c.inflight++
-	c.sendCDC(l, r.token, wire.CDC{
+	a := c.sendCDC(l, r.token, wire.CDC{
 		Seq: c.seq, Token: c.peer.Token, Prod: c.tx.cursor(c.sent), Cons: c.rx.cursor(c.rcons),
 		Flags: c.tflags, State: c.tstate,
 	})
+	a.PeerFull = full
 	return true
 }
 
@@ -197,19 +201,20 @@ func (c *Conn) postVerify() bool {
 	return true
 }
 
-func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) {
+func (c *Conn) sendCDC(l *Link, token uint64, m wire.CDC) *Action {
 	a := c.g.newAction()
 	*a = Action{Kind: ActSend, Link: l, Conn: c, Token: token, plain: m.Flags&wire.ProdFailoverVerify == 0}
 	if _, err := m.AppendBinary(a.Msg[:0]); err != nil {
 		panic("linkgroup: cannot encode a CDC message: " + err.Error())
 	}
+	return a
 }
 
 // completed takes note that a CDC message and the writes before it have been
 // delivered.
 func (c *Conn) completed(r *request) {
 	c.inflight--
-	if c.state == StateClosed {
+	if c.state == smc.StateClosed {
 		c.maybeFree()
 		return
 	}
@@ -230,11 +235,11 @@ func (c *Conn) completed(r *request) {
 	if c.finish() {
 		return
 	}
-	if c.next != nil && c.inflight == 0 && c.link.state == LinkActive {
+	if c.next != nil && c.inflight == 0 && c.link.state == smc.LinkActive {
 		c.pause()
 		return
 	}
-	if c.link.state != LinkActive && c.inflight == 0 {
+	if c.link.state != smc.LinkActive && c.inflight == 0 {
 		// The link is being deleted in order: this was the last message.
 		if to := c.g.bestLink(c.link); to != nil {
 			c.move(to)
@@ -247,7 +252,7 @@ func (c *Conn) completed(r *request) {
 // failed takes note that a CDC message was lost with its link.
 func (c *Conn) failed(r *request) {
 	c.inflight--
-	if c.state == StateClosed {
+	if c.state == smc.StateClosed {
 		c.maybeFree()
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -22,7 +23,7 @@ func (r *rig) urge(n int) {
 // TestUrgentScenario5 is RFC 7609, figure 20: nothing follows an urgent byte
 // before the peer has confirmed it.
 func TestUrgentScenario5(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.urge(500)
 	r.expect("cdc+P+U")
@@ -44,7 +45,7 @@ func TestUrgentScenario5(t *testing.T) {
 // TestUrgentScenario6 is RFC 7609, figure 21: urgent data before a closed
 // window is announced, and sent when the window opens.
 func TestUrgentScenario6(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	for range 4 {
 		r.send(4096)
@@ -67,7 +68,7 @@ func TestUrgentScenario6(t *testing.T) {
 // TestUrgentMarks: a mark that has not gone out moves on; one that has makes
 // the next wait.
 func TestUrgentMarks(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.urge(1)
 	r.expect("cdc+P+U")
@@ -91,7 +92,7 @@ func TestUrgentMarks(t *testing.T) {
 // TestUrgentUpdates: other messages carry no urgent flags while the byte is
 // not confirmed, because Linux takes them for another one.
 func TestUrgentUpdates(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.urge(1)
 	r.expect("cdc+P+U")
@@ -103,34 +104,34 @@ func TestUrgentUpdates(t *testing.T) {
 // TestUrgentWait: a peer that takes everything but never confirms the urgent
 // byte does not hold up what follows for ever.
 func TestUrgentWait(t *testing.T) {
-	wait := DefaultTimers(Server).UrgentWait
+	wait := DefaultTimers(smc.Server).UrgentWait
 	tests := []struct {
 		name  string
 		steps func(r *rig)
-		want  State
+		want  smc.ConnState
 	}{
-		{"nothing follows", func(r *rig) { r.got(9) }, StateActive},
-		{"data before it is unread", func(r *rig) { r.send(1); r.got(8) }, StateActive},
-		{"data follows", func(r *rig) { r.send(1); r.got(9) }, StatePeerAbortWait},
-		{"data follows later", func(r *rig) { r.got(9); r.wait(2 * time.Minute); r.send(1) }, StatePeerAbortWait},
-		{"confirmed", func(r *rig) { r.send(1); r.got(9); r.got(1) }, StateActive},
+		{"nothing follows", func(r *rig) { r.got(9) }, smc.StateActive},
+		{"data before it is unread", func(r *rig) { r.send(1); r.got(8) }, smc.StateActive},
+		{"data follows", func(r *rig) { r.send(1); r.got(9) }, smc.StatePeerAbortWait},
+		{"data follows later", func(r *rig) { r.got(9); r.wait(2 * time.Minute); r.send(1) }, smc.StatePeerAbortWait},
+		{"confirmed", func(r *rig) { r.send(1); r.got(9); r.got(1) }, smc.StateActive},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Server, noTest)
+			r := newRig(t, smc.Server, noTest)
 			r.open()
 			r.urge(10)
 			r.done()
 			tt.steps(r)
 			r.wait(wait - time.Millisecond)
-			if r.c.State() != StateActive {
+			if r.c.State() != smc.StateActive {
 				t.Fatalf("early: %s", r.c.State())
 			}
 			r.wait(2 * time.Millisecond)
 			if r.c.State() != tt.want {
 				t.Errorf("state %s, want %s", r.c.State(), tt.want)
 			}
-			if tt.want == StatePeerAbortWait && !errors.Is(r.c.WriteErr(), ErrUrgentTimeout) {
+			if tt.want == smc.StatePeerAbortWait && !errors.Is(r.c.WriteErr(), ErrUrgentTimeout) {
 				t.Errorf("error %v", r.c.WriteErr())
 			}
 		})
@@ -140,7 +141,7 @@ func TestUrgentWait(t *testing.T) {
 // TestUrgentArrives follows what a reader sees: the byte is kept aside, reads
 // stop at the mark, and the peer learns at once that it may go on.
 func TestUrgentArrives(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	copy(r.c.mem, "abcUdefV")
 	kinds := func() (urgent bool) {
@@ -222,7 +223,7 @@ func TestUrgentArrives(t *testing.T) {
 // TestUrgentInline: with the option the byte stays in the stream; reads stop
 // before it, and reading it confirms it.
 func TestUrgentInline(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	copy(r.c.mem, "abcUdef")
 	r.c.SetUrgentInline(true)

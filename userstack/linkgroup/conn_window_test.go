@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -85,7 +86,7 @@ func TestWindowUpdates(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Server, noTest)
+			r := newRig(t, smc.Server, noTest)
 			r.open()
 			r.give(tt.written, tt.flags)
 			r.expect("")
@@ -101,7 +102,7 @@ func TestWindowUpdates(t *testing.T) {
 // read before.
 func TestLateRequest(t *testing.T) {
 	for _, f := range []wire.ProducerFlags{wire.ProdWriterBlocked, wire.ProdCursorRequest} {
-		r := newRig(t, Client, noTest)
+		r := newRig(t, smc.Client, noTest)
 		r.open()
 		r.give(100, 0)
 		r.c.Consumed(r.s.now, 100)
@@ -116,7 +117,7 @@ func TestLateRequest(t *testing.T) {
 
 // TestPiggyback: data carries the consumer cursor.
 func TestPiggyback(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.give(100, 0)
 	r.c.Consumed(r.s.now, 60)
@@ -138,7 +139,7 @@ func TestPiggyback(t *testing.T) {
 
 // TestWrap writes over the ends of a chunk and of the peer's element.
 func TestWrap(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.SendChunk = 600 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.SendChunk = 600 })
 	r.open()
 	// Chunks of 600 bytes, element of 16384 bytes.
 	for range 16 {
@@ -168,7 +169,7 @@ func TestWrap(t *testing.T) {
 // TestBlocked follows a sender into a closed window and out of it (RFC 7609,
 // sections 4.7.3 and 4.7.4).
 func TestBlocked(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	for range 4 {
 		r.send(4096)
@@ -192,7 +193,7 @@ func TestBlocked(t *testing.T) {
 // TestWindowNeverOverrun checks the writes against the cursors, with any
 // pattern of reading.
 func TestWindowNeverOverrun(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
 	r.openEye()
 	for i := range 3000 {
 		a, b, _ := r.c.SendSpace(1, 4096)
@@ -241,7 +242,7 @@ func TestBadCursors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Client, noTest)
+			r := newRig(t, smc.Client, noTest)
 			r.open()
 			r.give(1000, 0)
 			r.c.Consumed(r.s.now, 500)
@@ -251,7 +252,7 @@ func TestBadCursors(t *testing.T) {
 			m := r.cdc()
 			tt.edit(r.c, &m)
 			r.recv(r.link, m)
-			if ok := r.c.State() == StateActive; ok != tt.ok {
+			if ok := r.c.State() == smc.StateActive; ok != tt.ok {
 				t.Errorf("state %s", r.c.State())
 			}
 			if !r.g.CanAccept() {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"smcr/smc"
 )
 
 // TestDeleteLostLink: a client whose requests are outstanding on a link that the
@@ -14,8 +16,8 @@ import (
 // the other link at once, and a link for the device that returns is not late.
 func TestDeleteLostLink(t *testing.T) {
 	s := newSim(t, 1)
-	s.addHost(Server, 2, noTest)
-	s.addHost(Client, 2, noTest)
+	s.addHost(smc.Server, 2, noTest)
+	s.addHost(smc.Client, 2, noTest)
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
@@ -30,7 +32,7 @@ func TestDeleteLostLink(t *testing.T) {
 	}
 	cli.h.drain()
 	s.trace = nil
-	s.group(Server).DeviceDown(s.now, lost.dev.ID)
+	s.group(smc.Server).DeviceDown(s.now, lost.dev.ID)
 	srv.h.drain()
 	s.pass(10 * time.Millisecond)
 	if cli.c.link == lost || cli.c.inflight != 0 {
@@ -42,11 +44,11 @@ func TestDeleteLostLink(t *testing.T) {
 	if !slices.Contains(s.trace, "c2:re:delete-link(1)") {
 		t.Errorf("no answer to DELETE LINK: %v", s.trace)
 	}
-	s.group(Server).DeviceUp(s.now, device(Server, lost.dev.ID))
+	s.group(smc.Server).DeviceUp(s.now, device(smc.Server, lost.dev.ID))
 	srv.h.drain()
 	s.pass(10 * time.Millisecond)
 	for _, h := range s.hosts {
-		if h.g.Type() != TypeSymmetric {
+		if h.g.Type() != smc.GroupSymmetric {
 			t.Errorf("%s: the group is %s: %v", h.role, h.g.Type(), s.trace)
 		}
 	}

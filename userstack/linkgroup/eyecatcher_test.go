@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,29 +17,29 @@ import (
 // catchers, and what follows for the elements of either side.
 var eyePeers = []struct {
 	name         string
-	role         Role
+	role         smc.Role
 	own          bool // configured
 	peerNone     bool // the peer's CONFIRM LINK says that it has none
 	eye, peerEye bool
 }{
-	{"Linux client", Server, false, true, false, false},
-	{"RFC client", Server, false, false, true, true},
-	{"server with, client that mirrors", Server, true, false, true, true},
-	{"server with, client without", Server, true, true, true, false},
-	{"Linux server", Client, false, true, false, false},
-	{"RFC server", Client, false, false, true, true},
+	{"Linux client", smc.Server, false, true, false, false},
+	{"RFC client", smc.Server, false, false, true, true},
+	{"server with, client that mirrors", smc.Server, true, false, true, true},
+	{"server with, client without", smc.Server, true, true, true, false},
+	{"Linux server", smc.Client, false, true, false, false},
+	{"RFC server", smc.Client, false, false, true, true},
 }
 
 // begun is a group of which the peer has confirmed the first link, with a
 // connection whose elements have 16 KiB on either side.
-func begun(t *testing.T, role Role, own, peerNone bool) *rig {
+func begun(t *testing.T, role smc.Role, own, peerNone bool) *rig {
 	t.Helper()
 	r := newRig(t, role, func(c *Config) { noTest(c); c.EyeCatcher = own })
 	r.begin()
-	m := r.confirmLink(role == Server, r.link)
+	m := r.confirmLink(role == smc.Server, r.link)
 	m.NoEyecatcher = peerNone
 	r.recv(r.link, m)
-	if role == Server {
+	if role == smc.Server {
 		r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
 	} else {
 		r.recv(r.link, wire.AddLink{LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -94,7 +95,7 @@ func (g *Group) fire(timer int) {
 	case timerAdd:
 		g.addWanted = true
 	case timerDie:
-		if g.cfg.Role == Client {
+		if g.cfg.Role == smc.Client {
 			g.sendBye()
 		} else {
 			g.die(g.deadErr)
@@ -107,7 +108,7 @@ func (g *Group) fire(timer int) {
 		for _, c := range g.connsSorted() {
 			c.expire(g.now)
 			for _, t := range [...]time.Time{c.closeAt, c.graceAt, c.checkAt, c.urgentAt, c.takenAt, c.corkAt, c.keepAt, c.moveAt, c.strayAt} {
-				if !t.IsZero() && c.state != StateClosed {
+				if !t.IsZero() && c.state != smc.StateClosed {
 					g.connTimer(t)
 				}
 			}

@@ -3,38 +3,11 @@
 package linkgroup
 
 import (
-	"strconv"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
-
-// LinkState is the state of a link. The numbers are those of the kernel's
-// SMC_NLA_LINK_STATE.
-type LinkState uint32
-
-// The states.
-const (
-	// LinkInactive: the link failed or is being deleted.
-	LinkInactive LinkState = 1
-	// LinkActivating: the link is not confirmed yet.
-	LinkActivating LinkState = 2
-	// LinkActive: the link carries connections.
-	LinkActive LinkState = 3
-)
-
-// String returns a short name.
-func (s LinkState) String() string {
-	switch s {
-	case LinkInactive:
-		return "inactive"
-	case LinkActivating:
-		return "activating"
-	case LinkActive:
-		return "active"
-	}
-	return "LinkState(" + strconv.Itoa(int(s)) + ")"
-}
 
 // Sizes of a link's send queue.
 const (
@@ -62,7 +35,7 @@ type Link struct {
 	dev     Device
 	local   Endpoint
 	peer    Endpoint
-	state   LinkState
+	state   smc.LinkState
 	qpOpen  bool
 	conns   int
 
@@ -103,7 +76,7 @@ type request struct {
 	conn  *Conn // of a CDC message
 	sent  uint64
 	seq   uint16
-	state wire.ConnState
+	state wire.StateFlags
 	check bool // failover validation
 	then  after
 	on    *Link
@@ -146,7 +119,7 @@ func (l *Link) Peer() Endpoint { return l.peer }
 func (l *Link) Dev() Device { return l.dev }
 
 // State returns the state.
-func (l *Link) State() LinkState { return l.state }
+func (l *Link) State() smc.LinkState { return l.state }
 
 // ConnCount returns how many connections write over the link.
 func (l *Link) ConnCount() int { return l.conns }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -131,7 +132,7 @@ type linuxRig struct {
 }
 
 func newLinuxRig(t *testing.T, x *linuxReader) *linuxRig {
-	r := &linuxRig{rig: newRig(t, Server, linux21), x: x}
+	r := &linuxRig{rig: newRig(t, smc.Server, linux21), x: x}
 	r.openV2()
 	r.done()
 	r.acts = nil
@@ -140,7 +141,7 @@ func newLinuxRig(t *testing.T, x *linuxReader) *linuxRig {
 
 // newLinuxRigOfTwo is the same with two links.
 func newLinuxRigOfTwo(t *testing.T, x *linuxReader) *linuxRig {
-	r := &linuxRig{rig: newRig(t, Server, noTest), x: x}
+	r := &linuxRig{rig: newRig(t, smc.Server, noTest), x: x}
 	r.l2 = r.two(nil)
 	linux21(&r.g.cfg) // its LLC messages stay those of version 1
 	return r

@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"slices"
+	"smcr/smc"
 	"time"
 )
 
@@ -29,7 +30,7 @@ const maxPast = 8
 type pastLink struct {
 	peer  Endpoint
 	until time.Time
-	rmbs  map[uint32]*rtoken // by RKey
+	rmbs  map[smc.RKey]*rtoken // by RKey
 }
 
 // remember takes note of a link that is about to be removed.
@@ -38,7 +39,7 @@ func (g *Group) remember(l *Link) {
 	if g.dead || l.peer.QPN == 0 {
 		return
 	}
-	p := &pastLink{peer: l.peer, until: g.now.Add(ConfirmWait), rmbs: map[uint32]*rtoken{}}
+	p := &pastLink{peer: l.peer, until: g.now.Add(ConfirmWait), rmbs: map[smc.RKey]*rtoken{}}
 	for _, t := range g.rtokens {
 		if at := &t.at[l.slot]; at.ok {
 			p.rmbs[at.RKey] = t

@@ -5,6 +5,8 @@ package linkgroup
 import (
 	"cmp"
 	"time"
+
+	"smcr/smc"
 )
 
 // movePause is how long a connection that changes links although its own works
@@ -34,7 +36,7 @@ func (g *Group) rebalance() {
 			}
 		}
 		from := c.bound()
-		if !c.attached || c.state == StateClosed || from.state != LinkActive || load[from.slot] <= load[to.slot]+1 {
+		if !c.attached || c.state == smc.StateClosed || from.state != smc.LinkActive || load[from.slot] <= load[to.slot]+1 {
 			continue
 		}
 		load[from.slot]--
@@ -85,7 +87,7 @@ func (c *Conn) unbound() { c.next, c.moveAt = nil, time.Time{} }
 func (c *Conn) rebind() {
 	to := c.next
 	c.unbound()
-	if to == nil || to.state != LinkActive || c.inflight > 0 {
+	if to == nil || to.state != smc.LinkActive || c.inflight > 0 {
 		c.transmit()
 		return
 	}

@@ -63,7 +63,7 @@ func (r *replay) expectCDC(m capMessage) {
 // A course is what a side said over a connection, each cursor on its own.
 type course struct {
 	prod, cons []wire.Cursor
-	states     []wire.ConnState
+	states     []wire.StateFlags
 	writes     []capWrite
 }
 

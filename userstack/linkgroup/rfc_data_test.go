@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -16,7 +17,7 @@ import (
 // for it any more, what it has received is dropped; the second goes on (RFC 7609,
 // section 4.4.2).
 func TestElementReusedByPeer(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		r := newRig(t, role, noTest)
 		r.open()
 		r.give(100, 0)
@@ -41,7 +42,7 @@ func TestElementReusedByPeer(t *testing.T) {
 				t.Errorf("%s: %s for a connection whose element the peer has given away", role, a.Kind)
 			}
 		}
-		if r.c.State() != StateClosed || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.WriteErr(), ErrReset) {
+		if r.c.State() != smc.StateClosed || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.WriteErr(), ErrReset) {
 			t.Errorf("%s: state %s, closed with %v, reads %v", role, r.c.State(), r.close, r.c.ReadErr())
 		}
 		if a, b := r.c.RecvData(); len(a)+len(b) != 0 {
@@ -61,7 +62,7 @@ func TestElementReusedByPeer(t *testing.T) {
 // TestElementIsThePeers: from when its index is told until the connection has
 // ended, the owner of an element does not write to it (RFC 7609, section 4.4.1).
 func TestElementIsThePeers(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
 	r.openEye()
 	var before []byte
 	same := func(when string) {
@@ -94,7 +95,7 @@ func TestElementIsThePeers(t *testing.T) {
 	same("closed")
 	r.do("C")
 	same("ended")
-	if r.c.State() != StateClosed {
+	if r.c.State() != smc.StateClosed {
 		t.Errorf("state %s", r.c.State())
 	}
 }
@@ -103,7 +104,7 @@ func TestElementIsThePeers(t *testing.T) {
 // sequence number counts; its cursors and flags say nothing, and it is not replied
 // to (RFC 7609, section 4.6.1 and appendix A.4).
 func TestValidationSaysNothingElse(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.give(100, 0)
 	r.send(10)
@@ -118,7 +119,7 @@ func TestValidationSaysNothingElse(t *testing.T) {
 	r.recv(r.link, r.cdc()) // the message that it is about
 	r.done()
 	r.wait(time.Second)
-	if got := r.c.Info(); got != was || r.c.State() != StateActive {
+	if got := r.c.Info(); got != was || r.c.State() != smc.StateActive {
 		t.Errorf("%s, %+v; was %+v", r.c.State(), got, was)
 	}
 	r.expect("")
@@ -128,7 +129,7 @@ func TestValidationSaysNothingElse(t *testing.T) {
 // connection, whatever the peer still says, until a timer ends it (RFC 7609,
 // section 4.8.1 and appendix A.4).
 func TestSilentAfterClosed(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.give(100, 0)
 	r.c.Consumed(r.s.now, 100)
@@ -138,7 +139,7 @@ func TestSilentAfterClosed(t *testing.T) {
 	r.give(200, wire.ProdWriterBlocked|wire.ProdCursorRequest)
 	r.give(0, prodUrgent)
 	r.do("D")
-	r.wait(DefaultTimers(Server).CloseWait - time.Second)
+	r.wait(DefaultTimers(smc.Server).CloseWait - time.Second)
 	r.expect("")
 	r.do("C")
 	r.expect("")
@@ -202,7 +203,7 @@ func TestReplayNumbers(t *testing.T) {
 // TestBlockedWriterUnblocks: while the B bit is set each read is told, until a
 // message without it comes (RFC 7609, section 4.5.1).
 func TestBlockedWriterUnblocks(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.give(1000, wire.ProdWriterBlocked)
 	for range 3 {
@@ -223,7 +224,7 @@ func TestBlockedWriterUnblocks(t *testing.T) {
 // section 4.4.2).
 func TestElementBusyUntilBothAreDone(t *testing.T) {
 	for _, steps := range [][]string{{"close", "ok", "C"}, {"C", "close", "ok"}, {"abort", "ok", "A"}, {"A", "ok"}} {
-		r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 		r.open()
 		m := r.c.rmb
 		free := func() bool {
@@ -240,7 +241,7 @@ func TestElementBusyUntilBothAreDone(t *testing.T) {
 			}
 			r.do(step)
 		}
-		if r.c.State() != StateClosed || free() {
+		if r.c.State() != smc.StateClosed || free() {
 			t.Errorf("%v: %s, or free before the driver has released it", steps, r.c.State())
 		}
 		r.c.Release()

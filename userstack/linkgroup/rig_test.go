@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -35,11 +36,11 @@ type rig struct {
 
 // peerEnd is the peer's end of the first link, peerRMB what CLC says of it.
 var (
-	peerEnd = Endpoint{GID: wire.GID{15: 9}, MAC: wire.MAC{5: 9}, QPN: 0x900, PSN: 77, MTU: 3}
+	peerEnd = Endpoint{GID: smc.GID{15: 9}, MAC: smc.MAC{5: 9}, QPN: 0x900, PSN: 77, MTU: 3}
 	peerRMB = ConnParams{Link: peerEnd, RKey: 0xAAAA, VAddr: 0x10000, Index: 2, Token: 0x7777, SizeCode: 0}
 )
 
-func newRig(t *testing.T, role Role, edit func(*Config)) *rig {
+func newRig(t *testing.T, role smc.Role, edit func(*Config)) *rig {
 	r := &rig{t: t, s: newSim(t, 1), tok: map[*Link]uint64{}}
 	r.h = r.s.addHost(role, 1, edit)
 	r.g = r.h.g
@@ -186,7 +187,7 @@ func (r *rig) wait(d time.Duration) {
 
 func (r *rig) confirmLink(reply bool, l *Link) wire.ConfirmLink {
 	return wire.ConfirmLink{
-		Reply: reply, NoEyecatcher: true, MAC: l.peer.MAC, GID: l.peer.GID, QPN: wire.QPN(l.peer.QPN),
+		Reply: reply, NoEyecatcher: true, MAC: l.peer.MAC, GID: l.peer.GID, QPN: l.peer.QPN,
 		LinkNum: max(1, l.id), LinkUserID: 0x55, MaxLinks: 2,
 	}
 }
@@ -212,7 +213,7 @@ func (r *rig) begin() {
 func (r *rig) open() {
 	r.t.Helper()
 	r.begin()
-	if r.g.cfg.Role == Server {
+	if r.g.cfg.Role == smc.Server {
 		r.recv(r.link, r.confirmLink(true, r.link))
 		r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
 	} else {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -38,7 +39,7 @@ type app struct {
 	queued     bool
 }
 
-func streamByte(id int, role Role, pos uint64) byte {
+func streamByte(id int, role smc.Role, pos uint64) byte {
 	x := pos*0x9E3779B97F4A7C15 + uint64(id)*31 + uint64(role)*7
 	return byte(x >> 56)
 }
@@ -145,7 +146,7 @@ func (p *app) writeSome(limit int) int {
 	return n
 }
 
-func (h *host) newApp(id int, code uint8, sbuf int) (*app, error) {
+func (h *host) newApp(id int, code smc.SizeCode, sbuf int) (*app, error) {
 	c, err := h.g.NewConn(h.s.now, code, sbuf)
 	if err != nil {
 		return nil, err
@@ -158,9 +159,9 @@ func (h *host) newApp(id int, code uint8, sbuf int) (*app, error) {
 }
 
 // connectFirst runs the first contact with one connection.
-func (s *sim) connectFirst(code uint8, sbuf int) (srv, cli *app) {
+func (s *sim) connectFirst(code smc.SizeCode, sbuf int) (srv, cli *app) {
 	s.t.Helper()
-	sh, ch := s.hosts[Server], s.hosts[Client]
+	sh, ch := s.hosts[smc.Server], s.hosts[smc.Client]
 	if _, err := sh.g.FirstLink(s.now); err != nil {
 		s.t.Fatal(err)
 	}
@@ -225,8 +226,8 @@ func (p *app) attach(peer ConnParams) {
 }
 
 // connect runs a subsequent contact in the background.
-func (s *sim) connect(code uint8, sbuf int, edit func(srv, cli *app)) {
-	sh, ch := s.hosts[Server], s.hosts[Client]
+func (s *sim) connect(code smc.SizeCode, sbuf int, edit func(srv, cli *app)) {
+	sh, ch := s.hosts[smc.Server], s.hosts[smc.Client]
 	s.conns++
 	id := s.conns
 	if !sh.g.CanAccept() {
@@ -307,8 +308,8 @@ func (s *sim) connect(code uint8, sbuf int, edit func(srv, cli *app)) {
 func pair(t testing.TB, seed uint64, srvDevs, cliDevs int, edit func(*Config)) (s *sim, srv, cli *app) {
 	t.Helper()
 	s = newSim(t, seed)
-	s.addHost(Server, srvDevs, edit)
-	s.addHost(Client, cliDevs, edit)
+	s.addHost(smc.Server, srvDevs, edit)
+	s.addHost(smc.Client, cliDevs, edit)
 	srv, cli = s.connectFirst(0, 16<<10)
 	if err := errors.Join(s.hosts[0].first, s.hosts[1].first); err != nil {
 		t.Fatal(err)

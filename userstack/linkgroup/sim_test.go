@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/userstack/wire"
+	"smcr/smc"
 )
 
 // This file joins two groups in memory: fake adapters with queue pairs that
@@ -52,8 +52,8 @@ type sim struct {
 	queue events
 	seq   int
 	hosts [2]*host // by Role
-	qps   map[uint32]*qp
-	qpn   uint32
+	qps   map[smc.QPN]*qp
+	qpn   smc.QPN
 	// maxDelay bounds each delay; zero makes everything take 1 µs.
 	maxDelay time.Duration
 	// slowConfirm is how much longer CONFIRM takes than other messages.
@@ -64,7 +64,7 @@ type sim struct {
 	// receiving host.
 	skew bool
 	// dead devices by GID
-	dead map[wire.GID]bool
+	dead map[smc.GID]bool
 	// tap sees each message that is delivered.
 	tap func(from *host, l *Link, msg []byte)
 	// block drops messages for which it is true.
@@ -76,7 +76,7 @@ type sim struct {
 
 type host struct {
 	s      *sim
-	role   Role
+	role   smc.Role
 	g      *Group
 	acts   []Action
 	busyTo time.Time // received messages are processed in order
@@ -98,32 +98,32 @@ type host struct {
 type region struct {
 	mem  []byte
 	base uint64
-	regs map[*Link]uint32
+	regs map[*Link]smc.RKey
 }
 
 type qp struct {
 	h       *host
 	l       *Link
-	n       uint32
-	peer    uint32
+	n       smc.QPN
+	peer    smc.QPN
 	state   int // 0 INIT 1 RTR 2 RTS 3 closed
 	lastOut time.Time
 	lastAck time.Time
 	broken  bool
-	mr      map[uint32]*region
+	mr      map[smc.RKey]*region
 }
 
 func newSim(t testing.TB, seed uint64) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, qps: map[uint32]*qp{}, dead: map[wire.GID]bool{}}
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, qps: map[smc.QPN]*qp{}, dead: map[smc.GID]bool{}}
 	return s
 }
 
-func device(role Role, i int) Device {
-	gid := wire.GID{0: 0xfe, 1: 0x80, 14: byte(role) + 1, 15: byte(i) + 1}
-	return Device{ID: i, Name: fmt.Sprintf("rxe%d", i), GID: gid, MAC: wire.MAC{2, 0, 0, 0, byte(role), byte(i)}, MTU: 3, Up: true}
+func device(role smc.Role, i int) Device {
+	gid := smc.GID{0: 0xfe, 1: 0x80, 14: byte(role) + 1, 15: byte(i) + 1}
+	return Device{ID: i, Name: fmt.Sprintf("rxe%d", i), GID: gid, MAC: smc.MAC{2, 0, 0, 0, byte(role), byte(i)}, MTU: 3, Up: true}
 }
 
-func (s *sim) addHost(role Role, devices int, edit func(*Config)) *host {
+func (s *sim) addHost(role smc.Role, devices int, edit func(*Config)) *host {
 	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*Chunk]bool{}}
 	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4}
 	for i := range devices {
@@ -209,7 +209,7 @@ func (s *sim) check() {
 			s.t.Fatalf("%s: %v", h.role, err)
 		}
 		for c, p := range h.apps {
-			if p.other != nil && h.role == Client && p.open && p.other.open && !p.closed && !p.other.closed {
+			if p.other != nil && h.role == smc.Client && p.open && p.other.open && !p.closed && !p.other.closed {
 				if err := CheckPair(c, p.other.c); err != nil {
 					s.t.Fatal(err)
 				}
@@ -234,13 +234,13 @@ func (h *host) NewQP(l *Link, d Device) (Endpoint, error) {
 	}
 	s := h.s
 	s.qpn++
-	q := &qp{h: h, l: l, n: 0x100 + s.qpn, mr: map[uint32]*region{}}
+	q := &qp{h: h, l: l, n: 0x100 + s.qpn, mr: map[smc.RKey]*region{}}
 	s.qps[q.n] = q
 	l.Data = q
-	return Endpoint{GID: d.GID, MAC: d.MAC, QPN: q.n, PSN: s.rng.Uint32N(1 << 24), MTU: d.MTU}, nil
+	return Endpoint{GID: d.GID, MAC: d.MAC, QPN: q.n, PSN: smc.PSN(s.rng.Uint32N(1 << 24)), MTU: d.MTU}, nil
 }
 
-func (h *host) ConnectQP(l *Link, peer Endpoint, mtu uint8) error {
+func (h *host) ConnectQP(l *Link, peer Endpoint, mtu smc.MTU) error {
 	q := l.Data.(*qp)
 	if q.state != 0 || mtu == 0 || mtu > 5 {
 		h.s.t.Fatalf("ConnectQP in state %d, mtu %d", q.state, mtu)
@@ -265,18 +265,18 @@ func (h *host) CloseQP(l *Link) {
 }
 
 func (h *host) NewRMB(size int) ([]byte, any, error) {
-	r := &region{mem: make([]byte, size), base: uint64(h.s.rng.Uint32())<<20 + 0x1000, regs: map[*Link]uint32{}}
+	r := &region{mem: make([]byte, size), base: uint64(h.s.rng.Uint32())<<20 + 0x1000, regs: map[*Link]smc.RKey{}}
 	h.rmbs[r] = true
 	return r.mem, r, nil
 }
 
-func (h *host) RegisterRMB(handle any, l *Link) (uint32, uint64, error) {
+func (h *host) RegisterRMB(handle any, l *Link) (smc.RKey, uint64, error) {
 	r := handle.(*region)
 	q := l.Data.(*qp)
 	if r.regs[l] != 0 {
 		h.s.t.Fatalf("RMB registered twice on link %d", l.id)
 	}
-	key := h.s.rng.Uint32() | 1
+	key := smc.RKey(h.s.rng.Uint32() | 1)
 	r.regs[l] = key
 	q.mr[key] = r
 	return key, r.base + uint64(q.n), nil
@@ -471,7 +471,7 @@ func (s *sim) breakQP(q *qp) {
 func (s *sim) write(p *qp, a Action, src []byte) {
 	r := p.mr[a.RKey]
 	if r == nil {
-		s.t.Fatalf("write with RKey %#x that is not registered", a.RKey)
+		s.t.Fatalf("write with RKey %s that is not registered", a.RKey)
 	}
 	off := int(a.RemoteAddr - (r.base + uint64(p.n)))
 	if off < 0 || off+a.Len > len(r.mem) || a.Len != len(src) || a.Len == 0 {
@@ -491,13 +491,13 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 				return // nobody uses it yet, because the peer may write
 			}
 		}
-		s.t.Fatalf("rkey %#x off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.token, a.Link.id)
+		s.t.Fatalf("rkey %s off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.token, a.Link.id)
 	}
 	in := off - c.elem*c.rmb.size
 	if in < c.rx.start {
 		s.t.Fatalf("write over the eye catcher")
 	}
-	if c.state != StateClosed && c.err == nil {
+	if c.state != smc.StateClosed && c.err == nil {
 		for i, b := range src {
 			pos := in - c.rx.start + i
 			d := (uint64(pos) + uint64(c.rx.size) - c.rcons%uint64(c.rx.size)) % uint64(c.rx.size)

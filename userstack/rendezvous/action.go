@@ -5,6 +5,7 @@ package rendezvous
 import (
 	"net/netip"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -43,17 +44,17 @@ type (
 	Survey struct {
 		// PeerGID is the GID of version 2 in the client's PROPOSAL; for a client, and
 		// without an offer of version 2, it is zero.
-		PeerGID wire.GID
+		PeerGID smc.GID
 	}
 	// FindPath asks whether a router is on the way from an address of this host to a
 	// GID of version 2. Answer: [PathFound] or [Failed].
 	FindPath struct {
 		Local   netip.Addr
-		PeerGID wire.GID
+		PeerGID smc.GID
 	}
 	// Version1 says that the client offered version 2 as well, and why it is not used.
 	Version1 struct {
-		PeerID wire.PeerID
+		PeerID smc.PeerID
 		Why    Refusal
 	}
 )
@@ -63,9 +64,9 @@ type (
 	// AwaitTurn waits until the server has no other first contact under way with the
 	// same client. Answer: [Turn].
 	AwaitTurn struct {
-		PeerID wire.PeerID
-		GID    wire.GID // of version 2, else zero: a peer that offers no version 1 may leave its peer ID zero
-		Terms  *Terms   // nil in version 1
+		PeerID smc.PeerID
+		GID    smc.GID // of version 2, else zero: a peer that offers no version 1 may leave its peer ID zero
+		Terms  *Terms  // nil in version 1
 	}
 	// EndTurn lets the next first contact with the client begin. It is implied by the
 	// end of the rendezvous.
@@ -74,9 +75,9 @@ type (
 	// [NoGroup] or [Failed].
 	JoinGroup struct {
 		Terms  *Terms // nil in version 1
-		PeerID wire.PeerID
-		GID    wire.GID
-		MAC    wire.MAC
+		PeerID smc.PeerID
+		GID    smc.GID
+		MAC    smc.MAC
 		// Peer is what ACCEPT says, with the queue pair; nil for a server, to whom
 		// PROPOSAL names none.
 		Peer *wire.Endpoint
@@ -86,7 +87,7 @@ type (
 	// [Failed].
 	MakeGroup struct {
 		Terms  *Terms // nil in version 1
-		PeerID wire.PeerID
+		PeerID smc.PeerID
 		Peer   *wire.Endpoint // what ACCEPT says; nil for a server
 	}
 	// ConnectFirst takes the queue pair of a server's new link group to RTS, and begins
@@ -112,7 +113,7 @@ type (
 	// PeerLostGroup says that the peer does not have the link group any more whose
 	// link ACCEPT named.
 	PeerLostGroup struct {
-		QPN wire.QPN // this host's end of the link
+		QPN smc.QPN // this host's end of the link
 		Why Refusal
 	}
 )

@@ -5,6 +5,7 @@ package rendezvous
 import (
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -12,7 +13,7 @@ import (
 // tells what events do that are not in it.
 var clientTable = newTable([]transition{
 	// What this host has, and PROPOSAL.
-	{Claiming, EvClaimed, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(wire.GID{}) }},
+	{Claiming, EvClaimed, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
 	{Claiming, EvFailed, to(Over), (*Machine).broken},
 	{Surveying, EvSurveyed, to(Proposing, Declining, Over), (*Machine).propose},
 	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
@@ -112,7 +113,7 @@ func (m *Machine) contact() {
 // outOfSync declines an ACCEPT that names a link which this host does not have (RFC
 // 7609, appendix C.4).
 func (m *Machine) outOfSync(now time.Time, _ Event) {
-	m.decline(refuse(wire.DiagSync, "no link group with peer %s, queue pair %s", m.answer.PeerID, m.answer.QPN))
+	m.decline(refuse(smc.DiagSync, "no link group with peer %s, queue pair %s", m.answer.PeerID, m.answer.QPN))
 }
 
 // attachNext attaches the connection before CONFIRM is sent: that moves it to the link

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -34,14 +35,14 @@ func (m *Machine) declineFailure(now time.Time, ev Event) {
 }
 
 // internal is the refusal for an error that has no diagnosis of its own.
-func internal(err error) Refusal { return Refusal{Code: wire.DiagInternal, Err: err} }
+func internal(err error) Refusal { return Refusal{Code: smc.DiagInternal, Err: err} }
 
 // decline gives back what was made and tells the peer that the connection continues as
 // TCP.
 func (m *Machine) decline(why *Refusal) {
 	m.giveBack()
 	m.declined = why
-	m.send(Declining, m.version.decline(wire.Decline{PeerID: m.peerID, Diagnosis: why.Code, OutOfSync: why.Code == wire.DiagSync}))
+	m.send(Declining, m.version.decline(wire.Decline{PeerID: m.peerID, Diagnosis: why.Code, OutOfSync: why.Code == smc.DiagSync}))
 }
 
 func (m *Machine) declineSent(now time.Time, _ Event) {

@@ -5,6 +5,7 @@ package rendezvous
 import (
 	"fmt"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -80,7 +81,7 @@ type (
 	Admitted struct{}
 	// Turn answers [AwaitTurn], perhaps much later.
 	Turn struct {
-		PeerID wire.PeerID // of this host, as in the messages from now on
+		PeerID smc.PeerID // of this host, as in the messages from now on
 	}
 	// Joined answers [JoinGroup]: the connection has a place in a link group.
 	Joined struct{}

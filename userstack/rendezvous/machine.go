@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -44,7 +45,7 @@ var errInternal = errors.New("internal error of the rendezvous")
 // Config is what a machine knows at its beginning.
 type Config struct {
 	// PeerID is the peer ID of this host, or zero if the stack has used no device yet.
-	PeerID wire.PeerID
+	PeerID smc.PeerID
 	// Hostname is told to peers of version 2.
 	Hostname string
 	// ConfirmWait is how long a server waits for CONFIRM on an existing link group.
@@ -66,7 +67,7 @@ type Refusal struct {
 	// Remote says that the peer declined.
 	Remote bool
 	// Code is the reason, as DECLINE has it.
-	Code wire.Diagnosis
+	Code smc.Diagnosis
 	// Err is the local cause, or nil.
 	Err error
 }
@@ -82,7 +83,7 @@ func (r *Refusal) Error() string {
 // Unwrap returns the local cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-func refuse(code wire.Diagnosis, format string, args ...any) *Refusal {
+func refuse(code smc.Diagnosis, format string, args ...any) *Refusal {
 	return &Refusal{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
@@ -121,9 +122,9 @@ type Machine struct {
 	outcome     Outcome
 
 	host    Host
-	peerID  wire.PeerID // of this host
-	offers  [2]version  // client: what PROPOSAL offers, version 1 and 2; nil what it does not
-	version version     // that of the messages from now on
+	peerID  smc.PeerID // of this host
+	offers  [2]version // client: what PROPOSAL offers, version 1 and 2; nil what it does not
+	version version    // that of the messages from now on
 	made    made
 
 	proposal  wire.Proposal // server: the client's
@@ -372,7 +373,7 @@ func (m *Machine) peerDeclined(_ time.Time, ev Event) {
 }
 
 // survey asks what this host can offer the peer.
-func (m *Machine) survey(peer wire.GID) {
+func (m *Machine) survey(peer smc.GID) {
 	m.enter(Surveying)
 	m.do(Survey{PeerGID: peer})
 }
@@ -380,7 +381,7 @@ func (m *Machine) survey(peer wire.GID) {
 // learn takes what this host can offer.
 func (m *Machine) learn(h Host) {
 	m.host = h
-	if h.PeerID != (wire.PeerID{}) {
+	if h.PeerID != (smc.PeerID{}) {
 		m.peerID = h.PeerID
 	}
 }
@@ -401,7 +402,7 @@ func (m *Machine) awaitRKey(now time.Time, _ Event) {
 
 // noRKey is the end of a wait for CONFIRM RKEY that the link group has not ended.
 func (m *Machine) noRKey(now time.Time, _ Event) {
-	m.decline(refuse(wire.DiagInternal, "no outcome of an LLC exchange"))
+	m.decline(refuse(smc.DiagInternal, "no outcome of an LLC exchange"))
 }
 
 // makeGroup begins a first contact.

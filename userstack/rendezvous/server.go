@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -130,11 +131,11 @@ func (m *Machine) declineInKind() {
 func (m *Machine) admitted(now time.Time, _ Event) {
 	p := &m.proposal
 	if !p.TypeV1.HasR() && !offersVersion2(p) {
-		m.decline(refuse(wire.DiagModeMismatch, "proposal offers %s", p.TypeV1))
+		m.decline(refuse(smc.DiagModeMismatch, "proposal offers %s", p.TypeV1))
 		return
 	}
 	m.declineInKind()
-	var gid wire.GID
+	var gid smc.GID
 	if o, err := p.Offer(); err == nil && offersVersion2(p) {
 		gid = o.GID
 	}
@@ -172,7 +173,7 @@ func (m *Machine) choose(now time.Time, ev Event) {
 func (m *Machine) queue(v version) {
 	gid, _ := v.port(&m.proposal)
 	if v.terms() == nil {
-		gid = wire.GID{}
+		gid = smc.GID{}
 	}
 	m.enter(Queueing)
 	m.do(AwaitTurn{PeerID: m.proposal.PeerID, GID: gid, Terms: v.terms()})
@@ -245,7 +246,7 @@ func (m *Machine) refuseConn(why error) {
 func refusalOf(ev Event) *Refusal {
 	d := ev.(message).m.(wire.Decline)
 	if d.OutOfSync {
-		d.Diagnosis = wire.DiagSync
+		d.Diagnosis = smc.DiagSync
 	}
 	return &Refusal{Remote: true, Code: d.Diagnosis}
 }
@@ -253,7 +254,7 @@ func refusalOf(ev Event) *Refusal {
 func (m *Machine) declinedNext(_ time.Time, ev Event) {
 	why := refusalOf(ev)
 	m.giveBack()
-	if why.Code == wire.DiagSync {
+	if why.Code == smc.DiagSync {
 		m.do(PeerLostGroup{m.local.QPN, *why})
 	}
 	m.stayTCP(why)

@@ -5,6 +5,7 @@ package rendezvous
 import (
 	"net/netip"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -25,7 +26,7 @@ type version interface {
 	choose(p *wire.Proposal, h *Host) *Refusal
 	// port returns what tells the client's port in PROPOSAL. The zero MAC stands for
 	// any.
-	port(p *wire.Proposal) (wire.GID, wire.MAC)
+	port(p *wire.Proposal) (smc.GID, smc.MAC)
 	// confirmed checks CONFIRM of a first contact.
 	confirmed(a *answer) *Refusal
 
@@ -42,7 +43,7 @@ type version interface {
 // Host is what this host has for a connection.
 type Host struct {
 	// PeerID names this host in the messages. Zero leaves what the machine knows.
-	PeerID wire.PeerID
+	PeerID smc.PeerID
 	// Local is this end of the TCP connection.
 	Local netip.Addr
 	// Subnets are the addresses of the netdev that leads to the peer, with their prefix
@@ -71,8 +72,8 @@ type Host struct {
 
 // Port is the RoCE port that a PROPOSAL names.
 type Port struct {
-	GID wire.GID
-	MAC wire.MAC
+	GID smc.GID
+	MAC smc.MAC
 }
 
 // PortV2 is what version 2 can use.
@@ -83,7 +84,7 @@ type PortV2 struct {
 	// addresses in this subnet.
 	Local netip.Prefix
 	// GIDs are those of the devices, in the order of preference.
-	GIDs []wire.GID
+	GIDs []smc.GID
 }
 
 // answer is ACCEPT or CONFIRM of either version.

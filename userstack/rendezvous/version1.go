@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -34,7 +35,7 @@ func (*version1) path(*answer, bool) *Refusal { return nil }
 
 func (*version1) choose(p *wire.Proposal, h *Host) *Refusal {
 	if !sameSubnet(p, h.Subnets, h.Local) {
-		return &Refusal{Code: wire.DiagPrefixMismatch}
+		return &Refusal{Code: smc.DiagPrefixMismatch}
 	}
 	return nil
 }
@@ -43,11 +44,11 @@ func (*version1) choose(p *wire.Proposal, h *Host) *Refusal {
 // of the netdev's, or one of its IPv6 prefixes is.
 func sameSubnet(p *wire.Proposal, subnets []netip.Prefix, local netip.Addr) bool {
 	if local.Unmap().Is4() {
-		return slices.ContainsFunc(subnets, func(own netip.Prefix) bool { return own.Addr().Is4() && samePrefix(own, p.IPv4) })
+		return slices.ContainsFunc(subnets, func(own netip.Prefix) bool { return own.Addr().Is4() && smc.SamePrefix(own, p.IPv4) })
 	}
 	for _, q := range p.IPv6 {
 		for _, own := range subnets {
-			if own.Addr().Is6() && samePrefix(own, q) {
+			if own.Addr().Is6() && smc.SamePrefix(own, q) {
 				return true
 			}
 		}
@@ -57,13 +58,7 @@ func sameSubnet(p *wire.Proposal, subnets []netip.Prefix, local netip.Addr) bool
 	return local.Is6() && local.IsLinkLocalUnicast() && len(p.IPv6) == 0 && !p.IPv4.IsValid()
 }
 
-// samePrefix reports whether a and b, an address each with its prefix length, are in the
-// same subnet by RFC 7609's rule: the same subnet number and the same prefix length.
-func samePrefix(a, b netip.Prefix) bool {
-	return a.IsValid() && b.IsValid() && a.Bits() == b.Bits() && a.Masked() == b.Masked()
-}
-
-func (*version1) port(p *wire.Proposal) (wire.GID, wire.MAC) { return p.GID, p.MAC }
+func (*version1) port(p *wire.Proposal) (smc.GID, smc.MAC) { return p.GID, p.MAC }
 
 func (*version1) confirmed(*answer) *Refusal { return nil }
 

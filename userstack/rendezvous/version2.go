@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -35,7 +36,7 @@ type Terms struct {
 
 // PeerSystem is what a peer of version 2 tells of itself.
 type PeerSystem struct {
-	OS      uint8 // wire.OSLinux, for example
+	OS      smc.OS
 	Release uint8
 	Host    string
 }
@@ -62,7 +63,7 @@ type version2 struct {
 	hostname string
 	offer    wire.Offer // client: this host's; server: the client's
 	maxLinks uint8      // the most that this host takes
-	gids     []wire.GID // of this host's devices
+	gids     []smc.GID  // of this host's devices
 	agreed   Terms
 }
 
@@ -74,7 +75,7 @@ func (*version2) number() uint8 { return wire.Version2 }
 func (v *version2) propose(p *wire.Proposal, h *Host) *Refusal {
 	switch {
 	case len(h.EIDs) == 0:
-		return &Refusal{Code: wire.DiagNoUEID}
+		return &Refusal{Code: smc.DiagNoUEID}
 	case h.NoPortV2 != nil:
 		return h.NoPortV2
 	}
@@ -99,7 +100,7 @@ func (v *version2) propose(p *wire.Proposal, h *Host) *Refusal {
 // accepted implements version: it checks what the server chose from the offer.
 func (v *version2) accepted(a *answer) (askPath bool, no *Refusal) {
 	if !slices.Contains(v.offer.EIDs, a.eid) {
-		return false, refuse(wire.DiagNoUEID, "server chose %q, which was not offered", a.eid)
+		return false, refuse(smc.DiagNoUEID, "server chose %q, which was not offered", a.eid)
 	}
 	t, x := &v.agreed, a.ext
 	t.EID = a.eid
@@ -112,11 +113,11 @@ func (v *version2) accepted(a *answer) (askPath bool, no *Refusal) {
 	}
 	switch {
 	case x.Release > v.offer.Release:
-		return false, refuse(wire.DiagRelease, "server chose release %d", x.Release)
+		return false, refuse(smc.DiagRelease, "server chose release %d", x.Release)
 	case t.MaxConns < MinConnsV2:
-		return false, refuse(wire.DiagMaxConns, "server wants %d connections in a link group", t.MaxConns)
+		return false, refuse(smc.DiagMaxConns, "server wants %d connections in a link group", t.MaxConns)
 	case t.MaxLinks < 1 || t.MaxLinks > MaxLinksV2:
-		return false, refuse(wire.DiagMaxLinks, "server wants %d links in a link group", t.MaxLinks)
+		return false, refuse(smc.DiagMaxLinks, "server wants %d links in a link group", t.MaxLinks)
 	}
 	if t.Release < wire.ReleaseV21 {
 		t.MaxLinks = min(t.MaxLinks, v.maxLinks)
@@ -129,7 +130,7 @@ func (v *version2) accepted(a *answer) (askPath bool, no *Refusal) {
 // be one on the way back.
 func (v *version2) path(a *answer, routed bool) *Refusal {
 	if v.agreed.Routed = routed; !routed {
-		return refuse(wire.DiagIndirect, "the server expects a router on the path, but its RoCE GID %s is in our subnet", a.GID)
+		return refuse(smc.DiagIndirect, "the server expects a router on the path, but its RoCE GID %s is in our subnet", a.GID)
 	}
 	return nil
 }
@@ -141,15 +142,15 @@ func offersVersion2(p *wire.Proposal) bool { return p.Version >= wire.Version2 &
 func (v *version2) choose(p *wire.Proposal, h *Host) *Refusal {
 	o, err := p.Offer()
 	if err != nil {
-		return refuse(wire.DiagNoV2Ext, "%w", err)
+		return refuse(smc.DiagNoV2Ext, "%w", err)
 	}
 	if !o.Mode.HasR() {
-		return refuse(wire.DiagModeMismatch, "proposal offers %s", o.Mode)
+		return refuse(smc.DiagModeMismatch, "proposal offers %s", o.Mode)
 	}
 	i := slices.IndexFunc(o.EIDs, func(e wire.EID) bool { return slices.Contains(h.EIDs, e) })
 	switch {
 	case i < 0:
-		return refuse(wire.DiagNoUEID, "no enterprise ID in common with the client")
+		return refuse(smc.DiagNoUEID, "no enterprise ID in common with the client")
 	case h.NoPortV2 != nil:
 		return h.NoPortV2
 	case h.NoPath != nil:
@@ -162,28 +163,28 @@ func (v *version2) choose(p *wire.Proposal, h *Host) *Refusal {
 	}
 	switch {
 	case t.MaxConns < MinConnsV2:
-		return refuse(wire.DiagMaxConns, "client wants %d connections in a link group", o.MaxConns)
+		return refuse(smc.DiagMaxConns, "client wants %d connections in a link group", o.MaxConns)
 	case t.MaxLinks < 1:
-		return refuse(wire.DiagMaxLinks, "client wants 0 links in a link group")
+		return refuse(smc.DiagMaxLinks, "client wants 0 links in a link group")
 	}
 	v.agreed = t
 	return nil
 }
 
-func (v *version2) port(*wire.Proposal) (wire.GID, wire.MAC) { return v.offer.GID, wire.MAC{} }
+func (v *version2) port(*wire.Proposal) (smc.GID, smc.MAC) { return v.offer.GID, smc.MAC{} }
 
 // confirmed implements version: the client confirms the terms, and says who it is.
 func (v *version2) confirmed(a *answer) *Refusal {
 	t, x := &v.agreed, a.ext
 	switch {
 	case x == nil:
-		return refuse(wire.DiagInternal, "CONFIRM of a first contact without the extension")
+		return refuse(smc.DiagInternal, "CONFIRM of a first contact without the extension")
 	case x.Release != t.Release:
-		return refuse(wire.DiagRelease, "client confirms release %d, not %d", x.Release, t.Release)
+		return refuse(smc.DiagRelease, "client confirms release %d, not %d", x.Release, t.Release)
 	case t.Release >= wire.ReleaseV21 && x.MaxConns != t.MaxConns:
-		return refuse(wire.DiagMaxConns, "client confirms %d connections, not %d", x.MaxConns, t.MaxConns)
+		return refuse(smc.DiagMaxConns, "client confirms %d connections, not %d", x.MaxConns, t.MaxConns)
 	case t.Release >= wire.ReleaseV21 && x.MaxLinks != t.MaxLinks:
-		return refuse(wire.DiagMaxLinks, "client confirms %d links, not %d", x.MaxLinks, t.MaxLinks)
+		return refuse(smc.DiagMaxLinks, "client confirms %d links, not %d", x.MaxLinks, t.MaxLinks)
 	}
 	t.learn(x)
 	return nil
@@ -201,7 +202,7 @@ func (v *version2) ext(first bool) *wire.FirstContactExt {
 	}
 	t := &v.agreed
 	return &wire.FirstContactExt{
-		Direct: !t.Routed, OS: wire.OSLinux, Release: t.Release, Hostname: wire.NewHostname(v.hostname),
+		Direct: !t.Routed, OS: smc.OSLinux, Release: t.Release, Hostname: wire.NewHostname(v.hostname),
 		MaxConns: t.MaxConns, MaxLinks: t.MaxLinks,
 	}
 }
@@ -217,7 +218,7 @@ func (v *version2) confirm(first bool, local wire.Endpoint) wire.CLC {
 	if !first {
 		return c
 	}
-	c.GIDs = []wire.GID{local.GID}
+	c.GIDs = []smc.GID{local.GID}
 	for _, g := range v.gids {
 		if g != local.GID && len(c.GIDs) < MaxLinksV2 {
 			c.GIDs = append(c.GIDs, g)
@@ -227,7 +228,7 @@ func (v *version2) confirm(first bool, local wire.Endpoint) wire.CLC {
 }
 
 func (*version2) decline(d wire.Decline) wire.Decline {
-	d.Version, d.OSType = wire.Version2, wire.OSLinux
+	d.Version, d.OSType = wire.Version2, smc.OSLinux
 	return d
 }
 

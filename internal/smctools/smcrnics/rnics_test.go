@@ -10,10 +10,9 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -65,14 +64,14 @@ func machine(t *testing.T) string {
 
 func try(t *testing.T, arch, root string, line string) (out, errOut string, status int) {
 	t.Helper()
-	fake := nltestsmc.NewFake(nltestsmc.State{})
+	fake := nltest.NewFake(nltest.State{})
 	fake.SetNetDevs("eth3")
 	for _, p := range []nl.PNET{{ID: "SOFT3", NetDev: "eth3"}, {ID: "OTHER", NetDev: "eth9"}} {
 		if err := fake.AddPNET(t.Context(), p); err != nil && p.NetDev == "eth3" {
 			t.Fatal(err)
 		}
 	}
-	streams, _, o, e := iostreams.Test()
+	streams, _, o, e := cmdutil.MemoryStreams()
 	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: fake}}, nil
 	}}, "smc_rnics")
