@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
@@ -100,9 +101,9 @@ type handshake struct {
 
 	// What the rendezvous has made so far.
 	at      lan
-	devs    []*device // for version 1
-	devsV2  []*device
-	fresh   *group // of a first contact
+	ports1  []*devices.Port // that version 1 can use
+	ports2  []*devices.Port // that version 2 can use
+	fresh   *group          // of a first contact
 	conn    *Conn
 	counted bool   // among Stack.serving
 	endTurn func() // or nil
@@ -246,7 +247,7 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 		routed, err := h.s.routed(a.Local, a.PeerGID)
 		return answerOf(rendezvous.PathFound{Routed: routed}, err)
 	case rendezvous.AwaitTurn:
-		h.s.identity(h.devices(a.Terms)[0])
+		h.s.identity(h.ports(a.Terms)[0])
 		h.turnOf = peerKey{a.PeerID, a.GID}
 		return h.takeTurn()
 	case rendezvous.JoinGroup:

@@ -18,7 +18,7 @@ import (
 // makeGroup makes the link group of a first contact. That of a client is connected.
 func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	s := h.s
-	g := newGroup(s, h.role, a.Terms, a.PeerID, h.at, h.devices(a.Terms))
+	g := newGroup(s, h.role, a.Terms, a.PeerID, h.at, h.ports(a.Terms))
 	if err := s.addGroup(g); err != nil {
 		h.cause = err
 		return rendezvous.Closed{Cause: err}

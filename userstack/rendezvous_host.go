@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
@@ -93,7 +94,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 		return rendezvous.Host{}, err
 	}
 	var pnetID string
-	if h.devs, pnetID, err = s.devicesFor(rt); err != nil {
+	if h.ports1, pnetID, err = s.devices.For(rt); err != nil {
 		return rendezvous.Host{}, err
 	}
 	h.at = lan{rt, local.Addr(), remote.Addr(), pnetID}
@@ -103,8 +104,8 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 		host.EIDs = s.eids.list()
 	}
 	if h.role == smc.Client {
-		host.PeerID = s.identity(h.devs[0])
-		h.devs = s.linkedFirst(h.devs, remote.Addr())
+		host.PeerID = s.identity(h.ports1[0])
+		h.ports1 = s.linkedFirst(h.ports1, remote.Addr())
 		h.offer1(&host)
 	} else {
 		host.PeerID = s.peerIDNow()
@@ -115,7 +116,7 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 
 // offer1 says what a client can offer in version 1.
 func (h *handshake) offer1(host *rendezvous.Host) {
-	d, err := h.devs[0].core(netip.Prefix{})
+	d, err := h.ports1[0].Describe(netip.Prefix{})
 	rt := &h.at.rt
 	if rt.Gateway.IsValid() {
 		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.at.remote)}
@@ -138,20 +139,20 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	if len(host.EIDs) == 0 {
 		return
 	}
-	devs, own := devicesV2(h.devs, h.at.rt, h.at.local)
+	devs, own := portsV2(h.ports1, h.at.rt, h.at.local)
 	if len(devs) == 0 {
 		host.NoPortV2 = refusalFor(ErrNoDevice)
 		return
 	}
-	h.devsV2 = devs
+	h.ports2 = devs
 	host.PortV2.Local = own
 	for _, d := range devs {
-		if _, g, err := d.sourceGID(own); err == nil {
-			host.PortV2.GIDs = append(host.PortV2.GIDs, smc.GID(g))
+		if _, g, err := d.SourceGID(own); err == nil {
+			host.PortV2.GIDs = append(host.PortV2.GIDs, g)
 		}
 	}
 	if h.role == smc.Client {
-		d, err := devs[0].core(own)
+		d, err := devs[0].Describe(own)
 		if err != nil {
 			host.NoPortV2 = refusalFor(err)
 			return
@@ -173,18 +174,18 @@ func refusalFor(err error) *rendezvous.Refusal {
 	return &rendezvous.Refusal{Code: d.Code, Err: d.Err}
 }
 
-// devices returns the devices for the version that was agreed on.
-func (h *handshake) devices(t *rendezvous.Terms) []*device {
+// ports returns the RoCE ports for the version that was agreed on.
+func (h *handshake) ports(t *rendezvous.Terms) []*devices.Port {
 	if t == nil {
-		return h.devs
+		return h.ports1
 	}
-	return h.devsV2
+	return h.ports2
 }
 
 // linkedFirst puts devices that carry links to the peer before those that do
 // not, because they have just come up: a server finds its link group by the GID
 // of a link, and would make another one (RFC 7609, section 3.5.2.2).
-func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
+func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
 	linked := map[int]bool{}
 	for _, g := range s.groupList() {
 		if g.role != smc.Client {
@@ -201,11 +202,11 @@ func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 			}
 		})
 	}
-	slices.SortStableFunc(devs, func(a, b *device) int {
+	slices.SortStableFunc(devs, func(a, b *devices.Port) int {
 		switch {
-		case linked[a.id] == linked[b.id]:
+		case linked[a.ID()] == linked[b.ID()]:
 			return 0
-		case linked[a.id]:
+		case linked[a.ID()]:
 			return -1
 		}
 		return 1
@@ -253,16 +254,16 @@ func (s *Stack) limits() (conns, links uint8) {
 	return conns, links
 }
 
-// devicesV2 returns the devices that version 2 can use, in their order, and
+// portsV2 returns the ports that version 2 can use, in their order, and
 // our address with its prefix length.
-func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, netip.Prefix) {
+func portsV2(ports []*devices.Port, rt network.Route, local netip.Addr) ([]*devices.Port, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
 		return nil, netip.Prefix{}
 	}
-	var out []*device
-	for _, d := range devs {
-		if _, _, err := d.sourceGID(own); err == nil {
+	var out []*devices.Port
+	for _, d := range ports {
+		if _, _, err := d.SourceGID(own); err == nil {
 			out = append(out, d)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"smcr/smc"
 )
 
 // A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
