@@ -13,6 +13,7 @@ var packageNames = []string{
 	"broker",
 	"config",
 	"connector",
+	"devices",
 	"engine",
 	"epollset",
 	"guard",
