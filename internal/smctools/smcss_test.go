@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcss
+package smctools
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -17,13 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-type keepOpen struct{ *nltest.Fake }
-
-func (keepOpen) Close() error { return nil }
-
-// TestStates shows what the recordings do not have: the states at the end of a
+// TestSSStates checks what the recordings do not have: the states at the end of a
 // connection, SMC-D, long addresses.
-func TestStates(t *testing.T) {
+func TestSSStates(t *testing.T) {
 	local, remote := netip.MustParseAddrPort("[fd77:1:1:1:2:3:4:5]:65535"), netip.MustParseAddrPort("[fd77::1]:80")
 	v4 := netip.MustParseAddrPort("10.1.2.3:80")
 	fake := nltest.NewFake(nltest.State{Connections: []nl.Connection{
@@ -50,10 +46,10 @@ func TestStates(t *testing.T) {
 			"CLOSED         00000 0000000 10.1.2.3:80             10.1.2.3:80             0000 \n",
 	} {
 		streams, _, out, errOut := cmdutil.MemoryStreams()
-		e := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
+		e := tool.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 			return nl.Multi{{Name: "kernel", Control: keepOpen{fake}}}, nil
 		}}, "smcss")
-		status := Main(t.Context(), e, strings.Fields(line))
+		status := smcSS(t.Context(), e, strings.Fields(line))
 		if diff := cmp.Diff(want, out.String()); diff != "" || errOut.Len() > 0 || status != 0 {
 			t.Errorf("%q: %d, %q (-want +got):\n%s", line, status, errOut, diff)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcdbg
+package smctools
 
 import (
 	"archive/tar"
@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -24,10 +24,10 @@ import (
 
 // collector returns a Collector of programs that print their command lines:
 // versions of smcr and smcd to standard error, as those do.
-func collector(t *testing.T, arch string) *Collector {
-	programs := map[string]Runner{}
+func testCollector(t *testing.T, arch string) *collector {
+	programs := map[string]Main{}
 	for _, name := range []string{"smcr", "smcd", "smcss", "smc_pnet", "smc_rnics", "smc_chk"} {
-		programs[name] = func(_ context.Context, e *face.Env, args []string) int {
+		programs[name] = func(_ context.Context, e *tool.Env, args []string) int {
 			line := e.Name + " " + strings.Join(args, " ") + "\n"
 			if len(name) == 4 && args[0] == "-v" {
 				e.Errorf("%s", line)
@@ -47,19 +47,19 @@ func collector(t *testing.T, arch string) *Collector {
 			t.Fatal(err)
 		}
 	}
-	return &Collector{programs, t.TempDir(), arch, sysfs, func() time.Time { return time.Unix(1, 0) }}
+	return &collector{programs, t.TempDir(), arch, sysfs, func() time.Time { return time.Unix(1, 0) }}
 }
 
-func try(t *testing.T, c *Collector, args ...string) (out, errOut string, status int) {
+func runDBG(t *testing.T, c *collector, args ...string) (out, errOut string, status int) {
 	streams, _, o, e := cmdutil.MemoryStreams()
-	status = c.Main(t.Context(), face.NewEnv(&cmdutil.Factory{IO: streams}, "smc_dbg"), args)
+	status = c.main(t.Context(), tool.NewEnv(&cmdutil.Factory{IO: streams}, "smc_dbg"), args)
 	return o.String(), e.String(), status
 }
 
 const versions = "smcss -v\nsmc_dbg utility, smc-tools-1.8.5\nsmc_pnet -v\nsmc_rnics -v\nsmc_chk -v\n"
 
 func TestPrint(t *testing.T) {
-	out, errOut, status := try(t, collector(t, "amd64"))
+	out, errOut, status := runDBG(t, testCollector(t, "amd64"))
 	want := "\n" + versions + "\nsmcss --all --debug\n\nsmcss --smcr\n\nsmc_pnet --show\n\nsmcr -d linkgroup link-show\n" +
 		"\nsmcd -d linkgroup show\n\nsmcd info\n\nsmcd -d stats\n\nsmcr -d stats\n"
 	if diff := cmp.Diff(want, out); diff != "" || errOut != "smcd -v\nsmcr -v\n" || status != 0 {
@@ -68,8 +68,8 @@ func TestPrint(t *testing.T) {
 }
 
 func TestArchive(t *testing.T) {
-	c := collector(t, "s390x")
-	out, errOut, status := try(t, c, "--tgz")
+	c := testCollector(t, "s390x")
+	out, errOut, status := runDBG(t, c, "--tgz")
 	path, ok := strings.CutPrefix(strings.TrimSuffix(out, "\n"), "Debug output written to ")
 	if !ok || errOut != "" || status != 0 || filepath.Dir(path) != c.Dir {
 		t.Fatalf("%d, %q, %q", status, out, errOut)
@@ -112,14 +112,14 @@ func TestArchive(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	c.Dir = "/no/such/folder"
-	if out, errOut, status := try(t, c, "-t"); out != "" || errOut == "" || status != 1 {
+	if out, errOut, status := runDBG(t, c, "-t"); out != "" || errOut == "" || status != 1 {
 		t.Errorf("no folder: %d, %q, %q", status, out, errOut)
 	}
 }
 
 // TestArchiveNotWritten fails to write: nothing of the archive stays.
 func TestArchiveNotWritten(t *testing.T) {
-	c := collector(t, "amd64")
+	c := testCollector(t, "amd64")
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestArchiveNotWritten(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 100, Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
-	out, errOut, status := try(t, c, "--tgz")
+	out, errOut, status := runDBG(t, c, "--tgz")
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcpnet
+package smctools
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"strings"
 	"syscall"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
 
-const usageText = "Usage: %s [ OPTIONS ] [pnetid]\n" +
+const pnetUsage = "Usage: %s [ OPTIONS ] [pnetid]\n" +
 	"\t-h, --help            this message\n" +
 	"\t-v, --version         show version information\n" +
 	"\t-a, --add             add a pnetid entry, requires interface or ib/ism device\n" +
@@ -26,14 +26,14 @@ const usageText = "Usage: %s [ OPTIONS ] [pnetid]\n" +
 	"\t\n" +
 	"\tno OPTIONS            show complete pnet table\n"
 
-var longOptions = []face.LongOption{
+var pnetOptions = []tool.LongOption{
 	{Name: "interface", Value: true, Short: 'I'}, {Name: "ibdevice", Value: true, Short: 'D'},
 	{Name: "ibport", Value: true, Short: 'P'}, {Name: "flush", Short: 'f'}, {Name: "add", Short: 'a'},
 	{Name: "show", Short: 's'}, {Name: "delete", Short: 'd'}, {Name: "version", Short: 'v'}, {Name: "help", Short: 'h'},
 }
 
-// request is what a command line asks for.
-type request struct {
+// A pnetRequest is what a command line of smc_pnet asks for.
+type pnetRequest struct {
 	action         byte // 'a', 'd', 's' or 'f'
 	id             string
 	hasID          bool
@@ -42,9 +42,9 @@ type request struct {
 	port           uint8
 }
 
-// Main runs smc_pnet and returns its exit status.
-func Main(ctx context.Context, e *face.Env, args []string) int {
-	r, status, done := parse(e, args)
+// smcPNET runs smc_pnet, which shows and changes the table of pnetids, and returns its exit status.
+func smcPNET(ctx context.Context, e *tool.Env, args []string) int {
+	r, status, done := parsePNET(e, args)
 	if done {
 		return status
 	}
@@ -54,19 +54,19 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 	}
 	defer ctl.Close()
 	if err := r.perform(ctx, e, ctl); err != nil {
-		e.Errorf("%s: %s\n", e.Name, face.ErrorText(err))
+		e.Errorf("%s: %s\n", e.Name, tool.ErrorText(err))
 		return 1
 	}
 	return 0
 }
 
-func parse(e *face.Env, args []string) (r request, status int, done bool) {
-	wrong := func(format string, args ...any) (request, int, bool) {
+func parsePNET(e *tool.Env, args []string) (r pnetRequest, status int, done bool) {
+	wrong := func(format string, args ...any) (pnetRequest, int, bool) {
 		e.Errorf(format, args...)
-		e.Errorf(usageText, e.Name)
+		e.Errorf(pnetUsage, e.Name)
 		return r, 1, true
 	}
-	g := face.Getopt{Program: e.Name, Short: "I:D:P:fasdhv", Long: longOptions}
+	g := tool.Getopt{Program: e.Name, Short: "I:D:P:fasdhv", Long: pnetOptions}
 	g.Parse(args)
 	for {
 		opt, value, message := g.Next()
@@ -90,10 +90,10 @@ func parse(e *face.Env, args []string) (r request, status int, done bool) {
 			}
 			r.port = uint8(port)
 		case 'v':
-			e.Printf("smc_pnet utility, smc-tools-%s\n", face.Version)
+			e.Printf("smc_pnet utility, smc-tools-%s\n", tool.Version)
 			return r, 0, true
 		case 'h':
-			e.Printf(usageText, e.Name)
+			e.Printf(pnetUsage, e.Name)
 			return r, 0, true
 		default:
 			return wrong("%s\n", message)
@@ -138,7 +138,7 @@ func parse(e *face.Env, args []string) (r request, status int, done bool) {
 	return r, 0, false
 }
 
-func (r request) perform(ctx context.Context, e *face.Env, ctl nl.Control) error {
+func (r pnetRequest) perform(ctx context.Context, e *tool.Env, ctl nl.Control) error {
 	switch r.action {
 	case 'a':
 		if !r.hasID || r.hasNet && r.netdev == "" || r.hasDev && r.ibdev == "" {
@@ -155,7 +155,7 @@ func (r request) perform(ctx context.Context, e *face.Env, ctl nl.Control) error
 		}
 		return ctl.RemovePNET(ctx, r.id)
 	case 'f':
-		if err := ctl.FlushPNET(ctx); !face.IsErrno(err, syscall.ENOENT) {
+		if err := ctl.FlushPNET(ctx); !tool.IsErrno(err, syscall.ENOENT) {
 			return err
 		}
 		return nil // older kernels refuse to flush an empty table
@@ -168,7 +168,7 @@ func (r request) perform(ctx context.Context, e *face.Env, ctl nl.Control) error
 		if r.hasID && strings.TrimRight(r.id, " ") != p.ID {
 			continue
 		}
-		fmt.Fprintf(e.IO.Out, "%s %s %s %d\n", p.ID, orNone(p.NetDev), orNone(p.IBDev), port(p))
+		fmt.Fprintf(e.IO.Out, "%s %s %s %d\n", p.ID, orNone(p.NetDev), orNone(p.IBDev), pnetPort(p))
 	}
 	return nil
 }
@@ -180,9 +180,9 @@ func orNone(name string) string {
 	return name
 }
 
-// port returns the port of a RoCE device; the kernel has 255 where there is
+// pnetPort returns the port of a RoCE device; the kernel has 255 where there is
 // none.
-func port(p nl.PNET) uint8 {
+func pnetPort(p nl.PNET) uint8 {
 	if p.IBDev == "" {
 		return 255
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package face
+package tool
 
 import (
 	"bufio"
@@ -18,18 +18,18 @@ import (
 	"smcr/nl"
 )
 
-// Version is the release of smc-tools whose behaviour the faces have.
+// Version is the release of smc-tools whose behaviour the programs have.
 const Version = "1.8.5"
 
 // Failed is the exit status of a failed object command of smcr and smcd: -1.
 const Failed = 255
 
-// An Env is what a face runs in.
+// An Env is the environment of a program.
 type Env struct {
 	*cmdutil.Factory
 
-	// Argv0 is what the program was called by, and Name the same without
-	// folders.
+	// Argv0 is the name by which the program was called, and Name is its last
+	// element.
 	Argv0, Name string
 
 	// Getenv reads the environment.
@@ -46,8 +46,8 @@ func NewEnv(f *cmdutil.Factory, argv0 string) *Env {
 	return &Env{Factory: f, Argv0: argv0, Name: filepath.Base(argv0), Getenv: os.Getenv, UID: os.Getuid()}
 }
 
-// Printf prints to standard output. A reader that has gone is no error, as with
-// smc-tools.
+// Printf prints to standard output. Like the programs of smc-tools, it ignores that
+// nobody reads.
 func (e *Env) Printf(format string, args ...any) { fmt.Fprintf(e.IO.Out, format, args...) }
 
 // Errorf prints to standard error.
@@ -60,12 +60,12 @@ func (e *Env) Buffer() (flush func()) {
 	buf := bufio.NewWriterSize(before.Out, 64<<10)
 	streams.Out, e.IO = buf, &streams
 	return func() {
-		buf.Flush() // as Printf: a reader that has gone is no error
+		buf.Flush() // Printf ignores errors, too
 		e.IO = before
 	}
 }
 
-// As returns an Env for another face on other streams.
+// As returns an Env for another program on other streams.
 func (e *Env) As(name string, out, errOut io.Writer) *Env {
 	f, streams := *e.Factory, *e.IO
 	streams.Out, streams.ErrOut = out, errOut
@@ -74,7 +74,8 @@ func (e *Env) As(name string, out, errOut io.Writer) *Env {
 }
 
 // TakeBackend removes --backend and its value from the beginning of a command
-// line and remembers the value. All faces know this one option more.
+// line and remembers the value. All programs have this option in addition to those of
+// smc-tools.
 func (e *Env) TakeBackend(args []string) []string {
 	for len(args) > 0 {
 		if v, ok := strings.CutPrefix(args[0], "--backend="); ok {
@@ -88,11 +89,11 @@ func (e *Env) TakeBackend(args []string) []string {
 	return args
 }
 
-// ErrNoModule is returned by Open when there is no SMC stack at all, or the one
-// that was named answers and knows no SMC.
+// ErrNoModule is the error of Open if there is no SMC stack, or if the stack that
+// --backend names answers but has no SMC.
 var ErrNoModule = errors.New("SMC module not loaded")
 
-// Open connects to the one stack that a face asks: with "auto" the user-space
+// Open connects to the stack that a program asks: with "auto" the user-space
 // stack of this network namespace, or the kernel's where there is none. The
 // caller closes it.
 func (e *Env) Open(ctx context.Context) (nl.Control, error) {
@@ -103,7 +104,7 @@ func (e *Env) Open(ctx context.Context) (nl.Control, error) {
 			e.Backend = "user"
 			return m[0], nil
 		}
-		// A stack that belongs to somebody else does not hide the kernel's.
+		// If the user-space stack belongs to another user, the kernel's is asked.
 		if !errors.Is(err, nl.ErrNoBackend) && !errors.Is(err, os.ErrPermission) {
 			return nil, err
 		}
@@ -120,9 +121,9 @@ func (e *Env) Open(ctx context.Context) (nl.Control, error) {
 	return m[0], nil
 }
 
-// OpenFailed prints why Open failed with the prefix that the face has for errors,
-// and returns the exit status. Places that smc-tools does not know have the
-// messages and statuses of smcr.
+// OpenFailed prints why Open failed, with the prefix that the program has for errors,
+// and returns the exit status. For values of --backend that smc-tools does not have, the
+// messages and statuses are those of smcr.
 func (e *Env) OpenFailed(err error, prefix string) int {
 	var said *cmdutil.Error
 	if errors.As(err, &said) {
@@ -133,8 +134,8 @@ func (e *Env) OpenFailed(err error, prefix string) int {
 	return 1
 }
 
-// answers reports whether the place of a stack has anybody who answers. The
-// kernel always does.
+// answers reports whether a process answers at the address of a stack. The kernel
+// always answers.
 func answers(ctx context.Context, backend string) bool {
 	if backend == "kernel" {
 		return true

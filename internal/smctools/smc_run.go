@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcrun
+package smctools
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
 
-const usageText = "\nUsage: smc_run [ OPTIONS ] COMMAND\n\n" +
+const runUsage = "\nUsage: smc_run [ OPTIONS ] COMMAND\n\n" +
 	"Run COMMAND using SMC for TCP sockets\n\n" +
 	"   -d         enable debug mode\n" +
 	"   -h         display this message\n" +
@@ -28,23 +28,25 @@ const usageText = "\nUsage: smc_run [ OPTIONS ] COMMAND\n\n" +
 	"   -t <SIZE>  request transmit buffer size in Bytes\n" +
 	"   -v         display version info\n"
 
-// limits is where the kernel has its limits of buffer sizes.
-const limits = "/proc/sys/net/core"
+// limitsDir is the directory of the kernel's limits of buffer sizes.
+const limitsDir = "/proc/sys/net/core"
 
-// A job is what a command line asks for.
-type job struct {
+// A runJob is what a command line of smc_run asks for.
+type runJob struct {
 	argv  []string
 	debug bool
 	sizes map[string]int // by direction, "rcv" or "snd", in bytes
 }
 
-// Main runs smc_run and returns its exit status: that of the program.
-func Main(ctx context.Context, e *face.Env, args []string) int {
-	j, status, done := parse(e, args, limits)
+// smcRun runs smc_run, which starts a program whose TCP connections use SMC, and returns
+// the exit status of the program. It has no preload library: the launcher of smcr run
+// does the work, also for static programs. To raise the kernel's limits needs root.
+func smcRun(ctx context.Context, e *tool.Env, args []string) int {
+	j, status, done := parseRun(e, args, limitsDir)
 	if done {
 		return status
 	}
-	// What smc_run tells its preload library, for programs that look at it.
+	// smc_run of smc-tools passes these to its preload library. Programs may read them.
 	for name, value := range j.environment() {
 		if err := os.Setenv(name, value); err != nil {
 			e.Errorf("%s: %v\n", e.Name, err)
@@ -57,29 +59,29 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 	cmd.SetOut(e.IO.Out)
 	cmd.SetErr(e.IO.ErrOut)
 	err := cmd.ExecuteContext(ctx)
-	if text := message(err); text != "" {
+	if text := runMessage(err); text != "" {
 		e.Errorf("%s: %s\n", e.Name, text)
 	}
 	return cmdutil.ExitCode(err)
 }
 
-// message returns what the user reads about an error, or "".
-func message(err error) string {
+// runMessage returns the text about an error, or "".
+func runMessage(err error) string {
 	var status *cmdutil.StatusError
 	switch {
 	case err == nil:
 		return ""
 	case errors.As(err, &status):
-		return message(status.Err)
+		return runMessage(status.Err)
 	}
 	return broker.Plain(err.Error())
 }
 
-// parse reads the command line. Limits that are too low for a size are raised
-// at once, as in smc-tools.
-func parse(e *face.Env, args []string, limits string) (j job, status int, done bool) {
+// parseRun parses the command line. It also raises limits that are too low for a size,
+// because smc_run of smc-tools does it at this point.
+func parseRun(e *tool.Env, args []string, limits string) (j runJob, status int, done bool) {
 	j.sizes = make(map[string]int)
-	g := face.Getopt{Short: "dhr:t:v", Ordered: true}
+	g := tool.Getopt{Short: "dhr:t:v", Ordered: true}
 	g.Parse(args)
 	for {
 		opt, value, message := g.Next()
@@ -90,23 +92,23 @@ func parse(e *face.Env, args []string, limits string) (j job, status int, done b
 		case 'd':
 			j.debug = true
 		case 'h':
-			e.Printf(usageText)
+			e.Printf(runUsage)
 			return j, 0, true
 		case 'v':
-			e.Printf("smc_run utility, smc-tools-%s\n", face.Version)
+			e.Printf("smc_run utility, smc-tools-%s\n", tool.Version)
 			return j, 0, true
 		case 'r', 't':
-			n, ok := size(value)
+			n, ok := parseSize(value)
 			if !ok {
 				e.Printf("Error: Invalid buffer size specified: '%s'\n", value)
 				return j, 1, true
 			}
 			if opt == 'r' {
 				j.sizes["rcv"] = n
-				raise(e, filepath.Join(limits, "rmem_max"), n)
+				raiseLimit(e, filepath.Join(limits, "rmem_max"), n)
 			} else {
 				j.sizes["snd"] = n
-				raise(e, filepath.Join(limits, "wmem_max"), n)
+				raiseLimit(e, filepath.Join(limits, "wmem_max"), n)
 			}
 		default:
 			// The shell's own message comes first.
@@ -127,7 +129,7 @@ func parse(e *face.Env, args []string, limits string) (j job, status int, done b
 }
 
 // scriptName returns the path that a shell would have found the program at.
-func scriptName(e *face.Env) string {
+func scriptName(e *tool.Env) string {
 	if strings.Contains(e.Argv0, "/") {
 		return e.Argv0
 	}
@@ -137,8 +139,8 @@ func scriptName(e *face.Env) string {
 	return e.Argv0
 }
 
-// size reads a number of bytes with an optional unit.
-func size(s string) (int, bool) {
+// parseSize parses a number of bytes with an optional unit.
+func parseSize(s string) (int, bool) {
 	unit := 1
 	if s != "" {
 		switch s[len(s)-1] {
@@ -155,9 +157,9 @@ func size(s string) (int, bool) {
 	return int(n) * unit, true
 }
 
-// raise raises a limit of the kernel to n bytes. A limit that cannot be raised
+// raiseLimit raises a limit of the kernel to n bytes. A limit that cannot be raised
 // is told and no failure.
-func raise(e *face.Env, file string, n int) {
+func raiseLimit(e *tool.Env, file string, n int) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return // the limit of another network namespace
@@ -166,11 +168,11 @@ func raise(e *face.Env, file string, n int) {
 		return
 	}
 	if err := os.WriteFile(file, []byte(fmt.Sprintln(n)), 0); err != nil {
-		e.Errorf("%s: cannot raise net.core.%s to %d: %s\n", e.Name, filepath.Base(file), n, reason(err))
+		e.Errorf("%s: cannot raise net.core.%s to %d: %s\n", e.Name, filepath.Base(file), n, errnoReason(err))
 	}
 }
 
-func reason(err error) string {
+func errnoReason(err error) string {
 	var path *os.PathError
 	if errors.As(err, &path) {
 		return path.Err.Error()
@@ -180,7 +182,7 @@ func reason(err error) string {
 
 // environment returns the variables of the preload library. LD_PRELOAD is not
 // among them.
-func (j job) environment() map[string]string {
+func (j runJob) environment() map[string]string {
 	env := map[string]string{"SMC_DEBUG": "0"}
 	if j.debug {
 		env["SMC_DEBUG"] = "1"
@@ -196,7 +198,7 @@ func (j job) environment() map[string]string {
 
 // runArgs returns the arguments of smcr run for the job. Sizes are for modes
 // that know them.
-func (j job) runArgs(cmd *cobra.Command) []string {
+func (j runJob) runArgs(cmd *cobra.Command) []string {
 	var args []string
 	if j.debug {
 		args = append(args, "--debug")

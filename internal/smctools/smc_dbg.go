@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcdbg
+package smctools
 
 import (
 	"archive/tar"
@@ -16,63 +16,61 @@ import (
 	"strings"
 	"time"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 )
 
-const usageText = "\nUsage: smc_dbg [ OPTIONS ]\n\n" +
+const dbgUsage = "\nUsage: smc_dbg [ OPTIONS ]\n\n" +
 	"Collect debug information\n\n" +
 	"   -h, --help           display this message\n" +
 	"   -t, --tgz            generate .tgz file\n" +
 	"   -v, --version        display version info\n\n"
 
-// A Runner runs one of the programs of smc-tools.
-type Runner func(ctx context.Context, e *face.Env, args []string) int
-
-// A Collector collects what programs print.
-type Collector struct {
-	Programs map[string]Runner
-	Dir      string // where an archive goes
-	Arch     string // of the machine, as Go names it
+// A collector collects what programs print.
+type collector struct {
+	Programs map[string]Main
+	Dir      string // of the archive
+	Arch     string // of the machine, as in package runtime
 	Sysfs    string // where sysfs is mounted
 	Now      func() time.Time
 }
 
-// New returns a Collector for this machine.
-func New(programs map[string]Runner) *Collector {
-	return &Collector{Programs: programs, Dir: "/tmp", Arch: runtime.GOARCH, Sysfs: "/sys", Now: time.Now}
+// newCollector returns a collector for this machine.
+func newCollector(programs map[string]Main) *collector {
+	return &collector{Programs: programs, Dir: "/tmp", Arch: runtime.GOARCH, Sysfs: "/sys", Now: time.Now}
 }
 
-// section is a file of the archive, or a part of the output.
-type section struct {
+// A dbgSection is a file of the archive, or a part of the output.
+type dbgSection struct {
 	name     string
 	commands []string
-	print    func(e *face.Env) // instead of commands
+	print    func(e *tool.Env) // in place of commands
 }
 
-func (c *Collector) sections(ctx context.Context) []section {
-	list := []section{{name: "version.txt", commands: []string{
+func (c *collector) sections(ctx context.Context) []dbgSection {
+	list := []dbgSection{{name: "version.txt", commands: []string{
 		"smcss -v", "smc_dbg -v", "smc_pnet -v", "smc_rnics -v", "smc_chk -v", "smcd -v", "smcr -v",
 	}}}
 	if c.Arch == "s390x" {
 		list = append(list,
-			section{name: "devices.txt", print: func(e *face.Env) { c.devices(ctx, e) }},
-			section{name: "smcss_smcd", commands: []string{"smcss --smcd"}})
+			dbgSection{name: "devices.txt", print: func(e *tool.Env) { c.devices(ctx, e) }},
+			dbgSection{name: "smcss_smcd", commands: []string{"smcss --smcd"}})
 	}
 	return append(list,
-		section{name: "smcss_all.txt", commands: []string{"smcss --all --debug"}},
-		section{name: "smcss_smcr", commands: []string{"smcss --smcr"}},
-		section{name: "pnet_table.txt", commands: []string{"smc_pnet --show"}},
-		section{name: "smcr_links.txt", commands: []string{"smcr -d linkgroup link-show"}},
-		section{name: "smcd_lgs.txt", commands: []string{"smcd -d linkgroup show"}},
-		section{name: "smcd_info.txt", commands: []string{"smcd info"}},
-		section{name: "smcd_stats.txt", commands: []string{"smcd -d stats"}},
-		section{name: "smcr_stats.txt", commands: []string{"smcr -d stats"}},
+		dbgSection{name: "smcss_all.txt", commands: []string{"smcss --all --debug"}},
+		dbgSection{name: "smcss_smcr", commands: []string{"smcss --smcr"}},
+		dbgSection{name: "pnet_table.txt", commands: []string{"smc_pnet --show"}},
+		dbgSection{name: "smcr_links.txt", commands: []string{"smcr -d linkgroup link-show"}},
+		dbgSection{name: "smcd_lgs.txt", commands: []string{"smcd -d linkgroup show"}},
+		dbgSection{name: "smcd_info.txt", commands: []string{"smcd info"}},
+		dbgSection{name: "smcd_stats.txt", commands: []string{"smcd -d stats"}},
+		dbgSection{name: "smcr_stats.txt", commands: []string{"smcr -d stats"}},
 	)
 }
 
-// Main runs smc_dbg and returns its exit status.
-func (c *Collector) Main(ctx context.Context, e *face.Env, args []string) int {
-	g := face.Getopt{Program: "getopt", Short: "hvt", Long: []face.LongOption{
+// main runs smc_dbg, which collects what the other programs print, and returns its exit
+// status.
+func (c *collector) main(ctx context.Context, e *tool.Env, args []string) int {
+	g := tool.Getopt{Program: "getopt", Short: "hvt", Long: []tool.LongOption{
 		{Name: "help", Short: 'h'}, {Name: "version", Short: 'v'}, {Name: "tgz", Short: 't'},
 	}}
 	opts, _, ok := g.All(args, func(message string) { e.Errorf("%s\n", message) })
@@ -83,10 +81,10 @@ func (c *Collector) Main(ctx context.Context, e *face.Env, args []string) int {
 	for _, o := range opts {
 		switch o.Letter {
 		case 'h':
-			e.Printf(usageText)
+			e.Printf(dbgUsage)
 			return 0
 		case 'v':
-			e.Printf("smc_dbg utility, smc-tools-%s\n", face.Version)
+			e.Printf("smc_dbg utility, smc-tools-%s\n", tool.Version)
 			return 0
 		case 't':
 			archive = true
@@ -109,7 +107,7 @@ func (c *Collector) Main(ctx context.Context, e *face.Env, args []string) int {
 }
 
 // run prints a section.
-func (c *Collector) run(ctx context.Context, e *face.Env, s section, out, errOut io.Writer) {
+func (c *collector) run(ctx context.Context, e *tool.Env, s dbgSection, out, errOut io.Writer) {
 	if s.print != nil {
 		s.print(e.As(e.Name, out, errOut))
 	}
@@ -118,19 +116,19 @@ func (c *Collector) run(ctx context.Context, e *face.Env, s section, out, errOut
 	}
 }
 
-// program runs a program. Its status does not matter: what it says does.
-func (c *Collector) program(ctx context.Context, e *face.Env, command string, out, errOut io.Writer) {
+// program runs a program. Only its output matters, not its status.
+func (c *collector) program(ctx context.Context, e *tool.Env, command string, out, errOut io.Writer) {
 	words := strings.Fields(command)
 	if words[0] == "smc_dbg" {
-		c.Main(ctx, e.As(words[0], out, errOut), words[1:])
+		c.main(ctx, e.As(words[0], out, errOut), words[1:])
 		return
 	}
 	c.Programs[words[0]](ctx, e.As(words[0], out, errOut), words[1:])
 }
 
-// archive writes a compressed archive with a file for each section, which has
-// errors as well. Of one that could not be written nothing stays.
-func (c *Collector) archive(ctx context.Context, e *face.Env) (path string, err error) {
+// archive writes a compressed archive with a file for each section, which has the error
+// messages too. If the archive cannot be written it is removed.
+func (c *collector) archive(ctx context.Context, e *tool.Env) (path string, err error) {
 	f, err := os.CreateTemp(c.Dir, "smc_dbg-*.tgz")
 	if err != nil {
 		return "", err
@@ -142,7 +140,7 @@ func (c *Collector) archive(ctx context.Context, e *face.Env) (path string, err 
 	return f.Name(), nil
 }
 
-func (c *Collector) write(ctx context.Context, e *face.Env, f *os.File) error {
+func (c *collector) write(ctx context.Context, e *tool.Env, f *os.File) error {
 	z := gzip.NewWriter(f)
 	w := tar.NewWriter(z)
 	dir := strings.TrimSuffix(filepath.Base(f.Name()), ".tgz") + "/"
@@ -165,7 +163,7 @@ func (c *Collector) write(ctx context.Context, e *face.Env, f *os.File) error {
 
 // devices prints the network devices of an IBM Z machine: those on the channel
 // subsystem, then the PCI functions.
-func (c *Collector) devices(ctx context.Context, e *face.Env) {
+func (c *collector) devices(ctx context.Context, e *tool.Env) {
 	line := func(path ...string) string {
 		b, err := os.ReadFile(filepath.Join(append([]string{c.Sysfs, "bus/ccwgroup/devices"}, path...)...))
 		if err != nil {

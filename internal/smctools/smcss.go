@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcss
+package smctools
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"io"
 	"net/netip"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/smc"
 )
 
-const usageText = "Usage: %s [ OPTIONS ]\n" +
+const ssUsage = "Usage: %s [ OPTIONS ]\n" +
 	"\t-h, --help          this message\n" +
 	"\t-v, --version       show version information\n" +
 	"\t-a, --all           show all sockets\n" +
@@ -25,28 +25,28 @@ const usageText = "Usage: %s [ OPTIONS ]\n" +
 	"\t-R, --smcr          show detailed SMC-R information (shows only SMC-R sockets)\n" +
 	"\tno OPTIONS          show all connected sockets\n"
 
-var longOptions = []face.LongOption{
+var ssLongOptions = []tool.LongOption{
 	{Name: "all", Short: 'a'}, {Name: "debug", Short: 'd'}, {Name: "listening", Short: 'l'},
 	{Name: "smcd", Short: 'D'}, {Name: "smcr", Short: 'R'}, {Name: "version", Short: 'v'},
 	{Name: "wide", Short: 'W'}, {Name: "help", Short: 'h'},
 }
 
-// options are the letters of the command line.
-type options struct {
+// ssOptions are the options of a command line of smcss.
+type ssOptions struct {
 	all, listening, debug, wide, smcd, smcr bool
 }
 
-// Main runs smcss and returns its exit status.
-func Main(ctx context.Context, e *face.Env, args []string) int {
+// smcSS runs smcss, which lists the SMC sockets, and returns its exit status.
+func smcSS(ctx context.Context, e *tool.Env, args []string) int {
 	wrong := func(message string) int {
 		if message != "" {
 			e.Errorf("%s\n", message)
 		}
-		e.Errorf(usageText, e.Name)
+		e.Errorf(ssUsage, e.Name)
 		return 1
 	}
-	var o options
-	g := face.Getopt{Program: e.Name, Short: "aldDRhvW", Long: longOptions}
+	var o ssOptions
+	g := tool.Getopt{Program: e.Name, Short: "aldDRhvW", Long: ssLongOptions}
 	g.Parse(args)
 	for {
 		opt, _, message := g.Next()
@@ -67,10 +67,10 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 		case 'W':
 			o.wide = true
 		case 'v':
-			e.Printf("smcss utility, smc-tools-%s\n", face.Version)
+			e.Printf("smcss utility, smc-tools-%s\n", tool.Version)
 			return 0
 		case 'h':
-			e.Printf(usageText, e.Name)
+			e.Printf(ssUsage, e.Name)
 			return 0
 		default:
 			return wrong(message)
@@ -96,11 +96,11 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 		defer ctl.Close()
 		list, err = ctl.Connections(ctx)
 		if errors.Is(err, nl.ErrNoBackend) {
-			err = face.ErrNoModule
+			err = tool.ErrNoModule
 		}
 	}
-	if errors.Is(err, face.ErrNoModule) {
-		// This is what an error of the kernel looks like there.
+	if errors.Is(err, tool.ErrNoModule) {
+		// smcss of smc-tools prints this for an error of the kernel.
 		e.Errorf("RTNETLINK answers: Success\n")
 		return 1
 	}
@@ -116,7 +116,8 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 	return 0
 }
 
-func (o options) header(w io.Writer) {
+// header prints the names of the columns.
+func (o ssOptions) header(w io.Writer) {
 	fmt.Fprint(w, "State          UID   Inode   Local Address           Peer Address            Intf Mode ")
 	if o.debug {
 		fmt.Fprint(w, "Shutd Token    Sndbuf   Rcvbuf   Peerbuf  rxprod-Cursor rxcons-Cursor rxFlags "+
@@ -132,7 +133,7 @@ func (o options) header(w io.Writer) {
 }
 
 // shows reports whether the options select a socket.
-func (o options) shows(c nl.Connection) bool {
+func (o ssOptions) shows(c nl.Connection) bool {
 	switch {
 	case o.listening && c.State != smc.StateListen:
 		return false
@@ -144,10 +145,10 @@ func (o options) shows(c nl.Connection) bool {
 	return true
 }
 
-// row prints a socket: as much of it as its state knows.
-func (o options) row(w io.Writer, c nl.Connection) {
+// row prints what a socket has in its state.
+func (o ssOptions) row(w io.Writer, c nl.Connection) {
 	defer fmt.Fprintln(w)
-	fmt.Fprintf(w, "%-14s %05d %07d ", state(c.State), int32(c.UID), c.Inode)
+	fmt.Fprintf(w, "%-14s %05d %07d ", stateText(c.State), int32(c.UID), c.Inode)
 	if c.State == smc.StateInit {
 		return
 	}
@@ -166,7 +167,7 @@ func (o options) row(w io.Writer, c nl.Connection) {
 			fmt.Fprintf(w, "/0x%08x", c.Fallback.Peer)
 		}
 		return
-	case nl.ModeLocal: // of our stack alone
+	case nl.ModeLocal: // only the user-space stack has it
 		fmt.Fprint(w, "LOCAL")
 		return
 	case nl.ModeSMCD:
@@ -175,7 +176,7 @@ func (o options) row(w io.Writer, c nl.Connection) {
 		fmt.Fprint(w, "SMCR ")
 	}
 	if o.debug {
-		debug(w, c)
+		printDebug(w, c)
 	}
 	if l := c.Link; o.smcr && l != nil {
 		role := "SERV"
@@ -189,7 +190,8 @@ func (o options) row(w io.Writer, c nl.Connection) {
 	}
 }
 
-func debug(w io.Writer, c nl.Connection) {
+// printDebug prints the columns of --debug.
+func printDebug(w io.Writer, c nl.Connection) {
 	in, out := '<', '>'
 	if c.Shutdown&nl.ShutdownRecv != 0 {
 		in = 'R'
@@ -208,8 +210,8 @@ func debug(w io.Writer, c nl.Connection) {
 	fmt.Fprintf(w, "%s %s %s ", i.TXPrep, i.TXSent, i.TXFin)
 }
 
-// state returns the name of a state; one differs from that of smcr itself.
-func state(s smc.ConnState) string {
+// stateText returns the name of a state. One name is not that of smcr itself.
+func stateText(s smc.ConnState) string {
 	switch s {
 	case smc.StateAppFinCloseWait:
 		return "APPFINCLOSEWAIT1"
@@ -223,13 +225,13 @@ func state(s smc.ConnState) string {
 	return fmt.Sprintf("%#x?", uint8(s))
 }
 
-// addressWidth is the width of an address with its port, cut to it unless -W is
-// given.
+// addressWidth is the width of an address with its port. Without -W, longer addresses are
+// cut.
 const addressWidth = 23
 
-// address returns an address and a port without brackets. An address all of
-// whose last twelve bytes are zero is one of IPv4, for the kernel does not tell.
-func (o options) address(a netip.AddrPort) string {
+// address returns an address and a port without brackets. The unspecified address of
+// IPv6 is printed as that of IPv4, because the kernel reports them alike.
+func (o ssOptions) address(a netip.AddrPort) string {
 	ip := a.Addr()
 	if !ip.IsValid() || ip == netip.IPv6Unspecified() {
 		ip = netip.IPv4Unspecified()

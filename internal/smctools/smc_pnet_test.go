@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcpnet
+package smctools
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/nl/nltest"
 
@@ -21,9 +21,9 @@ type keepOpen struct{ *nltest.Fake }
 
 func (keepOpen) Close() error { return nil }
 
-func TestTable(t *testing.T) {
+func TestPNET(t *testing.T) {
 	fake := nltest.NewFake(nltest.State{})
-	usage := fmt.Sprintf(usageText, "smc_pnet")
+	usage := fmt.Sprintf(pnetUsage, "smc_pnet")
 	for _, test := range []struct {
 		line   string
 		status int
@@ -45,27 +45,27 @@ func TestTable(t *testing.T) {
 		{"-I", 1, "", "smc_pnet: option requires an argument -- 'I'\n" + usage},
 		{"--ib x", 1, "", "smc_pnet: option '--ib' is ambiguous; possibilities: '--ibdevice' '--ibport'\n" + usage},
 	} {
-		out, errOut, status := try(t, fake, test.line)
+		out, errOut, status := runPNET(t, fake, test.line)
 		if diff := cmp.Diff([]string{test.out, test.errOut}, []string{out, errOut}); diff != "" || status != test.status {
 			t.Errorf("%q: %d (-want +got):\n%s", test.line, status, diff)
 		}
 	}
 	// Older kernels have no empty table to flush; for others the failure counts.
 	fake.SetError(syscall.ENOENT)
-	if _, errOut, status := try(t, fake, "-f"); errOut != "" || status != 0 {
+	if _, errOut, status := runPNET(t, fake, "-f"); errOut != "" || status != 0 {
 		t.Errorf("empty table: %d, %q", status, errOut)
 	}
 	fake.SetError(syscall.EPERM)
-	if _, errOut, status := try(t, fake, "-f"); errOut != "smc_pnet: Operation not permitted\n" || status != 1 {
+	if _, errOut, status := runPNET(t, fake, "-f"); errOut != "smc_pnet: Operation not permitted\n" || status != 1 {
 		t.Errorf("not permitted: %d, %q", status, errOut)
 	}
 }
 
-func try(t *testing.T, fake *nltest.Fake, line string) (out, errOut string, status int) {
+func runPNET(t *testing.T, fake *nltest.Fake, line string) (out, errOut string, status int) {
 	streams, _, o, e := cmdutil.MemoryStreams()
-	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
+	env := tool.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: keepOpen{fake}}}, nil
 	}}, "/sbin/smc_pnet")
-	status = Main(t.Context(), env, strings.Fields(line))
+	status = smcPNET(t.Context(), env, strings.Fields(line))
 	return o.String(), e.String(), status
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package smcrun
+package smctools
 
 import (
 	"os"
@@ -10,12 +10,12 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParse(t *testing.T) {
+func TestParseRun(t *testing.T) {
 	limits := t.TempDir()
 	for _, name := range []string{"rmem_max", "wmem_max"} {
 		if err := os.WriteFile(filepath.Join(limits, name), []byte("212992\n"), 0o644); err != nil {
@@ -38,11 +38,11 @@ func TestParse(t *testing.T) {
 		{"-x true", 1, "smc_run: Error: Invalid option: -\n", "/bin/smc_run: illegal option -- x\n", "", nil},
 		{"-r", 1, "smc_run: Error: Invalid option: -\n", "/bin/smc_run: option requires an argument -- r\n", "", nil},
 		{"-v", 0, "smc_run utility, smc-tools-1.8.5\n", "", "", nil},
-		{"-h", 0, usageText, "", "", nil},
+		{"-h", 0, runUsage, "", "", nil},
 	} {
 		streams, _, out, errOut := cmdutil.MemoryStreams()
-		e := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "auto"}, "/bin/smc_run")
-		j, status, done := parse(e, strings.Fields(test.line), limits)
+		e := tool.NewEnv(&cmdutil.Factory{IO: streams, Backend: "auto"}, "/bin/smc_run")
+		j, status, done := parseRun(e, strings.Fields(test.line), limits)
 		if status != test.status || out.String() != test.out || errOut.String() != test.errOut || done != (test.argv == "") {
 			t.Errorf("%q: %d, %q, %q", test.line, status, out, errOut)
 		}
