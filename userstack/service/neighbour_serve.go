@@ -25,7 +25,7 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
-		if err != nil { // of descriptors, say
+		if err != nil { // for example, no free descriptors
 			select {
 			case <-time.After(50 * time.Millisecond):
 				continue
@@ -47,7 +47,7 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 	}
 }
 
-// serveNeighbour answers one message, and what follows it.
+// serveNeighbour answers one message and runs the conversation that follows.
 func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 	if err := u.SetReadDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return
@@ -99,7 +99,7 @@ func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 	}
 }
 
-// offered makes a flight of an offer.
+// offered makes a localConn from an offer.
 func (s *Service) offered(m *neighbourMessage, p, q *broker.Descriptor) (*flight, error) {
 	if !s.local.hasListener(m.name.server.Port(), nil) {
 		return nil, errNoProgram
@@ -116,8 +116,9 @@ func (s *Service) offered(m *neighbourMessage, p, q *broker.Descriptor) (*flight
 	return f, nil
 }
 
-// converseOn tells the client's stack what becomes of a flight, and follows what it
-// tells, until both know of the other's part.
+// converseOn runs the server's side of a conversation: it reports the result of the
+// server's end to the client's stack, and receives the result of the client, until
+// both are known.
 func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 	words := make(chan byte)
 	over := make(chan struct{})
@@ -136,7 +137,7 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 			}
 		}
 	}()
-	// Before the answer, so that an accept that waits finds the flight.
+	// This comes before the answer, so that an accept that waits finds the localConn.
 	s.neighbours.came(f.name)
 	if say(u, wordYes) != nil {
 		s.local.land(f, wentAway)
@@ -158,7 +159,7 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 		case word, ok := <-words:
 			switch {
 			case !ok:
-				// After the client has its end the offer stands without its stack.
+				// After the client has its end, the offer remains valid without the client's stack.
 				s.local.land(f, wentAway)
 				words = nil
 			case word == wordLocal:
@@ -180,8 +181,7 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 	}
 }
 
-// giveBack ends a flight that nobody will claim here, and reports false if somebody
-// has.
+// giveBack withdraws a localConn, and reports false if it was already claimed.
 func (s *Service) giveBack(u *net.UnixConn, f *flight) bool {
 	if !s.local.giveBack(f) {
 		return false
@@ -192,8 +192,9 @@ func (s *Service) giveBack(u *net.UnixConn, f *flight) bool {
 	return true
 }
 
-// expect is claim for an accepted connection whose client announced SMC. It waits for
-// the offer of another stack of the machine, if that has the address of the client.
+// expect calls claim for an accepted connection whose client announced SMC. If another
+// stack of the machine has the address of the client, it waits for the offer of that
+// stack.
 func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, error) {
 	client, err := socketAddr(unix.Getpeername(fd))
 	if err != nil {
@@ -222,7 +223,7 @@ func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, 
 			delete(x.awaited, name)
 		}
 	}()
-	if f, err := s.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // it came meanwhile
+	if f, err := s.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // the offer has come
 		return f, err
 	}
 	timer := time.NewTimer(offerTime)
@@ -235,7 +236,7 @@ func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, 
 	return s.local.claim(fd, c.Launcher().UID)
 }
 
-// came wakes who waits for an offer that has come, or was refused.
+// came wakes the goroutine that waits for an offer that has come or was refused.
 func (x *neighbours) came(name tuple) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -245,7 +246,7 @@ func (x *neighbours) came(name tuple) {
 	}
 }
 
-// here returns the connection of this stack's side of a flight, whose other side is
+// here returns the connection of this stack's side of a localConn whose other side is
 // at the stack of netns.
 func (f *flight) here(netns uint64) *broker.Conn {
 	t := f.table
