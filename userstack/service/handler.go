@@ -86,7 +86,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	var local netip.AddrPort
 	release := func() {}
 	defer func() { release() }()
-	var here *flight // nil: to another host
+	var here *localConn // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if here != nil {
-		defer s.local.land(here, wentAway) // unless it has
+		defer s.local.finish(here, outcomeClosed) // unless it has
 	}
 	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
 		if ending(ctx) {
@@ -133,14 +133,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	if smc {
 		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
-			defer s.local.land(f, wentAway) // unless it has
+			defer s.local.finish(f, outcomeClosed) // unless it has
 			goesOn = s.connectLocal(ctx, c, sock, f)
 			return
 		}
 	}
 	if !smc {
 		if here != nil {
-			s.local.land(here, wentTCP)
+			s.local.finish(here, outcomeTCP)
 		}
 		s.staysTCP(c, sock, true, s.programs().NoSMC())
 		_ = c.Established(ctx, false)
@@ -243,7 +243,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var unknown error
 	release := func() {}
 	defer func() { release() }()
-	var here *flight // nil: from another host
+	var here *localConn // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err

@@ -50,15 +50,15 @@ var (
 type outcome uint8
 
 const (
-	underWay  outcome = iota
-	wentLocal         // the program has its end
-	wentTCP           // the program has its TCP socket
-	wentAway          // the program gave up
+	outcomePending outcome = iota
+	outcomeLocal           // the program has its end
+	outcomeTCP             // the program has its TCP socket
+	outcomeClosed          // the program gave up
 )
 
 // candidate calls Candidate of the stack. If the peer is a program of this host, it
 // returns a localConn.
-func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*flight, error) {
+func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*localConn, error) {
 	err := s.programs().Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, network.ErrThisHost):
@@ -75,7 +75,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	if err != nil {
 		return nil, err
 	}
-	f := s.local.newFlight(c, sock, remote.Port(), p, q, sealed)
+	f := s.local.newLocalConn(c, sock, remote.Port(), p, q, sealed)
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
 		err = errNotSealed
@@ -84,7 +84,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = s.programs().CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
-		err = s.local.depart(f)
+		err = s.local.add(f)
 	}
 	if err != nil {
 		_ = p.Close()
@@ -134,19 +134,19 @@ func idleTCP(fd int) error {
 }
 
 // connectLocal serves the client of a localConn after its TCP connection is made.
-func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
+func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
 	hold(c, sock).setSide(&f.clientSide)
 	switch placed, err := c.Local(ctx, f.p); {
 	case err != nil:
-		s.local.land(f, wentAway)
+		s.local.finish(f, outcomeClosed)
 		return false
 	case !placed:
 		s.staysTCP(c, sock, true, errNotPlaced)
-		s.local.land(f, wentTCP)
+		s.local.finish(f, outcomeTCP)
 		s.openAgreed(f, sock)
 		return false
 	}
-	s.local.land(f, wentLocal)
+	s.local.finish(f, outcomeLocal)
 	s.isLocal(c, sock, true)
 	if !s.awaitAccept(ctx, f) {
 		return s.unaccepted(ctx, c, sock, f)
@@ -156,8 +156,8 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 }
 
 // acceptLocal serves the server of a localConn, after it has claimed it.
-func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
-	if s.local.outcome(f) == wentTCP {
+func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
+	if s.local.outcome(f) == outcomeTCP {
 		s.staysTCP(c, sock, false, errNotPlaced)
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
@@ -170,13 +170,13 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	_ = f.q.Close()
 	if err == nil {
 		select {
-		case <-f.landed:
+		case <-f.finished:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
 	}
 	result := s.local.outcome(f)
-	if err == nil && result == wentLocal {
+	if err == nil && result == outcomeLocal {
 		s.isLocal(c, sock, false)
 		s.local.side(ctx, &f.serverSide, sock)
 		return true
@@ -184,7 +184,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	s.local.mu.Lock()
 	s.local.noSide(f)
 	s.local.mu.Unlock()
-	if result == wentTCP {
+	if result == outcomeTCP {
 		s.openAgreed(f, sock)
 		return s.relayHere(ctx, c, sock, f.p)
 	}
@@ -192,7 +192,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 }
 
 // outcome returns the current result of a localConn.
-func (t *localTable) outcome(f *flight) outcome {
+func (t *localTable) outcome(f *localConn) outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return f.result
@@ -207,7 +207,7 @@ func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) 
 
 // awaitAccept waits until a handler of this service has the server's side of a
 // localConn whose client has its end. It reports false if that will not happen.
-func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
+func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 	select {
 	case <-f.taken:
 		return true
@@ -258,7 +258,7 @@ type strangerLook struct {
 }
 
 // lookForStranger begins the checks for a localConn whose server uses this stack.
-func (s *Service) lookForStranger(f *flight) *strangerLook {
+func (s *Service) lookForStranger(f *localConn) *strangerLook {
 	l := &strangerLook{locator: s.programs().Locator(), name: s.local.nameOf(f), pause: strangerFirst}
 	if f.abroad != nil && f.sock != nil {
 		l.locator = nil // the other stack checks
@@ -284,14 +284,14 @@ func (l *strangerLook) sees() bool {
 // unaccepted continues a localConn whose client has its end, after awaitAccept
 // reported false: the program's bytes go over TCP. If the kernel resets the TCP
 // connection, the relay resets the program's end.
-func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
+func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
 	s.openAgreed(f, sock)
 	return s.relayHere(ctx, c, sock, f.q)
 }
 
 // openAgreed opens the gate, so that the programs can send over TCP. Both stacks know
 // that there are no CLC messages on the connection.
-func (s *Service) openAgreed(f *flight, sock *broker.Descriptor) {
+func (s *Service) openAgreed(f *localConn, sock *broker.Descriptor) {
 	if f.abroad == nil {
 		return // open already
 	}

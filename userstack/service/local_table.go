@@ -18,7 +18,7 @@ type tuple struct{ client, server netip.AddrPort }
 
 // A localConn is a connection whose two programs are, or may be, on this host. It
 // exists from before the client's SYN until an end of the pair is closed.
-type flight struct {
+type localConn struct {
 	table  *localTable
 	id     uint64
 	client *broker.Conn
@@ -28,8 +28,8 @@ type flight struct {
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	sealed bool               // neither end can pass descriptors to the other
 
-	taken  chan struct{} // closed when the server's handler has it
-	landed chan struct{} // closed when the result is known
+	taken    chan struct{} // closed when the server's handler has it
+	finished chan struct{} // closed when the result is known
 
 	// Guarded by localTable.mu.
 	name                   tuple // zero until the client's port is known
@@ -50,10 +50,10 @@ type localTable struct {
 
 	mu      sync.Mutex
 	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
-	leaving map[uint16]map[*flight]bool
-	pending map[tuple]*flight
-	byID    map[uint64]*flight
-	abroad  map[tuple]*flight // those whose other side is at another stack
+	leaving map[uint16]map[*localConn]bool
+	pending map[tuple]*localConn
+	byID    map[uint64]*localConn
+	abroad  map[tuple]*localConn // those whose other side is at another stack
 	watch   pairWatch
 	closed  bool
 }
@@ -92,10 +92,10 @@ func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 }
 
 // newLocalConn makes a localConn that is not in the table yet.
-func (t *localTable) newFlight(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *flight {
-	f := &flight{
+func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *localConn {
+	f := &localConn{
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
+		taken: make(chan struct{}), finished: make(chan struct{}), stranger: make(chan struct{}),
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
 	f.serverSide = localSide{f: f, peer: &f.clientSide}
@@ -103,24 +103,24 @@ func (t *localTable) newFlight(c *broker.Conn, sock *broker.Descriptor, port uin
 }
 
 // add adds a localConn whose TCP connection is about to be made.
-func (t *localTable) depart(f *flight) error {
+func (t *localTable) add(f *localConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.enter(f); err != nil {
+	if err := t.insert(f); err != nil {
 		return err
 	}
 	if t.leaving[f.port] == nil {
-		t.leaving[f.port] = map[*flight]bool{}
+		t.leaving[f.port] = map[*localConn]bool{}
 	}
 	t.leaving[f.port][f] = true
 	return nil
 }
 
-// enter adds a localConn and watches the ends of its pair. The caller holds mu.
-func (t *localTable) enter(f *flight) error {
+// insert adds a localConn and watches the ends of its pair. The caller holds mu.
+func (t *localTable) insert(f *localConn) error {
 	if t.byID == nil {
-		t.leaving, t.pending = map[uint16]map[*flight]bool{}, map[tuple]*flight{}
-		t.byID, t.abroad = map[uint64]*flight{}, map[tuple]*flight{}
+		t.leaving, t.pending = map[uint16]map[*localConn]bool{}, map[tuple]*localConn{}
+		t.byID, t.abroad = map[uint64]*localConn{}, map[tuple]*localConn{}
 	}
 	if err := t.watch.add(t, f); err != nil {
 		return err
@@ -132,10 +132,10 @@ func (t *localTable) enter(f *flight) error {
 // addAbroad adds a localConn whose other side is at another stack, after its TCP
 // connection is made. If the client is at the other stack, the server here may claim
 // it.
-func (t *localTable) departAbroad(f *flight) error {
+func (t *localTable) addAbroad(f *localConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.enter(f); err != nil {
+	if err := t.insert(f); err != nil {
 		return err
 	}
 	t.abroad[f.name] = f
@@ -147,7 +147,7 @@ func (t *localTable) departAbroad(f *flight) error {
 
 // find returns the localConn with these addresses whose other side is at another
 // stack, or nil.
-func (t *localTable) find(name tuple) *flight {
+func (t *localTable) find(name tuple) *localConn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.abroad[name]
@@ -155,7 +155,7 @@ func (t *localTable) find(name tuple) *flight {
 
 // gone removes a localConn that does not have to be watched any more. The caller
 // holds mu.
-func (t *localTable) gone(f *flight) {
+func (t *localTable) gone(f *localConn) {
 	delete(t.byID, f.id)
 	if t.abroad[f.name] == f {
 		delete(t.abroad, f.name)
@@ -163,7 +163,7 @@ func (t *localTable) gone(f *flight) {
 }
 
 // taken records that a program of another stack has the server's end.
-func (t *localTable) taken(f *flight) {
+func (t *localTable) taken(f *localConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.accept = true
@@ -175,7 +175,7 @@ func (t *localTable) taken(f *flight) {
 // user uid. No other caller gets the same one. An error means that the connection had
 // a localConn and must be TCP: CLC messages are not trusted on it, because a program at
 // the other end can send anything.
-func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
+func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.leaving) == 0 && len(t.pending) == 0 {
@@ -197,7 +197,7 @@ func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
 	if f == nil || f.abroad != nil && !f.sameSequences(fd) {
 		return nil, nil
 	}
-	if f.result == wentTCP {
+	if f.result == outcomeTCP {
 		delete(t.pending, name)
 		return nil, errNotPlaced
 	}
@@ -222,14 +222,14 @@ func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
 
 // sameSequences reports whether an accepted TCP socket is the other end of the
 // connection that another stack has offered. f.abroad describes that stack's socket.
-func (f *flight) sameSequences(fd int) bool {
+func (f *localConn) sameSequences(fd int) bool {
 	s, err := sequences(fd)
 	return err == nil && s == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
 }
 
 // nameIt sets the addresses of a localConn after the kernel has chosen them. The
 // caller holds mu.
-func (t *localTable) nameIt(f *flight) {
+func (t *localTable) nameIt(f *localConn) {
 	var client, server netip.AddrPort
 	if f.sock.Control(func(fd int) (err error) {
 		if client, err = socketAddr(unix.Getsockname(fd)); err == nil {
@@ -245,7 +245,7 @@ func (t *localTable) nameIt(f *flight) {
 }
 
 // nameOf returns the addresses of a localConn whose TCP connection is made.
-func (t *localTable) nameOf(f *flight) tuple {
+func (t *localTable) nameOf(f *localConn) tuple {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.sock != nil && f.abroad == nil {
@@ -257,7 +257,7 @@ func (t *localTable) nameOf(f *flight) tuple {
 }
 
 // forget removes a localConn from those that may be claimed. The caller holds mu.
-func (t *localTable) forget(f *flight) {
+func (t *localTable) forget(f *localConn) {
 	if byPort := t.leaving[f.port]; byPort[f] {
 		delete(byPort, f)
 		if len(byPort) == 0 {
@@ -278,15 +278,15 @@ func unzoned(ap netip.AddrPort) netip.AddrPort {
 const tcpMemory = 2 * time.Minute
 
 // finish sets the result of a localConn on the client's side. The first call counts.
-func (t *localTable) land(f *flight, result outcome) {
+func (t *localTable) finish(f *localConn, result outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.result != underWay {
+	if f.result != outcomePending {
 		return
 	}
 	f.result = result
-	close(f.landed)
-	if result == wentLocal {
+	close(f.finished)
+	if result == outcomeLocal {
 		// The last reference belongs to the program.
 		_ = unix.Close(f.p.Take())
 		return
@@ -297,10 +297,10 @@ func (t *localTable) land(f *flight, result outcome) {
 	switch {
 	case f.accept && f.abroad != nil && f.abroad.talk != nil:
 		go f.p.Close() //nolint:errcheck // a duplicate
-	case f.accept && result == wentTCP: // the server's handler needs p
+	case f.accept && result == outcomeTCP: // the server's handler needs p
 	case f.accept:
 		go f.p.Close() //nolint:errcheck // no one needs the result
-	case result == wentTCP:
+	case result == outcomeTCP:
 		if f.sock != nil {
 			t.nameIt(f)
 		}
@@ -314,8 +314,8 @@ func (t *localTable) land(f *flight, result outcome) {
 
 // remember keeps a localConn that became TCP until its server accepts it, or the
 // connection has ended. The caller holds mu.
-func (t *localTable) remember(f *flight) {
-	f.result = wentTCP
+func (t *localTable) remember(f *localConn) {
+	f.result = outcomeTCP
 	t.pending[f.name] = f
 	var again func()
 	again = func() {
@@ -332,7 +332,7 @@ func (t *localTable) remember(f *flight) {
 
 // giveBack does the same as withdraw, and reports it to the other stack: the bytes of
 // the connection go over TCP.
-func (t *localTable) giveBack(f *flight) bool {
+func (t *localTable) giveBack(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.accept {
@@ -344,7 +344,7 @@ func (t *localTable) giveBack(f *flight) bool {
 }
 
 // drop closes the pair of a localConn that was not claimed. The caller holds mu.
-func (t *localTable) drop(f *flight) {
+func (t *localTable) drop(f *localConn) {
 	t.gone(f)
 	go func() {
 		_ = f.p.Close()
@@ -353,7 +353,7 @@ func (t *localTable) drop(f *flight) {
 }
 
 // claimed reports whether a localConn is claimed.
-func (t *localTable) claimed(f *flight) bool {
+func (t *localTable) claimed(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return f.accept
@@ -361,7 +361,7 @@ func (t *localTable) claimed(f *flight) bool {
 
 // withdraw makes it impossible to claim a localConn. It reports false if it was
 // claimed before.
-func (t *localTable) withdraw(f *flight) bool {
+func (t *localTable) withdraw(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.accept {
@@ -374,7 +374,7 @@ func (t *localTable) withdraw(f *flight) bool {
 
 // localSide is one side of a localConn after its handler has returned.
 type localSide struct {
-	f    *flight
+	f    *localConn
 	c    *broker.Conn
 	peer *localSide
 
@@ -413,14 +413,14 @@ func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descri
 }
 
 // noSide counts a side of a localConn that is complete. The caller holds mu.
-func (t *localTable) noSide(f *flight) {
+func (t *localTable) noSide(f *localConn) {
 	f.missing--
 	t.review(f)
 }
 
 // review ends a localConn if an end of its pair is closed and both of its sides are
 // complete. The caller holds mu.
-func (t *localTable) review(f *flight) {
+func (t *localTable) review(f *localConn) {
 	if !f.hungUp || f.missing > 0 {
 		return
 	}

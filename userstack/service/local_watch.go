@@ -44,7 +44,7 @@ const (
 )
 
 // add adds both ends of a localConn and gives it a number. The caller holds t.mu.
-func (w *pairWatch) add(t *localTable, f *flight) error {
+func (w *pairWatch) add(t *localTable, f *localConn) error {
 	if err := w.open(t); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (w *pairWatch) add(t *localTable, f *flight) error {
 
 // tcp returns a channel that is closed when data, or the end, arrives on the client's
 // TCP connection. stop ends the watch.
-func (w *pairWatch) tcp(f *flight) (event <-chan struct{}, stop func(), err error) {
+func (w *pairWatch) tcp(f *localConn) (event <-chan struct{}, stop func(), err error) {
 	t := f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -155,7 +155,7 @@ func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMes
 	}
 	if err = sendNeighbour(u, m, ends...); err == nil {
 		var word byte
-		if word, err = hear(u, neighbourTime); err == nil && word != wordYes {
+		if word, err = receiveWord(u, neighbourTime); err == nil && word != wordYes {
 			err = errRefused
 		}
 	}
@@ -177,7 +177,7 @@ type abroad struct {
 
 // offer offers the connection of a program, after its TCP connection is made, to
 // another stack of the machine. It returns the localConn, or nil.
-func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *flight {
+func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *localConn {
 	x := &s.neighbours
 	if s.local.off {
 		return nil
@@ -197,7 +197,7 @@ func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descri
 	return f
 }
 
-func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *flight, err error) {
+func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *localConn, err error) {
 	m := s.neighbours.message(opOffer, tuple{})
 	m.uid = c.Launcher().UID
 	if err := sock.Control(func(fd int) error {
@@ -234,10 +234,10 @@ func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if !sealed {
 		return nil, fmt.Errorf("%w: no SO_PASSRIGHTS", errNotLocal)
 	}
-	f := s.local.newFlight(c, sock, m.name.server.Port(), p, q, sealed)
+	f := s.local.newLocalConn(c, sock, m.name.server.Port(), p, q, sealed)
 	f.name, f.missing = m.name, 1
 	f.abroad = &abroad{netns: netns, words: make(chan byte, 4)}
-	if err := s.local.departAbroad(f); err != nil {
+	if err := s.local.addAbroad(f); err != nil {
 		return nil, err
 	}
 	if f.abroad.talk, err = s.neighbours.converse(ctx, netns, m, p, q); err != nil {
@@ -250,17 +250,17 @@ func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Desc
 
 // follow runs the client's side of a conversation. It returns when it has reported
 // the client's result, and the other side has reported the result of the server's end.
-func (s *Service) follow(f *flight) {
+func (s *Service) follow(f *localConn) {
 	a := f.abroad
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		<-f.landed
+		<-f.finished
 		a.tell(s.local.outcome(f))
 	})
 	wg.Go(func() {
 		defer close(a.words)
 		for {
-			word, err := hear(a.talk, 0)
+			word, err := receiveWord(a.talk, 0)
 			if err != nil {
 				return
 			}
@@ -283,10 +283,10 @@ func (s *Service) follow(f *flight) {
 // tell reports the result of a localConn to the server's stack.
 func (a *abroad) tell(result outcome) {
 	switch result {
-	case wentLocal:
-		_ = say(a.talk, wordLocal)
-	case wentTCP:
-		_ = say(a.talk, wordTCP)
+	case outcomeLocal:
+		_ = sendWord(a.talk, wordLocal)
+	case outcomeTCP:
+		_ = sendWord(a.talk, wordTCP)
 	default:
 		_ = a.talk.Close()
 	}
@@ -294,8 +294,8 @@ func (a *abroad) tell(result outcome) {
 
 // withdrawAbroad asks the server's stack to give back a localConn. It reports whether
 // no program there has it or will get it.
-func (f *flight) withdrawAbroad() bool {
-	_ = say(f.abroad.talk, wordWithdraw)
+func (f *localConn) withdrawAbroad() bool {
+	_ = sendWord(f.abroad.talk, wordWithdraw)
 	timer := time.NewTimer(neighbourTime)
 	defer timer.Stop()
 	select {

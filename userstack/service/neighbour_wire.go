@@ -44,8 +44,8 @@ const (
 const (
 	wordNo        = 'n'
 	wordYes       = 'y'
-	wordLocal     = 'l' // wentLocal
-	wordTCP       = 't' // wentTCP
+	wordLocal     = 'l' // outcomeLocal
+	wordTCP       = 't' // outcomeTCP
 	wordWithdraw  = 'w' // answered by wordWithdrawn or wordTaken
 	wordTaken     = 'a' // the program that accepts has its end
 	wordWithdrawn = 'd'
@@ -245,7 +245,7 @@ func receiveNeighbour(u *net.UnixConn) (m neighbourMessage, ends []*broker.Descr
 }
 
 // sendWord sends a word.
-func say(u *net.UnixConn, word byte) error {
+func sendWord(u *net.UnixConn, word byte) error {
 	if err := u.SetWriteDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func say(u *net.UnixConn, word byte) error {
 }
 
 // receiveWord waits for a word, for at most limit. A limit of 0 means no limit.
-func hear(u *net.UnixConn, limit time.Duration) (byte, error) {
+func receiveWord(u *net.UnixConn, limit time.Duration) (byte, error) {
 	at := time.Time{}
 	if limit > 0 {
 		at = time.Now().Add(limit)
