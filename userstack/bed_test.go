@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -214,7 +215,7 @@ func (b *bed) ended(c *Conn) error {
 	}
 }
 
-func (c *Conn) state() (st linkgroup.State) {
+func (c *Conn) state() (st conn.State) {
 	c.g.do(func(time.Time) { st = c.core.State() })
 	return st
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/stats"
+	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
@@ -131,7 +132,7 @@ func (c *Conn) start() {
 		broken = c.g.broken
 	})
 	if broken {
-		c.ended(linkgroup.ErrReset)
+		c.ended(conn.ErrReset)
 	}
 	c.watch()
 }

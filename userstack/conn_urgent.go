@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"smcr/userstack/linkgroup"
+	"smcr/userstack/conn"
 )
 
 // UrgentWriter takes urgent data, as send with MSG_OOB does: the last byte of
@@ -63,7 +63,7 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 	if c.closed.Load() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
-	err = linkgroup.ErrReset
+	err = conn.ErrReset
 	c.g.do(func(time.Time) {
 		if !c.g.broken {
 			u, err = c.core.Urgent(false)

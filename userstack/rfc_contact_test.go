@@ -14,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -388,7 +389,7 @@ func TestStackCloseTellsPeer(t *testing.T) {
 				if err := x.Close(); err != nil {
 					t.Error(err)
 				}
-				if err := b.ended(peer); !errors.Is(err, linkgroup.ErrReset) {
+				if err := b.ended(peer); !errors.Is(err, conn.ErrReset) {
 					t.Errorf("peer's connection ended with %v", err)
 				}
 				if d := time.Since(start); d > 100*time.Millisecond {

@@ -17,6 +17,7 @@ import (
 	"smcr/guard"
 	"smcr/pnet"
 	"smcr/stats"
+	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
@@ -347,7 +348,7 @@ func (s *Stack) Close() error {
 	conns := slices.SortedFunc(maps.Keys(s.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.ended(linkgroup.ErrReset)
+		c.ended(conn.ErrReset)
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(groupWait)

@@ -2,7 +2,11 @@
 
 package linkgroup
 
-import "strconv"
+import (
+	"strconv"
+
+	"smcr/userstack/conn"
+)
 
 // MsgLen is the size in bytes of each CDC message and of each LLC message of
 // version 1 (RFC 7609, appendices A.3 and A.4), and the least of version 2.
@@ -71,7 +75,7 @@ type Action struct {
 	// wire.MaxLLCLenV2 bytes.
 	Long []byte
 	// Off and Len are the part of Chunk that an [ActWrite] takes, in bytes.
-	Chunk    *Chunk
+	Chunk    *conn.Chunk
 	Off, Len int
 	// RemoteAddr and RKey say where in the peer's RMB it goes.
 	RemoteAddr uint64

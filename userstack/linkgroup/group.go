@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -111,6 +112,7 @@ type Group struct {
 	peerEye  bool
 	settling bool
 	maxLinks int
+	connCfg  conn.Config    // what the connections have in common
 	layout   wire.LLCLayout // of our messages; version 2: as the peer's are
 
 	actions []Action
@@ -158,14 +160,14 @@ func New(cfg Config, env Env, now time.Time) *Group {
 		cfg.MaxConns = 255
 	}
 	if cfg.Autocork == 0 {
-		cfg.Autocork = defaultAutocork
+		cfg.Autocork = conn.DefaultAutocork
 	}
 	if cfg.SendQueue == 0 {
 		cfg.SendQueue = defaultSendQueue
 	}
 	cfg.SendQueue = max(cfg.SendQueue, minSendQueue)
 	if cfg.SendChunk <= 0 {
-		cfg.SendChunk = chunkSize
+		cfg.SendChunk = conn.DefaultChunk
 	}
 	if cfg.RMBEsPerRMB <= 0 {
 		cfg.RMBEsPerRMB = 16
@@ -184,6 +186,8 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
+	g.connCfg = conn.Config{Timers: cfg.Timers.Timers, Autocork: cfg.Autocork, Log: g.log}
+	g.setProfile()
 	return g
 }
 
@@ -209,6 +213,14 @@ func (g *Group) v2() bool { return g.cfg.Version >= wire.Version2 }
 func (g *Group) SetPeer(id wire.PeerID, os, release uint8) {
 	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease = id, os, release
 	g.layout = wire.LLCLayoutFor(g.cfg.Version, os)
+	g.setProfile()
+}
+
+// setProfile takes note of what the peer's operating system changes. A Linux that is
+// known to stop at urgent bytes is one with release 1 of version 2, which came with
+// Linux 6.7.
+func (g *Group) setProfile() {
+	g.connCfg.Peer.StopsAtUrgent = g.v2() && g.cfg.PeerOS == wire.OSLinux && g.cfg.PeerRelease >= wire.ReleaseV21
 }
 
 // VLAN returns the VLAN id, 0 for none.

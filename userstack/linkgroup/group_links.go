@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -91,7 +92,7 @@ func (g *Group) moveConns(l *Link) {
 		return
 	}
 	for _, c := range g.connsSorted() {
-		if c.link != l || c.inflight > 0 {
+		if c.link != l || c.Protocol().Outstanding() {
 			continue // completions on a link that is alive come first
 		}
 		c.move(g.bestLink(l))
@@ -136,7 +137,7 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 	l.closeQP()
 	via := g.bestLink(l)
 	if via == nil {
-		g.die(errors.Join(ErrReset, err))
+		g.die(errors.Join(conn.ErrReset, err))
 		return
 	}
 	g.log.Warn("link is down", "link", l.id, "dev", l.dev.Name, "err", err)

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linkgroup
+package conn
 
-import "strconv"
+import (
+	"strconv"
+
+	"smcr/userstack/wire"
+)
 
 // State is the state of a connection (RFC 7609, section 4.8). The numbers are
 // those of the kernel's socket diagnosis.
@@ -64,4 +68,42 @@ func (s State) String() string {
 		return "PROCESSABORT"
 	}
 	return "State(" + strconv.Itoa(int(s)) + ")"
+}
+
+// aborting reports whether one side has reset the connection: nothing is sent any
+// more but the abort itself.
+func aborting(s State) bool { return s == StatePeerAbortWait || s == StateProcessAbort }
+
+// afterSending returns the state that follows s when the flag D or C goes out;
+// received are the flags of the peer.
+func afterSending(s State, flag, received wire.ConnState) State {
+	switch s {
+	case StateActive:
+		return StatePeerCloseWait1
+	case StateAppCloseWait1, StateAppCloseWait2:
+		if flag == wire.ConnSendingDone {
+			return StateAppCloseWait2
+		}
+		if received&wire.ConnClosed == 0 {
+			return StatePeerFinCloseWait
+		}
+	}
+	return s
+}
+
+// afterReceiving returns the state that follows s when the peer has set D or C;
+// received and sent are the flags of both sides now.
+func afterReceiving(s State, received, sent wire.ConnState) State {
+	switch s {
+	case StateActive:
+		return StateAppCloseWait1
+	case StatePeerCloseWait1, StatePeerCloseWait2:
+		if received&wire.ConnClosed == 0 {
+			return StatePeerCloseWait2
+		}
+		if sent&wire.ConnClosed == 0 {
+			return StateAppFinCloseWait
+		}
+	}
+	return s
 }
