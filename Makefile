@@ -25,14 +25,14 @@ RESETS      ?= 200000
 GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
 STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
-PLOTS        = internal/bench/plots
+PLOTS        = internal/testing/bench/plots
 # The end-to-end tests measure time and run alone, after all other packages.
-E2E          = ./internal/e2e/...
+E2E          = ./internal/testing/e2e/...
 # Packages that boot Linux kernels: one at a time, with so many of their tests
 # side by side, or they starve each other. Those of PARTLY have other tests too,
 # which make test runs.
 GUESTS      ?= 2
-KERNEL       = ./internal/guest/... ./internal/guesttest/... ./internal/interop/... ./internal/rdmainterop
+KERNEL       = ./internal/testing/guest/... ./internal/testing/guesttest/... ./internal/testing/interop/... ./internal/testing/rdmainterop
 PARTLY       = ./internal/cli ./internal/run
 say          = @printf '==> %s\n'
 
@@ -106,7 +106,7 @@ cross:
 
 race:
 	$(say) 'go test -race, without kernels in QEMU and the end-to-end tests'
-	@pkgs=$$($(GO) list ./... | grep -v -e '/internal/e2e' $$($(GO) list $(KERNEL) | sed 's/^/-e ^/;s/$$/$$/')) && \
+	@pkgs=$$($(GO) list ./... | grep -v -e '/internal/testing/e2e' $$($(GO) list $(KERNEL) | sed 's/^/-e ^/;s/$$/$$/')) && \
 	  CGO_ENABLED=1 $(GO) test -race -short -shuffle=on -timeout $(TESTTIMEOUT) $$pkgs
 
 kernel:
@@ -130,7 +130,7 @@ plant:
 
 resets:
 	$(say) '$(RESETS) connections reset in the middle of the handshake'
-	@SMCR_E2E_RESETS='$(RESETS)' $(GO) test -count=1 -v -timeout 2h -run 'TestResets$$' ./internal/e2e
+	@SMCR_E2E_RESETS='$(RESETS)' $(GO) test -count=1 -v -timeout 2h -run 'TestResets$$' ./internal/testing/e2e
 
 soak:
 ifdef SEEDS
@@ -142,9 +142,9 @@ endif
 bench: build
 	$(say) 'benchmark: SMC-R in user space beside kernel TCP'
 	@scripts/setup-test-tools bench
-	@$(GO) run -buildvcs=false ./internal/bench/smcrbench -smcr bin/smcr $(BENCHFLAGS)
+	@$(GO) run -buildvcs=false ./internal/testing/bench/smcrbench -smcr bin/smcr $(BENCHFLAGS)
 	$(say) 'benchmark: listings of 1 to 100,000 rows'
-	@$(GO) run -buildvcs=false ./internal/bench/listbench -smcr bin/smcr $(LISTFLAGS)
+	@$(GO) run -buildvcs=false ./internal/testing/bench/listbench -smcr bin/smcr $(LISTFLAGS)
 
 # A module of its own, for its libraries: nothing else needs them.
 bench-plots:
@@ -155,7 +155,7 @@ bench-plots:
 bench-rdma: build
 	$(say) 'benchmark: software RoCE in user space beside that of the kernel'
 	@scripts/setup-test-tools bench-rdma
-	@$(GO) run -buildvcs=false ./internal/bench/rdmabench -smcr bin/smcr $(RDMAFLAGS)
+	@$(GO) run -buildvcs=false ./internal/testing/bench/rdmabench -smcr bin/smcr $(RDMAFLAGS)
 
 demo: build
 	@scripts/setup-test-tools demo
@@ -164,7 +164,7 @@ demo: build
 
 guest:
 	@scripts/setup-test-tools guest
-	@$(GO) run -buildvcs=false ./internal/guest/shell $(GUESTFLAGS)
+	@$(GO) run -buildvcs=false ./internal/testing/guest/shell $(GUESTFLAGS)
 
 generate:
 	$(say) 'go generate'

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 )
 
 // BenchmarkList asks a server in the same process for tables over a socket: the
@@ -45,7 +45,7 @@ func BenchmarkList(b *testing.B) {
 
 func benchClient(b *testing.B, l *net.UnixListener, address string, rows int) *nl.Client {
 	b.Helper()
-	s := nl.NewServer(nltestsmc.NewFake(nltestsmc.Rows(rows)), nl.ServerConfig{})
+	s := nl.NewServer(nltest.NewFake(nltest.Rows(rows)), nl.ServerConfig{})
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	c, err := nl.DialUnix(b.Context(), address)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"smcr/smc"
 	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,7 +40,7 @@ func codecs() map[string]func() attrCodec {
 
 // samples returns objects with every field set.
 func samples() map[string]attrCodec {
-	v2 := &V2Common{Version: 2, Release: 1, OS: OSZOS, EID: "EID", PeerHost: "peer"}
+	v2 := &V2Common{Version: 2, Release: 1, OS: smc.OSZOS, EID: "EID", PeerHost: "peer"}
 	return map[string]attrCodec{
 		"SysInfo": &SysInfo{2, 1, true, true, "host", "IBM-SYSZ-ISMSEID00000000", "smcr", "1.2", 77, 1000, true, true, "/run/smcr/state-1.yaml", "no space"},
 		"LinkGroup": &LinkGroup{
@@ -48,21 +49,22 @@ func samples() map[string]attrCodec {
 		},
 		"LinkGroupD": &LinkGroupD{1, 2, 3, 4, 5, 0x123, 7, "NET2", 0xffff, 9, 10, v2},
 		"Link": &Link{
-			ID: 1, IBDev: "rxe0", IBPort: 1, GID: GID{1}, PeerGID: GID{2}, Conns: 3, NetDev: 4,
+			ID: 1, IBDev: "rxe0", IBPort: 1, GID: smc.GID{1}, PeerGID: smc.GID{2}, Conns: 3, NetDev: 4,
 			UID: LinkUID{1, 2, 3, 4}, PeerUID: LinkUID{5, 6, 7, 8}, State: 3, QPN: 9, PeerQPN: 10, MTU: 1024,
 		},
 		"Device": &Device{
 			Name: "mlx5_0", UseCount: 1, Critical: true, PCI: &PCI{1, 2, 3, 4, "0001:00:00.0"}, Provider: "ibverbs",
-			Ports: []Port{{true, "NET1", 2, true, true, 3, GID{9}, 4096}, {}},
+			Ports: []Port{{true, "NET1", 2, true, true, 3, smc.GID{9}, 4096}, {}},
 		},
 		"Stats": &statsAttrs{
+			SMCD:                  stats.Tech{NotCounted: stats.CountOptional},
 			SMCR:                  stats.Tech{RXSizes: stats.Histogram{1, 2, 3, 4, 5, 6, 7, 8, 9}, TXBufs: stats.Buffers{SmallPeer: 1, Small: 2, FullPeer: 3, Full: 4, Reuse: 5, Alloc: 6, Downgrade: 7}, RXUsage: 1 << 40, Urgent: 8},
 			ServerHandshakeErrors: 3,
 			ClientLocal:           5,
 			ServerLocal:           6,
 			Panics:                4,
 		},
-		"Fallback":    &fallbackAttrs{stats.Fallback{Side: stats.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true},
+		"Fallback":    &fallbackAttrs{stats.Fallback{Side: smc.Server, Reason: 0x03030000, Count: 70000}, true, 1, 2, true},
 		"UEID":        ptr(ueid("A.B")),
 		"SEID":        &SEID{"SEID", true},
 		"HS":          ptr(hsLimitation(true)),
@@ -70,7 +72,7 @@ func samples() map[string]attrCodec {
 		"PNETRequest": &pnetRequest{"NET1", "eth0", "rxe0", 1},
 		"Connection": &diagAttrs{&Connection{
 			Shutdown: 3, Info: &ConnInfo{Token: 1, RXProd: Cursor{2, 3}, TXFin: Cursor{4, 5}, TXStateFlags: 6},
-			Link: &ConnLink{1, "rxe0", 1, GID{1}, GID{2}, 1}, DMB: &ConnDMB{1, 2, 3, 4, 5, 6, 7},
+			Link: &ConnLink{1, "rxe0", 1, smc.GID{1}, smc.GID{2}, 1}, DMB: &ConnDMB{1, 2, 3, 4, 5, 6, 7},
 			Fallback: ConnFallback{8, 9}, LinkGroup: 10, PID: 11, Command: "c", TXBytes: 12, RXBytes: 13,
 		}, 0xff},
 		"Family": &genlFamily{id: 7, name: "X"},
@@ -161,7 +163,7 @@ func TestDiagTruncated(t *testing.T) {
 
 func TestDiagAddresses(t *testing.T) {
 	for _, s := range []string{"10.0.0.1:80", "0.0.0.0:80", "[::]:80", "[::1]:80", "[fd00::]:80", "[102:304::]:80", "[::ffff:10.0.0.1]:80", ""} {
-		c := Connection{State: StateActive}
+		c := Connection{State: smc.StateActive}
 		if s != "" {
 			c.Local, c.Remote = netip.MustParseAddrPort(s), netip.MustParseAddrPort(s)
 		}
@@ -215,7 +217,7 @@ func TestEIDRules(t *testing.T) {
 
 func TestGIDErrors(t *testing.T) {
 	for _, s := range []string{"", ":", "0:0:0:0:0:0:0:0", "fe80::1", strings.Repeat("zzzz:", 7) + "zzzz", strings.Repeat("0000:", 8) + "0000"} {
-		if g, err := ParseGID(s); err == nil {
+		if g, err := smc.ParseGID(s); err == nil {
 			t.Errorf("ParseGID(%q) = %v", s, g)
 		}
 	}

@@ -5,57 +5,9 @@ package nl
 import (
 	"fmt"
 	"net/netip"
+
+	"smcr/smc"
 )
-
-// A ConnState is the state of an SMC socket (RFC 7609, section 4.8).
-type ConnState uint8
-
-// Socket states, with the numbers of linux/smc_diag.h users.
-const (
-	StateActive           ConnState = 1
-	StateInit             ConnState = 2
-	StateClosed           ConnState = 7
-	StateListen           ConnState = 10
-	StatePeerCloseWait1   ConnState = 20
-	StatePeerCloseWait2   ConnState = 21
-	StateAppCloseWait1    ConnState = 22
-	StateAppCloseWait2    ConnState = 23
-	StateAppFinCloseWait  ConnState = 24
-	StatePeerFinCloseWait ConnState = 25
-	StatePeerAbortWait    ConnState = 26
-	StateProcessAbort     ConnState = 27
-)
-
-// String returns the name in capitals, without blanks.
-func (s ConnState) String() string {
-	switch s {
-	case StateActive:
-		return "ACTIVE"
-	case StateInit:
-		return "INIT"
-	case StateClosed:
-		return "CLOSED"
-	case StateListen:
-		return "LISTEN"
-	case StatePeerCloseWait1:
-		return "PEERCLOSEWAIT1"
-	case StatePeerCloseWait2:
-		return "PEERCLOSEWAIT2"
-	case StateAppCloseWait1:
-		return "APPCLOSEWAIT1"
-	case StateAppCloseWait2:
-		return "APPCLOSEWAIT2"
-	case StateAppFinCloseWait:
-		return "APPFINCLOSEWAIT"
-	case StatePeerFinCloseWait:
-		return "PEERFINCLOSEWAIT"
-	case StatePeerAbortWait:
-		return "PEERABORTWAIT"
-	case StateProcessAbort:
-		return "PROCESSABORT"
-	}
-	return fmt.Sprintf("ConnState(%d)", uint8(s))
-}
 
 // A Mode says what carries the data of an SMC socket.
 type Mode uint8
@@ -115,9 +67,9 @@ type ConnLink struct {
 	LinkID  uint8
 	IBDev   string
 	IBPort  uint8
-	GID     GID
-	PeerGID GID
-	Role    Role // of the link group
+	GID     smc.GID
+	PeerGID smc.GID
+	Role    smc.Role // of the link group
 }
 
 // A ConnDMB says which memory an SMC-D connection uses.
@@ -140,7 +92,7 @@ type ConnFallback struct {
 
 // A Connection is an SMC socket.
 type Connection struct {
-	State    ConnState
+	State    smc.ConnState
 	Mode     Mode
 	Shutdown Shutdown
 	Local    netip.AddrPort // zero when unbound

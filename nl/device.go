@@ -2,7 +2,9 @@
 
 package nl
 
-import ()
+import (
+	"smcr/smc"
+)
 
 // A PCI identifies the PCI function of a device.
 type PCI struct {
@@ -24,7 +26,7 @@ type Port struct {
 
 	// Known for stacks in user space only.
 
-	GID GID
+	GID smc.GID
 	MTU uint32 // active path MTU in bytes
 }
 

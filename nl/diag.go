@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"smcr/smc"
 )
 
 // Numbers of NETLINK_SOCK_DIAG.
@@ -80,7 +82,7 @@ func parseDiag(b []byte) (Connection, error) {
 	}
 	ne, be := binary.NativeEndian, binary.BigEndian
 	c := Connection{
-		State:  ConnState(b[1]),
+		State:  smc.ConnState(b[1]),
 		Mode:   Mode(b[2]),
 		Local:  diagAddr(b[0], [16]byte(b[8:24]), be.Uint16(b[4:])),
 		Remote: diagAddr(b[0], [16]byte(b[24:40]), be.Uint16(b[6:])),
@@ -272,7 +274,7 @@ func parseConnLink(b []byte) *ConnLink {
 		IBPort:  b[65],
 		GID:     lenientGID(parseFixedString(b[66:106])),
 		PeerGID: lenientGID(parseFixedString(b[106:146])),
-		Role:    Role(b[146]),
+		Role:    smc.Role(b[146]),
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
-	"smcr/stats"
+	"smcr/nl/nltest"
+	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/mdlayher/netlink"
@@ -108,10 +108,10 @@ func messages(t testing.TB, datagrams [][]byte) []string {
 }
 
 // learn decodes what the kernel answered with the client's codecs.
-func learn(t testing.TB, xs []exchange) (nltestsmc.State, []nl.PNET) {
+func learn(t testing.TB, xs []exchange) (nltest.State, []nl.PNET) {
 	t.Helper()
 	c := nl.NewClient(&replaySocket{exchanges: xs}, "recording")
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	ctx := t.Context()
 	try := func(err error) {
 		if err != nil && !errors.Is(err, nl.ErrNotSupported) {
@@ -153,7 +153,7 @@ func TestReplay(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			xs := readExchanges(t, file)
 			state, pnets := learn(t, xs)
-			fake := nltestsmc.NewFake(state)
+			fake := nltest.NewFake(state)
 			for _, p := range pnets {
 				if err := fake.AddPNET(t.Context(), p); err != nil {
 					t.Fatal(err)
@@ -192,10 +192,10 @@ func TestReplay(t *testing.T) {
 func TestLearn(t *testing.T) {
 	state, _ := learn(t, readExchanges(t, "testdata/p3live-036-smcr_linkgroup_link-show.hex"))
 	want := []nl.Link{{
-		LinkGroup: 0x100, Role: nl.RoleServer, Type: nl.TypeSingle, ID: 1,
+		LinkGroup: 0x100, Role: smc.Server, Type: smc.GroupSingle, ID: 1,
 		IBDev: "rxe0", IBPort: 1, GID: mustGID(t, "0000:0000:0000:0000:0000:ffff:0a4d:0001"),
 		PeerGID: mustGID(t, "0000:0000:0000:0000:0000:ffff:0a4d:0002"), Conns: 3, NetDev: 3,
-		UID: nl.LinkUID{0, 0, 1, 1}, PeerUID: nl.LinkUID{0, 0, 1, 1}, State: nl.LinkActive,
+		UID: nl.LinkUID{0, 0, 1, 1}, PeerUID: nl.LinkUID{0, 0, 1, 1}, State: smc.LinkActive,
 	}}
 	if diff := cmp.Diff(want, state.Links); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
@@ -205,17 +205,17 @@ func TestLearn(t *testing.T) {
 		t.Errorf("RX bytes: got %d, want %d", got, want)
 	}
 	wantF := nl.Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []nl.Fallback{
-		{Side: stats.Server, Reason: 0x05000000, Count: 1},
-		{Side: stats.Client, Reason: 0x03010000, Count: 1},
-		{Side: stats.Client, Reason: 0x03030000, Count: 1},
-		{Side: stats.Client, Reason: 0x03060000, Count: 1},
+		{Side: smc.Server, Reason: 0x05000000, Count: 1},
+		{Side: smc.Client, Reason: 0x03010000, Count: 1},
+		{Side: smc.Client, Reason: 0x03030000, Count: 1},
+		{Side: smc.Client, Reason: 0x03060000, Count: 1},
 	}}
 	if diff := cmp.Diff(wantF, state.Fallbacks); diff != "" {
 		t.Errorf("fallbacks (-want +got):\n%s", diff)
 	}
 	state, _ = learn(t, readExchanges(t, "testdata/p3live-175-smcss_-a_-d_-R.hex"))
 	wantC := nl.Connection{
-		State: nl.StateActive, Mode: nl.ModeSMCR, Inode: 1733,
+		State: smc.StateActive, Mode: nl.ModeSMCR, Inode: 1733,
 		Local:  netip.MustParseAddrPort("[::ffff:10.77.0.1]:5201"),
 		Remote: netip.MustParseAddrPort("[::ffff:10.77.0.2]:52686"),
 		Info: &nl.ConnInfo{
@@ -223,7 +223,7 @@ func TestLearn(t *testing.T) {
 			RXProd: nl.Cursor{Wrap: 0x1bf, Count: 0x25}, TXCons: nl.Cursor{Wrap: 0x1bf, Count: 0x25},
 		},
 		Link: &nl.ConnLink{
-			LinkID: 1, IBDev: "rxe0", IBPort: 1, Role: nl.RoleServer,
+			LinkID: 1, IBDev: "rxe0", IBPort: 1, Role: smc.Server,
 			GID:     mustGID(t, "0000:0000:0000:0000:0000:ffff:0a4d:0001"),
 			PeerGID: mustGID(t, "0000:0000:0000:0000:0000:ffff:0a4d:0002"),
 		},
@@ -239,9 +239,9 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-func mustGID(t *testing.T, s string) nl.GID {
+func mustGID(t *testing.T, s string) smc.GID {
 	t.Helper()
-	g, err := nl.ParseGID(s)
+	g, err := smc.ParseGID(s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -21,8 +21,8 @@ func TestLargeTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := nltestsmc.Rows(3000)
-	s := nl.NewServer(nltestsmc.NewFake(want), nl.ServerConfig{})
+	want := nltest.Rows(3000)
+	s := nl.NewServer(nltest.NewFake(want), nl.ServerConfig{})
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	defer func() {

@@ -5,23 +5,9 @@ package nl
 import (
 	"encoding/binary"
 	"fmt"
+
+	"smcr/smc"
 )
-
-// A LinkState is the state of a link.
-type LinkState uint32
-
-// Link states.
-const (
-	LinkUnused     LinkState = 0
-	LinkInactive   LinkState = 1
-	LinkActivating LinkState = 2
-	LinkActive     LinkState = 3
-)
-
-// String returns UNUSED, INACTIVE, ACTIVATING or ACTIVE.
-func (s LinkState) String() string {
-	return name("LinkState", s, "UNUSED", "INACTIVE", "ACTIVATING", "ACTIVE")
-}
 
 // A LinkUID is the user ID of a link, which both sides exchange: 4 bytes in the
 // order of the wire (RFC 7609, appendix A.2.2: link user ID).
@@ -33,19 +19,19 @@ func (u LinkUID) String() string { return fmt.Sprintf("%08x", [4]byte(u)) }
 // A Link is one pair of reliably connected queue pairs of an SMC-R link group.
 type Link struct {
 	LinkGroup LinkGroupID   // the link group it belongs to
-	Role      Role          // of the link group
-	Type      LinkGroupType // of the link group
+	Role      smc.Role      // of the link group
+	Type      smc.GroupType // of the link group
 
 	ID      uint8  // link number, unique on both sides of the link group
 	IBDev   string // RoCE device
 	IBPort  uint8  // its port
-	GID     GID
-	PeerGID GID
+	GID     smc.GID
+	PeerGID smc.GID
 	Conns   uint32 // connections that use the link now
 	NetDev  uint32 // index of the network device of the port
 	UID     LinkUID
 	PeerUID LinkUID
-	State   LinkState
+	State   smc.LinkState
 
 	// Known for stacks in user space only.
 
@@ -79,7 +65,7 @@ func (l *Link) decode(ad *attrDecoder) error {
 		case attrLinkID:
 			l.ID = number8(ad)
 		case attrLinkState:
-			l.State = LinkState(number32(ad))
+			l.State = smc.LinkState(number32(ad))
 		case attrLinkConns:
 			l.Conns = number32(ad)
 		case attrLinkIBPort:

@@ -7,52 +7,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+
+	"smcr/smc"
 )
-
-// A Role is the side of a link group: the one that accepted its first
-// connection is the server.
-type Role uint8
-
-// Roles.
-const (
-	RoleClient Role = 0
-	RoleServer Role = 1
-)
-
-// String returns "CLNT" or "SERV".
-func (r Role) String() string { return name("Role", r, "CLNT", "SERV") }
-
-// A LinkGroupType says how the links of a link group cover the RNICs of both
-// sides (RFC 7609, section 2.2).
-type LinkGroupType uint8
-
-// Types of link groups.
-const (
-	TypeNone            LinkGroupType = 0 // no link yet
-	TypeSingle          LinkGroupType = 1 // one link
-	TypeSymmetric       LinkGroupType = 2 // two links over disjoint RNICs
-	TypeAsymmetricPeer  LinkGroupType = 3 // two links that share the peer's RNIC
-	TypeAsymmetricLocal LinkGroupType = 4 // two links that share the own RNIC
-)
-
-// String returns the kernel tools' name: NONE, SINGLE, SYM, ASYMP or ASYML.
-func (t LinkGroupType) String() string {
-	return name("LinkGroupType", t, "NONE", "SINGLE", "SYM", "ASYMP", "ASYML")
-}
-
-// A PeerOS is the operating system a peer told with SMC version 2.
-type PeerOS uint8
-
-// Operating systems.
-const (
-	OSUnknown PeerOS = 0
-	OSZOS     PeerOS = 1
-	OSLinux   PeerOS = 2
-	OSAIX     PeerOS = 3
-)
-
-// String returns ZOS, LINUX, AIX or UNKNOWN.
-func (o PeerOS) String() string { return name("PeerOS", o, "UNKNOWN", "ZOS", "LINUX", "AIX") }
 
 // A BufType says how the memory of RMBs is made.
 type BufType uint8
@@ -79,7 +36,7 @@ func name[T ~uint8 | ~uint32](typ string, v T, names ...string) string {
 type V2Common struct {
 	Version  uint8 // 2 or more
 	Release  uint8 // the peer's release
-	OS       PeerOS
+	OS       smc.OS
 	EID      string // enterprise ID both sides agreed on
 	PeerHost string // the peer's host name
 }
@@ -100,7 +57,7 @@ func (v *V2Common) decode(ad *attrDecoder) error {
 		case attrV2Rel:
 			v.Release = number8(ad)
 		case attrV2OS:
-			v.OS = PeerOS(number8(ad))
+			v.OS = smc.OS(number8(ad))
 		case attrV2PeerHost:
 			v.PeerHost = text(ad)
 		case attrV2NegEID:
@@ -160,8 +117,8 @@ func ParseLinkGroupID(s string) (LinkGroupID, error) {
 // A LinkGroup is an SMC-R link group (RFC 7609, section 2.2).
 type LinkGroup struct {
 	ID        LinkGroupID
-	Role      Role
-	Type      LinkGroupType
+	Role      smc.Role
+	Type      smc.GroupType
 	PNETID    string // pnetid of the network it is in, or ""
 	VLAN      uint16 // VLAN ID, 0 for none; a kernel tells the low 8 bits
 	Conns     uint32 // connections now
@@ -175,9 +132,9 @@ type LinkGroup struct {
 
 	// Known for stacks in user space only.
 
-	PeerID [8]byte // the peer's ID: instance and MAC address (RFC 7609, appendix A.2.1)
-	Peer   string  // IP address of the peer's end of the first connection
-	Links  uint32  // links that exist
+	PeerID smc.PeerID // the peer's ID: instance and MAC address (RFC 7609, appendix A.2.1)
+	Peer   string     // IP address of the peer's end of the first connection
+	Links  uint32     // links that exist
 }
 
 // Version returns the SMC version that the link group uses.
@@ -208,7 +165,7 @@ func (g *LinkGroup) encode(ae *attrEncoder) {
 	if g.VLAN > 0xff {
 		ae.Uint16(attrLgrFullVLAN, g.VLAN)
 	}
-	if g.PeerID != [8]byte{} {
+	if !g.PeerID.IsZero() {
 		ae.Bytes(attrLgrPeerID, g.PeerID[:])
 	}
 	if g.Peer != "" {
@@ -227,9 +184,9 @@ func (g *LinkGroup) decode(ad *attrDecoder) error {
 		case attrLgrRConns:
 			g.Conns = number32(ad)
 		case attrLgrRRole:
-			g.Role = Role(number8(ad))
+			g.Role = smc.Role(number8(ad))
 		case attrLgrRType:
-			g.Type = LinkGroupType(number8(ad))
+			g.Type = smc.GroupType(number8(ad))
 		case attrLgrRBufType:
 			g.BufType = BufType(number8(ad))
 		case attrLgrRVLAN:

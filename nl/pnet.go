@@ -2,8 +2,6 @@
 
 package nl
 
-import ()
-
 // What the kernel sends for the half of an entry that does not exist.
 const (
 	pnetNoName = "n/a"

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 )
 
 // asUser runs fn on a thread with the user ID given, which needs root.
@@ -43,7 +44,7 @@ func asUser(t *testing.T, uid int, fn func()) {
 
 // TestOtherUser checks that another user may read and not change.
 func TestOtherUser(t *testing.T) {
-	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	fake := nltest.NewFake(nltest.SampleState())
 	address := serve(t, fake, nl.ServerConfig{MaxConnsPerUser: 3})
 	asUser(t, 65534, func() {
 		c, err := nl.DialUnix(t.Context(), address)
@@ -97,14 +98,14 @@ func TestOtherUser(t *testing.T) {
 // TestOthersProcesses checks that a listing shows the processes of other users to
 // root alone, as ss does.
 func TestOthersProcesses(t *testing.T) {
-	state := nltestsmc.SampleState()
+	state := nltest.SampleState()
 	state.Connections = state.Connections[:0]
 	for uid := range uint32(3) {
 		state.Connections = append(state.Connections, nl.Connection{
-			State: nl.StateActive, Mode: nl.ModeTCP, Inode: uint64(uid) + 10, UID: 65532 + uid, PID: 4711, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x03010000},
+			State: smc.StateActive, Mode: nl.ModeTCP, Inode: uint64(uid) + 10, UID: 65532 + uid, PID: 4711, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x03010000},
 		})
 	}
-	address := serve(t, nltestsmc.NewFake(state), nl.ServerConfig{})
+	address := serve(t, nltest.NewFake(state), nl.ServerConfig{})
 	known := func(c *nl.Client) (uids []uint32) {
 		conns, err := c.Connections(t.Context())
 		if err != nil || len(conns) != 3 {
@@ -141,16 +142,16 @@ func TestOthersProcesses(t *testing.T) {
 // TestHidden checks that who may not change the stack does not learn what a host
 // names in CLC messages and packets, but for the alert tokens of his own.
 func TestHidden(t *testing.T) {
-	state := nltestsmc.SampleState()
+	state := nltest.SampleState()
 	state.LinkGroups = []nl.LinkGroup{{ID: 7, PeerID: [8]byte{1, 2, 3}, Links: 1, Peer: "10.0.0.2"}}
 	state.Links = []nl.Link{{LinkGroup: 7, ID: 1, IBDev: "soft-eth0", QPN: 0x1234, PeerQPN: 0x5678}}
 	state.Connections = state.Connections[:0]
 	for uid := range uint32(2) {
 		state.Connections = append(state.Connections, nl.Connection{
-			State: nl.StateActive, Mode: nl.ModeSMCR, Inode: uint64(uid) + 10, UID: 65533 + uid, Info: &nl.ConnInfo{Token: 0x1000 + uid, RMBE: 65536},
+			State: smc.StateActive, Mode: nl.ModeSMCR, Inode: uint64(uid) + 10, UID: 65533 + uid, Info: &nl.ConnInfo{Token: 0x1000 + uid, RMBE: 65536},
 		})
 	}
-	address := serve(t, nltestsmc.NewFake(state), nl.ServerConfig{})
+	address := serve(t, nltest.NewFake(state), nl.ServerConfig{})
 	look := func(c *nl.Client, all bool) {
 		groups, err := c.LinkGroups(t.Context())
 		if err != nil || len(groups) != 1 || groups[0].Peer != "10.0.0.2" {

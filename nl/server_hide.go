@@ -2,6 +2,8 @@
 
 package nl
 
+import "smcr/smc"
+
 // What a Server tells depends on who asks. Who may change the stack sees all of it.
 // Others see all rows, but not these fields:
 //
@@ -26,7 +28,7 @@ func (s *Server) hideConn(p Peer, c *Connection) {
 
 func (s *Server) hideGroup(p Peer, g *LinkGroup) {
 	if !s.cfg.Authorize(p) {
-		g.PeerID = [8]byte{}
+		g.PeerID = smc.PeerID{}
 	}
 }
 

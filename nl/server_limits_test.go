@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 	"smcr/quota"
 )
 
@@ -32,7 +32,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 		"descriptors": {nl.ServerConfig{Quota: quota.New(quota.Limits{Total: 10000, User: 2})}, "user 65534 has 2 of at most 2 descriptors"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), test.cfg)
+			address := serve(t, nltest.NewFake(nltest.SampleState()), test.cfg)
 			var held []*nl.Client
 			asUser(t, stranger, func() {
 				for range 2 {
@@ -99,7 +99,7 @@ func connections() []byte {
 // TestSlowReaders: whoever asks for tables and does not read them gets a few, and
 // is cut off in time, however often he reads a little.
 func TestSlowReaders(t *testing.T) {
-	ctl := &tables{Control: nltestsmc.NewFake(nltestsmc.SampleState())}
+	ctl := &tables{Control: nltest.NewFake(nltest.SampleState())}
 	const limit = time.Second
 	address := serve(t, ctl, nl.ServerConfig{AnswerTimeout: limit})
 	var conns []*net.UnixConn

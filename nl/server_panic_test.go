@@ -9,7 +9,7 @@ import (
 
 	"smcr/guard"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 )
 
 // badControl panics when it is asked for devices.
@@ -21,7 +21,7 @@ func (badControl) Devices(context.Context) ([]nl.Device, error) { panic("planted
 // other one.
 func TestServerPanic(t *testing.T) {
 	var panics atomic.Int32
-	address := serve(t, badControl{nltestsmc.NewFake(nltestsmc.SampleState())},
+	address := serve(t, badControl{nltest.NewFake(nltest.SampleState())},
 		nl.ServerConfig{Guard: &guard.Guard{Count: func() { panics.Add(1) }}})
 	other, c := dial(t, address), dial(t, address)
 	if _, err := other.SysInfo(t.Context()); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 )
 
 // serve starts a server for ctl and returns its address: an abstract name of its
@@ -62,24 +62,24 @@ func dial(t *testing.T, address string) *nl.Client {
 }
 
 func TestSuiteFake(t *testing.T) {
-	nltestsmc.RunControlSuite(t, func(*testing.T) nl.Control {
-		return nltestsmc.NewFake(nltestsmc.SampleState())
-	}, nltestsmc.Options{})
+	nltest.RunControlSuite(t, func(*testing.T) nl.Control {
+		return nltest.NewFake(nltest.SampleState())
+	}, nltest.Options{})
 }
 
 func TestSuiteClientServer(t *testing.T) {
-	nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
-		return dial(t, serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{}))
-	}, nltestsmc.Options{})
+	nltest.RunControlSuite(t, func(t *testing.T) nl.Control {
+		return dial(t, serve(t, nltest.NewFake(nltest.SampleState()), nl.ServerConfig{}))
+	}, nltest.Options{})
 }
 
 // TestSuiteTwoHops puts a server behind a client of a server.
 func TestSuiteTwoHops(t *testing.T) {
-	nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
+	nltest.RunControlSuite(t, func(t *testing.T) nl.Control {
 		dir := t.TempDir()
-		far := serveAt(t, filepath.Join(dir, "far"), nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{})
+		far := serveAt(t, filepath.Join(dir, "far"), nltest.NewFake(nltest.SampleState()), nl.ServerConfig{})
 		return dial(t, serveAt(t, filepath.Join(dir, "near"), dial(t, far), nl.ServerConfig{}))
-	}, nltestsmc.Options{})
+	}, nltest.Options{})
 }
 
 // everything asks a Control all questions.
@@ -129,7 +129,7 @@ var sameAddr = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 // TestClientServerIdentity checks that Client(Server(x)) answers as x does, with
 // tables of many datagrams.
 func TestClientServerIdentity(t *testing.T) {
-	state := nltestsmc.SampleState()
+	state := nltest.SampleState()
 	state.SEID = nl.SEID{Value: "IBM-SYSZ-ISMSEID00000000", Enabled: true}
 	state.LinkGroupsD = []nl.LinkGroupD{{ID: 5, GID: 1 << 63, PNETID: "NET3"}}
 	state.DevicesD = []nl.Device{{UseCount: 1, Critical: true, PCI: &nl.PCI{FID: 9, Device: 0x04ed}}}
@@ -144,7 +144,7 @@ func TestClientServerIdentity(t *testing.T) {
 		c.Inode = uint64(5000 + i)
 		state.Connections = append(state.Connections, c)
 	}
-	fake := nltestsmc.NewFake(state)
+	fake := nltest.NewFake(state)
 	if err := fake.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "eth0", IBDev: "srx_eth0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestClientServerIdentity(t *testing.T) {
 
 // TestErrors checks that errors keep their meaning and their text.
 func TestErrors(t *testing.T) {
-	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	fake := nltest.NewFake(nltest.SampleState())
 	fake.SetNetDevs("lo")
 	c := dial(t, serve(t, fake, nl.ServerConfig{}))
 	err := c.AddPNET(t.Context(), nl.PNET{ID: "NET1", NetDev: "foo"})
@@ -193,7 +193,7 @@ func TestNoBackend(t *testing.T) {
 }
 
 func TestAddressInUse(t *testing.T) {
-	address := serve(t, nltestsmc.NewFake(nltestsmc.State{}), nl.ServerConfig{})
+	address := serve(t, nltest.NewFake(nltest.State{}), nl.ServerConfig{})
 	if _, err := nl.ListenUnix(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("second listener: %v", err)
 	}
@@ -201,7 +201,7 @@ func TestAddressInUse(t *testing.T) {
 
 // slowControl answers when it is told to, or when its context ends.
 type slowControl struct {
-	*nltestsmc.Fake
+	*nltest.Fake
 	entered chan struct{}
 }
 
@@ -213,14 +213,14 @@ func (s *slowControl) Devices(ctx context.Context) ([]nl.Device, error) {
 
 func TestSlowControl(t *testing.T) {
 	t.Run("server gives up", func(t *testing.T) {
-		s := &slowControl{nltestsmc.NewFake(nltestsmc.SampleState()), make(chan struct{})}
+		s := &slowControl{nltest.NewFake(nltest.SampleState()), make(chan struct{})}
 		c := dial(t, serve(t, s, nl.ServerConfig{RequestTimeout: 20 * time.Millisecond}))
 		if _, err := c.Devices(t.Context()); !errors.Is(err, syscall.ETIMEDOUT) {
 			t.Errorf("Devices: %v", err)
 		}
 	})
 	t.Run("client gives up", func(t *testing.T) {
-		s := &slowControl{nltestsmc.NewFake(nltestsmc.SampleState()), make(chan struct{})}
+		s := &slowControl{nltest.NewFake(nltest.SampleState()), make(chan struct{})}
 		c := dial(t, serve(t, s, nl.ServerConfig{RequestTimeout: 200 * time.Millisecond}))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -238,7 +238,7 @@ func TestSlowControl(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	c := dial(t, serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{}))
+	c := dial(t, serve(t, nltest.NewFake(nltest.SampleState()), nl.ServerConfig{}))
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -260,7 +260,7 @@ func TestConcurrentUse(t *testing.T) {
 // TestMalformedRequests sends what no client sends. The server answers or hangs
 // up, and goes on serving others.
 func TestMalformedRequests(t *testing.T) {
-	address := serve(t, nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{})
+	address := serve(t, nltest.NewFake(nltest.SampleState()), nl.ServerConfig{})
 	message := func(typ, flags uint16, data ...byte) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, uint32(16+len(data)))
 		b = binary.NativeEndian.AppendUint16(b, typ)
@@ -330,7 +330,7 @@ func TestMalformedRequests(t *testing.T) {
 
 // TestServerClose checks that Close ends requests in progress and connections.
 func TestServerClose(t *testing.T) {
-	s := &slowControl{nltestsmc.NewFake(nltestsmc.SampleState()), make(chan struct{})}
+	s := &slowControl{nltest.NewFake(nltest.SampleState()), make(chan struct{})}
 	l, err := nl.ListenUnix(fmt.Sprintf("@smcr-test-%d/%s", os.Getpid(), t.Name()))
 	if err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestReconnect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := nl.NewServer(nltestsmc.NewFake(nltestsmc.SampleState()), nl.ServerConfig{})
+		s := nl.NewServer(nltest.NewFake(nltest.SampleState()), nl.ServerConfig{})
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(l) }()
 		if c == nil {
@@ -384,12 +384,12 @@ func TestReconnect(t *testing.T) {
 
 // TestMulti asks two stacks and tells their rows apart.
 func TestMulti(t *testing.T) {
-	none := nltestsmc.NewFake(nltestsmc.State{})
+	none := nltest.NewFake(nltest.State{})
 	none.SetError(nl.ErrNotSupported)
 	m := nl.Multi{
-		{Name: "kernel", Control: nltestsmc.NewFake(nltestsmc.SampleState())},
+		{Name: "kernel", Control: nltest.NewFake(nltest.SampleState())},
 		{Name: "none", Control: none},
-		{Name: "user", Control: nltestsmc.NewFake(nltestsmc.SampleState())},
+		{Name: "user", Control: nltest.NewFake(nltest.SampleState())},
 	}
 	rows, err := nl.All(t.Context(), m, nl.Control.LinkGroups)
 	if err != nil {
@@ -424,7 +424,7 @@ func TestLiveStacks(t *testing.T) {
 				return c
 			}
 			open(t).Close()
-			opts := nltestsmc.Options{ReadOnly: os.Getenv("SMCR_INTEGRATION") != "1"}
+			opts := nltest.Options{ReadOnly: os.Getenv("SMCR_INTEGRATION") != "1"}
 			devs, err := net.Interfaces()
 			if err != nil {
 				t.Fatal(err)
@@ -434,7 +434,7 @@ func TestLiveStacks(t *testing.T) {
 					opts.NetDev = d.Name
 				}
 			}
-			nltestsmc.RunControlSuite(t, open, opts)
+			nltest.RunControlSuite(t, open, opts)
 		})
 	}
 }

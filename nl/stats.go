@@ -3,17 +3,37 @@
 package nl
 
 import (
+	"smcr/smc"
 	"smcr/stats"
 )
 
-// statsAttrs, techAttrs, bufferAttrs and histogramAttrs give the counters of
-// package stats their encoding. Every attribute is sent, in the kernel's order.
+// statsAttrs, techAttrs and histogramAttrs give the counters of package stats
+// their encoding. The attributes have the kernel's order. The attribute of a
+// counter that the stack does not have is left out, as kernels do.
 type (
 	statsAttrs     stats.Stats
 	techAttrs      stats.Tech
-	bufferAttrs    stats.Buffers
 	histogramAttrs stats.Histogram
 )
+
+// bufferAttrs gives stats.Buffers its encoding.
+type bufferAttrs struct {
+	*stats.Buffers
+	not *stats.Counters // the counters that the stack does not have
+	// Three of the counters as members of not, or 0 for one that all stacks have.
+	small, smallPeer, fullPeer stats.Counters
+}
+
+func (t *techAttrs) txBufs() *bufferAttrs {
+	return &bufferAttrs{Buffers: &t.TXBufs, not: &t.NotCounted, small: stats.CountTXSmall, smallPeer: stats.CountTXSmallPeer}
+}
+
+func (t *techAttrs) rxBufs() *bufferAttrs {
+	return &bufferAttrs{
+		Buffers: &t.RXBufs, not: &t.NotCounted,
+		small: stats.CountRXSmall, smallPeer: stats.CountRXSmallPeer, fullPeer: stats.CountRXFullPeer,
+	}
+}
 
 func (s *statsAttrs) encode(ae *attrEncoder) {
 	nest(ae, attrStatsSMCD, (*techAttrs)(&s.SMCD))
@@ -30,6 +50,7 @@ func (s *statsAttrs) encode(ae *attrEncoder) {
 }
 
 func (s *statsAttrs) decode(ad *attrDecoder) error {
+	s.SMCD.NotCounted, s.SMCR.NotCounted = stats.CountOptional, stats.CountOptional // until they are found
 	for ad.Next() {
 		switch ad.Type() {
 		case attrStatsSMCD:
@@ -52,8 +73,8 @@ func (s *statsAttrs) decode(ad *attrDecoder) error {
 }
 
 func (t *techAttrs) encode(ae *attrEncoder) {
-	nest(ae, attrTechTXBufs, (*bufferAttrs)(&t.TXBufs))
-	nest(ae, attrTechRXBufs, (*bufferAttrs)(&t.RXBufs))
+	nest(ae, attrTechTXBufs, t.txBufs())
+	nest(ae, attrTechRXBufs, t.rxBufs())
 	nest(ae, attrTechTXSizes, (*histogramAttrs)(&t.TXSizes))
 	nest(ae, attrTechRXSizes, (*histogramAttrs)(&t.RXSizes))
 	nest(ae, attrTechTXBufSizes, (*histogramAttrs)(&t.TXBufSizes))
@@ -64,14 +85,18 @@ func (t *techAttrs) encode(ae *attrEncoder) {
 	ae.Uint64(attrTechServerV2, t.ServerV2)
 	ae.Uint64(attrTechRXBytes, t.RXBytes)
 	ae.Uint64(attrTechTXBytes, t.TXBytes)
-	uintAttr(ae, attrTechRXUsage, t.RXUsage)
-	uintAttr(ae, attrTechTXUsage, t.TXUsage)
+	if t.NotCounted&stats.CountRXUsage == 0 {
+		uintAttr(ae, attrTechRXUsage, t.RXUsage)
+	}
+	if t.NotCounted&stats.CountTXUsage == 0 {
+		uintAttr(ae, attrTechTXUsage, t.TXUsage)
+	}
 	ae.Uint64(attrTechRXCalls, t.RXCalls)
 	ae.Uint64(attrTechTXCalls, t.TXCalls)
-	ae.Uint64(attrTechSendpage, t.Sendpage)
+	counter(ae, attrTechSendpage, t.Sendpage, t.NotCounted, stats.CountSendpage)
 	ae.Uint64(attrTechCork, t.Cork)
 	ae.Uint64(attrTechNoDelay, t.NoDelay)
-	ae.Uint64(attrTechSplice, t.Splice)
+	counter(ae, attrTechSplice, t.Splice, t.NotCounted, stats.CountSplice)
 	ae.Uint64(attrTechUrgent, t.Urgent)
 }
 
@@ -79,9 +104,9 @@ func (t *techAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrTechTXBufs:
-			denest(ad, (*bufferAttrs)(&t.TXBufs))
+			denest(ad, t.txBufs())
 		case attrTechRXBufs:
-			denest(ad, (*bufferAttrs)(&t.RXBufs))
+			denest(ad, t.rxBufs())
 		case attrTechTXSizes:
 			denest(ad, (*histogramAttrs)(&t.TXSizes))
 		case attrTechRXSizes:
@@ -104,20 +129,24 @@ func (t *techAttrs) decode(ad *attrDecoder) error {
 			t.TXBytes = number(ad)
 		case attrTechRXUsage:
 			t.RXUsage = number(ad)
+			t.NotCounted &^= stats.CountRXUsage
 		case attrTechTXUsage:
 			t.TXUsage = number(ad)
+			t.NotCounted &^= stats.CountTXUsage
 		case attrTechRXCalls:
 			t.RXCalls = number(ad)
 		case attrTechTXCalls:
 			t.TXCalls = number(ad)
 		case attrTechSendpage:
 			t.Sendpage = number(ad)
+			t.NotCounted &^= stats.CountSendpage
 		case attrTechCork:
 			t.Cork = number(ad)
 		case attrTechNoDelay:
 			t.NoDelay = number(ad)
 		case attrTechSplice:
 			t.Splice = number(ad)
+			t.NotCounted &^= stats.CountSplice
 		case attrTechUrgent:
 			t.Urgent = number(ad)
 		}
@@ -127,9 +156,9 @@ func (t *techAttrs) decode(ad *attrDecoder) error {
 
 func (b *bufferAttrs) encode(ae *attrEncoder) {
 	ae.Uint64(attrBufReuse, b.Reuse)
-	ae.Uint64(attrBufSmallPeer, b.SmallPeer)
-	ae.Uint64(attrBufSmall, b.Small)
-	ae.Uint64(attrBufFullPeer, b.FullPeer)
+	counter(ae, attrBufSmallPeer, b.SmallPeer, *b.not, b.smallPeer)
+	counter(ae, attrBufSmall, b.Small, *b.not, b.small)
+	counter(ae, attrBufFullPeer, b.FullPeer, *b.not, b.fullPeer)
 	ae.Uint64(attrBufFull, b.Full)
 	ae.Uint64(attrBufAlloc, b.Alloc)
 	ae.Uint64(attrBufDowngrade, b.Downgrade)
@@ -142,10 +171,13 @@ func (b *bufferAttrs) decode(ad *attrDecoder) error {
 			b.Reuse = number(ad)
 		case attrBufSmallPeer:
 			b.SmallPeer = number(ad)
+			*b.not &^= b.smallPeer
 		case attrBufSmall:
 			b.Small = number(ad)
+			*b.not &^= b.small
 		case attrBufFullPeer:
 			b.FullPeer = number(ad)
+			*b.not &^= b.fullPeer
 		case attrBufFull:
 			b.Full = number(ad)
 		case attrBufAlloc:
@@ -155,6 +187,13 @@ func (b *bufferAttrs) decode(ad *attrDecoder) error {
 		}
 	}
 	return ad.Err()
+}
+
+// counter encodes the counter that is c in the set not, unless the set has it.
+func counter(ae *attrEncoder, typ uint16, v uint64, not, c stats.Counters) {
+	if not&c == 0 {
+		ae.Uint64(typ, v)
+	}
 }
 
 func (h *histogramAttrs) encode(ae *attrEncoder) {
@@ -203,7 +242,7 @@ func (f *fallbackAttrs) decode(ad *attrDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
 		case attrFbackType:
-			f.reason.Side = stats.Side(number8(ad))
+			f.reason.Side = smc.Role(number8(ad))
 		case attrFbackServerTotal:
 			f.server, f.hasTotals = number(ad), true
 		case attrFbackClientTotal:

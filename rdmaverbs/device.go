@@ -6,7 +6,8 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/netip"
+
+	"smcr/smc"
 )
 
 // A Provider finds and opens RDMA devices of one kind.
@@ -78,66 +79,13 @@ const (
 // PortAttr describes a port at one moment.
 type PortAttr struct {
 	State     PortState
-	MaxMTU    MTU              // largest path MTU the device supports
-	ActiveMTU MTU              // largest path MTU that fits the netdev's MTU now
+	MaxMTU    smc.MTU          // largest path MTU the device supports
+	ActiveMTU smc.MTU          // largest path MTU that fits the netdev's MTU now
 	NetDev    string           // netdev below this port
 	IfIndex   int              // its interface index
 	HWAddr    net.HardwareAddr // its address, 6 bytes
 	VLAN      uint16           // VLAN id of NetDev if it is a VLAN device, else 0
 }
-
-// MTU is a path MTU in the InfiniBand encoding: 1 is 256 bytes, 5 is 4096.
-type MTU uint8
-
-// Path MTUs.
-const (
-	MTU256  MTU = 1
-	MTU512  MTU = 2
-	MTU1024 MTU = 3
-	MTU2048 MTU = 4
-	MTU4096 MTU = 5
-)
-
-// Bytes returns the payload bytes a packet, or 0 for an invalid code.
-func (m MTU) Bytes() int {
-	if m < MTU256 || m > MTU4096 {
-		return 0
-	}
-	return 128 << m
-}
-
-// MTUFor returns the largest path MTU whose payload plus overhead bytes of
-// headers fits into netdevMTU bytes, or 0 if not even 256 fits.
-func MTUFor(netdevMTU, overhead int) MTU {
-	for m := MTU4096; m >= MTU256; m-- {
-		if m.Bytes()+overhead <= netdevMTU {
-			return m
-		}
-	}
-	return 0
-}
-
-// GID is a 128-bit port identifier in network byte order.
-type GID [16]byte
-
-// String formats g as the kernel does: eight groups of four hex digits.
-func (g GID) String() string {
-	const hex = "0123456789abcdef"
-	b := make([]byte, 0, 39)
-	for i, c := range g {
-		if i > 0 && i%2 == 0 {
-			b = append(b, ':')
-		}
-		b = append(b, hex[c>>4], hex[c&15])
-	}
-	return string(b)
-}
-
-// IsZero reports whether g is the reserved all-zero GID.
-func (g GID) IsZero() bool { return g == GID{} }
-
-// Addr returns g as an IP address; IPv4-mapped GIDs give an IPv4 address.
-func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // GIDType is the encapsulation that a GID table entry stands for.
 type GIDType uint8
@@ -150,7 +98,7 @@ const (
 
 // GIDEntry is one entry of a port's GID table.
 type GIDEntry struct {
-	GID    GID
+	GID    smc.GID
 	Type   GIDType
 	NetDev string // netdev that the entry belongs to
 }

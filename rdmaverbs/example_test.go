@@ -12,6 +12,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
+	"smcr/smc"
 	"smcr/userstack/simfabric"
 )
 
@@ -99,7 +100,7 @@ func (e *end) close() error {
 func (e *end) connect(peer *end, ownPSN, peerPSN uint32) error {
 	path := rdmaverbs.PathInfo{
 		DGID: peer.gid.GID, DMAC: peer.mac, DQPN: peer.qp.QPN(), RQPSN: peerPSN, SQPSN: ownPSN,
-		PathMTU: rdmaverbs.MTU1024, Timeout: 17, RetryCnt: 7, RNRRetry: 7,
+		PathMTU: smc.MTU1024, Timeout: 17, RetryCnt: 7, RNRRetry: 7,
 	}
 	if err := e.qp.ToRTR(path); err != nil {
 		return err

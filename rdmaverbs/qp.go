@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"smcr/smc"
 )
 
 // Errors that providers wrap.
@@ -88,12 +90,12 @@ const (
 
 // PathInfo leads a queue pair to its peer: everything for RTR and RTS.
 type PathInfo struct {
-	DGID      GID
+	DGID      smc.GID
 	DMAC      net.HardwareAddr // peer's (or next hop's) MAC; nil asks the provider to resolve it
 	DQPN      uint32           // 24 bits
 	RQPSN     uint32           // first PSN expected from the peer, 24 bits
 	SQPSN     uint32           // first PSN sent, 24 bits
-	PathMTU   MTU
+	PathMTU   smc.MTU
 	HopLimit  uint8 // 0 means the provider's default for a direct path
 	Timeout   uint8 // local ACK timeout, 4.096 us * 2^Timeout; 0 means none
 	RetryCnt  uint8 // transport retries, 0..7

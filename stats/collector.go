@@ -7,50 +7,51 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"smcr/smc"
 )
 
-// A Direction tells send buffers from receive buffers.
+// A Direction is that of the data: a send buffer has TX, an RMB has RX.
 type Direction uint8
 
-// Directions.
+// The two directions.
 const (
-	TX Direction = iota // send buffers
-	RX                  // RMBs
+	TX Direction = iota // data that programs send
+	RX                  // data that programs receive
 )
 
-// A SocketCall is a socket operation that is counted by its kind.
+// A SocketCall is a kind of socket call that has a counter of its own.
 type SocketCall uint8
 
-// Socket operations.
+// The socket calls that a [Collector] counts.
 const (
-	Sendpage SocketCall = iota
-	Splice
-	Cork
-	NoDelay
-	Urgent
+	Cork    SocketCall = iota // TCP_CORK is cleared
+	NoDelay                   // TCP_NODELAY is set
+	Urgent                    // urgent data is sent or received
 
 	socketCalls
 )
 
-// A BufferEvent is something that happens to buffers of one direction.
+// A BufferEvent is something that happens to the buffers of one direction.
 type BufferEvent uint8
 
-// Buffer events; the fields of [Buffers] say what they mean.
+// The events that a [Collector] counts. The fields of [Buffers] with the same names
+// say what they mean.
 const (
-	SmallPeer BufferEvent = iota
-	Small
-	FullPeer
-	Full
-	Reuse
-	Alloc
-	Downgrade
+	FullPeer BufferEvent = iota // see [Buffers.FullPeer]
+	Full                        // see [Buffers.Full]
+	Reuse                       // see [Buffers.Reuse]
+	Alloc                       // see [Buffers.Alloc]
 
 	bufferEvents
 )
 
-// A Collector counts what an SMC-R stack does. Its methods may be called from
-// any goroutine, take no lock and allocate nothing, except Fallback and Snapshot.
-// The zero value is ready to use; a Collector must not be copied.
+// A Collector counts what an SMC-R stack in user space does. Its methods may be
+// called by any goroutine; all but Fallback and Fallbacks take no lock and allocate
+// nothing. The zero value is ready to use. A Collector must not be copied.
+//
+// It does not count sendpage and splice calls, nor calls that are too large or too
+// small for a buffer: the stack does not see these calls of a program.
 type Collector struct {
 	dir [2]direction // by Direction
 
@@ -66,100 +67,72 @@ type Collector struct {
 	reasons   [2]int              // kept reasons by Side
 }
 
-// A direction holds the counters of one direction. Senders and receivers run on
-// different processors: their counters do not share a cache line.
+// A direction holds the counters of one direction. Senders and receivers may run on
+// different processors, so the counters of the two do not share a cache line.
 type direction struct {
 	bytes, calls atomic.Uint64
 	sizes        [Buckets]atomic.Uint64
-	usage        atomic.Int64
 	bufSizes     [Buckets]atomic.Uint64
 	events       [bufferEvents]atomic.Uint64
 	_            [64]byte
 }
 
-// TX counts a send call that asked for size bytes, n of which were accepted.
-// Failed calls have n <= 0.
+// TX counts a send call that was given size bytes and accepted n of them. A call
+// that failed has n <= 0.
 func (c *Collector) TX(size, n int) { c.dir[TX].count(size, n) }
 
-// RX counts a receive call that returned n bytes. Calls that failed or returned
-// nothing have n <= 0.
+// RX counts a receive call that returned n bytes. A call that failed, or returned
+// nothing, has n <= 0.
 func (c *Collector) RX(n int) { c.dir[RX].count(n, n) }
 
 func (d *direction) count(size, n int) {
 	d.calls.Add(1)
-	if size > 0 {
-		d.sizes[Bucket(size)].Add(1)
-	}
 	if n > 0 {
+		d.sizes[Bucket(size)].Add(1)
 		d.bytes.Add(uint64(n))
 	}
 }
 
-// Connection counts a connection that uses SMC, by the side it was made from and
-// the SMC version, 1 or 2.
-func (c *Collector) Connection(side Side, version int) {
+// Connection counts a connection that uses SMC: side is that of this host, version
+// that of SMC, 1 or 2.
+func (c *Collector) Connection(side smc.Role, version int) {
 	c.conns[side&1][min(max(version, 1), 2)-1].Add(1)
 }
 
-// HandshakeError counts a handshake that failed with an error.
-func (c *Collector) HandshakeError(side Side) { c.hsErrors[side&1].Add(1) }
+// HandshakeError counts a handshake that failed with an error and left no
+// connection. A connection that becomes plain TCP is a [Collector.Fallback].
+func (c *Collector) HandshakeError(side smc.Role) { c.hsErrors[side&1].Add(1) }
 
 // Local counts a connection between two programs of this host that no stack
-// carries.
-func (c *Collector) Local(side Side) { c.local[side&1].Add(1) }
+// carries: they have the two ends of a socketpair.
+func (c *Collector) Local(side smc.Role) { c.local[side&1].Add(1) }
 
-// Panic counts a panic that was survived.
+// Panic counts a Go panic that did not end the process.
 func (c *Collector) Panic() { c.panics.Add(1) }
 
-// Call counts a socket operation.
+// Call counts a socket call.
 func (c *Collector) Call(k SocketCall) {
 	if k < socketCalls {
 		c.calls[k].Add(1)
 	}
 }
 
-// BufferAlloc counts a connection that got a newly allocated buffer of size
-// bytes.
-func (c *Collector) BufferAlloc(dir Direction, size int) {
-	d := &c.dir[dir&1]
-	d.events[Alloc].Add(1)
-	d.bufSizes[Bucket(size)].Add(1)
-	d.usage.Add(int64(size))
+// BufferSize counts the size in bytes of the buffer that a connection got.
+func (c *Collector) BufferSize(dir Direction, size int) {
+	c.dir[dir&1].bufSizes[Bucket(size)].Add(1)
 }
 
-// BufferReuse counts a connection that got a buffer of size bytes which another
-// connection used before.
-func (c *Collector) BufferReuse(dir Direction, size int) {
-	d := &c.dir[dir&1]
-	d.events[Reuse].Add(1)
-	d.bufSizes[Bucket(size)].Add(1)
-}
-
-// BufferFree takes a buffer of size bytes, which was counted by BufferAlloc, off
-// the memory in use.
-func (c *Collector) BufferFree(dir Direction, size int) { c.dir[dir&1].usage.Add(-int64(size)) }
-
-// RMBAlloc is BufferAlloc for RMBs.
-func (c *Collector) RMBAlloc(size int) { c.BufferAlloc(RX, size) }
-
-// RMBReuse is BufferReuse for RMBs.
-func (c *Collector) RMBReuse(size int) { c.BufferReuse(RX, size) }
-
-// RMBFree is BufferFree for RMBs.
-func (c *Collector) RMBFree(size int) { c.BufferFree(RX, size) }
-
-// Buffer counts one of the other buffer events: SmallPeer, Small, FullPeer, Full
-// and Downgrade.
+// Buffer counts an event of the buffers of one direction.
 func (c *Collector) Buffer(dir Direction, e BufferEvent) {
 	if e < bufferEvents {
 		c.dir[dir&1].events[e].Add(1)
 	}
 }
 
-// Fallback counts a connection that became plain TCP for a reason, which is a
-// CLC decline code. Beyond MaxReasons different reasons of a side only the total
-// counts.
-func (c *Collector) Fallback(side Side, reason uint32) {
+// Fallback counts a connection that became plain TCP. The reason is a CLC decline
+// code. A side has counters for the first [MaxReasons] different reasons; after
+// that, a new reason counts only in the total.
+func (c *Collector) Fallback(side smc.Role, reason uint32) {
 	side &= 1
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,12 +151,12 @@ func (c *Collector) Fallback(side Side, reason uint32) {
 	c.fallbacks[key] = n + 1
 }
 
-// Fallbacks returns the fallbacks so far: those of the server side first, each
-// side by rising reason.
+// Fallbacks returns the fallbacks so far. The reasons of the server side come
+// first; the reasons of one side are in ascending order.
 func (c *Collector) Fallbacks() Fallbacks {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := Fallbacks{ClientTotal: c.totals[Client], ServerTotal: c.totals[Server]}
+	f := Fallbacks{ClientTotal: c.totals[smc.Client], ServerTotal: c.totals[smc.Server]}
 	for k, n := range c.fallbacks {
 		k.Count = n
 		f.Reasons = append(f.Reasons, k)
@@ -194,8 +167,9 @@ func (c *Collector) Fallbacks() Fallbacks {
 	return f
 }
 
-// Snapshot returns the counters so far, all of them in the SMC-R part. Counters
-// that change meanwhile may be read before or after the change, each for itself.
+// Snapshot returns the counters so far, all of them in the SMC-R part. The two
+// usages are zero: the owner of the memory knows them. A counter that changes during
+// the call may be read before or after the change, independent of the others.
 func (c *Collector) Snapshot() Stats {
 	tx, rx := &c.dir[TX], &c.dir[RX]
 	return Stats{
@@ -203,18 +177,17 @@ func (c *Collector) Snapshot() Stats {
 			TXBufSizes: load(&tx.bufSizes), RXBufSizes: load(&rx.bufSizes),
 			TXSizes: load(&tx.sizes), RXSizes: load(&rx.sizes),
 			TXBufs: tx.buffers(), RXBufs: rx.buffers(),
-			ClientV1: c.conns[Client][0].Load(), ClientV2: c.conns[Client][1].Load(),
-			ServerV1: c.conns[Server][0].Load(), ServerV2: c.conns[Server][1].Load(),
-			Sendpage: c.calls[Sendpage].Load(), Splice: c.calls[Splice].Load(), Cork: c.calls[Cork].Load(),
-			NoDelay: c.calls[NoDelay].Load(), Urgent: c.calls[Urgent].Load(),
+			ClientV1: c.conns[smc.Client][0].Load(), ClientV2: c.conns[smc.Client][1].Load(),
+			ServerV1: c.conns[smc.Server][0].Load(), ServerV2: c.conns[smc.Server][1].Load(),
+			Cork: c.calls[Cork].Load(), NoDelay: c.calls[NoDelay].Load(), Urgent: c.calls[Urgent].Load(),
 			RXBytes: rx.bytes.Load(), TXBytes: tx.bytes.Load(),
 			RXCalls: rx.calls.Load(), TXCalls: tx.calls.Load(),
-			RXUsage: uint64(max(rx.usage.Load(), 0)), TXUsage: uint64(max(tx.usage.Load(), 0)),
+			NotCounted: CountSendpage | CountSplice | CountTXSmall | CountTXSmallPeer | CountRXSmall | CountRXSmallPeer | CountRXFullPeer,
 		},
-		ClientHandshakeErrors: c.hsErrors[Client].Load(),
-		ServerHandshakeErrors: c.hsErrors[Server].Load(),
-		ClientLocal:           c.local[Client].Load(),
-		ServerLocal:           c.local[Server].Load(),
+		ClientHandshakeErrors: c.hsErrors[smc.Client].Load(),
+		ServerHandshakeErrors: c.hsErrors[smc.Server].Load(),
+		ClientLocal:           c.local[smc.Client].Load(),
+		ServerLocal:           c.local[smc.Server].Load(),
 		Panics:                c.panics.Load(),
 	}
 }
@@ -228,12 +201,9 @@ func load(src *[Buckets]atomic.Uint64) (h Histogram) {
 
 func (d *direction) buffers() Buffers {
 	return Buffers{
-		SmallPeer: d.events[SmallPeer].Load(),
-		Small:     d.events[Small].Load(),
-		FullPeer:  d.events[FullPeer].Load(),
-		Full:      d.events[Full].Load(),
-		Reuse:     d.events[Reuse].Load(),
-		Alloc:     d.events[Alloc].Load(),
-		Downgrade: d.events[Downgrade].Load(),
+		FullPeer: d.events[FullPeer].Load(),
+		Full:     d.events[Full].Load(),
+		Reuse:    d.events[Reuse].Load(),
+		Alloc:    d.events[Alloc].Load(),
 	}
 }

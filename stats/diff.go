@@ -4,9 +4,9 @@ package stats
 
 import "time"
 
-// Sub returns what happened since the snapshot before: the difference of every
-// counter, and the present value of every gauge. A counter below that of before
-// belongs to a stack that started anew, and counts from zero.
+// Sub returns what happened since the snapshot before: the difference of each
+// counter, and the value of each gauge in s. A counter that is smaller than before
+// belongs to a stack that was started again: Sub returns all of it.
 func (s Stats) Sub(before Stats) Stats {
 	return Stats{
 		SMCD:                  s.SMCD.Sub(before.SMCD),
@@ -39,6 +39,7 @@ func (t Tech) Sub(b Tech) Tech {
 		RXBytes: since(t.RXBytes, b.RXBytes), TXBytes: since(t.TXBytes, b.TXBytes),
 		RXCalls: since(t.RXCalls, b.RXCalls), TXCalls: since(t.TXCalls, b.TXCalls),
 		RXUsage: t.RXUsage, TXUsage: t.TXUsage,
+		NotCounted: t.NotCounted,
 	}
 }
 
@@ -63,8 +64,8 @@ func (b Buffers) Sub(before Buffers) Buffers {
 	}
 }
 
-// Sub returns the fallbacks since the snapshot before. Reasons that did not
-// occur again are left out.
+// Sub returns the fallbacks since the snapshot before. It has only the reasons
+// that occurred since then.
 func (f Fallbacks) Sub(before Fallbacks) Fallbacks {
 	counts := make(map[Fallback]uint64, len(before.Reasons))
 	for _, r := range before.Reasons {
@@ -83,15 +84,15 @@ func (f Fallbacks) Sub(before Fallbacks) Fallbacks {
 	return d
 }
 
-// A Rate holds what a technology does a second.
+// A Rate is what a technology does in each second.
 type Rate struct {
-	RXBytes, TXBytes float64
-	RXCalls, TXCalls float64
-	Connections      float64
+	RXBytes, TXBytes float64 // bytes that programs received and sent
+	RXCalls, TXCalls float64 // receive and send calls
+	Connections      float64 // new connections
 }
 
-// Rate returns the rates of t, a difference of snapshots that were taken elapsed
-// apart. It is zero when no time elapsed.
+// Rate returns the rates of t, the difference of two snapshots of which the second
+// was taken elapsed after the first. All are zero if elapsed is not positive.
 func (t Tech) Rate(elapsed time.Duration) Rate {
 	if elapsed <= 0 {
 		return Rate{}

@@ -6,18 +6,19 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/stats"
 )
 
-// A data path counts into a Collector; who watches takes snapshots and looks at
-// what lies between them.
+// The data path counts into a Collector. A program that watches the stack takes
+// snapshots and looks at their differences.
 func ExampleCollector() {
 	var c stats.Collector
-	c.Connection(stats.Client, 2)
+	c.Connection(smc.Client, 2)
 	before := c.Snapshot()
 
-	c.Connection(stats.Client, 2)
-	c.TX(4096, 4096) // a send call of 4096 bytes, all of which were taken
+	c.Connection(smc.Client, 2)
+	c.TX(4096, 4096) // a send call of 4096 bytes that accepted all of them
 	c.RX(1 << 20)    // a receive call that returned 1 MiB
 	d := c.Snapshot().Sub(before)
 
@@ -37,8 +38,8 @@ func ExampleCollector() {
 func ExampleFallbacks() {
 	const peerNoSMC = 0x03010000 // peer did not indicate SMC
 	var c stats.Collector
-	c.Fallback(stats.Client, peerNoSMC)
-	c.Fallback(stats.Client, peerNoSMC)
+	c.Fallback(smc.Client, peerNoSMC)
+	c.Fallback(smc.Client, peerNoSMC)
 	f := c.Fallbacks()
 	for _, r := range f.Reasons {
 		fmt.Printf("%s: %d of %d for reason %#08x\n", r.Side, r.Count, f.ClientTotal, r.Reason)

@@ -3,8 +3,9 @@
 package stats
 
 import (
-	"fmt"
 	"math/bits"
+
+	"smcr/smc"
 )
 
 // Buckets is the number of size classes of a [Histogram]: 8, 16, 32, 64, 128,
@@ -45,22 +46,55 @@ func (h Histogram) Total() uint64 {
 // A Buffers holds the events of one kind of buffer: send buffers (TX) or RMBs
 // (RX).
 type Buffers struct {
-	SmallPeer uint64 // sends larger than the peer's RMBE
-	Small     uint64 // sends larger than the own buffer
-	FullPeer  uint64 // times the peer's RMBE was found full
-	Full      uint64 // times the own buffer was found full
-	Reuse     uint64 // buffers taken from the pool of the link group
-	Alloc     uint64 // buffers newly allocated
-	Downgrade uint64 // allocations of a smaller size than asked for
+	// SmallPeer is the number of send calls with more bytes than the RMBE of the
+	// peer holds. It is for send buffers only.
+	SmallPeer uint64
+	// Small is the number of send calls with more bytes than the send buffer holds,
+	// or of receive calls with room for fewer bytes than can be read.
+	Small uint64
+	// FullPeer is how often data had to wait because the RMBE of the peer was full.
+	// It is for send buffers only.
+	FullPeer uint64
+	// Full is how often a sender had to wait because the send buffer was full, or
+	// how often a receive call found the RMBE full.
+	Full uint64
+	// Reuse is the number of buffers that came from the memory of the link group.
+	Reuse uint64
+	// Alloc is the number of buffers that were newly allocated.
+	Alloc uint64
+	// Downgrade is the number of buffers that are smaller than what was asked for,
+	// because there was not enough memory.
+	Downgrade uint64
 }
 
+// Counters is a set of counters that not every stack has, for [Tech.NotCounted].
+// Kernels differ, and a stack in user space cannot see every call of a program.
+type Counters uint16
+
+// The counters that a stack may not have.
+const (
+	CountSendpage    Counters = 1 << iota // Tech.Sendpage
+	CountSplice                           // Tech.Splice
+	CountTXSmall                          // Tech.TXBufs.Small
+	CountTXSmallPeer                      // Tech.TXBufs.SmallPeer
+	CountRXSmall                          // Tech.RXBufs.Small
+	CountRXSmallPeer                      // Tech.RXBufs.SmallPeer
+	CountRXFullPeer                       // Tech.RXBufs.FullPeer
+	CountTXUsage                          // Tech.TXUsage
+	CountRXUsage                          // Tech.RXUsage
+
+	// CountOptional is all of them.
+	CountOptional Counters = 1<<iota - 1
+)
+
 // A Tech holds the counters of one technology, SMC-D or SMC-R. All of them only
-// grow, except the two usages, which are gauges.
+// grow, except the two usages, which are gauges. A call that failed counts in
+// RXCalls and TXCalls and nowhere else.
 type Tech struct {
-	TXBufSizes Histogram // send buffer size in bytes, once a connection
-	RXBufSizes Histogram // RMBE size in bytes, once a connection
-	TXSizes    Histogram // bytes asked for by each send call
-	RXSizes    Histogram // bytes returned by each receive call
+	TXBufSizes Histogram // size of the send buffer in bytes, once for each connection
+	RXBufSizes Histogram // size of the RMBE in bytes, once for each connection
+	TXSizes    Histogram // bytes that each send call was given
+	RXSizes    Histogram // bytes that each receive call returned
 
 	TXBufs Buffers // send buffers
 	RXBufs Buffers // RMBs
@@ -68,80 +102,67 @@ type Tech struct {
 	ClientV1, ClientV2 uint64 // connections made as client, by SMC version
 	ServerV1, ServerV2 uint64 // connections accepted as server, by SMC version
 
-	Sendpage uint64 // sendpage calls (no longer counted by recent kernels)
-	Splice   uint64 // splice calls
-	Cork     uint64 // TCP_CORK set
-	NoDelay  uint64 // TCP_NODELAY set
-	Urgent   uint64 // urgent data sent or received
+	Sendpage uint64 // sendpage calls; kernels do not count them any more
+	Splice   uint64 // splice calls that read from a connection
+	Cork     uint64 // calls that cleared TCP_CORK on a connection
+	NoDelay  uint64 // calls that set TCP_NODELAY on a connection
+	Urgent   uint64 // calls that sent or received urgent data
 
-	RXBytes uint64 // bytes delivered to programs
-	TXBytes uint64 // bytes accepted from programs
-	RXCalls uint64 // receive calls, failed ones included
-	TXCalls uint64 // send calls, failed ones included
+	RXBytes uint64 // bytes that programs received
+	TXBytes uint64 // bytes that programs sent
+	RXCalls uint64 // receive calls
+	TXCalls uint64 // send calls
 
-	RXUsage uint64 // gauge: bytes of RMB memory now allocated
-	TXUsage uint64 // gauge: bytes of send buffer memory now allocated
+	RXUsage uint64 // gauge: bytes of RMB memory that connections use now
+	TXUsage uint64 // gauge: bytes of send buffer memory that connections use now
+
+	// NotCounted is the set of counters that the stack does not have. Their fields
+	// are zero.
+	NotCounted Counters
 }
+
+// Counts reports whether the stack has all the counters of a set.
+func (t *Tech) Counts(c Counters) bool { return t.NotCounted&c == 0 }
 
 // Connections returns the number of connections handled so far.
 func (t *Tech) Connections() uint64 {
 	return t.ClientV1 + t.ClientV2 + t.ServerV1 + t.ServerV2
 }
 
-// A Stats is a snapshot of all counters of a stack in one network namespace.
+// Stats is a snapshot of all counters of a stack in one network namespace.
 type Stats struct {
-	SMCD Tech
+	SMCD Tech // a stack in user space has no SMC-D: all of it is zero
 	SMCR Tech
 
 	ClientHandshakeErrors uint64 // handshakes that failed with an error, as client
 	ServerHandshakeErrors uint64 // handshakes that failed with an error, as server
 
-	// ClientLocal and ServerLocal are connections between programs of one host, as
-	// client and as server: each program has an end of a socketpair. A kernel has
-	// none.
+	// ClientLocal is the number of connections between two programs of this host, on
+	// the side of the client: each program has an end of a socketpair. A kernel has
+	// no such connections.
 	ClientLocal uint64
+	// ServerLocal is ClientLocal for the side of the server.
 	ServerLocal uint64
 
-	// Panics are faults of the stack's own program, each of which ended one
-	// connection, session or link group. A kernel does not count such.
+	// Panics is the number of Go panics in the stack. Each ended one connection,
+	// session or link group. A kernel does not count them.
 	Panics uint64
 }
 
-// A Side tells the two ends of a connection apart.
-type Side uint8
-
-// The two sides, with the numbers that the kernel's fallback statistics use.
-const (
-	Client Side = 0
-	Server Side = 1
-)
-
-// String returns "client" or "server".
-func (s Side) String() string {
-	switch s {
-	case Client:
-		return "client"
-	case Server:
-		return "server"
-	}
-	return fmt.Sprintf("side(%d)", uint8(s))
-}
-
-// A Fallback counts how often connections of one side became plain TCP for one
-// reason.
+// A Fallback is how often connections of one side became plain TCP for one reason.
 type Fallback struct {
-	Side   Side
-	Reason uint32 // a CLC decline code (RFC 7609, appendix A.3 and the Linux codes)
-	Count  uint64 // the kernel reports 16 bits and wraps
+	Side   smc.Role // the side of this host
+	Reason uint32   // a CLC decline code (RFC 7609, appendix A.3 and the Linux codes)
+	Count  uint64   // the kernel reports 16 bits and wraps
 }
 
-// Fallbacks holds the connections that became plain TCP: their numbers a side
-// and the reasons seen. The totals can exceed the sum over the reasons, because
-// a stack keeps [MaxReasons] reasons a side.
+// Fallbacks is how many connections became plain TCP, in all and by reason. The
+// totals can be larger than the sum over the reasons, because a stack keeps
+// [MaxReasons] reasons for each side.
 type Fallbacks struct {
-	ClientTotal uint64
-	ServerTotal uint64
-	Reasons     []Fallback
+	ClientTotal uint64     // connections that this host made
+	ServerTotal uint64     // connections that this host accepted
+	Reasons     []Fallback // see [Collector.Fallbacks] for the order
 }
 
 // MaxReasons is how many different fallback reasons are kept for each side, as

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"smcr/smc"
 )
 
 func TestBucket(t *testing.T) {
@@ -37,30 +39,32 @@ func TestCollector(t *testing.T) {
 	c.TX(5, -1)
 	c.RX(70000)
 	c.RX(0)
-	c.Connection(Client, 1)
-	c.Connection(Server, 2)
-	c.Connection(Server, 2)
-	c.Local(Client)
-	c.Local(Server)
-	c.Local(Server)
-	c.HandshakeError(Server)
-	c.BufferAlloc(TX, 65536)
-	c.RMBAlloc(65536)
-	c.RMBReuse(65536)
-	c.RMBAlloc(16384)
-	c.RMBFree(16384)
+	c.Connection(smc.Client, 1)
+	c.Connection(smc.Server, 2)
+	c.Connection(smc.Server, 2)
+	c.Local(smc.Client)
+	c.Local(smc.Server)
+	c.Local(smc.Server)
+	c.HandshakeError(smc.Server)
+	c.BufferSize(TX, 65536)
+	c.Buffer(TX, Alloc)
+	c.BufferSize(RX, 65536)
+	c.BufferSize(RX, 16384)
+	c.Buffer(RX, Alloc)
+	c.Buffer(RX, Reuse)
 	c.Buffer(TX, FullPeer)
-	c.Buffer(RX, Downgrade)
+	c.Buffer(RX, Full)
 	c.Call(NoDelay)
 	c.Call(Urgent)
 	c.Panic()
 	want := Stats{
 		SMCR: Tech{
-			TXSizes: Histogram{2, 1}, RXSizes: Histogram{4: 1},
-			TXBufSizes: Histogram{3: 1}, RXBufSizes: Histogram{1: 1, 3: 2},
-			TXBufs: Buffers{Alloc: 1, FullPeer: 1}, RXBufs: Buffers{Alloc: 2, Reuse: 1, Downgrade: 1},
+			TXSizes: Histogram{1, 1}, RXSizes: Histogram{4: 1},
+			TXBufSizes: Histogram{3: 1}, RXBufSizes: Histogram{1: 1, 3: 1},
+			TXBufs: Buffers{Alloc: 1, FullPeer: 1}, RXBufs: Buffers{Alloc: 1, Reuse: 1, Full: 1},
 			ClientV1: 1, ServerV2: 2, NoDelay: 1, Urgent: 1,
-			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2, TXUsage: 65536, RXUsage: 65536,
+			TXBytes: 4100, RXBytes: 70000, TXCalls: 3, RXCalls: 2,
+			NotCounted: CountOptional &^ (CountTXUsage | CountRXUsage),
 		},
 		ServerHandshakeErrors: 1,
 		ClientLocal:           1,
@@ -74,24 +78,24 @@ func TestCollector(t *testing.T) {
 
 func TestFallbacks(t *testing.T) {
 	var c Collector
-	c.Fallback(Client, 2)
-	c.Fallback(Client, 1)
-	c.Fallback(Server, 3)
-	c.Fallback(Client, 2)
+	c.Fallback(smc.Client, 2)
+	c.Fallback(smc.Client, 1)
+	c.Fallback(smc.Server, 3)
+	c.Fallback(smc.Client, 2)
 	first := c.Fallbacks()
-	want := Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []Fallback{{Server, 3, 1}, {Client, 1, 1}, {Client, 2, 2}}}
+	want := Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []Fallback{{smc.Server, 3, 1}, {smc.Client, 1, 1}, {smc.Client, 2, 2}}}
 	if diff := cmp.Diff(want, first); diff != "" {
 		t.Errorf("fallbacks (-want +got):\n%s", diff)
 	}
 	for i := range uint32(100) {
-		c.Fallback(Server, 1000+i)
+		c.Fallback(smc.Server, 1000+i)
 	}
 	all := c.Fallbacks()
 	if all.ServerTotal != 101 || len(all.Reasons) != MaxReasons+2 {
 		t.Errorf("%d fallbacks for %d reasons", all.ServerTotal, len(all.Reasons))
 	}
-	c.Fallback(Client, 1)
-	want = Fallbacks{ClientTotal: 1, Reasons: []Fallback{{Client, 1, 1}}}
+	c.Fallback(smc.Client, 1)
+	want = Fallbacks{ClientTotal: 1, Reasons: []Fallback{{smc.Client, 1, 1}}}
 	if diff := cmp.Diff(want, c.Fallbacks().Sub(all)); diff != "" {
 		t.Errorf("difference (-want +got):\n%s", diff)
 	}
@@ -152,7 +156,7 @@ func TestConcurrent(t *testing.T) {
 			for range 1000 {
 				c.TX(10, 10)
 				c.RX(10)
-				c.Fallback(Client, 7)
+				c.Fallback(smc.Client, 7)
 				c.Snapshot()
 			}
 		})
@@ -169,7 +173,8 @@ func TestNoAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		c.TX(100, 100)
 		c.RX(100)
-		c.RMBReuse(65536)
+		c.BufferSize(RX, 65536)
+		c.Buffer(RX, Reuse)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -20,28 +20,28 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/rdmaverbs"
-	"smcr/userstack/conn"
-	"smcr/userstack/linkgroup"
+	"smcr/smc"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
 
 // simNetwork makes a simulated host a Network.
 type simNetwork struct{ h *simfabric.Host }
 
-func (n simNetwork) Route(local, remote netip.Addr) (route, error) {
+func (n simNetwork) Route(local, remote netip.Addr) (network.Route, error) {
 	rt, err := n.h.Route(local, remote)
 	if err != nil {
-		return route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
+		return network.Route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
 	}
-	return route(rt), nil
+	return network.Route(rt), nil
 }
 
 func (simNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (n simNetwork) NetDevs() ([]netDev, error) {
-	var out []netDev
+func (n simNetwork) NetDevs() ([]network.NetDev, error) {
+	var out []network.NetDev
 	for _, d := range n.h.NetDevs() {
-		out = append(out, netDev(d))
+		out = append(out, network.NetDev(d))
 	}
 	return out, nil
 }
@@ -215,7 +215,7 @@ func (b *bed) ended(c *Conn) error {
 	}
 }
 
-func (c *Conn) state() (st conn.State) {
+func (c *Conn) state() (st smc.ConnState) {
 	c.g.do(func(time.Time) { st = c.core.State() })
 	return st
 }
@@ -232,7 +232,7 @@ func (b *bed) links(s *Stack) (n int) {
 	}
 	gs[0].do(func(time.Time) {
 		for _, l := range gs[0].core.Links() {
-			if l.State() == linkgroup.LinkActive {
+			if l.State() == smc.LinkActive {
 				n++
 			}
 		}

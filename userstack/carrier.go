@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/stats"
 	"smcr/userstack/engine"
 	"smcr/userstack/relay"
 )
@@ -297,7 +296,7 @@ func (k *carrier) moveOut() {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)
 			c.rxBytes += uint64(n)
-			c.s.stats.RX(n)
+			c.received(n, len(a)+len(b))
 		}
 		switch {
 		case errno == unix.EAGAIN:
@@ -363,7 +362,6 @@ func (k *carrier) moveIn() {
 				return
 			}
 			if len(a) == 0 {
-				c.s.stats.Buffer(stats.TX, stats.Full)
 				return // ActWakeWrite comes
 			}
 		}

@@ -14,9 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"smcr/stats"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -38,8 +39,8 @@ type clc struct {
 	v2    bool // DECLINE has the layout of version 2
 	recv  int  // what the program has asked for with SO_RCVBUF, in bytes
 	buf   [wire.MaxCLCLen]byte
-	gate  inside.Gate // nil: nobody else can send on tcp
-	took  int         // bytes read from tcp
+	gate  network.Gate // nil: nobody else can send on tcp
+	took  int          // bytes read from tcp
 
 	// firm is set while the peer may count on SMC-R without having told: the
 	// end of the context then does not end the wait for it.
@@ -57,7 +58,7 @@ type clc struct {
 const lateGrace = 50 * time.Millisecond
 
 // rendezvous runs one side of the CLC exchange on tcp and counts how it ended.
-func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, run func(*clc, context.Context) (*Conn, error)) (*Conn, error) {
+func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side smc.Role, run func(*clc, context.Context) (*Conn, error)) (*Conn, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
@@ -72,7 +73,9 @@ func (s *Stack) rendezvous(ctx context.Context, tcp TCPConn, side stats.Side, ru
 		if h.gate, err = s.gateOf(ctx, tcp); err != nil {
 			return
 		}
-		h.recv = s.recvBufOf(tcp)
+		if sc, ok := tcp.(syscall.Conn); ok {
+			h.recv = network.RecvBuf(sc, s.tcpRcv)
+		}
 		release := h.bind(ctx)
 		defer release()
 		c, err = run(h, ctx)
@@ -127,17 +130,17 @@ func (h *clc) bind(ctx context.Context) (release func()) {
 
 // route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
 // 5.5).
-func (h *clc) route(local, remote netip.AddrPort) (route, error) {
+func (h *clc) route(local, remote netip.AddrPort) (network.Route, error) {
 	rt, err := h.s.net.Route(local.Addr(), remote.Addr())
 	if err != nil {
-		return route{}, &DeclineError{Code: wire.DiagNoRoute, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagNoRoute, Err: err}
 	}
 	secured, err := h.s.net.Secured(local, remote)
 	if err != nil {
-		return route{}, &DeclineError{Code: wire.DiagInternal, Err: err}
+		return network.Route{}, &DeclineError{Code: smc.DiagInternal, Err: err}
 	}
 	if secured {
-		return route{}, &DeclineError{Code: wire.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
+		return network.Route{}, &DeclineError{Code: smc.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
 	}
 	return rt, nil
 }
@@ -226,9 +229,9 @@ func (h *clc) decline(ctx context.Context, cause error) error {
 		return err
 	}
 	d := declineFor(cause)
-	m := wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == wire.DiagSync}
+	m := wire.Decline{PeerID: h.s.peerIDNow(), Diagnosis: d.Code, OutOfSync: d.Code == smc.DiagSync}
 	if h.v2 {
-		m.Version, m.OSType = wire.Version2, wire.OSLinux
+		m.Version, m.OSType = wire.Version2, smc.OSLinux
 	}
 	if err := h.write(m); err != nil {
 		return err
@@ -367,7 +370,7 @@ func (s *Stack) interrupted(ctx context.Context) error {
 	return nil
 }
 
-func (s *Stack) peerIDNow() wire.PeerID {
+func (s *Stack) peerIDNow() smc.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peerID
@@ -392,8 +395,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 // params and endpoint convert between CLC and the core.
 func params(e wire.Endpoint) linkgroup.ConnParams {
 	return linkgroup.ConnParams{
-		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: uint32(e.QPN), PSN: uint32(e.PSN), MTU: uint8(e.MTU)},
-		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: uint8(e.RMBESize),
+		Link: linkgroup.Endpoint{GID: e.GID, MAC: e.MAC, QPN: e.QPN, PSN: e.PSN, MTU: e.MTU},
+		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: e.RMBESize,
 	}
 }
 
@@ -404,10 +407,10 @@ func (h *clc) peerParams(e wire.Endpoint) linkgroup.ConnParams {
 	return p
 }
 
-func endpoint(id wire.PeerID, p linkgroup.ConnParams) wire.Endpoint {
+func endpoint(id smc.PeerID, p linkgroup.ConnParams) wire.Endpoint {
 	return wire.Endpoint{
-		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: wire.QPN(p.Link.QPN), PSN: wire.PSN(p.Link.PSN), MTU: wire.MTU(p.Link.MTU),
-		RMB: wire.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: wire.BufSize(p.SizeCode),
+		PeerID: id, GID: p.Link.GID, MAC: p.Link.MAC, QPN: p.Link.QPN, PSN: p.Link.PSN, MTU: p.Link.MTU,
+		RMB: smc.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: p.SizeCode,
 	}
 }
 

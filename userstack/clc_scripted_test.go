@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -71,19 +72,19 @@ func as[T wire.CLC](p scripted) T {
 	return v
 }
 
-var peerID = wire.NewPeerID(77, wire.MAC{2, 0, 0, 0, 0, 9})
+var peerID = smc.NewPeerID(77, smc.MAC{2, 0, 0, 0, 0, 9})
 
 // endpointOf makes a plausible peer that does not exist.
 func endpointOf(dev byte) wire.Endpoint {
 	return wire.Endpoint{
-		PeerID: peerID, GID: wire.GID{0: 0xfe, 1: 0x80, 15: dev}, MAC: wire.MAC{2, 0, 0, 0, 9, dev},
-		QPN: 4711, RMB: wire.RToken{RKey: 5, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 99, RMBESize: 1, MTU: 3, PSN: 1,
+		PeerID: peerID, GID: smc.GID{0: 0xfe, 1: 0x80, 15: dev}, MAC: smc.MAC{2, 0, 0, 0, 9, dev},
+		QPN: 4711, RMB: smc.RToken{RKey: 5, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 99, RMBESize: 1, MTU: 3, PSN: 1,
 	}
 }
 
 // TestScriptedServer plays servers to a client.
 func TestScriptedServer(t *testing.T) {
-	decline := wire.Decline{PeerID: peerID, Diagnosis: wire.DiagMaxConns}
+	decline := wire.Decline{PeerID: peerID, Diagnosis: smc.DiagMaxConns}
 	tests := []struct {
 		name string
 		play func(t *testing.T, p scripted)
@@ -94,7 +95,7 @@ func TestScriptedServer(t *testing.T) {
 			p.send(decline)
 			p.raw([]byte("220 hello\r\n")) // data of the TCP connection follows at once
 		}, func(t *testing.T, err error, tcp *simfabric.TCPConn) {
-			wantDecline(t, "client", err, wire.DiagMaxConns, true)
+			wantDecline(t, "client", err, smc.DiagMaxConns, true)
 			got := make([]byte, 11)
 			if _, err := io.ReadFull(tcp, got); err != nil || string(got) != "220 hello\r\n" {
 				t.Errorf("after DECLINE: %q, %v", got, err)
@@ -109,7 +110,7 @@ func TestScriptedServer(t *testing.T) {
 			p.send(decline)
 			p.raw([]byte("data"))
 		}, func(t *testing.T, err error, tcp *simfabric.TCPConn) {
-			wantDecline(t, "client", err, wire.DiagMaxConns, true)
+			wantDecline(t, "client", err, smc.DiagMaxConns, true)
 			got := make([]byte, 4)
 			if _, err := io.ReadFull(tcp, got); err != nil || string(got) != "data" {
 				t.Errorf("after DECLINE: %q, %v", got, err)
@@ -127,7 +128,7 @@ func TestScriptedServer(t *testing.T) {
 			p.send(wire.Accept{FirstContact: true, Endpoint: e})
 			as[wire.Decline](p) // RFC 7609, appendix C.6
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "client", err, wire.DiagRToken, false)
+			wantDecline(t, "client", err, smc.DiagRToken, false)
 		}},
 		{"NoElement", func(_ *testing.T, p scripted) {
 			as[wire.Proposal](p)
@@ -136,16 +137,16 @@ func TestScriptedServer(t *testing.T) {
 			p.send(wire.Accept{FirstContact: true, Endpoint: e})
 			as[wire.Decline](p)
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "client", err, wire.DiagRToken, false)
+			wantDecline(t, "client", err, smc.DiagRToken, false)
 		}},
 		{"UnknownGroup", func(_ *testing.T, p scripted) {
 			as[wire.Proposal](p)
 			p.send(wire.Accept{Endpoint: endpointOf(1)})
-			if d := as[wire.Decline](p); d.Diagnosis != wire.DiagSync || !d.OutOfSync {
+			if d := as[wire.Decline](p); d.Diagnosis != smc.DiagSync || !d.OutOfSync {
 				p.t.Errorf("declined with %+v", d)
 			}
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "client", err, wire.DiagSync, false)
+			wantDecline(t, "client", err, smc.DiagSync, false)
 		}},
 		{"SaysNothing", func(_ *testing.T, p scripted) { as[wire.Proposal](p) }, wantTimeout},
 		{"SaysHalf", func(_ *testing.T, p scripted) {
@@ -250,10 +251,10 @@ func wantBroken(t *testing.T, err error, _ *simfabric.TCPConn) {
 // TestScriptedClient plays clients to a server.
 func TestScriptedClient(t *testing.T) {
 	proposal := wire.Proposal{
-		PeerID: peerID, GID: wire.GID{15: 1}, MAC: wire.MAC{2, 0, 0, 0, 0, 9},
+		PeerID: peerID, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 9},
 		IPv4: prefix(1, 0).Masked(), Growth: make([]byte, wire.ProposalGrowthLinux),
 	}
-	decline := wire.Decline{PeerID: peerID, Diagnosis: wire.DiagMem}
+	decline := wire.Decline{PeerID: peerID, Diagnosis: smc.DiagMem}
 	tests := []struct {
 		name string
 		play func(t *testing.T, p scripted)
@@ -263,7 +264,7 @@ func TestScriptedClient(t *testing.T) {
 			p.send(decline)
 			p.raw([]byte("GET / HTTP/1.0\r\n"))
 		}, func(t *testing.T, err error, tcp *simfabric.TCPConn) {
-			wantDecline(t, "server", err, wire.DiagMem, true)
+			wantDecline(t, "server", err, smc.DiagMem, true)
 			got := make([]byte, 16)
 			if _, err := io.ReadFull(tcp, got); err != nil || string(got) != "GET / HTTP/1.0\r\n" {
 				t.Errorf("after DECLINE: %q, %v", got, err)
@@ -277,7 +278,7 @@ func TestScriptedClient(t *testing.T) {
 			p.send(decline)
 			p.raw([]byte("data"))
 		}, func(t *testing.T, err error, tcp *simfabric.TCPConn) {
-			wantDecline(t, "server", err, wire.DiagMem, true)
+			wantDecline(t, "server", err, smc.DiagMem, true)
 			got := make([]byte, 4)
 			if _, err := io.ReadFull(tcp, got); err != nil || string(got) != "data" {
 				t.Errorf("after DECLINE: %q, %v", got, err)
@@ -289,17 +290,17 @@ func TestScriptedClient(t *testing.T) {
 			p.send(wire.Confirm{FirstContact: true, Endpoint: endpointOf(1)})
 			p.send(decline)
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "server", err, wire.DiagMem, true)
+			wantDecline(t, "server", err, smc.DiagMem, true)
 		}},
 		{"OtherSubnet", func(_ *testing.T, p scripted) {
 			other := proposal
 			other.IPv4 = netip.MustParsePrefix("10.7.0.0/16")
 			p.send(other)
-			if d := as[wire.Decline](p); d.Diagnosis != wire.DiagPrefixMismatch {
+			if d := as[wire.Decline](p); d.Diagnosis != smc.DiagPrefixMismatch {
 				p.t.Errorf("declined with %v", d.Diagnosis)
 			}
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "server", err, wire.DiagPrefixMismatch, false)
+			wantDecline(t, "server", err, smc.DiagPrefixMismatch, false)
 		}},
 		{"NeverAnswersLink", func(_ *testing.T, p scripted) {
 			p.send(proposal)
@@ -307,7 +308,7 @@ func TestScriptedClient(t *testing.T) {
 			p.send(wire.Confirm{FirstContact: true, Endpoint: endpointOf(1)})
 			as[wire.Decline](p)
 		}, func(t *testing.T, err error, _ *simfabric.TCPConn) {
-			wantDecline(t, "server", err, wire.DiagTimeoutConfLink, false)
+			wantDecline(t, "server", err, smc.DiagTimeoutConfLink, false)
 		}},
 		{"SaysNothing", func(*testing.T, scripted) {}, wantTimeout},
 		{"NoConfirm", func(_ *testing.T, p scripted) {

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"smcr/pnet"
+	"smcr/smc"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
-	"smcr/userstack/wire"
 )
 
 // wantDecline checks that err says that SMC-R was declined for that reason.
-func wantDecline(t *testing.T, who string, err error, code wire.Diagnosis, remote bool) {
+func wantDecline(t *testing.T, who string, err error, code smc.Diagnosis, remote bool) {
 	t.Helper()
 	var d *DeclineError
 	if !errors.As(err, &d) {
@@ -47,12 +48,12 @@ func TestDecline(t *testing.T) {
 		name   string
 		conf   bedConfig
 		prep   func(b *bed)
-		client wire.Diagnosis
-		server wire.Diagnosis
+		client smc.Diagnosis
+		server smc.Diagnosis
 		byPeer bool // the server declined: the client is told
 	}{
-		{"ClientNoDevice", bedConfig{client: noDevs}, nil, wire.DiagNoSMCRDev, wire.DiagNoSMCRDev, false},
-		{"ServerNoDevice", bedConfig{server: noDevs}, nil, wire.DiagNoSMCRDev, wire.DiagNoSMCRDev, true},
+		{"ClientNoDevice", bedConfig{client: noDevs}, nil, smc.DiagNoSMCRDev, smc.DiagNoSMCRDev, false},
+		{"ServerNoDevice", bedConfig{server: noDevs}, nil, smc.DiagNoSMCRDev, smc.DiagNoSMCRDev, true},
 		{
 			"ClientPNETWithoutDevice",
 			bedConfig{client: func(c *Config) {
@@ -62,15 +63,15 @@ func TestDecline(t *testing.T) {
 						panic(err)
 					}
 				}
-			}}, nil, wire.DiagNoSMCRDev, wire.DiagNoSMCRDev, false,
+			}}, nil, smc.DiagNoSMCRDev, smc.DiagNoSMCRDev, false,
 		},
-		{"ClientNoRoute", bedConfig{client: func(c *Config) { c.network = noNetwork{} }}, nil, wire.DiagNoRoute, wire.DiagNoRoute, false},
-		{"ServerNoRoute", bedConfig{server: func(c *Config) { c.network = noNetwork{} }}, nil, wire.DiagNoRoute, wire.DiagNoRoute, true},
-		{"ServerOtherSubnet", bedConfig{server: func(c *Config) { c.network = shorter{c.network} }}, nil, wire.DiagPrefixMismatch, wire.DiagPrefixMismatch, true},
+		{"ClientNoRoute", bedConfig{client: func(c *Config) { c.network = noNetwork{} }}, nil, smc.DiagNoRoute, smc.DiagNoRoute, false},
+		{"ServerNoRoute", bedConfig{server: func(c *Config) { c.network = noNetwork{} }}, nil, smc.DiagNoRoute, smc.DiagNoRoute, true},
+		{"ServerOtherSubnet", bedConfig{server: func(c *Config) { c.network = shorter{c.network} }}, nil, smc.DiagPrefixMismatch, smc.DiagPrefixMismatch, true},
 		{"ServerPortGone", bedConfig{}, func(b *bed) {
 			// The device on eth0 is gone, but TCP goes on.
 			b.server.cfg.Provider = noProvider{}
-		}, wire.DiagNoSMCRDev, wire.DiagNoSMCRDev, true},
+		}, smc.DiagNoSMCRDev, smc.DiagNoSMCRDev, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -160,8 +161,8 @@ func TestHandshakeLimit(t *testing.T) {
 		b.server.serving.Add(hsLimit) // as if so many were stuck
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
-		wantDecline(t, "client", cerr, wire.DiagConfig, true)
-		wantDecline(t, "server", serr, wire.DiagConfig, false)
+		wantDecline(t, "client", cerr, smc.DiagConfig, true)
+		wantDecline(t, "server", serr, smc.DiagConfig, false)
 		b.stillTCP(ct, st)
 		b.server.serving.Add(-hsLimit)
 		b.finish(b.connect())
@@ -169,11 +170,11 @@ func TestHandshakeLimit(t *testing.T) {
 }
 
 func TestDeclineErrorText(t *testing.T) {
-	err := error(&DeclineError{Code: wire.DiagNoSMCRDev, Err: ErrNoDevice})
+	err := error(&DeclineError{Code: smc.DiagNoSMCRDev, Err: ErrNoDevice})
 	if !errors.Is(err, ErrNoDevice) {
 		t.Error("DeclineError hides its cause")
 	}
-	for _, e := range []error{err, &DeclineError{Remote: true, Code: wire.DiagMem}} {
+	for _, e := range []error{err, &DeclineError{Remote: true, Code: smc.DiagMem}} {
 		if s := e.Error(); !strings.HasPrefix(s, "userstack: ") || strings.Contains(s, "%!") {
 			t.Errorf("text %q", s)
 		}
@@ -183,19 +184,19 @@ func TestDeclineErrorText(t *testing.T) {
 // noNetwork knows no way to anywhere.
 type noNetwork struct{}
 
-func (noNetwork) Route(_, remote netip.Addr) (route, error) {
-	return route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
+func (noNetwork) Route(_, remote netip.Addr) (network.Route, error) {
+	return network.Route{}, fmt.Errorf("%w: %s is behind a router", ErrNotOnLink, remote)
 }
 
 func (noNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (noNetwork) NetDevs() ([]netDev, error) { return nil, nil }
+func (noNetwork) NetDevs() ([]network.NetDev, error) { return nil, nil }
 
 // shorter makes all subnets larger by one bit.
-type shorter struct{ network }
+type shorter struct{ network.Network }
 
-func (n shorter) Route(local, remote netip.Addr) (route, error) {
-	rt, err := n.network.Route(local, remote)
+func (n shorter) Route(local, remote netip.Addr) (network.Route, error) {
+	rt, err := n.Network.Route(local, remote)
 	var out []netip.Prefix
 	for _, p := range rt.Local {
 		out = append(out, netip.PrefixFrom(p.Addr(), p.Bits()-1))

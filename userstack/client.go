@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -43,7 +44,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	offer, t, devs2 := s.offer(devs, rt, local.Addr())
 	d, err := devs[0].core(netip.Prefix{})
 	if rt.Gateway.IsValid() {
-		err = &DeclineError{Code: wire.DiagNoRoute, Err: errRouted(remote.Addr())}
+		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(remote.Addr())}
 	}
 	if err != nil && offer == nil {
 		return nil, h.decline(ctx, err)
@@ -53,7 +54,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		// No GID of version 1, or a router between. The MAC is told
 		// nevertheless: servers use it.
-		prop.TypeV1, prop.GID, prop.MAC = wire.ModeNone, wire.GID{}, id.MAC()
+		prop.TypeV1, prop.GID, prop.MAC = wire.ModeNone, smc.GID{}, id.MAC()
 		if d2, err := devs2[0].core(t.local); err == nil {
 			prop.MAC = d2.MAC
 		}
@@ -103,7 +104,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 	linked := map[int]bool{}
 	for _, g := range s.groupList() {
-		if g.role != linkgroup.Client {
+		if g.role != smc.Client {
 			continue
 		}
 		g.do(func(time.Time) {
@@ -111,7 +112,7 @@ func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 				return
 			}
 			for _, l := range g.core.Links() {
-				if l.State() == linkgroup.LinkActive {
+				if l.State() == smc.LinkActive {
 					linked[l.Dev().ID] = true
 				}
 			}
@@ -132,7 +133,7 @@ func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 // clientFirst creates the link group that the server's ACCEPT begins.
 func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*device, at lan) (*Conn, error) {
 	s := h.s
-	g := newGroup(s, linkgroup.Client, t, acc.PeerID, at, devs)
+	g := newGroup(s, smc.Client, t, acc.PeerID, at, devs)
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
@@ -188,7 +189,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 	}
 	var c *Conn
 	var err error
-	k := groupKey{role: linkgroup.Client, terms: t, peer: acc.PeerID, gid: acc.GID, mac: acc.MAC, qpn: uint32(acc.QPN), vlan: vlan}
+	k := groupKey{role: smc.Client, terms: t, peer: acc.PeerID, gid: acc.GID, mac: acc.MAC, qpn: acc.QPN, vlan: vlan}
 	g := s.reuse(k, func(g *group, now time.Time) error {
 		// A failure is not that of the group: to decline as if there were
 		// none would make the server end it.
@@ -196,7 +197,7 @@ func (h *clc) clientNext(ctx context.Context, acc *answer, t *terms, vlan uint16
 		return nil
 	})
 	if g == nil {
-		return nil, h.decline(ctx, &DeclineError{Code: wire.DiagSync, Err: fmt.Errorf("no link group with peer %s, queue pair %s", acc.PeerID, acc.QPN)})
+		return nil, h.decline(ctx, &DeclineError{Code: smc.DiagSync, Err: fmt.Errorf("no link group with peer %s, queue pair %s", acc.PeerID, acc.QPN)})
 	}
 	if err == nil {
 		err = s.wait(ctx, c.ready)

@@ -13,9 +13,10 @@ import (
 
 	"smcr/pnet"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
+	"smcr/userstack/network"
 )
 
 // Config configures a [Stack]. The zero value is good: software RoCE on
@@ -80,13 +81,13 @@ type Config struct {
 	// Log takes what an operator should know. Nil discards it.
 	Log *slog.Logger
 
-	network network      // nil: the network namespace of the thread that calls New
-	option  optionMarker // nil: the eBPF program of package tcpopt
+	network network.Network      // nil: the network namespace of the thread that calls New
+	option  network.OptionMarker // nil: the eBPF program of package tcpopt
 
-	release0   bool                                    // tests: a stack from before version 2.1
-	tuneTimers func(linkgroup.Role, *linkgroup.Timers) // tests
-	random     func() uint32                           // simulations; else the runtime's
-	sendChunk  int                                     // tests: linkgroup.Config.SendChunk
+	release0   bool                              // tests: a stack from before version 2.1
+	tuneTimers func(smc.Role, *linkgroup.Timers) // tests
+	random     func() uint32                     // simulations; else the runtime's
+	sendChunk  int                               // tests: linkgroup.Config.SendChunk
 }
 
 // DefaultBuf is the size in bytes of send buffers and RMB elements unless
@@ -108,8 +109,8 @@ func (c *Config) setDefaults() error {
 	if c.SendBuf == 0 {
 		c.SendBuf = DefaultBuf
 	}
-	if c.RecvBuf < 0 || c.RecvBuf > wire.MaxBufSizeRFC.Bytes() || c.SendBuf < 4096 || c.SendBuf > 64<<20 {
-		return fmt.Errorf("userstack: buffer sizes %d (receive) and %d (send): must be at most %d and %d bytes", c.RecvBuf, c.SendBuf, wire.MaxBufSizeRFC.Bytes(), 64<<20)
+	if c.RecvBuf < 0 || c.RecvBuf > smc.MaxSizeCodeRFC.Bytes() || c.SendBuf < 4096 || c.SendBuf > 64<<20 {
+		return fmt.Errorf("userstack: buffer sizes %d (receive) and %d (send): must be at most %d and %d bytes", c.RecvBuf, c.SendBuf, smc.MaxSizeCodeRFC.Bytes(), 64<<20)
 	}
 	if c.MaxLinks < 0 || c.MaxLinks > linkgroup.MaxLinks {
 		return fmt.Errorf("userstack: %d links per group: must be 1 to %d", c.MaxLinks, linkgroup.MaxLinks)

@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
 )
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
@@ -59,6 +59,7 @@ type Conn struct {
 	below            belowWatch
 	after            []func() // called when the connection has ended
 	rxBytes, txBytes uint64
+	sendFull         bool // the last lend found too little room
 }
 
 // hold keeps the buffers in place while they are used outside g.mu, which
@@ -80,8 +81,8 @@ func (c *Conn) unhold() {
 func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 	s, tcp := g.s, h.tcp
 	rmb := g.rmbBytes
-	rmbe := min(wire.BufSizeFor(max(s.cfg.RecvBuf, h.recv)), wire.MaxBufSizeRFC)
-	core, err := g.core.NewConnOf(now, h.owner.UID, uint8(rmbe), s.cfg.SendBuf)
+	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, h.recv)), smc.MaxSizeCodeRFC)
+	core, err := g.core.NewConnOf(now, h.owner.UID, rmbe, s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}
@@ -97,13 +98,15 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		c.rready = func() bool { return c.awake(c.rwake, &c.rdl) }
 		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
 	}
+	s.stats.BufferSize(stats.RX, rmbe.Bytes())
 	if g.rmbBytes == rmb {
-		s.stats.RMBReuse(rmbe.Bytes())
+		s.stats.Buffer(stats.RX, stats.Reuse)
 	} else {
-		s.stats.RMBAlloc(rmbe.Bytes())
+		s.stats.Buffer(stats.RX, stats.Alloc)
 	}
-	if g.sendBytes > 0 { // else the first chunk that is taken counts as an allocation
-		s.stats.BufferReuse(stats.TX, s.cfg.SendBuf)
+	s.stats.BufferSize(stats.TX, s.cfg.SendBuf)
+	if g.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
+		s.stats.Buffer(stats.TX, stats.Reuse)
 	}
 	core.Data = c
 	h.conn = c

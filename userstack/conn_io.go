@@ -62,7 +62,20 @@ func (c *Conn) lend(least, most int) (a, b []byte, err error) {
 		return nil, nil, err
 	}
 	a, b, err = c.core.SendSpace(least, most)
+	full := err == nil && len(a)+len(b) < least
+	if full && !c.sendFull {
+		c.s.stats.Buffer(stats.TX, stats.Full)
+	}
+	c.sendFull = full
 	return a, b, sysError("write", err)
+}
+
+// received counts a receive of n bytes when avail could be read.
+func (c *Conn) received(n, avail int) {
+	c.s.stats.RX(n)
+	if avail >= c.core.RecvSize() {
+		c.s.stats.Buffer(stats.RX, stats.Full)
+	}
 }
 
 // dropSpace ends a loan of lend of which nothing is sent. g.mu is held.
@@ -95,6 +108,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	a, b, err := c.data(1)
 	if err != nil {
+		c.s.stats.RX(0)
 		return 0, err
 	}
 	n := min(len(p), len(a)+len(b))
@@ -114,7 +128,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		})
 	}
 	c.s.endPost()
-	c.s.stats.RX(n)
+	c.received(n, len(a)+len(b))
 	return n, nil
 }
 
@@ -167,12 +181,13 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		}
 		c.g.mu.Lock()
 		a, b, err := c.readable()
-		urgent := false
+		avail, urgent := len(a)+len(b), false
 		if uw != nil && err == nil {
 			var u byte
 			var apart bool
 			if u, apart, urgent = c.mark(len(a) > 0); apart {
 				c.g.unlock()
+				c.receivedUrgent()
 				if _, err := uw.WriteUrgent([]byte{u}); err != nil {
 					return total, err
 				}
@@ -201,7 +216,12 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 		c.g.unlock()
 		n, werr := c.deliver(w, uw, a, b, urgent)
 		total += int64(n)
-		c.s.stats.RX(n)
+		if n > 0 {
+			c.received(n, avail)
+		}
+		if urgent {
+			c.s.stats.Call(stats.Urgent)
+		}
 		if werr != nil {
 			return total, werr
 		}
@@ -285,7 +305,6 @@ func (c *Conn) space(least, most int) (a, b []byte, err error) {
 		if err != nil {
 			return nil, nil, c.opError("write", err)
 		}
-		c.s.stats.Buffer(stats.TX, stats.Full)
 		if err := c.wait(c.wwake, &c.wdl, c.wready); err != nil {
 			return nil, nil, c.opError("write", err)
 		}
@@ -306,6 +325,8 @@ func (c *Conn) Write(p []byte) (total int, err error) { return c.write(p, false)
 func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	size := len(p)
+	defer func() { c.s.stats.TX(size, total) }()
 	c.dropReserved()
 	for {
 		a, b, err := c.space(min(1, len(p)), len(p))
@@ -340,7 +361,6 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 			})
 			c.s.endPost()
 		}
-		c.s.stats.TX(n, n)
 		total += n
 		if p = p[n:]; len(p) == 0 {
 			return total, nil
@@ -372,7 +392,9 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		if lost {
 			return total, c.opError("write", sysError("write", conn.ErrReset))
 		}
-		c.s.stats.TX(n, n)
+		if n > 0 {
+			c.s.stats.TX(n, n)
+		}
 		total += int64(n)
 		if rerr == io.EOF {
 			return total, nil

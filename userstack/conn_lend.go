@@ -5,6 +5,8 @@ package userstack
 import (
 	"bufio"
 	"time"
+
+	"smcr/stats"
 )
 
 // The RMB element and the send memory of a connection are memory of this process.
@@ -72,13 +74,20 @@ func (c *Conn) Discard(n int) (discarded int, err error) {
 	if n < 0 {
 		return 0, c.opError("read", bufio.ErrNegativeCount)
 	}
+	if n > 0 {
+		defer func() { c.s.stats.RX(discarded) }()
+	}
 	for discarded < n {
 		a, b, err := c.data(1)
 		if err != nil {
 			c.returnLoan()
 			return discarded, err
 		}
-		m := min(n-discarded, len(a)+len(b))
+		avail := len(a) + len(b)
+		if avail >= c.core.RecvSize() {
+			c.s.stats.Buffer(stats.RX, stats.Full)
+		}
+		m := min(n-discarded, avail)
 		c.consumed(time.Now(), m)
 		if c.lent {
 			c.lent = false
@@ -87,7 +96,6 @@ func (c *Conn) Discard(n int) (discarded int, err error) {
 		c.s.beginPost()
 		c.g.unlock()
 		c.s.endPost()
-		c.s.stats.RX(m)
 		discarded += m
 	}
 	c.returnLoan()
@@ -167,6 +175,7 @@ func (c *Conn) Commit(n int) error {
 	c.g.unlock()
 	c.s.endPost()
 	if err != nil {
+		c.s.stats.TX(n, 0)
 		return c.opError("write", err)
 	}
 	c.s.stats.TX(n, n)

@@ -7,13 +7,14 @@ import (
 	"net/netip"
 
 	"smcr/nl"
+	"smcr/smc"
 )
 
 // A LinkGroup describes the link group that carries a connection. Stacks share
 // one among all connections to a peer, up to Config.MaxConns.
 type LinkGroup struct {
 	ID      nl.LinkGroupID // as 'smcr linkgroup list' shows it
-	Role    nl.Role        // what this stack is in the group: client or server
+	Role    smc.Role       // what this stack is in the group: client or server
 	Version uint8          // of SMC: 1 or 2
 	PNETID  string         // pnetid of the network, or ""
 	VLAN    uint16         // VLAN id, 0 for none
@@ -33,7 +34,7 @@ func (c *Conn) LinkGroup() LinkGroup {
 	row := nl.LinkGroup{}
 	g.terms.describe(&row)
 	lg := LinkGroup{
-		ID: lgrID(g), Role: nl.Role(g.core.Role()), Version: row.Version(),
+		ID: lgrID(g), Role: g.core.Role(), Version: row.Version(),
 		PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Peer: g.peerAddr, PeerID: g.core.PeerID(),
 	}
 	if g.dead {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"smcr/stats"
 )
 
 // SetDeadline implements net.Conn.
@@ -48,6 +50,9 @@ func (c *Conn) SetCork(on bool) error {
 	if c.closed.Load() {
 		return c.opError("set", net.ErrClosed)
 	}
+	if !on {
+		c.s.stats.Call(stats.Cork) // the kernel counts this and not the setting
+	}
 	c.shut(func(now time.Time) { c.core.SetCork(now, on) })
 	return nil
 }
@@ -58,6 +63,9 @@ func (c *Conn) SetCork(on bool) error {
 func (c *Conn) SetNoDelay(on bool) error {
 	if c.closed.Load() {
 		return c.opError("set", net.ErrClosed)
+	}
+	if on {
+		c.s.stats.Call(stats.NoDelay)
 	}
 	c.shut(func(now time.Time) { c.core.SetNoDelay(now, on) })
 	return nil

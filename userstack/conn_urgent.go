@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"smcr/stats"
 	"smcr/userstack/conn"
 )
 
@@ -30,6 +31,7 @@ func (c *Conn) produced(now time.Time, n int, urgent bool) {
 		return
 	}
 	if urgent {
+		c.s.stats.Call(stats.Urgent)
 		c.core.ProducedUrgent(now, n)
 		return
 	}
@@ -69,7 +71,16 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 			u, err = c.core.Urgent(false)
 		}
 	})
+	if err == nil {
+		c.receivedUrgent()
+	}
 	return u, c.opError("read", sysError("recv", err))
+}
+
+// receivedUrgent counts the receive of an urgent byte that is not in the stream.
+func (c *Conn) receivedUrgent() {
+	c.s.stats.Call(stats.Urgent)
+	c.s.stats.RX(1)
 }
 
 // AtMark reports whether the next Read begins at the urgent mark, as

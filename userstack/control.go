@@ -17,7 +17,9 @@ import (
 	"smcr/nl"
 	"smcr/pnet"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -105,7 +107,7 @@ func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 	var out []nl.LinkGroup
 	c.eachGroup(func(g *group) {
 		row := nl.LinkGroup{
-			ID: lgrID(g), Role: nl.Role(g.core.Role()), Type: nl.LinkGroupType(g.core.Type()),
+			ID: lgrID(g), Role: g.core.Role(), Type: g.core.Type(),
 			PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
 			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
 			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
@@ -132,12 +134,12 @@ func (c *control) Links(ctx context.Context) ([]nl.Link, error) {
 
 func (g *group) describeLink(cl *linkgroup.Link) nl.Link {
 	row := nl.Link{
-		LinkGroup: lgrID(g), Role: nl.Role(g.core.Role()), Type: nl.LinkGroupType(g.core.Type()),
+		LinkGroup: lgrID(g), Role: g.core.Role(), Type: g.core.Type(),
 		ID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1,
-		GID: nl.GID(cl.Local().GID), PeerGID: nl.GID(cl.Peer().GID),
-		Conns: uint32(cl.ConnCount()), State: nl.LinkState(cl.State()),
-		QPN: cl.Local().QPN, PeerQPN: cl.Peer().QPN,
-		MTU: uint32(rdmaverbs.MTU(min(cl.Local().MTU, cl.Peer().MTU)).Bytes()),
+		GID: cl.Local().GID, PeerGID: cl.Peer().GID,
+		Conns: uint32(cl.ConnCount()), State: cl.State(),
+		QPN: uint32(cl.Local().QPN), PeerQPN: uint32(cl.Peer().QPN),
+		MTU: uint32(min(cl.Local().MTU, cl.Peer().MTU).Bytes()),
 	}
 	binary.BigEndian.PutUint32(row.UID[:], cl.UID())
 	binary.BigEndian.PutUint32(row.PeerUID[:], cl.PeerUID())
@@ -188,7 +190,7 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 				port.MTU = uint32(p.ActiveMTU.Bytes())
 			}
 			if _, gid, err := d.sourceGID(netip.Prefix{}); err == nil {
-				port.GID = nl.GID(gid)
+				port.GID = smc.GID(gid)
 			}
 		}
 		row.Ports = []nl.Port{port}
@@ -205,8 +207,10 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 	st := c.s.stats.Snapshot()
 	var tx, rx uint64
 	c.eachGroup(func(g *group) {
-		tx += g.sendBytes
-		rx += g.rmbBytes
+		tx += uint64(g.slab.used)
+		for conn := range g.conns {
+			rx += uint64(conn.core.Info().RMBE)
+		}
 	})
 	st.SMCR.TXUsage, st.SMCR.RXUsage = tx, rx
 	return st, nil
@@ -240,7 +244,7 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 	out = append(out, plains...)
 	c.s.mu.Lock()
 	for l := range c.s.listeners {
-		out = append(out, nl.Connection{State: nl.StateListen, Local: addrPort(l.Addr())})
+		out = append(out, nl.Connection{State: smc.StateListen, Local: addrPort(l.Addr())})
 	}
 	c.s.mu.Unlock()
 	return out, nil
@@ -251,7 +255,7 @@ func (c *Conn) describe() nl.Connection {
 	i := c.core.Info()
 	cur := func(x wire.Cursor) nl.Cursor { return nl.Cursor{Wrap: x.Wrap, Count: x.Count} }
 	row := nl.Connection{
-		State: nl.ConnState(c.core.State()), Mode: nl.ModeSMCR,
+		State: smc.ConnState(c.core.State()), Mode: nl.ModeSMCR,
 		Local: addrPort(c.local), Remote: addrPort(c.remote),
 		Inode: c.ino, UID: c.owner.UID, PID: c.owner.PID, Command: c.owner.Command,
 		LinkGroup: lgrID(c.g), TXBytes: c.txBytes, RXBytes: c.rxBytes,
@@ -265,8 +269,8 @@ func (c *Conn) describe() nl.Connection {
 	}
 	if cl := c.core.Link(); cl != nil {
 		row.Link = &nl.ConnLink{
-			LinkID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1, Role: nl.Role(c.g.core.Role()),
-			GID: nl.GID(cl.Local().GID), PeerGID: nl.GID(cl.Peer().GID),
+			LinkID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1, Role: c.g.core.Role(),
+			GID: cl.Local().GID, PeerGID: cl.Peer().GID,
 		}
 		if l, _ := cl.Data.(*link); l != nil {
 			row.NetDev = uint32(l.dev.rdma.Attr().IfIndex)
@@ -295,7 +299,7 @@ func (c *control) AddPNET(ctx context.Context, p nl.PNET) error {
 		return err
 	}
 	known := func(name string) bool {
-		return slices.ContainsFunc(netdevs, func(n netDev) bool { return n.Name == name })
+		return slices.ContainsFunc(netdevs, func(n network.NetDev) bool { return n.Name == name })
 	}
 	if p.NetDev != "" && !known(p.NetDev) {
 		return fmt.Errorf("no netdev %q: %w", p.NetDev, syscall.ENODEV)

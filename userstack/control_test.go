@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
-	"smcr/userstack/wire"
 )
 
 // served returns a Client of a Server of ctl, over a real socket.
@@ -49,12 +49,12 @@ func TestControlSuite(t *testing.T) {
 		"Served": served,
 	} {
 		t.Run(name, func(t *testing.T) {
-			nltestsmc.RunControlSuite(t, func(t *testing.T) nl.Control {
+			nltest.RunControlSuite(t, func(t *testing.T) nl.Control {
 				b := newBed(t, bedConfig{devices: 2})
 				b.connect()
 				b.connect()
 				return wrap(t, b.server.Control())
-			}, nltestsmc.Options{NetDev: "eth0"})
+			}, nltest.Options{NetDev: "eth0"})
 		})
 	}
 }
@@ -113,7 +113,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	}
 
 	cg, sg := one(t, b.client.Control().LinkGroups), one(t, b.server.Control().LinkGroups)
-	if cg.Role != nl.RoleClient || sg.Role != nl.RoleServer || cg.Type != nl.TypeSymmetric || sg.Type != nl.TypeSymmetric {
+	if cg.Role != smc.Client || sg.Role != smc.Server || cg.Type != smc.GroupSymmetric || sg.Type != smc.GroupSymmetric {
 		t.Errorf("roles %v and %v, types %v and %v", cg.Role, sg.Role, cg.Type, sg.Type)
 	}
 	if cg.Conns != 3 || sg.Conns != 3 || cg.Links != 2 || sg.Links != 2 {
@@ -135,7 +135,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	for i := range cl {
 		c, s := cl[i], sl[i]
 		if c.GID != s.PeerGID || s.GID != c.PeerGID || c.QPN != s.PeerQPN || s.QPN != c.PeerQPN || c.ID != s.ID ||
-			c.UID != s.PeerUID || s.UID != c.PeerUID || c.State != nl.LinkActive || s.State != nl.LinkActive || c.MTU != 1024 {
+			c.UID != s.PeerUID || s.UID != c.PeerUID || c.State != smc.LinkActive || s.State != smc.LinkActive || c.MTU != 1024 {
 			t.Errorf("ends of link %d do not match:\n%+v\n%+v", i, c, s)
 		}
 		if want := fmt.Sprintf("soft-eth%d", c.NetDev-2); c.IBDev != want {
@@ -153,7 +153,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	}
 	for i := range cc {
 		c, s := cc[i], sc[i]
-		if c.Local != s.Remote || s.Local != c.Remote || c.State != nl.StateActive || c.Mode != nl.ModeSMCR {
+		if c.Local != s.Remote || s.Local != c.Remote || c.State != smc.StateActive || c.Mode != nl.ModeSMCR {
 			t.Errorf("ends of connection %d do not match:\n%+v\n%+v", i, c, s)
 		}
 		if c.UID != 1000 || c.PID != 77 || c.Command != "curl" || s.PID != uint32(os.Getpid()) {
@@ -236,8 +236,8 @@ func TestPNETPicksDevices(t *testing.T) {
 		}
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
-		wantDecline(t, "client", cerr, wire.DiagNoSMCRDev, true)
-		wantDecline(t, "server", serr, wire.DiagNoSMCRDev, false)
+		wantDecline(t, "client", cerr, smc.DiagNoSMCRDev, true)
+		wantDecline(t, "server", serr, smc.DiagNoSMCRDev, false)
 		b.stillTCP(ct, st)
 	})
 }

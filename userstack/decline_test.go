@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -50,9 +51,9 @@ func TestDeadFabric(t *testing.T) {
 		b.w.SetLAN("roce", false)
 		start := time.Now()
 		_, _, cerr, serr := b.rendezvous(ct, st)
-		wantDecline(t, "client", cerr, wire.DiagTimeoutConfLink, true)
-		wantDecline(t, "server", serr, wire.DiagTimeoutConfLink, false)
-		if d := time.Since(start); d > linkgroup.DefaultTimers(linkgroup.Client).ConfirmFirst {
+		wantDecline(t, "client", cerr, smc.DiagTimeoutConfLink, true)
+		wantDecline(t, "server", serr, smc.DiagTimeoutConfLink, false)
+		if d := time.Since(start); d > linkgroup.DefaultTimers(smc.Client).ConfirmFirst {
 			t.Errorf("took %v", d)
 		}
 		b.stillTCP(ct, st)
@@ -230,9 +231,9 @@ func TestDeclineOfAnother(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		ct, st := b.tcp()
 		h := &clc{s: b.server, tcp: st}
-		cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: wire.DiagSync})
-		wantDecline(t, "server", h.decline(t.Context(), cause), wire.DiagNoActiveLink, false)
-		if d := as[wire.Decline](scripted{t, ct}); d.Diagnosis != wire.DiagNoActiveLink || d.OutOfSync {
+		cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: smc.DiagSync})
+		wantDecline(t, "server", h.decline(t.Context(), cause), smc.DiagNoActiveLink, false)
+		if d := as[wire.Decline](scripted{t, ct}); d.Diagnosis != smc.DiagNoActiveLink || d.OutOfSync {
 			t.Errorf("declined with %+v", d)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

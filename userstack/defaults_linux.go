@@ -3,20 +3,22 @@
 package userstack
 
 import (
+	"context"
 	"errors"
 
+	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/userstack/engine"
-	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
 )
 
 // defaults fills in what the configuration left to the stack: the host's
 // network, software RoCE and the eBPF program.
 func (s *Stack) defaults() error {
-	s.tcpRcv = defaultRecvBuf()
+	s.tcpRcv = network.DefaultRecvBuf()
 	if s.net == nil {
-		n, err := newHostNetwork()
+		n, err := network.Open()
 		if err != nil {
 			return err
 		}
@@ -41,7 +43,7 @@ func (s *Stack) defaults() error {
 		s.log.Warn("cannot use the TCP option of SMC: only connections to peers of --assume-smc use SMC-R", "err", err, "assumed", s.cfg.AssumeSMC)
 		return nil
 	}
-	s.option, s.ownOpt = marker{p}, true
+	s.option, s.ownOpt = network.NewOptionMarker(p), true
 	return nil
 }
 
@@ -61,44 +63,41 @@ func (s *Stack) softRoCE() error {
 		}
 		opts = append(opts, softroce.WithPoller(loop), softroce.WithWriteOnly())
 	}
-	p, err := inThisNetNS(softroce.New(opts...))
+	ns, err := network.OpenNetNS()
 	if err == nil && !s.cfg.NoVersion2 {
 		err = s.eids.add(DefaultUEID)
 	}
 	if err != nil {
+		if ns != nil {
+			err = errors.Join(err, ns.Close())
+		}
 		if loop != nil {
 			err = errors.Join(err, loop.Close())
 		}
 		return err
 	}
-	s.cfg.Provider, s.ownNS, s.loop = p, p, loop
+	s.cfg.Provider, s.ownNS, s.loop = inNetNS{softroce.New(opts...), ns}, ns, loop
 	if loop != nil {
 		s.cfg.Engines = []*engine.Loop{loop}
 	}
 	return nil
 }
 
-// marker makes tcpopt.Program an optionMarker.
-type marker struct{ *tcpopt.Program }
-
-func (m marker) Gate(fd int) (inside.Gate, error) {
-	g, err := m.Program.Gate(fd)
-	if g == nil || err != nil {
-		return nil, err
-	}
-	return g, nil
+// inNetNS is a provider whose devices are those of one network namespace, whatever
+// thread needs one.
+type inNetNS struct {
+	rdmaverbs.Provider
+	ns *network.NetNS
 }
 
-func (m marker) PeerSMC(fd int) (bool, error) {
-	st, err := m.Peer(fd)
-	if errors.Is(err, tcpopt.ErrNotMarked) {
-		return false, nil // nothing was announced
-	}
-	if err != nil {
-		return false, err
-	}
-	if st == tcpopt.Unknown {
-		return false, errors.New("userstack: the TCP handshake is not complete")
-	}
-	return st == tcpopt.PeerSMC, nil
+// Open implements rdmaverbs.Provider.
+func (p inNetNS) Open(ctx context.Context, name string) (d rdmaverbs.Device, err error) {
+	err = p.ns.Do(func() error { d, err = p.Provider.Open(ctx, name); return err })
+	return d, err
+}
+
+// Devices implements rdmaverbs.Provider.
+func (p inNetNS) Devices(ctx context.Context) (names []string, err error) {
+	err = p.ns.Do(func() error { names, err = p.Provider.Devices(ctx); return err })
+	return names, err
 }

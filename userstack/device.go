@@ -14,8 +14,9 @@ import (
 
 	"smcr/pnet"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
+	"smcr/userstack/network"
 )
 
 // DevicePrefix begins the names of software RoCE devices, as listings show them
@@ -47,7 +48,7 @@ func (d *device) core(subnet netip.Prefix) (linkgroup.Device, error) {
 	if err != nil {
 		return linkgroup.Device{}, err
 	}
-	cd := linkgroup.Device{ID: d.id, Name: d.name, GID: wire.GID(gid), MTU: uint8(p.ActiveMTU), Up: p.State == rdmaverbs.PortActive}
+	cd := linkgroup.Device{ID: d.id, Name: d.name, GID: smc.GID(gid), MTU: p.ActiveMTU, Up: p.State == rdmaverbs.PortActive}
 	copy(cd.MAC[:], p.HWAddr)
 	return cd, nil
 }
@@ -59,10 +60,10 @@ func (d *device) core(subnet netip.Prefix) (linkgroup.Device, error) {
 // 2 only, its link-local entry. Otherwise it is that of SMC-R version 2: a RoCE
 // version 2 entry that is an address in the subnet, the one of the prefix
 // itself if there is a choice.
-func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
+func (d *device) sourceGID(subnet netip.Prefix) (int, smc.GID, error) {
 	gids, err := d.rdma.GIDs(1)
 	if err != nil {
-		return 0, rdmaverbs.GID{}, err
+		return 0, smc.GID{}, err
 	}
 	if subnet.IsValid() {
 		found := -1
@@ -74,7 +75,7 @@ func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 			}
 		}
 		if found < 0 {
-			return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, d.name, subnet.Masked())
+			return 0, smc.GID{}, fmt.Errorf("%w: %s has no RoCE version 2 GID in %s", ErrNoDevice, d.name, subnet.Masked())
 		}
 		return found, gids[found].GID, nil
 	}
@@ -85,7 +86,7 @@ func (d *device) sourceGID(subnet netip.Prefix) (int, rdmaverbs.GID, error) {
 			}
 		}
 	}
-	return 0, rdmaverbs.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, d.name)
+	return 0, smc.GID{}, fmt.Errorf("%w: %s has no link-local GID", ErrNoDevice, d.name)
 }
 
 // deviceByID returns an open device, or nil.
@@ -210,7 +211,7 @@ func (s *Stack) closeDevices() error {
 // As in the kernel, a pnetid on the route's netdev picks the RoCE devices
 // with the same pnetid. Without one the device on that netdev serves; the
 // netdevs beside it in the same subnet give the alternates.
-func (s *Stack) devicesFor(rt route) ([]*device, string, error) {
+func (s *Stack) devicesFor(rt network.Route) ([]*device, string, error) {
 	names, id, err := s.netDevsFor(rt)
 	if err != nil {
 		return nil, "", err
@@ -240,7 +241,7 @@ func (s *Stack) devicesFor(rt route) ([]*device, string, error) {
 
 // netDevsFor returns the netdevs whose devices may serve a connection over rt,
 // and their pnetid.
-func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
+func (s *Stack) netDevsFor(rt network.Route) ([]string, string, error) {
 	netdevs, err := s.net.NetDevs()
 	if err != nil {
 		return nil, "", err
@@ -271,14 +272,14 @@ func (s *Stack) netDevsFor(rt route) ([]string, string, error) {
 
 // portOn describes the port of the device on a netdev for the choice by pnetid.
 // The device is software: it has the pnetid of its netdev, see pnet.Port.
-func portOn(n netDev) pnet.Port {
+func portOn(n network.NetDev) pnet.Port {
 	return pnet.Port{Device: DevicePrefix + n.Name, Port: 1, NetDev: n.Name, Active: n.Up, Software: true}
 }
 
 // inVLAN returns the netdev through which a netdev takes part in the VLAN of a
 // route (0: without tag): itself, or a VLAN upon it, which has a device and GIDs
 // of its own. It returns "" where there is none.
-func inVLAN(netdevs []netDev, name string, rt route) string {
+func inVLAN(netdevs []network.NetDev, name string, rt network.Route) string {
 	for _, n := range netdevs {
 		if n.Name == rt.NetDev && (name == rt.NetDev || slices.Contains(n.Lower, name)) {
 			return rt.NetDev
@@ -295,7 +296,7 @@ func inVLAN(netdevs []netDev, name string, rt route) string {
 // lan is where the connection of a first contact runs, and with it all links of
 // its group: on devices of one LAN and one VLAN.
 type lan struct {
-	rt            route
+	rt            network.Route
 	local, remote netip.Addr
 	pnetID        string
 }

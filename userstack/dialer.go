@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"smcr/userstack/wire"
+	"smcr/smc"
 )
 
 // A Dialer connects over a [Stack]. It is to [Stack.Dial] what net.Dialer is to
@@ -146,14 +146,14 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 		s.log.Warn("cannot announce SMC", "address", address, "err", err)
 	}
 	why := *declineFor(err)
-	why.Code, why.uncounted = wire.Diagnosis(fallbackFor(err).Reason), true
+	why.Code, why.uncounted = smc.Diagnosis(fallbackFor(err).Reason), true
 	return &why
 }
 
 // notAnnounced is why a connection stays TCP whose peer did not announce SMC.
 func (s *Stack) notAnnounced() *DeclineError {
 	if s.option == nil {
-		return &DeclineError{Code: wire.DiagConfig, Err: ErrNoOption, uncounted: true}
+		return &DeclineError{Code: smc.DiagConfig, Err: ErrNoOption, uncounted: true}
 	}
 	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
 }

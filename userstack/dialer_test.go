@@ -18,21 +18,21 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/userstack/internal/inside"
+	"smcr/smc"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
-	"smcr/userstack/wire"
 )
 
 // loopNetwork is a network in which this machine's loopback leads to the
 // neighbours, over the netdev of a simulated host: TCP is real, RDMA is not.
 type loopNetwork struct{ simNetwork }
 
-func (n loopNetwork) Route(_, remote netip.Addr) (route, error) {
+func (n loopNetwork) Route(_, remote netip.Addr) (network.Route, error) {
 	if !remote.Unmap().IsLoopback() {
-		return route{}, fmt.Errorf("%w: %s", ErrNotOnLink, remote)
+		return network.Route{}, fmt.Errorf("%w: %s", ErrNotOnLink, remote)
 	}
 	d := n.h.NetDevs()[0]
-	return route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
+	return network.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
 }
 
 // saidOption says of every peer what the test wants.
@@ -42,13 +42,13 @@ type saidOption struct {
 	fails  error // of MarkConnect
 }
 
-func (o *saidOption) MarkConnect(int) error         { o.marked.Add(1); return o.fails }
-func (o *saidOption) MarkListen(int) error          { return nil }
-func (o *saidOption) GateConnect(fd int) error      { return o.MarkConnect(fd) }
-func (o *saidOption) GateListen(int) error          { return nil }
-func (o *saidOption) Gate(int) (inside.Gate, error) { return nil, nil }
-func (o *saidOption) Close() error                  { return nil }
-func (o *saidOption) PeerSMC(int) (bool, error)     { return o.smc.Load(), nil }
+func (o *saidOption) MarkConnect(int) error          { o.marked.Add(1); return o.fails }
+func (o *saidOption) MarkListen(int) error           { return nil }
+func (o *saidOption) GateConnect(fd int) error       { return o.MarkConnect(fd) }
+func (o *saidOption) GateListen(int) error           { return nil }
+func (o *saidOption) Gate(int) (network.Gate, error) { return nil, nil }
+func (o *saidOption) Close() error                   { return nil }
+func (o *saidOption) PeerSMC(int) (bool, error)      { return o.smc.Load(), nil }
 
 // loopStacks makes a client's and a server's stack that reach each other over
 // loopback. Their peers announce SMC.
@@ -170,7 +170,7 @@ func TestDialerAsksFirst(t *testing.T) {
 		code          fmt.Stringer
 	}{
 		{"no route", "198.51.100.1:80", nil, ErrNotOnLink, ReasonNoRoute},
-		{"no option", "", func(c *Config) { c.option, c.NoOption = nil, true }, ErrNoOption, wire.DiagConfig},
+		{"no option", "", func(c *Config) { c.option, c.NoOption = nil, true }, ErrNoOption, smc.DiagConfig},
 		{"no device", "", func(c *Config) { c.NetDevs = []string{"eth9"} }, ErrNoDevice, ReasonNoDevice},
 		{"not to be marked", "", func(c *Config) { c.option = &saidOption{fails: unmarkable} }, unmarkable, nil},
 	} {

@@ -11,12 +11,18 @@ import (
 	"syscall"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
+	"smcr/userstack/network"
 )
 
-// closedError is ErrStackClosed.
+// ErrNotOnLink means that SMC-R does not reach a destination: it is this host
+// itself, there is no route to it, or it is behind a router and the stack cannot
+// use version 2 of SMC with it.
+var ErrNotOnLink = network.ErrNotOnLink
+
+// closedError is the type of ErrStackClosed.
 type closedError struct{}
 
 func (closedError) Error() string        { return "userstack: stack is closed" }
@@ -31,7 +37,7 @@ type DeclineError struct {
 	// Code is the reason, in the numbers that Linux uses: ReasonPeerNoSMC, for
 	// instance, or another Diag constant of package wire. Its method Text says
 	// it in words.
-	Code wire.Diagnosis
+	Code smc.Diagnosis
 	// Err is the local cause, or nil. ErrNotOnLink, ErrNoDevice and ErrNoOption
 	// are found in it by errors.Is.
 	Err error
@@ -59,23 +65,23 @@ func declineFor(err error) *DeclineError {
 	if errors.As(err, &d) && !d.Remote {
 		return d
 	}
-	code := wire.DiagInternal
+	code := smc.DiagInternal
 	var failed *rdmaverbs.CompletionError
 	switch {
 	case errors.As(err, &failed):
 		// The link broke before it was confirmed, which the kernel reports
 		// as no answer to CONFIRM LINK.
-		code = wire.DiagTimeoutConfLink
+		code = smc.DiagTimeoutConfLink
 	case errors.Is(err, ErrNoDevice), errors.Is(err, linkgroup.ErrNoDevice):
-		code = wire.DiagNoSMCRDev
+		code = smc.DiagNoSMCRDev
 	case errors.Is(err, linkgroup.ErrTimeout):
-		code = wire.DiagTimeoutConfLink
+		code = smc.DiagTimeoutConfLink
 	case errors.Is(err, linkgroup.ErrNoLink), errors.Is(err, linkgroup.ErrGroupDead), errors.Is(err, linkgroup.ErrFull):
-		code = wire.DiagNoActiveLink
+		code = smc.DiagNoActiveLink
 	case errors.Is(err, linkgroup.ErrUnknownRKey), errors.Is(err, linkgroup.ErrInvalidParams):
-		code = wire.DiagRToken
+		code = smc.DiagRToken
 	case errors.Is(err, syscall.ENOMEM):
-		code = wire.DiagMem
+		code = smc.DiagMem
 	}
 	return &DeclineError{Code: code, Err: err}
 }

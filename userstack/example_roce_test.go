@@ -9,7 +9,7 @@ import (
 	"log"
 	"net"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/userstack"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -190,7 +190,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
 		}
-		timers := linkgroup.DefaultTimers(linkgroup.Client)
+		timers := linkgroup.DefaultTimers(smc.Client)
 		if d := time.Since(start); d < timers.TestLink-time.Second || d > timers.TestLink+timers.TestLinkAnswer+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
@@ -212,7 +212,7 @@ func TestKeepAlive(t *testing.T) {
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
 		}
-		answer := linkgroup.DefaultTimers(linkgroup.Client).TestLinkAnswer
+		answer := linkgroup.DefaultTimers(smc.Client).TestLinkAnswer
 		if d := time.Since(start); d < 4*time.Second || d > 4*time.Second+answer+time.Second {
 			t.Errorf("noticed after %v", d)
 		}
@@ -420,8 +420,8 @@ func TestLateGID(t *testing.T) {
 				h.SetGIDs("eth1", true)
 				time.Sleep(10 * time.Second)
 				// Not an asymmetric link on the other device.
-				if g := one(t, b.server.Control().LinkGroups); g.Type != nl.TypeSymmetric {
-					t.Errorf("type %v with the GID, want %v", g.Type, nl.TypeSymmetric)
+				if g := one(t, b.server.Control().LinkGroups); g.Type != smc.GroupSymmetric {
+					t.Errorf("type %v with the GID, want %v", g.Type, smc.GroupSymmetric)
 				}
 				b.exchange(c, s, pattern(1, 1000))
 				b.finish(c, s)
@@ -443,7 +443,7 @@ func TestDeviceReplaced(t *testing.T) {
 		c, s = b.connect()
 		b.exchange(c, s, pattern(1, 1000))
 		b.finish(c, s)
-		if g := one(t, b.server.Control().LinkGroups); g.Type != nl.TypeSingle {
+		if g := one(t, b.server.Control().LinkGroups); g.Type != smc.GroupSingle {
 			t.Errorf("link group %+v", g)
 		}
 	})
@@ -483,7 +483,7 @@ func TestPeerNeverCloses(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 		b.ended(c)
-		if d, want := time.Since(start), linkgroup.DefaultTimers(linkgroup.Client).CloseWait; d < want || d > want+15*time.Second {
+		if d, want := time.Since(start), linkgroup.DefaultTimers(smc.Client).CloseWait; d < want || d > want+15*time.Second {
 			t.Errorf("ended after %v, want about %v", d, want)
 		}
 		s.Close()

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
 )
@@ -29,7 +30,7 @@ import (
 
 // gateOf returns the gate of a connection. A connection of the Go API has none:
 // nobody else has its socket.
-func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (inside.Gate, error) {
+func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
 	if _, own := tcp.(*net.TCPConn); own || s.option == nil {
 		return nil, nil
 	}
@@ -41,7 +42,7 @@ func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (inside.Gate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("userstack: %w", err)
 	}
-	var g inside.Gate
+	var g network.Gate
 	if cerr := rc.Control(func(fd uintptr) { g, err = s.option.Gate(int(fd)) }); cerr != nil || err != nil {
 		return nil, fmt.Errorf("userstack: %w", errors.Join(cerr, err))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
@@ -29,8 +30,8 @@ import (
 type group struct {
 	s    *Stack
 	log  *slog.Logger
-	peer wire.PeerID // as in the proposal or ACCEPT
-	role linkgroup.Role
+	peer smc.PeerID // as in the proposal or ACCEPT
+	role smc.Role
 	lan  lan
 	// terms are nil in version 1. What the peer told of itself is guarded
 	// by mu.
@@ -69,7 +70,7 @@ type group struct {
 	wc2 [8]rdmaverbs.WC
 }
 
-func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan, devs []*device) *group {
+func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs []*device) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
 		pds:     map[int]rdmaverbs.PD{},
@@ -87,7 +88,7 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 	timers.TCPGrace = 500 * time.Millisecond
 	if idle := s.cfg.GroupIdle; idle > 0 {
 		timers.Idle = idle
-		if role == linkgroup.Client {
+		if role == smc.Client {
 			timers.Idle += min(idle/10, 10*time.Second)
 		}
 	}
@@ -99,13 +100,13 @@ func newGroup(s *Stack, role linkgroup.Role, t *terms, peer wire.PeerID, at lan,
 		MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 		SendQueue: sendDepth, SendChunk: s.cfg.sendChunk, EyeCatcher: s.cfg.EyeCatcher, Timers: timers, Log: g.log,
 	}
-	if role == linkgroup.Client {
+	if role == smc.Client {
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t != nil {
 		cfg.Routed = t.routed
 		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.peerOS, t.peerRelease, int(t.maxLinks)
-		if role == linkgroup.Client || cfg.MaxConns == 0 {
+		if role == smc.Client || cfg.MaxConns == 0 {
 			cfg.MaxConns = int(t.maxConns)
 		}
 		cfg.MaxConns = min(cfg.MaxConns, int(t.maxConns))

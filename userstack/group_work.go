@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/stats"
 	"smcr/userstack/linkgroup"
 )
 
@@ -98,6 +99,9 @@ func (g *group) execute(acts []linkgroup.Action) {
 		a := &acts[i]
 		switch a.Kind {
 		case linkgroup.ActSend, linkgroup.ActWrite:
+			if a.PeerFull {
+				g.s.stats.Buffer(stats.TX, stats.FullPeer)
+			}
 			l, _ := a.Link.Data.(*link)
 			if l == nil || l.gone.Load() {
 				continue
@@ -154,7 +158,7 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	}
 	wr.Op = rdmaverbs.OpWrite
 	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len}
-	wr.RemoteAddr, wr.RKey = a.RemoteAddr, a.RKey
+	wr.RemoteAddr, wr.RKey = a.RemoteAddr, uint32(a.RKey)
 	return wr, nil
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/wire"
 )
 
 // link is the driver's part of a linkgroup.Link.
@@ -24,7 +24,7 @@ type link struct {
 	more *longBuf // version 2: for messages longer than recvSlot
 	init linkgroup.Endpoint
 	peer linkgroup.Endpoint
-	mtu  uint8 // path MTU code
+	mtu  smc.MTU // path MTU code
 	gone atomic.Bool
 }
 
@@ -142,7 +142,7 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 	if err != nil {
 		return ep, err
 	}
-	ep = linkgroup.Endpoint{GID: wire.GID(gid), QPN: l.qp.QPN(), PSN: e.s.cfg.random() >> 8, MTU: uint8(port.ActiveMTU)}
+	ep = linkgroup.Endpoint{GID: gid, QPN: smc.QPN(l.qp.QPN()), PSN: smc.PSN(e.s.cfg.random() >> 8), MTU: port.ActiveMTU}
 	copy(ep.MAC[:], port.HWAddr)
 	return ep, nil
 }
@@ -156,9 +156,9 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 // router. Behind a router the provider finds the next hop.
 func (l *link) path() rdmaverbs.PathInfo {
 	p := rdmaverbs.PathInfo{
-		DGID: rdmaverbs.GID(l.peer.GID), DMAC: append([]byte(nil), l.peer.MAC[:]...),
-		DQPN: l.peer.QPN, RQPSN: l.peer.PSN, SQPSN: l.init.PSN,
-		PathMTU: rdmaverbs.MTU(l.mtu), HopLimit: 1,
+		DGID: l.peer.GID, DMAC: append([]byte(nil), l.peer.MAC[:]...),
+		DQPN: uint32(l.peer.QPN), RQPSN: uint32(l.peer.PSN), SQPSN: uint32(l.init.PSN),
+		PathMTU: l.mtu, HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
 	if l.g.terms != nil && l.g.terms.routed {
@@ -168,7 +168,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 }
 
 // ConnectQP implements linkgroup.Env.
-func (e *groupEnv) ConnectQP(cl *linkgroup.Link, peer linkgroup.Endpoint, mtu uint8) error {
+func (e *groupEnv) ConnectQP(cl *linkgroup.Link, peer linkgroup.Endpoint, mtu smc.MTU) error {
 	l := cl.Data.(*link)
 	l.peer = peer
 	l.mtu = mtu

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -46,9 +47,9 @@ func linuxSend(tcp *simfabric.TCPConn, m encoding.BinaryAppender) error {
 }
 
 // decline sends DECLINE and falls back.
-func (p *linuxPeer) decline(tcp *simfabric.TCPConn, d wire.Diagnosis) linuxMode {
+func (p *linuxPeer) decline(tcp *simfabric.TCPConn, d smc.Diagnosis) linuxMode {
 	p.note("linux: declines, %v", d)
-	if linuxSend(tcp, wire.Decline{PeerID: p.id, Diagnosis: d, OutOfSync: d == wire.DiagSync}) != nil {
+	if linuxSend(tcp, wire.Decline{PeerID: p.id, Diagnosis: d, OutOfSync: d == smc.DiagSync}) != nil {
 		return linuxDead
 	}
 	return linuxTCP
@@ -89,14 +90,14 @@ func (p *linuxPeer) connect(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	if !acc.FirstContact {
 		l := p.find(true, acc.PeerID, acc.QPN)
 		if l == nil {
-			return p.decline(tcp, wire.DiagSync), nil
+			return p.decline(tcp, smc.DiagSync), nil
 		}
 		c, e, err := l.newConn(tcp)
 		if err != nil {
-			return p.decline(tcp, wire.DiagMem), nil
+			return p.decline(tcp, smc.DiagMem), nil
 		}
 		if !l.confirmRKey(e) {
-			return p.decline(tcp, wire.DiagRegisterBuffers), c
+			return p.decline(tcp, smc.DiagRegisterBuffers), c
 		}
 		if linuxSend(tcp, wire.Confirm{Endpoint: e}) != nil {
 			return linuxDead, c
@@ -105,15 +106,15 @@ func (p *linuxPeer) connect(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	}
 	l, err := p.newLink(true)
 	if err != nil {
-		return p.decline(tcp, wire.DiagMem), nil
+		return p.decline(tcp, smc.DiagMem), nil
 	}
 	c, e, err := l.newConn(tcp)
 	if err != nil {
-		return p.decline(tcp, wire.DiagMem), nil
+		return p.decline(tcp, smc.DiagMem), nil
 	}
 	l.peerID, l.peerQPN = acc.PeerID, acc.QPN
 	if err := l.qp.ToRTR(l.path(acc.Endpoint)); err != nil {
-		return p.decline(tcp, wire.DiagReadyLink), c
+		return p.decline(tcp, smc.DiagReadyLink), c
 	}
 	if linuxSend(tcp, wire.Confirm{FirstContact: true, Endpoint: e}) != nil {
 		l.fail("no CONFIRM")
@@ -131,10 +132,10 @@ func (l *linuxLink) confirmAsClient(tcp *simfabric.TCPConn, peer wire.Endpoint, 
 	p := l.p
 	m, ok := l.wait(wire.LLCConfirmLink, false, linuxClientLLC).(wire.ConfirmLink)
 	if !ok {
-		return p.orDecline(tcp, func() linuxMode { return p.decline(tcp, wire.DiagTimeoutConfLink) })
+		return p.orDecline(tcp, func() linuxMode { return p.decline(tcp, smc.DiagTimeoutConfLink) })
 	}
 	if l.qp.ToRTS(l.path(peer)) != nil {
-		return p.decline(tcp, wire.DiagReadyLink)
+		return p.decline(tcp, smc.DiagReadyLink)
 	}
 	p.mu.Lock()
 	l.wantAdd, l.active = true, !l.dead
@@ -166,10 +167,10 @@ func (p *linuxPeer) accept(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	if l := p.find(false, prop.PeerID, 0); l != nil {
 		c, e, err := l.newConn(tcp)
 		if err != nil {
-			return p.decline(tcp, wire.DiagMem), nil
+			return p.decline(tcp, smc.DiagMem), nil
 		}
 		if !l.confirmRKey(e) {
-			return p.decline(tcp, wire.DiagRegisterBuffers), c
+			return p.decline(tcp, smc.DiagRegisterBuffers), c
 		}
 		_, mode := p.awaitConfirm(tcp, wire.Accept{Endpoint: e}, l)
 		if mode == linuxSMC {
@@ -179,11 +180,11 @@ func (p *linuxPeer) accept(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
 	}
 	l, err := p.newLink(false)
 	if err != nil {
-		return p.decline(tcp, wire.DiagMem), nil
+		return p.decline(tcp, smc.DiagMem), nil
 	}
 	c, e, err := l.newConn(tcp)
 	if err != nil {
-		return p.decline(tcp, wire.DiagMem), nil
+		return p.decline(tcp, smc.DiagMem), nil
 	}
 	conf, mode := p.awaitConfirm(tcp, wire.Accept{FirstContact: true, Endpoint: e}, l)
 	if mode == linuxSMC {
@@ -219,11 +220,11 @@ func (p *linuxPeer) awaitConfirm(tcp *simfabric.TCPConn, acc wire.Accept, l *lin
 func (l *linuxLink) confirmAsServer(tcp *simfabric.TCPConn, peer wire.Endpoint, c *linuxConn) linuxMode {
 	p := l.p
 	if l.qp.ToRTR(l.path(peer)) != nil || l.qp.ToRTS(l.path(peer)) != nil {
-		return p.decline(tcp, wire.DiagReadyLink)
+		return p.decline(tcp, smc.DiagReadyLink)
 	}
 	l.send(wire.ConfirmLink{NoEyecatcher: true, MAC: p.mac, GID: p.gid, QPN: l.local.QPN, LinkNum: 1, LinkUserID: 1, MaxLinks: 2, MaxConns: 255})
 	if l.wait(wire.LLCConfirmLink, true, linuxLLC) == nil {
-		return p.orDecline(tcp, func() linuxMode { return p.decline(tcp, wire.DiagTimeoutConfLink) })
+		return p.orDecline(tcp, func() linuxMode { return p.decline(tcp, smc.DiagTimeoutConfLink) })
 	}
 	p.mu.Lock()
 	l.active = !l.dead

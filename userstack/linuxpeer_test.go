@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -53,9 +54,9 @@ type linuxPeer struct {
 	wake chan struct{}
 	stop chan struct{}
 	done sync.WaitGroup
-	id   wire.PeerID
-	mac  wire.MAC
-	gid  wire.GID
+	id   smc.PeerID
+	mac  smc.MAC
+	gid  smc.GID
 	note func(format string, args ...any)
 
 	mu     sync.Mutex
@@ -68,12 +69,12 @@ type linuxPeer struct {
 type linuxLink struct {
 	p       *linuxPeer
 	client  bool
-	peerID  wire.PeerID
+	peerID  smc.PeerID
 	qp      rdmaverbs.QP
 	mr      rdmaverbs.MR
 	buf     []byte
 	local   wire.Endpoint
-	peerQPN wire.QPN
+	peerQPN smc.QPN
 
 	// Guarded by p.mu.
 	active, dead bool
@@ -127,8 +128,8 @@ func newLinuxPeer(h *simfabric.Host, note func(string, ...any)) (*linuxPeer, err
 		return nil, err
 	}
 	copy(p.mac[:], port.HWAddr)
-	p.gid = wire.GID(gids[0].GID)
-	p.id = wire.NewPeerID(4711, p.mac)
+	p.gid = smc.GID(gids[0].GID)
+	p.id = smc.NewPeerID(4711, p.mac)
 	p.done.Go(p.run)
 	return p, nil
 }
@@ -369,20 +370,20 @@ func (p *linuxPeer) newLink(client bool) (*linuxLink, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last++
-	l.local = wire.Endpoint{PeerID: p.id, GID: p.gid, MAC: p.mac, QPN: wire.QPN(l.qp.QPN()), PSN: wire.PSN(p.last), MTU: wire.MTU(rdmaverbs.MTU1024)}
+	l.local = wire.Endpoint{PeerID: p.id, GID: p.gid, MAC: p.mac, QPN: smc.QPN(l.qp.QPN()), PSN: smc.PSN(p.last), MTU: smc.MTU(smc.MTU1024)}
 	p.links = append(p.links, l)
 	return l, nil
 }
 
 func (l *linuxLink) path(e wire.Endpoint) rdmaverbs.PathInfo {
 	return rdmaverbs.PathInfo{
-		DGID: rdmaverbs.GID(e.GID), DMAC: append([]byte(nil), e.MAC[:]...), DQPN: uint32(e.QPN), RQPSN: uint32(e.PSN), SQPSN: uint32(l.local.PSN),
-		PathMTU: rdmaverbs.MTU(min(e.MTU, l.local.MTU)), HopLimit: 1, Timeout: linuxQPTimeout, RetryCnt: linuxQPRetries, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
+		DGID: e.GID, DMAC: append([]byte(nil), e.MAC[:]...), DQPN: uint32(e.QPN), RQPSN: uint32(e.PSN), SQPSN: uint32(l.local.PSN),
+		PathMTU: smc.MTU(min(e.MTU, l.local.MTU)), HopLimit: 1, Timeout: linuxQPTimeout, RetryCnt: linuxQPRetries, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
 }
 
 // find is the link of a group that exists.
-func (p *linuxPeer) find(client bool, peer wire.PeerID, qpn wire.QPN) *linuxLink {
+func (p *linuxPeer) find(client bool, peer smc.PeerID, qpn smc.QPN) *linuxLink {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.links {
@@ -404,8 +405,8 @@ func (l *linuxLink) newConn(tcp *simfabric.TCPConn) (*linuxConn, wire.Endpoint, 
 	defer l.p.mu.Unlock()
 	l.p.last++
 	e := l.local
-	e.RMB = wire.RToken{RKey: c.mr.RKey(), Addr: c.mr.Addr()}
-	e.RMBEIndex, e.AlertToken, e.RMBESize = 1, l.p.last, wire.BufSizeFor(linuxRMB)
+	e.RMB = smc.RToken{RKey: smc.RKey(c.mr.RKey()), Addr: c.mr.Addr()}
+	e.RMBEIndex, e.AlertToken, e.RMBESize = 1, l.p.last, smc.SizeCodeFor(linuxRMB)
 	c.token = e.AlertToken
 	l.all = append(l.all, c)
 	return c, e, nil

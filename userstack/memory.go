@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -265,7 +266,7 @@ func (e *groupEnv) NewRMB(size int) ([]byte, any, error) {
 }
 
 // RegisterRMB implements linkgroup.Env.
-func (e *groupEnv) RegisterRMB(h any, cl *linkgroup.Link) (uint32, uint64, error) {
+func (e *groupEnv) RegisterRMB(h any, cl *linkgroup.Link) (smc.RKey, uint64, error) {
 	r, l := h.(*region), cl.Data.(*link)
 	pd, err := e.pd(l.dev)
 	if err != nil {
@@ -276,7 +277,7 @@ func (e *groupEnv) RegisterRMB(h any, cl *linkgroup.Link) (uint32, uint64, error
 		return 0, 0, err
 	}
 	r.lnk[cl] = mr
-	return mr.RKey(), mr.Addr(), nil
+	return smc.RKey(mr.RKey()), mr.Addr(), nil
 }
 
 // DeregisterRMB implements linkgroup.Env.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -30,7 +31,7 @@ func TestSubnetOverOtherNetDev(t *testing.T) {
 		{"OtherSubnet", []netip.Prefix{prefix("10.9.0.1/16")}, addr("10.7.0.1"), prefix("10.7.0.0/16"), false, netip.Prefix{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			rt := route{Local: tt.own}
+			rt := network.Route{Local: tt.own}
 			if got := sameSubnet(wire.Proposal{IPv4: tt.client}, rt, tt.local); got != tt.want {
 				t.Errorf("sameSubnet is %t, want %t", got, tt.want)
 			}

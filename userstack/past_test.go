@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
 // linkTo returns the link that ends at that queue pair of either side.
-func (g *group) linkTo(qpn wire.QPN) (found *linkgroup.Link) {
+func (g *group) linkTo(qpn smc.QPN) (found *linkgroup.Link) {
 	g.do(func(time.Time) {
 		for _, l := range g.core.Links() {
-			if l.Local().QPN == uint32(qpn) || l.Peer().QPN == uint32(qpn) {
+			if l.Local().QPN == smc.QPN(qpn) || l.Peer().QPN == smc.QPN(qpn) {
 				found = l
 			}
 		}
@@ -105,7 +106,7 @@ func TestLinkLostBeforeAccept(t *testing.T) {
 				b.loseLink(who, g.linkTo(a.QPN))
 				cl.send(a)
 				d := as[wire.Decline](cl)
-				if d.Diagnosis != wire.DiagNoActiveLink || d.OutOfSync {
+				if d.Diagnosis != smc.DiagNoActiveLink || d.OutOfSync {
 					t.Errorf("declined with %+v", d)
 				}
 				sv.send(d)

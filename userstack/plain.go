@@ -10,12 +10,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
-	"smcr/userstack/wire"
 )
 
 // Bounds of what a stack remembers of sockets that it does not carry. Beyond
@@ -137,7 +136,7 @@ func (t *plainTable) rows() ([]nl.Connection, error) {
 		}
 		found[cookie] = true
 		c.Cookie, c.PID, c.Command = cookie, p.owner.PID, p.owner.Command
-		if c.State != nl.StateListen {
+		if c.State != smc.StateListen {
 			c.Mode, c.Fallback = nl.ModeTCP, p.fallback
 			if p.local {
 				c.Mode = nl.ModeLocal
@@ -185,20 +184,20 @@ func (t *plainTable) close() {
 // uses. It returns 0 for what is no fallback.
 func fallbackFor(err error) (f nl.ConnFallback) {
 	var d *DeclineError
-	code := wire.DiagInternal
+	code := smc.DiagInternal
 	switch {
 	case errors.As(err, &d) && d.Remote:
-		return nl.ConnFallback{Reason: uint32(wire.DiagPeerDeclined), Peer: uint32(d.Code)}
+		return nl.ConnFallback{Reason: uint32(smc.DiagPeerDeclined), Peer: uint32(d.Code)}
 	case errors.As(err, &d):
 		code = d.Code
 	case errors.Is(err, ErrStackClosed):
 		code = 0
 	case errors.Is(err, ErrNotOnLink):
-		code = wire.DiagNoRoute
+		code = smc.DiagNoRoute
 	case errors.Is(err, ErrNoOption):
-		code = wire.DiagConfig
+		code = smc.DiagConfig
 	case errors.Is(err, tcpopt.ErrUnsupportedSocket):
-		code = wire.DiagSocketOption
+		code = smc.DiagSocketOption
 	default:
 		code = declineFor(err).Code
 	}
@@ -216,24 +215,24 @@ func (s programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (reas
 	}
 	var d *DeclineError
 	if !errors.As(err, &d) || d.uncounted {
-		s.countFallback(client, wire.Diagnosis(f.Reason))
+		s.countFallback(client, smc.Diagnosis(f.Reason))
 	}
-	s.plains.note(cookieOf(fd), plain{owner: o, fallback: f})
+	s.plains.note(network.Cookie(fd), plain{owner: o, fallback: f})
 	return f.Reason, f.Peer
 }
 
 // LeftToTCP implements inside.Programs.
 func (s programs) LeftToTCP(o inside.Owner, cookie uint64, client, short bool) {
-	code := wire.DiagPeerNoSMC
+	code := smc.DiagPeerNoSMC
 	if short {
-		code = wire.DiagShort
+		code = smc.DiagShort
 	}
 	s.countFallback(client, code)
 	s.plains.note(cookie, plain{owner: o, fallback: nl.ConnFallback{Reason: uint32(code)}, begun: true})
 }
 
 // Listens remembers a program's socket fd that is about to listen for listings.
-func (s programs) Listens(o inside.Owner, fd int) { s.plains.note(cookieOf(fd), plain{owner: o}) }
+func (s programs) Listens(o inside.Owner, fd int) { s.plains.note(network.Cookie(fd), plain{owner: o}) }
 
 // NoSMC is the error of a connection whose peer does not speak SMC, as far as
 // PeerAnnounced can tell.
@@ -246,34 +245,4 @@ func (s *Stack) staysTCP(tcp *net.TCPConn, client bool, err error) {
 		return
 	}
 	_ = rc.Control(func(fd uintptr) { s.programs().StaysTCP(inside.Self(), int(fd), client, err) }) // else it is closed
-}
-
-// cookieOf returns the cookie of a socket, or 0.
-func cookieOf(fd int) uint64 {
-	c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if err != nil {
-		return 0
-	}
-	return c
-}
-
-// stateOf returns what the state of a TCP socket is in listings of SMC sockets,
-// whose numbers are those of TCP: a connection that is half closed is ACTIVE, as
-// that of a kernel's SMC socket that became TCP. The rest belongs to no program.
-func stateOf(tcp uint8) (nl.ConnState, nl.Shutdown, bool) {
-	switch tcp {
-	case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_SYN_RECV:
-		return nl.StateActive, 0, true
-	case unix.BPF_TCP_SYN_SENT:
-		return nl.StateInit, 0, true
-	case unix.BPF_TCP_LISTEN:
-		return nl.StateListen, 0, true
-	case unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2:
-		return nl.StateActive, nl.ShutdownSend, true
-	case unix.BPF_TCP_CLOSE_WAIT:
-		return nl.StateActive, nl.ShutdownRecv, true
-	case unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK:
-		return nl.StateActive, nl.ShutdownRecv | nl.ShutdownSend, true
-	}
-	return 0, 0, false
 }

@@ -5,21 +5,18 @@ package userstack
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"smcr/nl"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/tcpopt"
-	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -30,10 +27,10 @@ func TestFallbackFor(t *testing.T) {
 		err  error
 		want nl.ConnFallback
 	}{
-		{&DeclineError{Code: wire.DiagPeerNoSMC}, nl.ConnFallback{Reason: 0x03010000}},
-		{&DeclineError{Code: wire.DiagIPsec}, nl.ConnFallback{Reason: 0x03020000}},
-		{&DeclineError{Remote: true, Code: wire.DiagPrefixMismatch}, nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
-		{fmt.Errorf("x: %w", &DeclineError{Code: wire.DiagMem}), nl.ConnFallback{Reason: 0x01010000}},
+		{&DeclineError{Code: smc.DiagPeerNoSMC}, nl.ConnFallback{Reason: 0x03010000}},
+		{&DeclineError{Code: smc.DiagIPsec}, nl.ConnFallback{Reason: 0x03020000}},
+		{&DeclineError{Remote: true, Code: smc.DiagPrefixMismatch}, nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{fmt.Errorf("x: %w", &DeclineError{Code: smc.DiagMem}), nl.ConnFallback{Reason: 0x01010000}},
 		{fmt.Errorf("%w: open", ErrNoDevice), nl.ConnFallback{Reason: 0x03030002}},
 		{errRouted(netip.MustParseAddr("192.0.2.1")), nl.ConnFallback{Reason: 0x030e0000}},
 		{fmt.Errorf("%w: this host", ErrNotOnLink), nl.ConnFallback{Reason: 0x030e0000}},
@@ -46,7 +43,7 @@ func TestFallbackFor(t *testing.T) {
 		if got := fallbackFor(test.err); got != test.want {
 			t.Errorf("%v: %+v, want %+v", test.err, got, test.want)
 		}
-		if r := wire.Diagnosis(test.want.Reason); r != 0 && r.Text() == "" {
+		if r := smc.Diagnosis(test.want.Reason); r != 0 && r.Text() == "" {
 			t.Errorf("%v: code %s has no name", test.err, r)
 		}
 	}
@@ -67,11 +64,11 @@ func (k *sockets) scan(found func(uint64, nl.Connection)) error {
 func TestPlainTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := func(inode uint64, uid uint32) nl.Connection {
-			return nl.Connection{State: nl.StateActive, Inode: inode, UID: uid, Remote: netip.MustParseAddrPort("192.0.2.1:80")}
+			return nl.Connection{State: smc.StateActive, Inode: inode, UID: uid, Remote: netip.MustParseAddrPort("192.0.2.1:80")}
 		}
 		var k sockets
 		for cookie, c := range map[uint64]nl.Connection{
-			1: conn(11, 1000), 2: conn(12, 0), 3: conn(13, 1001), 4: {State: nl.StateListen, Inode: 14, UID: 1000}, 99: conn(99, 1000),
+			1: conn(11, 1000), 2: conn(12, 0), 3: conn(13, 1001), 4: {State: smc.StateListen, Inode: 14, UID: 1000}, 99: conn(99, 1000),
 		} {
 			k.Store(cookie, c)
 		}
@@ -100,12 +97,12 @@ func TestPlainTable(t *testing.T) {
 		want(11, 13, 14)
 		rows, _ := p.rows()
 		if diff := cmp.Diff(nl.Connection{
-			State: nl.StateActive, Mode: nl.ModeTCP, Inode: 11, UID: 1000, Cookie: 1, PID: 7, Command: "curl",
+			State: smc.StateActive, Mode: nl.ModeTCP, Inode: 11, UID: 1000, Cookie: 1, PID: 7, Command: "curl",
 			Remote: netip.MustParseAddrPort("192.0.2.1:80"), Fallback: reason,
 		}, rows[0], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Errorf("row (-want +got):\n%s", diff)
 		}
-		if r := rows[2]; r.State != nl.StateListen || r.Mode != nl.ModeSMCR || r.Fallback != (nl.ConnFallback{}) {
+		if r := rows[2]; r.State != smc.StateListen || r.Mode != nl.ModeSMCR || r.Fallback != (nl.ConnFallback{}) {
 			t.Errorf("listener: %+v", r)
 		}
 
@@ -184,80 +181,6 @@ func TestPlainBounds(t *testing.T) {
 	})
 }
 
-// TestSockDiag asks the kernel for real sockets.
-func TestSockDiag(t *testing.T) {
-	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
-		var lc net.ListenConfig
-		lc.SetMultipathTCP(false) // which has sockets of its own
-		l, err := lc.Listen(t.Context(), "tcp", host)
-		if err != nil {
-			t.Skip(err)
-		}
-		defer l.Close()
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		var lcookie, cookie uint64
-		lr, _ := l.(*net.TCPListener).SyscallConn()
-		cr, _ := c.(*net.TCPConn).SyscallConn()
-		if err := errors.Join(lr.Control(func(fd uintptr) { lcookie = cookieOf(int(fd)) }), cr.Control(func(fd uintptr) { cookie = cookieOf(int(fd)) })); err != nil {
-			t.Fatal(err)
-		}
-		diag, err := openSockDiag()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer diag.close()
-		for _, d := range []sockDiag{diag, {}} {
-			var rows []nl.Connection
-			collect := func() {
-				rows = nil
-				if err := d.each(func(k uint64, c nl.Connection) {
-					if k == lcookie || k == cookie {
-						rows = append(rows, c)
-					}
-				}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			collect()
-			if len(rows) != 2 {
-				t.Fatalf("%d of the two sockets: %v", len(rows), rows)
-			}
-			for _, r := range rows {
-				switch r.State {
-				case nl.StateListen:
-					if r.Local.String() != l.Addr().String() || r.Remote.IsValid() {
-						t.Errorf("listener: %+v", r)
-					}
-				case nl.StateActive:
-					if r.Local.String() != c.LocalAddr().String() || r.Remote.String() != l.Addr().String() || r.UID != uint32(unix.Geteuid()) || r.Inode == 0 {
-						t.Errorf("connection: %+v", r)
-					}
-				default:
-					t.Errorf("state %v", r.State)
-				}
-			}
-		}
-		c.Close()
-		l.Close()
-		if err := diag.each(func(k uint64, c nl.Connection) {
-			if k == lcookie || k == cookie {
-				t.Errorf("closed: %+v", c)
-			}
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, m := range [][]byte{nil, make([]byte, inetDiagMessageLen-1), make([]byte, inetDiagMessageLen)} {
-		if _, c, ok := parseInetDiag(m); ok {
-			t.Errorf("%d bytes: %+v", len(m), c)
-		}
-	}
-}
-
 // TestDialStaysTCP checks that connections of a Go program that stay TCP are
 // counted and listed, on both sides.
 func TestDialStaysTCP(t *testing.T) {
@@ -283,7 +206,7 @@ func TestDialStaysTCP(t *testing.T) {
 	defer in.Close()
 	ctl := s.Control()
 	f, err := ctl.Fallbacks(t.Context())
-	if err != nil || f.ClientTotal != 1 || f.ServerTotal != 1 || len(f.Reasons) != 2 || f.Reasons[0].Reason != uint32(wire.DiagConfig) {
+	if err != nil || f.ClientTotal != 1 || f.ServerTotal != 1 || len(f.Reasons) != 2 || f.Reasons[0].Reason != uint32(smc.DiagConfig) {
 		t.Errorf("counted: %+v, %v", f, err)
 	}
 	tcp := func() (n int) {
@@ -292,7 +215,7 @@ func TestDialStaysTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range rows {
-			if r.Mode == nl.ModeTCP && r.State == nl.StateActive && r.Fallback.Reason == uint32(wire.DiagConfig) && (r.Remote == addrPort(l.Addr()) || r.Local == addrPort(l.Addr())) {
+			if r.Mode == nl.ModeTCP && r.State == smc.StateActive && r.Fallback.Reason == uint32(smc.DiagConfig) && (r.Remote == addrPort(l.Addr()) || r.Local == addrPort(l.Addr())) {
 				n++
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"os"
 
-	"smcr/stats"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
@@ -18,9 +18,9 @@ import (
 // Reasons for which connections most often stay TCP, as [DeclineError] has them
 // in Code. The others are the Diag constants of package wire.
 const (
-	ReasonPeerNoSMC = wire.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
-	ReasonNoDevice  = wire.DiagNoSMCRDev // no RoCE device serves the network of the connection
-	ReasonNoRoute   = wire.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
+	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
+	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
+	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
 )
 
 // ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
@@ -158,7 +158,7 @@ func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) er
 		switch m := m.(type) {
 		case wire.Proposal:
 			h.v2 = !m.TypeV1.HasR()
-			code := wire.DiagMem
+			code := smc.DiagMem
 			if d, ok := errors.AsType[*DeclineError](why); ok {
 				code = d.Code
 			}
@@ -184,7 +184,7 @@ func (s *Stack) noCLC(ctx context.Context, tcp inside.TCPConn) error {
 }
 
 // countFallback counts a connection that stays TCP.
-func (s *Stack) countFallback(client bool, code wire.Diagnosis) {
+func (s *Stack) countFallback(client bool, code smc.Diagnosis) {
 	side := sideServer
 	if client {
 		side = sideClient
@@ -193,12 +193,12 @@ func (s *Stack) countFallback(client bool, code wire.Diagnosis) {
 }
 
 const (
-	sideServer = stats.Server
-	sideClient = stats.Client
+	sideServer = smc.Server
+	sideClient = smc.Client
 )
 
 // account counts the outcome of a rendezvous.
-func (s *Stack) account(side stats.Side, c *Conn, err error) {
+func (s *Stack) account(side smc.Role, c *Conn, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
@@ -206,7 +206,7 @@ func (s *Stack) account(side stats.Side, c *Conn, err error) {
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {
-			code = wire.DiagPeerDeclined
+			code = smc.DiagPeerDeclined
 		}
 		s.stats.Fallback(side, uint32(code))
 	default:

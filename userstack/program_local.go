@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // CandidateHere implements inside.Programs. No RoCE device is needed: the bytes of
@@ -66,12 +67,12 @@ func (s programs) OpenAgreed(fd int) error {
 // isHere tells whether an address is one of this host.
 func (s *Stack) isHere(a netip.Addr) bool {
 	_, err := s.net.Route(netip.Addr{}, a)
-	return errors.Is(err, inside.ErrThisHost)
+	return errors.Is(err, network.ErrThisHost)
 }
 
 // Locator implements inside.Programs.
-func (s programs) Locator() inside.Locator {
-	l, _ := s.net.(inside.Locator)
+func (s programs) Locator() network.Locator {
+	l, _ := s.net.(network.Locator)
 	return l
 }
 
@@ -82,5 +83,5 @@ func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
 		side = sideClient
 	}
 	s.stats.Local(side)
-	s.plains.note(cookieOf(fd), plain{owner: o, local: true})
+	s.plains.note(network.Cookie(fd), plain{owner: o, local: true})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -150,15 +151,15 @@ func TestOldServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := endpointOf(1)
-		e.GID = wire.GIDFromIPv4(addr(2, 0))
+		e.GID = smc.GIDFromIPv4(addr(2, 0))
 		p.send(wire.AcceptV2{Endpoint: e, EID: o.EIDs[0], FirstContact: &wire.FirstContactExt{
-			Direct: true, OS: wire.OSLinux, Hostname: wire.NewHostname("peer"),
+			Direct: true, OS: smc.OSLinux, Hostname: wire.NewHostname("peer"),
 		}})
-		want := &wire.FirstContactExt{Direct: true, OS: wire.OSLinux, Hostname: wire.NewHostname("client")}
+		want := &wire.FirstContactExt{Direct: true, OS: smc.OSLinux, Hostname: wire.NewHostname("client")}
 		if diff := cmp.Diff(want, as[wire.ConfirmV2](p).FirstContact); diff != "" {
 			t.Errorf("first contact (-want +got):\n%s", diff)
 		}
-		p.send(wire.Decline{Version: wire.Version2, OSType: wire.OSLinux, Diagnosis: wire.DiagMem})
-		wantDecline(t, "client", <-done, wire.DiagMem, true)
+		p.send(wire.Decline{Version: wire.Version2, OSType: smc.OSLinux, Diagnosis: smc.DiagMem})
+		wantDecline(t, "client", <-done, smc.DiagMem, true)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/simfabric"
 )
 
@@ -137,7 +138,7 @@ func rendezvousBytes(t *testing.T, v2 bool) []byte {
 	t.Cleanup(b.noObjects)
 	server, client := netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("10.77.0.2/24")
 	host := func(name string, p netip.Prefix) *simfabric.Host {
-		return b.w.Host(name, simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{p}, MTU: rdmaverbs.MTU1024})
+		return b.w.Host(name, simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{p}, MTU: smc.MTU1024})
 	}
 	b.ch, b.sh = host("client", client), host("server", server)
 	tune := func(h *simfabric.Host) func(*Config) {

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
@@ -135,7 +136,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 						if m := as[wire.Confirm](p); m.FirstContact {
 							t.Error("CONFIRM of a first contact")
 						}
-					} else if d := as[wire.Decline](p); d.Diagnosis != wire.DiagSync || !d.OutOfSync {
+					} else if d := as[wire.Decline](p); d.Diagnosis != smc.DiagSync || !d.OutOfSync {
 						t.Errorf("declined with %+v", d)
 					}
 				}()
@@ -151,7 +152,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 					c2.SetLinger(0)
 					c2.Close()
 				} else {
-					wantDecline(t, "client", err, wire.DiagSync, false)
+					wantDecline(t, "client", err, smc.DiagSync, false)
 				}
 				ct.Close()
 				st.Close()
@@ -239,7 +240,7 @@ func TestDataBeforeConfirm(t *testing.T) {
 // TestProtocolErrorsDuringLLC: what is no DECLINE ends the TCP connection, while
 // the first link is confirmed too; there is no fallback (RFC 7609, appendix C.6).
 func TestProtocolErrorsDuringLLC(t *testing.T) {
-	half, err := wire.Decline{PeerID: peerID, Diagnosis: wire.DiagMem}.AppendBinary(nil)
+	half, err := wire.Decline{PeerID: peerID, Diagnosis: smc.DiagMem}.AppendBinary(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,7 @@ func TestProtocolErrorsDuringLLC(t *testing.T) {
 							p.send(wire.Accept{FirstContact: true, Endpoint: endpointOf(1)})
 							as[wire.Confirm](p)
 						} else {
-							p.send(wire.Proposal{PeerID: peerID, GID: wire.GID{15: 1}, MAC: wire.MAC{2, 0, 0, 0, 0, 9}, IPv4: prefix(1, 0).Masked()})
+							p.send(wire.Proposal{PeerID: peerID, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 9}, IPv4: prefix(1, 0).Masked()})
 							as[wire.Accept](p)
 							p.send(wire.Confirm{FirstContact: true, Endpoint: endpointOf(1)})
 						}
@@ -308,7 +309,7 @@ func TestReservedValuesInConfirm(t *testing.T) {
 				go func() {
 					defer close(done)
 					p := scripted{t, ct}
-					p.send(wire.Proposal{PeerID: peerID, GID: wire.GID{15: 1}, MAC: wire.MAC{2, 0, 0, 0, 0, 9}, IPv4: prefix(1, 0).Masked()})
+					p.send(wire.Proposal{PeerID: peerID, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 9}, IPv4: prefix(1, 0).Masked()})
 					as[wire.Accept](p)
 					e := endpointOf(1)
 					edit(&e)
@@ -317,7 +318,7 @@ func TestReservedValuesInConfirm(t *testing.T) {
 				}()
 				_, err := b.server.Server(t.Context(), st)
 				<-done
-				wantDecline(t, "server", err, wire.DiagRToken, false)
+				wantDecline(t, "server", err, smc.DiagRToken, false)
 				b.stillTCP(ct, st)
 			})
 		})

@@ -9,15 +9,16 @@ import (
 	"testing"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
-	"smcr/userstack/wire"
+	"smcr/userstack/network"
 )
 
 // router is a Network that has a router on the way to all other hosts.
-type router struct{ network }
+type router struct{ network.Network }
 
-func (n router) Route(local, remote netip.Addr) (route, error) {
-	rt, err := n.network.Route(local, remote)
+func (n router) Route(local, remote netip.Addr) (network.Route, error) {
+	rt, err := n.Network.Route(local, remote)
 	rt.Gateway = netip.MustParseAddr("10.0.0.254")
 	return rt, err
 }
@@ -25,16 +26,16 @@ func (n router) Route(local, remote netip.Addr) (route, error) {
 // isolated is a Network whose way to other hosts is lost after the first
 // question.
 type isolated struct {
-	network
+	network.Network
 	asked *bool
 }
 
-func (n isolated) Route(local, remote netip.Addr) (route, error) {
+func (n isolated) Route(local, remote netip.Addr) (network.Route, error) {
 	if *n.asked {
-		return route{}, fmt.Errorf("%w: no route to %s", ErrNotOnLink, remote)
+		return network.Route{}, fmt.Errorf("%w: no route to %s", ErrNotOnLink, remote)
 	}
 	*n.asked = true
-	return n.network.Route(local, remote)
+	return n.Network.Route(local, remote)
 }
 
 func behindRouter(c *Config) { c.network = router{c.network} }
@@ -64,19 +65,19 @@ func TestRouted(t *testing.T) {
 		name                 string
 		client, server       func(*Config)
 		clientEID, serverEID []string
-		want                 wire.Diagnosis // of the side that declines
+		want                 smc.Diagnosis // of the side that declines
 		byServer             bool
 	}{
-		{name: "ServerOnly", server: behindRouter, clientEID: eid, serverEID: eid, want: wire.DiagIndirect},
-		{name: "NoEID", client: behindRouter, server: behindRouter, want: wire.DiagNoRoute},
-		{name: "NoCommonEID", client: behindRouter, server: behindRouter, clientEID: eid, want: wire.DiagNoUEID, byServer: true},
+		{name: "ServerOnly", server: behindRouter, clientEID: eid, serverEID: eid, want: smc.DiagIndirect},
+		{name: "NoEID", client: behindRouter, server: behindRouter, want: smc.DiagNoRoute},
+		{name: "NoCommonEID", client: behindRouter, server: behindRouter, clientEID: eid, want: smc.DiagNoUEID, byServer: true},
 		{
 			name: "NoWayToServer", client: func(c *Config) { c.network = isolated{c.network, new(bool)} }, server: behindRouter,
-			clientEID: eid, serverEID: eid, want: wire.DiagNoRoute,
+			clientEID: eid, serverEID: eid, want: smc.DiagNoRoute,
 		},
 		{
 			name: "NoWayToClient", client: behindRouter, server: func(c *Config) { c.network = isolated{c.network, new(bool)} },
-			clientEID: eid, serverEID: eid, want: wire.DiagNoRoute, byServer: true,
+			clientEID: eid, serverEID: eid, want: smc.DiagNoRoute, byServer: true,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

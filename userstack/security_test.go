@@ -17,6 +17,7 @@ import (
 	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
 
@@ -124,19 +125,19 @@ func TestNetDevsForVLAN(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		entries []pnet.Entry
-		rt      route
+		rt      network.Route
 		want    string
 	}{
-		{"no pnetid", nil, route{NetDev: "eth0.7", VLAN: 7, Peers: []string{"eth1.7"}}, "[eth0.7 eth1.7]"},
-		{"no pnetid, no VLAN", nil, route{NetDev: "eth0", Peers: []string{"eth1"}}, "[eth0 eth1]"},
-		{"no VLAN", all, route{NetDev: "eth0"}, "[eth0 eth1 eth2 eth3]"},
-		{"of the netdev below", all, route{NetDev: "eth0.7", VLAN: 7}, "[eth0.7 eth1.7]"},
-		{"only one has the VLAN", all, route{NetDev: "eth0.8", VLAN: 8}, "[eth0.8]"},
-		{"a tag upon a tag", all, route{NetDev: "eth0.9.7", VLAN: 7}, "[eth0.9.7 eth1.7]"},
-		{"of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1", IBPort: 1}}, route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
-		{"device of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1.7", IBPort: 1}}, route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
-		{"device of another VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, route{NetDev: "eth0.7", VLAN: 7}, "[]"},
-		{"without tag, device of a VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, route{NetDev: "eth0"}, "[]"},
+		{"no pnetid", nil, network.Route{NetDev: "eth0.7", VLAN: 7, Peers: []string{"eth1.7"}}, "[eth0.7 eth1.7]"},
+		{"no pnetid, no VLAN", nil, network.Route{NetDev: "eth0", Peers: []string{"eth1"}}, "[eth0 eth1]"},
+		{"no VLAN", all, network.Route{NetDev: "eth0"}, "[eth0 eth1 eth2 eth3]"},
+		{"of the netdev below", all, network.Route{NetDev: "eth0.7", VLAN: 7}, "[eth0.7 eth1.7]"},
+		{"only one has the VLAN", all, network.Route{NetDev: "eth0.8", VLAN: 8}, "[eth0.8]"},
+		{"a tag upon a tag", all, network.Route{NetDev: "eth0.9.7", VLAN: 7}, "[eth0.9.7 eth1.7]"},
+		{"of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1", IBPort: 1}}, network.Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
+		{"device of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1.7", IBPort: 1}}, network.Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
+		{"device of another VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, network.Route{NetDev: "eth0.7", VLAN: 7}, "[]"},
+		{"without tag, device of a VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, network.Route{NetDev: "eth0"}, "[]"},
 	} {
 		s := &Stack{net: hosts, pnets: new(pnet.Table)}
 		for _, e := range tt.entries {
@@ -152,11 +153,11 @@ func TestNetDevsForVLAN(t *testing.T) {
 }
 
 // netdevList is a Network of which only the netdevs are known.
-type netdevList []netDev
+type netdevList []network.NetDev
 
-func (l netdevList) NetDevs() ([]netDev, error)              { return l, nil }
-func (netdevList) Route(_, _ netip.Addr) (route, error)      { return route{}, ErrNotOnLink }
-func (netdevList) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
+func (l netdevList) NetDevs() ([]network.NetDev, error)         { return l, nil }
+func (netdevList) Route(_, _ netip.Addr) (network.Route, error) { return network.Route{}, ErrNotOnLink }
+func (netdevList) Secured(_, _ netip.AddrPort) (bool, error)    { return false, nil }
 
 // TestThirdPeer: a peer that knows the RKey and address of another peer's RMB
 // can neither write to it nor keep its link (RFC 7609, section 5; one
@@ -205,7 +206,7 @@ func TestThirdPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(settled)
-		wr := rdmaverbs.SendWR{ID: tokenFlag, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, RemoteAddr: victim.VAddr, RKey: victim.RKey}
+		wr := rdmaverbs.SendWR{ID: tokenFlag, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Signaled, RemoteAddr: victim.VAddr, RKey: uint32(victim.RKey)}
 		wr.SG[0] = rdmaverbs.SGE{MR: mr, Len: 5}
 		if _, err := l.qp.PostSend(wr); err != nil {
 			t.Fatal(err)

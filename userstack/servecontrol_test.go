@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 )
 

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -34,7 +36,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	defer s.serving.Add(-1)
 	if n := s.serving.Add(1); n > hsLimit && s.limitHS.Load() {
 		if _, ok := m.(wire.Proposal); ok {
-			return nil, h.decline(ctx, &DeclineError{Code: wire.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)})
+			return nil, h.decline(ctx, &DeclineError{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)})
 		}
 	}
 	var prop wire.Proposal
@@ -48,7 +50,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	}
 	offersV2 := prop.Version >= wire.Version2 && prop.TypeV2.HasR()
 	if !prop.TypeV1.HasR() && !offersV2 {
-		return nil, h.decline(ctx, &DeclineError{Code: wire.DiagModeMismatch, Err: fmt.Errorf("proposal offers %s", prop.TypeV1)})
+		return nil, h.decline(ctx, &DeclineError{Code: smc.DiagModeMismatch, Err: fmt.Errorf("proposal offers %s", prop.TypeV1)})
 	}
 	h.v2 = !prop.TypeV1.HasR()
 	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
@@ -68,7 +70,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 		switch {
 		case err == nil:
 			h.v2 = true
-			t, gid, mac, devs = t2, gid2, wire.MAC{}, devs2
+			t, gid, mac, devs = t2, gid2, smc.MAC{}, devs2
 			key.gid = gid
 		case !prop.TypeV1.HasR():
 			return nil, h.decline(ctx, err)
@@ -77,7 +79,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 		}
 	}
 	if t == nil && !sameSubnet(prop, rt, local.Addr()) {
-		return nil, h.decline(ctx, &DeclineError{Code: wire.DiagPrefixMismatch})
+		return nil, h.decline(ctx, &DeclineError{Code: smc.DiagPrefixMismatch})
 	}
 	s.identity(devs[0])
 	leave, err := s.enterFirst(ctx, key)
@@ -86,7 +88,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	}
 	defer leave()
 	var c *Conn
-	k := groupKey{role: linkgroup.Server, terms: t, peer: prop.PeerID, gid: gid, mac: mac, vlan: rt.VLAN}
+	k := groupKey{role: smc.Server, terms: t, peer: prop.PeerID, gid: gid, mac: mac, vlan: rt.VLAN}
 	g := s.reuse(k, func(g *group, now time.Time) (err error) {
 		if !g.core.CanAccept() {
 			return linkgroup.ErrFull
@@ -103,13 +105,13 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 
 // sameSubnet is the check of RFC 7609, section 3.5.1.2: the client's IPv4
 // subnet is one of the netdev's, or one of its IPv6 prefixes is.
-func sameSubnet(p wire.Proposal, rt route, local netip.Addr) bool {
+func sameSubnet(p wire.Proposal, rt network.Route, local netip.Addr) bool {
 	if local.Unmap().Is4() {
-		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && samePrefix(own, p.IPv4) })
+		return slices.ContainsFunc(rt.Local, func(own netip.Prefix) bool { return own.Addr().Is4() && network.SamePrefix(own, p.IPv4) })
 	}
 	for _, q := range p.IPv6 {
 		for _, own := range rt.Local {
-			if own.Addr().Is6() && samePrefix(own, q) {
+			if own.Addr().Is6() && network.SamePrefix(own, q) {
 				return true
 			}
 		}
@@ -122,7 +124,7 @@ func sameSubnet(p wire.Proposal, rt route, local netip.Addr) bool {
 // serverFirst creates a link group: first contact.
 func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, devs []*device, at lan) (*Conn, error) {
 	s := h.s
-	g := newGroup(s, linkgroup.Server, t, prop.PeerID, at, devs)
+	g := newGroup(s, smc.Server, t, prop.PeerID, at, devs)
 	if err := s.addGroup(g); err != nil {
 		return nil, err
 	}
@@ -206,7 +208,7 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 	if err != nil {
 		g.cancel(c)
 		var d *DeclineError
-		if errors.As(err, &d) && d.Code == wire.DiagSync {
+		if errors.As(err, &d) && d.Code == smc.DiagSync {
 			g.lost(local.Link.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), d)
 		}
 		return nil, err
@@ -248,11 +250,11 @@ func (h *clc) serverNext(ctx context.Context, g *group, c *Conn) (*Conn, error) 
 // Anybody can put the peer ID and the port of another host into a proposal. So
 // only a host says that a group is lost which has had a connection in it; if
 // another one does, the group is asked whether its peer is there.
-func (g *group) lost(qpn uint32, from netip.Addr, cause error) {
+func (g *group) lost(qpn smc.QPN, from netip.Addr, cause error) {
 	g.do(func(now time.Time) {
 		links := g.core.Links()
 		if g.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
-			return l.Local().QPN == qpn && l.State() == linkgroup.LinkActive
+			return l.Local().QPN == qpn && l.State() == smc.LinkActive
 		}) {
 			return
 		}
@@ -276,7 +278,7 @@ func (h *clc) readConfirm(ctx context.Context, d time.Duration) (*answer, error)
 	}
 	if d, ok := m.(wire.Decline); ok {
 		if d.OutOfSync {
-			d.Diagnosis = wire.DiagSync
+			d.Diagnosis = smc.DiagSync
 		}
 		return nil, &DeclineError{Remote: true, Code: d.Diagnosis}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack/simfabric"
 )
 
@@ -109,7 +110,7 @@ func (s *simulation) checkWrite(now time.Time, w *simWrite) {
 	}
 	for _, g := range to.stack.groupList() {
 		g.mu.Lock()
-		ok, err := g.core.CheckWrite(now, w.rkey, w.addr, w.before, w.after)
+		ok, err := g.core.CheckWrite(now, smc.RKey(w.rkey), w.addr, w.before, w.after)
 		peer := s.hostOf(g)
 		g.mu.Unlock()
 		if !ok {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
-	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -242,7 +242,7 @@ func (s *simulation) redundant() bool {
 			g.mu.Lock()
 			t := g.core.Type()
 			g.mu.Unlock()
-			if t != linkgroup.TypeSymmetric {
+			if t != smc.GroupSymmetric {
 				return false
 			}
 		}

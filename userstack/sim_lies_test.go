@@ -166,7 +166,7 @@ func (s *simulation) twistCDC(m []byte) {
 	case 4:
 		c.Flags ^= wire.ProducerFlags(1 << r.IntN(8))
 	case 5:
-		c.State ^= wire.ConnState(1 << r.IntN(8))
+		c.State ^= wire.StateFlags(1 << r.IntN(8))
 	}
 	if b, err := c.AppendBinary(nil); err == nil {
 		copy(m, b)

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -208,12 +209,12 @@ func (s *simulation) addHost(i int) {
 // tuner returns what draws the timers of a host. Some are shorter than usual, so
 // that what they lead to happens often, and none is round: which of two timers
 // of one instant fires first is beyond our control.
-func (s *simulation) tuner() func(linkgroup.Role, *linkgroup.Timers) {
+func (s *simulation) tuner() func(smc.Role, *linkgroup.Timers) {
 	idle := s.some(50 * time.Millisecond)
 	retry := s.some(5 * time.Second)
 	odd := s.some(time.Microsecond)
 	var groups atomic.Int32 // each has other timers
-	return func(_ linkgroup.Role, t *linkgroup.Timers) {
+	return func(_ smc.Role, t *linkgroup.Timers) {
 		t.RMBIdle, t.AddLinkRetry = idle, retry
 		odd := odd + time.Duration(groups.Add(1))
 		for i, d := range []*time.Duration{

@@ -29,6 +29,7 @@ import (
 type sendSlab struct {
 	lists   []chunkList
 	hot     int       // free chunks whose pages were not given back
+	used    int       // bytes of the chunks that connections have
 	trimmed time.Time // when memory was given back
 }
 
@@ -74,6 +75,7 @@ func (e *groupEnv) NewChunk(size int) (*conn.Chunk, error) {
 	}
 	k.cold = false
 	k.r.taken++
+	e.slab.used += size
 	return &k.Chunk, nil
 }
 
@@ -93,7 +95,7 @@ func (e *groupEnv) growSlab(l *chunkList) error {
 	}
 	e.sendBytes += uint64(len(mem))
 	e.regions[r] = struct{}{}
-	e.s.stats.BufferAlloc(stats.TX, len(mem))
+	e.s.stats.Buffer(stats.TX, stats.Alloc)
 	return nil
 }
 
@@ -110,6 +112,7 @@ func (e *groupEnv) FreeChunk(c *conn.Chunk) {
 		}
 		return
 	}
+	e.slab.used -= len(k.Mem)
 	l := e.slab.list(len(k.Mem))
 	l.free = append(l.free, k)
 	e.slab.hot++

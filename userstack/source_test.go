@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack/network"
 )
 
 // gidTable is a device that has nothing but GIDs.
@@ -82,7 +83,7 @@ func TestHopLimits(t *testing.T) {
 // GIDs of IPv6 addresses.
 func TestVersion2Devices(t *testing.T) {
 	table := []rdmaverbs.GIDEntry{}
-	var rt route
+	var rt network.Route
 	for _, p := range []string{"10.0.0.1/24", "fd00::1/64"} {
 		p := netip.MustParsePrefix(p)
 		rt.Local = append(rt.Local, p)

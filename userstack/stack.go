@@ -16,10 +16,12 @@ import (
 
 	"smcr/guard"
 	"smcr/pnet"
+	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -31,18 +33,18 @@ var ErrStackClosed error = closedError{}
 type Stack struct {
 	cfg    Config
 	log    *slog.Logger
-	net    network
+	net    network.Network
 	pnets  *pnet.Table
 	eids   eidTable
 	mem    *memPool
 	trim   trimmer
 	stats  stats.Collector
 	guard  guard.Guard
-	plains *plainTable  // programs' sockets that are TCP
-	option optionMarker // nil: not permitted
-	optErr error        // why option is nil
-	tcpRcv int          // SO_RCVBUF of a new TCP socket
-	peerID wire.PeerID
+	plains *plainTable          // programs' sockets that are TCP
+	option network.OptionMarker // nil: not permitted
+	optErr error                // why option is nil
+	tcpRcv int                  // SO_RCVBUF of a new TCP socket
+	peerID smc.PeerID
 	born   time.Time
 
 	devMu     sync.Mutex
@@ -65,8 +67,8 @@ type Stack struct {
 	cancel       context.CancelFunc
 	wg           sync.WaitGroup
 	loop         *engine.Loop // nil without an engine
-	ownNet       *hostNetwork
-	ownNS        *netNS
+	ownNet       *network.Namespace
+	ownNS        *network.NetNS
 	ownOpt       bool
 	noGate       sync.Once // says that there is no gate
 	limitHS      atomic.Bool
@@ -94,25 +96,25 @@ func New(cfg Config) (*Stack, error) {
 		s.cancel()
 		return nil, err
 	}
-	var diag sockDiag
+	var diag network.SockDiag
 	if s.ownNet != nil {
-		diag = s.ownNet.diag
+		diag = s.ownNet.SockDiag()
 	}
-	s.plains = newPlainTable(diag.each)
+	s.plains = newPlainTable(diag.Each)
 	return s, nil
 }
 
 // newPeerID makes the identity of this instance: a random instance number
 // and the address of a RoCE port (RFC 7609, appendix A.2.1).
-func (s *Stack) newPeerID(mac wire.MAC) wire.PeerID {
-	return wire.NewPeerID(uint16(s.cfg.random()), mac)
+func (s *Stack) newPeerID(mac smc.MAC) smc.PeerID {
+	return smc.NewPeerID(uint16(s.cfg.random()), mac)
 }
 
 // identity returns the peer ID, which is fixed by the first device used.
-func (s *Stack) identity(d *device) wire.PeerID {
+func (s *Stack) identity(d *device) smc.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.peerID == (wire.PeerID{}) {
+	if s.peerID == (smc.PeerID{}) {
 		cd, err := d.core(netip.Prefix{})
 		if err == nil {
 			s.peerID = s.newPeerID(cd.MAC)
@@ -184,27 +186,27 @@ func (s *Stack) awaitGroups(limit time.Duration) {
 // peerKey tells peers apart. In version 2 the GID of the proposal belongs to
 // it, since Linux leaves the peer ID zero where it does not offer version 1.
 type peerKey struct {
-	id  wire.PeerID
-	gid wire.GID
+	id  smc.PeerID
+	gid smc.GID
 }
 
 // groupKey is what a connection demands of a link group. All connections of a
 // group have one VLAN and one pair of roles (RFC 7609, section 2.2).
 type groupKey struct {
-	role  linkgroup.Role
+	role  smc.Role
 	terms *terms // nil in version 1
-	peer  wire.PeerID
+	peer  smc.PeerID
 	// A link of the group ends there, for a client at this queue pair. A server
 	// has a proposal, which names none.
-	gid  wire.GID
-	mac  wire.MAC
-	qpn  uint32
+	gid  smc.GID
+	mac  smc.MAC
+	qpn  smc.QPN
 	vlan uint16
 }
 
 // has says whether a link of g is one that k demands. g.mu is held.
 func (k *groupKey) has(g *group) bool {
-	if k.role == linkgroup.Server {
+	if k.role == smc.Server {
 		return g.core.HasPort(k.gid, k.mac)
 	}
 	return g.core.HasLink(k.gid, k.mac, k.qpn)
@@ -220,7 +222,7 @@ func (k *groupKey) has(g *group) bool {
 func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
 		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.version() != k.terms.version() ||
-			k.role == linkgroup.Server && k.terms != nil && g.terms.eid != k.terms.eid {
+			k.role == smc.Server && k.terms != nil && g.terms.eid != k.terms.eid {
 			continue
 		}
 		err := g.event(func(now time.Time) error {
@@ -358,10 +360,10 @@ func (s *Stack) Close() error {
 	}
 	s.plains.close()
 	if s.ownNet != nil {
-		s.ownNet.close()
+		s.ownNet.Close()
 	}
 	if s.ownNS != nil {
-		s.ownNS.close()
+		errs = append(errs, s.ownNS.Close())
 	}
 	s.trim.close()
 	s.mem.close()

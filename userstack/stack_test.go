@@ -12,10 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
-	"smcr/userstack/wire"
 )
 
 func TestFirstContact(t *testing.T) {
@@ -183,11 +183,11 @@ func TestIPv6(t *testing.T) {
 	tests := []struct {
 		name           string
 		client, server string
-		want           wire.Diagnosis // 0: SMC-R
+		want           smc.Diagnosis // 0: SMC-R
 	}{
 		{"SamePrefix", "fd00:1::1/64", "fd00:1::2/64", 0},
 		{"LinkLocal", "fe80::1/64", "fe80::2/64", 0},
-		{"OtherLength", "fd00:1::1/64", "fd00:1::2/48", wire.DiagPrefixMismatch},
+		{"OtherLength", "fd00:1::1/64", "fd00:1::2/48", smc.DiagPrefixMismatch},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -384,14 +384,14 @@ func TestSymmetricLinks(t *testing.T) {
 		name           string
 		client, server int // devices
 		links          int
-		typ, peer      linkgroup.Type
+		typ, peer      smc.GroupType
 	}{
-		{"One", 1, 1, 1, linkgroup.TypeSingle, linkgroup.TypeSingle},
-		{"Two", 2, 2, 2, linkgroup.TypeSymmetric, linkgroup.TypeSymmetric},
-		{"ClientTwo", 2, 1, 2, linkgroup.TypeAsymmetricPeer, linkgroup.TypeAsymmetricLocal},
-		{"ServerTwo", 1, 2, 2, linkgroup.TypeAsymmetricLocal, linkgroup.TypeAsymmetricPeer},
-		{"Eight", 8, 8, 8, linkgroup.TypeSymmetric, linkgroup.TypeSymmetric},
-		{"Five", 5, 7, 5, linkgroup.TypeSymmetric, linkgroup.TypeSymmetric},
+		{"One", 1, 1, 1, smc.GroupSingle, smc.GroupSingle},
+		{"Two", 2, 2, 2, smc.GroupSymmetric, smc.GroupSymmetric},
+		{"ClientTwo", 2, 1, 2, smc.GroupAsymmetricPeer, smc.GroupAsymmetricLocal},
+		{"ServerTwo", 1, 2, 2, smc.GroupAsymmetricLocal, smc.GroupAsymmetricPeer},
+		{"Eight", 8, 8, 8, smc.GroupSymmetric, smc.GroupSymmetric},
+		{"Five", 5, 7, 5, smc.GroupSymmetric, smc.GroupSymmetric},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -409,7 +409,7 @@ func TestSymmetricLinks(t *testing.T) {
 				}
 				g := groups(b.client)[0]
 				used := map[*linkgroup.Link]int{}
-				var typ linkgroup.Type
+				var typ smc.GroupType
 				g.do(func(time.Time) {
 					typ = g.core.Type()
 					for c := range g.conns {
@@ -419,7 +419,7 @@ func TestSymmetricLinks(t *testing.T) {
 				if c, s := b.links(b.client), b.links(b.server); c != tt.links || s != tt.links {
 					t.Errorf("%d and %d links, want %d (client's type %v)", c, s, tt.links, typ)
 				}
-				if len(used) != tt.links && typ == linkgroup.TypeSymmetric {
+				if len(used) != tt.links && typ == smc.GroupSymmetric {
 					t.Errorf("connections are on %d links of %d", len(used), tt.links)
 				}
 				for _, p := range pairs {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -78,13 +79,13 @@ func TestSubsequentAccept(t *testing.T) {
 					p := scripted{t, st}
 					as[wire.Proposal](p)
 					p.send(wire.Accept{Endpoint: e})
-					if d := as[wire.Decline](p); d.Diagnosis != wire.DiagRToken || d.OutOfSync {
+					if d := as[wire.Decline](p); d.Diagnosis != smc.DiagRToken || d.OutOfSync {
 						t.Errorf("declined with %+v", d)
 					}
 				}()
 				_, err := b.client.Client(t.Context(), ct)
 				<-done
-				wantDecline(t, "client", err, wire.DiagRToken, false)
+				wantDecline(t, "client", err, smc.DiagRToken, false)
 				ct.Close()
 				st.Close()
 				b.unharmed(c, s)
@@ -144,11 +145,11 @@ func TestThirdHost(t *testing.T) {
 			// What it cannot know it leaves zero or guesses.
 			p.send(wire.Confirm{Endpoint: wire.Endpoint{
 				PeerID: c.said().PeerID, GID: c.said().GID, MAC: c.said().MAC, MTU: 3,
-				RMB: wire.RToken{RKey: 0x1234, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 77, RMBESize: 1,
+				RMB: smc.RToken{RKey: 0x1234, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 77, RMBESize: 1,
 			}})
 		},
 		"out of sync": func(t *testing.T, b *bed, c *Conn, p scripted) {
-			p.send(wire.Decline{PeerID: c.said().PeerID, Diagnosis: wire.DiagSync, OutOfSync: true})
+			p.send(wire.Decline{PeerID: c.said().PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
 		},
 		"its alert token": func(t *testing.T, b *bed, c *Conn, p scripted) {
 			e := c.said()
@@ -212,8 +213,8 @@ func TestThirdHostTellsTheTruth(t *testing.T) {
 		p := scripted{t, ct}
 		p.send(proposal)
 		as[wire.Accept](p)
-		p.send(wire.Decline{PeerID: proposal.PeerID, Diagnosis: wire.DiagSync, OutOfSync: true})
-		wantDecline(t, "server", <-done, wire.DiagSync, true)
+		p.send(wire.Decline{PeerID: proposal.PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
+		wantDecline(t, "server", <-done, smc.DiagSync, true)
 		time.Sleep(10 * time.Second)
 		if err := b.ended(s); err == nil {
 			t.Error("the connection ended in order")

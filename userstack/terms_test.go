@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/rdmaverbs"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -24,17 +24,17 @@ func TestConfirms(t *testing.T) {
 		name  string
 		offer func(*wire.Offer)
 		edit  func(*wire.ConfirmV2)
-		want  wire.Diagnosis
+		want  smc.Diagnosis
 	}{
 		// Nobody answers CONFIRM LINK.
-		{"Same", nil, func(*wire.ConfirmV2) {}, wire.DiagTimeoutConfLink},
-		{"SameRelease0", old, func(*wire.ConfirmV2) {}, wire.DiagTimeoutConfLink},
-		{"Release", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 0 }, wire.DiagRelease},
-		{"HigherRelease", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 2 }, wire.DiagRelease},
-		{"ReleaseInAnswerTo0", old, func(c *wire.ConfirmV2) { c.FirstContact.Release = 1 }, wire.DiagRelease},
-		{"FewerConns", nil, func(c *wire.ConfirmV2) { c.FirstContact.MaxConns-- }, wire.DiagMaxConns},
-		{"OtherLinks", nil, func(c *wire.ConfirmV2) { c.FirstContact.MaxLinks = 1 }, wire.DiagMaxLinks},
-		{"NoExtension", nil, func(c *wire.ConfirmV2) { c.FirstContact, c.GIDs = nil, nil }, wire.DiagInternal},
+		{"Same", nil, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
+		{"SameRelease0", old, func(*wire.ConfirmV2) {}, smc.DiagTimeoutConfLink},
+		{"Release", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 0 }, smc.DiagRelease},
+		{"HigherRelease", nil, func(c *wire.ConfirmV2) { c.FirstContact.Release = 2 }, smc.DiagRelease},
+		{"ReleaseInAnswerTo0", old, func(c *wire.ConfirmV2) { c.FirstContact.Release = 1 }, smc.DiagRelease},
+		{"FewerConns", nil, func(c *wire.ConfirmV2) { c.FirstContact.MaxConns-- }, smc.DiagMaxConns},
+		{"OtherLinks", nil, func(c *wire.ConfirmV2) { c.FirstContact.MaxLinks = 1 }, smc.DiagMaxLinks},
+		{"NoExtension", nil, func(c *wire.ConfirmV2) { c.FirstContact, c.GIDs = nil, nil }, smc.DiagInternal},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -46,12 +46,12 @@ func TestConfirms(t *testing.T) {
 				p.send(offering(t, tt.offer))
 				a := as[wire.AcceptV2](p)
 				e := endpointOf(1)
-				e.GID = wire.GIDFromIPv4(addr(1, 0))
-				c := wire.ConfirmV2{Endpoint: e, EID: a.EID, FirstContact: a.FirstContact, GIDs: []wire.GID{e.GID}}
+				e.GID = smc.GIDFromIPv4(addr(1, 0))
+				c := wire.ConfirmV2{Endpoint: e, EID: a.EID, FirstContact: a.FirstContact, GIDs: []smc.GID{e.GID}}
 				tt.edit(&c)
 				p.send(c)
 				d := as[wire.Decline](p)
-				if d.Diagnosis != tt.want || d.Version != wire.Version2 || d.OSType != wire.OSLinux || d.OutOfSync {
+				if d.Diagnosis != tt.want || d.Version != wire.Version2 || d.OSType != smc.OSLinux || d.OutOfSync {
 					t.Errorf("declined: %+v, want %v", d, tt.want)
 				}
 				wantDecline(t, "server", <-done, tt.want, false)
@@ -249,17 +249,17 @@ func TestConfirmedGIDs(t *testing.T) {
 // TestAgreedMTU: ACCEPT names the path MTU of the server's device, CONFIRM the
 // smaller one of both sides, which the link has, up to 4096 bytes.
 func TestAgreedMTU(t *testing.T) {
-	for _, tt := range [][3]rdmaverbs.MTU{
-		{rdmaverbs.MTU4096, rdmaverbs.MTU1024, rdmaverbs.MTU1024},
-		{rdmaverbs.MTU1024, rdmaverbs.MTU4096, rdmaverbs.MTU1024},
-		{rdmaverbs.MTU4096, rdmaverbs.MTU4096, rdmaverbs.MTU4096},
+	for _, tt := range [][3]smc.MTU{
+		{smc.MTU4096, smc.MTU1024, smc.MTU1024},
+		{smc.MTU1024, smc.MTU4096, smc.MTU1024},
+		{smc.MTU4096, smc.MTU4096, smc.MTU4096},
 	} {
 		for _, eids := range [][]string{nil, {"A"}} {
 			bubble(t, func(t *testing.T) {
 				b := &bed{t: t, w: simfabric.New(simfabric.Config{})}
 				t.Cleanup(b.w.Close)
 				t.Cleanup(b.noObjects)
-				host := func(n int, name string, mtu rdmaverbs.MTU) *simfabric.Host {
+				host := func(n int, name string, mtu smc.MTU) *simfabric.Host {
 					devs := netdevs(n, 1)
 					devs[0].MTU = mtu
 					return b.w.Host(name, devs...)
@@ -274,15 +274,15 @@ func TestAgreedMTU(t *testing.T) {
 					t.Fatal(cerr, serr)
 				}
 				// The code is the low half of byte 50 in either version.
-				if got := rdmaverbs.MTU(st.sent[0][50] & 15); got != tt[1] {
+				if got := smc.MTU(st.sent[0][50] & 15); got != tt[1] {
 					t.Errorf("%v: ACCEPT names MTU code %d", tt, got)
 				}
-				if got := rdmaverbs.MTU(ct.sent[1][50] & 15); got != tt[2] {
+				if got := smc.MTU(ct.sent[1][50] & 15); got != tt[2] {
 					t.Errorf("%v: CONFIRM names MTU code %d", tt, got)
 				}
 				for _, x := range []*Conn{c, s} {
 					x.g.do(func(time.Time) {
-						if got := rdmaverbs.MTU(x.g.links[0].mtu); got != tt[2] {
+						if got := smc.MTU(x.g.links[0].mtu); got != tt[2] {
 							t.Errorf("%v: %s has a link of MTU code %d", tt, x.g.role, got)
 						}
 					})
@@ -426,15 +426,15 @@ func TestTwoClientsWithoutID(t *testing.T) {
 				done <- err
 			}()
 			p := scripted{t, ct}
-			p.send(offering(t, func(o *wire.Offer) { o.GID = wire.GIDFromIPv4(addr(1, i)) }))
+			p.send(offering(t, func(o *wire.Offer) { o.GID = smc.GIDFromIPv4(addr(1, i)) }))
 			as[wire.AcceptV2](p)
 		}
 		if d := time.Since(start); d > time.Second {
 			t.Errorf("the second client waited %v", d)
 		}
 		for _, ct := range tcp {
-			scripted{t, ct}.send(wire.Decline{Diagnosis: wire.DiagMem})
-			wantDecline(t, "server", <-done, wire.DiagMem, true)
+			scripted{t, ct}.send(wire.Decline{Diagnosis: smc.DiagMem})
+			wantDecline(t, "server", <-done, smc.DiagMem, true)
 		}
 	})
 }

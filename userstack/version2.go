@@ -11,7 +11,9 @@ import (
 	"syscall"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
@@ -96,7 +98,7 @@ type terms struct {
 	release            uint8
 	maxConns, maxLinks uint8
 	// What the peer told of itself; a server learns it late.
-	peerOS      uint8
+	peerOS      smc.OS
 	peerRelease uint8
 	peerHost    string
 }
@@ -104,7 +106,7 @@ type terms struct {
 // ext is what we tell the peer in a first contact.
 func (t *terms) ext(hostname string) *wire.FirstContactExt {
 	return &wire.FirstContactExt{
-		Direct: !t.routed, OS: wire.OSLinux, Release: t.release, Hostname: wire.NewHostname(hostname),
+		Direct: !t.routed, OS: smc.OSLinux, Release: t.release, Hostname: wire.NewHostname(hostname),
 		MaxConns: t.maxConns, MaxLinks: t.maxLinks,
 	}
 }
@@ -146,7 +148,7 @@ func (s *Stack) limits() (conns, links uint8) {
 
 // devicesV2 returns the devices that version 2 can use, in their order, and
 // our address with its prefix length.
-func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Prefix) {
+func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
 		return nil, netip.Prefix{}
@@ -162,7 +164,7 @@ func devicesV2(devs []*device, rt route, local netip.Addr) ([]*device, netip.Pre
 
 // offer makes the client's offer of version 2, if it can make one. Of the
 // terms the answer of the server will tell the rest.
-func (s *Stack) offer(devs []*device, rt route, local netip.Addr) (*wire.Offer, *terms, []*device) {
+func (s *Stack) offer(devs []*device, rt network.Route, local netip.Addr) (*wire.Offer, *terms, []*device) {
 	eids := s.eids.list()
 	if len(eids) == 0 || s.cfg.NoVersion2 {
 		return nil, nil, nil
@@ -184,11 +186,11 @@ func (s *Stack) offer(devs []*device, rt route, local netip.Addr) (*wire.Offer, 
 
 // gids are those that CONFIRM lists: that of the link, and those of the devices
 // that could take another one, two as with Linux.
-func (t *terms) gids(first wire.GID, devs []*device) []wire.GID {
-	out := []wire.GID{first}
+func (t *terms) gids(first smc.GID, devs []*device) []smc.GID {
+	out := []smc.GID{first}
 	for _, d := range devs {
-		if _, g, err := d.sourceGID(t.local); err == nil && wire.GID(g) != first && len(out) < maxLinksV2 {
-			out = append(out, wire.GID(g))
+		if _, g, err := d.sourceGID(t.local); err == nil && smc.GID(g) != first && len(out) < maxLinksV2 {
+			out = append(out, smc.GID(g))
 		}
 	}
 	return out
@@ -198,7 +200,7 @@ func (t *terms) gids(first wire.GID, devs []*device) []wire.GID {
 // terms.
 func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 	if !slices.Contains(o.EIDs, a.eid) {
-		return &DeclineError{Code: wire.DiagNoUEID, Err: fmt.Errorf("server chose %q, which was not offered", a.eid)}
+		return &DeclineError{Code: smc.DiagNoUEID, Err: fmt.Errorf("server chose %q, which was not offered", a.eid)}
 	}
 	t.eid = a.eid
 	x := a.ext
@@ -211,11 +213,11 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 	}
 	switch {
 	case x.Release > o.Release:
-		return &DeclineError{Code: wire.DiagRelease, Err: fmt.Errorf("server chose release %d", x.Release)}
+		return &DeclineError{Code: smc.DiagRelease, Err: fmt.Errorf("server chose release %d", x.Release)}
 	case t.maxConns < minConnsV2:
-		return &DeclineError{Code: wire.DiagMaxConns, Err: fmt.Errorf("server wants %d connections in a link group", t.maxConns)}
+		return &DeclineError{Code: smc.DiagMaxConns, Err: fmt.Errorf("server wants %d connections in a link group", t.maxConns)}
 	case t.maxLinks < 1 || t.maxLinks > maxLinksV2:
-		return &DeclineError{Code: wire.DiagMaxLinks, Err: fmt.Errorf("server wants %d links in a link group", t.maxLinks)}
+		return &DeclineError{Code: smc.DiagMaxLinks, Err: fmt.Errorf("server wants %d links in a link group", t.maxLinks)}
 	}
 	if !x.Direct {
 		// The server has a router on its way to us; have we one too?
@@ -224,7 +226,7 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 			return err
 		}
 		if !t.routed {
-			return &DeclineError{Code: wire.DiagIndirect, Err: fmt.Errorf("the server expects a router on the path, but its RoCE GID %s is in our subnet", a.GID)}
+			return &DeclineError{Code: smc.DiagIndirect, Err: fmt.Errorf("the server expects a router on the path, but its RoCE GID %s is in our subnet", a.GID)}
 		}
 	}
 	if _, links := s.limits(); t.release < wire.ReleaseV21 {
@@ -236,30 +238,30 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 
 // negotiate is the server's choice from an offer of version 2. An error says
 // why it is not version 2; a proposal may still offer version 1.
-func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt route, local netip.Addr) (*terms, wire.GID, []*device, error) {
-	fail := func(code wire.Diagnosis, format string, args ...any) (*terms, wire.GID, []*device, error) {
-		return nil, wire.GID{}, nil, &DeclineError{Code: code, Err: fmt.Errorf(format, args...)}
+func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt network.Route, local netip.Addr) (*terms, smc.GID, []*device, error) {
+	fail := func(code smc.Diagnosis, format string, args ...any) (*terms, smc.GID, []*device, error) {
+		return nil, smc.GID{}, nil, &DeclineError{Code: code, Err: fmt.Errorf(format, args...)}
 	}
 	o, err := prop.Offer()
 	if err != nil {
-		return fail(wire.DiagNoV2Ext, "%w", err)
+		return fail(smc.DiagNoV2Ext, "%w", err)
 	}
 	if !o.Mode.HasR() {
-		return fail(wire.DiagModeMismatch, "proposal offers %s", o.Mode)
+		return fail(smc.DiagModeMismatch, "proposal offers %s", o.Mode)
 	}
 	t := &terms{}
 	own := s.eids.list()
 	i := slices.IndexFunc(o.EIDs, func(e wire.EID) bool { return slices.Contains(own, e) })
 	if i < 0 || s.cfg.NoVersion2 {
-		return fail(wire.DiagNoUEID, "no enterprise ID in common with the client")
+		return fail(smc.DiagNoUEID, "no enterprise ID in common with the client")
 	}
 	t.eid = o.EIDs[i]
 	devs, t.local = devicesV2(devs, rt, local)
 	if len(devs) == 0 {
-		return fail(wire.DiagNoSMCRDev, "%w", ErrNoDevice)
+		return fail(smc.DiagNoSMCRDev, "%w", ErrNoDevice)
 	}
 	if t.routed, err = s.routed(t.local.Addr(), o.GID); err != nil {
-		return nil, wire.GID{}, nil, err
+		return nil, smc.GID{}, nil, err
 	}
 	t.maxConns, t.maxLinks = s.limits()
 	if t.release = min(o.Release, s.release()); t.release >= wire.ReleaseV21 {
@@ -267,23 +269,23 @@ func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt route, local ne
 	}
 	switch {
 	case t.maxConns < minConnsV2:
-		return fail(wire.DiagMaxConns, "client wants %d connections in a link group", o.MaxConns)
+		return fail(smc.DiagMaxConns, "client wants %d connections in a link group", o.MaxConns)
 	case t.maxLinks < 1:
-		return fail(wire.DiagMaxLinks, "client wants 0 links in a link group")
+		return fail(smc.DiagMaxLinks, "client wants 0 links in a link group")
 	}
 	return t, o.GID, devs, nil
 }
 
 // routed reports whether a router is on the way from one of our addresses to a
 // peer's GID. The error is a *DeclineError.
-func (s *Stack) routed(local netip.Addr, gid wire.GID) (bool, error) {
+func (s *Stack) routed(local netip.Addr, gid smc.GID) (bool, error) {
 	ip, ok := gid.IPv4()
 	if !ok {
-		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is not an IPv4 address", ErrNotOnLink, gid)}
+		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is not an IPv4 address", ErrNotOnLink, gid)}
 	}
 	rt, err := s.net.Route(local, ip)
 	if err != nil {
-		return false, &DeclineError{Code: wire.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
+		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
 	}
 	return rt.Gateway.IsValid(), nil
 }
@@ -295,11 +297,11 @@ func (t *terms) confirmed(a *answer) error {
 	case x == nil:
 		return fmt.Errorf("userstack: CONFIRM of a first contact without the extension")
 	case x.Release != t.release:
-		return &DeclineError{Code: wire.DiagRelease, Err: fmt.Errorf("client confirms release %d, not %d", x.Release, t.release)}
+		return &DeclineError{Code: smc.DiagRelease, Err: fmt.Errorf("client confirms release %d, not %d", x.Release, t.release)}
 	case t.release >= wire.ReleaseV21 && x.MaxConns != t.maxConns:
-		return &DeclineError{Code: wire.DiagMaxConns, Err: fmt.Errorf("client confirms %d connections, not %d", x.MaxConns, t.maxConns)}
+		return &DeclineError{Code: smc.DiagMaxConns, Err: fmt.Errorf("client confirms %d connections, not %d", x.MaxConns, t.maxConns)}
 	case t.release >= wire.ReleaseV21 && x.MaxLinks != t.maxLinks:
-		return &DeclineError{Code: wire.DiagMaxLinks, Err: fmt.Errorf("client confirms %d links, not %d", x.MaxLinks, t.maxLinks)}
+		return &DeclineError{Code: smc.DiagMaxLinks, Err: fmt.Errorf("client confirms %d links, not %d", x.MaxLinks, t.maxLinks)}
 	}
 	t.learn(x)
 	return nil
@@ -311,7 +313,7 @@ func (t *terms) describe(row *nl.LinkGroup) {
 		return
 	}
 	row.V2 = &nl.V2Common{
-		Version: wire.Version2, Release: t.peerRelease, OS: nl.PeerOS(t.peerOS), EID: t.eid.String(), PeerHost: t.peerHost,
+		Version: wire.Version2, Release: t.peerRelease, OS: t.peerOS, EID: t.eid.String(), PeerHost: t.peerHost,
 	}
 	row.V2R = &nl.V2R{Direct: !t.routed, MaxConns: t.maxConns, MaxLinks: t.maxLinks}
 }
@@ -340,7 +342,7 @@ type answer struct {
 	first   bool
 	eid     wire.EID
 	ext     *wire.FirstContactExt
-	gids    []wire.GID
+	gids    []smc.GID
 }
 
 // answerOf returns nil for another message.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -44,7 +45,7 @@ func TestVersion2(t *testing.T) {
 					peer = b.client
 				}
 				g := one(t, x.Control().LinkGroups)
-				want := &nl.V2Common{Version: 2, Release: 1, OS: nl.OSLinux, EID: "COMMON-1", PeerHost: peer.cfg.Hostname}
+				want := &nl.V2Common{Version: 2, Release: 1, OS: smc.OSLinux, EID: "COMMON-1", PeerHost: peer.cfg.Hostname}
 				if diff := cmp.Diff(want, g.V2); diff != "" {
 					t.Errorf("%s: V2 (-want +got):\n%s", x.cfg.Hostname, diff)
 				}
@@ -55,7 +56,7 @@ func TestVersion2(t *testing.T) {
 					t.Errorf("%s: %+v", x.cfg.Hostname, g)
 				}
 				for _, l := range list(t, x.Control().Links) {
-					if _, ok := wire.GID(l.GID).IPv4(); !ok {
+					if _, ok := l.GID.IPv4(); !ok {
 						t.Errorf("%s: GID %v of a link of version 2", x.cfg.Hostname, l.GID)
 					}
 				}
@@ -92,7 +93,7 @@ func offering(t *testing.T, edit func(*wire.Offer)) wire.Proposal {
 		t.Fatal(err)
 	}
 	o := wire.Offer{
-		Mode: wire.ModeR, EIDs: []wire.EID{id}, GID: wire.GIDFromIPv4(addr(1, 0)),
+		Mode: wire.ModeR, EIDs: []wire.EID{id}, GID: smc.GIDFromIPv4(addr(1, 0)),
 		Release: wire.ReleaseV21, MaxConns: 255, MaxLinks: 2,
 	}
 	if edit != nil {
@@ -110,18 +111,18 @@ func TestOffers(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(*wire.Offer)
-		want wire.Diagnosis // 0: ACCEPT
+		want smc.Diagnosis // 0: ACCEPT
 		ext  wire.FirstContactExt
 	}{
 		{"AsLinux", nil, 0, wire.FirstContactExt{Release: 1, MaxConns: 255, MaxLinks: 2}},
 		{"Smaller", func(o *wire.Offer) { o.MaxConns, o.MaxLinks = 16, 1 }, 0, wire.FirstContactExt{Release: 1, MaxConns: 16, MaxLinks: 1}},
 		{"Larger", func(o *wire.Offer) { o.Release, o.MaxLinks = 2, 9 }, 0, wire.FirstContactExt{Release: 1, MaxConns: 255, MaxLinks: 2}},
 		{"Release0", func(o *wire.Offer) { o.Release, o.MaxConns, o.MaxLinks = 0, 0, 0 }, 0, wire.FirstContactExt{}},
-		{"FewConns", func(o *wire.Offer) { o.MaxConns = 15 }, wire.DiagMaxConns, wire.FirstContactExt{}},
-		{"NoLinks", func(o *wire.Offer) { o.MaxLinks = 0 }, wire.DiagMaxLinks, wire.FirstContactExt{}},
-		{"NoEID", func(o *wire.Offer) { o.EIDs = nil }, wire.DiagNoUEID, wire.FirstContactExt{}},
-		{"ForeignGID", func(o *wire.Offer) { o.GID = wire.GID{0: 0xfe, 1: 0x80, 15: 1} }, wire.DiagNoRoute, wire.FirstContactExt{}},
-		{"SMCDAlone", func(o *wire.Offer) { o.Mode, o.SMCD = wire.ModeD, &wire.SMCDOffer{} }, wire.DiagModeMismatch, wire.FirstContactExt{}},
+		{"FewConns", func(o *wire.Offer) { o.MaxConns = 15 }, smc.DiagMaxConns, wire.FirstContactExt{}},
+		{"NoLinks", func(o *wire.Offer) { o.MaxLinks = 0 }, smc.DiagMaxLinks, wire.FirstContactExt{}},
+		{"NoEID", func(o *wire.Offer) { o.EIDs = nil }, smc.DiagNoUEID, wire.FirstContactExt{}},
+		{"ForeignGID", func(o *wire.Offer) { o.GID = smc.GID{0: 0xfe, 1: 0x80, 15: 1} }, smc.DiagNoRoute, wire.FirstContactExt{}},
+		{"SMCDAlone", func(o *wire.Offer) { o.Mode, o.SMCD = wire.ModeD, &wire.SMCDOffer{} }, smc.DiagModeMismatch, wire.FirstContactExt{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,22 +134,22 @@ func TestOffers(t *testing.T) {
 				p := scripted{t, ct}
 				p.send(offering(t, tt.edit))
 				if tt.want != 0 {
-					if d := as[wire.Decline](p); d.Diagnosis != tt.want || tt.name != "SMCDAlone" && (d.Version != wire.Version2 || d.OSType != wire.OSLinux) {
+					if d := as[wire.Decline](p); d.Diagnosis != tt.want || tt.name != "SMCDAlone" && (d.Version != wire.Version2 || d.OSType != smc.OSLinux) {
 						t.Errorf("declined: %+v, want %v", d, tt.want)
 					}
 					wantDecline(t, "server", <-done, tt.want, false)
 					return
 				}
 				a := as[wire.AcceptV2](p)
-				tt.ext.Direct, tt.ext.OS, tt.ext.Hostname = true, wire.OSLinux, wire.NewHostname("server")
+				tt.ext.Direct, tt.ext.OS, tt.ext.Hostname = true, smc.OSLinux, wire.NewHostname("server")
 				if diff := cmp.Diff(&tt.ext, a.FirstContact); diff != "" {
 					t.Errorf("first contact (-want +got):\n%s", diff)
 				}
-				if a.EID.String() != "COMMON-1" || a.GID != wire.GIDFromIPv4(addr(2, 0)) || a.MAC == (wire.MAC{}) {
+				if a.EID.String() != "COMMON-1" || a.GID != smc.GIDFromIPv4(addr(2, 0)) || a.MAC == (smc.MAC{}) {
 					t.Errorf("ACCEPT %+v", a)
 				}
-				p.send(wire.Decline{Diagnosis: wire.DiagMem})
-				wantDecline(t, "server", <-done, wire.DiagMem, true)
+				p.send(wire.Decline{Diagnosis: smc.DiagMem})
+				wantDecline(t, "server", <-done, smc.DiagMem, true)
 			})
 		})
 	}
@@ -159,24 +160,24 @@ func TestOffers(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	accept := func(id wire.EID) wire.AcceptV2 {
 		e := endpointOf(1)
-		e.GID = wire.GIDFromIPv4(addr(2, 0))
+		e.GID = smc.GIDFromIPv4(addr(2, 0))
 		return wire.AcceptV2{Endpoint: e, EID: id, FirstContact: &wire.FirstContactExt{
-			Direct: true, OS: wire.OSLinux, Release: 1, Hostname: wire.NewHostname("peer"), MaxConns: 20, MaxLinks: 1,
+			Direct: true, OS: smc.OSLinux, Release: 1, Hostname: wire.NewHostname("peer"), MaxConns: 20, MaxLinks: 1,
 		}}
 	}
 	tests := []struct {
 		name string
 		edit func(*wire.AcceptV2)
-		want wire.Diagnosis // 0: CONFIRM
+		want smc.Diagnosis // 0: CONFIRM
 	}{
 		{"Good", func(*wire.AcceptV2) {}, 0},
-		{"ForeignEID", func(a *wire.AcceptV2) { a.EID[0]++ }, wire.DiagNoUEID},
-		{"Release", func(a *wire.AcceptV2) { a.FirstContact.Release = 2 }, wire.DiagRelease},
-		{"FewConns", func(a *wire.AcceptV2) { a.FirstContact.MaxConns = 15 }, wire.DiagMaxConns},
-		{"NoLinks", func(a *wire.AcceptV2) { a.FirstContact.MaxLinks = 0 }, wire.DiagMaxLinks},
-		{"ManyLinks", func(a *wire.AcceptV2) { a.FirstContact.MaxLinks = 3 }, wire.DiagMaxLinks},
-		{"Routed", func(a *wire.AcceptV2) { a.FirstContact.Direct = false }, wire.DiagIndirect},
-		{"UnknownGroup", func(a *wire.AcceptV2) { a.FirstContact = nil }, wire.DiagSync},
+		{"ForeignEID", func(a *wire.AcceptV2) { a.EID[0]++ }, smc.DiagNoUEID},
+		{"Release", func(a *wire.AcceptV2) { a.FirstContact.Release = 2 }, smc.DiagRelease},
+		{"FewConns", func(a *wire.AcceptV2) { a.FirstContact.MaxConns = 15 }, smc.DiagMaxConns},
+		{"NoLinks", func(a *wire.AcceptV2) { a.FirstContact.MaxLinks = 0 }, smc.DiagMaxLinks},
+		{"ManyLinks", func(a *wire.AcceptV2) { a.FirstContact.MaxLinks = 3 }, smc.DiagMaxLinks},
+		{"Routed", func(a *wire.AcceptV2) { a.FirstContact.Direct = false }, smc.DiagIndirect},
+		{"UnknownGroup", func(a *wire.AcceptV2) { a.FirstContact = nil }, smc.DiagSync},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,29 +189,29 @@ func TestAnswers(t *testing.T) {
 				p := scripted{t, st}
 				prop := as[wire.Proposal](p)
 				o, err := prop.Offer()
-				if err != nil || !prop.TypeV1.HasR() || prop.PeerID == (wire.PeerID{}) || o.GID != wire.GIDFromIPv4(addr(1, 0)) || o.Release != 1 || o.MaxConns != 255 || o.MaxLinks != 2 {
+				if err != nil || !prop.TypeV1.HasR() || prop.PeerID == (smc.PeerID{}) || o.GID != smc.GIDFromIPv4(addr(1, 0)) || o.Release != 1 || o.MaxConns != 255 || o.MaxLinks != 2 {
 					t.Errorf("PROPOSAL %+v, %+v, %v", prop, o, err)
 				}
 				a := accept(o.EIDs[0])
 				tt.edit(&a)
 				p.send(a)
 				if tt.want != 0 {
-					if d := as[wire.Decline](p); d.Diagnosis != tt.want || d.Version != wire.Version2 || d.OutOfSync != (tt.want == wire.DiagSync) {
+					if d := as[wire.Decline](p); d.Diagnosis != tt.want || d.Version != wire.Version2 || d.OutOfSync != (tt.want == smc.DiagSync) {
 						t.Errorf("declined: %+v, want %v", d, tt.want)
 					}
 					wantDecline(t, "client", <-done, tt.want, false)
 					return
 				}
 				c := as[wire.ConfirmV2](p)
-				want := &wire.FirstContactExt{Direct: true, OS: wire.OSLinux, Release: 1, Hostname: wire.NewHostname("client"), MaxConns: 20, MaxLinks: 1}
+				want := &wire.FirstContactExt{Direct: true, OS: smc.OSLinux, Release: 1, Hostname: wire.NewHostname("client"), MaxConns: 20, MaxLinks: 1}
 				if diff := cmp.Diff(want, c.FirstContact); diff != "" {
 					t.Errorf("first contact (-want +got):\n%s", diff)
 				}
 				if c.EID != a.EID || len(c.GIDs) != 1 || c.GIDs[0] != o.GID || c.GID != o.GID {
 					t.Errorf("CONFIRM %+v", c)
 				}
-				p.send(wire.Decline{Version: wire.Version2, OSType: wire.OSLinux, Diagnosis: wire.DiagMem})
-				wantDecline(t, "client", <-done, wire.DiagMem, true)
+				p.send(wire.Decline{Version: wire.Version2, OSType: smc.OSLinux, Diagnosis: smc.DiagMem})
+				wantDecline(t, "client", <-done, smc.DiagMem, true)
 			})
 		})
 	}

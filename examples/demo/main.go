@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 const (

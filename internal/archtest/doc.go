@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package archtest holds the architecture in place: its tests read the whole
-// module with go list and go/parser and check which package imports which,
-// and the rules of form that no linter of ours knows. It has no other code.
+// Package archtest checks the architecture. Its tests read the whole module with
+// go list and go/parser. They check which package imports which, that what ships
+// does not import what is for tests, and the rules of form that no linter checks.
+// It has no other code.
 //
-// The import rules are the table in imports_test.go; docs/architecture.md
-// explains them. Needs the go command; no privileges.
+// The table in imports_test.go holds the import rules; docs/architecture.md
+// explains them. The tests need the go command and no privileges.
 package archtest

@@ -19,6 +19,9 @@ import (
 
 const module = "smcr"
 
+// terms is the package that has the vocabulary. It imports nothing of the module.
+const terms = "smc"
+
 // edges says for each package, by path within the module, which packages of
 // the module its code (not its tests) may import. A path that ends in /...
 // stands for everything below, not for the path itself; the first pattern that
@@ -28,7 +31,8 @@ var edges = []struct {
 	pkg string
 	may []string
 }{
-	// Leaves.
+	// Leaves. Every package may import smc, which has the terms that all share.
+	{terms, nil},
 	{"pnet", nil},
 	{"quota", nil},
 	{"stats", nil},
@@ -36,15 +40,12 @@ var edges = []struct {
 	{"rdmaverbs", nil},
 	{"userstack/wire", nil},
 	{"internal/place", nil},
-	{"internal/netnstest", []string{"internal/place"}},
 
 	// Each stands on leaves alone.
-	{"stats/prom", []string{"stats"}},
 	{"rdmaverbs/...", []string{"rdmaverbs", "rdmaverbs/..."}},
 	{"nl", []string{"pnet", "quota", "stats", "guard", "internal/place"}},
-	{"nl/...", []string{"nl", "pnet", "stats"}},
+	{"nl/nltest", []string{"nl", "pnet", "stats"}},
 	{"userstack/internal/bounded", nil},
-	{"userstack/internal/socktest", nil},
 	{"userstack/internal/rights", nil},
 	{"userstack/internal/sockopt", []string{"userstack/internal/rights"}},
 	{"userstack/internal/epollset", nil},
@@ -54,42 +55,59 @@ var edges = []struct {
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
-	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
-	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
-	{"userstack/internal/inside", []string{"guard", "userstack/wire"}},
+	{"userstack/conn", []string{"userstack/wire"}},
+	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
+	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
+	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
+	{"userstack/internal/inside", []string{"userstack/network", "guard"}},
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/internal/inside",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/internal/inside",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
-	{"userstack/service", []string{"userstack", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
+	{"userstack/service", []string{"userstack", "userstack/network", "userstack/internal/inside", "userstack/internal/bounded", "userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/internal/epollset", "userstack/broker", "userstack/relay", "userstack/engine", "nl", "pnet", "quota", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place"}},
 	{"userstack/launch", []string{"userstack/internal/rights", "userstack/internal/sockopt", "userstack/internal/connector", "userstack/broker", "userstack/relay", "userstack/wire", "guard", "internal/place"}},
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
-	// The program: free to use everything below it.
-	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "stats/...", "pnet", "rdmaverbs", "rdmaverbs/..."}},
-	{"examples/...", []string{"internal/netnstest", "userstack", "nl", "stats", "pnet"}},
+	// What only tests and benches use. The tests of all layers use the first two.
+	{"internal/testing/netnstest", []string{"internal/place"}},
+	{"internal/testing/socktest", nil},
+	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
+
+	// The program: free to use everything below it, but nothing under the roof.
+	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
+	{"examples/...", []string{"internal/testing/netnstest", "userstack", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 }
 
+// roof is the folder of what only tests and benches use: hosts, kernels, programs,
+// whole suites. Nothing that ships imports anything from it.
+const roof = "internal/testing/..."
+
+// conformance are the suites for those who implement a public interface. They stand
+// beside the interface. They are for tests alone, as everything under the roof is.
+var conformance = []string{"nl/nltest", "rdmaverbs/verbstest", "userstack/simfabric"}
+
+// testOnly reports whether a package is for tests and benches alone.
+func testOnly(p string) bool { return match(roof, p) || matchAny(conformance, p) }
+
 // confined says where alone a module from outside may be imported.
 var confined = map[string][]string{
-	"github.com/prometheus":          {"stats/prom"},
 	"github.com/spf13/cobra/doc":     {"internal/gendocs"},
 	"github.com/spf13":               {"cmd/...", "internal/..."},
-	"github.com/cilium/ebpf":         {"userstack/tcpopt", "userstack/tcpopt/...", "internal/netnstest"},
-	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "rdmaverbs/ibverbs", "userstack", "userstack/service", "internal/..."},
-	"github.com/google/go-cmp":       suites,
-	"pgregory.net/rapid":             suites,
-	"golang.org/x/net/nettest":       suites,
-	"testing":                        suites,
+	"github.com/cilium/ebpf":         {"userstack/tcpopt", "internal/testing/netnstest"},
+	"github.com/vishvananda/netlink": {"rdmaverbs/softroce", "userstack/network", "userstack/service", "internal/..."},
+	"github.com/google/go-cmp":       testPackages,
+	"pgregory.net/rapid":             testPackages,
+	"golang.org/x/net/nettest":       testPackages,
+	"testing":                        testPackages,
 	"github.com/rogpeppe":            nil,
 	"net/http/pprof":                 nil,
 }
 
-// suites are the packages that exist for tests though they are none.
-var suites = []string{"internal/netnstest", "internal/guest", "internal/cmdutil/cmdtest", "internal/verbs/codectest", "nl/nltestsmc", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/internal/socktest"}
+// testPackages are the patterns of the packages for which [testOnly] holds.
+var testPackages = append([]string{roof}, conformance...)
 
 type pkg struct {
 	ImportPath, Dir                                    string
@@ -169,7 +187,7 @@ func TestImportEdges(t *testing.T) {
 			continue
 		}
 		for _, imp := range p.Imports {
-			if to, ok := rel(imp); ok && !matchAny(edges[i].may, to) {
+			if to, ok := rel(imp); ok && to != terms && !matchAny(edges[i].may, to) {
 				t.Errorf("%s must not import %s: it may import %v", from, to, edges[i].may)
 			}
 		}
@@ -178,7 +196,7 @@ func TestImportEdges(t *testing.T) {
 		if !strings.HasPrefix(from, "internal/") && !strings.HasPrefix(from, "cmd/") && !strings.HasPrefix(from, "examples/") {
 			for _, imp := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
 				to, ok := rel(imp)
-				if ok && (strings.HasPrefix(to, "cmd/") || strings.HasPrefix(to, "internal/") && !testKit(to) && to != leaf) {
+				if ok && (strings.HasPrefix(to, "cmd/") || strings.HasPrefix(to, "internal/") && !testOnly(to) && to != leaf) {
 					t.Errorf("%s, a public package, must not import %s", from, to)
 				}
 			}
@@ -190,9 +208,45 @@ func TestImportEdges(t *testing.T) {
 // network namespace is, and what names one.
 const leaf = "internal/place"
 
-// testKit reports whether an internal package is made for tests.
-func testKit(p string) bool {
-	return p == "internal/netnstest" || p == "internal/cmdutil/cmdtest" || match("internal/guest", p) || match("internal/guest/...", p)
+// TestRoof checks that what ships imports nothing that is for tests and benches
+// alone. The examples do not ship.
+func TestRoof(t *testing.T) {
+	for _, p := range list(t) {
+		from, _ := rel(p.ImportPath)
+		if testOnly(from) || match("examples/...", from) {
+			continue
+		}
+		for _, imp := range p.Imports {
+			if to, ok := rel(imp); ok && testOnly(to) {
+				t.Errorf("%s must not import %s, which is for tests and benches alone", from, to)
+			}
+		}
+	}
+}
+
+// TestRulesApply checks that each rule is about a package that exists.
+func TestRulesApply(t *testing.T) {
+	var paths []string
+	for _, p := range list(t) {
+		path, _ := rel(p.ImportPath)
+		paths = append(paths, path)
+	}
+	exists := func(pattern, where string) {
+		if !slices.ContainsFunc(paths, func(p string) bool { return match(pattern, p) }) {
+			t.Errorf("%s: no package is %s", where, pattern)
+		}
+	}
+	for _, e := range edges {
+		exists(e.pkg, "edges")
+		for _, to := range e.may {
+			exists(to, "edges of "+e.pkg)
+		}
+	}
+	for imp, may := range confined {
+		for _, from := range may {
+			exists(from, "confined, "+imp)
+		}
+	}
 }
 
 func TestConfinedImports(t *testing.T) {
@@ -216,8 +270,8 @@ func TestConfinedImports(t *testing.T) {
 	}
 }
 
-// TestShippedProgram checks that the test kits and package testing are not
-// linked into the program.
+// TestShippedProgram checks that neither package testing nor anything that is for
+// tests and benches alone is linked into the program.
 func TestShippedProgram(t *testing.T) {
 	dirs, err := filepath.Glob("../../cmd/*")
 	if err != nil {
@@ -231,7 +285,7 @@ func TestShippedProgram(t *testing.T) {
 		}
 		for dep := range strings.Lines(string(out)) {
 			dep = strings.TrimSpace(dep)
-			if p, ok := rel(dep); dep == "testing" || ok && testKit(p) {
+			if p, ok := rel(dep); dep == "testing" || ok && testOnly(p) {
 				t.Errorf("%s links %s", name, dep)
 			}
 		}

@@ -29,10 +29,10 @@ const notApplicable = "Not applicable: "
 
 // rfcPackages are the directories of the packages that the table names.
 var rfcPackages = map[string]string{
-	"e2e": "internal/e2e", "interop": "internal/interop",
+	"conn": "userstack/conn", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
-	"inside": "userstack/internal/inside", "simulation": "userstack/simulation", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
-	"userstack": "userstack", "wire": "userstack/wire",
+	"inside": "userstack/internal/inside", "network": "userstack/network", "simulation": "userstack/simulation", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
+	"smc": "smc", "userstack": "userstack", "wire": "userstack/wire",
 }
 
 // rfcSections are the sections and appendices that ask something of an

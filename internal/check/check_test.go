@@ -17,9 +17,9 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/userstack/broker"
-	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -94,8 +94,8 @@ func device(name string, netdev uint32, active bool) nl.Device {
 }
 
 // userState is a stack in user space that speaks version 1.
-func userState(devices ...nl.Device) nltestsmc.State {
-	return nltestsmc.State{SysInfo: nl.SysInfo{Version: 1, Stack: "smcr", PID: 42}, Devices: devices}
+func userState(devices ...nl.Device) nltest.State {
+	return nltest.State{SysInfo: nl.SysInfo{Version: 1, Stack: "smcr", PID: 42}, Devices: devices}
 }
 
 func runCheck(t *testing.T, w *world, m nl.Multi, args ...string) (status int, stdout string, err error) {
@@ -123,7 +123,7 @@ func TestSteps(t *testing.T) {
 	eth0 := device("soft-eth0", 2, true)
 	for _, test := range []struct {
 		name   string
-		state  nltestsmc.State
+		state  nltest.State
 		pnets  []nl.PNET
 		change func(*world)
 		args   string
@@ -169,7 +169,7 @@ skipped  tcp     depends on the failed step
 		{"a router", userState(eth0), nil, func(w *world) {
 			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
 		}, "10.1.0.2:80", 1, "FAILED   route   10.1.0.2 is behind router 10.9.0.1: version 1 of SMC-R needs it in the same subnet\n"},
-		{"a router and version 2", nltestsmc.State{
+		{"a router and version 2", nltest.State{
 			SysInfo: nl.SysInfo{Version: 2, Release: 1, SMCRv2: true}, UEIDs: []string{"A.B"}, Devices: []nl.Device{eth0},
 		}, nil, func(w *world) {
 			w.routes["10.1.0.2"] = route{NetDev: "eth0", Gateway: netip.MustParseAddr("10.9.0.1")}
@@ -178,14 +178,14 @@ ok       stack   user, SMC version 2.1
 ok       eid     A.B: the peer needs one of them for version 2
 ok       route   eth0, via router 10.9.0.1: only version 2 of SMC-R works across routers
 `},
-		{"no enterprise ID", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{eth0}}, nil, nil, "10.1.0.2:80", 0,
+		{"no enterprise ID", nltest.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{eth0}}, nil, nil, "10.1.0.2:80", 0,
 			"ok       eid     none: version 1 of SMC only; for version 2 define one on both hosts with 'smcr ueid add'\n"},
-		{"RoCE version 2 only", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("rxe0", 2, true)}}, nil,
+		{"RoCE version 2 only", nltest.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("rxe0", 2, true)}}, nil,
 			func(w *world) { w.gids = []string{"RoCE v2"} }, "10.1.0.2:80", 1, `
 FAILED   device  rxe0 port 1 has only RoCE version 2 GIDs, which need SMC version 2
                  -> define the same enterprise ID on both hosts: smcr ueid add EID
 `},
-		{"both versions of RoCE", nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("mlx5_0", 2, true)}}, nil,
+		{"both versions of RoCE", nltest.State{SysInfo: nl.SysInfo{Version: 2, SMCRv2: true}, Devices: []nl.Device{device("mlx5_0", 2, true)}}, nil,
 			func(w *world) { w.gids = []string{"IB/RoCE v1", "RoCE v2"} }, "10.1.0.2:80", 0, "ok       device  mlx5_0 port 1, active, on the netdev of the route\n"},
 		{"no device", userState(), nil, nil, "10.1.0.2:80", 1, `
 FAILED   device  the stack has no RoCE device
@@ -215,7 +215,7 @@ FAILED   tcp     no connection to 10.1.0.2:80: context deadline exceeded
                  -> check 'ip neigh' and the firewalls on the path
 `},
 		{"not announced here", userState(eth0), nil, func(w *world) {
-			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: wire.DiagConfig}
+			w.out = outcome{NotCandidate: "the TCP option of SMC is not permitted here", Reason: smc.DiagConfig}
 		}, "10.1.0.2:80", 1, `
 FAILED   option  the stack does not announce SMC: the TCP option of SMC is not permitted here
                  -> run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts
@@ -225,7 +225,7 @@ ok       tcp     connected to 10.1.0.2:80 in 400µs
 FAILED   option  the peer does not speak SMC: it did not announce it in the TCP handshake
 `},
 		{"declined", userState(eth0), nil, func(w *world) {
-			w.out.SMC, w.out.Remote, w.out.Reason = false, true, wire.DiagPrefixMismatch
+			w.out.SMC, w.out.Remote, w.out.Reason = false, true, smc.DiagPrefixMismatch
 		}, "10.1.0.2:80", 1, `
 FAILED   clc     the peer declined: 0x03070000 (subnets or prefixes of the peers differ)
                  -> give the addresses of both hosts the same prefix length: see 'ip address'
@@ -242,7 +242,7 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 			"FAILED   tcp     the roof is on fire\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			fake := nltestsmc.NewFake(test.state)
+			fake := nltest.NewFake(test.state)
 			for _, p := range test.pnets {
 				if err := fake.AddPNET(t.Context(), p); err != nil {
 					t.Fatal(err)
@@ -275,8 +275,8 @@ FAILED   clc     this host declined: 0x0a0b0c0d
 func TestTwoStacks(t *testing.T) {
 	m := func() nl.Multi {
 		return nl.Multi{
-			{Name: "kernel", Control: nltestsmc.NewFake(nltestsmc.State{SysInfo: nl.SysInfo{Version: 1}})},
-			{Name: "user", Control: nltestsmc.NewFake(userState(device("soft-eth0", 2, true)))},
+			{Name: "kernel", Control: nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 1}})},
+			{Name: "user", Control: nltest.NewFake(userState(device("soft-eth0", 2, true)))},
 		}
 	}
 	status, out, err := runCheck(t, newWorld(), m(), "10.1.0.2:80")
@@ -299,7 +299,7 @@ func TestStart(t *testing.T) {
 	if status, _, err := runCheck(t, w, nil, "10.1.0.2:80"); status != cmdutil.ExitNoBackend {
 		t.Errorf("nothing to start: %d, %v", status, err)
 	}
-	w.started = nl.Multi{{Name: "user", Control: nltestsmc.NewFake(userState(device("soft-eth0", 2, true)))}}
+	w.started = nl.Multi{{Name: "user", Control: nltest.NewFake(userState(device("soft-eth0", 2, true)))}}
 	status, _, err := runCheck(t, w, nil, "10.1.0.2:80")
 	if status != 0 {
 		t.Error(err)
@@ -344,10 +344,10 @@ func TestOutcomes(t *testing.T) {
 		want outcome
 	}{
 		{broker.Event{Text: "userstack: peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)", Reason: 0x05000000, PeerReason: 0x03070000}, outcome{
-			Remote: true, Reason: wire.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
+			Remote: true, Reason: smc.DiagPrefixMismatch, Text: "peer declined SMC-R: 0x03070000 (subnets or prefixes of the peers differ)",
 		}},
 		{broker.Event{Text: "userstack: declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer", Reason: 0x02010000}, outcome{
-			Reason: wire.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
+			Reason: smc.DiagTimeoutConfLink, Text: "declined SMC-R: 0x02010000 (timeout in CONFIRM LINK): no answer",
 		}},
 		{broker.Event{Text: "peer declined 0x03070000"}, outcome{Text: "peer declined 0x03070000"}},
 	} {
@@ -362,11 +362,11 @@ func TestOutcomes(t *testing.T) {
 		want outcome
 	}{
 		{nl.Connection{Mode: nl.ModeSMCR, Link: &nl.ConnLink{IBDev: "rxe0"}}, outcome{Announced: true, SMC: true, IBDev: "rxe0"}},
-		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03010000}}, outcome{Reason: wire.DiagPeerNoSMC}},
-		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03030002}}, outcome{Announced: true, Reason: wire.DiagNoSMCRDev}},
+		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03010000}}, outcome{Reason: smc.DiagPeerNoSMC}},
+		{nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x03030002}}, outcome{Announced: true, Reason: smc.DiagNoSMCRDev}},
 		{
 			nl.Connection{Mode: nl.ModeTCP, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
-			outcome{Announced: true, Remote: true, Reason: wire.DiagPrefixMismatch},
+			outcome{Announced: true, Remote: true, Reason: smc.DiagPrefixMismatch},
 		},
 	} {
 		var got outcome
@@ -379,9 +379,9 @@ func TestOutcomes(t *testing.T) {
 
 // TestAdvice checks that each code that a peer can send has an advice.
 func TestAdvice(t *testing.T) {
-	for d, word := range map[wire.Diagnosis]string{
-		wire.DiagTimeoutConfLink: "RoCE frames", wire.DiagNoSMCRDev: "on the peer", wire.DiagNoUEID: "ueid add",
-		wire.DiagRMBEEyecatcher: "--eye-catcher", wire.DiagSync: "again", wire.DiagMem: "on the peer",
+	for d, word := range map[smc.Diagnosis]string{
+		smc.DiagTimeoutConfLink: "RoCE frames", smc.DiagNoSMCRDev: "on the peer", smc.DiagNoUEID: "ueid add",
+		smc.DiagRMBEEyecatcher: "--eye-catcher", smc.DiagSync: "again", smc.DiagMem: "on the peer",
 	} {
 		if s := advise(d, true); !strings.Contains(s, word) {
 			t.Errorf("%v: %q", d, s)

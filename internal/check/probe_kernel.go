@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/userstack/wire"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,11 +98,11 @@ func (o *outcome) kernel(c *nl.Connection) {
 		}
 		return
 	}
-	o.Reason = wire.Diagnosis(c.Fallback.Reason)
-	o.Announced = o.Reason != wire.DiagPeerNoSMC
-	if o.Reason == wire.DiagPeerDeclined {
+	o.Reason = smc.Diagnosis(c.Fallback.Reason)
+	o.Announced = o.Reason != smc.DiagPeerNoSMC
+	if o.Reason == smc.DiagPeerDeclined {
 		o.Remote = true
-		o.Reason = wire.Diagnosis(c.Fallback.Peer)
+		o.Reason = smc.Diagnosis(c.Fallback.Peer)
 	}
 	if o.Reason == 0 {
 		o.Text = "the connection is plain TCP and the kernel gives no reason"

@@ -11,8 +11,8 @@ import (
 
 	"smcr/internal/run"
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/userstack/broker"
-	"smcr/userstack/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,7 +69,7 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientConn, ev broker.Event, fd int, remote netip.AddrPort, begin time.Time) (bool, error) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
-		o.NotCandidate, o.Reason = broker.Plain(ev.Text), wire.Diagnosis(ev.Reason)
+		o.NotCandidate, o.Reason = broker.Plain(ev.Text), smc.Diagnosis(ev.Reason)
 		return true, nil
 	case broker.EventFailed:
 		if o.Took != 0 { // TCP was through
@@ -147,8 +147,8 @@ func end(ctx context.Context, conn *broker.ClientConn) error {
 // declined takes over why the stack left a connection to TCP.
 func (o *outcome) declined(ev broker.Event) {
 	o.Text = broker.Plain(ev.Text)
-	o.Reason = wire.Diagnosis(ev.Reason)
-	if o.Remote = o.Reason == wire.DiagPeerDeclined; o.Remote {
-		o.Reason = wire.Diagnosis(ev.PeerReason)
+	o.Reason = smc.Diagnosis(ev.Reason)
+	if o.Remote = o.Reason == smc.DiagPeerDeclined; o.Remote {
+		o.Reason = smc.Diagnosis(ev.PeerReason)
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 	"smcr/nl"
 	"smcr/pnet"
+	"smcr/smc"
 	"smcr/userstack/broker"
-	"smcr/userstack/wire"
 )
 
 // A Result is the outcome of a step.
@@ -54,7 +54,7 @@ type outcome struct {
 	SMC          bool           // the connection used SMC
 	Here         bool           // the peer is a program of this machine, which was joined directly
 	Remote       bool           // the peer declined
-	Reason       wire.Diagnosis // of the decline, or of NotCandidate
+	Reason       smc.Diagnosis  // of the decline, or of NotCandidate
 	Text         string         // of an error that is no decline
 	Local        netip.AddrPort // own end
 	Took         time.Duration  // until it was known
@@ -276,7 +276,7 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	c.add("tcp", OK, "", "connected to %s in %v", remote, out.Took.Round(100*time.Microsecond))
 	if !out.Announced {
 		return c.add("option", Failed, "run the server under 'smcr run' or smc_run; if it is, see 'smcr info' there, and whether a firewall removes TCP option 254",
-			"%s: it did not announce it in the TCP handshake", wire.DiagPeerNoSMC.Text())
+			"%s: it did not announce it in the TCP handshake", smc.DiagPeerNoSMC.Text())
 	}
 	c.add("option", OK, "", "the peer announced SMC in the TCP handshake")
 	switch {
@@ -299,48 +299,48 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 }
 
 // candidateAdvice says what to do where the stack does not try SMC.
-func candidateAdvice(d wire.Diagnosis) string {
+func candidateAdvice(d smc.Diagnosis) string {
 	switch d {
-	case wire.DiagConfig:
+	case smc.DiagConfig:
 		return "run 'smcr serve' with CAP_BPF and CAP_NET_ADMIN (root); or name the peer with --assume-smc on both hosts"
-	case wire.DiagNoSMCRDev:
+	case smc.DiagNoSMCRDev:
 		return "see 'smcr device list' and 'smcr pnet list'; smcr pnet add PNETID -D IBDEV assigns one"
 	}
 	return ""
 }
 
 // advise says what to do about a decline.
-func advise(d wire.Diagnosis, remote bool) string {
+func advise(d smc.Diagnosis, remote bool) string {
 	on := "on this host"
 	if remote {
 		on = "on the peer"
 	}
 	switch d {
-	case wire.DiagMem:
+	case smc.DiagMem:
 		return "check memory and RLIMIT_MEMLOCK " + on
-	case wire.DiagTimeoutConfLink, wire.DiagTimeoutAddLink, wire.DiagNoRoute, wire.DiagReadyLink, wire.DiagOldTimeout:
+	case smc.DiagTimeoutConfLink, smc.DiagTimeoutAddLink, smc.DiagNoRoute, smc.DiagReadyLink, smc.DiagOldTimeout:
 		return "RoCE frames (ethertype 0x8915, or UDP port 4791) do not get through: check switches, VLANs, MTU and firewalls"
-	case wire.DiagPeerNoSMC:
+	case smc.DiagPeerNoSMC:
 		return "run the server under 'smcr run' or smc_run"
-	case wire.DiagIPsec:
+	case smc.DiagIPsec:
 		return "SMC cannot carry connections that IPsec protects"
-	case wire.DiagNoSMCDev, wire.DiagNoSMCRDev, wire.DiagNoSMCDDev:
+	case smc.DiagNoSMCDev, smc.DiagNoSMCRDev, smc.DiagNoSMCDDev:
 		return "see 'smcr device list' and 'smcr pnet list' " + on
-	case wire.DiagNoUEID, wire.DiagNoSEID:
+	case smc.DiagNoUEID, smc.DiagNoSEID:
 		return "define the same enterprise ID on both hosts: smcr ueid add EID"
-	case wire.DiagModeMismatch:
+	case smc.DiagModeMismatch:
 		return "one side has SMC-D only: see 'smcr device list' " + on
-	case wire.DiagRMBEEyecatcher:
+	case smc.DiagRMBEEyecatcher:
 		return "Linux refuses eye catchers: run 'smcr serve' without --eye-catcher"
-	case wire.DiagPrefixMismatch:
+	case smc.DiagPrefixMismatch:
 		return "give the addresses of both hosts the same prefix length: see 'ip address'"
-	case wire.DiagVLAN, wire.DiagISMVLAN:
+	case smc.DiagVLAN, smc.DiagISMVLAN:
 		return "see 'ip -d link' for the VLANs of the RoCE device's netdev " + on
-	case wire.DiagNoActiveLink, wire.DiagNoServerLink, wire.DiagSync:
+	case smc.DiagNoActiveLink, smc.DiagNoServerLink, smc.DiagSync:
 		return "the hosts disagree on a link group that is about to end: try again in a few seconds"
-	case wire.DiagVersion, wire.DiagRelease, wire.DiagNoV2Ext:
+	case smc.DiagVersion, smc.DiagRelease, smc.DiagNoV2Ext:
 		return "the peers have no version of SMC in common"
-	case wire.DiagConfig, wire.DiagSocketOption:
+	case smc.DiagConfig, smc.DiagSocketOption:
 		return "see the log of the stack " + on
 	}
 	return "see the logs of both hosts' stacks"

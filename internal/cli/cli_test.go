@@ -19,7 +19,8 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/smctools/smcrd"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,11 +37,11 @@ type world struct {
 
 // newWorld returns a world with one user-space stack, behind a real server and
 // client, in the sample state.
-func newWorld(t *testing.T) (*world, *nltestsmc.Fake) {
+func newWorld(t *testing.T) (*world, *nltest.Fake) {
 	t.Helper()
 	// What was reset on this machine is not the tests' business.
 	t.Setenv(smcrd.CacheEnv, filepath.Join(t.TempDir(), "stats"))
-	fake := nltestsmc.NewFake(nltestsmc.SampleState())
+	fake := nltest.NewFake(nltest.SampleState())
 	fake.SetNetDevs("lo", "eth0", "eth1", "eth2")
 	return &world{t: t, stacks: nl.Multi{stack(t, "user", fake)}}, fake
 }
@@ -152,7 +153,7 @@ func golden(t *testing.T, name, got string) {
 
 // TestEmpty checks that nothing found is no error, and prints no header.
 func TestEmpty(t *testing.T) {
-	w := &world{t: t, stacks: nl.Multi{stack(t, "user", nltestsmc.NewFake(nltestsmc.State{}))}}
+	w := &world{t: t, stacks: nl.Multi{stack(t, "user", nltest.NewFake(nltest.State{}))}}
 	for _, noun := range []string{"linkgroup", "link", "device", "connection", "pnet", "ueid"} {
 		if status, out, errOut := w.run(noun, "list"); status != 0 || out != "" || errOut != "" {
 			t.Errorf("%s list: %d, %q, %q", noun, status, out, errOut)
@@ -276,7 +277,7 @@ func TestChange(t *testing.T) {
 // TestTwoStacks checks that rows are marked, and that a change must say where.
 func TestTwoStacks(t *testing.T) {
 	w, _ := newWorld(t)
-	w.stacks = append(nl.Multi{stack(t, "kernel", nltestsmc.NewFake(nltestsmc.SampleState()))}, w.stacks...)
+	w.stacks = append(nl.Multi{stack(t, "kernel", nltest.NewFake(nltest.SampleState()))}, w.stacks...)
 	_, out, _ := w.run("linkgroup", "list")
 	golden(t, "two_stacks", out)
 	status, _, errOut := w.run("pnet", "flush")
@@ -290,19 +291,19 @@ func TestTwoStacks(t *testing.T) {
 func TestFallbacks(t *testing.T) {
 	at := netip.MustParseAddrPort
 	rows := []nl.Connection{
-		{State: nl.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
-		{State: nl.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
-		{State: nl.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
+		{State: smc.StateListen, Local: at("10.77.0.1:8081"), Inode: 20},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40001"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 21, Fallback: nl.ConnFallback{Reason: 0x03010000}},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40002"), Remote: at("10.77.0.2:80"), UID: 1000, Inode: 22, Fallback: nl.ConnFallback{Reason: 0x05000000, Peer: 0x03070000}},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("[fd00:77::1]:40003"), Remote: at("[fd00:77::2]:80"), Inode: 23, Fallback: nl.ConnFallback{Reason: 0x03030002}},
+		{State: smc.StateInit, Mode: nl.ModeTCP, Local: at("10.77.0.1:40004"), Remote: at("10.77.0.3:80"), Inode: 24, Fallback: nl.ConnFallback{Reason: 0x030e0000}},
+		{State: smc.StateActive, Mode: nl.ModeTCP, Local: at("10.77.0.1:40005"), Remote: at("10.77.0.2:80"), Inode: 25, Fallback: nl.ConnFallback{Reason: 0x12345678}},
 	}
-	state := nltestsmc.State{Connections: slices.Clone(rows)}
+	state := nltest.State{Connections: slices.Clone(rows)}
 	for i := range rows {
 		rows[i].PID, rows[i].Command = 4711, "curl"
 	}
 	w := &world{t: t, stacks: nl.Multi{
-		stack(t, "kernel", nltestsmc.NewFake(state)), stack(t, "user", nltestsmc.NewFake(nltestsmc.State{Connections: rows})),
+		stack(t, "kernel", nltest.NewFake(state)), stack(t, "user", nltest.NewFake(nltest.State{Connections: rows})),
 	}}
 	for name, line := range map[string]string{"fallbacks": "connection list -a", "fallbacks_json": "connection list 22 23 -o json"} {
 		status, out, errOut := w.run(strings.Fields(line)...)

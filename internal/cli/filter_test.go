@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -200,7 +200,7 @@ handshake_limitation: false
 	if status != 0 || exported != want || errOut != "" {
 		t.Fatalf("%d, %q, %q", status, exported, errOut)
 	}
-	empty := nltestsmc.NewFake(nltestsmc.SampleState())
+	empty := nltest.NewFake(nltest.SampleState())
 	empty.SetNetDevs("eth0", "eth1")
 	other := &world{t: t, stacks: nl.Multi{stack(t, "other", empty)}}
 	for i, want := range []string{

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/guest"
+	"smcr/internal/testing/guest"
 )
 
 // TestKernel runs the commands that change, check and list against the SMC of a

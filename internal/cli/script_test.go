@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/netnstest"
 	"smcr/internal/smctools/smcrd"
+	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 	"smcr/userstack/launch"
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 )
 
 // TestCheck checks what is refused before anything is changed.
@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 		{"no system enterprise ID", "seid: true", user, "set seid to true", nl.ErrNotSupported},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			fake := nltestsmc.NewFake(nltestsmc.State{SysInfo: test.info, Devices: []nl.Device{{Name: "soft-eth0"}}})
+			fake := nltest.NewFake(nltest.State{SysInfo: test.info, Devices: []nl.Device{{Name: "soft-eth0"}}})
 			c, err := Parse([]byte(test.file))
 			if err != nil {
 				t.Fatal(err)

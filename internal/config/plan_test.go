@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -30,7 +30,7 @@ type stack struct {
 }
 
 func newStack(t interface{ Fatal(...any) }, c *Config) *stack {
-	fake := nltestsmc.NewFake(nltestsmc.State{
+	fake := nltest.NewFake(nltest.State{
 		SysInfo: nl.SysInfo{Version: 2}, SEID: nl.SEID{Value: "IBM-SYSZ-ISMSEID00000000", Enabled: true},
 		Devices: []nl.Device{{Name: "mlx5_0"}},
 	})
@@ -297,7 +297,7 @@ func TestExport(t *testing.T) {
 	if diff := cmp.Diff(&Config{PNETs: parse(t, example).PNETs}, got); diff != "" {
 		t.Errorf("limited stack (-want +got):\n%s", diff)
 	}
-	fake := nltestsmc.NewFake(nltestsmc.State{})
+	fake := nltest.NewFake(nltest.State{})
 	fake.SetError(os.ErrPermission)
 	if _, err := Export(t.Context(), fake); !errors.Is(err, os.ErrPermission) {
 		t.Error(err)
@@ -321,7 +321,7 @@ func TestUsable(t *testing.T) {
 	if diff := cmp.Diff(wantLeft, left); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
 	}
-	v1 := nltestsmc.NewFake(nltestsmc.State{SysInfo: nl.SysInfo{Version: 1}})
+	v1 := nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 1}})
 	got, left, err = (&Config{UEIDs: []string{"X"}, SEID: on(true), HSLimitation: on(true)}).Usable(t.Context(), v1, netdev)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ package connection
 import (
 	"testing"
 
-	"smcr/internal/cmdutil/cmdtest"
+	"smcr/internal/testing/cmdtest"
 )
 
 func TestFlags(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"smcr/internal/output"
 	"smcr/internal/watch"
 	"smcr/nl"
-	"smcr/userstack/wire"
+	"smcr/smc"
 
 	"github.com/spf13/cobra"
 )
@@ -170,10 +170,10 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 		j.LinkGroup = c.LinkGroup.String()
 	}
 	if c.Mode == nl.ModeTCP && c.Fallback != (nl.ConnFallback{}) {
-		j.Fallback = &fallbackJSON{Reason: code(c.Fallback.Reason), Text: wire.Diagnosis(c.Fallback.Reason).Text()}
+		j.Fallback = &fallbackJSON{Reason: code(c.Fallback.Reason), Text: smc.Diagnosis(c.Fallback.Reason).Text()}
 		if c.Fallback.Peer != 0 {
 			j.Fallback.Peer = code(c.Fallback.Peer)
-			j.Fallback.PeerText = wire.Diagnosis(c.Fallback.Peer).Text()
+			j.Fallback.PeerText = smc.Diagnosis(c.Fallback.Peer).Text()
 		}
 	}
 	if i := c.Info; i != nil {
@@ -183,7 +183,7 @@ func toJSON(r nl.Row[nl.Connection], netdev func(uint32) string) connJSON {
 		}
 	}
 	if l := c.Link; l != nil {
-		j.Link = &linkJSON{l.LinkID, l.IBDev, l.IBPort, l.GID.String(), l.PeerGID.String(), l.Role.String()}
+		j.Link = &linkJSON{l.LinkID, l.IBDev, l.IBPort, l.GID.String(), l.PeerGID.String(), l.Role.Short()}
 	}
 	return j
 }
@@ -200,12 +200,12 @@ func listRun(ctx context.Context, opts *listOptions) error {
 
 // keep reports whether a connection is one of those that were asked for.
 func (o *listOptions) keep(c *nl.Connection) bool {
-	if !o.all && !o.state.Any() && !o.Names.Any() && (c.State == nl.StateListen || c.State == nl.StateInit) {
+	if !o.all && !o.state.Any() && !o.Names.Any() && (c.State == smc.StateListen || c.State == smc.StateInit) {
 		return false
 	}
 	role, ibdev := "", ""
 	if c.Link != nil {
-		role, ibdev = c.Link.Role.String(), c.Link.IBDev
+		role, ibdev = c.Link.Role.Short(), c.Link.IBDev
 	}
 	return o.state.Keep(c.State.String()) && o.mode.Keep(c.Mode.String()) && o.role.Keep(role) &&
 		o.group.Keep(c.LinkGroup.String()) && o.peer.KeepAddr(c.Remote) &&
@@ -229,8 +229,8 @@ func reason(c *nl.Connection) string {
 	if c.Mode != nl.ModeTCP || c.Fallback == (nl.ConnFallback{}) {
 		return ""
 	}
-	text := wire.Diagnosis(c.Fallback.Reason).Text()
-	if peer := wire.Diagnosis(c.Fallback.Peer); peer != 0 && peer.Text() != "" {
+	text := smc.Diagnosis(c.Fallback.Reason).Text()
+	if peer := smc.Diagnosis(c.Fallback.Peer); peer != 0 && peer.Text() != "" {
 		if text != "" {
 			text += ": "
 		}

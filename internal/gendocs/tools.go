@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"smcr/userstack/wire"
+	"smcr/smc"
 )
 
 // reasons writes the reasons for which connections become plain TCP, by code.
@@ -16,7 +16,7 @@ func reasons(r *roff) {
 	for class := range uint32(0x100) {
 		for kind := range uint32(0x100) {
 			for detail := range uint32(0x10) {
-				code := wire.Diagnosis(class<<24 | kind<<16 | detail)
+				code := smc.Diagnosis(class<<24 | kind<<16 | detail)
 				if text := code.Text(); text != "" {
 					r.item(bold(fmt.Sprintf("0x%08x", uint32(code))), strings.ToUpper(text[:1])+text[1:]+".")
 				}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"smcr/internal/cmdutil/cmdtest"
+	"smcr/internal/testing/cmdtest"
 	"smcr/nl"
 )
 

@@ -5,7 +5,7 @@ package link
 import (
 	"testing"
 
-	"smcr/internal/cmdutil/cmdtest"
+	"smcr/internal/testing/cmdtest"
 )
 
 func TestFlags(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"smcr/internal/output"
 	"smcr/internal/watch"
 	"smcr/nl"
+	"smcr/smc"
 
 	"github.com/spf13/cobra"
 )
@@ -92,7 +93,7 @@ func listRun(ctx context.Context, opts *listOptions) error {
 
 // keep reports whether a link is one of those that were asked for.
 func (o *listOptions) keep(l *nl.Link) bool {
-	return o.group.Keep(l.LinkGroup.String()) && o.role.Keep(l.Role.String()) && o.state.Keep(l.State.String()) &&
+	return o.group.Keep(l.LinkGroup.String()) && o.role.Keep(l.Role.Short()) && o.state.Keep(l.State.String()) &&
 		o.peer.Keep(l.PeerGID.String()) && o.netdev.Keep(o.NetDev(l.NetDev)) && o.ibdev.Keep(l.IBDev)
 }
 
@@ -102,13 +103,13 @@ func gid(s string) (string, error) {
 	if err != nil || a.Zone() != "" {
 		return "", fmt.Errorf("a GID has the form of an IPv6 address")
 	}
-	return nl.GID(a.As16()).String(), nil
+	return smc.GID(a.As16()).String(), nil
 }
 
 func toJSON(r nl.Row[nl.Link], netdev func(uint32) string) linkJSON {
 	l := &r.Value
 	return linkJSON{
-		Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.String(), Type: l.Type.String(),
+		Stack: r.Stack, LinkGroup: l.LinkGroup.String(), Role: l.Role.Short(), Type: l.Type.String(),
 		ID: l.ID, NetDev: netdev(l.NetDev), IfIndex: l.NetDev, IBDev: l.IBDev, IBPort: l.IBPort,
 		State: l.State.String(), Conns: l.Conns, UID: l.UID.String(), PeerUID: l.PeerUID.String(),
 		GID: l.GID.String(), PeerGID: l.PeerGID.String(), QPN: l.QPN, PeerQPN: l.PeerQPN, MTU: l.MTU,
@@ -124,7 +125,7 @@ func table(rows []nl.Row[nl.Link], wide bool, netdev func(uint32) string) *outpu
 	for _, r := range rows {
 		l := &r.Value
 		cells := []any{
-			l.LinkGroup, l.Role, l.Type, l.ID, output.Or(netdev(l.NetDev)), output.Or(l.IBDev), l.IBPort,
+			l.LinkGroup, l.Role.Short(), l.Type, l.ID, output.Or(netdev(l.NetDev)), output.Or(l.IBDev), l.IBPort,
 			"LINK_" + l.State.String(), l.Conns,
 		}
 		if wide {

@@ -109,7 +109,7 @@ type groupV2R struct {
 func toJSON(r nl.Row[nl.LinkGroup]) groupJSON {
 	g := &r.Value
 	j := groupJSON{
-		Stack: r.Stack, ID: g.ID.String(), Role: g.Role.String(), Type: g.Type.String(),
+		Stack: r.Stack, ID: g.ID.String(), Role: g.Role.Short(), Type: g.Type.String(),
 		PNETID: g.PNETID, VLAN: g.VLAN, Conns: g.Conns, Version: g.Version(), Links: g.Links, Peer: g.Peer,
 		BufType: g.BufType.String(), Sndbuf: g.Sndbuf, RMB: g.RMB, NetCookie: g.NetCookie,
 	}
@@ -163,7 +163,7 @@ func (opts *listOptions) filter(ctx context.Context, m nl.Multi, rows []nl.Row[n
 			names = append(names, g.V2.PeerHost)
 		}
 		peer, _ := netip.ParseAddr(g.Peer)
-		return !opts.role.Keep(g.Role.String()) || !opts.typ.Keep(g.Type.String()) || !opts.pnetid.Keep(g.PNETID) ||
+		return !opts.role.Keep(g.Role.Short()) || !opts.typ.Keep(g.Type.String()) || !opts.pnetid.Keep(g.PNETID) ||
 			!opts.peer.KeepAddr(netip.AddrPortFrom(peer, 0), names...) ||
 			!opts.netdev.Keep(netdevs[k]...) || !opts.ibdev.Keep(ibdevs[k]...)
 	}), nil
@@ -181,7 +181,7 @@ func table(rows []nl.Row[nl.LinkGroup], wide bool) *output.Table {
 		if g.VLAN != 0 {
 			vlan = fmt.Sprintf("%#x", g.VLAN)
 		}
-		cells := []any{g.ID, g.Role, g.Type, vlan, g.Conns, output.Or(g.PNETID)}
+		cells := []any{g.ID, g.Role.Short(), g.Type, vlan, g.Conns, output.Or(g.PNETID)}
 		if wide {
 			host := ""
 			if g.V2 != nil {

@@ -5,7 +5,7 @@ package pnetcmd
 import (
 	"testing"
 
-	"smcr/internal/cmdutil/cmdtest"
+	"smcr/internal/testing/cmdtest"
 	"smcr/nl"
 )
 

@@ -16,7 +16,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -63,7 +63,7 @@ func list(t *testing.T, fs FS, stack bool, line string) (string, error) {
 		if !stack {
 			return nil, nl.ErrNoBackend
 		}
-		fake := nltestsmc.NewFake(nltestsmc.State{})
+		fake := nltest.NewFake(nltest.State{})
 		for _, p := range []nl.PNET{{ID: "NET5", IBDev: "mlx5_0", IBPort: 1}, {ID: "NET9", IBDev: "mlx4_0", IBPort: 1}, {ID: "NET1", NetDev: "eth9"}} {
 			if err := fake.AddPNET(t.Context(), p); err != nil {
 				t.Fatal(err)

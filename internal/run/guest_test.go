@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/guest"
 	"smcr/internal/output"
+	"smcr/internal/testing/guest"
 )
 
 // guestTime bounds each command in a guest.
@@ -63,7 +63,7 @@ func nodes(t *testing.T) (a, b *node) {
 	}
 	files := []string{
 		build("smcr", guest.Build, "smcr/cmd/smcr"),
-		build("probe", guest.Build, "smcr/internal/e2e/probe"),
+		build("probe", guest.Build, "smcr/internal/testing/programs/probe"),
 		build("launch.test", guest.BuildTest, "smcr/userstack/launch"),
 	}
 	furnish := func(g *guest.Guest, addr string) *node {

@@ -17,6 +17,7 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/broker"
 	"smcr/userstack/launch"
@@ -118,12 +119,12 @@ func TestUsable(t *testing.T) {
 func TestKernelSummary(t *testing.T) {
 	before := kernelCounters{valid: true,
 		stats:     nl.Stats{SMCR: stats.Tech{ClientV2: 7}},
-		fallbacks: nl.Fallbacks{ClientTotal: 1, Reasons: []nl.Fallback{{Side: stats.Client, Reason: 0x05000000, Count: 1}}},
+		fallbacks: nl.Fallbacks{ClientTotal: 1, Reasons: []nl.Fallback{{Side: smc.Client, Reason: 0x05000000, Count: 1}}},
 	}
 	after := kernelCounters{valid: true,
 		stats: nl.Stats{SMCR: stats.Tech{ClientV2: 9, ServerV1: 1}, SMCD: stats.Tech{ServerV2: 1}},
 		fallbacks: nl.Fallbacks{ClientTotal: 3, ServerTotal: 1, Reasons: []nl.Fallback{
-			{Side: stats.Client, Reason: 0x05000000, Count: 3}, {Side: stats.Server, Reason: 0x0fffffff, Count: 1},
+			{Side: smc.Client, Reason: 0x05000000, Count: 3}, {Side: smc.Server, Reason: 0x0fffffff, Count: 1},
 		}},
 	}
 	s := launch.Stats{KernelSockets: 8, NativeSockets: map[string]uint64{launch.ReasonNetns: 2}}

@@ -13,10 +13,10 @@ import (
 
 	"smcr/internal/output"
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/broker"
 	"smcr/userstack/launch"
-	"smcr/userstack/wire"
 )
 
 // summary tells how many connections used SMC-R, and why each other did not:
@@ -77,7 +77,7 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 
 // fallbackText says why a connection became TCP.
 func fallbackText(r stats.Fallback) string {
-	text := cmp.Or(wire.Diagnosis(r.Reason).Text(), "unknown reason")
+	text := cmp.Or(smc.Diagnosis(r.Reason).Text(), "unknown reason")
 	return fmt.Sprintf("%s (0x%08x, as %s)", text, r.Reason, r.Side)
 }
 

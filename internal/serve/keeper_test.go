@@ -15,7 +15,7 @@ import (
 
 	"smcr/internal/config"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 	"smcr/userstack"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +45,7 @@ func (l *lab) start() (*keeper, *configurator) {
 	l.t.Helper()
 	l.log.Reset()
 	log := slog.New(slog.NewTextHandler(&l.log, nil))
-	fake := nltestsmc.NewFake(nltestsmc.State{SysInfo: nl.SysInfo{Version: 2, Stack: "smcr"}})
+	fake := nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 2, Stack: "smcr"}})
 	k := newKeeper(fake, l.dir, log)
 	c := &configurator{path: l.conf, keep: k, log: log}
 	if _, err := os.Stat(l.conf); err != nil {

@@ -18,8 +18,8 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/iostreams"
-	"smcr/internal/netnstest"
 	"smcr/internal/place"
+	"smcr/internal/testing/netnstest"
 	"smcr/userstack/service"
 )
 

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"

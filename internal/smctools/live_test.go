@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // A site is two hosts with a stack in user space each.

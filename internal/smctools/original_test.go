@@ -15,7 +15,8 @@ import (
 	"testing"
 
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,7 +66,7 @@ func compareWithOriginal(t *testing.T, bin, dir, shim, tmp string, seed uint64) 
 		s.socket = filepath.Join(tmp, fmt.Sprintf("%d-%d.sock", seed, i))
 		s.env = append(s.env, "SMCR_SHIM="+s.socket, "SMCR_BACKEND=unix:"+s.socket,
 			"SMCR_STATS_CACHE="+filepath.Join(tmp, fmt.Sprintf("%d-%d.cache", seed, i)))
-		fake := nltestsmc.NewFake(randomState(rand.New(rand.NewPCG(seed, 1))))
+		fake := nltest.NewFake(randomState(rand.New(rand.NewPCG(seed, 1))))
 		fake.SetNetDevs("eth0", "peer0")
 		defer serveLikeKernel(t, s.socket, fake)()
 	}
@@ -133,7 +134,7 @@ func serveLikeKernel(t *testing.T, path string, ctl nl.Control) (stop func()) {
 
 // randomState returns a state without what smc-tools gets wrong: see
 // docs/smc-tools.md.
-func randomState(r *rand.Rand) nltestsmc.State {
+func randomState(r *rand.Rand) nltest.State {
 	flip := func() bool { return r.IntN(2) == 0 }
 	number := func() uint64 {
 		n := r.Uint64N(9) + 1
@@ -152,7 +153,7 @@ func randomState(r *rand.Rand) nltestsmc.State {
 		}
 		return string(b)
 	}
-	gid := func() (g nl.GID) {
+	gid := func() (g smc.GID) {
 		for i := range g {
 			g[i] = byte(r.Uint32())
 		}
@@ -162,9 +163,9 @@ func randomState(r *rand.Rand) nltestsmc.State {
 		if flip() {
 			return nil
 		}
-		return &nl.V2Common{Version: 2, Release: uint8(r.IntN(3)), OS: nl.PeerOS(r.IntN(5)), EID: word(32), PeerHost: word(32)}
+		return &nl.V2Common{Version: 2, Release: uint8(r.IntN(3)), OS: smc.OS(r.IntN(5)), EID: word(32), PeerHost: word(32)}
 	}
-	s := nltestsmc.State{
+	s := nltest.State{
 		SysInfo: nl.SysInfo{Version: uint8(r.IntN(2) + 1), Release: uint8(r.IntN(3)), ISMv2: flip(), SMCRv2: flip(), LocalHost: word(32)},
 		UEIDs:   []string{},
 	}
@@ -177,7 +178,7 @@ func randomState(r *rand.Rand) nltestsmc.State {
 	}
 	for i := range r.IntN(4) {
 		g := nl.LinkGroup{
-			ID: nl.LinkGroupID(i+1) << 8, Role: nl.Role(r.IntN(2)), Type: nl.LinkGroupType(r.IntN(6)), PNETID: word(16),
+			ID: nl.LinkGroupID(i+1) << 8, Role: smc.Role(r.IntN(2)), Type: smc.GroupType(r.IntN(6)), PNETID: word(16),
 			VLAN: uint16(r.IntN(256)), Conns: uint32(r.IntN(300)), Sndbuf: number(), RMB: number(), V2: v2(),
 		}
 		if g.V2 != nil {
@@ -188,7 +189,7 @@ func randomState(r *rand.Rand) nltestsmc.State {
 			s.Links = append(s.Links, nl.Link{
 				LinkGroup: g.ID, Role: g.Role, Type: g.Type, ID: uint8(j + 1), IBDev: "dev" + word(9), IBPort: uint8(r.IntN(2) + 1),
 				GID: gid(), PeerGID: gid(), Conns: uint32(r.IntN(300)), NetDev: uint32(r.IntN(2) * 3),
-				UID: gidPart(gid()), PeerUID: gidPart(gid()), State: nl.LinkState(r.IntN(5)),
+				UID: gidPart(gid()), PeerUID: gidPart(gid()), State: smc.LinkState(r.IntN(5)),
 			})
 		}
 		s.LinkGroupsD = append(s.LinkGroupsD, nl.LinkGroupD{
@@ -225,7 +226,7 @@ func randomState(r *rand.Rand) nltestsmc.State {
 		codes := []uint32{0x01010000, 0x02010000, 0x02020000, 0x03000000, 0x03010000, 0x03020000, 0x03030000, 0x03030001, 0x03030002, 0x03030003,
 			0x03030004, 0x03030005, 0x03030006, 0x03030007, 0x03030008, 0x03040000, 0x03050000, 0x03060000, 0x03070000, 0x03080000, 0x03090000,
 			0x030a0000, 0x030b0000, 0x030c0000, 0x030d0000, 0x030e0000, 0x030f0000, 0x04000000, 0x05000000, 0x09990000, 0x09990001, 0x09990002}
-		for _, side := range []stats.Side{stats.Server, stats.Client} {
+		for _, side := range []smc.Role{smc.Server, smc.Client} {
 			for _, i := range r.Perm(len(codes))[:r.IntN(len(codes)+1)] {
 				s.Fallbacks.Reasons = append(s.Fallbacks.Reasons, nl.Fallback{Side: side, Reason: codes[i], Count: r.Uint64N(1 << 16)})
 			}
@@ -242,14 +243,14 @@ func randomState(r *rand.Rand) nltestsmc.State {
 		}
 		cursor := func() nl.Cursor { return nl.Cursor{Wrap: uint16(r.Uint32()), Count: r.Uint32()} }
 		c := nl.Connection{
-			State: nl.ConnState([]uint8{1, 1, 1, 2, 7, 10, 20, 21, 22, 23, 24, 25, 26, 27, 99}[r.IntN(15)]), Mode: nl.Mode(r.IntN(3)), Shutdown: nl.Shutdown(r.IntN(4)),
+			State: smc.ConnState([]uint8{1, 1, 1, 2, 7, 10, 20, 21, 22, 23, 24, 25, 26, 27, 99}[r.IntN(15)]), Mode: nl.Mode(r.IntN(3)), Shutdown: nl.Shutdown(r.IntN(4)),
 			Local: addr(), Remote: addr(), NetDev: uint32(r.IntN(1 << 16)), UID: r.Uint32(), Inode: uint64(i) + number(),
 		}
 		switch c.Mode {
 		case nl.ModeTCP:
 			c.Fallback = nl.ConnFallback{Reason: r.Uint32(), Peer: uint32(r.IntN(2)) * r.Uint32()}
 		case nl.ModeSMCR:
-			c.Link = &nl.ConnLink{LinkID: uint8(r.Uint32()), IBDev: "dev" + word(20), IBPort: uint8(r.IntN(3)), GID: gid(), PeerGID: gid(), Role: nl.Role(r.IntN(2))}
+			c.Link = &nl.ConnLink{LinkID: uint8(r.Uint32()), IBDev: "dev" + word(20), IBPort: uint8(r.IntN(3)), GID: gid(), PeerGID: gid(), Role: smc.Role(r.IntN(2))}
 		case nl.ModeSMCD:
 			c.DMB = &nl.ConnDMB{LinkID: r.Uint32(), PeerGID: r.Uint64(), GID: r.Uint64(), Token: r.Uint64(), PeerToken: r.Uint64()}
 		}
@@ -266,4 +267,4 @@ func randomState(r *rand.Rand) nltestsmc.State {
 	return s
 }
 
-func gidPart(g nl.GID) [4]byte { return [4]byte(g[:4]) }
+func gidPart(g smc.GID) [4]byte { return [4]byte(g[:4]) }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/wire"
 )
 
 // A statsJSON is the counters of a stack in JSON.
@@ -47,8 +47,8 @@ type techJSON struct {
 	ServerV2    uint64        `json:"server_v2"`
 	RX          directionJSON `json:"rx"`
 	TX          directionJSON `json:"tx"`
-	Sendpage    uint64        `json:"sendpage_calls"`
-	Splice      uint64        `json:"splice_calls"`
+	Sendpage    *uint64       `json:"sendpage_calls"`
+	Splice      *uint64       `json:"splice_calls"`
 	Cork        uint64        `json:"cork_calls"`
 	NoDelay     uint64        `json:"nodelay_calls"`
 	Urgent      uint64        `json:"urgent_calls"`
@@ -57,20 +57,22 @@ type techJSON struct {
 type directionJSON struct {
 	Bytes       uint64       `json:"bytes"`
 	Calls       uint64       `json:"calls"`
-	BufferUsage uint64       `json:"buffer_bytes"`
+	BufferUsage *uint64      `json:"buffer_bytes"`
 	Buffers     buffersJSON  `json:"buffers"`
 	BufferSizes []bucketJSON `json:"buffer_sizes"`
 	CallSizes   []bucketJSON `json:"call_sizes"`
 }
 
+// The numbers that are pointers are null if the stack does not count them, here as
+// in techJSON and directionJSON.
 type buffersJSON struct {
-	Alloc     uint64 `json:"alloc"`
-	Reuse     uint64 `json:"reuse"`
-	Downgrade uint64 `json:"downgrade"`
-	Full      uint64 `json:"full"`
-	FullPeer  uint64 `json:"full_peer"`
-	Small     uint64 `json:"small"`
-	SmallPeer uint64 `json:"small_peer"`
+	Alloc     uint64  `json:"alloc"`
+	Reuse     uint64  `json:"reuse"`
+	Downgrade uint64  `json:"downgrade"`
+	Full      uint64  `json:"full"`
+	FullPeer  *uint64 `json:"full_peer"`
+	Small     *uint64 `json:"small"`
+	SmallPeer *uint64 `json:"small_peer"`
 }
 
 // A bucketJSON is a class of a histogram; the last has no limit.
@@ -91,24 +93,42 @@ func toJSON(r nl.Row[snapshot]) statsJSON {
 	}
 	for _, x := range f.Reasons {
 		j.Fallbacks.Reasons = append(j.Fallbacks.Reasons, fallbackJSON{
-			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), wire.Diagnosis(x.Reason).Text(), x.Count,
+			x.Side.String(), fmt.Sprintf("0x%08x", x.Reason), smc.Diagnosis(x.Reason).Text(), x.Count,
 		})
 	}
 	return j
 }
 
 func techToJSON(t *stats.Tech) techJSON {
+	opt := func(c stats.Counters, v uint64) *uint64 {
+		if !t.Counts(c) {
+			return nil
+		}
+		return &v
+	}
+	rx, tx := &t.RXBufs, &t.TXBufs
 	return techJSON{
 		Connections: t.Connections(),
 		ClientV1:    t.ClientV1, ClientV2: t.ClientV2, ServerV1: t.ServerV1, ServerV2: t.ServerV2,
-		RX:       directionJSON{t.RXBytes, t.RXCalls, t.RXUsage, buffersToJSON(t.RXBufs), buckets(t.RXBufSizes), buckets(t.RXSizes)},
-		TX:       directionJSON{t.TXBytes, t.TXCalls, t.TXUsage, buffersToJSON(t.TXBufs), buckets(t.TXBufSizes), buckets(t.TXSizes)},
-		Sendpage: t.Sendpage, Splice: t.Splice, Cork: t.Cork, NoDelay: t.NoDelay, Urgent: t.Urgent,
+		RX: directionJSON{
+			Bytes: t.RXBytes, Calls: t.RXCalls, BufferUsage: opt(stats.CountRXUsage, t.RXUsage),
+			Buffers: buffersJSON{
+				Alloc: rx.Alloc, Reuse: rx.Reuse, Downgrade: rx.Downgrade, Full: rx.Full, FullPeer: opt(stats.CountRXFullPeer, rx.FullPeer),
+				Small: opt(stats.CountRXSmall, rx.Small), SmallPeer: opt(stats.CountRXSmallPeer, rx.SmallPeer),
+			},
+			BufferSizes: buckets(t.RXBufSizes), CallSizes: buckets(t.RXSizes),
+		},
+		TX: directionJSON{
+			Bytes: t.TXBytes, Calls: t.TXCalls, BufferUsage: opt(stats.CountTXUsage, t.TXUsage),
+			Buffers: buffersJSON{
+				Alloc: tx.Alloc, Reuse: tx.Reuse, Downgrade: tx.Downgrade, Full: tx.Full, FullPeer: &tx.FullPeer,
+				Small: opt(stats.CountTXSmall, tx.Small), SmallPeer: opt(stats.CountTXSmallPeer, tx.SmallPeer),
+			},
+			BufferSizes: buckets(t.TXBufSizes), CallSizes: buckets(t.TXSizes),
+		},
+		Sendpage: opt(stats.CountSendpage, t.Sendpage), Splice: opt(stats.CountSplice, t.Splice),
+		Cork: t.Cork, NoDelay: t.NoDelay, Urgent: t.Urgent,
 	}
-}
-
-func buffersToJSON(b stats.Buffers) buffersJSON {
-	return buffersJSON{b.Alloc, b.Reuse, b.Downgrade, b.Full, b.FullPeer, b.Small, b.SmallPeer}
 }
 
 func buckets(h stats.Histogram) []bucketJSON {

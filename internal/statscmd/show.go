@@ -12,8 +12,8 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/watch"
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
-	"smcr/userstack/wire"
 
 	"github.com/spf13/cobra"
 )
@@ -42,7 +42,11 @@ func newCmdShow(f *cmdutil.Factory, runF func(*showOptions) error) *cobra.Comman
 		Short:   "Show the counters since the stack was started, or since a reset",
 		Long: "Show the SMC-R counters of this network namespace: connections, fallbacks to TCP\n" +
 			"and their reasons, and requests and buffers by size. They count since the stack\n" +
-			"was started, or since your last 'smcr stats reset'.",
+			"was started, or since your last 'smcr stats reset'. A counter that the stack does\n" +
+			"not have is shown as '-', and as null in JSON.\n\n" +
+			"A program under 'smcr run' with the user-space stack reads and writes a unix\n" +
+			"socket, and the stack sees the bytes but not the calls. A request is then one\n" +
+			"transfer between this socket and the stack's buffers.",
 		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
 		Args:    cmdutil.NoArgs,
 		RunE:    cmdutil.RunE(opts, runF, showRun),
@@ -110,6 +114,15 @@ func (r report) line(name string, format string, args ...any) {
 	fmt.Fprintf(r.b, "  %-28s %12s\n", name, fmt.Sprintf(format, args...))
 }
 
+// optional is number for a counter that a stack may not have.
+func (r report) optional(counted bool, name string, v uint64, remark string) {
+	if !counted {
+		r.line(name, "-")
+		return
+	}
+	r.number(name, v, remark)
+}
+
 // number prints a value with a remark after it.
 func (r report) number(name string, v uint64, remark string) {
 	fmt.Fprintf(r.b, "  %-28s %12d", name, v)
@@ -154,14 +167,14 @@ func (r report) print(s *snapshot) {
 	r.line("Avg requests per SMC conn", "%.1f", avg)
 	r.sides("TCP fallback", s.fallbacks.ClientTotal, s.fallbacks.ServerTotal)
 	if r.details {
-		r.reasons(s.fallbacks, stats.Server, "Server")
-		r.reasons(s.fallbacks, stats.Client, "Client")
+		r.reasons(s.fallbacks, smc.Server, "Server")
+		r.reasons(s.fallbacks, smc.Client, "Client")
 	}
 
 	r.b.WriteString("\nRX Stats\n")
 	r.number("Data transmitted (Bytes)", t.RXBytes, abbreviate(t.RXBytes))
 	r.number("Total requests", t.RXCalls, "")
-	r.number("Buffer usage (Bytes)", t.RXUsage, abbreviate(t.RXUsage))
+	r.optional(t.Counts(stats.CountRXUsage), "Buffer usage (Bytes)", t.RXUsage, abbreviate(t.RXUsage))
 	r.number("Buffer full", t.RXBufs.Full, percent(t.RXBufs.Full, t.RXCalls))
 	r.pool(&t.RXBufs)
 	r.histogram(t.RXBufSizes, t.RXSizes)
@@ -169,11 +182,11 @@ func (r report) print(s *snapshot) {
 	r.b.WriteString("\nTX Stats\n")
 	r.number("Data transmitted (Bytes)", t.TXBytes, abbreviate(t.TXBytes))
 	r.number("Total requests", t.TXCalls, "")
-	r.number("Buffer usage (Bytes)", t.TXUsage, abbreviate(t.TXUsage))
+	r.optional(t.Counts(stats.CountTXUsage), "Buffer usage (Bytes)", t.TXUsage, abbreviate(t.TXUsage))
 	r.number("Buffer full", t.TXBufs.Full, percent(t.TXBufs.Full, t.TXCalls))
 	r.number("Buffer full (remote)", t.TXBufs.FullPeer, percent(t.TXBufs.FullPeer, t.TXCalls))
-	r.number("Buffer too small", t.TXBufs.Small, percent(t.TXBufs.Small, t.TXCalls))
-	r.number("Buffer too small (remote)", t.TXBufs.SmallPeer, percent(t.TXBufs.SmallPeer, t.TXCalls))
+	r.optional(t.Counts(stats.CountTXSmall), "Buffer too small", t.TXBufs.Small, percent(t.TXBufs.Small, t.TXCalls))
+	r.optional(t.Counts(stats.CountTXSmallPeer), "Buffer too small (remote)", t.TXBufs.SmallPeer, percent(t.TXBufs.SmallPeer, t.TXCalls))
 	r.pool(&t.TXBufs)
 	r.histogram(t.TXBufSizes, t.TXSizes)
 
@@ -181,16 +194,23 @@ func (r report) print(s *snapshot) {
 	r.number("Special socket calls", t.Cork+t.NoDelay+t.Sendpage+t.Splice+t.Urgent, "")
 	if r.details {
 		for _, c := range []struct {
-			name string
-			n    uint64
-		}{{"cork", t.Cork}, {"nodelay", t.NoDelay}, {"sendpage", t.Sendpage}, {"splice", t.Splice}, {"urgent data", t.Urgent}} {
-			r.number("  "+c.name, c.n, "")
+			name    string
+			n       uint64
+			counted bool
+		}{
+			{"cork", t.Cork, true},
+			{"nodelay", t.NoDelay, true},
+			{"sendpage", t.Sendpage, t.Counts(stats.CountSendpage)},
+			{"splice", t.Splice, t.Counts(stats.CountSplice)},
+			{"urgent data", t.Urgent, true},
+		} {
+			r.optional(c.counted, "  "+c.name, c.n, "")
 		}
 	}
 }
 
 // reasons prints the fallback reasons of one side, the most frequent first.
-func (r report) reasons(f nl.Fallbacks, side stats.Side, title string) {
+func (r report) reasons(f nl.Fallbacks, side smc.Role, title string) {
 	var list []nl.Fallback
 	for _, x := range f.Reasons {
 		if x.Side == side {
@@ -211,7 +231,7 @@ func (r report) reasons(f nl.Fallbacks, side stats.Side, title string) {
 	})
 	fmt.Fprintf(r.b, "    %s\n", title)
 	for _, x := range list {
-		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, wire.Diagnosis(x.Reason))
+		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
 	}
 }
 

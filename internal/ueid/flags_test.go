@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/cmdutil/cmdtest"
+	"smcr/internal/testing/cmdtest"
 
 	"github.com/spf13/cobra"
 )

@@ -15,8 +15,8 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/verbs/rc"
-	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
+	"smcr/smc"
 
 	"github.com/spf13/cobra"
 )
@@ -92,8 +92,8 @@ func oneHost(cmd *cobra.Command, args []string) error {
 }
 
 // mtuCode returns the code of a path MTU in bytes, 0 if there is none.
-func mtuCode(bytes int) rdmaverbs.MTU {
-	for m := rdmaverbs.MTU256; m <= rdmaverbs.MTU4096; m++ {
+func mtuCode(bytes int) smc.MTU {
+	for m := smc.MTU256; m <= smc.MTU4096; m++ {
 		if m.Bytes() == bytes {
 			return m
 		}
@@ -151,7 +151,7 @@ func (c *common) finish(tcp net.Conn, s *rc.Source) {
 }
 
 // describe prints who talks to whom.
-func (c *common) describe(s *rc.Source, mtu rdmaverbs.MTU, peer rdmaverbs.GID) {
+func (c *common) describe(s *rc.Source, mtu smc.MTU, peer smc.GID) {
 	if c.format == cmdutil.FormatTable {
 		fmt.Fprintf(c.IO.Out, "device %s, GID %d: %v to %v, path MTU %d\n", s.Name(), s.Index, s.GID.GID.Addr(), peer.Addr(), mtu.Bytes())
 	}

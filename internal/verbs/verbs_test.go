@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // TestMain makes the test binary the command, for the processes that tests start

@@ -10,6 +10,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // core is one endpoint alone: the test plays its peer, packet by packet, and
@@ -45,7 +46,7 @@ func newCore(t testing.TB, change ...func(*rdmaverbs.PathInfo)) *core {
 	c.e.rq.ring = make([]recvWQE, 16)
 	c.mr, c.buf = c.register(1<<16, rdmaverbs.AccessLocalWrite|rdmaverbs.AccessRemoteRead|rdmaverbs.AccessRemoteWrite)
 	p := rdmaverbs.PathInfo{
-		DQPN: peerQPN, SQPSN: coreSQPSN, RQPSN: coreRQPSN, PathMTU: rdmaverbs.MTU256,
+		DQPN: peerQPN, SQPSN: coreSQPSN, RQPSN: coreRQPSN, PathMTU: smc.MTU256,
 		Timeout: 10, RetryCnt: 3, RNRRetry: 2, MinRNR: 12, MaxRdAtom: coreReads, MaxDestRd: coreReads,
 	}
 	for _, f := range change {

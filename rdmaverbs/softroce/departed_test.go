@@ -10,6 +10,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // oneByte is a write of one byte.
@@ -25,7 +26,7 @@ func TestDeparted(t *testing.T) {
 			f := newSimFabric(1, simFaults{delay: time.Microsecond})
 			a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 15, RetryCnt: 7})
 			dst, mem := b.MR(64, verbstest.All)
-			f.tap = func(_, _ rdmaverbs.GID, data []byte) bool {
+			f.tap = func(_, _ smc.GID, data []byte) bool {
 				return !confirmed && header.BTH(data).Opcode().IsResponse() && mem[0] == 1
 			}
 			a.Send(oneByte(1, dst))
@@ -110,7 +111,7 @@ func TestDepartedUnconfirmed(t *testing.T) {
 			a.Send(oneByte(1+id, dst))
 			a.OK(1+id, 1)
 		}
-		f.tap = func(_, _ rdmaverbs.GID, data []byte) bool { return header.BTH(data).Opcode().IsResponse() }
+		f.tap = func(_, _ smc.GID, data []byte) bool { return header.BTH(data).Opcode().IsResponse() }
 		for id := range uint64(20) {
 			a.Send(oneByte(201+id, dst))
 			time.Sleep(10 * time.Microsecond)
@@ -141,7 +142,7 @@ func TestDepartedForgotten(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	for n := range uint32(maxDeparted + 10) {
-		q := &qp{path: path{dgid: rdmaverbs.GID{1}}}
+		q := &qp{path: path{dgid: smc.GID{1}}}
 		q.ep.qpn = n
 		d.depart(q)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // Limits of every device.
@@ -152,7 +153,7 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	defer d.mu.RUnlock()
 	p := rdmaverbs.PortAttr{
 		State:     rdmaverbs.PortDown,
-		MaxMTU:    rdmaverbs.MTU4096,
+		MaxMTU:    smc.MTU4096,
 		ActiveMTU: d.activeMTU(),
 		NetDev:    d.info.Name,
 		IfIndex:   d.info.Index,
@@ -166,14 +167,14 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 }
 
 // activeMTU is the largest path MTU for all types of GIDs that there can be.
-func (d *Device) activeMTU() rdmaverbs.MTU {
+func (d *Device) activeMTU() smc.MTU {
 	if len(d.types) == 1 {
 		return d.info.pathMTU(d.types[0])
 	}
 	return min(d.info.pathMTU(rdmaverbs.RoCEv1), d.info.pathMTU(rdmaverbs.RoCEv2))
 }
 
-func (d *Device) pathMTU(t rdmaverbs.GIDType) rdmaverbs.MTU {
+func (d *Device) pathMTU(t rdmaverbs.GIDType) smc.MTU {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.info.pathMTU(t)

@@ -11,6 +11,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // TestRetryExhausted measures how long a queue pair tries to reach a peer
@@ -119,7 +120,7 @@ func TestFairness(t *testing.T) {
 		const size = 32 << 20
 		f := newSimFabric(1, simFaults{delay: time.Microsecond})
 		pair := f.pair(t)
-		big, bigPeer := verbstest.Connect(t, pair, verbstest.Config{MTU: rdmaverbs.MTU4096})
+		big, bigPeer := verbstest.Connect(t, pair, verbstest.Config{MTU: smc.MTU4096})
 		small, smallPeer := verbstest.Connect(t, pair, verbstest.Config{})
 		src, _ := big.MR(size, 0)
 		dst, _ := bigPeer.MR(size, verbstest.All)

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // pair opens two devices on f for the verbs suite.
@@ -41,7 +41,7 @@ func TestStressLossy(t *testing.T) {
 		ops, seeds = 60, 1
 	}
 	for name, ft := range faults {
-		for mtu := rdmaverbs.MTU256; mtu <= rdmaverbs.MTU4096; mtu++ {
+		for mtu := smc.MTU256; mtu <= smc.MTU4096; mtu++ {
 			for seed := range seeds {
 				t.Run(fmt.Sprintf("%s/%d/%d", name, mtu.Bytes(), seed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestStressRandom(t *testing.T) {
 					loss: r.Float64() * 0.1, dup: r.Float64() * 0.1, reorder: r.Float64() * 0.2,
 				})
 				a, b := verbstest.Connect(t, f.pair(t, WithWindow(windowMin+r.IntN(300), 0)), verbstest.Config{
-					MTU: rdmaverbs.MTU(1 + r.IntN(5)), PSN: r.Uint32() & psnMask, Reads: uint8(1 + r.IntN(8)), Timeout: uint8(10 + r.IntN(6)),
+					MTU: smc.MTU(1 + r.IntN(5)), PSN: r.Uint32() & psnMask, Reads: uint8(1 + r.IntN(8)), Timeout: uint8(10 + r.IntN(6)),
 				})
 				verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: seed, Ops: 200, MaxSize: 1 + r.IntN(40_000)})
 			})

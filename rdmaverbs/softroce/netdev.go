@@ -8,6 +8,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // Bytes that a packet needs beside its payload in the netdev's MTU, for the
@@ -42,11 +43,11 @@ type netdevInfo struct {
 
 // pathMTU returns the largest path MTU that the netdev carries with the
 // encapsulation t, or 0 if there is none.
-func (i *netdevInfo) pathMTU(t rdmaverbs.GIDType) rdmaverbs.MTU {
+func (i *netdevInfo) pathMTU(t rdmaverbs.GIDType) smc.MTU {
 	if t == rdmaverbs.RoCEv2 {
-		return rdmaverbs.MTUFor(i.MTU, overheadV2)
+		return smc.MTUFor(i.MTU, overheadV2)
 	}
-	return rdmaverbs.MTUFor(i.MTU, overheadV1)
+	return smc.MTUFor(i.MTU, overheadV1)
 }
 
 // netdevChange is what a watch reports: the facts as they are now, or that

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // gidTable builds the GID table of a netdev as Linux does for a device that
@@ -21,14 +22,14 @@ import (
 func gidTable(netdev string, mac [6]byte, ips []netip.Addr) []rdmaverbs.GIDEntry {
 	def := defaultGID(mac)
 	var t []rdmaverbs.GIDEntry
-	add := func(g rdmaverbs.GID) {
+	add := func(g smc.GID) {
 		for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
 			t = append(t, rdmaverbs.GIDEntry{GID: g, Type: typ, NetDev: netdev})
 		}
 	}
 	add(def)
 	for _, ip := range ips {
-		g := rdmaverbs.GID(ip.As16())
+		g := smc.GID(ip.As16())
 		if g == loopbackGID || g == def || !ip.IsValid() || ip.IsMulticast() || ip.IsUnspecified() {
 			continue
 		}
@@ -69,10 +70,10 @@ func mergeGIDs(was, now []rdmaverbs.GIDEntry, defaults int) []rdmaverbs.GIDEntry
 
 // loopbackGID is reserved: InfiniBand Architecture Specification, section
 // 4.1.1; RoCE annex, A16.7.2.
-var loopbackGID = rdmaverbs.GID{15: 1}
+var loopbackGID = smc.GID{15: 1}
 
 // defaultGID is the link-local prefix and the modified EUI-64 of mac.
-func defaultGID(mac [6]byte) rdmaverbs.GID {
-	return rdmaverbs.GID{0: 0xfe, 1: 0x80,
+func defaultGID(mac [6]byte) smc.GID {
+	return smc.GID{0: 0xfe, 1: 0x80,
 		8: mac[0] ^ 0x02, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}
 }

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -91,12 +92,12 @@ func TestMergeGIDs(t *testing.T) {
 func TestPathMTU(t *testing.T) {
 	for _, c := range []struct {
 		mtu    int
-		v1, v2 rdmaverbs.MTU
+		v1, v2 smc.MTU
 	}{
-		{9000, rdmaverbs.MTU4096, rdmaverbs.MTU4096},
-		{4096 + 76, rdmaverbs.MTU4096, rdmaverbs.MTU2048},
-		{1500, rdmaverbs.MTU1024, rdmaverbs.MTU1024},
-		{1024 + 75, rdmaverbs.MTU512, rdmaverbs.MTU512},
+		{9000, smc.MTU4096, smc.MTU4096},
+		{4096 + 76, smc.MTU4096, smc.MTU2048},
+		{1500, smc.MTU1024, smc.MTU1024},
+		{1024 + 75, smc.MTU512, smc.MTU512},
 		{300, 0, 0},
 	} {
 		i := netdevInfo{MTU: c.mtu}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs/softroce/header"
 
 	"github.com/google/go-cmp/cmp"

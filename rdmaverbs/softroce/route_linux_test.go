@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // TestWayChanges: a queue pair of version 2 behind a gateway lives on while the
@@ -39,7 +40,7 @@ func TestWayChanges(t *testing.T) {
 	if pair.B.SGIDIndex = slices.Index(gids, entry); pair.B.SGIDIndex < 0 {
 		t.Fatalf("%v is not in %v", entry, gids)
 	}
-	x, y := verbstest.Connect(t, pair, verbstest.Config{MTU: rdmaverbs.MTU2048, Timeout: 15, RetryCnt: 7})
+	x, y := verbstest.Connect(t, pair, verbstest.Config{MTU: smc.MTU2048, Timeout: 15, RetryCnt: 7})
 
 	const size = 60000
 	src, from := x.MR(size, 0)

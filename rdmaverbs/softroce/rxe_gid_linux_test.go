@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,7 +23,7 @@ import (
 func needRXE(t *testing.T) {
 	t.Helper()
 	if os.Getenv("SMCR_TEST_RXE") == "" {
-		t.Skip("needs a kernel with rdma_rxe and python3-pyverbs: `go test ./internal/interop -run TestSoftRoCE` runs it in one")
+		t.Skip("needs a kernel with rdma_rxe and python3-pyverbs: `go test ./internal/testing/interop -run TestSoftRoCE` runs it in one")
 	}
 }
 

@@ -16,9 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // kernelPeer is testdata/verbs_peer.py: a queue pair of the kernel's rxe.
@@ -118,7 +119,7 @@ func TestKernelRXE(t *testing.T) {
 	t.Cleanup(func() { exec.Command("rdma", "link", "del", "rxe_"+dev).Run() })
 
 	d := openIn(t, hosts.A, "eth0")
-	for _, mtu := range []rdmaverbs.MTU{rdmaverbs.MTU256, rdmaverbs.MTU1024, rdmaverbs.MTU4096} {
+	for _, mtu := range []smc.MTU{smc.MTU256, smc.MTU1024, smc.MTU4096} {
 		t.Run(fmt.Sprint(mtu.Bytes()), func(t *testing.T) { checkRXE(t, d, "rxe_"+dev, addr, mtu) })
 	}
 	t.Logf("%+v", d.Counters())
@@ -127,7 +128,7 @@ func TestKernelRXE(t *testing.T) {
 // gidIndex finds the kernel's GID table entry of an address.
 func gidIndex(t *testing.T, device string, addr netip.Addr) string {
 	t.Helper()
-	want := rdmaverbs.GID(addr.As16()).String()
+	want := smc.GID(addr.As16()).String()
 	for i := range 16 {
 		b, err := os.ReadFile(fmt.Sprintf("/sys/class/infiniband/%s/ports/1/gids/%d", device, i))
 		if err == nil && strings.TrimSpace(string(b)) == want {
@@ -138,7 +139,7 @@ func gidIndex(t *testing.T, device string, addr netip.Addr) string {
 	return ""
 }
 
-func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu rdmaverbs.MTU) {
+func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu smc.MTU) {
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", "testdata/verbs_peer.py", device, gidIndex(t, device, addr))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -235,7 +236,7 @@ func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu rdmav
 	p.ok(1)
 
 	// No right, either way: a NAK of the kernel's, and one of ours.
-	if mtu == rdmaverbs.MTU256 {
+	if mtu == smc.MTU256 {
 		a.Send(rdmaverbs.SendWR{ID: 60, Op: rdmaverbs.OpWrite, SG: sg(0, 10), RemoteAddr: them.Addr, RKey: them.RKey ^ 0xff})
 		a.Fails(a.SendCQ, 60, rdmaverbs.StatusRemAccessErr)
 		return

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"smcr/rdmaverbs"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,7 +39,7 @@ func (s *siblings) remove(w *netWire) {
 // owner returns the sibling of w that has gid as a version 2 entry, unless it is
 // one that each netdev may have, or nil. It stays open while s.mu, which is
 // held, is.
-func (s *siblings) owner(w *netWire, gid rdmaverbs.GID) *netWire {
+func (s *siblings) owner(w *netWire, gid smc.GID) *netWire {
 	if isLinkLocal(gid) {
 		return nil
 	}

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // openAll opens eth0 and eth1 of a host by one provider.
@@ -65,7 +66,7 @@ func TestSeveralDevices(t *testing.T) {
 	icmp1 := p.A.StartCapture(t, netnstest.CaptureOptions{Link: 1, Filter: "icmp or icmp6 and ip6[40] == 1"})
 	stress := func(name string, x, y *Device) {
 		t.Run(name, func(t *testing.T) {
-			cx, cy := verbstest.Connect(t, verbstest.Pair{A: v2End(t, x), B: v2End(t, y)}, verbstest.Config{MTU: rdmaverbs.MTU1024, Reads: 4})
+			cx, cy := verbstest.Connect(t, verbstest.Pair{A: v2End(t, x), B: v2End(t, y)}, verbstest.Config{MTU: smc.MTU1024, Reads: 4})
 			verbstest.Stress(t, cx, cy, verbstest.StressConfig{Seed: 7, Ops: 200, MaxSize: 20000})
 		})
 	}
@@ -137,7 +138,7 @@ func TestOtherUDP(t *testing.T) {
 		return c
 	}
 	from, to := listen(p.A), listen(p.B)
-	x, y := verbstest.Connect(t, verbstest.Pair{A: v2End(t, a), B: v2End(t, b)}, verbstest.Config{MTU: rdmaverbs.MTU4096, Reads: 4})
+	x, y := verbstest.Connect(t, verbstest.Pair{A: v2End(t, a), B: v2End(t, b)}, verbstest.Config{MTU: smc.MTU4096, Reads: 4})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // simFabric joins in-memory wires. Each packet may be lost, doubled, delayed
@@ -22,10 +22,10 @@ type simFabric struct {
 
 	mu    sync.Mutex
 	rng   *rand.Rand
-	wires map[rdmaverbs.GID]*simWire
+	wires map[smc.GID]*simWire
 	count simCount
 	// tap sees each packet as it is sent and may drop or change it.
-	tap func(from, to rdmaverbs.GID, data []byte) (drop bool)
+	tap func(from, to smc.GID, data []byte) (drop bool)
 }
 
 // simFaults are probabilities and times of a fabric.
@@ -38,13 +38,13 @@ type simFaults struct {
 type simCount struct{ sent, lost, doubled, reordered int }
 
 func newSimFabric(seed uint64, f simFaults) *simFabric {
-	return &simFabric{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[rdmaverbs.GID]*simWire)}
+	return &simFabric{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[smc.GID]*simWire)}
 }
 
 // simWire is one end: a goroutine that hands packets over when they are due.
 type simWire struct {
 	net  *simFabric
-	gid  rdmaverbs.GID
+	gid  smc.GID
 	h    handler
 	kick chan struct{}
 	quit chan struct{}
@@ -61,7 +61,7 @@ type simPacket struct {
 	in  inbound
 }
 
-func (f *simFabric) wire(gid rdmaverbs.GID) *simWire {
+func (f *simFabric) wire(gid smc.GID) *simWire {
 	w := &simWire{net: f, gid: gid, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	f.mu.Lock()
 	f.wires[gid] = w

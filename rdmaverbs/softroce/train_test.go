@@ -8,6 +8,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"pgregory.net/rapid"
 )
@@ -93,7 +94,7 @@ func TestTrainMemoryGone(t *testing.T) {
 
 // trainCore is a core that has WRITEs of 64 KiB sent in packets of 1 KiB.
 func trainCore(t testing.TB) *core {
-	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.PathMTU = rdmaverbs.MTU1024 })
+	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.PathMTU = smc.MTU1024 })
 	c.e.writeOnly = true
 	c.buf = make([]byte, 64<<10)
 	return c

@@ -15,9 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -103,7 +104,7 @@ func TestLossyNetdev(t *testing.T) {
 	impair(t, p.B)
 	for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
 		t.Run(fmt.Sprintf("v%d", typ), func(t *testing.T) {
-			a, b := verbstest.Connect(t, hostPair(p, typ)(t), verbstest.Config{MTU: rdmaverbs.MTU1024, Reads: 4})
+			a, b := verbstest.Connect(t, hostPair(p, typ)(t), verbstest.Config{MTU: smc.MTU1024, Reads: 4})
 			verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: uint64(typ), Ops: 400, MaxSize: 20000})
 			// Few packets are lost, and by chance all in one direction.
 			again := uint64(0)
@@ -211,7 +212,7 @@ func TestNetdevEvents(t *testing.T) {
 
 	ip(t, p.A, "link", "set", "eth0", "mtu", "1500")
 	waitEvent(t, d, rdmaverbs.EventMTUChange)
-	if m := port().ActiveMTU; m != rdmaverbs.MTU1024 {
+	if m := port().ActiveMTU; m != smc.MTU1024 {
 		t.Errorf("active MTU is %d bytes with a netdev MTU of 1500", m.Bytes())
 	}
 	ip(t, p.A, "addr", "add", "10.99.1.2/24", "dev", "eth0")

@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // wire is the packet I/O seam. Above it stands the RC transport, which deals
@@ -31,8 +32,8 @@ type handler func(batch []inbound)
 // path is where the packets of a queue pair go.
 type path struct {
 	typ      rdmaverbs.GIDType
-	sgid     rdmaverbs.GID
-	dgid     rdmaverbs.GID
+	sgid     smc.GID
+	dgid     smc.GID
 	dmac     net.HardwareAddr // 6 bytes; version 2: as resolved
 	hopLimit uint8
 	srcPort  uint16 // version 2: paths with different ones use different UDP source ports, as far as there are
@@ -50,7 +51,7 @@ type packet struct {
 // ICRC.
 type inbound struct {
 	typ        rdmaverbs.GIDType
-	sgid, dgid rdmaverbs.GID // as in the packet: its source, its destination
-	smac       [6]byte       // zero where the socket does not tell (version 2)
+	sgid, dgid smc.GID // as in the packet: its source, its destination
+	smac       [6]byte // zero where the socket does not tell (version 2)
 	data       []byte
 }

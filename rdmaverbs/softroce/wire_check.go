@@ -7,14 +7,14 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // checkGIDs returns the counter of the reason to drop a packet with these
 // source and destination GIDs, or nil if there is none. ours are the GIDs
 // that we answer to.
-func (c *wireCounters) checkGIDs(sgid, dgid rdmaverbs.GID, ours []rdmaverbs.GID) *atomic.Uint64 {
+func (c *wireCounters) checkGIDs(sgid, dgid smc.GID, ours []smc.GID) *atomic.Uint64 {
 	switch {
 	case sgid == loopbackGID || dgid == loopbackGID:
 		return &c.dropLoopback // annex A16, A16.7.2

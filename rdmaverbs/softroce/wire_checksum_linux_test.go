@@ -6,7 +6,7 @@ import (
 	"net"
 	"testing"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs/softroce/header"
 
 	"golang.org/x/sys/unix"

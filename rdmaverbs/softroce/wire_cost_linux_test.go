@@ -10,6 +10,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,8 +28,8 @@ func costTrain() []packet {
 // costPath is a path that needs no socket.
 var costPath = path{
 	typ:  rdmaverbs.RoCEv2,
-	sgid: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1},
-	dgid: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 15: 2},
+	sgid: smc.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1},
+	dgid: smc.GID{10: 0xff, 11: 0xff, 12: 10, 15: 2},
 }
 
 const costPort = 61000
@@ -38,7 +39,7 @@ func costWire() *netWire {
 	for i := range w.v2.tx[udp4] {
 		w.v2.tx[udp4][i] = udpSource{fd: 1 << 20, port: costPort}
 	}
-	w.self.Store(&identity{v2: []rdmaverbs.GID{costPath.dgid}})
+	w.self.Store(&identity{v2: []smc.GID{costPath.dgid}})
 	return w
 }
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 

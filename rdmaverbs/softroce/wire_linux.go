@@ -14,6 +14,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,11 +62,11 @@ type netWire struct {
 // identity is who we are at one moment: which packets are ours.
 type identity struct {
 	mac     [6]byte
-	v1      []rdmaverbs.GID
-	v2      []rdmaverbs.GID
+	v1      []smc.GID
+	v2      []smc.GID
 	mtu     int
-	def     rdmaverbs.GID // the default GID
-	foreign bool          // it is not an address of the netdev
+	def     smc.GID // the default GID
+	foreign bool    // it is not an address of the netdev
 }
 
 func newIdentity(i *netdevInfo) *identity {

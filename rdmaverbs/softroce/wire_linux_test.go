@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -123,7 +124,7 @@ func flat(p packet) []byte {
 	return append(b, make([]byte, header.BTH(p.hdr).PadCount())...)
 }
 
-func gidOf(ip netip.Addr) rdmaverbs.GID { return ip.As16() }
+func gidOf(ip netip.Addr) smc.GID { return ip.As16() }
 
 // pathV1 leads from e to peer.
 func (e *wireEnd) pathV1(peer *wireEnd) *path {

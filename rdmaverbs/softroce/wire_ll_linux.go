@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +32,7 @@ type llPort struct {
 	mu        sync.Mutex
 	start     func() // begins the reception
 	listening bool
-	to        rdmaverbs.GID // what passes the filter; zero for nothing
+	to        smc.GID // what passes the filter; zero for nothing
 }
 
 // newLLPort opens the sockets in the calling thread's network namespace.
@@ -65,7 +65,7 @@ func (l *llPort) started(start func()) {
 func (l *llPort) follow(self *identity) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var to rdmaverbs.GID
+	var to smc.GID
 	if self.foreign {
 		to = self.def
 	}
@@ -92,7 +92,7 @@ func (l *llPort) follow(self *identity) error {
 }
 
 // filter lets only RoCE packets to that address pass, none for the zero GID.
-func (l *llPort) filter(to rdmaverbs.GID) error {
+func (l *llPort) filter(to smc.GID) error {
 	const (
 		ip      = header.EthernetLen
 		nextHdr = ip + 6

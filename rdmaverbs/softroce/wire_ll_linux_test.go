@@ -11,10 +11,11 @@ import (
 	"testing"
 	"unsafe"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,7 +69,7 @@ func TestLinkLocal(t *testing.T) {
 	t.Run("Changing", func(t *testing.T) {
 		noIPv6(t, p.A, "0")
 		pair := llPair(p)(t)
-		a, b := verbstest.Connect(t, pair, verbstest.Config{MTU: rdmaverbs.MTU1024, Reads: 4})
+		a, b := verbstest.Connect(t, pair, verbstest.Config{MTU: smc.MTU1024, Reads: 4})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -94,7 +95,7 @@ func TestLinkLocal(t *testing.T) {
 func llBulk(t *testing.T, open verbstest.Open, trains bool) {
 	t.Helper()
 	p := open(t)
-	a, b := verbstest.Connect(t, p, verbstest.Config{MTU: rdmaverbs.MTU1024})
+	a, b := verbstest.Connect(t, p, verbstest.Config{MTU: smc.MTU1024})
 	const size = 1 << 20
 	src, from := a.MR(size, 0)
 	dst, to := b.MR(size, verbstest.All)
@@ -137,7 +138,7 @@ func kernelAtLeast(t *testing.T, major, minor int) bool {
 func TestLinkLocalFrames(t *testing.T) {
 	src, dst := defaultGID([6]byte{2, 0, 0, 0, 0, 1}), defaultGID([6]byte{2, 0, 0, 0, 0, 2})
 	l := &llPort{packetPort: &packetPort{index: 7}}
-	self := &identity{v2: []rdmaverbs.GID{dst}}
+	self := &identity{v2: []smc.GID{dst}}
 	for _, n := range []int{1, 3} {
 		pkts := []packet{testPacket(header.WriteOnly, 1, 1021), testPacket(header.WriteOnly, 2, 1021), testPacket(header.SendOnly, 3, 43)}[:n]
 		w, tx := new(netWire), new(txBatch)

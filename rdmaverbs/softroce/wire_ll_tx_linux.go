@@ -7,6 +7,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // past reports whether packets to dst go past the IP stack.
@@ -14,7 +15,7 @@ func (w *netWire) past(dst *path) bool {
 	return w.ll != nil && dst.typ == rdmaverbs.RoCEv2 && isLinkLocal(dst.dgid) && (w.loopback || len(dst.dmac) == 6)
 }
 
-func isLinkLocal(g rdmaverbs.GID) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
+func isLinkLocal(g smc.GID) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
 
 // vnetHdrLen is the length of struct virtio_net_hdr (linux/virtio_net.h), which
 // goes before each packet to be sent: flags, segmentation type, header length,

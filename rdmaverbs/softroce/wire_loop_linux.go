@@ -7,6 +7,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 )
 
 // maxLooped bounds the bytes of packets that wait to be looped back.
@@ -32,7 +33,7 @@ type looped struct {
 
 type loopedPacket struct {
 	typ        rdmaverbs.GIDType
-	sgid, dgid rdmaverbs.GID
+	sgid, dgid smc.GID
 	end        int  // in buf; it begins where the one before ends
 	passed     bool // checked and counted already
 }

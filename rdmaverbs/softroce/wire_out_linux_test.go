@@ -12,10 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 )
 
 // listenRoCE takes the UDP port of RoCE version 2 in a namespace, where no
@@ -186,7 +187,7 @@ func TestAddressesChange(t *testing.T) {
 	la := pair.A.Links[0]
 	a, b := openEnd(t, pair.A, la.Name), openEnd(t, pair.B, "eth0")
 	added := netip.MustParseAddr("10.77.0.55")
-	has := func(g rdmaverbs.GID, want bool) {
+	has := func(g smc.GID, want bool) {
 		t.Helper()
 		if err := netnstest.Until(30*time.Second, func() error {
 			if self := b.self.Load(); slices.Contains(self.v1, g) != want || slices.Contains(self.v2, g) != want {
@@ -197,7 +198,7 @@ func TestAddressesChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v1To := func(g rdmaverbs.GID, mac net.HardwareAddr) *path {
+	v1To := func(g smc.GID, mac net.HardwareAddr) *path {
 		return &path{typ: rdmaverbs.RoCEv1, sgid: a.info.GIDs[0].GID, dgid: g, dmac: mac}
 	}
 	ip(t, pair.B, "addr", "add", added.String()+"/24", "dev", "eth0")
@@ -288,7 +289,7 @@ func TestOnlyOwnGID(t *testing.T) {
 // TestMTUOfNetdev: a queue pair does not take a path MTU that its netdev does not
 // carry; 4096 bytes is the most.
 func TestMTUOfNetdev(t *testing.T) {
-	for mtu, want := range map[int]rdmaverbs.MTU{1500: rdmaverbs.MTU1024, 9000: rdmaverbs.MTU4096} {
+	for mtu, want := range map[int]smc.MTU{1500: smc.MTU1024, 9000: smc.MTU4096} {
 		pair := netnstest.New(t, netnstest.Options{MTU: mtu})
 		a, b := openIn(t, pair.A, "eth0"), openIn(t, pair.B, "eth0")
 		x, _ := verbstest.Create(t, verbstest.Pair{A: endFor(t, a, b, rdmaverbs.RoCEv2), B: endFor(t, b, a, rdmaverbs.RoCEv2)}, verbstest.Config{})
@@ -316,14 +317,14 @@ func TestTentativeAddress(t *testing.T) {
 	ip(t, pair.B, "addr", "add", "fd09::9/64", "dev", "eth0", "nodad")
 	ip(t, pair.A, "addr", "add", "fd09::9/64", "dev", "eth0")
 	ip(t, pair.A, "addr", "add", "fd09::8/64", "dev", "eth0")
-	gid := func(s string) rdmaverbs.GID { return gidOf(netip.MustParseAddr(s)) }
+	gid := func(s string) smc.GID { return gidOf(netip.MustParseAddr(s)) }
 	if err := pair.A.Do(func() error {
 		f, err := newFacts()
 		if err != nil {
 			return err
 		}
 		defer f.close()
-		has := func(g rdmaverbs.GID) bool {
+		has := func(g smc.GID) bool {
 			i, err := f.byName("eth0")
 			return err == nil && slices.ContainsFunc(i.GIDs, func(e rdmaverbs.GIDEntry) bool { return e.GID == g })
 		}

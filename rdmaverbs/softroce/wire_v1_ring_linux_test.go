@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs/softroce/header"
 
 	"golang.org/x/sys/unix"

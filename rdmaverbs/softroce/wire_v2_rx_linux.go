@@ -11,6 +11,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,7 +70,7 @@ func (r *udpRx) receive(fd int) int {
 
 // udpMeta is what the control messages and the name of a message tell.
 type udpMeta struct {
-	src, dst rdmaverbs.GID
+	src, dst smc.GID
 	srcPort  uint16
 	segment  int // bytes of each datagram but the last; 0 for a single one
 	ok       bool
@@ -101,7 +102,7 @@ func (r *udpRx) meta(i, family int) (m udpMeta) {
 			m.dst = netip.AddrFrom4([4]byte(data[8:12])).As16()
 			m.ok = true
 		case ch.Level == unix.SOL_IPV6 && ch.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
-			m.dst = rdmaverbs.GID(data[:16])
+			m.dst = smc.GID(data[:16])
 			m.ok = true
 		case ch.Level == unix.SOL_UDP && ch.Type == unix.UDP_GRO && len(data) >= 4:
 			m.segment = int(nativeUint32(data))

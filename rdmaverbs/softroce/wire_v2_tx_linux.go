@@ -6,8 +6,8 @@ import (
 	"encoding/binary"
 	"unsafe"
 
-	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
+	"smcr/smc"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,7 +78,7 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 	if w.v2 == nil {
 		return false
 	}
-	src, to := rdmaverbs.GID(dst.sgid).Addr(), rdmaverbs.GID(dst.dgid).Addr()
+	src, to := smc.GID(dst.sgid).Addr(), smc.GID(dst.dgid).Addr()
 	if src.Is4() != to.Is4() {
 		return false
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // fill writes a pattern that depends on seed.
@@ -236,7 +237,7 @@ func writeImm(t *testing.T, open Open) {
 }
 
 func inline(t *testing.T, open Open) {
-	a, b := Connect(t, open(t), Config{MTU: rdmaverbs.MTU256})
+	a, b := Connect(t, open(t), Config{MTU: smc.MTU256})
 	dst, got := b.MR(4096, All)
 	data := make([]byte, 256)
 	for i, n := range []int{0, 1, 44, 256} {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // receiverNotReady posts the receive request late: the sender waits for it.
@@ -389,7 +390,7 @@ func invalidArguments(t *testing.T, open Open) {
 	}
 	c, _ := Create(t, p, Config{})
 	for name, change := range map[string]func(*rdmaverbs.PathInfo){
-		"GID": func(p *rdmaverbs.PathInfo) { p.DGID = rdmaverbs.GID{} },
+		"GID": func(p *rdmaverbs.PathInfo) { p.DGID = smc.GID{} },
 		"MTU": func(p *rdmaverbs.PathInfo) { p.PathMTU = 6 },
 		"QPN": func(p *rdmaverbs.PathInfo) { p.DQPN = 1 << 24 },
 		"PSN": func(p *rdmaverbs.PathInfo) { p.RQPSN = 1 << 24 },

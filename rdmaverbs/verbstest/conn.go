@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // Patience bounds every wait of the suite.
@@ -35,7 +36,7 @@ type Config struct {
 	CQDepth          int
 	Access           rdmaverbs.Access // default: everything
 	NoAccess         bool             // none
-	MTU              rdmaverbs.MTU    // default: the smaller ActiveMTU
+	MTU              smc.MTU          // default: the smaller ActiveMTU
 	PSN              uint32           // first PSN of A; B starts 1000 later
 	Timeout          uint8
 	RetryCnt         uint8
@@ -185,7 +186,7 @@ func (x *Conn) port() rdmaverbs.PortAttr {
 	return p
 }
 
-func (x *Conn) gid(i int) rdmaverbs.GID {
+func (x *Conn) gid(i int) smc.GID {
 	x.T.Helper()
 	g, err := x.Dev.GIDs(1)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/userstack/internal/rights"
 	"smcr/userstack/internal/sockopt"
-	"smcr/userstack/internal/socktest"
 )
 
 // handler lets each test say what the service does.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // TestReceiveSurplus: descriptors of a message that are more than it may have are

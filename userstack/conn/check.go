@@ -5,6 +5,7 @@ package conn
 import (
 	"fmt"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -17,7 +18,7 @@ type Info struct {
 	// TxCons those of the peer's.
 	RxProd, RxCons, TxProd, TxCons wire.Cursor
 	RxFlags, TxFlags               wire.ProducerFlags
-	RxState, TxState               wire.ConnState
+	RxState, TxState               wire.StateFlags
 	// TxPrep, TxSent and TxFin are the positions in the send buffer of what the
 	// program has placed, what was written and what is delivered.
 	TxPrep, TxSent, TxFin wire.Cursor
@@ -55,6 +56,8 @@ type Positions struct {
 	// Window is how many bytes the peer's RMB element has room for, and
 	// Outstanding how many CDC messages are neither delivered nor lost.
 	Window, Outstanding int
+	// LastSeq is the number of the last CDC message that was processed.
+	LastSeq uint16
 }
 
 // Positions returns the positions, for simulations and tests.
@@ -63,7 +66,7 @@ func (c *Conn) Positions() Positions {
 	return Positions{
 		Received: in.written, Read: in.read, Told: in.told,
 		Produced: s.buf.produced, Written: s.written, Announced: s.announced(), Delivered: s.buf.delivered, PeerRead: s.read,
-		Window: s.window(), Outstanding: s.outstanding,
+		Window: s.window(), Outstanding: s.outstanding, LastSeq: in.seq,
 	}
 }
 
@@ -77,7 +80,7 @@ func (p *Protocol) Check() error {
 	in, s := &p.in, &p.out
 	told := s.announced()
 	switch {
-	case p.state == StateClosed || p.mem == memFreed:
+	case p.state == smc.StateClosed || p.mem == memFreed:
 		return broken("connection %#x is in state %s, memory %d", p.token, p.state, p.mem)
 	case in.read > in.written || in.written-in.read > uint64(in.elem.size):
 		return broken("connection %#x: peer wrote up to %d, %d are read, the RMBE takes %d", p.token, in.written, in.read, in.elem.size)

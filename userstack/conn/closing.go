@@ -5,6 +5,7 @@ package conn
 import (
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -62,10 +63,10 @@ const (
 // closing is what both sides have said about the end of the connection.
 type closing struct {
 	prog     progEnd
-	sent     wire.ConnState // flags sent
-	acked    wire.ConnState // flags sent and delivered
-	received wire.ConnState // flags of the peer
-	timer    timer          // CloseWait or AbortWait
+	sent     wire.StateFlags // flags sent
+	acked    wire.StateFlags // flags sent and delivered
+	received wire.StateFlags // flags of the peer
+	timer    timer           // CloseWait or AbortWait
 	tcp      tcpEnd
 }
 
@@ -74,7 +75,7 @@ const lastFlags = wire.ConnClosed | wire.ConnAbnormalClose
 
 // due returns the state flag that is due once all data has been delivered (RFC 7609,
 // section 4.8.1, 3A), or 0.
-func (c *closing) due() wire.ConnState {
+func (c *closing) due() wire.StateFlags {
 	switch {
 	case c.prog == progClosed && c.sent&wire.ConnClosed == 0:
 		return wire.ConnClosed
@@ -87,12 +88,12 @@ func (c *closing) due() wire.ConnState {
 // answered reports whether a reset by the peer needs no answer in state s: the C that
 // was sent says already that this side is done, and no message follows it (RFC 7609,
 // appendix A.4).
-func (c *closing) answered(s State) bool {
-	return s == StateProcessAbort && c.sent&wire.ConnClosed != 0
+func (c *closing) answered(s smc.ConnState) bool {
+	return s == smc.StateProcessAbort && c.sent&wire.ConnClosed != 0
 }
 
 // complete reports whether both sides are done with the connection in state s.
-func (c *closing) complete(s State) bool {
+func (c *closing) complete(s smc.ConnState) bool {
 	switch {
 	case c.received&lastFlags == 0:
 		return false

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -20,7 +21,7 @@ func (c *Conn) Protocol() *Protocol { return &c.p }
 func (c *Conn) Token() uint32 { return c.p.token }
 
 // State returns the state.
-func (c *Conn) State() State { return c.p.state }
+func (c *Conn) State() smc.ConnState { return c.p.state }
 
 // SendSpace reserves memory for data to be sent, for one producer: a, and then b.
 // They are least bytes or more, and about most if that takes no second new chunk.
@@ -248,7 +249,7 @@ func (c *Conn) SetKeepAlive(now time.Time, idle time.Duration) {
 	c.p.group.Begin(now)
 	k.idle = idle
 	k.timer.stop()
-	if idle > 0 && c.p.state != StateClosed {
+	if idle > 0 && c.p.state != smc.StateClosed {
 		c.p.start(&k.timer, now.Add(idle))
 	}
 }
@@ -257,7 +258,7 @@ func (c *Conn) SetKeepAlive(now time.Time, idle time.Duration) {
 // shutdown(SHUT_WR) does.
 func (c *Conn) CloseWrite(now time.Time) {
 	p := &c.p
-	if p.closing.prog != progOpen || p.state == StateClosed || p.err != nil {
+	if p.closing.prog != progOpen || p.state == smc.StateClosed || p.err != nil {
 		return
 	}
 	p.group.Begin(now)
@@ -270,7 +271,7 @@ func (c *Conn) CloseWrite(now time.Time) {
 // there is unread data. [Group.Closed] follows when the peer has closed too.
 func (c *Conn) Close(now time.Time) {
 	p := &c.p
-	if p.closing.prog == progClosed || p.state == StateClosed {
+	if p.closing.prog == progClosed || p.state == smc.StateClosed {
 		return
 	}
 	p.group.Begin(now)
@@ -297,7 +298,7 @@ func (c *Conn) Close(now time.Time) {
 // Abort resets the connection. [Group.Closed] follows.
 func (c *Conn) Abort(now time.Time) {
 	p := &c.p
-	if p.state == StateClosed || p.err != nil || !p.Established() {
+	if p.state == smc.StateClosed || p.err != nil || !p.Established() {
 		return
 	}
 	p.group.Begin(now)
@@ -312,7 +313,7 @@ func (c *Conn) Abort(now time.Time) {
 // busy host may be that late, and so may be its messages on a link that is full.
 func (c *Conn) TCPClosed(now time.Time, reset bool) {
 	p := &c.p
-	if p.state == StateClosed || !p.Established() || aborting(p.state) {
+	if p.state == smc.StateClosed || !p.Established() || aborting(p.state) {
 		return
 	}
 	p.group.Begin(now)

@@ -5,6 +5,8 @@ package conn
 import (
 	"errors"
 	"time"
+
+	"smcr/smc"
 )
 
 // progress postpones the end of a closed connection while the peer still takes data.
@@ -16,26 +18,26 @@ func (p *Protocol) progress() {
 
 // abort resets the connection from this side.
 func (p *Protocol) abort(err error) {
-	if p.state == StateClosed || aborting(p.state) {
+	if p.state == smc.StateClosed || aborting(p.state) {
 		return
 	}
 	if errors.Is(err, ErrProtocol) {
 		err = errors.Join(ErrReset, err)
 	}
-	p.reset(err, StatePeerAbortWait)
+	p.reset(err, smc.StatePeerAbortWait)
 }
 
 // peerAborted answers a reset by the peer.
 func (p *Protocol) peerAborted() {
-	if p.state == StateClosed || aborting(p.state) {
+	if p.state == smc.StateClosed || aborting(p.state) {
 		p.finish()
 		return
 	}
-	p.reset(ErrReset, StateProcessAbort)
+	p.reset(ErrReset, smc.StateProcessAbort)
 }
 
 // reset drops what waits to be sent or read, and sends A.
-func (p *Protocol) reset(err error, to State) {
+func (p *Protocol) reset(err error, to smc.ConnState) {
 	p.err = err
 	for _, t := range [...]*timer{&p.closing.tcp.timer, &p.peerMove.timer, &p.out.urgent.timer, &p.out.hold.timer} {
 		t.stop()
@@ -52,7 +54,7 @@ func (p *Protocol) reset(err error, to State) {
 
 // finish closes the connection if both sides are done with it.
 func (p *Protocol) finish() bool {
-	if p.state == StateClosed {
+	if p.state == smc.StateClosed {
 		return true
 	}
 	if !p.closing.complete(p.state) {
@@ -89,7 +91,7 @@ func (p *Protocol) End(err error) {
 // close ends the connection for good. peerMayWrite says that the peer may still
 // write to the RMB element.
 func (p *Protocol) close(err error, peerMayWrite bool) {
-	if p.state == StateClosed {
+	if p.state == smc.StateClosed {
 		return
 	}
 	announce := p.leave(peerMayWrite) && p.Established()
@@ -105,7 +107,7 @@ func (p *Protocol) close(err error, peerMayWrite bool) {
 
 // leave takes the connection out of the group. Its memory stays.
 func (p *Protocol) leave(peerMayWrite bool) (announce bool) {
-	p.state = StateClosed
+	p.state = smc.StateClosed
 	for _, t := range p.timers() {
 		t.stop()
 	}
@@ -119,7 +121,7 @@ func (p *Protocol) leave(peerMayWrite bool) (announce bool) {
 // open.
 func (p *Protocol) Discard(notBefore time.Time) {
 	p.mem = max(p.mem, memReleased)
-	if p.state != StateClosed {
+	if p.state != smc.StateClosed {
 		p.leave(false)
 	}
 	p.free(notBefore)
@@ -134,7 +136,7 @@ func (p *Protocol) Release() {
 }
 
 func (p *Protocol) maybeFree() {
-	if p.state == StateClosed && p.mem == memReleased {
+	if p.state == smc.StateClosed && p.mem == memReleased {
 		p.free(time.Time{})
 	}
 }

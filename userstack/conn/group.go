@@ -23,7 +23,7 @@ type Group interface {
 	SetTimer(at time.Time)
 	// Wake tells the program about the connection.
 	Wake(w Wake)
-	// Leave takes a connection that has reached StateClosed out of the group. If
+	// Leave takes a connection that has reached smc.StateClosed out of the group. If
 	// peerMayWrite is set, the RMB element must not be used again. announce
 	// reports whether Closed is to follow.
 	Leave(peerMayWrite bool) (announce bool)
@@ -111,6 +111,6 @@ const (
 type Receipt struct {
 	written  uint64 // position up to which the message announced data
 	seq      uint16
-	state    wire.ConnState
+	state    wire.StateFlags
 	validate bool // it is a failover data validation
 }

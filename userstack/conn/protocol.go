@@ -5,6 +5,7 @@ package conn
 import (
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -15,7 +16,7 @@ type Protocol struct {
 	group Group
 	token uint32 // local alert token
 	peer  uint32 // alert token of the peer, 0 before Establish
-	state State
+	state smc.ConnState
 	err   error // why the connection was reset or aborted
 	mem   memPhase
 
@@ -37,11 +38,11 @@ const (
 	memFreed             // the chunks and the element are given back
 )
 
-// New returns a connection in StateInit. mem is its RMB element, which begins with
+// New returns a connection in smc.StateInit. mem is its RMB element, which begins with
 // an eye catcher if eye is set; sendBuf is the size of the send buffer and chunk the
 // least size of its chunks, in bytes; token is the local alert token, not 0.
 func New(cfg *Config, g Group, token uint32, mem []byte, eye bool, sendBuf, chunk int) Conn {
-	c := Conn{Protocol{cfg: cfg, group: g, token: token, state: StateInit}}
+	c := Conn{Protocol{cfg: cfg, group: g, token: token, state: smc.StateInit}}
 	p := &c.p
 	p.in.mem = mem
 	p.in.layOut(eye)
@@ -62,7 +63,7 @@ type Remote struct {
 // Establish opens the connection. What the peer has sent before is processed now.
 func (p *Protocol) Establish(r Remote) {
 	now := p.group.Now()
-	p.peer, p.state = r.Token, StateActive
+	p.peer, p.state = r.Token, smc.StateActive
 	p.out.elem = newRing(r.Size, r.Eye)
 	if p.peerMove.missing {
 		p.start(&p.peerMove.timer, now.Add(validateWait))
@@ -91,7 +92,7 @@ func (p *Protocol) LayOut(eye, peerEye bool) {
 // Undisturbed reports whether nothing has happened that could be the end of the
 // connection: no side has ended or reset it, and its TCP connection has not ended.
 func (p *Protocol) Undisturbed() bool {
-	return p.state == StateActive && p.closing.prog == progOpen && p.closing.received == 0 && p.closing.tcp.at.IsZero()
+	return p.state == smc.StateActive && p.closing.prog == progOpen && p.closing.received == 0 && p.closing.tcp.at.IsZero()
 }
 
 // CloseSent reports whether this side has sent its last word, C.
@@ -190,7 +191,7 @@ func (p *Protocol) judgeTCP(now time.Time) {
 
 // pushOut sends what is held back.
 func (p *Protocol) pushOut() {
-	if p.state == StateClosed || p.out.buf.produced == p.out.written {
+	if p.state == smc.StateClosed || p.out.buf.produced == p.out.written {
 		return
 	}
 	p.out.hold.push = true

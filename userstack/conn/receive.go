@@ -163,7 +163,7 @@ func (p *Protocol) startUrgent() {
 
 // peerEnded changes the state for flags D and C that the peer has newly set. It
 // returns false if the connection is over or being reset.
-func (p *Protocol) peerEnded(news wire.ConnState) bool {
+func (p *Protocol) peerEnded(news wire.StateFlags) bool {
 	p.state = afterReceiving(p.state, p.closing.received, p.closing.sent)
 	if news&wire.ConnClosed != 0 {
 		if p.out.unfinished() {

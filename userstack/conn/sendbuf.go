@@ -107,7 +107,7 @@ func (b *sendBuffer) takeSpare(mem Memory, n int) ([]byte, error) {
 		}
 		k, err := mem.NewChunk(size)
 		if err != nil {
-			return nil, fmt.Errorf("linkgroup: allocate %d bytes of send memory: %w", size, err)
+			return nil, fmt.Errorf("conn: allocate %d bytes of send memory: %w", size, err)
 		}
 		k.from, k.next = b.produced, nil
 		if b.tail != nil {

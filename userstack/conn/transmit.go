@@ -2,7 +2,10 @@
 
 package conn
 
-import "smcr/userstack/wire"
+import (
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
 
 // Transmit sends what there is to be sent: data within the peer's window, the
 // consumer cursor, the end of the connection. It does nothing if there is nothing to
@@ -24,7 +27,7 @@ func (p *Protocol) Transmit() {
 // outstanding.
 func (p *Protocol) MayPost() bool {
 	s, sent := &p.out, p.closing.sent
-	if !p.Established() || p.state == StateClosed || p.move.phase != moveNone || s.outstanding >= maxOutstanding || !p.group.Ready() {
+	if !p.Established() || p.state == smc.StateClosed || p.move.phase != moveNone || s.outstanding >= maxOutstanding || !p.group.Ready() {
 		return false
 	}
 	if s.validate || (s.update || s.placement.repeat) && sent&lastFlags == 0 {
@@ -45,7 +48,7 @@ func (p *Protocol) held() bool {
 }
 
 // endDue returns the state flag that is due, or 0.
-func (p *Protocol) endDue() wire.ConnState {
+func (p *Protocol) endDue() wire.StateFlags {
 	if !p.out.idle() || aborting(p.state) {
 		return 0
 	}
@@ -143,7 +146,7 @@ func (p *Protocol) postValidation() bool {
 func (p *Protocol) Delivered(r Receipt) {
 	s := &p.out
 	s.outstanding--
-	if p.state == StateClosed {
+	if p.state == smc.StateClosed {
 		p.maybeFree()
 		return
 	}
@@ -190,7 +193,7 @@ func (p *Protocol) delivered(r Receipt) {
 // sent over the next link.
 func (p *Protocol) Undelivered(Receipt) {
 	p.out.outstanding--
-	if p.state == StateClosed {
+	if p.state == smc.StateClosed {
 		p.maybeFree()
 		return
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 	"smcr/userstack/relay"
 )
 

@@ -12,10 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
 	"smcr/userstack/engine"
 )
 
@@ -130,7 +131,7 @@ func TestStress(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
 	for _, typ := range []rdmaverbs.GIDType{rdmaverbs.RoCEv1, rdmaverbs.RoCEv2} {
 		t.Run(fmt.Sprintf("v%d", typ), func(t *testing.T) {
-			a, b := verbstest.Connect(t, pair(p, typ, 1+int(typ))(t), verbstest.Config{MTU: rdmaverbs.MTU1024, Reads: 4})
+			a, b := verbstest.Connect(t, pair(p, typ, 1+int(typ))(t), verbstest.Config{MTU: smc.MTU1024, Reads: 4})
 			verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: uint64(typ), Ops: 2000, MaxSize: 100000})
 		})
 	}

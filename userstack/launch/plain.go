@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -145,7 +146,7 @@ func proposalIn(b []byte) int {
 func refuse(sock, size int) error {
 	var buf [wire.MaxCLCLen]byte
 	var m wire.Decline
-	m.Diagnosis = wire.DiagNoSMCDev
+	m.Diagnosis = smc.DiagNoSMCDev
 	if size > 0 {
 		n, _, err := unix.Recvfrom(sock, buf[:size], unix.MSG_DONTWAIT)
 		if err != nil || n != size {
@@ -156,7 +157,7 @@ func refuse(sock, size int) error {
 			return err
 		}
 		if !p.TypeV1.HasR() { // as a stack does
-			m.Version, m.OSType = wire.Version2, wire.OSLinux
+			m.Version, m.OSType = wire.Version2, smc.OSLinux
 		}
 	}
 	b, err := m.AppendBinary(buf[:0])

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // urgentRounds is how many urgent bytes the program of TestUrgentIgnored gets.

@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"strconv"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 )
 
@@ -79,10 +80,13 @@ type Action struct {
 	Off, Len int
 	// RemoteAddr and RKey say where in the peer's RMB it goes.
 	RemoteAddr uint64
-	RKey       uint32
+	RKey       smc.RKey
 	// Token is to be handed to [Group.Sent]; zero means unsignaled.
 	Token uint64
 	Err   error
+	// PeerFull says of an [ActSend] that data of Conn has to wait behind this
+	// message: the peer's RMBE is full (RFC 7609, section 4.5.1).
+	PeerFull bool
 
 	plain bool // a CDC message that may come after writes of other messages
 }

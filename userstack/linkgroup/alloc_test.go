@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"smcr/smc"
 )
 
 // loop joins two open connections as directly as can be: what one posts is
@@ -83,7 +85,7 @@ func (l *loop) push(data []byte) {
 		if data = data[n:]; n > 0 {
 			s.Produced(l.now, n)
 		}
-		if n > 0 && len(data) > 0 && int(s.prep-s.fin) < s.ssize {
+		if n > 0 && len(data) > 0 && int(s.Positions().Produced-s.Positions().Delivered) < s.SendSize() {
 			continue
 		}
 		l.exchange()
@@ -99,11 +101,11 @@ func TestDataPathAllocs(t *testing.T) {
 	for range 100 {
 		l.move(5000)
 	}
-	before := l.ends[1].c.rcons
+	before := l.ends[1].c.Positions().Read
 	if n := testing.AllocsPerRun(1000, func() { l.move(7777) }); n != 0 {
 		t.Errorf("%v allocations for 7777 bytes", n)
 	}
-	if got := l.ends[1].c.rcons - before; got != 1001*7777 {
+	if got := l.ends[1].c.Positions().Read - before; got != 1001*7777 {
 		t.Errorf("%d bytes went through", got)
 	}
 }
@@ -134,8 +136,8 @@ func BenchmarkChunk(b *testing.B) {
 		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
 			s := newSim(b, 1)
 			edit := func(c *Config) { c.Timers.TestLink, c.SendChunk = 0, size }
-			s.addHost(Server, 1, edit)
-			s.addHost(Client, 1, edit)
+			s.addHost(smc.Server, 1, edit)
+			s.addHost(smc.Client, 1, edit)
 			srv, cli := s.connectFirst(4, 256<<10)
 			srv.manual, cli.manual = true, true
 			s.settle()

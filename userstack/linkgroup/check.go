@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"smcr/smc"
 )
 
 // ErrInvariant means that the state of a group contradicts itself: a fault of this
@@ -100,7 +102,7 @@ func (g *Group) Check() error {
 // unless it repeats them, or to an RMBE that rests because the peer may still
 // write to it; and nothing of an earlier connection was there. Memory of other
 // groups is not looked at: ok is false.
-func (g *Group) CheckWrite(now time.Time, rkey uint32, addr uint64, before, after []byte) (ok bool, err error) {
+func (g *Group) CheckWrite(now time.Time, rkey smc.RKey, addr uint64, before, after []byte) (ok bool, err error) {
 	for _, r := range g.rmbs {
 		at := r.token(rkey)
 		if at == nil {
@@ -128,7 +130,7 @@ func (g *Group) CheckWrite(now time.Time, rkey uint32, addr uint64, before, afte
 }
 
 // token returns the RToken with rkey, or nil.
-func (r *rmb) token(rkey uint32) *slotToken {
+func (r *rmb) token(rkey smc.RKey) *slotToken {
 	for i := range r.at {
 		if r.at[i].ok && r.at[i].RKey == rkey {
 			return &r.at[i]

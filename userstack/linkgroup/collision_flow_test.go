@@ -5,19 +5,21 @@ package linkgroup
 import (
 	"testing"
 	"time"
+
+	"smcr/smc"
 )
 
 // crossing lets two messages cross: a is sent, then b before a arrives.
 func crossing(t *testing.T, a, b happening) *sim {
 	s := newSim(t, 1)
 	edit := func(c *Config) { links(4)(c); c.RMBEsPerRMB = 1; c.Timers.RMBIdle = time.Hour }
-	s.addHost(Server, 3, edit)
-	s.addHost(Client, 4, edit)
+	s.addHost(smc.Server, 3, edit)
+	s.addHost(smc.Client, 4, edit)
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
 	s.run(10*time.Millisecond, func() bool { return len(s.queue) == 0 })
-	s.group(Server).devices = append(s.group(Server).devices, device(Server, 3))
+	s.group(smc.Server).devices = append(s.group(smc.Server).devices, device(smc.Server, 3))
 	s.trace = nil
 	for _, x := range []happening{a, b} {
 		x.do(s.hosts[x.who])

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
 // happening is something that begins an LLC exchange or interferes with one.
 type happening struct {
-	who  Role
+	who  smc.Role
 	name string
 	do   func(h *host)
 	loss bool // of a link
@@ -47,12 +48,12 @@ func carrier(g *Group) *Link {
 // host send them, and failures.
 func happenings() []happening {
 	var list []happening
-	add := func(who Role, name string, do func(h *host)) {
+	add := func(who smc.Role, name string, do func(h *host)) {
 		list = append(list, happening{who, name, do, !strings.Contains(name, "RKEY") && !strings.HasPrefix(name, "ADD")})
 	}
-	add(Server, "ADD LINK", func(h *host) { h.g.addWanted = true; h.g.Tick(h.s.now) })
-	add(Client, "ADD LINK", func(h *host) { h.g.addWanted = true; h.g.Tick(h.s.now) })
-	for _, who := range []Role{Server, Client} {
+	add(smc.Server, "ADD LINK", func(h *host) { h.g.addWanted = true; h.g.Tick(h.s.now) })
+	add(smc.Client, "ADD LINK", func(h *host) { h.g.addWanted = true; h.g.Tick(h.s.now) })
+	for _, who := range []smc.Role{smc.Server, smc.Client} {
 		add(who, "DELETE LINK 3 orderly", onLink(3, deletes))
 		add(who, "DELETE LINK 1 disorderly", onLink(1, loses))
 		add(who, "DELETE LINK of the carrier", func(h *host) { loses(h.g, carrier(h.g), h.s.now) })
@@ -124,8 +125,8 @@ func collide(t *testing.T, a, b happening, steps int, v variant) (met bool) {
 	if version == 2 {
 		n = 2
 	}
-	s.addHost(Server, n-1, edit)
-	s.addHost(Client, n, edit)
+	s.addHost(smc.Server, n-1, edit)
+	s.addHost(smc.Client, n, edit)
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	s.run(10*time.Millisecond, func() bool { return len(s.queue) == 0 })
@@ -134,7 +135,7 @@ func collide(t *testing.T, a, b happening, steps int, v variant) (met bool) {
 		h.newIdleRMB()
 	}
 	s.run(200*time.Microsecond+20*v.delay, func() bool { return false })
-	s.group(Server).devices = append(s.group(Server).devices, device(Server, n-1))
+	s.group(smc.Server).devices = append(s.group(smc.Server).devices, device(smc.Server, n-1))
 	for _, p := range apps {
 		p.manual, p.total, p.chunk, p.slow = false, 1<<40, 900, 20*time.Microsecond
 		p.wake()

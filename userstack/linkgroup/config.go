@@ -8,53 +8,32 @@ import (
 	"net/netip"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
-	"smcr/userstack/wire"
 )
-
-// Role is the part of this host in a link group. It stays for the life of the
-// group and decides who starts link changes. The numbers are those of the
-// kernel's SMC_NLA_LGR_R_ROLE.
-type Role uint8
-
-// The roles.
-const (
-	// Client is the TCP client of the first contact.
-	Client Role = 0
-	// Server is the TCP server of the first contact.
-	Server Role = 1
-)
-
-// String returns "client" or "server".
-func (r Role) String() string {
-	if r == Client {
-		return "client"
-	}
-	return "server"
-}
 
 // Device is a local RoCE port on the LAN of the group.
 type Device struct {
 	// ID tells devices apart; it means nothing to this package.
 	ID   int
 	Name string
-	GID  wire.GID
-	MAC  wire.MAC
+	GID  smc.GID
+	MAC  smc.MAC
 	// MTU is the largest path MTU as an InfiniBand code (1 = 256 bytes to
 	// 5 = 4096).
-	MTU uint8
+	MTU smc.MTU
 	Up  bool
 }
 
 // Endpoint is one end of a link.
 type Endpoint struct {
-	GID wire.GID
-	MAC wire.MAC
+	GID smc.GID
+	MAC smc.MAC
 	// QPN and PSN have 24 bits.
-	QPN uint32
-	PSN uint32
+	QPN smc.QPN
+	PSN smc.PSN
 	// MTU is the path MTU as an InfiniBand code.
-	MTU uint8
+	MTU smc.MTU
 }
 
 // ConnParams is what CLC ACCEPT and CONFIRM carry about one side of a
@@ -62,14 +41,14 @@ type Endpoint struct {
 type ConnParams struct {
 	Link Endpoint
 	// RKey and VAddr are those of the RMB on that link.
-	RKey  uint32
+	RKey  smc.RKey
 	VAddr uint64
 	// Index is the number of the RMBE in its RMB, from 1.
 	Index uint8
 	// Token is the alert token, never 0.
 	Token uint32
 	// SizeCode is the size of an RMBE: 16 KiB << SizeCode.
-	SizeCode uint8
+	SizeCode smc.SizeCode
 	// From is the peer's address of the TCP connection on which it said so.
 	From netip.Addr
 }
@@ -86,8 +65,8 @@ func (p ConnParams) Check() error {
 }
 
 func (e Endpoint) check() error {
-	if !wire.MTU(e.MTU).Valid() || e.QPN == 0 || e.QPN > wire.Max24 || e.PSN > wire.Max24 {
-		return fmt.Errorf("%w: queue pair %#x, PSN %#x, MTU code %d", ErrInvalidParams, e.QPN, e.PSN, e.MTU)
+	if !e.MTU.Valid() || e.QPN == 0 || e.QPN > smc.Max24 || e.PSN > smc.Max24 {
+		return fmt.Errorf("%w: queue pair %s, PSN %s, MTU code %d", ErrInvalidParams, e.QPN, e.PSN, e.MTU)
 	}
 	return nil
 }
@@ -99,7 +78,7 @@ type Env interface {
 	// receives posted, and says its local end.
 	NewQP(link *Link, dev Device) (Endpoint, error)
 	// ConnectQP takes it to RTR toward peer with path MTU mtu (a code).
-	ConnectQP(link *Link, peer Endpoint, mtu uint8) error
+	ConnectQP(link *Link, peer Endpoint, mtu smc.MTU) error
 	// ReadyQP takes it to RTS.
 	ReadyQP(link *Link) error
 	// CloseQP destroys it. It is idempotent, and after it nothing remote
@@ -110,7 +89,7 @@ type Env interface {
 	// RegisterRMB makes it writable for the peer of link. The same handle
 	// is registered once for each link; two links on one device have
 	// registrations of their own.
-	RegisterRMB(handle any, link *Link) (rkey uint32, vaddr uint64, err error)
+	RegisterRMB(handle any, link *Link) (rkey smc.RKey, vaddr uint64, err error)
 	// DeregisterRMB undoes RegisterRMB.
 	DeregisterRMB(handle any, link *Link)
 	// ZeroRMB zeroes n bytes of an RMB from off before a connection uses them.
@@ -132,13 +111,13 @@ type Env interface {
 
 // Config describes a link group to [New].
 type Config struct {
-	Role Role
+	Role smc.Role
 	// Version is the version of SMC that the CLC messages agreed on: 1 or
 	// 2. Zero means 1.
 	Version uint8
 	// PeerOS is the operating system that the peer named in version 2
-	// (wire.OSLinux...). Linux deviates from the specification.
-	PeerOS uint8
+	// (smc.OSLinux...). Linux deviates from the specification.
+	PeerOS smc.OS
 	// PeerRelease is the release of version 2 that the peer named with it.
 	PeerRelease uint8
 	// Routed tells that a router is between the peers, for ADD LINK of
@@ -146,7 +125,7 @@ type Config struct {
 	Routed bool
 	// ID names the group locally and prefixes the user ids of its links.
 	ID                  [4]byte
-	LocalPeerID, PeerID wire.PeerID
+	LocalPeerID, PeerID smc.PeerID
 	// PeerHost is the peer's address of the TCP connection of the first contact.
 	PeerHost netip.Addr
 	VLAN     uint16
@@ -227,7 +206,7 @@ type Timers struct {
 }
 
 // DefaultTimers returns the times that Linux uses, where it has them.
-func DefaultTimers(role Role) Timers {
+func DefaultTimers(role smc.Role) Timers {
 	t := Timers{
 		Timers: conn.Timers{
 			CloseWait:     60 * time.Second,
@@ -250,7 +229,7 @@ func DefaultTimers(role Role) Timers {
 		AddLinkRetry:   300 * time.Second,
 		RMBIdle:        60 * time.Second,
 	}
-	if role == Client {
+	if role == smc.Client {
 		// Later than the server, which so ends the group in order.
 		t.Idle = 610 * time.Second
 	}

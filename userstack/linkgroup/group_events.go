@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -40,7 +41,7 @@ func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 		return
 	}
 	if g.phase == phaseDying {
-		if m, err := wire.ParseDeleteLink(msg); err == nil && m.All && g.cfg.Role == Client {
+		if m, err := wire.ParseDeleteLink(msg); err == nil && m.All && g.cfg.Role == smc.Client {
 			g.die(g.deadErr) // the server's answer, or both want it
 		}
 		return
@@ -81,7 +82,7 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 		}
 	}
 	l.pump()
-	if slow || l.state != LinkActive {
+	if slow || l.state != smc.LinkActive {
 		g.settle(now)
 	}
 }
@@ -157,7 +158,7 @@ func (g *Group) DeviceDown(now time.Time, devID int) {
 // [Group.DeviceUp]. The last link goes with the group, as [Group.Terminate] has
 // it (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
 func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason) {
-	if g.dead || g.phase >= phaseDying || l.state != LinkActive || l.delWanted {
+	if g.dead || g.phase >= phaseDying || l.state != smc.LinkActive || l.delWanted {
 		return
 	}
 	g.now = now
@@ -170,7 +171,7 @@ func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason)
 	switch {
 	case via == nil:
 		g.terminate(reason, fmt.Errorf("%w: %s", ErrTerminated, reason))
-	case g.cfg.Role == Server:
+	case g.cfg.Role == smc.Server:
 		l.delWanted, l.delOrderly, l.delReason = true, true, reason
 	default:
 		// The link stays in use until the server deletes it.
@@ -237,7 +238,7 @@ func (g *Group) sendBye() {
 	}
 	b.tried[b.via.slot] = true
 	then := endOfGroup
-	if g.cfg.Role == Client {
+	if g.cfg.Role == smc.Client {
 		then = nothing // the server's DELETE LINK is the end
 	}
 	g.set(timerDie, g.now.Add(g.cfg.Timers.Terminate))
@@ -247,12 +248,12 @@ func (g *Group) sendBye() {
 // violation gives up a link whose peer does not keep to the protocol, and the
 // group if there is no other (RFC 7609, appendix C.7.1).
 func (g *Group) violation(l *Link, err error) {
-	if g.phase >= phaseDying || l.state == LinkInactive && !l.qpOpen {
+	if g.phase >= phaseDying || l.state == smc.LinkInactive && !l.qpOpen {
 		return
 	}
 	err = fmt.Errorf("%w: %w", ErrProtocol, err)
 	g.log.Error("protocol violation", "link", l.id, "err", err)
-	if l.state == LinkActivating || g.bestLink(l) != nil {
+	if l.state == smc.LinkActivating || g.bestLink(l) != nil {
 		g.failLink(l, wire.DeleteLinkProtocolViolation, err)
 		return
 	}
@@ -304,7 +305,7 @@ func (g *Group) die(err error) {
 		g.act(Action{Kind: ActFirstLink, Err: g.firstErr(err)})
 	}
 	for _, l := range g.links {
-		l.state = LinkInactive
+		l.state = smc.LinkInactive
 		l.closeQP()
 	}
 	cause := err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -48,7 +49,7 @@ func (g *Group) newLink(dev Device) (*Link, error) {
 	if slot == maxSlots {
 		return nil, fmt.Errorf("%w: %d links", ErrFull, maxSlots)
 	}
-	l := &Link{g: g, slot: slot, dev: dev, state: LinkActivating, sq: make([]request, g.cfg.SendQueue), lastRx: g.now}
+	l := &Link{g: g, slot: slot, dev: dev, state: smc.LinkActivating, sq: make([]request, g.cfg.SendQueue), lastRx: g.now}
 	ep, err := g.env.NewQP(l, dev)
 	if err != nil {
 		return nil, fmt.Errorf("linkgroup: create a queue pair on %s: %w", dev.Name, err)
@@ -63,7 +64,7 @@ func (g *Group) removeLink(l *Link) {
 	if l == nil || !slices.Contains(g.links, l) {
 		return
 	}
-	l.state = LinkInactive
+	l.state = smc.LinkInactive
 	l.closeQP()
 	g.unhook(l)
 	g.deregister(l)
@@ -101,18 +102,18 @@ func (g *Group) moveConns(l *Link) {
 
 // activate makes a confirmed link carry connections.
 func (g *Group) activate(l *Link, peerUID uint32) {
-	l.state, l.peerUID = LinkActive, peerUID
+	l.state, l.peerUID = smc.LinkActive, peerUID
 	g.armTest(l)
 	g.log.Info("link is active", "link", l.id, "dev", l.dev.Name, "peer", l.peer.GID, "qpn", l.local.QPN, "peerqpn", l.peer.QPN, "group", g.Type())
 }
 
 // failLink takes note that a link is lost.
 func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
-	if g.dead || l.state == LinkInactive && !l.qpOpen {
+	if g.dead || l.state == smc.LinkInactive && !l.qpOpen {
 		return
 	}
 	if g.phase == phaseDying {
-		l.state = LinkInactive
+		l.state = smc.LinkInactive
 		l.closeQP()
 		switch {
 		case g.bestLink(nil) == nil:
@@ -122,7 +123,7 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 		}
 		return
 	}
-	if l.state == LinkActivating {
+	if l.state == smc.LinkActivating {
 		switch {
 		case g.ex.kind == exAdd && g.ex.link == l:
 			g.addFailed(err)
@@ -133,7 +134,7 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 		}
 		return
 	}
-	l.state = LinkInactive
+	l.state = smc.LinkInactive
 	l.closeQP()
 	via := g.bestLink(l)
 	if via == nil {
@@ -152,7 +153,7 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 		return // the server is deleting it
 	}
 	l.delReason, l.delOrderly = reason, false
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		l.delWanted = g.ex.kind != exDelete || g.ex.link != l
 	} else {
 		g.askDelete(l)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -94,7 +95,7 @@ func (g *Group) fire(timer int) {
 	case timerAdd:
 		g.addWanted = true
 	case timerDie:
-		if g.cfg.Role == Client {
+		if g.cfg.Role == smc.Client {
 			g.sendBye()
 		} else {
 			g.die(g.deadErr)

@@ -3,39 +3,12 @@
 package linkgroup
 
 import (
-	"strconv"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
-
-// LinkState is the state of a link. The numbers are those of the kernel's
-// SMC_NLA_LINK_STATE.
-type LinkState uint32
-
-// The states.
-const (
-	// LinkInactive: the link failed or is being deleted.
-	LinkInactive LinkState = 1
-	// LinkActivating: the link is not confirmed yet.
-	LinkActivating LinkState = 2
-	// LinkActive: the link carries connections.
-	LinkActive LinkState = 3
-)
-
-// String returns a short name.
-func (s LinkState) String() string {
-	switch s {
-	case LinkInactive:
-		return "inactive"
-	case LinkActivating:
-		return "activating"
-	case LinkActive:
-		return "active"
-	}
-	return "LinkState(" + strconv.Itoa(int(s)) + ")"
-}
 
 // Sizes of a link's send queue.
 const (
@@ -63,7 +36,7 @@ type Link struct {
 	dev     Device
 	local   Endpoint
 	peer    Endpoint
-	state   LinkState
+	state   smc.LinkState
 	qpOpen  bool
 	conns   int
 
@@ -144,7 +117,7 @@ func (l *Link) Peer() Endpoint { return l.peer }
 func (l *Link) Dev() Device { return l.dev }
 
 // State returns the state.
-func (l *Link) State() LinkState { return l.state }
+func (l *Link) State() smc.LinkState { return l.state }
 
 // ConnCount returns how many connections write over the link.
 func (l *Link) ConnCount() int { return l.conns }
@@ -155,7 +128,7 @@ func (l *Link) ConnCount() int { return l.conns }
 func (g *Group) samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && (g.v2() || a.MAC == b.MAC) }
 
 // usable reports whether the link is active and its queue pair takes work requests.
-func (l *Link) usable() bool { return l.state == LinkActive && l.qpOpen }
+func (l *Link) usable() bool { return l.state == smc.LinkActive && l.qpOpen }
 
 // room returns how many work requests the data path may post.
 func (l *Link) room() int { return len(l.sq) - llcReserve - l.used }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -87,19 +88,19 @@ func (g *Group) recvLLC(l *Link, msg []byte) {
 		g.recvConfirmLink(l, m)
 	case wire.AddLink:
 		switch {
-		case g.cfg.Role == Server && !m.Reply:
+		case g.cfg.Role == smc.Server && !m.Reply:
 			g.recvAddLinkWish(m)
-		case g.cfg.Role == Server:
+		case g.cfg.Role == smc.Server:
 			g.recvAddLinkReply(l, m)
 		case !m.Reply:
 			g.recvAddLink(l, m)
 		}
 	case wire.ReqAddLink:
-		if g.cfg.Role == Server && !m.Reply {
+		if g.cfg.Role == smc.Server && !m.Reply {
 			g.recvReqAddLink(l, m)
 		}
 	case wire.AddLinkCont:
-		if m.Reply == (g.cfg.Role == Server) {
+		if m.Reply == (g.cfg.Role == smc.Server) {
 			g.recvAddLinkCont(l, m)
 		}
 	case wire.DeleteLink:
@@ -149,7 +150,7 @@ func (g *Group) sameVersion(msg []byte) bool {
 // schedule starts what waits for exchanges to end.
 func (g *Group) schedule() {
 	for (g.phase == phaseSecond || g.phase == phaseOpen) && g.ex.kind == exNone {
-		if g.cfg.Role == Server {
+		if g.cfg.Role == smc.Server {
 			if g.rk.kind != rkNone || g.peerRK.active {
 				return // links do not change meanwhile
 			}
@@ -167,7 +168,7 @@ func (g *Group) schedule() {
 			}
 		}
 		if g.phase == phaseOpen {
-			if g.cfg.Role == Client && g.addWanted {
+			if g.cfg.Role == smc.Client && g.addWanted {
 				g.addWanted = false
 				g.wish()
 			}

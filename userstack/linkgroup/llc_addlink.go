@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -52,7 +53,7 @@ import (
 func (g *Group) startAdd() {
 	dev, ok := g.pickDevice()
 	if !ok {
-		if g.Type() == TypeSingle && g.maxLinks > 1 {
+		if g.Type() == smc.GroupSingle && g.maxLinks > 1 {
 			g.retryAdd()
 		}
 		return
@@ -93,8 +94,8 @@ func (g *Group) sendAddLink(reply bool) {
 	ex := &g.ex
 	l := ex.link
 	m := wire.AddLink{
-		Reply: reply, MAC: l.local.MAC, GID: l.local.GID, QPN: wire.QPN(l.local.QPN),
-		LinkNum: l.id, MTU: wire.MTU(l.local.MTU), PSN: wire.PSN(l.local.PSN),
+		Reply: reply, MAC: l.local.MAC, GID: l.local.GID, QPN: l.local.QPN,
+		LinkNum: l.id, MTU: l.local.MTU, PSN: l.local.PSN,
 	}
 	if g.v2() {
 		m.Ext = &wire.AddLinkExt{Direct: !g.cfg.Routed, TargetGID: ex.via.peer.GID}
@@ -164,7 +165,7 @@ func (g *Group) recvAddLinkWish(m wire.AddLink) {
 }
 
 // hearWish reports whether the server has a use for the client's device.
-func (g *Group) hearWish(gid wire.GID) bool {
+func (g *Group) hearWish(gid smc.GID) bool {
 	if g.ex.kind == exAdd || !g.canGrow() {
 		return false
 	}
@@ -176,7 +177,7 @@ func (g *Group) hearWish(gid wire.GID) bool {
 
 // recvReqAddLink is that hint in version 2. A reply says no.
 func (g *Group) recvReqAddLink(l *Link, m wire.ReqAddLink) {
-	var gid wire.GID
+	var gid smc.GID
 	if len(m.GIDs) > 0 {
 		gid = m.GIDs[0]
 	}
@@ -210,7 +211,7 @@ func (g *Group) wish() {
 		return
 	}
 	if g.v2() {
-		via.sendLLC(wire.ReqAddLink{GIDs: []wire.GID{d.GID}}, nothing, nil)
+		via.sendLLC(wire.ReqAddLink{GIDs: []smc.GID{d.GID}}, nothing, nil)
 		return
 	}
 	// No queue pair exists yet.
@@ -219,15 +220,15 @@ func (g *Group) wish() {
 
 // recvAddLink is the client's first step.
 func (g *Group) recvAddLink(l *Link, m wire.AddLink) {
-	if g.ex.kind != exNone || l.state != LinkActive || g.phase < phaseSecond {
+	if g.ex.kind != exNone || l.state != smc.LinkActive || g.phase < phaseSecond {
 		return
 	}
 	g.clear(timerFirst)
-	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: uint32(m.QPN), PSN: uint32(m.PSN), MTU: uint8(m.MTU)}
+	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
 	if err := g.acceptLink(l, m, peer); err != nil {
 		g.log.Info("second link refused", "err", err)
 		m.Reply, m.Rejected, m.Reason = true, true, wire.AddLinkNoAlternatePath
-		if !wire.MTU(peer.MTU).Valid() {
+		if !peer.MTU.Valid() {
 			m.Reason = wire.AddLinkInvalidMTU
 		}
 		l.sendLLC(m, nothing, nil)
@@ -305,7 +306,7 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		g.log.Info(refusal(m.Reason))
 		g.endExchange()
 		g.removeLink(l)
-		if g.Type() != TypeSymmetric {
+		if g.Type() != smc.GroupSymmetric {
 			if !g.wished {
 				g.addTries = 16 // a new device will be announced
 			}
@@ -315,7 +316,7 @@ func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
 		}
 		return
 	}
-	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: uint32(m.QPN), PSN: uint32(m.PSN), MTU: uint8(m.MTU)}
+	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
 	if !m.MTU.Valid() || m.QPN == 0 || !g.useful(l.dev, peer) {
 		g.addFailed(fmt.Errorf("%w: ADD LINK reply makes a parallel or a second asymmetric link, or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
 		return
@@ -359,11 +360,11 @@ func (g *Group) recvAddLinkCont(via *Link, m wire.AddLinkCont) {
 		return
 	}
 	ex.peerLeft = int(m.Left) - m.Count()
-	if g.cfg.Role == Client {
+	if g.cfg.Role == smc.Client {
 		g.sendAddLinkCont(true)
 	}
 	if ex.peerLeft > 0 || ex.told < len(ex.pairs) {
-		if g.cfg.Role == Server {
+		if g.cfg.Role == smc.Server {
 			g.sendAddLinkCont(false)
 		}
 		return
@@ -376,7 +377,7 @@ func (g *Group) recvAddLinkCont(via *Link, m wire.AddLinkCont) {
 func (g *Group) learnPairs(pairs []wire.RKeyPair) bool {
 	ex := &g.ex
 	for _, p := range pairs {
-		t := g.addRToken(ex.via, wire.RToken{RKey: p.RefRKey}, true)
+		t := g.addRToken(ex.via, smc.RToken{RKey: p.RefRKey}, true)
 		if t == nil {
 			g.carrierFailed(fmt.Errorf("%w: more than %d RMBs", ErrProtocol, maxRMBs))
 			return false
@@ -402,7 +403,7 @@ func (g *Group) pairsDone() {
 	}
 	ex.step = waitConfirm
 	g.set(timerExchange, g.now.Add(g.cfg.Timers.ConfirmLink))
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		if err := g.env.ReadyQP(ex.link); err != nil {
 			g.addFailed(err)
 			return
@@ -417,7 +418,7 @@ func (g *Group) addDone() {
 	g.endExchange()
 	g.clear(timerAdd)
 	g.addTries, g.wished = 0, false
-	if g.cfg.Role == Client {
+	if g.cfg.Role == smc.Client {
 		if g.phase == phaseSecond {
 			g.open()
 		}
@@ -429,7 +430,7 @@ func (g *Group) addDone() {
 	}
 	g.rebalance()
 	// Perhaps there is another device, or one has come up meanwhile.
-	g.addWanted = g.addWanted || g.Type() == TypeSymmetric
+	g.addWanted = g.addWanted || g.Type() == smc.GroupSymmetric
 }
 
 // addFailed gives up a link that the peer knows of: it is deleted on both
@@ -438,14 +439,14 @@ func (g *Group) addFailed(err error) {
 	l := g.ex.link
 	g.log.Warn("cannot add the link", "link", l.id, "err", err)
 	g.endExchange()
-	l.state = LinkInactive
+	l.state = smc.LinkInactive
 	l.closeQP()
 	l.delReason, l.delOrderly = wire.DeleteLinkLostPath, false
 	if errors.Is(err, ErrProtocol) {
 		l.delReason = wire.DeleteLinkProtocolViolation
 	}
 	g.retryAdd() // the client tells the server of its device again
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		l.delWanted = true
 	} else {
 		g.askDelete(l)
@@ -457,9 +458,9 @@ func (g *Group) addFailed(err error) {
 func (g *Group) dropAdded() {
 	l := g.ex.link
 	g.endExchange()
-	l.state = LinkInactive
+	l.state = smc.LinkInactive
 	l.closeQP()
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		l.delWanted, l.delReason, l.delOrderly = true, wire.DeleteLinkLostPath, false
 		g.addWanted = true // over another link
 	} else {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -24,7 +25,7 @@ func (g *Group) FirstLink(now time.Time) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		l.setID(g.nextID())
 	}
 	g.phase = phaseLinked
@@ -52,16 +53,16 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 		return err
 	}
 	if peer.Index != 0 {
-		g.addRToken(l, wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false)
+		g.addRToken(l, smc.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false)
 	}
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		if err := g.env.ReadyQP(l); err != nil {
 			return fmt.Errorf("linkgroup: first link: %w", err)
 		}
 	}
 	g.phase = phaseConfirm
 	g.set(timerFirst, now.Add(g.cfg.Timers.ConfirmFirst))
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		g.sendConfirmLink(l, false)
 	}
 	return nil
@@ -71,21 +72,21 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 func (g *Group) connect(l *Link, peer Endpoint) error {
 	l.peer = peer
 	if err := g.env.ConnectQP(l, peer, min(l.local.MTU, peer.MTU)); err != nil {
-		return fmt.Errorf("linkgroup: connect queue pair %#06x: %w", l.local.QPN, err)
+		return fmt.Errorf("linkgroup: connect queue pair %s: %w", l.local.QPN, err)
 	}
 	return nil
 }
 
 func (g *Group) sendConfirmLink(l *Link, reply bool) {
 	l.sendLLC(wire.ConfirmLink{
-		Reply: reply, NoEyecatcher: !g.eye, MAC: l.local.MAC, GID: l.local.GID, QPN: wire.QPN(l.local.QPN),
+		Reply: reply, NoEyecatcher: !g.eye, MAC: l.local.MAC, GID: l.local.GID, QPN: l.local.QPN,
 		LinkNum: l.id, LinkUserID: l.uid, MaxLinks: uint8(g.maxLinks), MaxConns: uint8(min(g.cfg.MaxConns, 255)),
 	}, nothing, nil)
 }
 
 // firstTimeout: the peer did not go on with the first contact.
 func (g *Group) firstTimeout() {
-	if g.phase == phaseSecond && g.cfg.Role == Client && !g.peerEye {
+	if g.phase == phaseSecond && g.cfg.Role == smc.Client && !g.peerEye {
 		// Linux goes on with one link, and so with it do we.
 		g.log.Warn("single link: the server did not request a second one")
 		g.open()
@@ -108,7 +109,7 @@ func (g *Group) open() {
 // recvConfirmLink takes the request on the client and the reply on the
 // server, for the first and for added links.
 func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
-	if m.Reply != (g.cfg.Role == Server) {
+	if m.Reply != (g.cfg.Role == smc.Server) {
 		return
 	}
 	first := g.phase == phaseConfirm && l == g.links[0]
@@ -125,7 +126,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		}
 		return
 	}
-	if g.cfg.Role == Client {
+	if g.cfg.Role == smc.Client {
 		if err := g.env.ReadyQP(l); err != nil {
 			if first {
 				g.die(err)
@@ -140,7 +141,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		g.negotiate(m)
 	}
 	g.activate(l, m.LinkUserID)
-	if g.cfg.Role == Client {
+	if g.cfg.Role == smc.Client {
 		g.sendConfirmLink(l, true)
 	}
 	if added {
@@ -152,7 +153,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		g.open()
 		return
 	}
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		g.clear(timerFirst)
 		g.addWanted = true
 	} else {
@@ -163,7 +164,7 @@ func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 }
 
 func (g *Group) checkConfirmLink(l *Link, m wire.ConfirmLink) error {
-	if !g.samePeerPort(l.peer, Endpoint{GID: m.GID, MAC: m.MAC}) || uint32(m.QPN) != l.peer.QPN {
+	if !g.samePeerPort(l.peer, Endpoint{GID: m.GID, MAC: m.MAC}) || m.QPN != l.peer.QPN {
 		return fmt.Errorf("%w: CONFIRM LINK names another end: %s %s %s", ErrProtocol, m.GID, m.MAC, m.QPN)
 	}
 	if o := g.linkByID(m.LinkNum); m.LinkNum == 0 || l.id != 0 && l.id != m.LinkNum || l.id == 0 && o != nil {
@@ -186,7 +187,7 @@ func (g *Group) negotiate(m wire.ConfirmLink) {
 		g.maxLinks = max(least, min(g.maxLinks, int(m.MaxLinks)))
 	}
 	g.peerEye = !m.NoEyecatcher
-	if g.cfg.Role == Client || g.peerEye {
+	if g.cfg.Role == smc.Client || g.peerEye {
 		g.eye = g.peerEye
 	}
 	for _, c := range g.connsSorted() {

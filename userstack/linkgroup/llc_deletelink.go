@@ -5,6 +5,7 @@ package linkgroup
 import (
 	"fmt"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -43,7 +44,7 @@ func (g *Group) startDelete(l *Link) {
 		return
 	}
 	l.delWanted = false
-	l.state = LinkInactive
+	l.state = smc.LinkInactive
 	g.ex = exchange{kind: exDelete, step: waitDrain, via: via, link: l}
 	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC/2))
 	g.moveConns(l)
@@ -92,11 +93,11 @@ func (g *Group) deleteTimeout(l *Link) {
 	}
 	if l.delAsked {
 		via := l.delVia
-		if via == nil || via.state != LinkActive {
+		if via == nil || via.state != smc.LinkActive {
 			g.askDelete(l)
 			return
 		}
-		if g.cfg.PeerOS == wire.OSLinux {
+		if g.cfg.PeerOS == smc.OSLinux {
 			// It was seen to take longer than any timer, with its connections
 			// moved and the carrier in use. TEST LINK tells whether it works.
 			if !via.testing {
@@ -115,10 +116,10 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 			return
 		}
 		err := fmt.Errorf("%w by the peer: %s", ErrTerminated, m.Reason)
-		if g.cfg.Role == Server && g.phase == phaseDying {
+		if g.cfg.Role == smc.Server && g.phase == phaseDying {
 			return // our own is under way
 		}
-		if g.cfg.Role == Server && g.phase >= phaseSecond {
+		if g.cfg.Role == smc.Server && g.phase >= phaseSecond {
 			// The client asked; the server does it.
 			g.deadErr = err
 			g.endConns(fmt.Errorf("%w: %w", conn.ErrReset, err))
@@ -129,7 +130,7 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 		return
 	}
 	l := g.linkByID(m.LinkNum)
-	if g.cfg.Role == Server {
+	if g.cfg.Role == smc.Server {
 		if m.Reply {
 			g.recvDeleteReply(via, m)
 		} else {
@@ -148,7 +149,7 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 	if g.ex.kind == exAdd && g.ex.link == l {
 		g.endExchange()
 	}
-	l.state = LinkInactive
+	l.state = smc.LinkInactive
 	l.delAsked, l.delReply, l.delReplied, l.delVia = false, true, false, via
 	l.delReason, l.delOrderly = m.Reason, m.Orderly
 	l.delAt = g.now.Add(g.cfg.Timers.LLC / 2)

@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
 // TestTestLink: a silent link is tested and one without answer is lost.
 func TestTestLink(t *testing.T) {
-	r := newRig(t, Server, nil)
+	r := newRig(t, smc.Server, nil)
 	r.open()
 	r.wait(29 * time.Second)
 	r.expect("")
@@ -28,11 +30,11 @@ func TestTestLink(t *testing.T) {
 	r.wait(2 * time.Second)
 	r.expect("test-link")
 	r.wait(2 * time.Second)
-	if len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("dead %v, closed %v", r.dead, r.close)
 	}
 
-	r = newRig(t, Client, nil)
+	r = newRig(t, smc.Client, nil)
 	r.open()
 	r.recv(r.link, wire.TestLink{UserData: [16]byte{1, 2, 3}})
 	r.expect("re:test-link")
@@ -51,7 +53,7 @@ func TestTestLink(t *testing.T) {
 // TestTestLinkBusy: an answer to TEST LINK may be late as long as something else
 // gets through.
 func TestTestLinkBusy(t *testing.T) {
-	busy := DefaultTimers(Server).TestLinkBusy
+	busy := DefaultTimers(smc.Server).TestLinkBusy
 	for _, tt := range []struct {
 		name string
 		sign func(r *rig)
@@ -62,7 +64,7 @@ func TestTestLinkBusy(t *testing.T) {
 		{"data", func(r *rig) { r.give(1, 0) }, busy},
 	} {
 		for _, answered := range []bool{false, true} {
-			r := newRig(t, Server, noTest)
+			r := newRig(t, smc.Server, noTest)
 			r.open()
 			r.c.SetKeepAlive(r.s.now, time.Minute)
 			r.wait(time.Minute)
@@ -112,17 +114,17 @@ func TestIdle(t *testing.T) {
 	s.trace = nil
 	s.pass(2 * time.Second)
 	s.flow("s1:delete-link-all")
-	if !errors.Is(s.hosts[Server].deadE, ErrIdle) || !errors.Is(s.hosts[Client].deadE, ErrTerminated) {
-		t.Errorf("dead: %v, %v", s.hosts[Server].deadE, s.hosts[Client].deadE)
+	if !errors.Is(s.hosts[smc.Server].deadE, ErrIdle) || !errors.Is(s.hosts[smc.Client].deadE, ErrTerminated) {
+		t.Errorf("dead: %v, %v", s.hosts[smc.Server].deadE, s.hosts[smc.Client].deadE)
 	}
 	s.finish()
 }
 
 // TestTerminate: from either side, all connections end at once.
 func TestTerminate(t *testing.T) {
-	for role, want := range map[Role]string{
-		Server: "s1:delete-link-all",
-		Client: "c1:delete-link-all s1:delete-link-all",
+	for role, want := range map[smc.Role]string{
+		smc.Server: "s1:delete-link-all",
+		smc.Client: "c1:delete-link-all s1:delete-link-all",
 	} {
 		s := started(t, 1, 1, noTest)
 		s.trace = nil
@@ -140,12 +142,12 @@ func TestTerminate(t *testing.T) {
 		s.flow(want)
 		for r, h := range s.hosts {
 			if !h.gone {
-				t.Errorf("%s is not gone", Role(r))
+				t.Errorf("%s is not gone", smc.Role(r))
 			}
 			for _, p := range h.apps {
-				want := ErrReset
+				want := conn.ErrReset
 				if h.role == role {
-					want = ErrAborted
+					want = conn.ErrAborted
 				}
 				if !errors.Is(p.closeErr, want) {
 					t.Errorf("%s: connection ended with %v", h.role, p.closeErr)
@@ -155,7 +157,7 @@ func TestTerminate(t *testing.T) {
 		s.finish()
 	}
 	// A peer that does not take the message is left.
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.g.Terminate(r.s.now, wire.DeleteLinkOperator)
 	r.expect("delete-link-all")
@@ -182,7 +184,7 @@ func TestViolations(t *testing.T) {
 		{"CDC of wrong length", append([]byte{0xFE, 43, 0, 0}, make([]byte, 40)...), true},
 	}
 	for _, tt := range tests {
-		r := newRig(t, Server, noTest)
+		r := newRig(t, smc.Server, noTest)
 		r.open()
 		r.g.Received(r.s.now, r.link, tt.msg)
 		got := r.sent()

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -17,35 +19,35 @@ import (
 func TestLinkDeletion(t *testing.T) {
 	tests := []struct {
 		name  string
-		role  Role
+		role  smc.Role
 		event func(s *sim, g *Group)
 		flow  string
 	}{
-		{"server loses a link", Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[0], errAny) },
+		{"server loses a link", smc.Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[0], errAny) },
 			"s2:delete-link(1) c2:re:delete-link(1)"},
-		{"server loses the other link", Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[1], errAny) },
+		{"server loses the other link", smc.Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[1], errAny) },
 			"s1:delete-link(2) c1:re:delete-link(2)"},
-		{"client loses a link", Client, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[0], errAny) },
+		{"client loses a link", smc.Client, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[0], errAny) },
 			"c2:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
-		{"device of the server", Server, func(s *sim, g *Group) { g.DeviceDown(s.now, 1) },
+		{"device of the server", smc.Server, func(s *sim, g *Group) { g.DeviceDown(s.now, 1) },
 			"s1:delete-link(2) c1:re:delete-link(2)"},
-		{"device of the client", Client, func(s *sim, g *Group) { g.DeviceDown(s.now, 0) },
+		{"device of the client", smc.Client, func(s *sim, g *Group) { g.DeviceDown(s.now, 0) },
 			"c2:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
-		{"client asks in order", Client, func(s *sim, g *Group) {
+		{"client asks in order", smc.Client, func(s *sim, g *Group) {
 			g.links[0].sendLLC(wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator}, nothing, nil)
 		}, "c1:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
-		{"client asks for an unknown link", Client, func(s *sim, g *Group) {
+		{"client asks for an unknown link", smc.Client, func(s *sim, g *Group) {
 			g.links[0].sendLLC(wire.DeleteLink{LinkNum: 9}, nothing, nil)
 		}, "c1:delete-link(9) s1:re:delete-link(9)-unknown"},
-		{"server deletes an unknown link", Server, func(s *sim, g *Group) {
+		{"server deletes an unknown link", smc.Server, func(s *sim, g *Group) {
 			g.links[0].sendLLC(wire.DeleteLink{LinkNum: 9}, nothing, nil)
 		}, "s1:delete-link(9) c1:re:delete-link(9)-unknown"},
-		{"both lose the same link", Client, func(s *sim, g *Group) {
+		{"both lose the same link", smc.Client, func(s *sim, g *Group) {
 			g.LinkFailed(s.now, g.links[0], errAny)
-			s.hosts[Client].drain()
-			srv := s.group(Server)
+			s.hosts[smc.Client].drain()
+			srv := s.group(smc.Server)
 			srv.LinkFailed(s.now, srv.links[0], errAny)
-			s.hosts[Server].drain()
+			s.hosts[smc.Server].drain()
 		}, "c2:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
 	}
 	for _, tt := range tests {
@@ -76,7 +78,7 @@ func TestLinkDeletion(t *testing.T) {
 // carries it (RFC 7609, appendix C.7.1). The last one has more time: Linux first
 // waits for what it has sent on the link that is deleted.
 func TestDeletionTimeouts(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		s := started(t, 2, 2, noTest)
 		s.block = func(from *host, _ *Link, msg []byte) bool { return strings.Contains(describe(msg), "delete-link(") }
 		g := s.group(role)
@@ -87,7 +89,7 @@ func TestDeletionTimeouts(t *testing.T) {
 			t.Errorf("the %s has not waited: %v", role, s.hosts[role].deadE)
 		}
 		s.pass(4 * time.Second)
-		if !s.hosts[role].gone || !errors.Is(s.hosts[role].deadE, ErrReset) {
+		if !s.hosts[role].gone || !errors.Is(s.hosts[role].deadE, conn.ErrReset) {
 			t.Errorf("%s: %v", role, s.hosts[role].deadE)
 		}
 		s.block = nil
@@ -103,9 +105,9 @@ func TestLinuxDeletesLate(t *testing.T) {
 		s := started(t, 2, 2, func(c *Config) { noTest(c); linux(c) })
 		s.block = func(from *host, _ *Link, msg []byte) bool {
 			what := describe(msg)
-			return strings.HasPrefix(what, "delete-link(") || !alive && from.role == Server && what == "re:test-link"
+			return strings.HasPrefix(what, "delete-link(") || !alive && from.role == smc.Server && what == "re:test-link"
 		}
-		g, h := s.group(Client), s.hosts[Client]
+		g, h := s.group(smc.Client), s.hosts[smc.Client]
 		g.LinkFailed(s.now, g.links[0], errAny)
 		h.drain()
 		s.pass(2 * time.Minute)
@@ -115,7 +117,7 @@ func TestLinuxDeletesLate(t *testing.T) {
 		s.block = nil
 		if alive {
 			s.pass(time.Minute)
-			if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+			if got := s.types(); got != "SYM/SYM" {
 				t.Errorf("in the end: %s", got)
 			}
 		}
@@ -126,7 +128,7 @@ func TestLinuxDeletesLate(t *testing.T) {
 // TestBothLinksLost: nothing is left but to reset.
 func TestBothLinksLost(t *testing.T) {
 	s := started(t, 2, 2, noTest)
-	g := s.group(Server)
+	g := s.group(smc.Server)
 	l1, l2 := g.links[0], g.links[1]
 	g.LinkFailed(s.now, l1, errAny)
 	g.LinkFailed(s.now, l2, errAny)
@@ -134,12 +136,12 @@ func TestBothLinksLost(t *testing.T) {
 	g.Sent(s.now, l1, 1)
 	g.Received(s.now, l1, make([]byte, 44))
 	g.Tick(s.now)
-	g.DeviceUp(s.now, device(Server, 0))
+	g.DeviceUp(s.now, device(smc.Server, 0))
 	g.DeviceDown(s.now, 0)
 	g.Terminate(s.now, wire.DeleteLinkOperator)
-	s.hosts[Server].drain()
-	for _, p := range s.hosts[Server].apps {
-		if !errors.Is(p.closeErr, ErrReset) {
+	s.hosts[smc.Server].drain()
+	for _, p := range s.hosts[smc.Server].apps {
+		if !errors.Is(p.closeErr, conn.ErrReset) {
 			t.Errorf("closed with %v", p.closeErr)
 		}
 	}
@@ -151,25 +153,25 @@ func TestNewDevice(t *testing.T) {
 	const add = "c1:re:add-link s1:add-link-continuation(1) c1:re:add-link-continuation(1) s2:confirm-link c2:re:confirm-link "
 	s := started(t, 1, 1, noTest)
 	s.trace = nil
-	up := func(role Role, i int) {
+	up := func(role smc.Role, i int) {
 		s.group(role).DeviceUp(s.now, device(role, i))
 		s.hosts[role].drain()
 		s.settle()
 	}
 	// The client's second device: the server adds an asymmetric link.
-	up(Client, 1)
+	up(smc.Client, 1)
 	s.flow("c1:add-link s1:add-link " + strings.ReplaceAll(strings.ReplaceAll(add, "s2", "s3"), "c2", "c3"))
-	if got := s.types(); got != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+	if got := s.types(); got != "ASYML/ASYMP" {
 		t.Errorf("types %s", got)
 	}
-	up(Client, 1) // again
+	up(smc.Client, 1) // again
 	s.flow("")
 	// The server's second device: a symmetric link replaces it.
-	up(Server, 1)
-	if n := len(s.group(Server).Links()); n != 2 {
+	up(smc.Server, 1)
+	if n := len(s.group(smc.Server).Links()); n != 2 {
 		t.Errorf("%d links", n)
 	}
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, ":confirm-link s4:delete-link(3) c4:re:delete-link(3)") {
@@ -177,18 +179,18 @@ func TestNewDevice(t *testing.T) {
 	}
 	// One more of each changes nothing: two links are enough.
 	s.trace = nil
-	up(Server, 2)
-	up(Client, 2)
+	up(smc.Server, 2)
+	up(smc.Client, 2)
 	s.flow("")
 	// A device that dies is replaced by the spare one, after a while.
-	s.group(Server).DeviceDown(s.now, 1)
-	s.hosts[Server].drain()
+	s.group(smc.Server).DeviceDown(s.now, 1)
+	s.hosts[smc.Server].drain()
 	s.settle()
 	if got := s.types(); got != "SINGLE/SINGLE" {
 		t.Errorf("types %s", got)
 	}
 	s.pass(6 * time.Second)
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	s.finish()
@@ -200,10 +202,10 @@ func TestNewDevice(t *testing.T) {
 func TestLostLinkNotDrained(t *testing.T) {
 	for _, reason := range []wire.DeleteLinkReason{wire.DeleteLinkLostPath, wire.DeleteLinkOperator} {
 		s := started(t, 2, 2, noTest)
-		lost := s.group(Server).linkByID(2)
+		lost := s.group(smc.Server).linkByID(2)
 		asked := false
 		s.tap = func(from *host, _ *Link, msg []byte) {
-			if from.role != Server || describe(msg) != "delete-link(2)" {
+			if from.role != smc.Server || describe(msg) != "delete-link(2)" {
 				return
 			}
 			asked = true
@@ -211,8 +213,8 @@ func TestLostLinkNotDrained(t *testing.T) {
 				t.Errorf("%s: queue pair of the link is open: %v", reason, lost.qpOpen)
 			}
 		}
-		s.group(Client).links[0].sendLLC(wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: reason}, nothing, nil)
-		s.hosts[Client].drain()
+		s.group(smc.Client).links[0].sendLLC(wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: reason}, nothing, nil)
+		s.hosts[smc.Client].drain()
 		s.settle()
 		if got := s.types(); !asked || got != "SINGLE/SINGLE" {
 			t.Errorf("%s: types %s, deleted %v", reason, got, asked)
@@ -224,14 +226,14 @@ func TestLostLinkNotDrained(t *testing.T) {
 // TestDeviceUpDuringAddLink: a device that comes up while an asymmetric link is
 // being added gets its link at once when that is there.
 func TestDeviceUpDuringAddLink(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		s := started(t, 2, 2, noTest)
 		g := s.group(role)
 		g.DeviceDown(s.now, 0)
 		s.hosts[role].drain()
 		up := false
 		s.tap = func(from *host, _ *Link, msg []byte) {
-			if !up && from.role == Server && strings.HasPrefix(describe(msg), "add-link") {
+			if !up && from.role == smc.Server && strings.HasPrefix(describe(msg), "add-link") {
 				up = true
 				s.after(time.Microsecond/2, func() {
 					g.DeviceUp(s.now, device(role, 0))
@@ -240,7 +242,7 @@ func TestDeviceUpDuringAddLink(t *testing.T) {
 			}
 		}
 		s.pass(6 * time.Second) // the asymmetric link comes after 5
-		if got := s.types(); !up || got != "SYMMETRIC/SYMMETRIC" {
+		if got := s.types(); !up || got != "SYM/SYM" {
 			t.Errorf("%s: types %s, %v", role, got, s.trace)
 		}
 		s.finish()
@@ -252,16 +254,16 @@ func TestDeviceUpDuringAddLink(t *testing.T) {
 // soon.
 func TestAddLinkRejectedTooEarly(t *testing.T) {
 	s := started(t, 1, 1, noTest)
-	sh, ch := s.hosts[Server], s.hosts[Client]
+	sh, ch := s.hosts[smc.Server], s.hosts[smc.Client]
 	ch.failQP = 1
-	ch.g.DeviceUp(s.now, device(Client, 1))
+	ch.g.DeviceUp(s.now, device(smc.Client, 1))
 	ch.drain()
 	s.settle()
 	if got := s.types(); got != "SINGLE/SINGLE" || sh.g.timers[timerAdd].IsZero() {
 		t.Fatalf("types %s: %v", got, s.trace)
 	}
 	s.pass(6 * time.Second)
-	if got := s.types(); got != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+	if got := s.types(); got != "ASYML/ASYMP" {
 		t.Errorf("types %s: %v", got, s.trace)
 	}
 	s.finish()
@@ -271,9 +273,9 @@ func TestAddLinkRejectedTooEarly(t *testing.T) {
 // appendix C.8).
 func TestAddLinkRetry(t *testing.T) {
 	s := newSim(t, 1)
-	s.addHost(Server, 2, noTest)
-	s.addHost(Client, 2, noTest)
-	s.dead[device(Server, 1).GID] = true
+	s.addHost(smc.Server, 2, noTest)
+	s.addHost(smc.Client, 2, noTest)
+	s.dead[device(smc.Server, 1).GID] = true
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
@@ -285,9 +287,9 @@ func TestAddLinkRetry(t *testing.T) {
 	if tries < 3 || tries > 5 {
 		t.Errorf("%d tries in a minute", tries)
 	}
-	delete(s.dead, device(Server, 1).GID)
+	delete(s.dead, device(smc.Server, 1).GID)
 	s.pass(60 * time.Second)
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	s.finish()
@@ -298,17 +300,17 @@ func TestCollisions(t *testing.T) {
 	// CONFIRM RKEY of the client meets ADD LINK of the server: refused, and
 	// repeated with the new link afterwards.
 	s := started(t, 1, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
-	g := s.group(Server)
+	g := s.group(smc.Server)
 	g.LinkFailed(s.now, g.links[1], errAny)
-	s.hosts[Server].drain()
+	s.hosts[smc.Server].drain()
 	s.settle()
 	s.trace = nil
-	if _, err := s.hosts[Client].newApp(50, 0, 100); err != nil {
+	if _, err := s.hosts[smc.Client].newApp(50, 0, 100); err != nil {
 		t.Fatal(err)
 	}
 	g.addWanted = true
 	g.Tick(s.now)
-	s.hosts[Server].drain()
+	s.hosts[smc.Server].drain()
 	s.settle()
 	s.pass(100 * time.Millisecond)
 	s.flow(`c1:confirm-rkey(0) s1:add-link s1:re:confirm-rkey(0)-negative-retry c1:re:add-link
@@ -316,16 +318,16 @@ func TestCollisions(t *testing.T) {
 		c1:confirm-rkey(1) s1:re:confirm-rkey(1)`)
 	// TEST LINK is answered in the middle of an exchange.
 	g.LinkFailed(s.now, g.links[1], errAny)
-	s.hosts[Server].drain()
+	s.hosts[smc.Server].drain()
 	s.settle()
 	s.trace = nil
 	g.addWanted = true
 	g.Tick(s.now)
-	s.group(Client).links[0].sendLLC(wire.TestLink{}, nothing, nil)
-	s.hosts[Client].drain()
-	s.hosts[Server].drain()
+	s.group(smc.Client).links[0].sendLLC(wire.TestLink{}, nothing, nil)
+	s.hosts[smc.Client].drain()
+	s.hosts[smc.Server].drain()
 	s.settle()
-	if !slices.Contains(s.trace, "s1:re:test-link") || s.types() != "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER" {
+	if !slices.Contains(s.trace, "s1:re:test-link") || s.types() != "ASYML/ASYMP" {
 		t.Errorf("flow %v, types %s", s.trace, s.types())
 	}
 	for _, h := range s.hosts {
@@ -352,26 +354,26 @@ func TestCollisions(t *testing.T) {
 	}
 
 	// DELETE LINK all ends any exchange.
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.begin()
 	r.recv(r.link, r.confirmLink(false, r.link))
-	r.recv(r.link, wire.AddLink{MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
+	r.recv(r.link, wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
 	r.recv(r.link, wire.DeleteLink{All: true, Reason: wire.DeleteLinkOperator})
 	if len(r.dead) != 1 || len(r.first) != 1 || !errors.Is(r.first[0], ErrTerminated) {
 		t.Errorf("dead %v, outcome %v", r.dead, r.first)
 	}
 
 	// DELETE LINK of the client during ADD LINK waits.
-	r = newRig(t, Server, noTest)
+	r = newRig(t, smc.Server, noTest)
 	r.begin()
 	r.recv(r.link, r.confirmLink(true, r.link))
 	r.expect("confirm-link add-link")
-	r.recv(r.link, wire.AddLink{Reply: true, MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
+	r.recv(r.link, wire.AddLink{Reply: true, MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
 	r.expect("add-link-continuation(1)")
 	r.recv(r.link, wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator})
 	r.recv(r.link, wire.AddLink{}) // a wish: ignored
 	r.expect("")
-	r.recv(r.link, wire.AddLinkCont{Reply: true, LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: wire.RToken{RKey: 0xBBBB, Addr: 9}}}})
+	r.recv(r.link, wire.AddLinkCont{Reply: true, LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 0xBBBB, Addr: 9}}}})
 	r.expect("confirm-link")
 	l2 := r.g.links[1]
 	r.recv(l2, r.confirmLink(true, l2))
@@ -394,7 +396,7 @@ func TestCollisions(t *testing.T) {
 // TestFlood: a peer that asks and does not take answers costs its group, not
 // our memory.
 func TestFlood(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	for range 5000 {
 		r.recv(r.link, wire.TestLink{})
@@ -410,7 +412,7 @@ func TestFlood(t *testing.T) {
 
 // TestSequence: calls at the wrong time.
 func TestSequence(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	if _, err := r.g.NewConn(r.s.now, 0, 1); !errors.Is(err, ErrSequence) {
 		t.Errorf("NewConn: %v", err)
 	}
@@ -431,12 +433,12 @@ func TestSequence(t *testing.T) {
 		t.Error("HasLink, CanAccept")
 	}
 
-	r = newRig(t, Client, nil)
+	r = newRig(t, smc.Client, nil)
 	r.g.DeviceDown(r.s.now, 0)
 	if _, err := r.g.FirstLink(r.s.now); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("FirstLink: %v", err)
 	}
-	r.g.DeviceUp(r.s.now, device(Client, 0))
+	r.g.DeviceUp(r.s.now, device(smc.Client, 0))
 	if _, err := r.g.FirstLink(r.s.now); err != nil {
 		t.Error(err)
 	}
@@ -453,7 +455,7 @@ func TestSequence(t *testing.T) {
 
 // TestFull: MaxConns is kept.
 func TestFull(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.MaxConns = 3 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.MaxConns = 3 })
 	r.open()
 	for range 2 {
 		if _, err := r.g.NewConn(r.s.now, 0, 1); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -87,12 +88,12 @@ func (g *Group) deleting() bool {
 
 func (g *Group) confirmRKey(r *rmb) bool {
 	via := r.waiting[0].link
-	if via.state != LinkActive {
+	if via.state != smc.LinkActive {
 		via = g.bestLink(nil)
 	}
 	rk := rkeyExchange{kind: rkConfirm, via: via, rmb: r}
 	for _, l := range g.links {
-		if l.state != LinkActive {
+		if l.state != smc.LinkActive {
 			continue
 		}
 		if err := g.register(r, l); err != nil {
@@ -176,7 +177,7 @@ func (g *Group) confirmReplied(negative, retry bool) {
 	told := rk.told
 	g.endRKey()
 	for _, m := range g.links {
-		if m.state != LinkInactive && told[m.slot] != m {
+		if m.state != smc.LinkInactive && told[m.slot] != m {
 			return // again, with the new link
 		}
 	}
@@ -196,7 +197,7 @@ func (g *Group) endRKey() {
 // CONFIRM RKEY is refused leaves the connection to TCP, and answers ADD LINK only
 // after CONFIRM RKEY is answered.
 func (g *Group) unheard(l *Link) bool {
-	return g.cfg.PeerOS == wire.OSLinux && g.ex.kind == exAdd && g.ex.step == waitAddReply && g.ex.via == l
+	return g.cfg.PeerOS == smc.OSLinux && g.ex.kind == exAdd && g.ex.step == waitAddReply && g.ex.via == l
 }
 
 // recvConfirmRKey learns an RMB of the peer.
@@ -259,7 +260,7 @@ func (g *Group) peerRKeyEnd() {
 	g.peerRK = peerRKey{}
 	g.clear(timerPeerRK)
 	for _, l := range g.Links() {
-		if l.state == LinkActive && told[l.slot] != l && !g.dead {
+		if l.state == smc.LinkActive && told[l.slot] != l && !g.dead {
 			g.failLink(l, wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: CONFIRM RKEY leaves out link %d", ErrProtocol, l.id))
 		}
 	}
@@ -288,7 +289,7 @@ func (g *Group) deleteRKeys() {
 	if g.v2() {
 		most = deleteRKeyMaxV2
 	}
-	var keys []uint32
+	var keys []smc.RKey
 	for _, r := range g.rmbs {
 		if via != nil && r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
 			keys = append(keys, r.at[via.slot].RKey)
@@ -347,7 +348,7 @@ func (g *Group) recvDeleteRKeyV2(l *Link, m wire.DeleteRKeyV2) {
 }
 
 // forgetRKey forgets an RMB of the peer; false if there is none of that RKey.
-func (g *Group) forgetRKey(l *Link, rkey uint32) bool {
+func (g *Group) forgetRKey(l *Link, rkey smc.RKey) bool {
 	t := g.findRToken(l, rkey)
 	if t == nil {
 		return false

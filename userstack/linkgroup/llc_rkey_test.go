@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -41,7 +42,7 @@ func TestConfirmRKey(t *testing.T) {
 		p.manual = false
 		p.wake()
 	}
-	s.run(time.Second, func() bool { return s.group(Server).Conns() == 1 && s.group(Client).Conns() == 1 })
+	s.run(time.Second, func() bool { return s.group(smc.Server).Conns() == 1 && s.group(smc.Client).Conns() == 1 })
 	s.trace = nil
 	s.pass(61 * time.Second)
 	if got := strings.Join(s.trace, " "); strings.Count(got, ":delete-rkey(1)") != 4 || strings.Count(got, "re:delete-rkey(1)") != 2 {
@@ -59,7 +60,7 @@ func TestConfirmRKey(t *testing.T) {
 func TestConfirmRKeyMany(t *testing.T) {
 	s := started(t, 6, 6, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.MaxLinks = 6 })
 	s.settle()
-	if n := len(s.group(Server).Links()); n != 6 {
+	if n := len(s.group(smc.Server).Links()); n != 6 {
 		t.Fatalf("%d links", n)
 	}
 	s.trace = nil
@@ -74,8 +75,8 @@ func TestConfirmRKeyMany(t *testing.T) {
 	if got != strings.ReplaceAll(want, "X", string(via)) {
 		t.Errorf("flow %s", got)
 	}
-	for _, rt := range s.group(Client).rtokens {
-		for _, l := range s.group(Client).Links() {
+	for _, rt := range s.group(smc.Client).rtokens {
+		for _, l := range s.group(smc.Client).Links() {
 			if !rt.at[l.slot].ok {
 				t.Errorf("RToken is missing on link %d", l.id)
 			}
@@ -87,7 +88,7 @@ func TestConfirmRKeyMany(t *testing.T) {
 // TestConfirmRKeyAnswers: the replies to our request.
 func TestConfirmRKeyAnswers(t *testing.T) {
 	setup := func() (*rig, *Conn, wire.ConfirmRKey) {
-		r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 		r.open()
 		c, err := r.g.NewConn(r.s.now, 0, 100)
 		if err != nil {
@@ -166,9 +167,9 @@ func TestConfirmRKeyAnswers(t *testing.T) {
 
 // TestRKeyRequests: the peer's RMBs.
 func TestRKeyRequests(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
-	key := func(k uint32) wire.ConfirmRKey { return wire.ConfirmRKey{This: wire.RToken{RKey: k, Addr: 7}} }
+	key := func(k smc.RKey) wire.ConfirmRKey { return wire.ConfirmRKey{This: smc.RToken{RKey: k, Addr: 7}} }
 	r.recv(r.link, key(1))
 	r.expect("re:confirm-rkey(0)")
 	r.recv(r.link, key(1)) // again is fine
@@ -177,13 +178,13 @@ func TestRKeyRequests(t *testing.T) {
 		t.Errorf("%d RMBs", len(r.g.rtokens))
 	}
 	m := wire.DeleteRKey{Count: 3}
-	m.RKeys = [8]uint32{5, 1, 6}
+	m.RKeys = [8]smc.RKey{5, 1, 6}
 	r.recv(r.link, m)
 	r.expect("re:delete-rkey(3)-negativea0")
 	if len(r.g.rtokens) != 1 {
 		t.Errorf("%d RMBs", len(r.g.rtokens))
 	}
-	for k := range uint32(300) {
+	for k := range smc.RKey(300) {
 		r.recv(r.link, key(1000+k))
 		r.done()
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -33,18 +34,18 @@ func (s *sim) flow(want string) {
 	}
 }
 
-func (s *sim) group(r Role) *Group { return s.hosts[r].g }
+func (s *sim) group(r smc.Role) *Group { return s.hosts[r].g }
 
 // types returns the types of the two groups.
 func (s *sim) types() string {
-	return s.group(Server).Type().String() + "/" + s.group(Client).Type().String()
+	return s.group(smc.Server).Type().String() + "/" + s.group(smc.Client).Type().String()
 }
 
 func started(t *testing.T, srvDevs, cliDevs int, edit func(*Config)) *sim {
 	t.Helper()
 	s := newSim(t, 1)
-	s.addHost(Server, srvDevs, edit)
-	s.addHost(Client, cliDevs, edit)
+	s.addHost(smc.Server, srvDevs, edit)
+	s.addHost(smc.Client, cliDevs, edit)
 	s.record()
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
@@ -67,9 +68,9 @@ func TestFirstContact(t *testing.T) {
 		types    string
 	}{
 		{1, 1, first + "c1:re:add-link-rejected1", "SINGLE/SINGLE"},
-		{2, 1, first + second, "ASYMMETRIC_PEER/ASYMMETRIC_LOCAL"},
-		{1, 2, first + second, "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER"},
-		{2, 2, first + second, "SYMMETRIC/SYMMETRIC"},
+		{2, 1, first + second, "ASYMP/ASYML"},
+		{1, 2, first + second, "ASYML/ASYMP"},
+		{2, 2, first + second, "SYM/SYM"},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%d-%d", tt.srv, tt.cli), func(t *testing.T) {
@@ -78,13 +79,13 @@ func TestFirstContact(t *testing.T) {
 			if got := s.types(); got != tt.types {
 				t.Errorf("types %s, want %s", got, tt.types)
 			}
-			sl, cl := s.group(Server).Links(), s.group(Client).Links()
+			sl, cl := s.group(smc.Server).Links(), s.group(smc.Client).Links()
 			if len(sl) != len(cl) {
 				t.Fatalf("%d and %d links", len(sl), len(cl))
 			}
 			for i, l := range sl {
 				m := cl[i]
-				if l.ID() != m.ID() || l.UID() != m.PeerUID() || l.PeerUID() != m.UID() || l.Local() != m.Peer() || l.Peer() != m.Local() || l.State() != LinkActive || m.State() != LinkActive {
+				if l.ID() != m.ID() || l.UID() != m.PeerUID() || l.PeerUID() != m.UID() || l.Local() != m.Peer() || l.Peer() != m.Local() || l.State() != smc.LinkActive || m.State() != smc.LinkActive {
 					t.Errorf("link %d: %+v and %+v", i, l.Local(), m.Peer())
 				}
 			}
@@ -127,24 +128,24 @@ func TestFirstContactErrors(t *testing.T) {
 		}, nil, nil, "SINGLE/SINGLE", `s1:confirm-link c1:re:confirm-link s1:add-link c1:re:add-link
 			s1:add-link-continuation(1) c1:re:add-link-continuation(1) s2:confirm-link
 			c1:delete-link(2) s1:delete-link(2) c1:re:delete-link(2)`},
-		{"second link cannot be created by the server", func(s *sim) { s.after(1500*time.Nanosecond, func() { s.hosts[Server].failQP = 1 }) },
-			nil, nil, "SYMMETRIC/SYMMETRIC", ""}, // at the second try
+		{"second link cannot be created by the server", func(s *sim) { s.after(1500*time.Nanosecond, func() { s.hosts[smc.Server].failQP = 1 }) },
+			nil, nil, "SYM/SYM", ""}, // at the second try
 
-		{"second link cannot be created by the client", func(s *sim) { s.after(1500*time.Nanosecond, func() { s.hosts[Client].failQP = 1 }) },
+		{"second link cannot be created by the client", func(s *sim) { s.after(1500*time.Nanosecond, func() { s.hosts[smc.Client].failQP = 1 }) },
 			nil, nil, "SINGLE/SINGLE", "s1:confirm-link c1:re:confirm-link s1:add-link c1:re:add-link-rejected1"},
-		{"first link is dead", func(s *sim) { s.dead[device(Server, 0).GID] = true }, errAny, ErrTimeout, "NONE/NONE", ""},
+		{"first link is dead", func(s *sim) { s.dead[device(smc.Server, 0).GID] = true }, errAny, ErrTimeout, "NONE/NONE", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSim(t, 1)
-			s.addHost(Server, 2, noTest)
-			s.addHost(Client, 2, noTest)
+			s.addHost(smc.Server, 2, noTest)
+			s.addHost(smc.Client, 2, noTest)
 			s.record()
 			tt.edit(s)
 			srv, cli := s.connectFirst(0, 4096)
 			srv.manual, cli.manual = true, true
 			s.pass(time.Second)
-			for i, want := range map[Role]error{Server: tt.srv, Client: tt.cli} {
+			for i, want := range map[smc.Role]error{smc.Server: tt.srv, smc.Client: tt.cli} {
 				got := s.hosts[i].first
 				if want == errAny && got != nil {
 					continue
@@ -178,7 +179,7 @@ var errAny = errors.New("any error")
 
 // TestConfirmLinkWrong: values that contradict CLC decline the connection.
 func TestConfirmLinkWrong(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		for name, edit := range map[string]func(*wire.ConfirmLink){
 			"queue pair":  func(m *wire.ConfirmLink) { m.QPN++ },
 			"GID":         func(m *wire.ConfirmLink) { m.GID[0]++ },
@@ -187,7 +188,7 @@ func TestConfirmLinkWrong(t *testing.T) {
 		} {
 			r := newRig(t, role, nil)
 			r.begin()
-			m := r.confirmLink(role == Server, r.link)
+			m := r.confirmLink(role == smc.Server, r.link)
 			edit(&m)
 			r.recv(r.link, m)
 			if len(r.first) != 1 || !errors.Is(r.first[0], ErrProtocol) || len(r.dead) != 1 {
@@ -203,7 +204,7 @@ func TestConfirmLinkWrong(t *testing.T) {
 
 // TestAddLinkReply: what the server does with replies.
 func TestAddLinkReply(t *testing.T) {
-	good := wire.AddLink{Reply: true, MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
+	good := wire.AddLink{Reply: true, MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
 	tests := []struct {
 		name string
 		edit func(*wire.AddLink)
@@ -218,7 +219,7 @@ func TestAddLinkReply(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Server, noTest)
+			r := newRig(t, smc.Server, noTest)
 			r.begin()
 			r.recv(r.link, r.confirmLink(true, r.link))
 			r.expect("confirm-link add-link")
@@ -246,11 +247,11 @@ func TestAddLinkRequest(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Client, noTest)
+			r := newRig(t, smc.Client, noTest)
 			r.begin()
 			r.recv(r.link, r.confirmLink(false, r.link))
 			r.expect("re:confirm-link")
-			m := wire.AddLink{MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
+			m := wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
 			tt.edit(&m)
 			r.recv(r.link, m)
 			r.expect(tt.want)
@@ -266,11 +267,11 @@ func TestAddLinkRequest(t *testing.T) {
 func TestContinuations(t *testing.T) {
 	for _, n := range [][2]int{{1, 1}, {5, 1}, {1, 5}, {4, 3}, {9, 9}, {255, 2}, {100, 255}} {
 		s := started(t, 1, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
-		g := s.group(Server)
+		g := s.group(smc.Server)
 		// A second link that is added late, when there are RMBs.
 		l2 := g.Links()[1]
 		g.LinkFailed(s.now, l2, errors.New("cable"))
-		s.hosts[Server].drain()
+		s.hosts[smc.Server].drain()
 		s.settle()
 		for role, count := range n {
 			for range count - 1 {
@@ -283,7 +284,7 @@ func TestContinuations(t *testing.T) {
 		s.trace = nil
 		g.addWanted = true
 		g.Tick(s.now)
-		s.hosts[Server].drain()
+		s.hosts[smc.Server].drain()
 		s.settle()
 		var want []string
 		want = append(want, "s1:add-link", "c1:re:add-link")
@@ -318,10 +319,10 @@ func TestContinuations(t *testing.T) {
 // TestContinuationCount: counts that do not add up are a protocol error on
 // the link that carries the exchange.
 func TestContinuationCount(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.begin()
 	r.recv(r.link, r.confirmLink(true, r.link))
-	r.recv(r.link, wire.AddLink{Reply: true, MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
+	r.recv(r.link, wire.AddLink{Reply: true, MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
 	r.recv(r.link, wire.AddLinkCont{Reply: true, LinkNum: 2, Left: 5, Pairs: [2]wire.RKeyPair{{RefRKey: 1}, {RefRKey: 2}}})
 	r.recv(r.link, wire.AddLinkCont{Reply: true, LinkNum: 2, Left: 4, Pairs: [2]wire.RKeyPair{{RefRKey: 3}, {RefRKey: 4}}})
 	if len(r.dead) != 1 || !errors.Is(r.dead[0], ErrProtocol) {

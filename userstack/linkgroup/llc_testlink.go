@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -28,7 +29,7 @@ func (l *Link) alive() time.Time {
 // testLink tests a link that has been silent, and fails one that does not
 // answer (RFC 7609, section 4.5.3).
 func (g *Group) testLink(l *Link) {
-	if l.state != LinkActive {
+	if l.state != smc.LinkActive {
 		l.testAt = time.Time{}
 		return
 	}
@@ -63,7 +64,7 @@ func (g *Group) Doubt(now time.Time) {
 	}
 	g.now = now
 	for _, l := range g.links {
-		if l.state != LinkActive {
+		if l.state != smc.LinkActive {
 			continue
 		}
 		g.doubted = true
@@ -107,7 +108,7 @@ func (g *Group) peerLives() bool {
 		return false
 	}
 	for _, l := range g.links {
-		if l.state == LinkActive && l.alive().Add(g.cfg.Timers.TCPGrace).After(g.now) {
+		if l.state == smc.LinkActive && l.alive().Add(g.cfg.Timers.TCPGrace).After(g.now) {
 			return true
 		}
 	}

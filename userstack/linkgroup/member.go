@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
@@ -20,7 +21,7 @@ func (m *member) Begin(now time.Time)    { m.g.now = now }
 func (m *member) End()                   { m.g.settle(m.g.now) }
 func (m *member) SetTimer(at time.Time)  { m.g.connTimer(at) }
 func (m *member) Open() bool             { return m.g.phase == phaseOpen }
-func (m *member) Active() bool           { return m.link.state == LinkActive }
+func (m *member) Active() bool           { return m.link.state == smc.LinkActive }
 func (m *member) Ready() bool            { return m.Open() && m.link.usable() }
 func (m *member) Room() int              { return m.link.room() }
 func (m *member) AwaitRoom()             { m.link.enqueue((*Conn)(m)) }
@@ -55,7 +56,7 @@ func (m *member) TakeTurn() bool {
 
 func (m *member) Write(k *conn.Chunk, off, n, at int) {
 	to := &m.peerRMB.at[m.link.slot]
-	elem := to.Addr + uint64(wire.BufSize(m.peer.SizeCode).Bytes())*uint64(m.peer.Index-1)
+	elem := to.Addr + uint64(m.peer.SizeCode.Bytes())*uint64(m.peer.Index-1)
 	m.g.act(Action{
 		Kind: ActWrite, Link: m.link, Conn: (*Conn)(m), Chunk: k, Off: off, Len: n,
 		RemoteAddr: elem + uint64(at), RKey: to.RKey,
@@ -75,7 +76,7 @@ func (m *member) Send(msg wire.CDC, requests int, r conn.Receipt) {
 func (m *member) TakePlanned() bool {
 	to := m.planned
 	m.planned = nil
-	if to == nil || to.state != LinkActive {
+	if to == nil || to.state != smc.LinkActive {
 		return false
 	}
 	(*Conn)(m).setLink(to)

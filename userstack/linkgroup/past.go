@@ -5,6 +5,8 @@ package linkgroup
 import (
 	"slices"
 	"time"
+
+	"smcr/smc"
 )
 
 // ConfirmWait is how long a server waits for CONFIRM on a link group that
@@ -25,7 +27,7 @@ const maxPast = 8
 type pastLink struct {
 	peer  Endpoint
 	until time.Time
-	rmbs  map[uint32]*rtoken // by RKey
+	rmbs  map[smc.RKey]*rtoken // by RKey
 }
 
 // remember takes note of a link that is about to be removed.
@@ -34,7 +36,7 @@ func (g *Group) remember(l *Link) {
 	if g.dead || l.peer.QPN == 0 {
 		return
 	}
-	p := &pastLink{peer: l.peer, until: g.now.Add(ConfirmWait), rmbs: map[uint32]*rtoken{}}
+	p := &pastLink{peer: l.peer, until: g.now.Add(ConfirmWait), rmbs: map[smc.RKey]*rtoken{}}
 	for _, t := range g.rtokens {
 		if at := &t.at[l.slot]; at.ok {
 			p.rmbs[at.RKey] = t

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -19,7 +21,7 @@ type pastRig struct {
 	said ConnParams // what CONFIRM or ACCEPT, which names the first link, says
 }
 
-func newPastRig(t *testing.T, role Role) *pastRig {
+func newPastRig(t *testing.T, role smc.Role) *pastRig {
 	r := &pastRig{rig: newRig(t, role, func(c *Config) {
 		noTest(c)
 		c.Timers.AddLinkRetry = 0
@@ -56,40 +58,40 @@ func (r *pastRig) lose(l *Link) {
 
 // add has a server add a link with that queue pair of the peer, over which its
 // RMBs, named as on the second link, have these RKeys.
-func (r *pastRig) add(qpn uint32, pairs ...wire.RKeyPair) *Link {
+func (r *pastRig) add(qpn smc.QPN, pairs ...wire.RKeyPair) *Link {
 	r.t.Helper()
 	id := r.g.lastID + 1
 	r.g.addWanted = true
 	r.g.Tick(r.s.now)
-	r.recv(r.l2, wire.AddLink{Reply: true, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: wire.QPN(qpn), LinkNum: id, MTU: 3})
+	r.recv(r.l2, wire.AddLink{Reply: true, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: smc.QPN(qpn), LinkNum: id, MTU: 3})
 	m := wire.AddLinkCont{Reply: true, LinkNum: id, Left: uint8(len(pairs))}
 	copy(m.Pairs[:], pairs)
 	r.recv(r.l2, m)
 	l := r.g.linkByID(id)
 	r.recv(l, r.confirmLink(true, l))
 	r.done()
-	if l.state != LinkActive {
+	if l.state != smc.LinkActive {
 		r.t.Fatalf("link %d is %s", id, l.state)
 	}
 	return l
 }
 
-func (r *pastRig) pair(ref, rkey uint32) wire.RKeyPair {
-	return wire.RKeyPair{RefRKey: ref, New: wire.RToken{RKey: rkey, Addr: 5}}
+func (r *pastRig) pair(ref, rkey smc.RKey) wire.RKeyPair {
+	return wire.RKeyPair{RefRKey: ref, New: smc.RToken{RKey: rkey, Addr: 5}}
 }
 
 // TestConfirmOfLostLink: CONFIRM names a link that was removed while it was under
 // way. The RMB is known on all links, and the connection goes on over another.
 func TestConfirmOfLostLink(t *testing.T) {
-	r := newPastRig(t, Server)
+	r := newPastRig(t, smc.Server)
 	r.lose(r.link)
 	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasPort(peerEnd.GID, peerEnd.MAC) {
 		t.Error("the link counts for a proposal, or not for CONFIRM")
 	}
 	// The client has written already, and has moved.
-	copy(r.next.mem, "early")
-	r.recv(r.l2, wire.CDC{Seq: 1, Token: r.next.token, Prod: wire.Cursor{Count: 5}})
-	r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.token, Flags: wire.ProdFailoverVerify})
+	copy(r.next.element(), "early")
+	r.recv(r.l2, wire.CDC{Seq: 1, Token: r.next.Token(), Prod: wire.Cursor{Count: 5}})
+	r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.Token(), Flags: wire.ProdFailoverVerify})
 	if err := r.next.Attach(r.s.now, r.said); err != nil {
 		t.Fatal(err)
 	}
@@ -112,17 +114,17 @@ func TestConfirmOfLostLink(t *testing.T) {
 // use it.
 func TestConfirmOfLostLinkNotMoved(t *testing.T) {
 	for _, moves := range []bool{false, true} {
-		r := newPastRig(t, Server)
+		r := newPastRig(t, smc.Server)
 		r.lose(r.link)
 		if err := r.next.Attach(r.s.now, r.said); err != nil {
 			t.Fatal(err)
 		}
-		r.wait(moveWait - time.Second)
+		r.wait(9 * time.Second)
 		if moves {
-			r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.token, Flags: wire.ProdFailoverVerify})
+			r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.Token(), Flags: wire.ProdFailoverVerify})
 		}
-		if r.wait(time.Minute); errors.Is(r.next.err, ErrReset) == moves {
-			t.Errorf("the client moves it: %v, and the connection has %v", moves, r.next.err)
+		if r.wait(time.Minute); errors.Is(r.next.ReadErr(), conn.ErrReset) == moves {
+			t.Errorf("the client moves it: %v, and the connection has %v", moves, r.next.ReadErr())
 		}
 	}
 }
@@ -143,7 +145,7 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 		{"unknown RMB", func(r *pastRig) { r.said.RKey++ }, ErrNoLink},
 		{"RKey of another link", func(r *pastRig) { r.said.RKey = 0xBBBB }, ErrNoLink},
 		{"RMB deleted", func(r *pastRig) {
-			r.recv(r.l2, wire.DeleteRKey{Count: 1, RKeys: [8]uint32{0xBBBB}})
+			r.recv(r.l2, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{0xBBBB}})
 		}, ErrNoLink},
 		{"RMB not told on a new link", func(r *pastRig) {
 			r.c.Abort(r.s.now)
@@ -151,18 +153,18 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 			r.wait(time.Minute / 4)
 			r.add(0x902)
 		}, ErrNoLink},
-		{"RMB on no active link", func(r *pastRig) { r.c.rtoken.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
+		{"RMB on no active link", func(r *pastRig) { r.c.peerRMB.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
 		{"links came and went since", func(r *pastRig) {
-			for i := range uint32(maxPast) {
-				r.lose(r.add(0x910+i, r.pair(0xBBBB, 0xD0+i)))
+			for i := range smc.QPN(maxPast) {
+				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
 			}
 			if len(r.g.past) != maxPast {
 				r.t.Errorf("%d links are remembered", len(r.g.past))
 			}
 		}, ErrNoLink},
 		{"not so many", func(r *pastRig) {
-			for i := range uint32(maxPast - 1) {
-				r.lose(r.add(0x910+i, r.pair(0xBBBB, 0xD0+i)))
+			for i := range smc.QPN(maxPast - 1) {
+				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
 			}
 		}, nil},
 		{"group ends", func(r *pastRig) {
@@ -173,7 +175,7 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 		}, ErrGroupDead},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newPastRig(t, Server)
+			r := newPastRig(t, smc.Server)
 			r.lose(r.link)
 			tt.do(r)
 			if err := r.next.Attach(r.s.now, r.said); !errors.Is(err, tt.want) {
@@ -189,20 +191,21 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 // TestConfirmAfterSlotReuse: a new link takes the place of the removed one in the
 // tables, and the peer's RKeys on the two collide.
 func TestConfirmAfterSlotReuse(t *testing.T) {
-	r := newPastRig(t, Server)
+	r := newPastRig(t, smc.Server)
 	// Another RMB of the peer, known on both links.
-	r.recv(r.l2, wire.ConfirmRKey{Others: 1, This: wire.RToken{RKey: 0xB2, Addr: 0x200}, Other: [2]wire.LinkRToken{{LinkNum: 1, RToken: wire.RToken{RKey: 0xA2, Addr: 0x100}}}})
+	r.recv(r.l2, wire.ConfirmRKey{Others: 1, This: smc.RToken{RKey: 0xB2, Addr: 0x200}, Other: [2]wire.LinkRToken{{LinkNum: 1, RToken: smc.RToken{RKey: 0xA2, Addr: 0x100}}}})
 	slot := r.link.slot
 	r.lose(r.link)
 	l3 := r.add(0x902, r.pair(0xBBBB, 0xA2), r.pair(0xB2, peerRMB.RKey))
 	if l3.slot != slot {
 		t.Fatalf("the new link has slot %d, want %d", l3.slot, slot)
 	}
-	first, second := r.c.rtoken, r.g.findRToken(r.l2, 0xB2)
+	first, second := r.c.peerRMB, r.g.findRToken(r.l2, 0xB2)
 	token := uint32(20)
 	for _, tt := range []struct {
-		qpn, rkey uint32
-		want      *rtoken
+		qpn  smc.QPN
+		rkey smc.RKey
+		want *rtoken
 	}{
 		{peerEnd.QPN, peerRMB.RKey, first}, {peerEnd.QPN, 0xA2, second},
 		{0x902, 0xA2, first}, {0x902, peerRMB.RKey, second},
@@ -216,8 +219,8 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 		if err := c.Attach(r.s.now, p); err != nil {
 			t.Fatal(err)
 		}
-		if c.rtoken != tt.want {
-			t.Errorf("RKey %#x on queue pair %#x is another RMB", tt.rkey, tt.qpn)
+		if c.peerRMB != tt.want {
+			t.Errorf("RKey %s on queue pair %s is another RMB", tt.rkey, tt.qpn)
 		}
 	}
 	// A queue pair that the peer uses again is the new link's.
@@ -227,7 +230,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 		t.Errorf("an RKey of the queue pair that was there before: %v", err)
 	}
 	r.said.RKey, r.said.VAddr = 0xE2, 5
-	if err := r.next.Attach(r.s.now, r.said); err != nil || r.next.rtoken != second {
+	if err := r.next.Attach(r.s.now, r.said); err != nil || r.next.peerRMB != second {
 		t.Errorf("%v", err)
 	}
 }
@@ -235,12 +238,12 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 // TestAttachWhereKnown: the connection takes a link over which the peer's RMB is
 // known.
 func TestAttachWhereKnown(t *testing.T) {
-	r := newPastRig(t, Server)
+	r := newPastRig(t, smc.Server)
 	r.lose(r.link)
 	l3 := r.add(0x902, r.pair(0xBBBB, 0xC1))
 	for _, l := range []*Link{r.l2, l3} {
 		other := r.g.bestLink(l)
-		at := &r.c.rtoken.at[other.slot]
+		at := &r.c.peerRMB.at[other.slot]
 		was := *at
 		*at = slotToken{}
 		c := r.conn()
@@ -259,7 +262,7 @@ func TestAttachWhereKnown(t *testing.T) {
 // TestAcceptOfLostLink: a client declines an ACCEPT that names a link which is
 // gone; but it knows the link group.
 func TestAcceptOfLostLink(t *testing.T) {
-	r := newPastRig(t, Client)
+	r := newPastRig(t, smc.Client)
 	r.recv(r.l2, wire.DeleteLink{LinkNum: 1, Reason: wire.DeleteLinkLostPath})
 	r.done()
 	if len(r.g.links) != 1 {
@@ -296,12 +299,12 @@ func TestEarlyValidation(t *testing.T) {
 		{"all lost", []wire.CDC{valid(1)}, nil, 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newPastRig(t, Server)
+			r := newPastRig(t, smc.Server)
 			r.lose(r.link)
 			c := r.next
 			play := func(list []wire.CDC) {
 				for _, m := range list {
-					m.Token = c.token
+					m.Token = c.Token()
 					r.recv(r.l2, m)
 				}
 			}
@@ -311,12 +314,12 @@ func TestEarlyValidation(t *testing.T) {
 				t.Fatal(err)
 			}
 			play(tt.after)
-			r.wait(verifyWait)
-			if lost := errors.Is(c.ReadErr(), ErrReset); lost != tt.lost {
+			r.wait(200 * time.Millisecond)
+			if lost := errors.Is(c.ReadErr(), conn.ErrReset); lost != tt.lost {
 				t.Errorf("reset: %v, want %v", lost, tt.lost)
 			}
-			if !tt.lost && c.rprod != tt.prod {
-				t.Errorf("%d bytes arrived, want %d", c.rprod, tt.prod)
+			if !tt.lost && c.Positions().Received != tt.prod {
+				t.Errorf("%d bytes arrived, want %d", c.Positions().Received, tt.prod)
 			}
 		})
 	}
@@ -324,17 +327,17 @@ func TestEarlyValidation(t *testing.T) {
 
 // TestMovedBeforeConfirm: after the move the client may announce less than before.
 func TestMovedBeforeConfirm(t *testing.T) {
-	r := newPastRig(t, Server)
+	r := newPastRig(t, smc.Server)
 	r.lose(r.link)
 	c := r.next
-	r.recv(r.l2, wire.CDC{Seq: 1, Token: c.token, Prod: wire.Cursor{Count: 100}})
-	r.recv(r.l2, wire.CDC{Token: c.token, Flags: wire.ProdFailoverVerify})
+	r.recv(r.l2, wire.CDC{Seq: 1, Token: c.Token(), Prod: wire.Cursor{Count: 100}})
+	r.recv(r.l2, wire.CDC{Token: c.Token(), Flags: wire.ProdFailoverVerify})
 	if err := c.Attach(r.s.now, r.said); err != nil {
 		t.Fatal(err)
 	}
-	r.recv(r.l2, wire.CDC{Seq: 2, Token: c.token, Prod: wire.Cursor{Count: 50}})
-	r.recv(r.l2, wire.CDC{Seq: 3, Token: c.token, Prod: wire.Cursor{Count: 120}})
-	if c.State() != StateActive || c.rprod != 120 {
-		t.Errorf("%s, %d bytes", c.State(), c.rprod)
+	r.recv(r.l2, wire.CDC{Seq: 2, Token: c.Token(), Prod: wire.Cursor{Count: 50}})
+	r.recv(r.l2, wire.CDC{Seq: 3, Token: c.Token(), Prod: wire.Cursor{Count: 120}})
+	if c.State() != smc.StateActive || c.Positions().Received != 120 {
+		t.Errorf("%s, %d bytes", c.State(), c.Positions().Received)
 	}
 }

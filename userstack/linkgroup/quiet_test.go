@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestLinkFailedQuietly(t *testing.T) {
 	for _, ending := range []bool{false, true} {
 		var log bytes.Buffer
-		r := newRig(t, Server, func(c *Config) {
+		r := newRig(t, smc.Server, func(c *Config) {
 			noTest(c)
 			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -38,7 +39,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 	edit := func(c *Config) {
 		c.EyeCatcher = eye
 		c.Version = 1 + uint8(seed%2)
-		c.PeerOS = []uint8{wire.OSLinux, wire.OSZOS}[seed/2%2]
+		c.PeerOS = []smc.OS{smc.OSLinux, smc.OSZOS}[seed/2%2]
 		c.SendQueue = []int{16, 24, 48}[r.IntN(3)]
 		c.SendChunk = []int{1, 1000, 5000, 0}[r.IntN(4)]
 		c.RMBEsPerRMB = 1 + r.IntN(5)
@@ -49,8 +50,8 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		devs = [2]int{2, 2}
 		s.slowConfirm = []time.Duration{0, 20 * time.Millisecond, 300 * time.Millisecond}[seed%3]
 	}
-	s.addHost(Server, devs[0], edit)
-	s.addHost(Client, devs[1], edit)
+	s.addHost(smc.Server, devs[0], edit)
+	s.addHost(smc.Client, devs[1], edit)
 	habits := func(p *app) {
 		p.total = uint64(r.IntN(120 << 10))
 		p.chunk = 1 + r.IntN(20000)
@@ -67,7 +68,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		if s.maxDelay >= time.Millisecond {
 			p.chunk = max(p.chunk, 200)
 		}
-		if p.c.ssize < 100 {
+		if p.c.SendSize() < 100 {
 			p.total = min(p.total, 1000)
 		}
 		p.closeEarly = r.IntN(5) == 0
@@ -83,7 +84,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 	habits(cli)
 	for range r.IntN(12) {
 		s.after(time.Duration(r.Int64N(int64(20*time.Millisecond))), func() {
-			s.connect(uint8(r.IntN(2)), 1+r.IntN(40000), func(a, b *app) {
+			s.connect(smc.SizeCode(r.IntN(2)), 1+r.IntN(40000), func(a, b *app) {
 				habits(a)
 				habits(b)
 			})
@@ -93,7 +94,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 	if mode == failover {
 		// One of two links is lost, in one way or another: nobody notices.
 		s.after(time.Duration(r.Int64N(int64(20*time.Millisecond))), func() {
-			d, h := device(Role(r.IntN(2)), r.IntN(2)), s.hosts[r.IntN(2)]
+			d, h := device(smc.Role(r.IntN(2)), r.IntN(2)), s.hosts[r.IntN(2)]
 			switch r.IntN(4) {
 			case 0:
 				s.dead[d.GID] = true
@@ -105,7 +106,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 				h.g.LinkFailed(s.now, h.g.links[r.IntN(len(h.g.links))], errors.New("broken"))
 				h.drain()
 			case 3:
-				if h.role == Server {
+				if h.role == smc.Server {
 					l := h.g.links[0]
 					l.delWanted, l.delOrderly, l.delReason = true, true, wire.DeleteLinkOperator
 					h.g.Tick(s.now)
@@ -116,7 +117,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 	}
 	if deaths {
 		for range 1 + r.IntN(3) {
-			d := device(Role(r.IntN(2)), r.IntN(2))
+			d := device(smc.Role(r.IntN(2)), r.IntN(2))
 			at := time.Duration(r.Int64N(int64(20 * time.Millisecond)))
 			h := s.hosts[d.GID[14]-1]
 			how := r.IntN(3)
@@ -171,8 +172,8 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		for _, h := range s.hosts {
 			for _, p := range h.apps {
 				if !p.closed {
-					t.Logf("%s conn %d token %#x: %s open=%v wrote %d/%d read %d done=%v eof=%v info %+v inflight %d link %d %s verify=%v update=%v waitOn=%v phase %d",
-						h.role, p.id, p.c.token, p.c.State(), p.open, p.wrote, p.total, p.read, p.done, p.eof, p.c.Info(), p.c.inflight, p.c.link.id, p.c.link.state, p.c.verify, p.c.update, p.c.waitOn != nil, h.g.phase)
+					t.Logf("%s conn %d token %#x: %s open=%v wrote %d/%d read %d done=%v eof=%v info %+v inflight %d link %d %s waitOn=%v phase %d",
+						h.role, p.id, p.c.Token(), p.c.State(), p.open, p.wrote, p.total, p.read, p.done, p.eof, p.c.Info(), p.c.Positions().Outstanding, p.c.link.id, p.c.link.state, p.c.waitOn != nil, h.g.phase)
 				}
 			}
 		}

@@ -2,6 +2,8 @@
 
 package linkgroup
 
+import "smcr/smc"
+
 // rebalance spreads the connections over the links after one was added (RFC
 // 7609, section 2.3). A connection that is to move sends nothing new until what
 // it sent is delivered.
@@ -23,7 +25,7 @@ func (g *Group) rebalance() {
 			}
 		}
 		from := c.bound()
-		if c.peerRMB == nil || from.state != LinkActive || load[from.slot] <= load[to.slot]+1 {
+		if c.peerRMB == nil || from.state != smc.LinkActive || load[from.slot] <= load[to.slot]+1 {
 			continue
 		}
 		load[from.slot]--

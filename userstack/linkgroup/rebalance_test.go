@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"smcr/smc"
 )
 
 // loads returns how many connections write over each link, in the order of the
@@ -54,8 +56,8 @@ func TestRebalance(t *testing.T) {
 	for seed := range uint64(8) {
 		s := newSim(t, seed)
 		n := 2 + int(seed%3)
-		s.addHost(Server, n, links(n))
-		s.addHost(Client, n, links(n))
+		s.addHost(smc.Server, n, links(n))
+		s.addHost(smc.Client, n, links(n))
 		s.record()
 		srv, cli := s.connectFirst(0, 4096)
 		srv.manual, cli.manual = true, true
@@ -63,7 +65,7 @@ func TestRebalance(t *testing.T) {
 			s.maxDelay = 20 * time.Microsecond
 		}
 		s.run(time.Millisecond, func() bool { return false })
-		role := Role(seed / 2 % 2)
+		role := smc.Role(seed / 2 % 2)
 		for i := 1; i < n; i++ {
 			s.dead[device(role, i).GID] = true
 			s.group(role).DeviceDown(s.now, i)
@@ -71,7 +73,7 @@ func TestRebalance(t *testing.T) {
 		s.hosts[role].drain()
 		s.run(time.Millisecond, func() bool { return false })
 		apps := s.busy(2 * n)
-		if got := s.group(Server).loads(); got[0] != 2*n+1 {
+		if got := s.group(smc.Server).loads(); got[0] != 2*n+1 {
 			t.Fatalf("connections on links: %v", got)
 		}
 		for i := 1; i < n; i++ {
@@ -98,17 +100,17 @@ func TestRebalance(t *testing.T) {
 func TestRebalanceInterrupted(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newSim(t, seed)
-		s.addHost(Server, 2, links(3))
-		s.addHost(Client, 2, links(3))
+		s.addHost(smc.Server, 2, links(3))
+		s.addHost(smc.Client, 2, links(3))
 		srv, cli := s.connectFirst(0, 4096)
 		srv.manual, cli.manual = true, true
-		s.group(Client).DeviceDown(s.now, 1)
-		s.hosts[Client].drain()
+		s.group(smc.Client).DeviceDown(s.now, 1)
+		s.hosts[smc.Client].drain()
 		s.run(time.Millisecond, func() bool { return false })
 		apps := s.busy(5)
-		s.group(Client).DeviceUp(s.now, device(Client, 1))
-		s.hosts[Client].drain()
-		s.run(time.Duration(s.rng.Int64N(int64(40*time.Millisecond))), func() bool { return len(s.group(Server).activeLinks()) > 1 && s.rng.IntN(2000) == 0 })
+		s.group(smc.Client).DeviceUp(s.now, device(smc.Client, 1))
+		s.hosts[smc.Client].drain()
+		s.run(time.Duration(s.rng.Int64N(int64(40*time.Millisecond))), func() bool { return len(s.group(smc.Server).activeLinks()) > 1 && s.rng.IntN(2000) == 0 })
 		h := s.hosts[s.rng.IntN(2)]
 		if n := len(h.g.activeLinks()); n > 1 {
 			h.g.LinkFailed(s.now, h.g.activeLinks()[s.rng.IntN(n)], errAny)
@@ -125,12 +127,12 @@ func TestRebalanceInterrupted(t *testing.T) {
 // 3.5.2.1).
 func TestDirections(t *testing.T) {
 	s := started(t, 2, 2, noTest)
-	srv, cli := s.group(Server), s.group(Client)
+	srv, cli := s.group(smc.Server), s.group(smc.Client)
 	apps := s.busy(3)
 	for _, c := range cli.connsSorted() {
 		c.move(cli.linkByID(2))
 	}
-	s.hosts[Client].drain()
+	s.hosts[smc.Client].drain()
 	more := s.busy(3)
 	*apps = append(*apps, *more...)
 	if got := srv.loads(); max(got[0], got[1]) != 4 || min(got[0], got[1]) != 3 {
@@ -140,7 +142,7 @@ func TestDirections(t *testing.T) {
 		t.Errorf("client writes over links: %v", got)
 	}
 	for _, p := range *apps {
-		if p.h.role == Client && p.c.Local().Link != p.c.named.local {
+		if p.h.role == smc.Client && p.c.Local().Link != p.c.named.local {
 			t.Errorf("CONFIRM names another link than ACCEPT")
 		}
 	}

@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
 // once makes the simulation lose the first message of a kind, after its
 // delivery was confirmed to the sender: the peer's software is at fault, and
 // only a timer notices. It returns where the message was.
-func (s *sim) once(role Role, word string) *Link {
+func (s *sim) once(role smc.Role, word string) *Link {
 	lost := new(Link)
 	hit := false
 	s.block = func(from *host, l *Link, msg []byte) bool {
@@ -33,10 +34,10 @@ func (s *sim) once(role Role, word string) *Link {
 // of three links: what was lost costs the link that carried it, where the RFC
 // says so, and is made up for over another link.
 func TestTimeoutRecovery(t *testing.T) {
-	newRMB := func(role Role) func(*sim) {
+	newRMB := func(role smc.Role) func(*sim) {
 		return func(s *sim) { s.connect(0, 100, nil) }
 	}
-	lose := func(role Role) func(*sim) {
+	lose := func(role smc.Role) func(*sim) {
 		return func(s *sim) {
 			h := s.hosts[role]
 			h.g.LinkFailed(s.now, h.g.links[0], errAny)
@@ -44,45 +45,45 @@ func TestTimeoutRecovery(t *testing.T) {
 		}
 	}
 	add := func(s *sim) { // one of the three is to come back
-		g := s.group(Server)
+		g := s.group(smc.Server)
 		g.addWanted = true
 		g.Tick(s.now)
-		s.hosts[Server].drain()
+		s.hosts[smc.Server].drain()
 	}
 	idleRMB := func(s *sim) {
 		s.connect(0, 100, nil)
 		s.pass(3 * time.Second)
 	}
 	tests := []struct {
-		who     Role
+		who     smc.Role
 		word    string
 		links   int // at the beginning
 		do      func(*sim)
 		carrier bool // the link that carried it fails
 	}{
-		{Server, "add-link", 2, add, true},
-		{Client, "re:add-link", 2, add, true},
-		{Server, "add-link-continuation", 2, add, true},
-		{Client, "re:add-link-continuation", 2, add, true},
-		{Server, "confirm-link", 2, add, false},
-		{Client, "re:confirm-link", 2, add, false},
-		{Client, "delete-link", 3, lose(Client), true},
-		{Server, "delete-link", 3, lose(Client), true},
-		{Client, "re:delete-link", 3, lose(Client), true},
-		{Server, "delete-link", 3, lose(Server), true},
-		{Client, "re:delete-link", 3, lose(Server), true},
-		{Client, "confirm-rkey", 3, newRMB(Client), true},
-		{Server, "re:confirm-rkey", 3, newRMB(Client), true},
-		{Server, "confirm-rkey", 3, newRMB(Server), true},
-		{Client, "re:confirm-rkey", 3, newRMB(Server), true},
-		{Server, "delete-rkey", 3, idleRMB, true},
-		{Client, "delete-rkey", 3, idleRMB, true},
-		{Server, "re:delete-rkey", 3, idleRMB, true},
-		{Client, "re:delete-rkey", 3, idleRMB, true},
-		{Server, "test-link", 3, func(*sim) {}, true},
-		{Client, "test-link", 3, func(*sim) {}, true},
-		{Server, "re:test-link", 3, func(*sim) {}, true},
-		{Client, "re:test-link", 3, func(*sim) {}, true},
+		{smc.Server, "add-link", 2, add, true},
+		{smc.Client, "re:add-link", 2, add, true},
+		{smc.Server, "add-link-continuation", 2, add, true},
+		{smc.Client, "re:add-link-continuation", 2, add, true},
+		{smc.Server, "confirm-link", 2, add, false},
+		{smc.Client, "re:confirm-link", 2, add, false},
+		{smc.Client, "delete-link", 3, lose(smc.Client), true},
+		{smc.Server, "delete-link", 3, lose(smc.Client), true},
+		{smc.Client, "re:delete-link", 3, lose(smc.Client), true},
+		{smc.Server, "delete-link", 3, lose(smc.Server), true},
+		{smc.Client, "re:delete-link", 3, lose(smc.Server), true},
+		{smc.Client, "confirm-rkey", 3, newRMB(smc.Client), true},
+		{smc.Server, "re:confirm-rkey", 3, newRMB(smc.Client), true},
+		{smc.Server, "confirm-rkey", 3, newRMB(smc.Server), true},
+		{smc.Client, "re:confirm-rkey", 3, newRMB(smc.Server), true},
+		{smc.Server, "delete-rkey", 3, idleRMB, true},
+		{smc.Client, "delete-rkey", 3, idleRMB, true},
+		{smc.Server, "re:delete-rkey", 3, idleRMB, true},
+		{smc.Client, "re:delete-rkey", 3, idleRMB, true},
+		{smc.Server, "test-link", 3, func(*sim) {}, true},
+		{smc.Client, "test-link", 3, func(*sim) {}, true},
+		{smc.Server, "re:test-link", 3, func(*sim) {}, true},
+		{smc.Client, "re:test-link", 3, func(*sim) {}, true},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%s %s", tt.who, tt.word), func(t *testing.T) {
@@ -98,9 +99,9 @@ func TestTimeoutRecovery(t *testing.T) {
 			s := started(t, tt.links, 3, edit)
 			s.settle()
 			if tt.links == 2 {
-				s.group(Server).devices = append(s.group(Server).devices, device(Server, 2))
+				s.group(smc.Server).devices = append(s.group(smc.Server).devices, device(smc.Server, 2))
 			}
-			if n := len(s.group(Server).links); n != tt.links {
+			if n := len(s.group(smc.Server).links); n != tt.links {
 				t.Fatalf("%d links", n)
 			}
 			s.trace = nil
@@ -135,14 +136,14 @@ func TestTimeoutRecovery(t *testing.T) {
 // all of them.
 func (s *sim) agree() {
 	s.t.Helper()
-	a, b := s.group(Server), s.group(Client)
+	a, b := s.group(smc.Server), s.group(smc.Client)
 	if len(a.links) != len(b.links) {
 		s.t.Errorf("%d and %d links", len(a.links), len(b.links))
 		return
 	}
 	for _, l := range a.links {
 		m := b.linkByID(l.id)
-		if m == nil || l.state != LinkActive || m.state != LinkActive || l.local != m.peer || m.local != l.peer {
+		if m == nil || l.state != smc.LinkActive || m.state != smc.LinkActive || l.local != m.peer || m.local != l.peer {
 			s.t.Errorf("link %d is not the same on both sides", l.id)
 			return
 		}
@@ -154,7 +155,7 @@ func (s *sim) agree() {
 				mine := r.at[e[0].slot]
 				rt := e[1].g.findRToken(e[1], mine.RKey)
 				if rt == nil || !rt.at[e[1].slot].noAddr && rt.at[e[1].slot].Addr != mine.Addr {
-					s.t.Errorf("link %d: the %s does not know RKey %#x", l.id, e[1].g.Role(), mine.RKey)
+					s.t.Errorf("link %d: the %s does not know RKey %s", l.id, e[1].g.Role(), mine.RKey)
 				}
 			}
 		}
@@ -165,14 +166,14 @@ func (s *sim) agree() {
 // other (RFC 7609, appendix C.7.1).
 func TestTerminateResent(t *testing.T) {
 	for _, tt := range []struct {
-		role Role
+		role smc.Role
 		lose bool // its links fail, or the message is lost unnoticed
 		want string
 	}{
-		{Server, true, "s1:delete-link-all s2:delete-link-all s3:delete-link-all"},
-		{Client, true, "c1:delete-link-all c2:delete-link-all c3:delete-link-all"},
-		{Server, false, "s1:delete-link-all"},
-		{Client, false, "c1:delete-link-all c2:delete-link-all c3:delete-link-all"},
+		{smc.Server, true, "s1:delete-link-all s2:delete-link-all s3:delete-link-all"},
+		{smc.Client, true, "c1:delete-link-all c2:delete-link-all c3:delete-link-all"},
+		{smc.Server, false, "s1:delete-link-all"},
+		{smc.Client, false, "c1:delete-link-all c2:delete-link-all c3:delete-link-all"},
 	} {
 		s := started(t, 3, 3, links(3))
 		s.settle()
@@ -235,9 +236,9 @@ func TestTerminateCrossing(t *testing.T) {
 func (r *rig) two(reply func(l2 *Link)) *Link {
 	r.t.Helper()
 	r.begin()
-	pairs := [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: wire.RToken{RKey: 0xBBBB, Addr: 9}}}
-	add := wire.AddLink{MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
-	srv := r.g.cfg.Role == Server
+	pairs := [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 0xBBBB, Addr: 9}}}
+	add := wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
+	srv := r.g.cfg.Role == smc.Server
 	r.recv(r.link, r.confirmLink(srv, r.link))
 	add.Reply = srv
 	r.recv(r.link, add)
@@ -283,22 +284,22 @@ func TestInvalidMessages(t *testing.T) {
 			r.recv(r.link, wire.TestLink{Reply: true, UserData: [16]byte{1}})
 		}, [2]string{"delete-link(1)", "delete-link(1)"}, wire.DeleteLinkProtocolViolation},
 		{"CONFIRM RKEY without link 2", func(r *rig, _ *Link) {
-			r.recv(r.link, wire.ConfirmRKey{This: wire.RToken{RKey: 5, Addr: 7}})
+			r.recv(r.link, wire.ConfirmRKey{This: smc.RToken{RKey: 5, Addr: 7}})
 		}, [2]string{"re:confirm-rkey(0) delete-link(2)", "re:confirm-rkey(0) delete-link(2)"}, wire.DeleteLinkProtocolViolation},
 		{"CONFIRM RKEY, its CONTINUATION never comes", func(r *rig, _ *Link) {
-			r.recv(r.link, wire.ConfirmRKey{Others: 3, This: wire.RToken{RKey: 5, Addr: 7}, Other: [2]wire.LinkRToken{{LinkNum: 7}, {LinkNum: 8}}})
+			r.recv(r.link, wire.ConfirmRKey{Others: 3, This: smc.RToken{RKey: 5, Addr: 7}, Other: [2]wire.LinkRToken{{LinkNum: 7}, {LinkNum: 8}}})
 			r.wait(3 * time.Second)
 		}, [2]string{"re:confirm-rkey(3) delete-link(2)", "re:confirm-rkey(3) delete-link(2)"}, wire.DeleteLinkProtocolViolation},
 		{"DELETE LINK of an unknown link", func(r *rig, _ *Link) { r.recv(r.link, wire.DeleteLink{LinkNum: 99}) },
 			[2]string{"re:delete-link(99)-unknown", "re:delete-link(99)-unknown"}, wire.DeleteLinkUnknownLink},
-		{"DELETE RKEY of an unknown RMB", func(r *rig, _ *Link) { r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]uint32{77}}) },
+		{"DELETE RKEY of an unknown RMB", func(r *rig, _ *Link) { r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{77}}) },
 			[2]string{"re:delete-rkey(1)-negative80", "re:delete-rkey(1)-negative80"}, 0},
 		{"commands on a link that the client has given up", func(r *rig, l2 *Link) {
-			if r.g.cfg.Role == Client {
+			if r.g.cfg.Role == smc.Client {
 				r.g.LinkFailed(r.s.now, r.link, errAny)
 				r.expect("cdc+F delete-link(1)")
 			}
-			r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]uint32{77}})
+			r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{77}})
 		}, [2]string{"", "re:delete-rkey(1)-negative80"}, 0},
 		{"replies that nobody waits for", func(r *rig, l2 *Link) {
 			for _, m := range []wire.LLC{
@@ -311,7 +312,7 @@ func TestInvalidMessages(t *testing.T) {
 		}, [2]string{}, 0},
 	}
 	for _, tt := range tests {
-		for _, role := range []Role{Client, Server} {
+		for _, role := range []smc.Role{smc.Client, smc.Server} {
 			r := newRig(t, role, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(role, 1)) })
 			tt.do(r, r.two(nil))
 			r.done()
@@ -333,7 +334,7 @@ func TestInvalidMessages(t *testing.T) {
 // TestConfirmLinkWrongSecond: wrong values in CONFIRM LINK of an added link
 // bring that link down (RFC 7609, appendix C.7.1).
 func TestConfirmLinkWrongSecond(t *testing.T) {
-	for _, role := range []Role{Client, Server} {
+	for _, role := range []smc.Role{smc.Client, smc.Server} {
 		for name, edit := range map[string]func(*wire.ConfirmLink){
 			"queue pair":  func(m *wire.ConfirmLink) { m.QPN++ },
 			"GID":         func(m *wire.ConfirmLink) { m.GID[0]++ },
@@ -342,7 +343,7 @@ func TestConfirmLinkWrongSecond(t *testing.T) {
 		} {
 			r := newRig(t, role, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(role, 1)) })
 			r.two(func(l2 *Link) {
-				m := r.confirmLink(role == Server, l2)
+				m := r.confirmLink(role == smc.Server, l2)
 				edit(&m)
 				r.recv(l2, m)
 			})
@@ -362,7 +363,7 @@ func TestConfirmLinkWrongSecond(t *testing.T) {
 // TestPointOfNoReturn: from when on a first contact that fails is no case for
 // DECLINE (RFC 7609, appendices C.3 and C.7).
 func TestPointOfNoReturn(t *testing.T) {
-	add := wire.AddLink{MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
+	add := wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3}
 	rejected := add
 	rejected.MTU = 0
 	reply := add
@@ -370,45 +371,45 @@ func TestPointOfNoReturn(t *testing.T) {
 	fail := func(r *rig) { r.g.LinkFailed(r.s.now, r.link, errAny) }
 	tests := []struct {
 		name string
-		role Role
+		role smc.Role
 		do   func(r *rig)
 		late bool
 	}{
-		{"server: CONFIRM LINK fails", Server, fail, false},
-		{"server: wrong CONFIRM LINK", Server, func(r *rig) { m := r.confirmLink(true, r.link); m.QPN++; r.recv(r.link, m) }, false},
-		{"server: no CONFIRM LINK", Server, func(r *rig) { r.wait(time.Minute) }, true},
-		{"server: ADD LINK fails", Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); fail(r) }, false},
-		{"server: after ADD LINK was delivered", Server, func(r *rig) {
+		{"server: CONFIRM LINK fails", smc.Server, fail, false},
+		{"server: wrong CONFIRM LINK", smc.Server, func(r *rig) { m := r.confirmLink(true, r.link); m.QPN++; r.recv(r.link, m) }, false},
+		{"server: no CONFIRM LINK", smc.Server, func(r *rig) { r.wait(time.Minute) }, true},
+		{"server: ADD LINK fails", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); fail(r) }, false},
+		{"server: after ADD LINK was delivered", smc.Server, func(r *rig) {
 			r.recv(r.link, r.confirmLink(true, r.link))
 			r.done()
 			fail(r)
 		}, true},
-		{"server: after the reply", Server, func(r *rig) {
+		{"server: after the reply", smc.Server, func(r *rig) {
 			r.recv(r.link, r.confirmLink(true, r.link))
 			r.recv(r.link, reply)
 			fail(r)
 		}, true},
-		{"server: no ADD LINK reply", Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); r.wait(time.Minute) }, true},
-		{"client: no CONFIRM LINK", Client, func(r *rig) { r.wait(time.Minute) }, true},
-		{"client: reply to CONFIRM LINK fails", Client, func(r *rig) { r.recv(r.link, r.confirmLink(false, r.link)); fail(r) }, false},
-		{"client: no ADD LINK of a peer with eye catchers", Client, func(r *rig) {
+		{"server: no ADD LINK reply", smc.Server, func(r *rig) { r.recv(r.link, r.confirmLink(true, r.link)); r.wait(time.Minute) }, true},
+		{"client: no CONFIRM LINK", smc.Client, func(r *rig) { r.wait(time.Minute) }, true},
+		{"client: reply to CONFIRM LINK fails", smc.Client, func(r *rig) { r.recv(r.link, r.confirmLink(false, r.link)); fail(r) }, false},
+		{"client: no ADD LINK of a peer with eye catchers", smc.Client, func(r *rig) {
 			m := r.confirmLink(false, r.link)
 			m.NoEyecatcher = false
 			r.recv(r.link, m)
 			r.wait(time.Minute)
 		}, true},
-		{"client: ADD LINK reply fails", Client, func(r *rig) {
+		{"client: ADD LINK reply fails", smc.Client, func(r *rig) {
 			r.recv(r.link, r.confirmLink(false, r.link))
 			r.recv(r.link, add)
 			fail(r)
 		}, false},
-		{"client: after the reply was delivered", Client, func(r *rig) {
+		{"client: after the reply was delivered", smc.Client, func(r *rig) {
 			r.recv(r.link, r.confirmLink(false, r.link))
 			r.recv(r.link, add)
 			r.done()
 			fail(r)
 		}, true},
-		{"client: no ADD LINK CONTINUATION", Client, func(r *rig) {
+		{"client: no ADD LINK CONTINUATION", smc.Client, func(r *rig) {
 			r.recv(r.link, r.confirmLink(false, r.link))
 			r.recv(r.link, add)
 			r.wait(time.Minute)
@@ -424,7 +425,7 @@ func TestPointOfNoReturn(t *testing.T) {
 		}
 	}
 	// A client that refused the second link is through.
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.begin()
 	r.recv(r.link, r.confirmLink(false, r.link))
 	r.recv(r.link, rejected)
@@ -436,7 +437,7 @@ func TestPointOfNoReturn(t *testing.T) {
 // TestClientWishAgain: a client with a device to spare asks again after a link
 // could not be added (RFC 7609, appendix C.7.1).
 func TestClientWishAgain(t *testing.T) {
-	r := newRig(t, Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(Client, 1)) })
+	r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Client, 1)) })
 	r.two(func(l2 *Link) {
 		r.wait(6 * time.Second)
 		r.expect("delete-link(2)")
@@ -449,7 +450,7 @@ func TestClientWishAgain(t *testing.T) {
 	}
 	r.wait(10 * time.Second)
 	r.expect("add-link")
-	if m, err := wire.ParseAddLink(r.last); err != nil || m.Reply || m.GID != device(Client, 1).GID {
+	if m, err := wire.ParseAddLink(r.last); err != nil || m.Reply || m.GID != device(smc.Client, 1).GID {
 		t.Errorf("%+v, %v", m, err)
 	}
 }
@@ -457,7 +458,7 @@ func TestClientWishAgain(t *testing.T) {
 // TestDeleteLinkOrderly: an operator takes a link away under traffic and
 // nobody notices; the last one goes with the group.
 func TestDeleteLinkOrderly(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		s := started(t, 2, 2, func(c *Config) { noTest(c); c.Timers.AddLinkRetry = 0 })
 		s.trace = nil
 		h := s.hosts[role]
@@ -465,7 +466,7 @@ func TestDeleteLinkOrderly(t *testing.T) {
 		h.drain()
 		s.pass(time.Second)
 		want := "s2:delete-link(1) c2:re:delete-link(1)"
-		if role == Client {
+		if role == smc.Client {
 			want = "c2:delete-link(1) " + want
 		}
 		s.flow(want)

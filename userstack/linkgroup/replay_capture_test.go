@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -30,14 +31,14 @@ type capMessage struct {
 // capEnd is the queue pair of one end of a link. Each soft-RoCE device counts
 // its queue pairs from 17, so that the number alone says nothing.
 type capEnd struct {
-	gid wire.GID
-	qpn uint32
+	gid smc.GID
+	qpn smc.QPN
 }
 
 // capWrite is what an RDMA WRITE writes, as it stands in the RETH.
 type capWrite struct {
 	addr uint64
-	rkey uint32
+	rkey smc.RKey
 	size int
 }
 
@@ -110,14 +111,14 @@ func (r *capReader) frame(m capMessage, f []byte) {
 			m.cut = true
 		}
 		proto, src = ip[9], ip[15]
-		m.to.gid = wire.GID{10: 0xff, 11: 0xff, 12: ip[16], 13: ip[17], 14: ip[18], 15: ip[19]}
+		m.to.gid = smc.GID{10: 0xff, 11: 0xff, 12: ip[16], 13: ip[17], 14: ip[18], 15: ip[19]}
 		f = ip[int(ip[0]&15)*4:]
 	case 0x86dd:
 		if len(ip) < 40 {
 			return
 		}
 		proto, src = ip[6], ip[23]
-		m.to.gid = wire.GID(ip[24:40])
+		m.to.gid = smc.GID(ip[24:40])
 		f = ip[40:]
 	default:
 		return
@@ -183,7 +184,7 @@ const (
 // roce reads a packet from its base transport header on.
 func (r *capReader) roce(m capMessage, f []byte) {
 	be := binary.BigEndian
-	m.to.qpn = be.Uint32(f[4:]) & 0xffffff
+	m.to.qpn = smc.QPN(be.Uint32(f[4:]) & 0xffffff)
 	psn := be.Uint32(f[8:]) & 0xffffff
 	switch op := f[0]; {
 	case op > opWriteOnly:
@@ -193,7 +194,7 @@ func (r *capReader) roce(m capMessage, f []byte) {
 	case op == opSendOnly:
 		m.msg = f[12 : len(f)-4-int(f[1]>>4&3)]
 	case op == opWriteFirst || op == opWriteOnly:
-		m.write = capWrite{be.Uint64(f[12:]), be.Uint32(f[20:]), int(be.Uint32(f[24:]))}
+		m.write = capWrite{be.Uint64(f[12:]), smc.RKey(be.Uint32(f[20:])), int(be.Uint32(f[24:]))}
 	}
 	r.psns[m.to] = psn
 	if m.msg != nil || m.write.size > 0 {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"testing"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,7 +17,7 @@ import (
 // the client ends the group. Linux's server did not delete the link, which the
 // client had asked for; the group does.
 func TestReplayLostDevice(t *testing.T) {
-	r := newReplay(t, Server, "two-rnics-v1.eth0", "two-rnics-v1.eth1")
+	r := newReplay(t, smc.Server, "two-rnics-v1.eth0", "two-rnics-v1.eth1")
 	r.run()
 	var said []string
 	collect := func() {

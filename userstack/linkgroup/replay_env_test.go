@@ -5,6 +5,8 @@ package linkgroup
 import (
 	"testing"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -14,7 +16,7 @@ import (
 type capPlan struct {
 	t       *testing.T
 	version uint8
-	peerOS  uint8
+	peerOS  smc.OS
 	ends    []Endpoint          // in the order of their creation
 	devices []Device            // of ends
 	numbers map[capEnd]uint8    // link numbers
@@ -29,12 +31,12 @@ type capPlan struct {
 // capRKey names an RMB on a link.
 type capRKey struct {
 	link uint8
-	rkey uint32
+	rkey smc.RKey
 }
 
 // capRMB is an RMB of the kernel, by link number.
 type capRMB struct {
-	at map[uint8]wire.RToken
+	at map[uint8]smc.RToken
 }
 
 // capConn is a connection as ACCEPT and CONFIRM have it.
@@ -45,15 +47,15 @@ type capConn struct {
 }
 
 // of returns what a side told of itself.
-func (c *capConn) of(role Role) wire.Endpoint {
-	if role == Server {
+func (c *capConn) of(role smc.Role) wire.Endpoint {
+	if role == smc.Server {
 		return c.accept
 	}
 	return c.confirm
 }
 
 // newPlan collects what the kernel in the given role named.
-func newPlan(t *testing.T, role Role, capture []capMessage) *capPlan {
+func newPlan(t *testing.T, role smc.Role, capture []capMessage) *capPlan {
 	p := &capPlan{
 		t: t, version: wire.Version1,
 		numbers: map[capEnd]uint8{}, rmbs: map[capRKey]*capRMB{}, conns: map[uint16]*capConn{},
@@ -65,16 +67,16 @@ func newPlan(t *testing.T, role Role, capture []capMessage) *capPlan {
 	}
 	for _, m := range capture {
 		if m.msg != nil {
-			p.llc(m.server == (role == Server), m)
+			p.llc(m.server == (role == smc.Server), m)
 		}
 	}
 	for _, port := range p.order {
 		c := p.conns[port]
 		e := c.of(role)
-		if c.link = p.numbers[capEnd{e.GID, uint32(e.QPN)}]; c.link == 0 {
+		if c.link = p.numbers[capEnd{e.GID, e.QPN}]; c.link == 0 {
 			c.link = 1 // the group is older than the capture
-			p.numbers[capEnd{e.GID, uint32(e.QPN)}] = 1
-			p.numbers[capEnd{c.of(1 - role).GID, uint32(c.of(1 - role).QPN)}] = 1
+			p.numbers[capEnd{e.GID, e.QPN}] = 1
+			p.numbers[capEnd{c.of(1 - role).GID, c.of(1 - role).QPN}] = 1
 			p.end(endOf(e))
 		}
 		p.rmb(c.link, e.RMB)
@@ -82,7 +84,7 @@ func newPlan(t *testing.T, role Role, capture []capMessage) *capPlan {
 	return p
 }
 
-func (p *capPlan) clc(role Role, m capMessage) {
+func (p *capPlan) clc(role smc.Role, m capMessage) {
 	c := p.conns[m.port]
 	if c == nil {
 		c = &capConn{}
@@ -96,18 +98,18 @@ func (p *capPlan) clc(role Role, m capMessage) {
 		c.confirm = x.Endpoint
 	case wire.AcceptV2:
 		c.accept, c.first = x.Endpoint, x.FirstContact != nil
-		p.version, p.peerOS = wire.Version2, wire.OSLinux
+		p.version, p.peerOS = wire.Version2, smc.OSLinux
 	case wire.ConfirmV2:
 		c.confirm = x.Endpoint
 	}
-	if t := m.clc.CLCType(); c.first && (t == wire.TypeAccept && role == Server || t == wire.TypeConfirm && role == Client) {
+	if t := m.clc.CLCType(); c.first && (t == wire.TypeAccept && role == smc.Server || t == wire.TypeConfirm && role == smc.Client) {
 		e := c.of(role)
 		p.end(endOf(e))
 	}
 }
 
 func endOf(e wire.Endpoint) Endpoint {
-	return Endpoint{GID: e.GID, MAC: e.MAC, QPN: uint32(e.QPN), PSN: uint32(e.PSN), MTU: uint8(e.MTU)}
+	return Endpoint{GID: e.GID, MAC: e.MAC, QPN: e.QPN, PSN: e.PSN, MTU: e.MTU}
 }
 
 // end notes a queue pair and the device that it is on.
@@ -131,14 +133,14 @@ func (p *capPlan) llc(own bool, m capMessage) {
 	switch x := msg.(type) {
 	case wire.ConfirmLink:
 		p.numbers[m.to] = x.LinkNum
-		p.numbers[capEnd{x.GID, uint32(x.QPN)}] = x.LinkNum
+		p.numbers[capEnd{x.GID, x.QPN}] = x.LinkNum
 	case wire.AddLink:
 		if x.Rejected {
 			return
 		}
-		p.numbers[capEnd{x.GID, uint32(x.QPN)}] = x.LinkNum
+		p.numbers[capEnd{x.GID, x.QPN}] = x.LinkNum
 		if own {
-			p.end(Endpoint{GID: x.GID, MAC: x.MAC, QPN: uint32(x.QPN), PSN: uint32(x.PSN), MTU: uint8(x.MTU)})
+			p.end(Endpoint{GID: x.GID, MAC: x.MAC, QPN: x.QPN, PSN: x.PSN, MTU: x.MTU})
 		}
 		if own && x.Ext != nil {
 			p.pairs(via, x.LinkNum, x.Ext.Pairs)
@@ -160,17 +162,17 @@ func (p *capPlan) llc(own bool, m capMessage) {
 
 func (p *capPlan) pairs(via, link uint8, pairs []wire.RKeyPair) {
 	for _, x := range pairs {
-		r := p.rmb(via, wire.RToken{RKey: x.RefRKey})
+		r := p.rmb(via, smc.RToken{RKey: x.RefRKey})
 		r.at[link] = x.New
 		p.rmbs[capRKey{link, x.New.RKey}] = r
 	}
 }
 
 // rmb returns the RMB of that RKey.
-func (p *capPlan) rmb(link uint8, k wire.RToken) *capRMB {
+func (p *capPlan) rmb(link uint8, k smc.RToken) *capRMB {
 	r := p.rmbs[capRKey{link, k.RKey}]
 	if r == nil {
-		r = &capRMB{at: map[uint8]wire.RToken{}}
+		r = &capRMB{at: map[uint8]smc.RToken{}}
 		p.rmbs[capRKey{link, k.RKey}] = r
 	}
 	if k.Addr != 0 {
@@ -193,25 +195,27 @@ func (p *capPlan) NewQP(_ *Link, d Device) (Endpoint, error) {
 	return e, nil
 }
 
-func (p *capPlan) ConnectQP(*Link, Endpoint, uint8) error { return nil }
-func (p *capPlan) ReadyQP(*Link) error                    { return nil }
-func (p *capPlan) CloseQP(*Link)                          {}
+func (p *capPlan) ConnectQP(*Link, Endpoint, smc.MTU) error { return nil }
+func (p *capPlan) ReadyQP(*Link) error                      { return nil }
+func (p *capPlan) CloseQP(*Link)                            {}
 
 func (p *capPlan) NewRMB(size int) ([]byte, any, error) { return make([]byte, size), p.newRMB, nil }
 
-func (p *capPlan) RegisterRMB(handle any, l *Link) (uint32, uint64, error) {
+func (p *capPlan) RegisterRMB(handle any, l *Link) (smc.RKey, uint64, error) {
 	number := max(l.id, 1) // a client learns that of the first link later
 	// None is known on a link that the peer rejected.
 	k := handle.(*capRMB).at[number]
 	return k.RKey, k.Addr, nil
 }
 
-func (p *capPlan) DeregisterRMB(any, *Link)          {}
-func (p *capPlan) FreeRMB(any)                       {}
-func (p *capPlan) ZeroRMB(any, int, int)             {}
-func (p *capPlan) TrimRMB(any, int, int)             {}
-func (p *capPlan) NewChunk(size int) (*Chunk, error) { return &Chunk{Mem: make([]byte, size)}, nil }
-func (p *capPlan) FreeChunk(*Chunk)                  {}
+func (p *capPlan) DeregisterRMB(any, *Link) {}
+func (p *capPlan) FreeRMB(any)              {}
+func (p *capPlan) ZeroRMB(any, int, int)    {}
+func (p *capPlan) TrimRMB(any, int, int)    {}
+func (p *capPlan) NewChunk(size int) (*conn.Chunk, error) {
+	return &conn.Chunk{Mem: make([]byte, size)}, nil
+}
+func (p *capPlan) FreeChunk(*conn.Chunk) {}
 
 // Random is asked for alert tokens, and for the data of TEST LINK, which is
 // zero with Linux.

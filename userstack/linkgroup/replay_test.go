@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,7 +22,7 @@ import (
 // then must be what the kernel said.
 type replay struct {
 	*capPlan
-	role    Role
+	role    smc.Role
 	capture []capMessage
 	now     time.Time
 	g       *Group
@@ -57,7 +58,7 @@ type replayConn struct {
 	kernel, group course
 }
 
-func newReplay(t *testing.T, role Role, captures ...string) *replay {
+func newReplay(t *testing.T, role smc.Role, captures ...string) *replay {
 	t.Helper()
 	capture := readCaptures(t, captures...)
 	r := &replay{
@@ -78,7 +79,7 @@ func newReplay(t *testing.T, role Role, captures ...string) *replay {
 // groupID is what Linux's link user ids, which count from it, show.
 func (r *replay) groupID() (id [4]byte) {
 	for _, m := range r.capture {
-		if x, err := wire.ParseConfirmLink(m.msg); err == nil && m.server == (r.role == Server) {
+		if x, err := wire.ParseConfirmLink(m.msg); err == nil && m.server == (r.role == smc.Server) {
 			n := x.LinkUserID - uint32(x.LinkNum)
 			return [4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 		}
@@ -93,7 +94,7 @@ func (r *replay) run() {
 	}
 	for _, m := range r.capture {
 		r.now = r.now.Add(time.Microsecond)
-		own := m.server == (r.role == Server)
+		own := m.server == (r.role == smc.Server)
 		switch {
 		case m.clc != nil:
 			r.feedUntil(nil)
@@ -116,7 +117,7 @@ func (r *replay) run() {
 // preface makes the link group where the capture has not got its beginning.
 func (r *replay) preface() {
 	c := r.conns[r.order[0]]
-	r.newRMB = &capRMB{at: map[uint8]wire.RToken{1: {RKey: 1, Addr: 1}}}
+	r.newRMB = &capRMB{at: map[uint8]smc.RToken{1: {RKey: 1, Addr: 1}}}
 	r.token = 1
 	if _, err := r.g.FirstLink(r.now); err != nil {
 		r.t.Fatal(err)
@@ -140,10 +141,10 @@ func (r *replay) preface() {
 		r.drain()
 	}
 	say(wire.ConfirmLink{
-		Reply: r.role == Server, NoEyecatcher: true, MAC: peer.MAC, GID: peer.GID, QPN: peer.QPN,
+		Reply: r.role == smc.Server, NoEyecatcher: true, MAC: peer.MAC, GID: peer.GID, QPN: peer.QPN,
 		LinkNum: 1, LinkUserID: 1, MaxLinks: 2, MaxConns: 255,
 	})
-	if r.role == Server {
+	if r.role == smc.Server {
 		say(wire.AddLink{Reply: true, Rejected: true, LinkNum: 2})
 	} else {
 		say(wire.AddLink{LinkNum: 2, MAC: peer.MAC, GID: peer.GID, QPN: peer.QPN + 1, MTU: 3})
@@ -168,17 +169,17 @@ func (r *replay) clc(m capMessage) {
 		r.byPort[m.port] = c
 	}
 	switch {
-	case t == wire.TypeProposal && r.role == Server, t == wire.TypeAccept && r.role == Client:
+	case t == wire.TypeProposal && r.role == smc.Server, t == wire.TypeAccept && r.role == smc.Client:
 		r.begin(m, c)
 	}
 	switch {
-	case t == wire.TypeConfirm && r.role == Server && c.first, t == wire.TypeAccept && c.first && r.role == Client:
+	case t == wire.TypeConfirm && r.role == smc.Server && c.first, t == wire.TypeAccept && c.first && r.role == smc.Client:
 		if err := r.g.ConnectFirst(r.now, peerParams(c.of(1-r.role))); err != nil {
 			r.t.Errorf("%s: %v", m.where, err)
 		}
 		r.drain()
 	}
-	own := t == wire.TypeAccept && r.role == Server || t == wire.TypeConfirm && r.role == Client
+	own := t == wire.TypeAccept && r.role == smc.Server || t == wire.TypeConfirm && r.role == smc.Client
 	if own || t == wire.TypeConfirm {
 		if !c.ready {
 			r.t.Errorf("%s: the connection is not ready", m.where)
@@ -196,8 +197,8 @@ func (r *replay) clc(m capMessage) {
 		want := c.of(r.role)
 		p := c.c.Local()
 		got := wire.Endpoint{
-			PeerID: want.PeerID, GID: p.Link.GID, MAC: p.Link.MAC, QPN: wire.QPN(p.Link.QPN), PSN: wire.PSN(p.Link.PSN), MTU: wire.MTU(p.Link.MTU),
-			RMB: wire.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: wire.BufSize(p.SizeCode),
+			PeerID: want.PeerID, GID: p.Link.GID, MAC: p.Link.MAC, QPN: p.Link.QPN, PSN: p.Link.PSN, MTU: p.Link.MTU,
+			RMB: smc.RToken{RKey: p.RKey, Addr: p.VAddr}, RMBEIndex: p.Index, AlertToken: p.Token, RMBESize: p.SizeCode,
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			r.t.Errorf("%s: %s, kernel - group +\n%s", m.where, t, d)
@@ -209,7 +210,7 @@ func (r *replay) clc(m capMessage) {
 func peerParams(e wire.Endpoint) ConnParams {
 	return ConnParams{
 		Link: endOf(e),
-		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: uint8(e.RMBESize),
+		RKey: e.RMB.RKey, VAddr: e.RMB.Addr, Index: e.RMBEIndex, Token: e.AlertToken, SizeCode: e.RMBESize,
 	}
 }
 
@@ -226,7 +227,7 @@ func (r *replay) begin(m capMessage, c *replayConn) {
 	}
 	r.newRMB, r.token = r.rmb(c.link, e.RMB), e.AlertToken
 	var err error
-	if c.c, err = r.g.NewConn(r.now, uint8(e.RMBESize), 1<<20); err != nil {
+	if c.c, err = r.g.NewConn(r.now, e.RMBESize, 1<<20); err != nil {
 		r.t.Fatalf("%s: %v", m.where, err)
 	}
 	c.c.Data = c
@@ -348,7 +349,7 @@ func (r *replay) expect(m capMessage) {
 	case bytes.Equal(o.msg, m.msg):
 	case anotherTarget(m.msg, o.msg):
 		r.known[ownTarget]++
-	case want == "delete-link-all" && r.role == Client && bytes.Equal(o.msg[4:], m.msg[4:]):
+	case want == "delete-link-all" && r.role == smc.Client && bytes.Equal(o.msg[4:], m.msg[4:]):
 		r.known[disorderly]++
 	default:
 		r.t.Errorf("%s: %s\nkernel % x\ngroup  % x", m.where, want, m.msg, o.msg)
@@ -416,7 +417,7 @@ func TestReplay(t *testing.T) {
 		{"k_sizes.srv", outcome{said: 24, timing: 2}, outcome{said: 24, timing: 1}},
 		{"onesubnet-v2.eth0 onesubnet-v2.eth1", outcome{said: 36, known: known{ownTarget: 1}}, outcome{said: 36, known: known{ownTarget: 1}}},
 	} {
-		for role, want := range map[Role]outcome{Server: tt.server, Client: tt.client} {
+		for role, want := range map[smc.Role]outcome{smc.Server: tt.server, smc.Client: tt.client} {
 			t.Run(tt.captures+"/"+role.String(), func(t *testing.T) {
 				r := newReplay(t, role, strings.Fields(tt.captures)...)
 				r.run()

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -37,8 +39,8 @@ func (e *qpLog) NewQP(l *Link, d Device) (Endpoint, error) {
 	return e.host.NewQP(l, d)
 }
 
-func (e *qpLog) ConnectQP(l *Link, peer Endpoint, mtu uint8) error {
-	e.note("RTR to %#x, MTU %d", peer.QPN, mtu)
+func (e *qpLog) ConnectQP(l *Link, peer Endpoint, mtu smc.MTU) error {
+	e.note("RTR to %#x, MTU %d", uint32(peer.QPN), mtu)
 	return e.host.ConnectQP(l, peer, mtu)
 }
 
@@ -56,14 +58,14 @@ func (e *qpLog) ReadyQP(l *Link) error {
 // The path MTU is the smaller of both (appendix A.2.3).
 func TestQueuePairStates(t *testing.T) {
 	for _, tt := range []struct {
-		role     Role
-		own, mtu uint8
+		role     smc.Role
+		own, mtu smc.MTU
 		want     string
 	}{
-		{Server, 5, 3, "INIT, ACCEPT, RTR to 0x900, MTU 3, RTS, confirm-link, then"},
-		{Server, 2, 3, "INIT, ACCEPT, RTR to 0x900, MTU 2, RTS, confirm-link, then"},
-		{Client, 3, 4, "INIT, RTR to 0x900, MTU 3, CONFIRM, RTS, re:confirm-link, then"},
-		{Client, 4, 1, "INIT, RTR to 0x900, MTU 1, CONFIRM, RTS, re:confirm-link, then"},
+		{smc.Server, 5, 3, "INIT, ACCEPT, RTR to 0x900, MTU 3, RTS, confirm-link, then"},
+		{smc.Server, 2, 3, "INIT, ACCEPT, RTR to 0x900, MTU 2, RTS, confirm-link, then"},
+		{smc.Client, 3, 4, "INIT, RTR to 0x900, MTU 3, CONFIRM, RTS, re:confirm-link, then"},
+		{smc.Client, 4, 1, "INIT, RTR to 0x900, MTU 1, CONFIRM, RTS, re:confirm-link, then"},
 	} {
 		r := newRig(t, tt.role, func(c *Config) { noTest(c); c.Devices[0].MTU = tt.own })
 		e := &qpLog{host: r.h}
@@ -74,7 +76,7 @@ func TestQueuePairStates(t *testing.T) {
 		if _, err := r.g.NewConn(r.s.now, 0, 4096); err != nil {
 			t.Fatal(err)
 		}
-		if tt.role == Server {
+		if tt.role == smc.Server {
 			e.note("ACCEPT") // the driver sends it now
 		}
 		peer := peerEnd
@@ -82,7 +84,7 @@ func TestQueuePairStates(t *testing.T) {
 		if err := r.g.ConnectFirst(r.s.now, ConnParams{Link: peer}); err != nil {
 			t.Fatal(err)
 		}
-		if tt.role == Client {
+		if tt.role == smc.Client {
 			e.note("CONFIRM")
 			r.recv(r.g.links[0], r.confirmLink(false, r.g.links[0]))
 			for _, a := range r.acts {
@@ -101,10 +103,10 @@ func TestQueuePairStates(t *testing.T) {
 // TestNoDataBeforeSecondLink: no data flows until the second link was set up or
 // tried (RFC 7609, section 3.5.1.6).
 func TestNoDataBeforeSecondLink(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		r := newRig(t, role, noTest)
 		r.begin()
-		srv := role == Server
+		srv := role == smc.Server
 		r.recv(r.link, r.confirmLink(srv, r.link))
 		if err := r.c.Attach(r.s.now, peerRMB); err != nil {
 			t.Fatal(err)
@@ -125,22 +127,22 @@ func TestNoDataBeforeSecondLink(t *testing.T) {
 // refuses, or does not answer for (RFC 7609, section 3.5.1.6.2).
 func TestRefusedLinkIsFreed(t *testing.T) {
 	for _, silent := range []bool{false, true} {
-		r := newRig(t, Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(Server, 1)) })
+		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
 		l2 := r.two(nil)
 		if silent {
 			// A third link, later, and no answer to it.
-			r.g.devices = append(r.g.devices, device(Server, 2))
+			r.g.devices = append(r.g.devices, device(smc.Server, 2))
 			r.g.maxLinks, r.g.addWanted = 3, true
 			r.g.Tick(r.s.now)
 		} else {
-			r = newRig(t, Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(Server, 1)) })
+			r = newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
 			r.begin()
 			r.recv(r.link, r.confirmLink(true, r.link))
 			l2 = nil
 		}
 		r.take()
 		added := r.g.links[len(r.g.links)-1]
-		if added == r.link || added == l2 || added.state != LinkActivating {
+		if added == r.link || added == l2 || added.state != smc.LinkActivating {
 			t.Fatal("no link is being added")
 		}
 		q := added.Data.(*qp)
@@ -164,13 +166,13 @@ func TestPointOfNoReturnSecondLink(t *testing.T) {
 		"queue pair does not get ready": func(e *qpLog, _ *wire.ConfirmLink) { e.fail = 2 },
 		"wrong values":                  func(_ *qpLog, m *wire.ConfirmLink) { m.QPN++ },
 	} {
-		r := newRig(t, Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(Client, 1)) })
+		r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Client, 1)) })
 		e := &qpLog{host: r.h}
 		r.g.env = e
 		r.begin()
 		r.recv(r.link, r.confirmLink(false, r.link))
-		r.recv(r.link, wire.AddLink{MAC: wire.MAC{5: 8}, GID: wire.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
-		r.recv(r.link, wire.AddLinkCont{LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: wire.RToken{RKey: 5}}}})
+		r.recv(r.link, wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
+		r.recv(r.link, wire.AddLinkCont{LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 5}}}})
 		l2 := r.g.linkByID(2)
 		m := r.confirmLink(false, l2)
 		edit(e, &m)
@@ -187,9 +189,9 @@ func TestPointOfNoReturnSecondLink(t *testing.T) {
 // link asks for its deletion, and data waits until the server has deleted it and
 // the reply is on its way (RFC 7609, appendix C.7.1).
 func TestClientWaitsForDeleteLink(t *testing.T) {
-	r := newRig(t, Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(Client, 1)) })
+	r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Client, 1)) })
 	r.two(func(*Link) {
-		r.wait(DefaultTimers(Client).ConfirmLink + time.Second)
+		r.wait(DefaultTimers(smc.Client).ConfirmLink + time.Second)
 		r.expect("delete-link(2)")
 	})
 	if len(r.first) != 0 {
@@ -206,7 +208,7 @@ func TestClientWaitsForDeleteLink(t *testing.T) {
 // deleted in order before the other knows: the server when it has the reply, the
 // client when its reply is delivered (RFC 7609, section 3.5.5.1.3).
 func TestLinkKeptUntilReply(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		r := newRig(t, role, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(role, 1)) })
 		l2 := r.two(nil)
 		q := l2.Data.(*qp)
@@ -216,7 +218,7 @@ func TestLinkKeptUntilReply(t *testing.T) {
 				t.Errorf("%s, %s: kept %v (queue pair in state %d, %d RMBs)", role, what, got, q.state, len(q.mr))
 			}
 		}
-		if role == Server {
+		if role == smc.Server {
 			r.g.DeleteLink(r.s.now, l2, wire.DeleteLinkOperator)
 			r.done()
 			r.expect("delete-link(2)")
@@ -238,7 +240,7 @@ func TestLinkKeptUntilReply(t *testing.T) {
 // TestDeletedLinkAgain: the client's DELETE LINK for a link that has just gone is
 // passed over, for one that never was answered (RFC 7609, appendix C.7.1).
 func TestDeletedLinkAgain(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(Server, 1)) })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
 	l2 := r.two(nil)
 	r.g.DeleteLink(r.s.now, l2, wire.DeleteLinkOperator)
 	r.done()
@@ -257,7 +259,7 @@ func TestDeletedLinkAgain(t *testing.T) {
 // delivered, not before; the message names no link (RFC 7609, section 3.5.4 and
 // appendix A.3.4). The client cleans up at once.
 func TestGoodbyeDelivered(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.g.Terminate(r.s.now, wire.DeleteLinkProgram)
 	r.expect("delete-link-all")
@@ -272,10 +274,10 @@ func TestGoodbyeDelivered(t *testing.T) {
 		t.Errorf("after delivery: dead %v, %d queue pairs", r.dead, len(r.s.qps))
 	}
 
-	r = newRig(t, Client, noTest)
+	r = newRig(t, smc.Client, noTest)
 	r.open()
 	r.recv(r.link, wire.DeleteLink{All: true, Reason: wire.DeleteLinkProgram})
-	if len(r.dead) != 1 || len(r.s.qps) != 0 || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.dead) != 1 || len(r.s.qps) != 0 || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("client: dead %v, %d queue pairs, connection closed %v", r.dead, len(r.s.qps), r.close)
 	}
 }
@@ -283,13 +285,13 @@ func TestGoodbyeDelivered(t *testing.T) {
 // TestRKeyEcho: the replies to CONFIRM RKEY and DELETE RKEY echo what they answer
 // (RFC 7609, appendices A.3.5 to A.3.7).
 func TestRKeyEcho(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	for _, m := range []wire.LLC{
-		wire.ConfirmRKey{Others: 1, This: wire.RToken{RKey: 7, Addr: 1 << 40}, Other: [2]wire.LinkRToken{{LinkNum: 9, RToken: wire.RToken{RKey: 8, Addr: 3}}}},
-		wire.ConfirmRKey{Others: 3, This: wire.RToken{RKey: 70, Addr: 5}, Other: [2]wire.LinkRToken{{LinkNum: 9}, {LinkNum: 10}}},
-		wire.ConfirmRKeyCont{Left: 1, Other: [3]wire.LinkRToken{{LinkNum: 11, RToken: wire.RToken{RKey: 71, Addr: 6}}}},
-		wire.DeleteRKey{Count: 2, RKeys: [8]uint32{7, 70}},
+		wire.ConfirmRKey{Others: 1, This: smc.RToken{RKey: 7, Addr: 1 << 40}, Other: [2]wire.LinkRToken{{LinkNum: 9, RToken: smc.RToken{RKey: 8, Addr: 3}}}},
+		wire.ConfirmRKey{Others: 3, This: smc.RToken{RKey: 70, Addr: 5}, Other: [2]wire.LinkRToken{{LinkNum: 9}, {LinkNum: 10}}},
+		wire.ConfirmRKeyCont{Left: 1, Other: [3]wire.LinkRToken{{LinkNum: 11, RToken: smc.RToken{RKey: 71, Addr: 6}}}},
+		wire.DeleteRKey{Count: 2, RKeys: [8]smc.RKey{7, 70}},
 	} {
 		want := mustLLC(t, m)
 		r.recv(r.link, m)
@@ -305,7 +307,7 @@ func TestRKeyEcho(t *testing.T) {
 // of the new RMB uses (RFC 7609, appendix A.3.5).
 func TestConfirmRKeyLink(t *testing.T) {
 	for first := range 2 {
-		r := newRig(t, Client, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.Devices = append(c.Devices, device(Client, 1)) })
+		r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.Devices = append(c.Devices, device(smc.Client, 1)) })
 		l2 := r.two(nil)
 		links := []*Link{r.link, l2}
 		r.c.setLink(links[1-first]) // so that the other one has less to do

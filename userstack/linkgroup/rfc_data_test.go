@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -16,7 +18,7 @@ import (
 // for it any more, what it has received is dropped; the second goes on (RFC 7609,
 // section 4.4.2).
 func TestElementReusedByPeer(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		r := newRig(t, role, noTest)
 		r.open()
 		r.give(100, 0)
@@ -41,7 +43,7 @@ func TestElementReusedByPeer(t *testing.T) {
 				t.Errorf("%s: %s for a connection whose element the peer has given away", role, a.Kind)
 			}
 		}
-		if r.c.State() != StateClosed || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.WriteErr(), ErrReset) {
+		if r.c.State() != smc.StateClosed || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) || !errors.Is(r.c.ReadErr(), conn.ErrReset) || !errors.Is(r.c.WriteErr(), conn.ErrReset) {
 			t.Errorf("%s: state %s, closed with %v, reads %v", role, r.c.State(), r.close, r.c.ReadErr())
 		}
 		if a, b := r.c.RecvData(); len(a)+len(b) != 0 {
@@ -61,19 +63,19 @@ func TestElementReusedByPeer(t *testing.T) {
 // TestElementIsThePeers: from when its index is told until the connection has
 // ended, the owner of an element does not write to it (RFC 7609, section 4.4.1).
 func TestElementIsThePeers(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
 	r.openEye()
 	var before []byte
 	same := func(when string) {
 		t.Helper()
-		if !bytes.Equal(before, r.c.mem) {
+		if !bytes.Equal(before, r.c.element()) {
 			t.Errorf("%s: the element has changed", when)
 		}
 	}
-	for i := range r.c.mem[eyeCatcherLen:] { // the peer's writes
-		r.c.mem[eyeCatcherLen+i] = byte(i * 7)
+	for i := range r.c.element()[len(eyeCatcher):] { // the peer's writes
+		r.c.element()[len(eyeCatcher)+i] = byte(i * 7)
 	}
-	before = bytes.Clone(r.c.mem)
+	before = bytes.Clone(r.c.element())
 	for range 20 {
 		r.give(3000, 0)
 		same("received")
@@ -94,7 +96,7 @@ func TestElementIsThePeers(t *testing.T) {
 	same("closed")
 	r.do("C")
 	same("ended")
-	if r.c.State() != StateClosed {
+	if r.c.State() != smc.StateClosed {
 		t.Errorf("state %s", r.c.State())
 	}
 }
@@ -103,7 +105,7 @@ func TestElementIsThePeers(t *testing.T) {
 // sequence number counts; its cursors and flags say nothing, and it is not replied
 // to (RFC 7609, section 4.6.1 and appendix A.4).
 func TestValidationSaysNothingElse(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.give(100, 0)
 	r.send(10)
@@ -111,14 +113,14 @@ func TestValidationSaysNothingElse(t *testing.T) {
 	r.acts = nil
 	was := r.c.Info()
 	r.recv(r.link, wire.CDC{
-		Seq: r.seq + 1, Token: r.c.token, Prod: wire.Cursor{Wrap: 9, Count: 1 << 31}, Cons: wire.Cursor{Wrap: 7, Count: 12345},
+		Seq: r.seq + 1, Token: r.c.Token(), Prod: wire.Cursor{Wrap: 9, Count: 1 << 31}, Cons: wire.Cursor{Wrap: 7, Count: 12345},
 		Flags: wire.ProdFailoverVerify | wire.ProdWriterBlocked | wire.ProdCursorRequest | prodUrgent,
 		State: wire.ConnSendingDone | wire.ConnClosed | wire.ConnAbnormalClose,
 	})
 	r.recv(r.link, r.cdc()) // the message that it is about
 	r.done()
 	r.wait(time.Second)
-	if got := r.c.Info(); got != was || r.c.State() != StateActive {
+	if got := r.c.Info(); got != was || r.c.State() != smc.StateActive {
 		t.Errorf("%s, %+v; was %+v", r.c.State(), got, was)
 	}
 	r.expect("")
@@ -128,7 +130,7 @@ func TestValidationSaysNothingElse(t *testing.T) {
 // connection, whatever the peer still says, until a timer ends it (RFC 7609,
 // section 4.8.1 and appendix A.4).
 func TestSilentAfterClosed(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.give(100, 0)
 	r.c.Consumed(r.s.now, 100)
@@ -138,7 +140,7 @@ func TestSilentAfterClosed(t *testing.T) {
 	r.give(200, wire.ProdWriterBlocked|wire.ProdCursorRequest)
 	r.give(0, prodUrgent)
 	r.do("D")
-	r.wait(DefaultTimers(Server).CloseWait - time.Second)
+	r.wait(DefaultTimers(smc.Server).CloseWait - time.Second)
 	r.expect("")
 	r.do("C")
 	r.expect("")
@@ -173,7 +175,7 @@ func TestReplayNumbers(t *testing.T) {
 				t.Error("a write before the validation message")
 			}
 			for i := range a.Len {
-				wrote[int(a.Chunk.from)+a.Off+i] = true
+				wrote[offset(a, cli.c)+i] = true
 			}
 		case a.Kind == ActSend && wire.IsCDC(a.Message()):
 			m, err := wire.ParseCDC(a.Message())
@@ -186,7 +188,7 @@ func TestReplayNumbers(t *testing.T) {
 			}
 		}
 	}
-	if len(got) < 2 || got[0].Seq != 1 || got[0].Flags != wire.ProdFailoverVerify || got[0].Token != cli.c.token {
+	if len(got) < 2 || got[0].Seq != 1 || got[0].Flags != wire.ProdFailoverVerify || got[0].Token != cli.c.Token() {
 		t.Fatalf("messages %+v", got)
 	}
 	for i, m := range got[1:] {
@@ -202,7 +204,7 @@ func TestReplayNumbers(t *testing.T) {
 // TestBlockedWriterUnblocks: while the B bit is set each read is told, until a
 // message without it comes (RFC 7609, section 4.5.1).
 func TestBlockedWriterUnblocks(t *testing.T) {
-	r := newRig(t, Client, noTest)
+	r := newRig(t, smc.Client, noTest)
 	r.open()
 	r.give(1000, wire.ProdWriterBlocked)
 	for range 3 {
@@ -223,7 +225,7 @@ func TestBlockedWriterUnblocks(t *testing.T) {
 // section 4.4.2).
 func TestElementBusyUntilBothAreDone(t *testing.T) {
 	for _, steps := range [][]string{{"close", "ok", "C"}, {"C", "close", "ok"}, {"abort", "ok", "A"}, {"A", "ok"}} {
-		r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 		r.open()
 		m := r.c.rmb
 		free := func() bool {
@@ -240,7 +242,7 @@ func TestElementBusyUntilBothAreDone(t *testing.T) {
 			}
 			r.do(step)
 		}
-		if r.c.State() != StateClosed || free() {
+		if r.c.State() != smc.StateClosed || free() {
 			t.Errorf("%v: %s, or free before the driver has released it", steps, r.c.State())
 		}
 		r.c.Release()

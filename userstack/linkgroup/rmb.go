@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"smcr/userstack/wire"
+	"smcr/smc"
 )
 
 // MaxLinks is the largest number of symmetric links of a group (RFC 7609,
@@ -29,7 +29,7 @@ const (
 	// maxSharedRMB is the size in bytes up to which an RMB is shared.
 	maxSharedRMB = 4 << 20
 	// maxSizeCode is the largest RMBE size code, 512 MiB.
-	maxSizeCode = uint8(wire.MaxBufSize)
+	maxSizeCode = smc.MaxSizeCode
 )
 
 // rmbState is what the peer knows of an RMB.
@@ -45,7 +45,7 @@ const (
 type rmb struct {
 	mem    []byte
 	handle any
-	code   uint8
+	code   smc.SizeCode
 	size   int // of an element
 	owner  uint32
 	elems  []element
@@ -61,7 +61,7 @@ type rmb struct {
 // RKey of ADD LINK CONTINUATION may come without the address.
 type slotToken struct {
 	ok, noAddr bool
-	wire.RToken
+	smc.RToken
 }
 
 type element struct {
@@ -82,11 +82,11 @@ type element struct {
 func (r *rmb) mem0(i int) []byte { return r.mem[i*r.size : (i+1)*r.size : (i+1)*r.size] }
 
 // newRMB allocates an RMB and registers it on the links that exist.
-func (g *Group) newRMB(owner uint32, code uint8) (*rmb, error) {
+func (g *Group) newRMB(owner uint32, code smc.SizeCode) (*rmb, error) {
 	if len(g.rmbs) >= maxRMBs {
 		return nil, fmt.Errorf("%w: %d RMBs", ErrFull, maxRMBs)
 	}
-	size := wire.BufSize(code).Bytes()
+	size := smc.SizeCode(code).Bytes()
 	n := max(1, min(g.cfg.RMBEsPerRMB, maxSharedRMB/size))
 	mem, handle, err := g.env.NewRMB(n * size)
 	if err != nil {
@@ -94,7 +94,7 @@ func (g *Group) newRMB(owner uint32, code uint8) (*rmb, error) {
 	}
 	r := &rmb{mem: mem, handle: handle, owner: owner, code: code, size: size, elems: make([]element, n)}
 	for _, l := range g.links {
-		if !l.qpOpen || l.state == LinkInactive {
+		if !l.qpOpen || l.state == smc.LinkInactive {
 			continue
 		}
 		if err := g.register(r, l); err != nil {
@@ -114,7 +114,7 @@ func (g *Group) register(r *rmb, l *Link) error {
 	if err != nil {
 		return fmt.Errorf("linkgroup: register an RMB on %s: %w", l.dev.Name, err)
 	}
-	r.at[l.slot] = slotToken{ok: true, RToken: wire.RToken{RKey: rkey, Addr: addr}}
+	r.at[l.slot] = slotToken{ok: true, RToken: smc.RToken{RKey: rkey, Addr: addr}}
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (g *Group) deregister(l *Link) {
 // takeElement finds a free element of the size class in an RMB of the owner, in a new
 // one if need be. RMBs that the peer knows come first, so that most connections need no
 // CONFIRM RKEY.
-func (g *Group) takeElement(now time.Time, owner uint32, code uint8) (*rmb, int, error) {
+func (g *Group) takeElement(now time.Time, owner uint32, code smc.SizeCode) (*rmb, int, error) {
 	for _, want := range []rmbState{rmbKnown, rmbNew} {
 		for _, r := range g.rmbs {
 			if r.owner != owner || r.code != code || r.state != want {
@@ -255,20 +255,20 @@ func (g *Group) findPeerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, e
 		on = g.linkTo(peer.Link)
 	}
 	if on == nil {
-		if p := g.pastLinkTo(peer.Link); p != nil && g.cfg.Role == Server {
+		if p := g.pastLinkTo(peer.Link); p != nil && g.cfg.Role == smc.Server {
 			t = p.rmbs[peer.RKey]
 		}
 		if t == nil {
-			return nil, nil, fmt.Errorf("%w to queue pair %#06x", ErrNoLink, peer.Link.QPN)
+			return nil, nil, fmt.Errorf("%w to queue pair %s", ErrNoLink, peer.Link.QPN)
 		}
 		g.log.Info("CONFIRM names a link that has since failed", "peerqpn", peer.Link.QPN)
 		return nil, t, nil
 	}
 	if t = g.findRToken(on, peer.RKey); t == nil {
 		if !first || g.redundant(on) {
-			return nil, nil, fmt.Errorf("%w: %#08x on link %d", ErrUnknownRKey, peer.RKey, on.id)
+			return nil, nil, fmt.Errorf("%w: %s on link %d", ErrUnknownRKey, peer.RKey, on.id)
 		}
-		if t = g.addRToken(on, wire.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false); t == nil {
+		if t = g.addRToken(on, smc.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false); t == nil {
 			return nil, nil, fmt.Errorf("%w: %d RMBs of the peer", ErrFull, maxRMBs)
 		}
 	}
@@ -276,7 +276,7 @@ func (g *Group) findPeerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, e
 	case at.noAddr && first:
 		at.noAddr, at.Addr = false, peer.VAddr
 	case at.noAddr, at.Addr != peer.VAddr && !first:
-		return nil, nil, fmt.Errorf("%w: %#08x at %#x on link %d", ErrUnknownRKey, peer.RKey, peer.VAddr, on.id)
+		return nil, nil, fmt.Errorf("%w: %s at %#x on link %d", ErrUnknownRKey, peer.RKey, peer.VAddr, on.id)
 	}
 	return on, t, nil
 }
@@ -287,7 +287,7 @@ func (g *Group) linkWith(t *rtoken) *Link {
 	return g.leastUsed(t.on)
 }
 
-func (g *Group) findRToken(l *Link, rkey uint32) *rtoken {
+func (g *Group) findRToken(l *Link, rkey smc.RKey) *rtoken {
 	for _, t := range g.rtokens {
 		if t.at[l.slot].ok && t.at[l.slot].RKey == rkey {
 			return t
@@ -297,7 +297,7 @@ func (g *Group) findRToken(l *Link, rkey uint32) *rtoken {
 }
 
 // addRToken returns the entry of an RMB, made if the peer has room for it.
-func (g *Group) addRToken(l *Link, k wire.RToken, noAddr bool) *rtoken {
+func (g *Group) addRToken(l *Link, k smc.RToken, noAddr bool) *rtoken {
 	t := g.findRToken(l, k.RKey)
 	if t == nil {
 		if len(g.rtokens) >= maxRMBs {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -15,19 +17,19 @@ import (
 // accepts the server's, and less than 2 is 2 (RFC 7609, section 2.2.2).
 func TestMaxLinksNegotiated(t *testing.T) {
 	for _, tt := range []struct {
-		role      Role
+		role      smc.Role
 		own       int
 		peer      uint8
 		want      int
 		announced uint8 // in our CONFIRM LINK
 	}{
-		{Server, 8, 8, 8, 8}, {Server, 8, 3, 3, 8}, {Server, 8, 0, 8, 8}, {Server, 2, 8, 2, 2}, {Server, 8, 1, 2, 8},
-		{Server, 99, 8, 8, 8}, {Server, 0, 8, 2, 2},
-		{Client, 8, 8, 8, 8}, {Client, 8, 3, 3, 3}, {Client, 3, 8, 3, 3}, {Client, 8, 2, 2, 2},
+		{smc.Server, 8, 8, 8, 8}, {smc.Server, 8, 3, 3, 8}, {smc.Server, 8, 0, 8, 8}, {smc.Server, 2, 8, 2, 2}, {smc.Server, 8, 1, 2, 8},
+		{smc.Server, 99, 8, 8, 8}, {smc.Server, 0, 8, 2, 2},
+		{smc.Client, 8, 8, 8, 8}, {smc.Client, 8, 3, 3, 3}, {smc.Client, 3, 8, 3, 3}, {smc.Client, 8, 2, 2, 2},
 	} {
 		r := newRig(t, tt.role, links(tt.own))
 		r.begin()
-		m := r.confirmLink(tt.role == Server, r.link)
+		m := r.confirmLink(tt.role == smc.Server, r.link)
 		m.MaxLinks = tt.peer
 		var sent wire.ConfirmLink
 		look := func() {
@@ -52,15 +54,15 @@ func TestMaxLinksNegotiated(t *testing.T) {
 // TestRMBInUseDeleted: a peer that deletes an RMB has ended its connections:
 // nothing is written to it any more (RFC 7609, sections 3.5.5.2.2 and 4.4.2).
 func TestRMBInUseDeleted(t *testing.T) {
-	r := newRig(t, Server, noTest)
+	r := newRig(t, smc.Server, noTest)
 	r.open()
 	r.send(100)
 	r.done()
 	r.acts = nil
-	r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]uint32{peerRMB.RKey}})
+	r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{peerRMB.RKey}})
 	produce(r.c, r.s.now, 100)
 	r.expect("re:delete-rkey(1)")
-	if len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("connection ended with %v", r.close)
 	}
 	for _, a := range r.acts {
@@ -73,7 +75,7 @@ func TestRMBInUseDeleted(t *testing.T) {
 // TestDeleteRKeyNegative: a negative answer to our own DELETE RKEY is as good as
 // a positive one: the memory is freed (RFC 7609, appendix A.3.7).
 func TestDeleteRKeyNegative(t *testing.T) {
-	r := newRig(t, Client, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+	r := newRig(t, smc.Client, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -86,7 +88,7 @@ func TestDeleteRKeyNegative(t *testing.T) {
 	r.wait(61 * time.Second)
 	r.expect("delete-rkey(1)")
 	n := len(r.h.rmbs)
-	r.recv(r.link, wire.DeleteRKey{Reply: true, Negative: true, Count: 1, ErrorMask: 0x80, RKeys: [8]uint32{key}})
+	r.recv(r.link, wire.DeleteRKey{Reply: true, Negative: true, Count: 1, ErrorMask: 0x80, RKeys: [8]smc.RKey{key}})
 	if len(r.h.rmbs) != n-1 {
 		t.Errorf("%d RMBs, had %d", len(r.h.rmbs), n)
 	}
@@ -95,10 +97,10 @@ func TestDeleteRKeyNegative(t *testing.T) {
 // TestRMBLimit: the 256th RMB of a link group is for another one (RFC 7609,
 // section 2.1).
 func TestRMBLimit(t *testing.T) {
-	r := newRig(t, Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
+	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
 	for len(r.g.rmbs) < 255 {
-		if _, err := r.g.newRMB(uint32(len(r.g.rmbs)), uint8(len(r.g.rmbs)%3)); err != nil {
+		if _, err := r.g.newRMB(uint32(len(r.g.rmbs)), smc.SizeCode(len(r.g.rmbs)%3)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,14 +112,14 @@ func TestRMBLimit(t *testing.T) {
 // TestNoRMBExchangeDuringLinkExchange: RKeys do not change while links do (RFC
 // 7609, section 3.5.5.3).
 func TestNoRMBExchangeDuringLinkExchange(t *testing.T) {
-	for _, role := range []Role{Client, Server} {
+	for _, role := range []smc.Role{smc.Client, smc.Server} {
 		r := newRig(t, role, func(c *Config) {
 			noTest(c)
 			c.RMBEsPerRMB = 1
 			c.Devices = append(c.Devices, device(role, 1))
 		})
 		l2 := r.two(nil)
-		if role == Client {
+		if role == smc.Client {
 			// The reply to DELETE LINK waits for the completion of what was sent.
 			r.c.move(l2)
 			produce(r.c, r.s.now, 10)
@@ -134,7 +136,7 @@ func TestNoRMBExchangeDuringLinkExchange(t *testing.T) {
 		if got := r.sent(); strings.Contains(got, "rkey") {
 			t.Errorf("%s: sent %s during DELETE LINK", role, got)
 		}
-		if role == Server {
+		if role == smc.Server {
 			r.recv(r.link, wire.DeleteLink{Reply: true, LinkNum: 2, Orderly: true, Reason: wire.DeleteLinkOperator})
 		}
 		r.done()
@@ -151,8 +153,8 @@ func TestBothSidesMove(t *testing.T) {
 	for seed := range uint64(30) {
 		s := newSim(t, seed)
 		n := 2 + int(seed%3)
-		s.addHost(Server, n, links(n))
-		s.addHost(Client, n, links(n))
+		s.addHost(smc.Server, n, links(n))
+		s.addHost(smc.Client, n, links(n))
 		srv, cli := s.connectFirst(0, 4096)
 		srv.manual, cli.manual = true, true
 		if seed%2 == 1 {
@@ -185,15 +187,15 @@ func TestBothSidesMove(t *testing.T) {
 func TestDeleteRKeyMany(t *testing.T) {
 	s := started(t, 2, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1; c.Timers.RMBIdle = time.Hour })
 	for range 11 {
-		s.hosts[Server].newIdleRMB()
+		s.hosts[smc.Server].newIdleRMB()
 		s.settle()
 	}
 	s.trace = nil
-	for _, r := range s.group(Server).rmbs {
-		s.group(Server).retire(r)
+	for _, r := range s.group(smc.Server).rmbs {
+		s.group(smc.Server).retire(r)
 	}
-	s.group(Server).Tick(s.now)
-	s.hosts[Server].drain()
+	s.group(smc.Server).Tick(s.now)
+	s.hosts[smc.Server].drain()
 	s.settle()
 	got := strings.Join(s.trace, " ")
 	for _, want := range []string{":delete-rkey(8)", "c1:re:delete-rkey(8)", ":delete-rkey(3)"} {
@@ -201,8 +203,8 @@ func TestDeleteRKeyMany(t *testing.T) {
 			t.Errorf("no %s in %s", want, got)
 		}
 	}
-	if n := len(s.group(Client).rtokens); n != 1 || len(s.hosts[Server].rmbs) != 1 {
-		t.Errorf("the client knows %d RMBs of %d", n, len(s.hosts[Server].rmbs))
+	if n := len(s.group(smc.Client).rtokens); n != 1 || len(s.hosts[smc.Server].rmbs) != 1 {
+		t.Errorf("the client knows %d RMBs of %d", n, len(s.hosts[smc.Server].rmbs))
 	}
 	s.agree()
 	s.finish()

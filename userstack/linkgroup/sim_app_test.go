@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -38,7 +40,7 @@ type app struct {
 	queued     bool
 }
 
-func streamByte(id int, role Role, pos uint64) byte {
+func streamByte(id int, role smc.Role, pos uint64) byte {
 	x := pos*0x9E3779B97F4A7C15 + uint64(id)*31 + uint64(role)*7
 	return byte(x >> 56)
 }
@@ -66,7 +68,7 @@ func (p *app) step() {
 		p.c.Abort(s.now)
 		return
 	}
-	if !p.eof && !(p.done && p.c.appClosed) {
+	if !p.eof && !(p.done && p.appClosed()) {
 		n := p.readSome(1 + s.rng.IntN(p.chunk))
 		if n > 0 {
 			again = true
@@ -79,7 +81,7 @@ func (p *app) step() {
 		if n > 0 && p.wrote < p.total {
 			again = true
 		}
-		if p.wrote == p.total && !p.c.appClosed {
+		if p.wrote == p.total && !p.appClosed() {
 			if p.closeEarly {
 				p.c.Close(s.now)
 			} else {
@@ -91,7 +93,7 @@ func (p *app) step() {
 			p.done = true
 		}
 	}
-	if p.done && p.eof && !p.c.appClosed {
+	if p.done && p.eof && !p.appClosed() {
 		p.c.Close(s.now)
 	}
 	if again {
@@ -145,7 +147,7 @@ func (p *app) writeSome(limit int) int {
 	return n
 }
 
-func (h *host) newApp(id int, code uint8, sbuf int) (*app, error) {
+func (h *host) newApp(id int, code smc.SizeCode, sbuf int) (*app, error) {
 	c, err := h.g.NewConn(h.s.now, code, sbuf)
 	if err != nil {
 		return nil, err
@@ -158,9 +160,9 @@ func (h *host) newApp(id int, code uint8, sbuf int) (*app, error) {
 }
 
 // connectFirst runs the first contact with one connection.
-func (s *sim) connectFirst(code uint8, sbuf int) (srv, cli *app) {
+func (s *sim) connectFirst(code smc.SizeCode, sbuf int) (srv, cli *app) {
 	s.t.Helper()
-	sh, ch := s.hosts[Server], s.hosts[Client]
+	sh, ch := s.hosts[smc.Server], s.hosts[smc.Client]
 	if _, err := sh.g.FirstLink(s.now); err != nil {
 		s.t.Fatal(err)
 	}
@@ -225,8 +227,8 @@ func (p *app) attach(peer ConnParams) {
 }
 
 // connect runs a subsequent contact in the background.
-func (s *sim) connect(code uint8, sbuf int, edit func(srv, cli *app)) {
-	sh, ch := s.hosts[Server], s.hosts[Client]
+func (s *sim) connect(code smc.SizeCode, sbuf int, edit func(srv, cli *app)) {
+	sh, ch := s.hosts[smc.Server], s.hosts[smc.Client]
 	s.conns++
 	id := s.conns
 	if !sh.g.CanAccept() {
@@ -307,8 +309,8 @@ func (s *sim) connect(code uint8, sbuf int, edit func(srv, cli *app)) {
 func pair(t testing.TB, seed uint64, srvDevs, cliDevs int, edit func(*Config)) (s *sim, srv, cli *app) {
 	t.Helper()
 	s = newSim(t, seed)
-	s.addHost(Server, srvDevs, edit)
-	s.addHost(Client, cliDevs, edit)
+	s.addHost(smc.Server, srvDevs, edit)
+	s.addHost(smc.Client, cliDevs, edit)
 	srv, cli = s.connectFirst(0, 16<<10)
 	if err := errors.Join(s.hosts[0].first, s.hosts[1].first); err != nil {
 		t.Fatal(err)
@@ -358,7 +360,7 @@ func (s *sim) checkRMBEs() {
 	for _, h := range s.hosts {
 		var list []*Conn
 		for c := range h.apps {
-			if !c.freed {
+			if c.Info().RMBE > 0 {
 				list = append(list, c)
 			}
 		}
@@ -371,3 +373,7 @@ func (s *sim) checkRMBEs() {
 		}
 	}
 }
+
+// appClosed reports whether the program has closed its connection, and nothing else
+// has ended it.
+func (p *app) appClosed() bool { return errors.Is(p.c.WriteErr(), conn.ErrClosed) }

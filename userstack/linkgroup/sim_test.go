@@ -7,11 +7,13 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
 
-	"smcr/userstack/wire"
+	"smcr/smc"
+	"smcr/userstack/conn"
 )
 
 // This file joins two groups in memory: fake adapters with queue pairs that
@@ -52,8 +54,8 @@ type sim struct {
 	queue events
 	seq   int
 	hosts [2]*host // by Role
-	qps   map[uint32]*qp
-	qpn   uint32
+	qps   map[smc.QPN]*qp
+	qpn   smc.QPN
 	// maxDelay bounds each delay; zero makes everything take 1 µs.
 	maxDelay time.Duration
 	// slowConfirm is how much longer CONFIRM takes than other messages.
@@ -64,7 +66,7 @@ type sim struct {
 	// receiving host.
 	skew bool
 	// dead devices by GID
-	dead map[wire.GID]bool
+	dead map[smc.GID]bool
 	// tap sees each message that is delivered.
 	tap func(from *host, l *Link, msg []byte)
 	// block drops messages for which it is true.
@@ -76,7 +78,7 @@ type sim struct {
 
 type host struct {
 	s      *sim
-	role   Role
+	role   smc.Role
 	g      *Group
 	acts   []Action
 	busyTo time.Time // received messages are processed in order
@@ -87,9 +89,9 @@ type host struct {
 	gone   bool
 	apps   map[*Conn]*app
 	rmbs   map[*region]bool
-	chunks map[*Chunk]bool // in use
-	spare  []*Chunk        // not in use; the last one is used first
-	keep   bool            // what is in a free chunk is not spoiled
+	chunks map[*conn.Chunk]bool // in use
+	spare  []*conn.Chunk        // not in use; the last one is used first
+	keep   bool                 // what is in a free chunk is not spoiled
 	// noMemory makes NewChunk fail.
 	noMemory bool
 	failQP   int // NewQP calls that fail
@@ -98,33 +100,33 @@ type host struct {
 type region struct {
 	mem  []byte
 	base uint64
-	regs map[*Link]uint32
+	regs map[*Link]smc.RKey
 }
 
 type qp struct {
 	h       *host
 	l       *Link
-	n       uint32
-	peer    uint32
+	n       smc.QPN
+	peer    smc.QPN
 	state   int // 0 INIT 1 RTR 2 RTS 3 closed
 	lastOut time.Time
 	lastAck time.Time
 	broken  bool
-	mr      map[uint32]*region
+	mr      map[smc.RKey]*region
 }
 
 func newSim(t testing.TB, seed uint64) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, qps: map[uint32]*qp{}, dead: map[wire.GID]bool{}}
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, qps: map[smc.QPN]*qp{}, dead: map[smc.GID]bool{}}
 	return s
 }
 
-func device(role Role, i int) Device {
-	gid := wire.GID{0: 0xfe, 1: 0x80, 14: byte(role) + 1, 15: byte(i) + 1}
-	return Device{ID: i, Name: fmt.Sprintf("rxe%d", i), GID: gid, MAC: wire.MAC{2, 0, 0, 0, byte(role), byte(i)}, MTU: 3, Up: true}
+func device(role smc.Role, i int) Device {
+	gid := smc.GID{0: 0xfe, 1: 0x80, 14: byte(role) + 1, 15: byte(i) + 1}
+	return Device{ID: i, Name: fmt.Sprintf("rxe%d", i), GID: gid, MAC: smc.MAC{2, 0, 0, 0, byte(role), byte(i)}, MTU: 3, Up: true}
 }
 
-func (s *sim) addHost(role Role, devices int, edit func(*Config)) *host {
-	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*Chunk]bool{}}
+func (s *sim) addHost(role smc.Role, devices int, edit func(*Config)) *host {
+	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*conn.Chunk]bool{}}
 	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4}
 	for i := range devices {
 		cfg.Devices = append(cfg.Devices, device(role, i))
@@ -209,8 +211,8 @@ func (s *sim) check() {
 			s.t.Fatalf("%s: %v", h.role, err)
 		}
 		for c, p := range h.apps {
-			if p.other != nil && h.role == Client && p.open && p.other.open && !p.closed && !p.other.closed {
-				if err := CheckPair(c, p.other.c); err != nil {
+			if p.other != nil && h.role == smc.Client && p.open && p.other.open && !p.closed && !p.other.closed {
+				if err := conn.CheckPair(&c.Conn, &p.other.c.Conn); err != nil {
 					s.t.Fatal(err)
 				}
 			}
@@ -234,13 +236,13 @@ func (h *host) NewQP(l *Link, d Device) (Endpoint, error) {
 	}
 	s := h.s
 	s.qpn++
-	q := &qp{h: h, l: l, n: 0x100 + s.qpn, mr: map[uint32]*region{}}
+	q := &qp{h: h, l: l, n: 0x100 + s.qpn, mr: map[smc.RKey]*region{}}
 	s.qps[q.n] = q
 	l.Data = q
-	return Endpoint{GID: d.GID, MAC: d.MAC, QPN: q.n, PSN: s.rng.Uint32N(1 << 24), MTU: d.MTU}, nil
+	return Endpoint{GID: d.GID, MAC: d.MAC, QPN: q.n, PSN: smc.PSN(s.rng.Uint32N(1 << 24)), MTU: d.MTU}, nil
 }
 
-func (h *host) ConnectQP(l *Link, peer Endpoint, mtu uint8) error {
+func (h *host) ConnectQP(l *Link, peer Endpoint, mtu smc.MTU) error {
 	q := l.Data.(*qp)
 	if q.state != 0 || mtu == 0 || mtu > 5 {
 		h.s.t.Fatalf("ConnectQP in state %d, mtu %d", q.state, mtu)
@@ -265,18 +267,18 @@ func (h *host) CloseQP(l *Link) {
 }
 
 func (h *host) NewRMB(size int) ([]byte, any, error) {
-	r := &region{mem: make([]byte, size), base: uint64(h.s.rng.Uint32())<<20 + 0x1000, regs: map[*Link]uint32{}}
+	r := &region{mem: make([]byte, size), base: uint64(h.s.rng.Uint32())<<20 + 0x1000, regs: map[*Link]smc.RKey{}}
 	h.rmbs[r] = true
 	return r.mem, r, nil
 }
 
-func (h *host) RegisterRMB(handle any, l *Link) (uint32, uint64, error) {
+func (h *host) RegisterRMB(handle any, l *Link) (smc.RKey, uint64, error) {
 	r := handle.(*region)
 	q := l.Data.(*qp)
 	if r.regs[l] != 0 {
 		h.s.t.Fatalf("RMB registered twice on link %d", l.id)
 	}
-	key := h.s.rng.Uint32() | 1
+	key := smc.RKey(h.s.rng.Uint32() | 1)
 	r.regs[l] = key
 	q.mr[key] = r
 	return key, r.base + uint64(q.n), nil
@@ -316,7 +318,7 @@ func (h *host) FreeRMB(handle any) {
 
 var errNoMemory = errors.New("no memory")
 
-func (h *host) NewChunk(size int) (*Chunk, error) {
+func (h *host) NewChunk(size int) (*conn.Chunk, error) {
 	if h.noMemory {
 		return nil, errNoMemory
 	}
@@ -324,18 +326,18 @@ func (h *host) NewChunk(size int) (*Chunk, error) {
 	for i >= 0 && len(h.spare[i].Mem) != size {
 		i--
 	}
-	var k *Chunk
+	var k *conn.Chunk
 	if i >= 0 {
 		k = h.spare[i]
 		h.spare = append(h.spare[:i], h.spare[i+1:]...)
 	} else {
-		k = &Chunk{Mem: make([]byte, size)}
+		k = &conn.Chunk{Mem: make([]byte, size)}
 	}
 	h.chunks[k] = true
 	return k, nil
 }
 
-func (h *host) FreeChunk(k *Chunk) {
+func (h *host) FreeChunk(k *conn.Chunk) {
 	if !h.chunks[k] {
 		h.s.t.Fatal("chunk freed twice")
 	}
@@ -471,7 +473,7 @@ func (s *sim) breakQP(q *qp) {
 func (s *sim) write(p *qp, a Action, src []byte) {
 	r := p.mr[a.RKey]
 	if r == nil {
-		s.t.Fatalf("write with RKey %#x that is not registered", a.RKey)
+		s.t.Fatalf("write with RKey %s that is not registered", a.RKey)
 	}
 	off := int(a.RemoteAddr - (r.base + uint64(p.n)))
 	if off < 0 || off+a.Len > len(r.mem) || a.Len != len(src) || a.Len == 0 {
@@ -479,7 +481,7 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 	}
 	var c *Conn
 	for o := range p.h.apps {
-		if o.rmb != nil && o.rmb.handle == any(r) && !o.freed {
+		if o.rmb != nil && o.rmb.handle == any(r) && o.Info().RMBE > 0 {
 			if lo := o.elem * o.rmb.size; off >= lo && off+a.Len <= lo+o.rmb.size {
 				c = o
 			}
@@ -491,18 +493,18 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 				return // nobody uses it yet, because the peer may write
 			}
 		}
-		s.t.Fatalf("rkey %#x off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.token, a.Link.id)
+		s.t.Fatalf("rkey %s off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.Token(), a.Link.id)
 	}
 	in := off - c.elem*c.rmb.size
-	if in < c.rx.start {
+	if in < c.ours().start {
 		s.t.Fatalf("write over the eye catcher")
 	}
-	if c.state != StateClosed && c.err == nil {
+	if c.State() != smc.StateClosed && (c.ReadErr() == nil || c.ReadErr() == io.EOF) {
 		for i, b := range src {
-			pos := in - c.rx.start + i
-			d := (uint64(pos) + uint64(c.rx.size) - c.rcons%uint64(c.rx.size)) % uint64(c.rx.size)
-			if d < c.rprod-c.rcons && c.mem[in+i] != b {
-				s.t.Fatalf("write over unread byte %d of connection %#x", c.rcons+d, c.token)
+			pos := in - c.ours().start + i
+			d := (uint64(pos) + uint64(c.ours().size) - c.Positions().Read%uint64(c.ours().size)) % uint64(c.ours().size)
+			if d < c.Positions().Received-c.Positions().Read && c.element()[in+i] != b {
+				s.t.Fatalf("write over unread byte %d of connection %#x", c.Positions().Read+d, c.Token())
 			}
 		}
 	}

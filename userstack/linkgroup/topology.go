@@ -2,7 +2,11 @@
 
 package linkgroup
 
-import "slices"
+import (
+	"slices"
+
+	"smcr/smc"
+)
 
 // What links a group is to have (RFC 7609, sections 2.2.1, 2.2.2 and
 // 3.5.5.1.1). Its symmetric links are the largest set of links of which no two
@@ -15,7 +19,7 @@ import "slices"
 func (g *Group) activeLinks() []*Link {
 	var list []*Link
 	for _, l := range g.links {
-		if l.state == LinkActive && !l.delWanted {
+		if l.state == smc.LinkActive && !l.delWanted {
 			list = append(list, l)
 		}
 	}
@@ -75,13 +79,13 @@ func (g *Group) idleDevice() (Device, bool) {
 
 // usesDevice says that an active link ends at d.
 func (g *Group) usesDevice(d Device) bool {
-	return slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActive && l.dev.ID == d.ID })
+	return slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == smc.LinkActive && l.dev.ID == d.ID })
 }
 
 // pickDevice chooses the server's end of another link, for a peer that may
 // have a port without a link: a device without a link if there is one.
 func (g *Group) pickDevice() (Device, bool) {
-	if slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == LinkActivating }) || g.bestLink(nil) == nil {
+	if slices.ContainsFunc(g.links, func(l *Link) bool { return l.state == smc.LinkActivating }) || g.bestLink(nil) == nil {
 		return Device{}, false
 	}
 	return g.deviceFor(Endpoint{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -27,7 +28,7 @@ func (s *sim) checkLinks(when string) {
 		}
 		var active []*Link
 		for _, l := range h.g.links {
-			if l.state != LinkActive {
+			if l.state != smc.LinkActive {
 				continue
 			}
 			for _, m := range active {
@@ -62,7 +63,7 @@ func TestLinkCounts(t *testing.T) {
 						if got := len(h.g.Links()); got != want {
 							t.Errorf("%s: %d links, want %d", h.role, got, want)
 						}
-						if tt := h.g.Type(); (tt == TypeSymmetric) != (min(srv, cli) > 1) {
+						if tt := h.g.Type(); (tt == smc.GroupSymmetric) != (min(srv, cli) > 1) {
 							t.Errorf("%s: %s", h.role, tt)
 						}
 					}
@@ -84,7 +85,7 @@ func TestLinkCounts(t *testing.T) {
 // group symmetric, and the asymmetric link goes with its own reason (RFC 7609,
 // section 2.2.1 and figure 6).
 func TestAsymmetricReplaced(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		for dev := range 2 {
 			s := started(t, 2, 2, links(2))
 			down := device(role, dev)
@@ -92,7 +93,7 @@ func TestAsymmetricReplaced(t *testing.T) {
 			s.group(role).DeviceDown(s.now, dev)
 			s.hosts[role].drain()
 			s.pass(20 * time.Second)
-			want := map[Role]string{Server: "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER", Client: "ASYMMETRIC_PEER/ASYMMETRIC_LOCAL"}[role]
+			want := map[smc.Role]string{smc.Server: "ASYML/ASYMP", smc.Client: "ASYMP/ASYML"}[role]
 			if got := s.types(); got != want {
 				t.Errorf("%s without device %d: %s", role, dev, got)
 			}
@@ -104,7 +105,7 @@ func TestAsymmetricReplaced(t *testing.T) {
 					reasons = append(reasons, m.Reason)
 				}
 				// Linux would reject it.
-				if m, err := wire.ParseAddLink(msg); err == nil && from.role == Server && m.GID == l.local.GID {
+				if m, err := wire.ParseAddLink(msg); err == nil && from.role == smc.Server && m.GID == l.local.GID {
 					t.Errorf("%s with device %d again: ADD LINK for a link that ends where its carrier does", role, dev)
 				}
 			}
@@ -112,8 +113,8 @@ func TestAsymmetricReplaced(t *testing.T) {
 			s.group(role).DeviceUp(s.now, down)
 			s.hosts[role].drain()
 			s.pass(20 * time.Second)
-			if got := s.types(); got != "SYMMETRIC/SYMMETRIC" || len(s.group(Server).Links()) != 2 {
-				t.Errorf("%s with device %d again: %s, %d links", role, dev, got, len(s.group(Server).Links()))
+			if got := s.types(); got != "SYM/SYM" || len(s.group(smc.Server).Links()) != 2 {
+				t.Errorf("%s with device %d again: %s, %d links", role, dev, got, len(s.group(smc.Server).Links()))
 			}
 			if len(reasons) != 1 || reasons[0] != wire.DeleteLinkAsymmetric {
 				t.Errorf("%s: links were deleted for %v", role, reasons)
@@ -126,7 +127,7 @@ func TestAsymmetricReplaced(t *testing.T) {
 // TestUnusedLinkGives: when the asymmetric link is replaced, of the two links at
 // the same port the one stays that the peer sends over.
 func TestUnusedLinkGives(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		for dev := range 2 {
 			for used := range 2 {
 				s := started(t, 2, 2, links(2))
@@ -135,7 +136,7 @@ func TestUnusedLinkGives(t *testing.T) {
 				s.group(role).DeviceDown(s.now, dev)
 				s.hosts[role].drain()
 				s.pass(20 * time.Second)
-				id := s.group(Client).Links()[used].id
+				id := s.group(smc.Client).Links()[used].id
 				for _, h := range s.hosts {
 					for _, c := range h.g.conns {
 						c.onto = h.g.linkByID(id)
@@ -144,7 +145,7 @@ func TestUnusedLinkGives(t *testing.T) {
 				tap := s.tap
 				s.tap = func(from *host, l *Link, msg []byte) {
 					tap(from, l, msg)
-					if m, err := wire.ParseAddLink(msg); err == nil && from.role == Client && m.QPN == 0 && l.id != id {
+					if m, err := wire.ParseAddLink(msg); err == nil && from.role == smc.Client && m.QPN == 0 && l.id != id {
 						t.Errorf("%s, device %d: the client's wish came over link %d, not %d", role, dev, l.id, id)
 					}
 				}
@@ -153,7 +154,7 @@ func TestUnusedLinkGives(t *testing.T) {
 				s.hosts[role].drain()
 				s.pass(20 * time.Second)
 				for _, h := range s.hosts {
-					if h.g.Type() != TypeSymmetric || len(h.g.Links()) != 2 || h.g.linkByID(id) == nil {
+					if h.g.Type() != smc.GroupSymmetric || len(h.g.Links()) != 2 || h.g.linkByID(id) == nil {
 						t.Errorf("%s, device %d: %s has %d links, %s, without link %d", role, dev, h.role, len(h.g.Links()), h.g.Type(), id)
 					}
 				}
@@ -170,14 +171,14 @@ func TestDevicesComeAndGo(t *testing.T) {
 	for seed := range uint64(40) {
 		s := newSim(t, seed)
 		n := 2 + int(seed%7)
-		for _, role := range []Role{Server, Client} {
+		for _, role := range []smc.Role{smc.Server, smc.Client} {
 			s.addHost(role, 1+s.rng.IntN(8), links(n))
 		}
 		srv, cli := s.connectFirst(0, 4096)
 		srv.manual, cli.manual = true, true
 		s.settle()
 		for step := range 30 {
-			role := Role(s.rng.IntN(2))
+			role := smc.Role(s.rng.IntN(2))
 			h := s.hosts[role]
 			d := device(role, s.rng.IntN(8))
 			up := 0
@@ -202,7 +203,7 @@ func TestDevicesComeAndGo(t *testing.T) {
 		}
 		if !s.hosts[0].gone && !s.hosts[1].gone {
 			whole++
-			for _, role := range []Role{Server, Client} {
+			for _, role := range []smc.Role{smc.Server, smc.Client} {
 				for i := range 8 {
 					delete(s.dead, device(role, i).GID)
 					s.group(role).DeviceUp(s.now, device(role, i))
@@ -234,25 +235,25 @@ func TestClientAddLink(t *testing.T) {
 		add      bool   // the server sends ADD LINK
 		sent     bool   // the client asks
 	}{
-		{"single: must add", 1, 1, 2, "ASYMMETRIC_LOCAL/ASYMMETRIC_PEER", true, true},
-		{"asymmetric, client lacks a device: must add", 2, 1, 2, "SYMMETRIC/SYMMETRIC", true, true},
-		{"symmetric below the limit: adds", 3, 2, 3, "SYMMETRIC/SYMMETRIC", true, true},
-		{"symmetric below the limit, server has none", 2, 2, 3, "SYMMETRIC/SYMMETRIC", false, true},
-		{"at the limit: the client does not ask", 3, 2, 2, "SYMMETRIC/SYMMETRIC", false, false},
-		{"at the limit: the server ignores", 3, 2, 2, "SYMMETRIC/SYMMETRIC", false, false},
+		{"single: must add", 1, 1, 2, "ASYML/ASYMP", true, true},
+		{"asymmetric, client lacks a device: must add", 2, 1, 2, "SYM/SYM", true, true},
+		{"symmetric below the limit: adds", 3, 2, 3, "SYM/SYM", true, true},
+		{"symmetric below the limit, server has none", 2, 2, 3, "SYM/SYM", false, true},
+		{"at the limit: the client does not ask", 3, 2, 2, "SYM/SYM", false, false},
+		{"at the limit: the server ignores", 3, 2, 2, "SYM/SYM", false, false},
 	}
 	for _, tt := range tests {
 		s := started(t, tt.srv, tt.cli, links(tt.max))
 		s.settle()
 		s.trace = nil
-		g := s.group(Client)
+		g := s.group(smc.Client)
 		if strings.Contains(tt.name, "ignores") {
-			d := device(Client, 7)
+			d := device(smc.Client, 7)
 			g.links[0].sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
 		} else {
-			g.DeviceUp(s.now, device(Client, 7))
+			g.DeviceUp(s.now, device(smc.Client, 7))
 		}
-		s.hosts[Client].drain()
+		s.hosts[smc.Client].drain()
 		s.pass(time.Second)
 		got := strings.Join(s.trace, " ")
 		if strings.Contains(got, ":add-link c") != tt.add && strings.Contains(got, ":re:add-link") != tt.add {
@@ -275,13 +276,13 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	// The server: a reply that names a port in use.
 	s := started(t, 3, 3, links(3))
 	s.settle()
-	g := s.group(Server)
+	g := s.group(smc.Server)
 	a := g.links
-	s.group(Client).DeviceDown(s.now, 2)
-	s.hosts[Client].drain()
+	s.group(smc.Client).DeviceDown(s.now, 2)
+	s.hosts[smc.Client].drain()
 	s.settle()
 	g.ex = exchange{kind: exAdd, step: waitAddReply, via: a[0], peerLeft: -1}
-	l, err := g.newLink(device(Server, 2))
+	l, err := g.newLink(device(smc.Server, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +292,7 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	p := a[0].peer
 	g.recvAddLinkReply(a[0], wire.AddLink{Reply: true, LinkNum: l.id, GID: p.GID, MAC: p.MAC, QPN: 0x999, MTU: 3})
 	g.Tick(s.now)
-	s.hosts[Server].drain()
+	s.hosts[smc.Server].drain()
 	s.settle()
 	if got := strings.Join(s.trace, " "); !strings.Contains(got, fmt.Sprintf("delete-link(%d)", l.id)) {
 		t.Errorf("server: flow %s", got)
@@ -303,10 +304,10 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	// all its devices have one.
 	s = started(t, 2, 2, links(3))
 	s.settle()
-	g = s.group(Client)
+	g = s.group(smc.Client)
 	s.trace = nil
-	g.Received(s.now, g.links[0], mustLLC(t, wire.AddLink{LinkNum: 9, GID: wire.GID{15: 77}, MAC: wire.MAC{5: 77}, QPN: 0x999, MTU: 3}))
-	s.hosts[Client].drain()
+	g.Received(s.now, g.links[0], mustLLC(t, wire.AddLink{LinkNum: 9, GID: smc.GID{15: 77}, MAC: smc.MAC{5: 77}, QPN: 0x999, MTU: 3}))
+	s.hosts[smc.Client].drain()
 	s.settle()
 	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, "re:add-link-rejected1") {
 		t.Errorf("client: flow %s", got)
@@ -327,7 +328,7 @@ func mustLLC(t *testing.T, m wire.LLC) []byte {
 // TestLinkNumbers: a link number is used again only after all others (RFC
 // 7609, section 2.2.4), and never 0.
 func TestLinkNumbers(t *testing.T) {
-	g := newRig(t, Server, noTest).g
+	g := newRig(t, smc.Server, noTest).g
 	seen := map[uint8]int{}
 	for i := range 255 {
 		id := g.nextID()
@@ -361,7 +362,7 @@ func TestLinksOfLargeGroup(t *testing.T) {
 		}
 	}
 	for range 7 {
-		g := s.group(Role(s.rng.IntN(2)))
+		g := s.group(smc.Role(s.rng.IntN(2)))
 		l := g.Links()[s.rng.IntN(len(g.Links()))]
 		s.dead[l.local.GID] = true
 		g.DeviceDown(s.now, l.dev.ID)
@@ -369,7 +370,7 @@ func TestLinksOfLargeGroup(t *testing.T) {
 		s.settle()
 		s.checkLinks("one less")
 	}
-	if a, b := len(s.group(Server).Links()), len(s.group(Client).Links()); a != 1 || b != 1 {
+	if a, b := len(s.group(smc.Server).Links()), len(s.group(smc.Client).Links()); a != 1 || b != 1 {
 		t.Errorf("%d and %d links", a, b)
 	}
 	s.finish()

@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
 // linux makes a group one of version 2 with a Linux peer.
-func linux(c *Config) { c.Version, c.PeerOS = wire.Version2, wire.OSLinux }
+func linux(c *Config) { c.Version, c.PeerOS = wire.Version2, smc.OSLinux }
 
 // layoutOf returns the layout of the last message.
 func (r *rig) layoutOf() wire.LLCLayout {
@@ -42,7 +44,7 @@ func (b bytesOf) AppendBinary(to []byte) ([]byte, error) { return append(to, b..
 func (r *rig) openV2() {
 	r.t.Helper()
 	r.begin()
-	if r.g.cfg.Role == Server {
+	if r.g.cfg.Role == smc.Server {
 		r.expect("confirm-link")
 		r.recv(r.link, v2(r.confirmLink(true, r.link)))
 		r.expect("add-link")
@@ -52,7 +54,7 @@ func (r *rig) openV2() {
 		r.expect("re:confirm-link")
 		r.recv(r.link, v2(wire.AddLink{
 			LinkNum: 2, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: 0x901, MTU: 3,
-			Ext: &wire.AddLinkExt{Pairs: []wire.RKeyPair{{RefRKey: 0xAAAA, New: wire.RToken{RKey: 1, Addr: 2}}}},
+			Ext: &wire.AddLinkExt{Pairs: []wire.RKeyPair{{RefRKey: 0xAAAA, New: smc.RToken{RKey: 1, Addr: 2}}}},
 		}))
 		r.expect("re:add-link-rejected0")
 		if len(r.last) != MsgLen {
@@ -72,7 +74,7 @@ func (r *rig) openV2() {
 // TestFirstContactV2 has the flow that kernels show: ADD LINK is sent at once
 // and rejected at once.
 func TestFirstContactV2(t *testing.T) {
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		newRig(t, role, linux).openV2()
 	}
 }
@@ -80,10 +82,10 @@ func TestFirstContactV2(t *testing.T) {
 // TestOneLinkAgreed: with one link no ADD LINK is sent or waited for.
 func TestOneLinkAgreed(t *testing.T) {
 	one := func(c *Config) { linux(c); c.MaxLinks = 1 }
-	for _, role := range []Role{Server, Client} {
+	for _, role := range []smc.Role{smc.Server, smc.Client} {
 		r := newRig(t, role, one)
 		r.begin()
-		r.recv(r.link, v2(r.confirmLink(role == Server, r.link)))
+		r.recv(r.link, v2(r.confirmLink(role == smc.Server, r.link)))
 		if got := r.sent(); strings.Contains(got, "add-link") {
 			t.Errorf("%s: sent %s", role, got)
 		}
@@ -100,7 +102,7 @@ func TestOneLinkAgreed(t *testing.T) {
 
 // TestLayout: the byte order of the peer's messages is ours.
 func TestLayout(t *testing.T) {
-	r := newRig(t, Server, linux)
+	r := newRig(t, smc.Server, linux)
 	r.openV2()
 	for _, l := range []wire.LLCLayout{wire.LLCV2, wire.LLCV2Little} {
 		r.recv(r.link, wire.TestLink{Layout: l})
@@ -108,15 +110,15 @@ func TestLayout(t *testing.T) {
 			t.Errorf("answer to %s in %s", l, got)
 		}
 	}
-	z := newRig(t, Server, func(c *Config) { c.Version = wire.Version2 })
+	z := newRig(t, smc.Server, func(c *Config) { c.Version = wire.Version2 })
 	z.begin()
 	if got := z.layoutOf(); got != wire.LLCV2 {
 		t.Errorf("CONFIRM LINK to an unknown system in %s", got)
 	}
-	z = newRig(t, Server, func(c *Config) { c.Version = wire.Version2 })
-	z.g.SetPeer(wire.PeerID{1}, wire.OSLinux, wire.ReleaseV21)
+	z = newRig(t, smc.Server, func(c *Config) { c.Version = wire.Version2 })
+	z.g.SetPeer(smc.PeerID{1}, smc.OSLinux, wire.ReleaseV21)
 	z.begin()
-	if got := z.layoutOf(); got != wire.LLCV2Little || z.g.PeerID() != (wire.PeerID{1}) {
+	if got := z.layoutOf(); got != wire.LLCV2Little || z.g.PeerID() != (smc.PeerID{1}) {
 		t.Errorf("CONFIRM LINK to Linux %s in %s", z.g.PeerID(), got)
 	}
 }
@@ -124,7 +126,7 @@ func TestLayout(t *testing.T) {
 // TestVersionsDoNotMix: a message of another version ends the group.
 func TestVersionsDoNotMix(t *testing.T) {
 	for _, m := range []wire.LLC{wire.TestLink{}, wire.ConfirmRKeyCont{}, wire.DeleteRKey{}, wire.AddLinkCont{}} {
-		r := newRig(t, Server, linux)
+		r := newRig(t, smc.Server, linux)
 		r.openV2()
 		r.recv(r.link, m)
 		if got := r.sent(); !strings.HasSuffix(got, "delete-link-all") {
@@ -132,7 +134,7 @@ func TestVersionsDoNotMix(t *testing.T) {
 		}
 	}
 	for _, m := range []wire.LLC{wire.TestLink{}, wire.ReqAddLink{}, wire.DeleteRKeyV2{}} {
-		r := newRig(t, Server, nil)
+		r := newRig(t, smc.Server, nil)
 		r.open()
 		r.recv(r.link, v2(m))
 		if got := r.sent(); !strings.HasSuffix(got, "delete-link-all") {
@@ -143,28 +145,28 @@ func TestVersionsDoNotMix(t *testing.T) {
 
 // TestDeleteRKeyV2 has both directions.
 func TestDeleteRKeyV2(t *testing.T) {
-	r := newRig(t, Client, func(c *Config) { linux(c); noTest(c) })
+	r := newRig(t, smc.Client, func(c *Config) { linux(c); noTest(c) })
 	r.openV2()
-	r.recv(r.link, v2(wire.ConfirmRKey{This: wire.RToken{RKey: 0xB0, Addr: 1}}))
+	r.recv(r.link, v2(wire.ConfirmRKey{This: smc.RToken{RKey: 0xB0, Addr: 1}}))
 	r.expect("re:confirm-rkey(0)")
-	r.recv(r.link, v2(wire.DeleteRKeyV2{RKeys: []uint32{0xB0, 0xB1, 0xB2}}))
+	r.recv(r.link, v2(wire.DeleteRKeyV2{RKeys: []smc.RKey{0xB0, 0xB1, 0xB2}}))
 	m, err := wire.ParseDeleteRKeyV2(r.last)
 	if err != nil || !m.Reply || !m.Negative || m.Count != 3 || m.Invalid != 2 {
 		t.Errorf("reply %+v, %v", m, err)
 	}
-	r.recv(r.link, v2(wire.DeleteRKeyV2{RKeys: []uint32{0xAAAA}}))
+	r.recv(r.link, v2(wire.DeleteRKeyV2{RKeys: []smc.RKey{0xAAAA}}))
 	if m, err = wire.ParseDeleteRKeyV2(r.last); err != nil || m.Negative || m.Count != 1 || m.Invalid != 0 {
 		t.Errorf("reply %+v, %v", m, err)
 	}
 	// The connection that wrote there is over, and so is its own RMB after a
 	// while.
-	if len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("connection closed: %v", r.close)
 	}
 	r.c.Release()
 	r.done()
 	key := r.g.rmbs[0].at[r.link.slot].RKey
-	r.wait(DefaultTimers(Client).RMBIdle + DefaultTimers(Client).AbortWait)
+	r.wait(DefaultTimers(smc.Client).RMBIdle + DefaultTimers(smc.Client).AbortWait)
 	found := false
 	for _, a := range r.acts {
 		if m, err := wire.ParseDeleteRKeyV2(a.Message()); a.Kind == ActSend && err == nil && !m.Reply {
@@ -179,19 +181,19 @@ func TestDeleteRKeyV2(t *testing.T) {
 // TestRequestAddLink: the client tells a device by REQUEST ADD LINK; a server
 // that has no use for it says so.
 func TestRequestAddLink(t *testing.T) {
-	c := newRig(t, Client, linux)
+	c := newRig(t, smc.Client, linux)
 	c.openV2()
-	c.g.DeviceUp(c.s.now, device(Client, 1))
+	c.g.DeviceUp(c.s.now, device(smc.Client, 1))
 	c.take()
 	m, err := wire.ParseReqAddLink(c.last)
-	if err != nil || m.Reply || len(m.GIDs) != 1 || m.GIDs[0] != device(Client, 1).GID {
+	if err != nil || m.Reply || len(m.GIDs) != 1 || m.GIDs[0] != device(smc.Client, 1).GID {
 		t.Errorf("%+v, %v", m, err)
 	}
-	s := newRig(t, Server, linux)
+	s := newRig(t, smc.Server, linux)
 	s.openV2()
-	s.recv(s.link, v2(wire.ReqAddLink{GIDs: []wire.GID{{1}}}))
+	s.recv(s.link, v2(wire.ReqAddLink{GIDs: []smc.GID{{1}}}))
 	s.expect("add-link")
-	s.recv(s.link, v2(wire.ReqAddLink{GIDs: []wire.GID{{1}}})) // while that is under way
+	s.recv(s.link, v2(wire.ReqAddLink{GIDs: []smc.GID{{1}}})) // while that is under way
 	s.expect("re:request-add-link")
 }
 
@@ -200,25 +202,25 @@ func TestRequestAddLink(t *testing.T) {
 // a Linux client, which would take the connection to TCP. Its answer to ADD LINK
 // tells the RMB too.
 func TestConfirmRKeyMeetsAddLink(t *testing.T) {
-	for _, os := range []uint8{wire.OSLinux, wire.OSZOS} {
-		s := newRig(t, Server, func(c *Config) { c.Version, c.PeerOS = wire.Version2, os })
+	for _, os := range []smc.OS{smc.OSLinux, smc.OSZOS} {
+		s := newRig(t, smc.Server, func(c *Config) { c.Version, c.PeerOS = wire.Version2, os })
 		s.openV2()
-		s.recv(s.link, v2(wire.ReqAddLink{GIDs: []wire.GID{{1}}}))
+		s.recv(s.link, v2(wire.ReqAddLink{GIDs: []smc.GID{{1}}}))
 		s.expect("add-link")
-		s.recv(s.link, v2(wire.ConfirmRKey{This: wire.RToken{RKey: 0xBBBB, Addr: 0x1000}}))
+		s.recv(s.link, v2(wire.ConfirmRKey{This: smc.RToken{RKey: 0xBBBB, Addr: 0x1000}}))
 		s.take()
 		m, err := wire.ParseConfirmRKey(s.last)
-		if linux := os == wire.OSLinux; err != nil || !m.Reply || m.Negative == linux || m.Retry == linux {
+		if linux := os == smc.OSLinux; err != nil || !m.Reply || m.Negative == linux || m.Retry == linux {
 			t.Errorf("system %d: %+v, %v", os, m, err)
 		}
-		if os != wire.OSLinux {
+		if os != smc.OSLinux {
 			continue
 		}
 		s.recv(s.link, v2(wire.AddLink{
-			Reply: true, LinkNum: s.g.ex.link.id, MAC: peerEnd.MAC, GID: wire.GID{1}, QPN: 0x902, PSN: 1, MTU: 3,
+			Reply: true, LinkNum: s.g.ex.link.id, MAC: peerEnd.MAC, GID: smc.GID{1}, QPN: 0x902, PSN: 1, MTU: 3,
 			Ext: &wire.AddLinkExt{Pairs: []wire.RKeyPair{
-				{RefRKey: peerRMB.RKey, New: wire.RToken{RKey: 3, Addr: 4}},
-				{RefRKey: 0xBBBB, New: wire.RToken{RKey: 5, Addr: 6}},
+				{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 3, Addr: 4}},
+				{RefRKey: 0xBBBB, New: smc.RToken{RKey: 5, Addr: 6}},
 			}},
 		}))
 		if got := s.sent(); !strings.HasSuffix(got, " confirm-link") {
@@ -232,8 +234,8 @@ func TestConfirmRKeyMeetsAddLink(t *testing.T) {
 func TestAddLinkV2(t *testing.T) {
 	s := newSim(t, 1)
 	edit := func(c *Config) { noTest(c); linux(c); c.RMBEsPerRMB = 1 }
-	s.addHost(Server, 2, edit)
-	s.addHost(Client, 2, edit)
+	s.addHost(smc.Server, 2, edit)
+	s.addHost(smc.Client, 2, edit)
 	s.record()
 	longest := 0
 	tap := s.tap
@@ -244,7 +246,7 @@ func TestAddLinkV2(t *testing.T) {
 	a, b := s.connectFirst(0, 4096)
 	a.manual, b.manual = true, true
 	s.flow("s1:confirm-link c1:re:confirm-link s1:add-link c1:re:add-link s2:confirm-link c2:re:confirm-link")
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	for range 20 {
@@ -252,18 +254,18 @@ func TestAddLinkV2(t *testing.T) {
 		s.settle()
 	}
 	// A link is lost and added again with all RMBs.
-	srv := s.group(Server)
+	srv := s.group(smc.Server)
 	srv.DeviceDown(s.now, 1)
-	s.hosts[Server].drain()
+	s.hosts[smc.Server].drain()
 	s.settle()
 	if got := s.types(); got != "SINGLE/SINGLE" {
 		t.Errorf("types %s", got)
 	}
 	longest = 0
-	srv.DeviceUp(s.now, device(Server, 1))
-	s.hosts[Server].drain()
+	srv.DeviceUp(s.now, device(smc.Server, 1))
+	s.hosts[smc.Server].drain()
 	s.settle()
-	if got := s.types(); got != "SYMMETRIC/SYMMETRIC" {
+	if got := s.types(); got != "SYM/SYM" {
 		t.Errorf("types %s", got)
 	}
 	if want := 72 + 21*16; longest != want {
@@ -276,7 +278,7 @@ func TestAddLinkV2(t *testing.T) {
 // names the peer's GID.
 func TestAddLinkExt(t *testing.T) {
 	for _, routed := range []bool{false, true} {
-		r := newRig(t, Server, func(c *Config) { linux(c); c.Routed = routed })
+		r := newRig(t, smc.Server, func(c *Config) { linux(c); c.Routed = routed })
 		r.begin()
 		r.expect("confirm-link")
 		r.recv(r.link, v2(r.confirmLink(true, r.link)))

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // testTime bounds each wait of a test.

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/userstack/engine"
-	"smcr/userstack/internal/socktest"
 )
 
 // rulesBed is a relay between a program and a peer over TCP.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // rules has a row for each rule of a Relay, over TCP.

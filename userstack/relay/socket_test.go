@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // unixPair returns a socketpair; the first end is in Go's poller.

@@ -23,6 +23,7 @@ import (
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -32,19 +33,19 @@ import (
 // not.
 type loopback struct{ h *simfabric.Host }
 
-func (n loopback) Route(_, remote netip.Addr) (inside.Route, error) {
+func (n loopback) Route(_, remote netip.Addr) (network.Route, error) {
 	if !remote.Unmap().IsLoopback() {
-		return inside.Route{}, fmt.Errorf("%w: %s", userstack.ErrNotOnLink, remote)
+		return network.Route{}, fmt.Errorf("%w: %s", userstack.ErrNotOnLink, remote)
 	}
 	d := n.h.NetDevs()[0]
-	return inside.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
+	return network.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
 }
 
 func (loopback) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
 
-func (n loopback) NetDevs() (out []inside.NetDev, _ error) {
+func (n loopback) NetDevs() (out []network.NetDev, _ error) {
 	for _, d := range n.h.NetDevs() {
-		out = append(out, inside.NetDev(d))
+		out = append(out, network.NetDev(d))
 	}
 	return out, nil
 }
@@ -54,9 +55,9 @@ func (n loopback) NetDevs() (out []inside.NetDev, _ error) {
 type option struct {
 	connects, listens atomic.Int32
 	smc               atomic.Bool
-	broken            atomic.Bool // cannot tell
-	gate              inside.Gate // nil: one that lets everything pass
-	noGate            error       // the kernel has none
+	broken            atomic.Bool  // cannot tell
+	gate              network.Gate // nil: one that lets everything pass
+	noGate            error        // the kernel has none
 }
 
 func (o *option) MarkConnect(int) error { o.connects.Add(1); return nil }
@@ -73,7 +74,7 @@ func (o *option) GateListen(fd int) error {
 	}
 	return o.MarkListen(fd)
 }
-func (o *option) Gate(int) (inside.Gate, error) {
+func (o *option) Gate(int) (network.Gate, error) {
 	if o.gate != nil || o.noGate != nil {
 		return o.gate, nil
 	}
@@ -157,7 +158,7 @@ func newServiceBed(t testing.TB, h *simfabric.Host, tune func(*userstack.Config)
 	return newServiceBedOn(t, h, loopback{h}, tune)
 }
 
-func newServiceBedOn(t testing.TB, h *simfabric.Host, network inside.Network, tune func(*userstack.Config)) *serviceBed {
+func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, tune func(*userstack.Config)) *serviceBed {
 	t.Helper()
 	b := &serviceBed{t: t, opt: &option{}}
 	b.opt.smc.Store(true)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
 	"smcr/userstack/simfabric"

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 )
@@ -63,7 +64,7 @@ func TestEndsTakesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := wire.ParseCLC(answer)
-	if d, ok := m.(wire.Decline); !ok || d.Diagnosis != wire.DiagNoSMCRDev {
+	if d, ok := m.(wire.Decline); !ok || d.Diagnosis != smc.DiagNoSMCRDev {
 		t.Errorf("the peer is told %+v, %v", m, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/quota"
+	"smcr/smc"
 	"smcr/userstack/broker"
 	"smcr/userstack/wire"
 )
@@ -253,7 +254,7 @@ func TestBeyondQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := wire.ParseCLC(answer)
-	if d, ok := m.(wire.Decline); !ok || d.Diagnosis != wire.DiagMem {
+	if d, ok := m.(wire.Decline); !ok || d.Diagnosis != smc.DiagMem {
 		t.Errorf("the peer is told %+v, %v", m, err)
 	}
 	if ev := next(t, c, broker.EventNotCandidate); ev.Errno != 0 || !strings.Contains(ev.Text, "user 65534 has 2 of at most 2 descriptors") {
@@ -281,4 +282,4 @@ func TestBeyondQuota(t *testing.T) {
 }
 
 // proposal offers SMC-R version 1.
-var proposal = wire.Proposal{GID: wire.GID{15: 1}, MAC: wire.MAC{2, 0, 0, 0, 0, 9}, IPv4: netip.MustParsePrefix("127.0.0.0/8")}
+var proposal = wire.Proposal{GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 9}, IPv4: netip.MustParsePrefix("127.0.0.0/8")}

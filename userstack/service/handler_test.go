@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/wire"
@@ -344,7 +345,7 @@ func declined(t *testing.T, set settings) (fd int, c *broker.ClientConn, peer *n
 		t.Fatal(err)
 	}
 	readProposal(t, peer)
-	msg, err := wire.Decline{Diagnosis: wire.DiagNoRoute}.AppendBinary(nil)
+	msg, err := wire.Decline{Diagnosis: smc.DiagNoRoute}.AppendBinary(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
-	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // A connection whose both programs are of this host needs nobody to carry its
@@ -61,7 +61,7 @@ const (
 func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*flight, error) {
 	err := s.programs().Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
-	case !errors.Is(err, inside.ErrThisHost):
+	case !errors.Is(err, network.ErrThisHost):
 		return nil, err
 	case s.local.off:
 		return nil, errNoLocal
@@ -249,7 +249,7 @@ const (
 // strangerLook asks that. A program's launcher tells of a connection as soon as it has
 // it, so one that is accepted at two looks is somebody else's.
 type strangerLook struct {
-	locator inside.Locator // nil: nobody knows
+	locator network.Locator // nil: nobody knows
 	name    tuple
 	pause   time.Duration
 	held    bool

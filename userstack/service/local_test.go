@@ -19,7 +19,7 @@ import (
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"
-	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // here is a Network that is the whole world of its host: each address is its own.
@@ -28,11 +28,11 @@ type here struct {
 	foreign atomic.Bool // addresses are those of others
 }
 
-func (n *here) Route(_, remote netip.Addr) (inside.Route, error) {
+func (n *here) Route(_, remote netip.Addr) (network.Route, error) {
 	if n.foreign.Load() {
 		return n.loopback.Route(netip.Addr{}, remote)
 	}
-	return inside.Route{}, fmt.Errorf("%w: %w", userstack.ErrNotOnLink, inside.ErrThisHost)
+	return network.Route{}, fmt.Errorf("%w: %w", userstack.ErrNotOnLink, network.ErrThisHost)
 }
 
 func (n *here) Owns(netip.Addr) bool { return true }

@@ -15,7 +15,7 @@ import (
 
 	"smcr/internal/place"
 	"smcr/userstack/broker"
-	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
 )
 
 // The stacks of a machine, each in a network namespace of its own, join programs as
@@ -45,7 +45,7 @@ type neighbours struct {
 	claim   *place.Claim // nil: there are none
 	machine [32]byte
 	netns   uint64
-	locator inside.Locator
+	locator network.Locator
 
 	mu      sync.Mutex
 	owners  map[netip.Addr]ownerOfAddr

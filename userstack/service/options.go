@@ -54,8 +54,14 @@ func (h *held) carryOptions(smc *userstack.Conn) {
 		return
 	}
 	h.smc = smc
-	carryOption(smc, h.sock, unix.IPPROTO_TCP, unix.TCP_NODELAY)
-	carryOption(smc, h.sock, unix.IPPROTO_TCP, unix.TCP_CORK)
+	// The statistics count only what a program sets on a connection. So what is the
+	// default of a connection is not set again.
+	if number(h.sock, unix.IPPROTO_TCP, unix.TCP_NODELAY) == 0 {
+		_ = smc.SetNoDelay(false)
+	}
+	if number(h.sock, unix.IPPROTO_TCP, unix.TCP_CORK) != 0 {
+		_ = smc.SetCork(true)
+	}
 	carryOption(smc, h.sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 }
 
@@ -75,25 +81,27 @@ func ended(err error) error {
 
 // carryOption applies an option of the program's socket to the connection.
 func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) {
-	get := func(level, name int) uint32 {
-		v, err := sockopt.Get(sock, level, name, 4)
-		if err != nil || len(v) != 4 {
-			return 0
-		}
-		return binary.NativeEndian.Uint32(v)
-	}
 	switch {
 	case level == unix.IPPROTO_TCP && name == unix.TCP_CORK:
-		_ = smc.SetCork(get(level, name) != 0)
+		_ = smc.SetCork(number(sock, level, name) != 0)
 	case level == unix.IPPROTO_TCP && name == unix.TCP_NODELAY:
-		_ = smc.SetNoDelay(get(level, name) != 0)
+		_ = smc.SetNoDelay(number(sock, level, name) != 0)
 	case level == unix.IPPROTO_TCP && name == unix.TCP_KEEPIDLE, level == unix.SOL_SOCKET && name == unix.SO_KEEPALIVE:
 		var idle uint32
-		if get(unix.SOL_SOCKET, unix.SO_KEEPALIVE) != 0 {
-			idle = get(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+		if number(sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE) != 0 {
+			idle = number(sock, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
 		}
 		smc.KeepLinkAlive(time.Duration(idle) * time.Second)
 	}
+}
+
+// number returns an option that is a number, or 0 if it cannot be read.
+func number(sock *broker.Descriptor, level, name int) uint32 {
+	v, err := sockopt.Get(sock, level, name, 4)
+	if err != nil || len(v) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(v)
 }
 
 // GetOption implements broker.Handler.

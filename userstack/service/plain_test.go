@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/nl"
-	"smcr/stats"
+	"smcr/smc"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 )
@@ -23,7 +23,7 @@ func (b *serviceBed) listed() []nl.Connection {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return slices.DeleteFunc(rows, func(c nl.Connection) bool { return c.Mode != nl.ModeTCP && c.State != nl.StateListen })
+	return slices.DeleteFunc(rows, func(c nl.Connection) bool { return c.Mode != nl.ModeTCP && c.State != smc.StateListen })
 }
 
 // wantListed waits until n such rows are there.
@@ -41,7 +41,7 @@ func (b *serviceBed) wantListed(n int) []nl.Connection {
 }
 
 // counted returns how often a reason was counted on a side.
-func (b *serviceBed) counted(side stats.Side, reason uint32) (n uint64) {
+func (b *serviceBed) counted(side smc.Role, reason uint32) (n uint64) {
 	b.t.Helper()
 	f, err := b.s.stack.Control().Fallbacks(b.t.Context())
 	if err != nil {
@@ -114,19 +114,19 @@ func TestPlainListed(t *testing.T) {
 				t.Fatal(err)
 			}
 			row := b.wantListed(1)[0]
-			if row.State != nl.StateActive || row.Mode != nl.ModeTCP || row.Fallback != (nl.ConnFallback{Reason: test.reason}) ||
+			if row.State != smc.StateActive || row.Mode != nl.ModeTCP || row.Fallback != (nl.ConnFallback{Reason: test.reason}) ||
 				row.Remote != addr || row.Local != socketName(t, fd) || row.UID != uint32(unix.Geteuid()) || row.Inode != st.Ino ||
 				row.Command != "program" || row.PID == 0 || row.Cookie == 0 || row.Link != nil || row.LinkGroup != 0 {
 				t.Errorf("listed: %+v", row)
 			}
-			if n := b.counted(stats.Client, test.reason); n != 1 {
+			if n := b.counted(smc.Client, test.reason); n != 1 {
 				t.Errorf("counted %d times", n)
 			}
 			// Half closed it is still the program's.
 			if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
 				t.Fatal(err)
 			}
-			if row = b.wantListed(1)[0]; row.State != nl.StateActive || row.Shutdown != nl.ShutdownSend {
+			if row = b.wantListed(1)[0]; row.State != smc.StateActive || row.Shutdown != nl.ShutdownSend {
 				t.Errorf("half closed: %+v", row)
 			}
 			if n, err := peer.Read(make([]byte, 1)); n != 0 || err == nil {
@@ -162,7 +162,7 @@ func TestPlainNoted(t *testing.T) {
 		if err := b.launcher(65534).Note(notes); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(testTime); b.counted(stats.Client, 0x03fe0000) == 0; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testTime); b.counted(smc.Client, 0x03fe0000) == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("not counted")
 			}
@@ -171,7 +171,7 @@ func TestPlainNoted(t *testing.T) {
 			t.Errorf("another user's word is listed: %+v", rows)
 		}
 	}
-	before := b.counted(stats.Client, 0x03fe0000)
+	before := b.counted(smc.Client, 0x03fe0000)
 	if err := b.launcher(0).Note(notes); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestPlainNoted(t *testing.T) {
 	if !reasons[0x03010000] || !reasons[0x03fe0000] {
 		t.Errorf("reasons %v", reasons)
 	}
-	if n := b.counted(stats.Client, 0x03fe0000) - before; n != 1 {
+	if n := b.counted(smc.Client, 0x03fe0000) - before; n != 1 {
 		t.Errorf("counted %d times", n)
 	}
 }
@@ -223,7 +223,7 @@ func TestPlainAccepted(t *testing.T) {
 	}
 	addr := socketName(t, lfd)
 	row := b.wantListed(1)[0]
-	if row.State != nl.StateListen || row.Local != addr || row.Remote.IsValid() || row.Command != "program" || row.Fallback != (nl.ConnFallback{}) {
+	if row.State != smc.StateListen || row.Local != addr || row.Remote.IsValid() || row.Command != "program" || row.Fallback != (nl.ConnFallback{}) {
 		t.Errorf("listener: %+v", row)
 	}
 	fd := tcpSocket(t, 0)
@@ -241,11 +241,11 @@ func TestPlainAccepted(t *testing.T) {
 	next(t, c, broker.EventNotCandidate)
 	next(t, c, broker.EventClosed)
 	rows := b.wantListed(2)
-	i := slices.IndexFunc(rows, func(c nl.Connection) bool { return c.State == nl.StateActive })
+	i := slices.IndexFunc(rows, func(c nl.Connection) bool { return c.State == smc.StateActive })
 	if i < 0 || rows[i].Remote != socketName(t, fd) || rows[i].Local != addr || rows[i].Fallback.Reason != 0x03010000 {
 		t.Errorf("accepted: %+v", rows)
 	}
-	if n := b.counted(stats.Server, 0x03010000); n != 1 {
+	if n := b.counted(smc.Server, 0x03010000); n != 1 {
 		t.Errorf("counted %d times", n)
 	}
 	_ = unix.Close(sock)

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
-	"smcr/userstack/internal/socktest"
 )
 
 // testTime bounds each wait of a test.

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/userstack/broker"
 	"smcr/userstack/internal/rights"
-	"smcr/userstack/internal/socktest"
 )
 
 // needEngine skips the round of tests without one.

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/userstack/broker"
-	"smcr/userstack/internal/socktest"
 	"smcr/userstack/relay"
 )
 

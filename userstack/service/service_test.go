@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
 	"smcr/internal/place"
+	"smcr/internal/testing/netnstest"
 	"smcr/nl"
 	"smcr/userstack"
 	"smcr/userstack/broker"

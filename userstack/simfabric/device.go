@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // DevicePrefix begins the names of RDMA devices: the one on netdev eth0 is
@@ -103,7 +104,7 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	p := rdmaverbs.PortAttr{
-		State: rdmaverbs.PortDown, MaxMTU: rdmaverbs.MTU4096, ActiveMTU: d.n.MTU,
+		State: rdmaverbs.PortDown, MaxMTU: smc.MTU4096, ActiveMTU: d.n.MTU,
 		NetDev: d.n.Name, IfIndex: d.n.index, HWAddr: slices.Clone(d.n.mac), VLAN: d.n.VLAN,
 	}
 	if d.n.up && d.usable() == nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // ErrNoRoute means that an address is not on a network of the host.
@@ -34,7 +35,7 @@ type NetDev struct {
 	// NoRDMA says that no RDMA device stands on it.
 	NoRDMA bool
 	// MTU is the path MTU, zero for 1024 bytes.
-	MTU rdmaverbs.MTU
+	MTU smc.MTU
 }
 
 // A NetDevState tells of a netdev as it is now.
@@ -92,7 +93,7 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 			d.LAN = "lan"
 		}
 		if d.MTU == 0 {
-			d.MTU = rdmaverbs.MTU1024
+			d.MTU = smc.MTU1024
 		}
 		n := &netdev{
 			NetDev: d, host: h, index: len(h.devs) + 2, lan: w.lan(d.LAN), up: true, rng: w.random(atNetDev, uint32(w.lastID)),
@@ -115,7 +116,7 @@ func (w *World) Host(name string, devs ...NetDev) *Host {
 }
 
 // linkLocal is the link-local address of an EUI-48 (RFC 4291, appendix A).
-func linkLocal(mac net.HardwareAddr) (g rdmaverbs.GID) {
+func linkLocal(mac net.HardwareAddr) (g smc.GID) {
 	g[0], g[1] = 0xfe, 0x80
 	copy(g[8:11], mac[:3])
 	g[8] ^= 2
@@ -267,7 +268,7 @@ func (n *netdev) reaches(o *netdev) bool {
 }
 
 // byGID finds the netdev on n's LAN that has a GID.
-func (w *World) byGID(n *netdev, g rdmaverbs.GID) *netdev {
+func (w *World) byGID(n *netdev, g smc.GID) *netdev {
 	for _, h := range w.hosts {
 		for _, o := range h.devs {
 			if o.lan == n.lan && slices.ContainsFunc(o.gids, func(e rdmaverbs.GIDEntry) bool { return e.GID == g }) {

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // qp is a queue pair. Its state is guarded by World.mu.
 type qp struct {
-	gid    rdmaverbs.GID // it sends from
+	gid    smc.GID // it sends from
 	w      *World
 	dev    *Device
 	pd     *pd

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // ioTimeout bounds every connect, accept and read of a test.

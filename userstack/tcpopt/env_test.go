@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // onThread runs f on a thread that is thrown away afterwards, so that f may

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 // TestKernelPeer has the kernel's own SMC sockets at the other end. They

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/netnstest"
+	"smcr/internal/testing/netnstest"
 )
 
 func TestCloseDetaches(t *testing.T) {

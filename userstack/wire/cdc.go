@@ -37,14 +37,14 @@ const (
 	prodFlagsMask = ProdWriterBlocked | ProdUrgentPending | ProdUrgentPresent | ProdCursorRequest | ProdFailoverVerify
 )
 
-// ConnState are the flags about the connection, byte 25 of a CDC message.
-type ConnState uint8
+// StateFlags are the flags about the connection, byte 25 of a CDC message.
+type StateFlags uint8
 
 // The connection state flags; the letters are those of RFC 7609, figure 41.
 const (
-	ConnSendingDone   ConnState = 0x80 // D: no more data will be written
-	ConnClosed        ConnState = 0x40 // C: no more messages will be sent
-	ConnAbnormalClose ConnState = 0x20 // A: reset
+	ConnSendingDone   StateFlags = 0x80 // D: no more data will be written
+	ConnClosed        StateFlags = 0x40 // C: no more messages will be sent
+	ConnAbnormalClose StateFlags = 0x20 // A: reset
 
 	connStateMask = ConnSendingDone | ConnClosed | ConnAbnormalClose
 )
@@ -73,7 +73,7 @@ type CDC struct {
 	// Cons is what the sender will read next in its own element.
 	Cons  Cursor
 	Flags ProducerFlags
-	State ConnState
+	State StateFlags
 }
 
 var _ encoding.BinaryAppender = CDC{}
@@ -114,7 +114,7 @@ func ParseCDC(b []byte) (CDC, error) {
 		Prod:  getCursor(b[8:]),
 		Cons:  getCursor(b[16:]),
 		Flags: ProducerFlags(b[24]) & prodFlagsMask,
-		State: ConnState(b[25]) & connStateMask,
+		State: StateFlags(b[25]) & connStateMask,
 	}, nil
 }
 

@@ -5,6 +5,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"smcr/smc"
 )
 
 // AcceptConfirmLen is the length of ACCEPT and CONFIRM of SMC-R version 1 in
@@ -30,12 +32,12 @@ const AcceptConfirmLen = 68
 //	61  initial PSN (3)
 //	64  trailer (4)
 type Endpoint struct {
-	PeerID PeerID
-	GID    GID
-	MAC    MAC
-	QPN    QPN
+	PeerID smc.PeerID
+	GID    smc.GID
+	MAC    smc.MAC
+	QPN    smc.QPN
 	// RMB is the RToken of the sender's RMB on this link.
-	RMB RToken
+	RMB smc.RToken
 	// RMBEIndex numbers the element within the RMB from 1, as Linux does,
 	// whose RMBs have one element each.
 	RMBEIndex uint8
@@ -43,12 +45,12 @@ type Endpoint struct {
 	// Linux never uses 0.
 	AlertToken uint32
 	// RMBESize is the size of the element.
-	RMBESize BufSize
+	RMBESize smc.SizeCode
 	// MTU of the sender's queue pair. RFC 7609 wants it validated at first
 	// contact only, so parsing lets reserved codes pass.
-	MTU MTU
+	MTU smc.MTU
 	// PSN is the first packet sequence number that the sender will use.
-	PSN PSN
+	PSN smc.PSN
 }
 
 // Accept is the server's answer to a Proposal, under version 1.
@@ -91,7 +93,7 @@ func (e *Endpoint) append(b []byte, t CLCType, version uint8, n int, first bool)
 	if err := check24(e.QPN, e.PSN); err != nil {
 		return b, err
 	}
-	if e.RMBESize > MaxBufSize {
+	if e.RMBESize > smc.MaxSizeCode {
 		return b, rangeErr("RMB element size code", uint8(e.RMBESize))
 	}
 	if e.MTU > 15 {
@@ -106,7 +108,7 @@ func (e *Endpoint) append(b []byte, t CLCType, version uint8, n int, first bool)
 	copy(m[16:], e.GID[:])
 	copy(m[32:], e.MAC[:])
 	put24(m[38:], uint32(e.QPN))
-	binary.BigEndian.PutUint32(m[41:], e.RMB.RKey)
+	binary.BigEndian.PutUint32(m[41:], uint32(e.RMB.RKey))
 	m[45] = e.RMBEIndex
 	binary.BigEndian.PutUint32(m[46:], e.AlertToken)
 	m[50] = byte(e.RMBESize)<<4 | byte(e.MTU)
@@ -158,15 +160,15 @@ func parseAcceptConfirm(b []byte, t CLCType, version uint8) (Header, error) {
 // getEndpoint reads a message of AcceptConfirmLen bytes or more.
 func getEndpoint(b []byte) Endpoint {
 	return Endpoint{
-		PeerID:     PeerID(b[8:16]),
-		GID:        GID(b[16:32]),
-		MAC:        MAC(b[32:38]),
-		QPN:        QPN(get24(b[38:])),
-		RMB:        RToken{RKey: binary.BigEndian.Uint32(b[41:]), Addr: binary.BigEndian.Uint64(b[52:])},
+		PeerID:     smc.PeerID(b[8:16]),
+		GID:        smc.GID(b[16:32]),
+		MAC:        smc.MAC(b[32:38]),
+		QPN:        smc.QPN(get24(b[38:])),
+		RMB:        smc.RToken{RKey: smc.RKey(binary.BigEndian.Uint32(b[41:])), Addr: binary.BigEndian.Uint64(b[52:])},
 		RMBEIndex:  b[45],
 		AlertToken: binary.BigEndian.Uint32(b[46:]),
-		RMBESize:   BufSize(b[50] >> 4),
-		MTU:        MTU(b[50] & 15),
-		PSN:        PSN(get24(b[61:])),
+		RMBESize:   smc.SizeCode(b[50] >> 4),
+		MTU:        smc.MTU(b[50] & 15),
+		PSN:        smc.PSN(get24(b[61:])),
 	}
 }

@@ -5,6 +5,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"smcr/smc"
 )
 
 // Lengths of ACCEPT and CONFIRM of SMC-R version 2 in bytes. In a first
@@ -56,7 +58,7 @@ type ConfirmV2 struct {
 	FirstContact *FirstContactExt
 	// GIDs of the client's RNICs, that of the link first. Linux names one or
 	// two. The list is part of a first contact.
-	GIDs []GID
+	GIDs []smc.GID
 }
 
 // FirstContactExt is what the two ends of a new link group of version 2 tell
@@ -77,7 +79,7 @@ type FirstContactExt struct {
 	// the server says indirect and it finds a direct way.
 	Direct bool
 	// OS of the sender; four bits.
-	OS uint8
+	OS smc.OS
 	// Release is the smaller of those of both ends; four bits.
 	Release  uint8
 	Hostname Hostname
@@ -117,7 +119,7 @@ func (c ConfirmV2) AppendBinary(b []byte) ([]byte, error) {
 	}
 	n := AcceptConfirmLenV2
 	if c.FirstContact != nil {
-		n = ConfirmFirstLenV2 + len(GID{})*len(c.GIDs)
+		n = ConfirmFirstLenV2 + len(smc.GID{})*len(c.GIDs)
 	}
 	b, m, err := appendV2(b, TypeConfirm, n, &c.Endpoint, &c.EID, c.FirstContact)
 	if err != nil || c.FirstContact == nil {
@@ -132,7 +134,7 @@ func (c ConfirmV2) AppendBinary(b []byte) ([]byte, error) {
 
 func appendV2(b []byte, t CLCType, n int, e *Endpoint, eid *EID, x *FirstContactExt) (whole, msg []byte, err error) {
 	if x != nil && (x.OS > 15 || x.Release > 15) {
-		return b, nil, rangeErr("operating system or release", [2]uint8{x.OS, x.Release})
+		return b, nil, rangeErr("operating system or release", [2]uint8{uint8(x.OS), x.Release})
 	}
 	whole, err = e.append(b, t, Version2, n, x != nil)
 	if err != nil {
@@ -150,7 +152,7 @@ func (x *FirstContactExt) put(b []byte) {
 	if x.Direct {
 		b[0] = 0x80
 	}
-	b[1] = x.OS<<4 | x.Release
+	b[1] = uint8(x.OS)<<4 | x.Release
 	copy(b[4:], x.Hostname[:])
 	if x.Release >= ReleaseV21 {
 		b[36], b[37] = x.MaxConns, x.MaxLinks
@@ -162,7 +164,7 @@ func (x *FirstContactExt) put(b []byte) {
 func getFirstContactExt(b []byte) *FirstContactExt {
 	x := &FirstContactExt{
 		Direct:   b[0]&0x80 != 0,
-		OS:       b[1] >> 4,
+		OS:       smc.OS(b[1] >> 4),
 		Release:  b[1] & 15,
 		Hostname: Hostname(b[4:]),
 	}
@@ -202,15 +204,15 @@ func ParseConfirmV2(b []byte) (ConfirmV2, error) {
 		return c, nil
 	}
 	n := int(b[gidListAt])
-	if want := ConfirmFirstLenV2 + len(GID{})*n; len(b) < want {
+	if want := ConfirmFirstLenV2 + len(smc.GID{})*n; len(b) < want {
 		return ConfirmV2{}, fmt.Errorf("%w: CONFIRM of %d bytes with %d GIDs", ErrLength, len(b), n)
 	}
 	c.FirstContact = getFirstContactExt(b[firstContactExtAt:])
 	if n > 0 {
-		c.GIDs = make([]GID, n)
+		c.GIDs = make([]smc.GID, n)
 	}
 	for i := range c.GIDs {
-		c.GIDs[i] = GID(b[gidListAt+gidListHeaderLen+len(GID{})*i:])
+		c.GIDs[i] = smc.GID(b[gidListAt+gidListHeaderLen+len(smc.GID{})*i:])
 	}
 	return c, nil
 }

@@ -5,6 +5,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"smcr/smc"
 )
 
 // Lengths of DECLINE in bytes.
@@ -30,11 +32,11 @@ type Decline struct {
 	// OutOfSync is the S bit: the receiver has to clean up its side of the
 	// link group. Linux sends it with DiagSync alone.
 	OutOfSync bool
-	PeerID    PeerID
-	Diagnosis Diagnosis
+	PeerID    smc.PeerID
+	Diagnosis smc.Diagnosis
 	// OSType and More are parts of version 2: the sender's system (1 z/OS,
 	// 2 Linux, 3 AIX) and further words of diagnosis.
-	OSType uint8
+	OSType smc.OS
 	More   [4]uint32
 }
 
@@ -68,7 +70,7 @@ func (d Decline) AppendBinary(b []byte) ([]byte, error) {
 	copy(m[8:], d.PeerID[:])
 	binary.BigEndian.PutUint32(m[16:], uint32(d.Diagnosis))
 	if version == Version2 {
-		m[20] = d.OSType << 4
+		m[20] = uint8(d.OSType) << 4
 		for i, v := range d.More {
 			binary.BigEndian.PutUint32(m[24+4*i:], v)
 		}
@@ -97,11 +99,11 @@ func ParseDecline(b []byte) (Decline, error) {
 	d := Decline{
 		Version:   h.Version,
 		OutOfSync: h.Flags&headerFlag != 0,
-		PeerID:    PeerID(b[8:16]),
-		Diagnosis: Diagnosis(binary.BigEndian.Uint32(b[16:])),
+		PeerID:    smc.PeerID(b[8:16]),
+		Diagnosis: smc.Diagnosis(binary.BigEndian.Uint32(b[16:])),
 	}
 	if h.Version == Version2 {
-		d.OSType = b[20] >> 4
+		d.OSType = smc.OS(b[20] >> 4)
 		for i := range d.More {
 			d.More[i] = binary.BigEndian.Uint32(b[24+4*i:])
 		}

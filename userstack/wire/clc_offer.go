@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"smcr/smc"
 )
 
 // Limits of what version 2 adds to a proposal.
@@ -65,7 +67,7 @@ type Offer struct {
 	EIDs []EID
 	// GID of an RNIC, of the form that GID.IPv4 takes; where version 1 is
 	// offered too, it differs from Proposal.GID.
-	GID GID
+	GID smc.GID
 	// Release is ReleaseV21 or 0; four bits.
 	Release uint8
 	// MaxConns and MaxLinks are the most of each in a link group. They and
@@ -211,7 +213,7 @@ func (p Proposal) Offer() (Offer, error) {
 	}
 	o := Offer{
 		Mode:          p.TypeV2,
-		GID:           GID(x[8:24]),
+		GID:           smc.GID(x[8:24]),
 		Release:       x[3] >> 4,
 		HasSEID:       x[3]&1 != 0,
 		VendorOUI:     [3]byte(p.Growth[growthV2Base:]),

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+
+	"smcr/smc"
 )
 
 // Sizes of a proposal in bytes.
@@ -48,9 +50,9 @@ type Proposal struct {
 	// TypeV2 says what is offered under version 2. It is ModeNone in a
 	// proposal of version 1, whatever is set here.
 	TypeV2 Mode
-	PeerID PeerID
-	GID    GID
-	MAC    MAC
+	PeerID smc.PeerID
+	GID    smc.GID
+	MAC    smc.MAC
 	// Growth is the area for future growth: nil as RFC 7609 has it, 40 bytes
 	// as Linux has it (SMC-D identifiers and the offset of the version 2
 	// extension, zero where only SMC-R version 1 is offered). With TypeV1
@@ -156,9 +158,9 @@ func ParseProposal(b []byte) (Proposal, error) {
 		Version: h.Version,
 		TypeV1:  Mode(h.Flags & 3),
 		TypeV2:  ModeNone,
-		PeerID:  PeerID(b[8:16]),
-		GID:     GID(b[16:32]),
-		MAC:     MAC(b[32:38]),
+		PeerID:  smc.PeerID(b[8:16]),
+		GID:     smc.GID(b[16:32]),
+		MAC:     smc.MAC(b[32:38]),
 	}
 	if h.Version > Version1 {
 		p.TypeV2 = Mode(h.Flags >> 2)

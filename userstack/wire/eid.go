@@ -63,11 +63,3 @@ func NewHostname(s string) Hostname {
 
 // String returns the name without padding of blanks or zeros.
 func (h Hostname) String() string { return strings.TrimRight(string(h[:]), " \x00") }
-
-// Operating systems as DECLINE and FirstContactExt of version 2 name them:
-// four bits.
-const (
-	OSZOS   uint8 = 1
-	OSLinux uint8 = 2
-	OSAIX   uint8 = 3
-)

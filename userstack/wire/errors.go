@@ -5,6 +5,8 @@ package wire
 import (
 	"errors"
 	"fmt"
+
+	"smcr/smc"
 )
 
 // Errors of the encoders and decoders; test for them with errors.Is.
@@ -59,11 +61,11 @@ func rangeErr(field string, v any) error {
 	return fmt.Errorf("%w: %s %v", ErrRange, field, v)
 }
 
-func check24(qpn QPN, psn PSN) error {
-	if qpn > Max24 {
+func check24(qpn smc.QPN, psn smc.PSN) error {
+	if qpn > smc.Max24 {
 		return rangeErr("queue pair number", qpn)
 	}
-	if psn > Max24 {
+	if psn > smc.Max24 {
 		return rangeErr("packet sequence number", psn)
 	}
 	return nil

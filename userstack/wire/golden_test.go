@@ -10,18 +10,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"smcr/smc"
 )
 
 var (
-	figPeerID = PeerID{0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8}
-	figGID    = GID{0xfe, 0x80, 8: 0xb1, 0xb2, 0xb3, 0xb4, 0xb5, 0xb6, 0xb7, 0xb8}
-	figMAC    = MAC{0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6}
+	figPeerID = smc.PeerID{0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8}
+	figGID    = smc.GID{0xfe, 0x80, 8: 0xb1, 0xb2, 0xb3, 0xb4, 0xb5, 0xb6, 0xb7, 0xb8}
+	figMAC    = smc.MAC{0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6}
 )
 
-func figEndpoint(size BufSize, mtu MTU) Endpoint {
+func figEndpoint(size smc.SizeCode, mtu smc.MTU) Endpoint {
 	return Endpoint{
 		PeerID: figPeerID, GID: figGID, MAC: figMAC, QPN: 0x010203,
-		RMB: RToken{0xd1d2d3d4, 0xf1f2f3f4f5f6f7f8}, RMBEIndex: 7,
+		RMB: smc.RToken{RKey: 0xd1d2d3d4, Addr: 0xf1f2f3f4f5f6f7f8}, RMBEIndex: 7,
 		AlertToken: 0xe1e2e3e4, RMBESize: size, MTU: mtu, PSN: 0x0a0b0c,
 	}
 }
@@ -48,11 +50,11 @@ var figures = map[string]encoding.BinaryAppender{
 		Extension: append([]byte{0: 1, 3: 0x10, 18: 0xff, 19: 0xff, 20: 10, 21: 77, 23: 2, 24: 0xff, 25: 2, 27: 1, 39: 0},
 			"SMCV2                           "...),
 	},
-	"clc_accept.rfc":  Accept{true, figEndpoint(2, MTU2048)},
-	"clc_confirm.rfc": Confirm{false, figEndpoint(5, MTU1024)},
-	"clc_decline.rfc": Decline{Version: 1, OutOfSync: true, PeerID: figPeerID, Diagnosis: DiagSync},
+	"clc_accept.rfc":  Accept{true, figEndpoint(2, smc.MTU2048)},
+	"clc_confirm.rfc": Confirm{false, figEndpoint(5, smc.MTU1024)},
+	"clc_decline.rfc": Decline{Version: 1, OutOfSync: true, PeerID: figPeerID, Diagnosis: smc.DiagSync},
 	"clc_decline.linux_v2": Decline{
-		Version: 2, PeerID: figPeerID, Diagnosis: DiagNoUEID, OSType: 2,
+		Version: 2, PeerID: figPeerID, Diagnosis: smc.DiagNoUEID, OSType: 2,
 		More: [4]uint32{0x01020304, 0x05060708, 0x090a0b0c, 0x0d0e0f10},
 	},
 	"llc_confirm_link.rfc": ConfirmLink{
@@ -61,27 +63,27 @@ var figures = map[string]encoding.BinaryAppender{
 	},
 	"llc_add_link.rfc": AddLink{
 		Reply: true, Rejected: true, Reason: AddLinkNoAlternatePath, MAC: figMAC, GID: figGID,
-		QPN: 0x010203, LinkNum: 5, MTU: MTU2048, PSN: 0x0a0b0c,
+		QPN: 0x010203, LinkNum: 5, MTU: smc.MTU2048, PSN: 0x0a0b0c,
 	},
 	"llc_add_link_cont.rfc": AddLinkCont{LinkNum: 5, Left: 3, Pairs: [2]RKeyPair{
-		{0x11121314, RToken{0x21222324, 0x3132333435363738}},
-		{0x41424344, RToken{0x51525354, 0x6162636465666768}},
+		{0x11121314, smc.RToken{RKey: 0x21222324, Addr: 0x3132333435363738}},
+		{0x41424344, smc.RToken{RKey: 0x51525354, Addr: 0x6162636465666768}},
 	}},
 	"llc_delete_link.rfc": DeleteLink{Reply: true, Orderly: true, LinkNum: 5, Reason: DeleteLinkUnknownLink},
 	"llc_delete_link.all": DeleteLink{All: true, Reason: DeleteLinkProtocolViolation},
 	"llc_confirm_rkey.rfc": ConfirmRKey{
-		Reply: true, Negative: true, Retry: true, Others: 4, This: RToken{0x11121314, 0x2122232425262728},
-		Other: [2]LinkRToken{{2, RToken{0x31323334, 0x4142434445464748}}, {3, RToken{0x51525354, 0x6162636465666768}}},
+		Reply: true, Negative: true, Retry: true, Others: 4, This: smc.RToken{RKey: 0x11121314, Addr: 0x2122232425262728},
+		Other: [2]LinkRToken{{2, smc.RToken{RKey: 0x31323334, Addr: 0x4142434445464748}}, {3, smc.RToken{RKey: 0x51525354, Addr: 0x6162636465666768}}},
 	},
 	"llc_confirm_rkey_cont.rfc": ConfirmRKeyCont{
 		Reply: true, Negative: true, Left: 3,
 		Other: [3]LinkRToken{
-			{2, RToken{0x11121314, 0x2122232425262728}},
-			{3, RToken{0x31323334, 0x4142434445464748}},
-			{4, RToken{0x51525354, 0x6162636465666768}},
+			{2, smc.RToken{RKey: 0x11121314, Addr: 0x2122232425262728}},
+			{3, smc.RToken{RKey: 0x31323334, Addr: 0x4142434445464748}},
+			{4, smc.RToken{RKey: 0x51525354, Addr: 0x6162636465666768}},
 		},
 	},
-	"llc_delete_rkey.rfc": DeleteRKey{Reply: true, Negative: true, Count: 8, ErrorMask: 0x50, RKeys: [8]uint32{
+	"llc_delete_rkey.rfc": DeleteRKey{Reply: true, Negative: true, Count: 8, ErrorMask: 0x50, RKeys: [8]smc.RKey{
 		0x11121314, 0x21222324, 0x31323334, 0x41424344, 0x51525354, 0x61626364, 0x71727374, 0x81828384,
 	}},
 	"llc_test_link.rfc": TestLink{UserData: [16]byte{
@@ -131,10 +133,10 @@ const (
 )
 
 var (
-	srvMAC = MAC{0x52, 0x54, 0, 0, 0, 1}
-	cliMAC = MAC{0x52, 0x54, 0, 0, 0, 2}
-	srvGID = GID{0xfe, 0x80, 8: 0x50, 0x54, 0, 0xff, 0xfe, 0, 0, 1}
-	cliGID = GID{0xfe, 0x80, 8: 0x50, 0x54, 0, 0xff, 0xfe, 0, 0, 2}
+	srvMAC = smc.MAC{0x52, 0x54, 0, 0, 0, 1}
+	cliMAC = smc.MAC{0x52, 0x54, 0, 0, 0, 2}
+	srvGID = smc.GID{0xfe, 0x80, 8: 0x50, 0x54, 0, 0xff, 0xfe, 0, 0, 1}
+	cliGID = smc.GID{0xfe, 0x80, 8: 0x50, 0x54, 0, 0xff, 0xfe, 0, 0, 2}
 )
 
 // captured says what some of the captured messages mean; tshark reads them
@@ -142,34 +144,34 @@ var (
 var captured = map[string]encoding.BinaryAppender{
 	"clc_proposal." + iperf + "4": Proposal{
 		Version: 2, TypeV1: ModeR, TypeV2: ModeNone,
-		PeerID: NewPeerID(0x0a97, cliMAC), GID: cliGID, MAC: cliMAC,
+		PeerID: smc.NewPeerID(0x0a97, cliMAC), GID: cliGID, MAC: cliMAC,
 		Growth: make([]byte, 40), IPv4: netip.MustParsePrefix("10.77.0.0/24"),
 	},
 	"clc_accept." + iperf + "6": Accept{true, Endpoint{
-		PeerID: NewPeerID(0xfde2, srvMAC), GID: srvGID, MAC: srvMAC, QPN: 0x11,
-		RMB: RToken{0x372, 0xff1f35f2045b0000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: MTU1024, PSN: 0xcbc982,
+		PeerID: smc.NewPeerID(0xfde2, srvMAC), GID: srvGID, MAC: srvMAC, QPN: 0x11,
+		RMB: smc.RToken{RKey: 0x372, Addr: 0xff1f35f2045b0000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: smc.MTU1024, PSN: 0xcbc982,
 	}},
 	"clc_confirm." + iperf + "8": Confirm{true, Endpoint{
-		PeerID: NewPeerID(0x0a97, cliMAC), GID: cliGID, MAC: cliMAC, QPN: 0x11,
-		RMB: RToken{0x36b, 0xff212f8dc4060000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: MTU1024, PSN: 0x28587d,
+		PeerID: smc.NewPeerID(0x0a97, cliMAC), GID: cliGID, MAC: cliMAC, QPN: 0x11,
+		RMB: smc.RToken{RKey: 0x36b, Addr: 0xff212f8dc4060000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: smc.MTU1024, PSN: 0x28587d,
 	}},
-	"clc_decline.h4_client_no_ueid.cli.frame4": Decline{Version: 1, PeerID: NewPeerID(0xd433, cliMAC), Diagnosis: DiagNoSMCDev},
+	"clc_decline.h4_client_no_ueid.cli.frame4": Decline{Version: 1, PeerID: smc.NewPeerID(0xd433, cliMAC), Diagnosis: smc.DiagNoSMCDev},
 	"llc_confirm_link." + iperf + "12": ConfirmLink{
 		Reply: true, NoEyecatcher: true, MAC: cliMAC, GID: cliGID, QPN: 0x11, LinkNum: 1, LinkUserID: 0x101, MaxLinks: 2,
 	},
 	"llc_add_link." + iperf + "16": AddLink{
 		Reply: true, Rejected: true, Reason: AddLinkNoAlternatePath,
-		MAC: srvMAC, GID: srvGID, QPN: 0x12, LinkNum: 2, MTU: MTU1024, PSN: 0x02d88a,
+		MAC: srvMAC, GID: srvGID, QPN: 0x12, LinkNum: 2, MTU: smc.MTU1024, PSN: 0x02d88a,
 	},
 	"llc_add_link_cont." + eth0 + "16": AddLinkCont{LinkNum: 2, Left: 1, Pairs: [2]RKeyPair{
-		{0x3ea, RToken{0x3ce, 0xff474c68444a0000}},
+		{0x3ea, smc.RToken{RKey: 0x3ce, Addr: 0xff474c68444a0000}},
 	}},
 	"llc_delete_link." + iperf + "408": DeleteLink{All: true, Orderly: true, Reason: DeleteLinkOperator},
 	"llc_delete_link." + eth1 + "46":   DeleteLink{Orderly: true, LinkNum: 1, Reason: DeleteLinkLostPath},
 	"llc_confirm_rkey." + eth0 + "48": ConfirmRKey{
-		Others: 1, This: RToken{0x3ea, 0xff474c68444a0000}, Other: [2]LinkRToken{{2, RToken{0x3ce, 0xff474c68444a0000}}},
+		Others: 1, This: smc.RToken{RKey: 0x3ea, Addr: 0xff474c68444a0000}, Other: [2]LinkRToken{{2, smc.RToken{RKey: 0x3ce, Addr: 0xff474c68444a0000}}},
 	},
-	"llc_delete_rkey." + iperf + "381": DeleteRKey{Reply: true, Count: 1, RKeys: [8]uint32{0x61b}},
+	"llc_delete_rkey." + iperf + "381": DeleteRKey{Reply: true, Count: 1, RKeys: [8]smc.RKey{0x61b}},
 	"llc_test_link." + eth1 + "55":     TestLink{Reply: true},
 	"cdc." + eth1 + "45":               CDC{Seq: 0x1fb, Token: 6, Flags: ProdFailoverVerify},
 	"cdc." + eth1 + "57": CDC{

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"smcr/smc"
 )
 
 func must[T any](v T, err error) T {
@@ -20,7 +22,7 @@ func must[T any](v T, err error) T {
 
 func mustEID(s string) EID { return must(ParseEID(s)) }
 
-func ip4GID(s string) GID { return GIDFromIPv4(netip.MustParseAddr(s)) }
+func ip4GID(s string) smc.GID { return smc.GIDFromIPv4(netip.MustParseAddr(s)) }
 
 var (
 	eidA   = mustEID("A-B.C")
@@ -28,22 +30,22 @@ var (
 	eidCap = mustEID("SMCV2-EXAMPLE-UEID") // of the captures
 
 	figFirst = &FirstContactExt{
-		Direct: true, OS: OSAIX, Release: 1, Hostname: NewHostname("host.1"),
+		Direct: true, OS: smc.OSAIX, Release: 1, Hostname: NewHostname("host.1"),
 		MaxConns: 200, MaxLinks: 3, Features: 0x1234, Vendor: 0x21222324,
 	}
 	capFirst = &FirstContactExt{
-		Direct: true, OS: OSLinux, Release: ReleaseV21, Hostname: NewHostname("guest"),
+		Direct: true, OS: smc.OSLinux, Release: ReleaseV21, Hostname: NewHostname("guest"),
 		MaxConns: 255, MaxLinks: 2, Features: FeatureEmulatedISM,
 	}
 	figPairs = []RKeyPair{
-		{0x11121314, RToken{0x21222324, 0x3132333435363738}},
-		{0x41424344, RToken{0x51525354, 0x6162636465666768}},
+		{0x11121314, smc.RToken{RKey: 0x21222324, Addr: 0x3132333435363738}},
+		{0x41424344, smc.RToken{RKey: 0x51525354, Addr: 0x6162636465666768}},
 	}
 )
 
 func figAddLink(l LLCLayout, reply bool, pairs []RKeyPair) AddLink {
 	return AddLink{
-		Layout: l, Reply: reply, MAC: figMAC, GID: figGID, QPN: 0x010203, LinkNum: 5, MTU: MTU2048, PSN: 0x0a0b0c,
+		Layout: l, Reply: reply, MAC: figMAC, GID: figGID, QPN: 0x010203, LinkNum: 5, MTU: smc.MTU2048, PSN: 0x0a0b0c,
 		Ext: &AddLinkExt{Direct: true, TargetGID: ip4GID("10.77.1.2"), Pairs: pairs},
 	}
 }
@@ -115,15 +117,15 @@ var figuresV2 = map[string]encoding.BinaryAppender{
 	"clc_proposal.offer_v2_only": must(offered{Proposal{
 		Version: 2, TypeV1: ModeNone, PeerID: figPeerID, MAC: figMAC, Growth: make([]byte, 10),
 	}, offers["figures/clc_proposal.offer_v2_only"]}.whole()),
-	"clc_accept_v2.first": AcceptV2{figEndpoint(2, MTU2048), eidA, figFirst},
-	"clc_accept_v2.next":  AcceptV2{figEndpoint(2, MTU2048), eidB, nil},
+	"clc_accept_v2.first": AcceptV2{figEndpoint(2, smc.MTU2048), eidA, figFirst},
+	"clc_accept_v2.next":  AcceptV2{figEndpoint(2, smc.MTU2048), eidB, nil},
 	"clc_accept_v2.release0": AcceptV2{
-		figEndpoint(2, MTU2048), eidA, &FirstContactExt{OS: OSZOS, Hostname: NewHostname("host.1")},
+		figEndpoint(2, smc.MTU2048), eidA, &FirstContactExt{OS: smc.OSZOS, Hostname: NewHostname("host.1")},
 	},
 	"clc_confirm_v2.first": ConfirmV2{
-		figEndpoint(5, MTU1024), eidA, figFirst, []GID{figGID, ip4GID("10.77.0.2")},
+		figEndpoint(5, smc.MTU1024), eidA, figFirst, []smc.GID{figGID, ip4GID("10.77.0.2")},
 	},
-	"clc_confirm_v2.next":  ConfirmV2{Endpoint: figEndpoint(5, MTU1024), EID: eidA},
+	"clc_confirm_v2.next":  ConfirmV2{Endpoint: figEndpoint(5, smc.MTU1024), EID: eidA},
 	"llc2_add_link.spec":   figAddLink(LLCV2, true, figPairs),
 	"llc2_add_link.little": figAddLink(LLCV2Little, false, figPairs),
 	"llc2_add_link.empty":  figAddLink(LLCV2, false, nil),
@@ -131,16 +133,16 @@ var figuresV2 = map[string]encoding.BinaryAppender{
 		Layout: LLCV2, Reply: true, NoEyecatcher: true, MAC: figMAC, GID: figGID, QPN: 0x010203,
 		LinkNum: 5, LinkUserID: 0xd1d2d3d4, MaxLinks: 3, MaxConns: 200,
 	},
-	"llc2_req_add_link.little": ReqAddLink{Layout: LLCV2Little, GIDs: []GID{figGID, ip4GID("10.77.1.2")}},
+	"llc2_req_add_link.little": ReqAddLink{Layout: LLCV2Little, GIDs: []smc.GID{figGID, ip4GID("10.77.1.2")}},
 	"llc2_req_add_link.reply":  ReqAddLink{Layout: LLCV2, Reply: true},
 	"llc2_delete_link.spec": DeleteLink{
 		Layout: LLCV2, Reply: true, Orderly: true, LinkNum: 5, Reason: DeleteLinkUnknownLink,
 	},
 	"llc2_confirm_rkey.spec": ConfirmRKey{
-		Layout: LLCV2, Reply: true, Negative: true, Retry: true, Others: 2, This: RToken{0x11121314, 0x2122232425262728},
-		Other: [2]LinkRToken{{2, RToken{0x31323334, 0x4142434445464748}}, {3, RToken{0x51525354, 0x6162636465666768}}},
+		Layout: LLCV2, Reply: true, Negative: true, Retry: true, Others: 2, This: smc.RToken{RKey: 0x11121314, Addr: 0x2122232425262728},
+		Other: [2]LinkRToken{{2, smc.RToken{RKey: 0x31323334, Addr: 0x4142434445464748}}, {3, smc.RToken{RKey: 0x51525354, Addr: 0x6162636465666768}}},
 	},
-	"llc2_delete_rkey.ten": DeleteRKeyV2{Layout: LLCV2, Count: 10, RKeys: []uint32{
+	"llc2_delete_rkey.ten": DeleteRKeyV2{Layout: LLCV2, Count: 10, RKeys: []smc.RKey{
 		0x11121314, 0x21222324, 0x31323334, 0x41424344, 0x51525354, 0x61626364, 0x71727374, 0x81828384, 0x91929394, 0xa1a2a3a4,
 	}},
 	"llc2_delete_rkey.reply": DeleteRKeyV2{Layout: LLCV2Little, Reply: true, Negative: true, Count: 20, Invalid: 3},
@@ -155,52 +157,52 @@ const (
 )
 
 var (
-	srvMAC1 = MAC{0x52, 0x54, 0, 0, 1, 1}
-	cliMAC1 = MAC{0x52, 0x54, 0, 0, 1, 2}
+	srvMAC1 = smc.MAC{0x52, 0x54, 0, 0, 1, 1}
+	cliMAC1 = smc.MAC{0x52, 0x54, 0, 0, 1, 2}
 )
 
 var capturedV2 = map[string]encoding.BinaryAppender{
 	"clc_accept_v2." + oneA + "9": AcceptV2{Endpoint{
-		PeerID: NewPeerID(0xa3bd, srvMAC), GID: ip4GID("10.77.0.1"), MAC: srvMAC, QPN: 0x11,
-		RMB: RToken{0x371, 0xff18cf1045ef0000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: MTU1024, PSN: 0x461953,
+		PeerID: smc.NewPeerID(0xa3bd, srvMAC), GID: ip4GID("10.77.0.1"), MAC: srvMAC, QPN: 0x11,
+		RMB: smc.RToken{RKey: 0x371, Addr: 0xff18cf1045ef0000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: smc.MTU1024, PSN: 0x461953,
 	}, eidCap, capFirst},
 	"clc_confirm_v2." + oneA + "11": ConfirmV2{Endpoint{
-		PeerID: NewPeerID(0xd433, cliMAC), GID: ip4GID("10.77.0.2"), MAC: cliMAC, QPN: 0x11,
-		RMB: RToken{0x31f, 0xff28386605d30000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: MTU1024, PSN: 0xf66ee0,
-	}, eidCap, capFirst, []GID{ip4GID("10.77.0.2")}},
+		PeerID: smc.NewPeerID(0xd433, cliMAC), GID: ip4GID("10.77.0.2"), MAC: cliMAC, QPN: 0x11,
+		RMB: smc.RToken{RKey: 0x31f, Addr: 0xff28386605d30000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: smc.MTU1024, PSN: 0xf66ee0,
+	}, eidCap, capFirst, []smc.GID{ip4GID("10.77.0.2")}},
 	"clc_accept_v2." + oneB + "10": AcceptV2{Endpoint{
-		PeerID: NewPeerID(0xa3bd, srvMAC), GID: ip4GID("10.77.0.1"), MAC: srvMAC, QPN: 0x11,
-		RMB: RToken{0x371, 0xff18cf1045ef0000}, RMBEIndex: 1, AlertToken: 2, RMBESize: 2, MTU: MTU1024, PSN: 0x461953,
+		PeerID: smc.NewPeerID(0xa3bd, srvMAC), GID: ip4GID("10.77.0.1"), MAC: srvMAC, QPN: 0x11,
+		RMB: smc.RToken{RKey: 0x371, Addr: 0xff18cf1045ef0000}, RMBEIndex: 1, AlertToken: 2, RMBESize: 2, MTU: smc.MTU1024, PSN: 0x461953,
 	}, eidCap, nil},
 	"clc_confirm_v2." + two0 + "6": ConfirmV2{Endpoint{
-		PeerID: NewPeerID(0xb11d, cliMAC), GID: ip4GID("10.77.0.2"), MAC: cliMAC, QPN: 0x11,
-		RMB: RToken{0x3fc, 0xff18e11284420000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: MTU1024, PSN: 0xc0f36c,
-	}, eidCap, capFirst, []GID{ip4GID("10.77.0.2"), ip4GID("10.77.1.2")}},
+		PeerID: smc.NewPeerID(0xb11d, cliMAC), GID: ip4GID("10.77.0.2"), MAC: cliMAC, QPN: 0x11,
+		RMB: smc.RToken{RKey: 0x3fc, Addr: 0xff18e11284420000}, RMBEIndex: 1, AlertToken: 1, RMBESize: 2, MTU: smc.MTU1024, PSN: 0xc0f36c,
+	}, eidCap, capFirst, []smc.GID{ip4GID("10.77.0.2"), ip4GID("10.77.1.2")}},
 	"llc2_confirm_link." + oneA + "15": ConfirmLink{
 		Layout: LLCV2Little, Reply: true, NoEyecatcher: true, MAC: cliMAC, GID: ip4GID("10.77.0.2"), QPN: 0x11,
 		LinkNum: 1, LinkUserID: 0x101, MaxLinks: 2, MaxConns: 255,
 	},
 	"llc2_add_link." + two0 + "12": AddLink{
-		Layout: LLCV2Little, MAC: srvMAC1, GID: ip4GID("10.77.1.1"), QPN: 0x11, LinkNum: 2, MTU: MTU1024, PSN: 0x545ffc,
+		Layout: LLCV2Little, MAC: srvMAC1, GID: ip4GID("10.77.1.1"), QPN: 0x11, LinkNum: 2, MTU: smc.MTU1024, PSN: 0x545ffc,
 		Ext: &AddLinkExt{Direct: true, TargetGID: ip4GID("10.77.1.1"), Pairs: []RKeyPair{
-			{0x30c, RToken{0x393, 0xff36fcfa855e0000}},
+			{0x30c, smc.RToken{RKey: 0x393, Addr: 0xff36fcfa855e0000}},
 		}},
 	},
 	"llc2_add_link." + two0 + "14": AddLink{
-		Layout: LLCV2Little, Reply: true, MAC: cliMAC1, GID: ip4GID("10.77.1.2"), QPN: 0x11, LinkNum: 2, MTU: MTU1024, PSN: 0x1d78c6,
+		Layout: LLCV2Little, Reply: true, MAC: cliMAC1, GID: ip4GID("10.77.1.2"), QPN: 0x11, LinkNum: 2, MTU: smc.MTU1024, PSN: 0x1d78c6,
 		Ext: &AddLinkExt{Direct: true, TargetGID: ip4GID("10.77.1.2"), Pairs: []RKeyPair{
-			{0x3fc, RToken{0x315, 0xff18e11284420000}},
+			{0x3fc, smc.RToken{RKey: 0x315, Addr: 0xff18e11284420000}},
 		}},
 	},
 	"llc2_add_link." + oneA + "19": AddLink{
 		Layout: LLCV2Little, Reply: true, Rejected: true, MAC: srvMAC, GID: ip4GID("10.77.0.1"),
-		QPN: 0x12, LinkNum: 2, MTU: MTU1024, PSN: 0x791ecd,
+		QPN: 0x12, LinkNum: 2, MTU: smc.MTU1024, PSN: 0x791ecd,
 	},
 	"llc2_confirm_rkey." + two0 + "44": ConfirmRKey{
-		Layout: LLCV2Little, Others: 1, This: RToken{0x30c, 0xff36fcfa855e0000},
-		Other: [2]LinkRToken{{2, RToken{0x393, 0xff36fcfa855e0000}}},
+		Layout: LLCV2Little, Others: 1, This: smc.RToken{RKey: 0x30c, Addr: 0xff36fcfa855e0000},
+		Other: [2]LinkRToken{{2, smc.RToken{RKey: 0x393, Addr: 0xff36fcfa855e0000}}},
 	},
-	"llc2_delete_rkey." + oneB + "32": DeleteRKeyV2{Layout: LLCV2Little, Count: 1, RKeys: []uint32{0x31f}},
+	"llc2_delete_rkey." + oneB + "32": DeleteRKeyV2{Layout: LLCV2Little, Count: 1, RKeys: []smc.RKey{0x31f}},
 	"llc2_delete_rkey." + oneB + "34": DeleteRKeyV2{Layout: LLCV2Little, Reply: true, Count: 1},
 	"llc2_delete_link." + two1 + "258": DeleteLink{
 		Layout: LLCV2Little, Reply: true, Orderly: true, LinkNum: 1, Reason: DeleteLinkUnknownLink,

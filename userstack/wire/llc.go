@@ -6,6 +6,8 @@ import (
 	"encoding"
 	"encoding/binary"
 	"fmt"
+
+	"smcr/smc"
 )
 
 // LLCLen is the length of every LLC message of version 1 in bytes, and the
@@ -103,11 +105,11 @@ const (
 // link group and the operating system in the peer's FirstContactExt. Of a Linux
 // the byte order is not known until it sent a message; until then
 // LLCV2Little does, since the length of the first message passes either way.
-func LLCLayoutFor(version, os uint8) LLCLayout {
+func LLCLayoutFor(version uint8, os smc.OS) LLCLayout {
 	switch {
 	case version < Version2:
 		return LLCV1
-	case os == OSLinux:
+	case os == smc.OSLinux:
 		return LLCV2Little
 	}
 	return LLCV2

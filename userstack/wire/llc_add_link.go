@@ -5,6 +5,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"smcr/smc"
 )
 
 // AddLinkReason says why an ADD LINK was rejected.
@@ -54,15 +56,15 @@ type AddLink struct {
 	// without Rejected, or in version 2, is not sent and not read.
 	Rejected bool
 	Reason   AddLinkReason
-	MAC      MAC
-	GID      GID
+	MAC      smc.MAC
+	GID      smc.GID
 	// QPN, MTU and PSN are 0 in the request of a Linux client, which has no
 	// queue pair yet.
-	QPN QPN
+	QPN smc.QPN
 	// LinkNum is given by the server and echoed by the client.
 	LinkNum uint8
-	MTU     MTU
-	PSN     PSN
+	MTU     smc.MTU
+	PSN     smc.PSN
 	// Ext is the extension of version 2. It is nil in version 1; where
 	// Rejected is set it is not sent and not read.
 	Ext *AddLinkExt
@@ -81,7 +83,7 @@ type AddLinkExt struct {
 	Direct bool
 	// TargetGID is the client's GID that the server wants to reach. Linux
 	// has its own GID here, and does not look at that of a peer.
-	TargetGID GID
+	TargetGID smc.GID
 	// Pairs, at most AddLinkMaxPairs.
 	Pairs []RKeyPair
 }
@@ -161,7 +163,7 @@ func getAddLinkExt(b []byte) (*AddLinkExt, error) {
 	if len(b) < addLinkExtLen {
 		return nil, fmt.Errorf("%w: ADD LINK with an extension of %d bytes", ErrLength, len(b))
 	}
-	x := &AddLinkExt{Direct: b[0]&0x80 != 0, TargetGID: GID(b[2:18])}
+	x := &AddLinkExt{Direct: b[0]&0x80 != 0, TargetGID: smc.GID(b[2:18])}
 	// The number stands in either byte order, and up to 255 it takes one
 	// byte. Who does not know its peer's order may have put it in both.
 	n := int(b[26])
@@ -193,12 +195,12 @@ func ParseAddLink(b []byte) (AddLink, error) {
 		Layout:   l,
 		Reply:    flags&llcReply != 0,
 		Rejected: flags&llcRejected != 0,
-		MAC:      MAC(b[4:10]),
-		GID:      GID(b[12:28]),
-		QPN:      QPN(get24(b[28:])),
+		MAC:      smc.MAC(b[4:10]),
+		GID:      smc.GID(b[12:28]),
+		QPN:      smc.QPN(get24(b[28:])),
 		LinkNum:  b[31],
-		MTU:      MTU(b[32] & 15),
-		PSN:      PSN(get24(b[33:])),
+		MTU:      smc.MTU(b[32] & 15),
+		PSN:      smc.PSN(get24(b[33:])),
 	}
 	switch {
 	case m.Rejected && l == LLCV1:

@@ -2,7 +2,10 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"smcr/smc"
+)
 
 // AddLinkContMax is the largest number of pairs in one AddLinkCont.
 const AddLinkContMax = 2
@@ -12,17 +15,17 @@ const rkeyPairLen = 16
 // RKeyPair gives an RMB's RToken on a new link, and names the RMB by its RKey
 // on the link that carries the message (RFC 7609, appendix A.3.3, figure 34).
 type RKeyPair struct {
-	RefRKey uint32
-	New     RToken
+	RefRKey smc.RKey
+	New     smc.RToken
 }
 
 func putRKeyPair(b []byte, p RKeyPair) {
-	binary.BigEndian.PutUint32(b, p.RefRKey)
+	binary.BigEndian.PutUint32(b, uint32(p.RefRKey))
 	putRToken(b[4:], p.New)
 }
 
 func getRKeyPair(b []byte) RKeyPair {
-	return RKeyPair{RefRKey: binary.BigEndian.Uint32(b), New: getRToken(b[4:])}
+	return RKeyPair{RefRKey: smc.RKey(binary.BigEndian.Uint32(b)), New: getRToken(b[4:])}
 }
 
 // AddLinkCont gives the RTokens of the sender's RMBs on a link being added

@@ -2,7 +2,10 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"smcr/smc"
+)
 
 // ConfirmLink proves that a new link carries messages (RFC 7609, appendix
 // A.3.1, figure 31).
@@ -23,9 +26,9 @@ type ConfirmLink struct {
 	// elements: flags 0x03, reserved in RFC 7609. Linux sets them and
 	// declines a peer that sets neither. Either bit is read as true.
 	NoEyecatcher bool
-	MAC          MAC
-	GID          GID
-	QPN          QPN
+	MAC          smc.MAC
+	GID          smc.GID
+	QPN          smc.QPN
 	// LinkNum is given by the server and echoed by the client.
 	LinkNum uint8
 	// LinkUserID is the sender's own name for the link, for display only.
@@ -78,9 +81,9 @@ func ParseConfirmLink(b []byte) (ConfirmLink, error) {
 		Layout:       l,
 		Reply:        flags&llcReply != 0,
 		NoEyecatcher: flags&llcNoEyec != 0,
-		MAC:          MAC(b[4:10]),
-		GID:          GID(b[10:26]),
-		QPN:          QPN(get24(b[26:])),
+		MAC:          smc.MAC(b[4:10]),
+		GID:          smc.GID(b[10:26]),
+		QPN:          smc.QPN(get24(b[26:])),
 		LinkNum:      b[29],
 		LinkUserID:   binary.BigEndian.Uint32(b[30:]),
 		MaxLinks:     b[34],

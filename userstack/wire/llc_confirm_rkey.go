@@ -2,6 +2,8 @@
 
 package wire
 
+import "smcr/smc"
+
 // ConfirmRKeyMax is the largest number of other links in one ConfirmRKey.
 const ConfirmRKeyMax = 2
 
@@ -24,7 +26,7 @@ type ConfirmRKey struct {
 	// about. Above ConfirmRKeyMax a ConfirmRKeyCont follows.
 	Others uint8
 	// This is the RToken on the link that carries the message.
-	This RToken
+	This smc.RToken
 	// Other holds Count entries; the rest is sent as zeros and not read.
 	Other [ConfirmRKeyMax]LinkRToken
 }

@@ -2,7 +2,10 @@
 
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"smcr/smc"
+)
 
 // DeleteRKeyMax is the largest number of RKeys in one DeleteRKey.
 const DeleteRKeyMax = 8
@@ -26,7 +29,7 @@ type DeleteRKey struct {
 	ErrorMask uint8
 	// RKeys as valid on the link that carries the message. Entries from
 	// Count on are sent as zeros and not read.
-	RKeys [DeleteRKeyMax]uint32
+	RKeys [DeleteRKeyMax]smc.RKey
 }
 
 // Failed reports whether the error mask has the bit of RKeys[i].
@@ -55,7 +58,7 @@ func (m DeleteRKey) AppendBinary(b []byte) ([]byte, error) {
 	}
 	p[4], p[5] = m.Count, m.ErrorMask
 	for i, k := range m.RKeys[:m.Count] {
-		binary.BigEndian.PutUint32(p[8+4*i:], k)
+		binary.BigEndian.PutUint32(p[8+4*i:], uint32(k))
 	}
 	return b, nil
 }
@@ -77,7 +80,7 @@ func ParseDeleteRKey(b []byte) (DeleteRKey, error) {
 		return DeleteRKey{}, rangeErr("number of RKeys", m.Count)
 	}
 	for i := range m.RKeys[:m.Count] {
-		m.RKeys[i] = binary.BigEndian.Uint32(b[8+4*i:])
+		m.RKeys[i] = smc.RKey(binary.BigEndian.Uint32(b[8+4*i:]))
 	}
 	return m, nil
 }

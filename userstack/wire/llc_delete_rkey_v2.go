@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"smcr/smc"
 )
 
 // DeleteRKeyMaxV2 is the largest number of RKeys in one DeleteRKeyV2.
@@ -28,7 +29,7 @@ type DeleteRKeyV2 struct {
 	Negative bool
 	// RKeys as valid on the link that carries the message: a part of the
 	// request, at most DeleteRKeyMaxV2.
-	RKeys []uint32
+	RKeys []smc.RKey
 	// Count is the number of RKeys in the request. Replies repeat it; in a
 	// request it is not sent but counted.
 	Count uint8
@@ -64,7 +65,7 @@ func (m DeleteRKeyV2) AppendBinary(b []byte) ([]byte, error) {
 		p[4] = byte(len(m.RKeys))
 	}
 	for i, k := range m.RKeys {
-		binary.BigEndian.PutUint32(p[deleteRKeyListAt+4*i:], k)
+		binary.BigEndian.PutUint32(p[deleteRKeyListAt+4*i:], uint32(k))
 	}
 	return b, nil
 }
@@ -89,9 +90,9 @@ func ParseDeleteRKeyV2(b []byte) (DeleteRKeyV2, error) {
 	if want := deleteRKeyListAt + 4*int(m.Count); len(b) < want {
 		return DeleteRKeyV2{}, fmt.Errorf("%w: DELETE RKEY of %d bytes with %d RKeys", ErrLength, len(b), m.Count)
 	}
-	m.RKeys = make([]uint32, m.Count)
+	m.RKeys = make([]smc.RKey, m.Count)
 	for i := range m.RKeys {
-		m.RKeys[i] = binary.BigEndian.Uint32(b[deleteRKeyListAt+4*i:])
+		m.RKeys[i] = smc.RKey(binary.BigEndian.Uint32(b[deleteRKeyListAt+4*i:]))
 	}
 	return m, nil
 }

@@ -2,7 +2,10 @@
 
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"smcr/smc"
+)
 
 // ReqAddLinkMax is the largest number of GIDs in one ReqAddLink.
 const ReqAddLinkMax = 255
@@ -22,7 +25,7 @@ type ReqAddLink struct {
 	Layout LLCLayout
 	Reply  bool
 	// GIDs of the client's RNICs, at most ReqAddLinkMax. A reply has none.
-	GIDs []GID
+	GIDs []smc.GID
 }
 
 // LLCType returns LLCReqAddLink.
@@ -41,7 +44,7 @@ func (m ReqAddLink) AppendBinary(b []byte) ([]byte, error) {
 	if len(m.GIDs) > ReqAddLinkMax || m.Reply && len(m.GIDs) > 0 {
 		return b, rangeErr("number of GIDs", len(m.GIDs))
 	}
-	b, p, err := appendLLC(b, m.Layout, LLCReqAddLink, reqAddLinkListAt+len(GID{})*len(m.GIDs), m.Reply)
+	b, p, err := appendLLC(b, m.Layout, LLCReqAddLink, reqAddLinkListAt+len(smc.GID{})*len(m.GIDs), m.Reply)
 	if err != nil {
 		return b, err
 	}
@@ -64,12 +67,12 @@ func ParseReqAddLink(b []byte) (ReqAddLink, error) {
 	if m.Reply || n == 0 {
 		return m, nil
 	}
-	if want := reqAddLinkListAt + len(GID{})*n; len(b) < want {
+	if want := reqAddLinkListAt + len(smc.GID{})*n; len(b) < want {
 		return ReqAddLink{}, fmt.Errorf("%w: REQUEST ADD LINK of %d bytes with %d GIDs", ErrLength, len(b), n)
 	}
-	m.GIDs = make([]GID, n)
+	m.GIDs = make([]smc.GID, n)
 	for i := range m.GIDs {
-		m.GIDs[i] = GID(b[reqAddLinkListAt+len(GID{})*i:])
+		m.GIDs[i] = smc.GID(b[reqAddLinkListAt+len(smc.GID{})*i:])
 	}
 	return m, nil
 }

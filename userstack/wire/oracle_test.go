@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"smcr/smc"
 )
 
 // capture writes a pcap file of frames made by hand: one TCP connection that
@@ -188,7 +190,7 @@ var oracleCLC = []oracleCase{
 		"smc.proposal.ipv6.prefix.value":  "2001:db8:1:: fd00::",
 		"smc.proposal.ipv6.prefix.length": "64 8",
 	}},
-	{Accept{true, figEndpoint(2, MTU2048)}, "CLC Message: Accept (2)", map[string]string{
+	{Accept{true, figEndpoint(2, smc.MTU2048)}, "CLC Message: Accept (2)", map[string]string{
 		"smc.length":                                "68",
 		"smc.proposal.first.contact":                "1",
 		"smc.accept.sender.server.peer.id":          "0xa1a2a3a4a5a6a7a8",
@@ -203,7 +205,7 @@ var oracleCLC = []oracleCase{
 		"smc.accept.server.rmb.virtual.address":     "0xf1f2f3f4f5f6f7f8",
 		"smc.accept.initial.psn":                    "0x0a0b0c",
 	}},
-	{Confirm{false, figEndpoint(5, MTU1024)}, "CLC Message: Confirm (3)", map[string]string{
+	{Confirm{false, figEndpoint(5, smc.MTU1024)}, "CLC Message: Confirm (3)", map[string]string{
 		"smc.length":                         "68",
 		"smc.confirm.sender.client.peer.id":  "0xa1a2a3a4a5a6a7a8",
 		"smc.client.gid":                     "fe80::b1b2:b3b4:b5b6:b7b8",
@@ -217,7 +219,7 @@ var oracleCLC = []oracleCase{
 		"smc.client.rmb.virtual.address":     "0xf1f2f3f4f5f6f7f8",
 		"smc.initial.psn":                    "0x0a0b0c",
 	}},
-	{Decline{OutOfSync: true, PeerID: figPeerID, Diagnosis: DiagSync}, "CLC Message: Decline (4)", map[string]string{
+	{Decline{OutOfSync: true, PeerID: figPeerID, Diagnosis: smc.DiagSync}, "CLC Message: Decline (4)", map[string]string{
 		"smc.length":         "28",
 		"smc.decline.osync":  "1",
 		"smc.sender.peer.id": "0xa1a2a3a4a5a6a7a8",
@@ -266,8 +268,8 @@ var oracleRDMA = []oracleCase{
 		"smc.delete.link.reason.code": "0x00100000",
 	}},
 	{ConfirmRKey{
-		Negative: true, Retry: true, Others: 2, This: RToken{0x11121314, 0x2122232425262728},
-		Other: [2]LinkRToken{{2, RToken{0x31323334, 0x4142434445464748}}, {3, RToken{0x51525354, 0x6162636465666768}}},
+		Negative: true, Retry: true, Others: 2, This: smc.RToken{RKey: 0x11121314, Addr: 0x2122232425262728},
+		Other: [2]LinkRToken{{2, smc.RToken{RKey: 0x31323334, Addr: 0x4142434445464748}}, {3, smc.RToken{RKey: 0x51525354, Addr: 0x6162636465666768}}},
 	}, "LLC Message: Confirm Rkey (0x06)", map[string]string{
 		"smc.length":                         "44",
 		"smc.confirm.rkey.response":          "0",

@@ -2,7 +2,10 @@
 
 package wire
 
-import "strings"
+import (
+	"smcr/smc"
+	"strings"
+)
 
 const (
 	eidAShown = "A-B.C                           "
@@ -126,7 +129,7 @@ var oracleLLCV2 = []oracleCase{
 		"smc.add.link.initial.psn":      "0x0a0b0c",
 	}},
 	{
-		ReqAddLink{Layout: LLCV2, GIDs: []GID{figGID, ip4GID("10.77.1.2")}}, "LLC Message: Request Add Link (v2) (0x25)",
+		ReqAddLink{Layout: LLCV2, GIDs: []smc.GID{figGID, ip4GID("10.77.1.2")}}, "LLC Message: Request Add Link (v2) (0x25)",
 		map[string]string{
 			"smc.length":                                "60",
 			"smc.request.add.link.response":             "0",

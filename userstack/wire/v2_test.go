@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"smcr/smc"
 )
 
 func TestEID(t *testing.T) {
@@ -42,29 +44,6 @@ func TestHostname(t *testing.T) {
 	}
 }
 
-func TestGIDIPv4(t *testing.T) {
-	for _, tt := range []struct{ gid, want string }{
-		{"::ffff:10.77.0.2", "10.77.0.2"},
-		{"::10.77.0.2", "10.77.0.2"},
-		{"::", ""},
-		{"::ffff:0.0.0.0", ""},
-		{"fe80::5054:ff:fe00:1", ""},
-		{"::fffe:10.77.0.2", ""},
-		{"1::ffff:10.77.0.2", ""},
-	} {
-		a, ok := GID(netip.MustParseAddr(tt.gid).As16()).IPv4()
-		if ok != (tt.want != "") || ok && a.String() != tt.want {
-			t.Errorf("%s: %v, %v", tt.gid, a, ok)
-		}
-	}
-	if g := GIDFromIPv4(netip.MustParseAddr("::ffff:10.0.0.1")); g.String() != "::ffff:10.0.0.1" {
-		t.Errorf("mapped address: %s", g)
-	}
-	if g := GIDFromIPv4(netip.MustParseAddr("2001:db8::1")); g != (GID{}) {
-		t.Errorf("IPv6: %s", g)
-	}
-}
-
 // TestAppendLLC writes one message in every layout.
 func TestAppendLLC(t *testing.T) {
 	tests := []struct {
@@ -78,13 +57,13 @@ func TestAppendLLC(t *testing.T) {
 		{AddLink{Ext: &AddLinkExt{Pairs: make([]RKeyPair, 255)}}, [3]string{"", "22103800", "22381000"}},
 		{AddLinkCont{}, [3]string{"032c0000", "", ""}},
 		{ReqAddLink{}, [3]string{"", "25002c00", "252c0000"}},
-		{ReqAddLink{GIDs: make([]GID, 255)}, [3]string{"", "25100c00", "250c1000"}},
+		{ReqAddLink{GIDs: make([]smc.GID, 255)}, [3]string{"", "25100c00", "250c1000"}},
 		{DeleteLink{All: true}, [3]string{"042c0040", "24002c40", "242c0040"}},
 		{ConfirmRKey{Retry: true}, [3]string{"062c0010", "26002c10", "262c0010"}},
 		{ConfirmRKeyCont{}, [3]string{"082c0000", "", ""}},
 		{DeleteRKey{}, [3]string{"092c0000", "", ""}},
-		{DeleteRKeyV2{RKeys: make([]uint32, 9)}, [3]string{"", "29002c00", "292c0000"}},
-		{DeleteRKeyV2{RKeys: make([]uint32, 254)}, [3]string{"", "29040000", "29000400"}},
+		{DeleteRKeyV2{RKeys: make([]smc.RKey, 9)}, [3]string{"", "29002c00", "292c0000"}},
+		{DeleteRKeyV2{RKeys: make([]smc.RKey, 254)}, [3]string{"", "29040000", "29000400"}},
 		{TestLink{Reply: true}, [3]string{"072c0080", "27002c80", "272c0080"}},
 	}
 	for _, tt := range tests {
@@ -123,13 +102,14 @@ func TestAppendLLC(t *testing.T) {
 
 func TestLayoutFor(t *testing.T) {
 	for _, tt := range []struct {
-		version, os uint8
-		want        LLCLayout
+		version uint8
+		os      smc.OS
+		want    LLCLayout
 	}{
-		{Version1, OSLinux, LLCV1},
-		{Version2, OSLinux, LLCV2Little},
-		{Version2, OSZOS, LLCV2},
-		{Version2, OSAIX, LLCV2},
+		{Version1, smc.OSLinux, LLCV1},
+		{Version2, smc.OSLinux, LLCV2Little},
+		{Version2, smc.OSZOS, LLCV2},
+		{Version2, smc.OSAIX, LLCV2},
 		{Version2, 0, LLCV2},
 	} {
 		if got := LLCLayoutFor(tt.version, tt.os); got != tt.want || got.V2() != (tt.version > 1) {
@@ -324,15 +304,15 @@ func TestOutOfRangeV2(t *testing.T) {
 		{"QPN", AcceptV2{Endpoint: Endpoint{QPN: 1 << 24}}, ErrRange},
 		{"operating system", AcceptV2{FirstContact: &FirstContactExt{OS: 16}}, ErrRange},
 		{"release", ConfirmV2{FirstContact: &FirstContactExt{Release: 16}}, ErrRange},
-		{"GIDs without a first contact", ConfirmV2{GIDs: make([]GID, 1)}, ErrRange},
-		{"too many GIDs", ConfirmV2{FirstContact: first, GIDs: make([]GID, 118)}, ErrRange},
+		{"GIDs without a first contact", ConfirmV2{GIDs: make([]smc.GID, 1)}, ErrRange},
+		{"too many GIDs", ConfirmV2{FirstContact: first, GIDs: make([]smc.GID, 118)}, ErrRange},
 		{"extension in version 1", AddLink{Ext: &AddLinkExt{}}, ErrVersion},
 		{"too many pairs", AddLink{Layout: LLCV2, Ext: &AddLinkExt{Pairs: make([]RKeyPair, 256)}}, ErrRange},
 		{"layout", TestLink{Layout: 3}, ErrRange},
-		{"too many RKeys", DeleteRKeyV2{Layout: LLCV2, RKeys: make([]uint32, 256)}, ErrRange},
-		{"reply with RKeys", DeleteRKeyV2{Layout: LLCV2, Reply: true, RKeys: make([]uint32, 1)}, ErrRange},
-		{"too many GIDs in REQUEST", ReqAddLink{Layout: LLCV2, GIDs: make([]GID, 256)}, ErrRange},
-		{"reply with GIDs", ReqAddLink{Layout: LLCV2, Reply: true, GIDs: make([]GID, 1)}, ErrRange},
+		{"too many RKeys", DeleteRKeyV2{Layout: LLCV2, RKeys: make([]smc.RKey, 256)}, ErrRange},
+		{"reply with RKeys", DeleteRKeyV2{Layout: LLCV2, Reply: true, RKeys: make([]smc.RKey, 1)}, ErrRange},
+		{"too many GIDs in REQUEST", ReqAddLink{Layout: LLCV2, GIDs: make([]smc.GID, 256)}, ErrRange},
+		{"reply with GIDs", ReqAddLink{Layout: LLCV2, Reply: true, GIDs: make([]smc.GID, 1)}, ErrRange},
 		{"REQUEST in version 1", ReqAddLink{}, ErrVersion},
 		{"DELETE RKEY in version 1", DeleteRKeyV2{}, ErrVersion},
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"smcr/nl"
-	"smcr/userstack/wire"
+	"smcr/smc"
 )
 
 // PeerCommand is the first argument that makes the program an echo server or
@@ -213,7 +213,7 @@ func explain(code uint32) string {
 
 // reason returns what a decline code means.
 func reason(code uint32) string {
-	if t := wire.Diagnosis(code).Text(); t != "" {
+	if t := smc.Diagnosis(code).Text(); t != "" {
 		return t
 	}
 	return "unknown reason"
@@ -241,7 +241,7 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		}
 		for _, conn := range c.connections(ctx) {
 			remote := netip.AddrPortFrom(conn.Remote.Addr().Unmap(), conn.Remote.Port())
-			if remote != target || conn.State != nl.StateActive {
+			if remote != target || conn.State != smc.StateActive {
 				continue
 			}
 			// The kernel does not tell whose a connection is, and numbers of
@@ -257,7 +257,7 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 		case <-time.After(interval):
 		}
 		if gone {
-			return other, other.State == nl.StateActive
+			return other, other.State == smc.StateActive
 		}
 	}
 }

@@ -13,17 +13,17 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-type keepOpen struct{ *nltestsmc.Fake }
+type keepOpen struct{ *nltest.Fake }
 
 func (keepOpen) Close() error { return nil }
 
 func TestTable(t *testing.T) {
-	fake := nltestsmc.NewFake(nltestsmc.State{})
+	fake := nltest.NewFake(nltest.State{})
 	usage := fmt.Sprintf(usageText, "smc_pnet")
 	for _, test := range []struct {
 		line   string
@@ -62,7 +62,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func try(t *testing.T, fake *nltestsmc.Fake, line string) (out, errOut string, status int) {
+func try(t *testing.T, fake *nltest.Fake, line string) (out, errOut string, status int) {
 	streams, _, o, e := iostreams.Test()
 	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: keepOpen{fake}}}, nil

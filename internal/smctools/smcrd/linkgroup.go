@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"smcr/nl"
+	"smcr/smc"
 )
 
 // linkgroup is the object linkgroup.
@@ -35,30 +36,30 @@ func (t *tool) linkgroup(args []string) int {
 	return 0
 }
 
-func role(r nl.Role) string {
-	if r != nl.RoleClient {
+func role(r smc.Role) string {
+	if r != smc.Client {
 		return "SERV"
 	}
 	return "CLNT"
 }
 
-func groupType(g nl.LinkGroupType) string {
-	if g <= nl.TypeAsymmetricLocal {
+func groupType(g smc.GroupType) string {
+	if g <= smc.GroupAsymmetricLocal {
 		return g.String()
 	}
 	return fmt.Sprintf("%#x?", uint8(g))
 }
 
-func linkState(s nl.LinkState) string {
-	if s <= nl.LinkActive {
+func linkState(s smc.LinkState) string {
+	if s <= smc.LinkActive {
 		return "LINK_" + s.String()
 	}
 	return fmt.Sprintf("%#x?", uint32(s))
 }
 
-func peerOS(os nl.PeerOS) string {
+func peerOS(os smc.OS) string {
 	switch os {
-	case nl.OSZOS, nl.OSLinux, nl.OSAIX:
+	case smc.OSZOS, smc.OSLinux, smc.OSAIX:
 		return os.String()
 	case 0:
 		return "Unknown (0)"

@@ -9,26 +9,27 @@ import (
 
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 )
 
 // sample is a state that the recordings do not have: ISM devices, RNICs of IBM
 // Z, link groups of version 1, a link that comes up.
-func sample() nltestsmc.State {
-	return nltestsmc.State{
+func sample() nltest.State {
+	return nltest.State{
 		SysInfo: nl.SysInfo{Version: 2, Release: 1, ISMv2: true, SMCRv2: false, LocalHost: "zhost", SEID: "IBM-SYSZ-ISMSEID0000000001234567"},
 		SEID:    nl.SEID{Value: "IBM-SYSZ-ISMSEID0000000001234567", Enabled: true},
 		LinkGroups: []nl.LinkGroup{
-			{ID: 0x100, Role: nl.RoleServer, Type: nl.TypeSymmetric, VLAN: 5, Conns: 12, PNETID: "NET1", Sndbuf: 1 << 33, RMB: 65536},
-			{ID: 0x200, Role: nl.RoleClient, Type: nl.TypeAsymmetricLocal, PNETID: "NET2", V2: &nl.V2Common{Version: 2, Release: 1, OS: 7, EID: "A.B", PeerHost: "p"}, V2R: &nl.V2R{}},
+			{ID: 0x100, Role: smc.Server, Type: smc.GroupSymmetric, VLAN: 5, Conns: 12, PNETID: "NET1", Sndbuf: 1 << 33, RMB: 65536},
+			{ID: 0x200, Role: smc.Client, Type: smc.GroupAsymmetricLocal, PNETID: "NET2", V2: &nl.V2Common{Version: 2, Release: 1, OS: 7, EID: "A.B", PeerHost: "p"}, V2R: &nl.V2R{}},
 		},
 		LinkGroupsD: []nl.LinkGroupD{
 			{ID: 0x300, VLAN: 0x7b, Conns: 2, PNETID: "NET1", Sndbuf: 1, DMB: 2},
-			{ID: 0x301, V2: &nl.V2Common{Version: 2, OS: nl.OSZOS, EID: "A.B", PeerHost: "p"}},
+			{ID: 0x301, V2: &nl.V2Common{Version: 2, OS: smc.OSZOS, EID: "A.B", PeerHost: "p"}},
 		},
 		Links: []nl.Link{
-			{LinkGroup: 0x100, Role: nl.RoleServer, Type: nl.TypeSymmetric, ID: 1, IBDev: "mlx5_longname", IBPort: 1, State: nl.LinkActivating, Conns: 3, UID: nl.LinkUID{1, 2, 3, 4}, PeerUID: nl.LinkUID{0xa, 0, 0, 1}},
-			{LinkGroup: 0x100, Role: nl.RoleServer, Type: nl.TypeSymmetric, ID: 2, IBDev: "mlx5_1", IBPort: 2, State: 9},
+			{LinkGroup: 0x100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 1, IBDev: "mlx5_longname", IBPort: 1, State: smc.LinkActivating, Conns: 3, UID: nl.LinkUID{1, 2, 3, 4}, PeerUID: nl.LinkUID{0xa, 0, 0, 1}},
+			{LinkGroup: 0x100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 2, IBDev: "mlx5_1", IBPort: 2, State: 9},
 		},
 		Devices: []nl.Device{
 			{Name: "mlx5_longname", Critical: true, PCI: &nl.PCI{FID: 0x12, CHID: 0x1c0, Device: 0x1016, ID: "0012:00:00.0"}, Ports: []nl.Port{
@@ -92,7 +93,7 @@ func TestInfoUser(t *testing.T) {
 		"v1 v2": {RoCEv1: true, RoCEv2: true}, "v1": {RoCEv1: true}, "v2": {RoCEv2: true}, "n/a": {},
 	} {
 		info.Version, info.Release, info.SMCRv2, info.Stack, info.LocalHost = 2, 1, true, "smcr", "host"
-		b := newBench(t, nltestsmc.State{SysInfo: info, Devices: []nl.Device{{Name: "soft-eth0"}}})
+		b := newBench(t, nltest.State{SysInfo: info, Devices: []nl.Device{{Name: "soft-eth0"}}})
 		b.want("smcr info", "Kernel Capabilities\nSMC Version:      2.1\nSMC Hostname:     host                            \n"+
 			"SMC-D Features:   n/a\nSMC-R Features:   v1 v2\n\nHardware Capabilities\nSEID:             n/a\nISM:              n/a\nRoCE:             "+roce+"\n")
 	}

@@ -13,7 +13,7 @@ import (
 
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/stats"
+	"smcr/smc"
 )
 
 // errForeign tells of a cache file that somebody else could have written.
@@ -46,7 +46,7 @@ func SinceReset(e *face.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats
 	}
 	for _, r := range f.Reasons {
 		list := &before.client
-		if r.Side != stats.Client {
+		if r.Side != smc.Client {
 			list = &before.server
 		}
 		r.Count -= min(uint64(max(count(list, int32(r.Reason)), 0)), r.Count)

@@ -5,6 +5,7 @@ package smcrd
 import (
 	"smcr/internal/smctools/face"
 	"smcr/nl"
+	"smcr/smc"
 	"smcr/stats"
 )
 
@@ -92,7 +93,7 @@ func newCounters(s nl.Stats, f nl.Fallbacks) counters {
 	c := counters{Stats: s, serverSum: f.ServerTotal, clientSum: f.ClientTotal}
 	for _, r := range f.Reasons {
 		list := &c.client
-		if r.Side != stats.Client {
+		if r.Side != smc.Client {
 			list = &c.server
 		}
 		i := 0

@@ -14,7 +14,8 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 	"smcr/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,15 +24,15 @@ import (
 // A bench runs command lines against a stack of the test.
 type bench struct {
 	t     *testing.T
-	fake  *nltestsmc.Fake
+	fake  *nltest.Fake
 	cache string
 }
 
-func newBench(t *testing.T, s nltestsmc.State) *bench {
-	return &bench{t, nltestsmc.NewFake(s), filepath.Join(t.TempDir(), "cache")}
+func newBench(t *testing.T, s nltest.State) *bench {
+	return &bench{t, nltest.NewFake(s), filepath.Join(t.TempDir(), "cache")}
 }
 
-type keepOpen struct{ *nltestsmc.Fake }
+type keepOpen struct{ *nltest.Fake }
 
 func (keepOpen) Close() error { return nil }
 
@@ -75,12 +76,12 @@ func (b *bench) value(line, name string) string {
 // TestGauge checks that a reset outlives connections: what they held in buffers
 // is a gauge, which falls when they close.
 func TestGauge(t *testing.T) {
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	s.Stats.SMCR = stats.Tech{ServerV2: 3, RXBytes: 1000, RXUsage: 196608, TXUsage: 196608}
 	b := newBench(t, s)
 	b.run("smcr stats reset")
 	s.Stats.SMCR = stats.Tech{ServerV2: 4, RXBytes: 1500, RXUsage: 65536}
-	b.fake = nltestsmc.NewFake(s)
+	b.fake = nltest.NewFake(s)
 	for name, want := range map[string]string{"SMC connections": "1", "(Bytes)": "500", "Buffer usage (Bytes)": "0"} {
 		if got := b.value("smcr stats", name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -96,12 +97,12 @@ func TestGauge(t *testing.T) {
 
 // TestRestart checks that the reset of a stack that is gone is forgotten.
 func TestRestart(t *testing.T) {
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	s.Stats.SMCR = stats.Tech{ServerV2: 3, RXBytes: 1000}
 	b := newBench(t, s)
 	b.run("smcr stats reset")
 	s.Stats.SMCR = stats.Tech{ServerV2: 1, RXBytes: 2000}
-	b.fake = nltestsmc.NewFake(s)
+	b.fake = nltest.NewFake(s)
 	if got := b.value("smcr stats", "(Bytes)"); got != "2000" {
 		t.Errorf("%s", got)
 	}
@@ -112,9 +113,9 @@ func TestRestart(t *testing.T) {
 
 // TestShared checks that smcd resets smcr too, and that -a resets and shows all.
 func TestShared(t *testing.T) {
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	s.Stats.SMCR.RXBytes, s.Stats.SMCD.RXBytes = 7, 9
-	s.Fallbacks = nl.Fallbacks{ClientTotal: 2, Reasons: []nl.Fallback{{Side: stats.Client, Reason: 0x03010000, Count: 2}}}
+	s.Fallbacks = nl.Fallbacks{ClientTotal: 2, Reasons: []nl.Fallback{{Side: smc.Client, Reason: 0x03010000, Count: 2}}}
 	b := newBench(t, s)
 	if got := b.value("smcd -a stats reset", "(Bytes)"); got != "9" {
 		t.Errorf("smcd: %s", got)
@@ -131,7 +132,7 @@ func TestShared(t *testing.T) {
 // TestNumbers fills every counter, so that one forgotten in the cache file or
 // in JSON shows.
 func TestNumbers(t *testing.T) {
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	c := counters{}
 	if len(names) != 65 || len(c.numbers()) != 132 {
 		t.Fatalf("%d names, %d numbers", len(names), len(c.numbers()))
@@ -165,7 +166,7 @@ func TestNumbers(t *testing.T) {
 
 // TestCacheErrors checks files that cannot be read.
 func TestCacheErrors(t *testing.T) {
-	b := newBench(t, nltestsmc.State{})
+	b := newBench(t, nltest.State{})
 	b.run("smcr stats reset")
 	good, err := os.ReadFile(b.cache)
 	if err != nil {
@@ -211,7 +212,7 @@ func TestAbbreviate(t *testing.T) {
 
 // TestPanics: what our stack alone counts is shown when there is some of it.
 func TestPanics(t *testing.T) {
-	s := nltestsmc.State{}
+	s := nltest.State{}
 	b := newBench(t, s)
 	if out, _, _ := b.run("smcr -a stats"); strings.Contains(out, "Panics") {
 		t.Errorf("of none: %s", out)

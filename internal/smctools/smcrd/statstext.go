@@ -22,17 +22,43 @@ func (t *tool) tech(c *counters) *stats.Tech {
 
 func (t *tool) printJSON(c *counters) {
 	t.Printf("{\"%s\": {", strings.ReplaceAll(t.technology(), "-", ""))
-	for i, n := range numbers(t.tech(c)) {
+	tech := t.tech(c)
+	not := t.notCounted(tech)
+	for i, n := range numbers(tech) {
 		if i > 0 {
 			t.Printf(",")
+		}
+		if slices.Contains(not, n) {
+			t.Printf("\"%s\":null", names[i])
+			continue
 		}
 		t.Printf("\"%s\":%d", names[i], *n)
 	}
 	t.Printf("}}\n")
 }
 
+// notCounted returns the counters that the stack does not have. smc-tools prints
+// those of a kernel as 0, so a kernel has all.
+func (t *tool) notCounted(s *stats.Tech) (not []*uint64) {
+	if t.Backend != "user" && !strings.HasPrefix(t.Backend, "unix:") {
+		return nil
+	}
+	for c, n := range map[stats.Counters]*uint64{
+		stats.CountSendpage: &s.Sendpage, stats.CountSplice: &s.Splice,
+		stats.CountTXSmall: &s.TXBufs.Small, stats.CountTXSmallPeer: &s.TXBufs.SmallPeer,
+		stats.CountRXSmall: &s.RXBufs.Small, stats.CountRXSmallPeer: &s.RXBufs.SmallPeer, stats.CountRXFullPeer: &s.RXBufs.FullPeer,
+		stats.CountRXUsage: &s.RXUsage, stats.CountTXUsage: &s.TXUsage,
+	} {
+		if !s.Counts(c) {
+			not = append(not, n)
+		}
+	}
+	return not
+}
+
 func (t *tool) printStats(c *counters) {
 	s := t.tech(c)
+	not := t.notCounted(s)
 	details := t.details > 0
 	conns := s.Connections()
 	errs := c.ClientHandshakeErrors + c.ServerHandshakeErrors
@@ -72,8 +98,12 @@ func (t *tool) printStats(c *counters) {
 	t.direction(s.TXBytes, s.TXCalls, s.TXUsage)
 	t.share("Buffer full", s.TXBufs.Full, s.TXCalls)
 	t.share("Buffer full (remote)", s.TXBufs.FullPeer, s.TXCalls)
-	t.share("Buffer too small", s.TXBufs.Small, s.TXCalls)
-	t.share("Buffer too small (remote)", s.TXBufs.SmallPeer, s.TXCalls)
+	if slices.Contains(not, &s.TXBufs.Small) {
+		t.Printf("  %-26s %12s\n  %-26s %12s\n", "Buffer too small", "-", "Buffer too small (remote)", "-")
+	} else {
+		t.share("Buffer too small", s.TXBufs.Small, s.TXCalls)
+		t.share("Buffer too small (remote)", s.TXBufs.SmallPeer, s.TXCalls)
+	}
 	t.histograms(&s.TXBufs, s.TXBufSizes, s.TXSizes)
 
 	t.Printf("\nExtras\n")
@@ -81,8 +111,12 @@ func (t *tool) printStats(c *counters) {
 	if details {
 		t.Printf("    cork                     %12d\n", s.Cork)
 		t.Printf("    nodelay                  %12d\n", s.NoDelay)
-		t.Printf("    sendpage                 %12d\n", s.Sendpage)
-		t.Printf("    splice                   %12d\n", s.Splice)
+		if slices.Contains(not, &s.Splice) {
+			t.Printf("    sendpage                 %12s\n    splice                   %12s\n", "-", "-")
+		} else {
+			t.Printf("    sendpage                 %12d\n", s.Sendpage)
+			t.Printf("    splice                   %12d\n", s.Splice)
+		}
 		t.Printf("    urgent data              %12d\n", s.Urgent)
 	}
 }

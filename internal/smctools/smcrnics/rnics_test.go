@@ -13,7 +13,7 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -65,7 +65,7 @@ func machine(t *testing.T) string {
 
 func try(t *testing.T, arch, root string, line string) (out, errOut string, status int) {
 	t.Helper()
-	fake := nltestsmc.NewFake(nltestsmc.State{})
+	fake := nltest.NewFake(nltest.State{})
 	fake.SetNetDevs("eth3")
 	for _, p := range []nl.PNET{{ID: "SOFT3", NetDev: "eth3"}, {ID: "OTHER", NetDev: "eth9"}} {
 		if err := fake.AddPNET(t.Context(), p); err != nil && p.NetDev == "eth3" {

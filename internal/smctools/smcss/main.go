@@ -11,6 +11,7 @@ import (
 
 	"smcr/internal/smctools/face"
 	"smcr/nl"
+	"smcr/smc"
 )
 
 const usageText = "Usage: %s [ OPTIONS ]\n" +
@@ -133,9 +134,9 @@ func (o options) header(w io.Writer) {
 // shows reports whether the options select a socket.
 func (o options) shows(c nl.Connection) bool {
 	switch {
-	case o.listening && c.State != nl.StateListen:
+	case o.listening && c.State != smc.StateListen:
 		return false
-	case !o.listening && !o.all && (c.State == nl.StateListen || c.State == nl.StateInit):
+	case !o.listening && !o.all && (c.State == smc.StateListen || c.State == smc.StateInit):
 		return false
 	case o.smcr && c.Mode != nl.ModeSMCR, o.smcd && c.Mode != nl.ModeSMCD:
 		return false
@@ -147,15 +148,15 @@ func (o options) shows(c nl.Connection) bool {
 func (o options) row(w io.Writer, c nl.Connection) {
 	defer fmt.Fprintln(w)
 	fmt.Fprintf(w, "%-14s %05d %07d ", state(c.State), int32(c.UID), c.Inode)
-	if c.State == nl.StateInit {
+	if c.State == smc.StateInit {
 		return
 	}
 	fmt.Fprintf(w, "%-*s ", addressWidth, o.address(c.Local))
-	if c.State == nl.StateListen {
+	if c.State == smc.StateListen {
 		return
 	}
 	fmt.Fprintf(w, "%-*s %04x ", addressWidth, o.address(c.Remote), c.NetDev)
-	if c.State == nl.StateClosed {
+	if c.State == smc.StateClosed {
 		return
 	}
 	switch c.Mode {
@@ -178,7 +179,7 @@ func (o options) row(w io.Writer, c nl.Connection) {
 	}
 	if l := c.Link; o.smcr && l != nil {
 		role := "SERV"
-		if l.Role == nl.RoleClient {
+		if l.Role == smc.Client {
 			role = "CLNT"
 		}
 		fmt.Fprintf(w, "%4s %-15s %02x   %02x     %-40s %s", role, l.IBDev, l.IBPort, l.LinkID, l.GID, l.PeerGID)
@@ -208,13 +209,13 @@ func debug(w io.Writer, c nl.Connection) {
 }
 
 // state returns the name of a state; one differs from that of smcr itself.
-func state(s nl.ConnState) string {
+func state(s smc.ConnState) string {
 	switch s {
-	case nl.StateAppFinCloseWait:
+	case smc.StateAppFinCloseWait:
 		return "APPFINCLOSEWAIT1"
-	case nl.StateActive, nl.StateInit, nl.StateClosed, nl.StateListen,
-		nl.StatePeerCloseWait1, nl.StatePeerCloseWait2, nl.StateAppCloseWait1, nl.StateAppCloseWait2,
-		nl.StatePeerFinCloseWait, nl.StatePeerAbortWait, nl.StateProcessAbort:
+	case smc.StateActive, smc.StateInit, smc.StateClosed, smc.StateListen,
+		smc.StatePeerCloseWait1, smc.StatePeerCloseWait2, smc.StateAppCloseWait1, smc.StateAppCloseWait2,
+		smc.StatePeerFinCloseWait, smc.StatePeerAbortWait, smc.StateProcessAbort:
 		return s.String()
 	case 0:
 		return "0?"

@@ -12,12 +12,13 @@ import (
 	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
-	"smcr/nl/nltestsmc"
+	"smcr/nl/nltest"
+	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-type keepOpen struct{ *nltestsmc.Fake }
+type keepOpen struct{ *nltest.Fake }
 
 func (keepOpen) Close() error { return nil }
 
@@ -26,11 +27,11 @@ func (keepOpen) Close() error { return nil }
 func TestStates(t *testing.T) {
 	local, remote := netip.MustParseAddrPort("[fd77:1:1:1:2:3:4:5]:65535"), netip.MustParseAddrPort("[fd77::1]:80")
 	v4 := netip.MustParseAddrPort("10.1.2.3:80")
-	fake := nltestsmc.NewFake(nltestsmc.State{Connections: []nl.Connection{
-		{State: nl.StateAppFinCloseWait, Inode: 12345678, UID: 4294967295, Local: local, Remote: remote, NetDev: 2, Shutdown: nl.ShutdownSend, Info: &nl.ConnInfo{Token: 1}},
-		{State: nl.StatePeerFinCloseWait, Mode: nl.ModeSMCD, Local: v4, Remote: v4, Shutdown: 3,
+	fake := nltest.NewFake(nltest.State{Connections: []nl.Connection{
+		{State: smc.StateAppFinCloseWait, Inode: 12345678, UID: 4294967295, Local: local, Remote: remote, NetDev: 2, Shutdown: nl.ShutdownSend, Info: &nl.ConnInfo{Token: 1}},
+		{State: smc.StatePeerFinCloseWait, Mode: nl.ModeSMCD, Local: v4, Remote: v4, Shutdown: 3,
 			DMB: &nl.ConnDMB{LinkID: 1, GID: 2, Token: 3, PeerGID: 4, PeerToken: 5}},
-		{State: nl.StateClosed, Local: v4, Remote: v4},
+		{State: smc.StateClosed, Local: v4, Remote: v4},
 		{State: 99, Mode: nl.ModeTCP, Local: v4, Remote: v4, Fallback: nl.ConnFallback{Reason: 0x03030000, Peer: 1}},
 	}})
 	const head = "State          UID   Inode   Local Address           Peer Address            Intf Mode "

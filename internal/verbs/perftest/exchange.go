@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // The version that is told to the peer, and the oldest one that has the same
@@ -72,11 +72,11 @@ func (t *talk) swap(b []byte, limited bool) ([]byte, error) {
 type agreement struct {
 	version     string // of the peer
 	cycle, line int
-	mtu         rdmaverbs.MTU
+	mtu         smc.MTU
 }
 
 // agree does the first exchanges: versions, buffer sizes, path MTU.
-func (t *talk) agree(mtu rdmaverbs.MTU) (a agreement, err error) {
+func (t *talk) agree(mtu smc.MTU) (a agreement, err error) {
 	var v [versionLen]byte
 	copy(v[:], version)
 	in, err := t.swap(v[:], true)
@@ -98,7 +98,7 @@ func (t *talk) agree(mtu rdmaverbs.MTU) (a agreement, err error) {
 	if err != nil {
 		return a, err
 	}
-	theirs := rdmaverbs.MTU(in[0] - '0')
+	theirs := smc.MTU(in[0] - '0')
 	if theirs.Bytes() == 0 || in[1] != 0 {
 		return a, fmt.Errorf("%w: path MTU code %q", ErrPeer, in)
 	}

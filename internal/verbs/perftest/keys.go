@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // KeysLen is the length of Keys on the TCP connection in bytes: fields in
@@ -23,7 +23,7 @@ type Keys struct {
 	QPN, PSN uint32 // 24 bits
 	RKey     uint32
 	VAddr    uint64 // of the memory that the peer writes to or reads
-	GID      rdmaverbs.GID
+	GID      smc.GID
 	SRQN     uint32 // of a shared receive queue, unused here
 }
 

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"smcr/internal/verbs/codectest"
-	"smcr/rdmaverbs"
+	"smcr/internal/testing/codectest"
+	"smcr/smc"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 // What ib_write_bw 4.5-0.17 sent on Linux 6.12, device rxe0 with 10.9.9.1:
-// captured by TestExchange of internal/rdmainterop.
+// captured by TestExchange of internal/testing/rdmainterop.
 const golden = "0000:0001:000013:f3ec49:00000466:0000564bc98f80" +
 	"00:00:00:00:00:00:00:00:00:00:00:ff:ff:0a:09:09:01:00000000:\x00"
 
@@ -25,12 +25,12 @@ func keys() codectest.Codec[Keys] {
 		Golden: golden,
 		Want: Keys{
 			OutReads: 1, QPN: 0x13, PSN: 0xf3ec49, RKey: 0x466, VAddr: 0x564bc98f8000,
-			GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1},
+			GID: smc.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1},
 		},
 		Parse: ParseKeys, Append: (*Keys).AppendTo,
 	}
 	for i := range len(golden) - 1 {
-		c.Spoil = append(c.Spoil, i)
+		c.Invalid = append(c.Invalid, i)
 	}
 	return c
 }
@@ -54,15 +54,15 @@ func TestAgree(t *testing.T) {
 	}
 	there := make(chan answer, 1)
 	go func() {
-		a, err := server.agree(rdmaverbs.MTU1024)
+		a, err := server.agree(smc.MTU1024)
 		there <- answer{a, err}
 	}()
-	a, err := client.agree(rdmaverbs.MTU4096)
+	a, err := client.agree(smc.MTU4096)
 	s := <-there
 	if err != nil || s.err != nil {
 		t.Fatal(err, s.err)
 	}
-	want := agreement{version: version, cycle: defaultCycle, line: defaultLine, mtu: rdmaverbs.MTU1024}
+	want := agreement{version: version, cycle: defaultCycle, line: defaultLine, mtu: smc.MTU1024}
 	if a != want || s.a != want {
 		t.Errorf("client %+v, server %+v, want %+v", a, s.a, want)
 	}
@@ -97,7 +97,7 @@ func TestAgreeRefuses(t *testing.T) {
 				says = says[n:]
 			}
 		}()
-		if a, err := server.agree(rdmaverbs.MTU1024); !errors.Is(err, ErrPeer) {
+		if a, err := server.agree(smc.MTU1024); !errors.Is(err, ErrPeer) {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"smcr/internal/verbs/rc"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // A Verb is the operation that a test measures.
@@ -37,7 +38,7 @@ type Options struct {
 	Duration time.Duration // instead of Iters, for write and read bandwidth; 0 for none
 	Depth    int           // work requests outstanding
 	RxDepth  int           // receives posted
-	MTU      rdmaverbs.MTU // at most; 0 is what the netdev carries
+	MTU      smc.MTU       // at most; 0 is what the netdev carries
 	Timeout  uint8         // local ACK timeout, 4.096 µs · 2^Timeout
 	Patience time.Duration // with a silent peer
 }
@@ -86,7 +87,7 @@ const maxDepth = 1 << 13
 type Result struct {
 	Local, Remote Keys
 	PeerVersion   string
-	MTU           rdmaverbs.MTU
+	MTU           smc.MTU
 	Bandwidth     []Bandwidth
 	Latency       []Latency
 }

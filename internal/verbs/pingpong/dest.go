@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // DestLen is the length of a Dest on the TCP connection, in bytes: LID, queue
@@ -22,7 +22,7 @@ const done = "done\x00"
 type Dest struct {
 	LID      uint16 // 0 on Ethernet
 	QPN, PSN uint32 // 24 bits
-	GID      rdmaverbs.GID
+	GID      smc.GID
 }
 
 // AppendTo appends the DestLen bytes of d.

@@ -5,21 +5,21 @@ package pingpong
 import (
 	"testing"
 
-	"smcr/internal/verbs/codectest"
+	"smcr/internal/testing/codectest"
 	"smcr/internal/verbs/rc"
-	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // What ibv_rc_pingpong 44.0 sent on Linux 6.12, device rxe0 with 10.9.9.1:
-// captured by TestExchange of internal/rdmainterop.
+// captured by TestExchange of internal/testing/rdmainterop.
 const golden = "0000:000011:7a3188:00000000000000000000ffff0a090901\x00"
 
 func dest() codectest.Codec[Dest] {
 	return codectest.Codec[Dest]{
-		Golden: golden,
-		Want:   Dest{QPN: 0x11, PSN: 0x7a3188, GID: rdmaverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1}},
-		Spoil:  []int{0, 4, 5, 11, 12, 18, 19, 50},
-		Parse:  ParseDest, Append: (*Dest).AppendTo,
+		Golden:  golden,
+		Want:    Dest{QPN: 0x11, PSN: 0x7a3188, GID: smc.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 14: 9, 15: 1}},
+		Invalid: []int{0, 4, 5, 11, 12, 18, 19, 50},
+		Parse:   ParseDest, Append: (*Dest).AppendTo,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"smcr/internal/verbs/rc"
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // Options are what both sides must agree on (Size, Iters, Check) and what each
@@ -21,7 +22,7 @@ type Options struct {
 	Size     int // bytes of a message
 	Iters    int // messages in each direction
 	RxDepth  int // receives posted
-	MTU      rdmaverbs.MTU
+	MTU      smc.MTU
 	Check    bool // compare each message with what it must be
 	Patience time.Duration
 }
@@ -29,7 +30,7 @@ type Options struct {
 // A Result is what was measured.
 type Result struct {
 	Local, Remote Dest
-	MTU           rdmaverbs.MTU
+	MTU           smc.MTU
 	Bytes         int64 // in both directions
 	Elapsed       time.Duration
 	Checked       int // messages compared

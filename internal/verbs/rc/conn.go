@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
 )
 
 // ErrSilent is matched by the error of a wait in which the peer did nothing for
@@ -74,7 +75,7 @@ func New(s *Source, c Config) (_ *Conn, err error) {
 
 // A Peer is what the other end said about its queue pair.
 type Peer struct {
-	GID      rdmaverbs.GID
+	GID      smc.GID
 	QPN, PSN uint32 // 24 bits
 }
 
@@ -93,7 +94,7 @@ const MaxReads = maxReads
 // Connect moves the queue pair to ready-to-send toward a peer. timeout is the
 // local ACK timeout, 4.096 µs · 2^timeout; reads is how many RDMA READs the
 // peer takes at once.
-func (x *Conn) Connect(p Peer, mtu rdmaverbs.MTU, timeout uint8, reads int) error {
+func (x *Conn) Connect(p Peer, mtu smc.MTU, timeout uint8, reads int) error {
 	path := rdmaverbs.PathInfo{
 		DGID: p.GID, DQPN: p.QPN, RQPSN: p.PSN, SQPSN: x.PSN,
 		PathMTU: mtu, Timeout: timeout, RetryCnt: retries, RNRRetry: 7, MinRNR: minRNR,

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // threads returns how many OS threads this process has.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/userstack/internal/socktest"
+	"smcr/internal/testing/socktest"
 )
 
 // held has a thread of the process hold the lock of a socket until release is

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"smcr/guard"
+	"smcr/userstack/network"
 )
 
 // TCPConn is a program's TCP socket. Its Read and Write must not rely on
@@ -59,7 +60,7 @@ type Programs[C any] interface {
 	// the stack at the other end has agreed.
 	OpenAgreed(fd int) error
 	// Locator tells what the network namespace has, or is nil.
-	Locator() Locator
+	Locator() network.Locator
 	// IsLocal counts a connection that joins two programs of this host, and
 	// remembers its TCP socket fd for listings.
 	IsLocal(o Owner, fd int, client bool)

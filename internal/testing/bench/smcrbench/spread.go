@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/bench"
+)
+
+const (
+	// filesWanted is the number of descriptors that programs may have, where that
+	// is permitted.
+	filesWanted = 200000
+	// filesEach is what a stack, which has the most descriptors, reckons for one
+	// connection.
+	filesEach = 4
+	// filesSpare is left for all else that the process opens.
+	filesSpare = 1000
+	// mostPairs is among how many pairs of hosts connections are spread at most.
+	mostPairs = 4
+)
+
+// raiseFiles lets this process, and the programs that inherit it, have as many
+// descriptors as is permitted: beyond the hard limit that takes
+// CAP_SYS_RESOURCE, which root in a container may lack.
+func raiseFiles() error {
+	want := uint64(filesWanted)
+	if b, err := os.ReadFile("/proc/sys/fs/nr_open"); err == nil {
+		if most, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
+			want = min(want, most)
+		}
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	if limit.Max < want && unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: want, Max: want}) == nil {
+		return nil
+	}
+	limit.Cur = limit.Max
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	return nil
+}
+
+// perPair returns how many connections the limit of open files allows one pair
+// of hosts.
+func perPair() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int((min(limit.Cur, 1<<30) - min(limit.Cur, filesSpare)) / filesEach)
+}
+
+// pairsFor returns how many pairs of hosts n connections take, each pair at most
+// as many as given.
+func pairsFor(n, most int) int { return (n + most - 1) / max(1, most) }
+
+// share returns how many of n connections pair i holds: each is filled before the
+// next.
+func share(n, most, i int) int { return min(max(0, n-i*most), most) }
+
+// spread is a number of connections on as many pairs of hosts as they take, each
+// with stacks and programs of its own.
+type spread struct {
+	crowds []*crowd
+	most   int // connections of each
+}
+
+// newSpread makes one for n connections; done ends it.
+func (r *runner) newSpread(ctx context.Context, smc bool, n, most int) (s *spread, done func() error, err error) {
+	s = &spread{most: most}
+	var ends []func() error
+	done = func() (err error) {
+		for _, end := range ends {
+			err = errors.Join(err, end())
+		}
+		return err
+	}
+	for range max(1, pairsFor(n, most)) {
+		c, end, err := r.newCrowd(ctx, smc)
+		if err != nil {
+			return nil, nil, errors.Join(err, done())
+		}
+		s.crowds, ends = append(s.crowds, c), append(ends, end)
+	}
+	return s, done, nil
+}
+
+// each calls f for all pairs at the same time and adds up what it returns.
+func (s *spread) each(f func(i int, c *crowd) (float64, error)) (sum float64, err error) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for i, c := range s.crowds {
+		wg.Go(func() {
+			v, ferr := f(i, c)
+			mu.Lock()
+			defer mu.Unlock()
+			sum, err = sum+v, errors.Join(err, ferr)
+		})
+	}
+	wg.Wait()
+	return sum, err
+}
+
+// open holds n connections and returns how many there are.
+func (s *spread) open(n int) (int, error) {
+	got, err := s.each(func(i int, c *crowd) (float64, error) {
+		got, err := c.open(share(n, s.most, i))
+		return float64(got), err
+	})
+	return int(got), err
+}
+
+// requests returns the requests per second on all n connections.
+func (s *spread) requests(n int, d time.Duration) (float64, error) {
+	return s.each(func(i int, c *crowd) (float64, error) {
+		if share(n, s.most, i) == 0 {
+			return 0, nil
+		}
+		return c.requests(d)
+	})
+}
+
+// memory returns what the processes of all pairs take, in bytes.
+func (s *spread) memory() (float64, error) {
+	return s.each(func(_ int, c *crowd) (float64, error) {
+		n, err := c.memory()
+		return float64(n), err
+	})
+}
+
+// Idle connections are looked at for idleTime, once what the last requests left
+// to do is done: for some twenty seconds memory is given back.
+const (
+	idleTime   = 10 * time.Second
+	settleTime = 30 * time.Second
+)
+
+// idle returns which part of a core, in percent, the processes of all pairs use
+// while nobody sends.
+func (s *spread) idle(ctx context.Context) (float64, error) {
+	var roots []int
+	for _, c := range s.crowds {
+		roots = append(roots, c.roots()...)
+	}
+	var used [2]time.Duration
+	var at [2]time.Time
+	for i, wait := range []time.Duration{settleTime, idleTime} {
+		if err := sleep(ctx, wait); err != nil {
+			return 0, err
+		}
+		snapshot, err := bench.ReadSnapshot()
+		if err != nil {
+			return 0, err
+		}
+		used[i], at[i] = snapshot.Time(roots...), time.Now()
+	}
+	return 100 * (used[1] - used[0]).Seconds() / at[1].Sub(at[0]).Seconds(), nil
+}
+
+// end ends the clients and checks what their connections took: n in all.
+func (s *spread) end(n int) error {
+	_, err := s.each(func(i int, c *crowd) (float64, error) { return 0, c.end(share(n, s.most, i)) })
+	return err
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"smcr/internal/testing/bench"
+)
+
+// A workload makes the values of one row or more, in the order of rows, on a
+// bed; without a name of a bed it makes its own.
+type workload struct {
+	rows    []string
+	bed     string
+	measure func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error)
+}
+
+var workloads = []workload{
+	{[]string{"iperf3-1500", "cpu-1500"}, "1500", iperf3},
+	{[]string{"iperf3-9000"}, "9000", iperf3},
+	{[]string{"roundtrip"}, "1500", roundTrip},
+	{[]string{"roundtrip-c"}, "1500", qperf},
+	{[]string{"redis-1"}, "1500", redis("redis-1", 1, 1)},
+	{[]string{"redis"}, "1500", redis("redis", 50, 1)},
+	{[]string{"redis-p16"}, "1500", redis("redis-p16", 50, 16)},
+	{[]string{"wrk-4"}, "1500", wrk(4)},
+	{[]string{"wrk"}, "1500", wrk(50)},
+	{[]string{"wrk-200"}, "1500", wrk(200)},
+	{[]string{"close-4"}, "1500", closing(4)},
+	{[]string{"close"}, "1500", closing(50)},
+	{[]string{"close-200"}, "1500", closing(200)},
+	{[]string{"close-smc"}, "1500", closingSMC},
+	{[]string{"close-nopeer"}, "1500", closingNoPeer},
+	{[]string{"goapi"}, "9000-api", goAPI},
+	{[]string{"goapi-roundtrip"}, "9000-api", roundTrip},
+	{[]string{"iperf3-v1"}, "9000-v1", iperf3},
+	{[]string{"local-iperf3"}, "local", iperf3},
+	{[]string{"local-roundtrip"}, "local", roundTrip},
+	{[]string{"local-roundtrip-c"}, "local", qperf},
+	{[]string{"containers-iperf3"}, "containers", iperf3},
+	{[]string{"containers-roundtrip"}, "containers", roundTrip},
+	{[]string{"memory"}, "", memory},
+	{[]string{"connect"}, "1500", connect},
+}
+
+// limit bounds a measurement of the usual duration.
+func (r *runner) limit() time.Duration { return 2*r.time + 60*time.Second }
+
+// seconds is the duration for programs that know only whole ones.
+func (r *runner) seconds() string { return strconv.Itoa(int(max(r.time, time.Second) / time.Second)) }
+
+func (b *bed) iperf3Server(ctx context.Context, smc bool) (int, error) {
+	return b.server(ctx, "iperf3", smc, func(port int) ([]string, error) {
+		return []string{"iperf3", "-s", "-B", b.A.Addr(), "-p", strconv.Itoa(port)}, nil
+	})
+}
+
+// iperf3 returns Gbit/s and the CPU seconds of all processes for a GiB.
+func iperf3(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	port, err := b.iperf3Server(ctx, smc)
+	if err != nil {
+		return nil, err
+	}
+	before, err := b.cpu("iperf3", smc)
+	if err != nil {
+		return nil, err
+	}
+	c, err := b.client(ctx, smc, r.limit(), "iperf3", "-c", b.A.Addr(), "-p", strconv.Itoa(port), "-t", r.seconds(), "-J")
+	if err != nil {
+		return nil, err
+	}
+	after, err := b.cpu("iperf3", smc)
+	if err != nil {
+		return nil, err
+	}
+	bytes, seconds, err := bench.ParseIperf3(c.out.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	// The launcher waited for the program, so this is the sum of both.
+	state := c.Cmd.ProcessState
+	cpu := after - before + state.UserTime() + state.SystemTime()
+	return []float64{bytes * 8 / 1e9 / seconds, cpu.Seconds() / (bytes / (1 << 30))}, nil
+}
+
+func (b *bed) loadServer(ctx context.Context, smc bool) (string, error) {
+	port, err := b.server(ctx, "load", smc, func(port int) ([]string, error) {
+		return b.loadArgv(smc, "server", address(b, port)), nil
+	})
+	return address(b, port), err
+}
+
+func address(b *bed, port int) string { return fmt.Sprintf("%s:%d", b.A.Addr(), port) }
+
+// loadRate runs the load program and returns its count and its seconds.
+func loadRate(ctx context.Context, r *runner, b *bed, smc bool, d time.Duration, what string, size int) (count, seconds float64, err error) {
+	at, err := b.loadServer(ctx, smc)
+	if err != nil {
+		return 0, 0, err
+	}
+	c, err := b.client(ctx, smc, r.limit(), b.loadArgv(smc, "client", at, what, d.String(), strconv.Itoa(size))...)
+	if err != nil {
+		return 0, 0, err
+	}
+	if _, err := fmt.Sscan(c.out.String(), &count, &seconds); err != nil || count == 0 || seconds == 0 {
+		return 0, 0, fmt.Errorf("load: %v in %q", err, &c.out)
+	}
+	return count, seconds, nil
+}
+
+func roundTrip(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	count, seconds, err := loadRate(ctx, r, b, smc, r.time, "roundtrip", 1)
+	return []float64{seconds * 1e6 / count}, err
+}
+
+func connect(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	count, seconds, err := loadRate(ctx, r, b, smc, r.time, "connect", 1)
+	return []float64{count / seconds}, err
+}
+
+func goAPI(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	bytes, seconds, err := loadRate(ctx, r, b, smc, r.time, "write", 128<<10)
+	return []float64{bytes / (1 << 20) / seconds}, err
+}
+
+// qperf returns the round trip of one byte in µs. Its server listens on two
+// ports, for its commands and for the data; the client tells which the latter is.
+func qperf(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	port, err := b.server(ctx, "qperf", smc, func(port int) ([]string, error) {
+		return []string{"qperf", "-lp", strconv.Itoa(port)}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, err := b.client(ctx, smc, r.limit(), "qperf", "-lp", strconv.Itoa(port), "-ip", strconv.Itoa(port+1),
+		"-t", r.seconds(), "-m", "1", "-uu", b.A.Addr(), "tcp_lat")
+	if err != nil {
+		return nil, err
+	}
+	if c.smc { // its commands and its data
+		if err := c.connections(2); err != nil {
+			return nil, err
+		}
+	}
+	oneWay, err := bench.ParseQperf(c.out.Bytes())
+	return []float64{2 * oneWay * 1e6}, err
+}
+
+// redis returns the requests per second of redis-benchmark with so many
+// connections, each with so many requests in flight.
+func redis(id string, connections, pipeline int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
+	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+		port, err := b.server(ctx, "redis", smc, func(port int) ([]string, error) {
+			return []string{"redis-server", "--bind", b.A.Addr(), "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no",
+				"--protected-mode", "no", "--dir", r.dir, "--daemonize", "no"}, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		measure := func(requests int) (float64, error) {
+			c, err := b.client(ctx, smc, r.limit(), "redis-benchmark", "-h", b.A.Addr(), "-p", strconv.Itoa(port), "-c", strconv.Itoa(connections),
+				"-n", strconv.Itoa(requests), "-P", strconv.Itoa(pipeline), "-d", "100", "-t", "set,get", "--csv")
+			if err != nil {
+				return 0, err
+			}
+			return bench.ParseRedis(c.out.Bytes())
+		}
+		// It knows no duration: a first try over TCP, which comes first, tells
+		// how many requests take so long. The number is then the same for all.
+		if r.redisRequests == nil {
+			r.redisRequests = make(map[string]int)
+		}
+		if r.redisRequests[id] == 0 {
+			least := 4000 + 320*connections
+			rate, err := measure(least)
+			if err != nil {
+				return nil, err
+			}
+			r.redisRequests[id] = max(least, int(rate*r.time.Seconds()/2)) // set and get
+		}
+		rate, err := measure(r.redisRequests[id])
+		return []float64{rate}, err
+	}
+}
+
+// wrkArgv returns what runs wrk against nginx, which it starts.
+func wrkArgv(ctx context.Context, r *runner, b *bed, smc bool, seconds string, clients int, more ...string) ([]string, error) {
+	port, err := b.server(ctx, "nginx", smc, func(port int) ([]string, error) {
+		dir := filepath.Join(r.dir, fmt.Sprintf("nginx-%d", port))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		conf := filepath.Join(dir, "nginx.conf")
+		err := os.WriteFile(conf, fmt.Appendf(nil, `
+daemon off;
+worker_processes 1;
+pid %[1]s/nginx.pid;
+error_log stderr;
+events { worker_connections 4096; }
+http {
+	access_log off;
+	keepalive_requests 1000000000;
+	client_body_temp_path %[1]s/body;
+	proxy_temp_path %[1]s/proxy;
+	fastcgi_temp_path %[1]s/fastcgi;
+	uwsgi_temp_path %[1]s/uwsgi;
+	scgi_temp_path %[1]s/scgi;
+	default_type text/plain;
+	server { listen %[2]s backlog=1024; location / { return 200 "A page of a hundred bytes, near enough, which is what an answer of an interface is often made of.\n"; } }
+}
+`, dir, address(b, port)), 0o644)
+		return []string{"nginx", "-e", "stderr", "-c", conf}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	argv := append([]string{"wrk", "-c", strconv.Itoa(clients), "-d", seconds + "s"}, more...)
+	return append(argv, "http://"+address(b, port)+"/"), nil
+}
+
+// wrk returns the requests per second of so many connections.
+func wrk(clients int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
+	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+		argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), clients, "-t", "1")
+		if err != nil {
+			return nil, err
+		}
+		return wrkRate(b.client(ctx, smc, r.limit(), argv...))
+	}
+}
+
+func wrkRate(c *client, err error) ([]float64, error) {
+	if err != nil {
+		return nil, err
+	}
+	rate, err := bench.ParseWrk(c.out.Bytes())
+	return []float64{rate}, err
+}
+
+// closing returns the requests per second of so many clients, each request with a
+// connection of its own. Most of them are TCP, as smcr run finds that they are short.
+func closing(clients int) func(context.Context, *runner, *bed, bool) ([]float64, error) {
+	return func(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+		argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), clients, "-H", "Connection: close")
+		if err != nil {
+			return nil, err
+		}
+		return wrkRate(b.adaptive(ctx, smc, 1, r.limit(), argv...))
+	}
+}
+
+// closingSMC is closing where all connections are SMC-R.
+func closingSMC(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	argv, err := wrkArgv(ctx, r, b, smc, r.seconds(), 50, "-H", "Connection: close")
+	if err != nil {
+		return nil, err
+	}
+	return wrkRate(b.client(ctx, smc, r.limit(), argv...))
+}
+
+// closingNoPeer is closing to a server without SMC.
+func closingNoPeer(ctx context.Context, r *runner, b *bed, smc bool) ([]float64, error) {
+	argv, err := wrkArgv(ctx, r, b, false, r.seconds(), 50, "-H", "Connection: close")
+	if err != nil {
+		return nil, err
+	}
+	return wrkRate(b.adaptive(ctx, smc, 0, r.limit(), argv...))
+}

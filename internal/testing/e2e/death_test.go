@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// deathTime is within what the others must see a death on their host or on the
+// one across a working link.
+const deathTime = time.Second
+
+// TestKill kills without warning each process that takes part in a connection
+// and wants every other one to see the end of the connection within a second,
+// the listings to forget it, and the next smcr run to work.
+func TestKill(t *testing.T) {
+	const conns = 3
+	for _, side := range []string{"server", "client"} {
+		for _, victim := range []string{"program", "launcher", "stack"} {
+			t.Run(victim+" of "+side, func(t *testing.T) {
+				l := newLab(t)
+				stackA, stackB := l.serve(l.A), l.serve(l.B)
+				server := l.probeServer()
+				client := l.held(conns)
+
+				host, launcher, stack := l.A, server, stackA
+				if side == "client" {
+					host, launcher, stack = l.B, client, stackB
+				}
+				pid := launcher.Pid()
+				switch victim {
+				case "program":
+					pids := l.programPids(host, bin("probe"))
+					if len(pids) != 1 {
+						t.Fatalf("probe processes %v, want one", pids)
+					}
+					pid = pids[0]
+				case "stack":
+					pid = stack.Pid()
+				}
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+
+				// The death of a launcher need not be that of its program; every
+				// probe that still runs must see its connections end.
+				watched := map[string]*netnstest.Process{}
+				if side != "server" || victim == "stack" {
+					watched["server"] = server
+				}
+				if side != "client" || victim == "stack" {
+					watched["client"] = client
+				}
+				for name, p := range watched {
+					want := "ended: "
+					start := time.Now()
+					err := netnstest.Until(deathTime, func() error {
+						if n := strings.Count(p.Log(), want) - strings.Count(p.Log(), saysLost); n < conns {
+							return fmt.Errorf("the %s saw the end of %d of %d connections", name, n, conns)
+						}
+						return nil
+					})
+					if err != nil {
+						t.Errorf("%v:\n%s", err, p.Log())
+						continue
+					}
+					for line := range strings.Lines(p.Log()) {
+						// A stack that dies cuts what is under way; the others close it.
+						eof := victim != "stack" && strings.Contains(line, "EOF")
+						if strings.Contains(line, want) && !strings.Contains(line, saysLost) && !eof && !strings.Contains(line, "reset") && !strings.Contains(line, "broken pipe") {
+							t.Errorf("the %s saw %q", name, line)
+						}
+					}
+					t.Logf("the %s saw it within %v", name, time.Since(start).Round(time.Millisecond))
+				}
+				if victim == "launcher" && side == "client" || victim == "program" && side == "client" {
+					// The server's host is whole: it goes on serving.
+					release(t, l.held(1))
+				}
+				client.Kill()
+				server.Kill()
+				for _, pid := range append(l.programPids(l.A, bin("probe")), l.programPids(l.B, bin("probe"))...) {
+					_ = unix.Kill(pid, unix.SIGKILL) // programs that outlived their launcher
+				}
+				if victim == "stack" {
+					<-stack.Done()
+				}
+				l.wantNoConnections(l.A, l.B)
+				l.wantWorks()
+			})
+		}
+	}
+}
+
+// wantWorks transfers something with new programs and wants SMC-R used.
+func (l *lab) wantWorks() {
+	l.t.Helper()
+	w := l.watch()
+	n := l.transfer(8081)
+	w.stop(l.t).wantSMC(l.t, 1, n)
+}
+
+// transfer runs a web server and client under smcr run and returns how many
+// bytes they transferred.
+func (l *lab) transfer(port int) int64 {
+	l.t.Helper()
+	const size = 4 << 20
+	addr := fmt.Sprintf("%s:%d", l.A.Addr(), port)
+	server := l.under(l.A, bin("webserver"), "-listen", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	client := l.under(l.B, bin("webclient"), fmt.Sprintf("http://%s/bytes/%d", addr, size))
+	if err := client.Wait(time.Minute); err != nil {
+		l.t.Errorf("the next smcr run: %v\n%s", err, client.Log())
+	}
+	terminate(l.t, server)
+	return size
+}
+
+// A host that vanishes is noticed by what is sent to it: data, after the queue
+// pair's retries; on an idle link TEST LINK, which RFC 7609 (section 4.5.1 and
+// appendix A.3.7) leaves to the implementation and Linux sends after 30 s.
+const (
+	vanishedBusy = 15 * time.Second
+	vanishedIdle = 45 * time.Second
+)
+
+// TestVanishedHost: a connection whose peer is gone ends in a reset, never in
+// an end of file that would pass for all of the data.
+func TestVanishedHost(t *testing.T) {
+	t.Run("link down", func(t *testing.T) {
+		l := newLab(t)
+		server, client := l.vanishing()
+		if err := l.A.SetLink(0, false); err != nil {
+			t.Fatal(err)
+		}
+		l.wantReset(client, vanishedBusy)
+		l.wantReset(server, vanishedBusy)
+		l.wantNoConnections(l.A, l.B)
+		if err := l.A.SetLink(0, true); err != nil {
+			t.Fatal(err)
+		}
+		terminate(t, server)
+		l.wantWorks()
+	})
+	t.Run("silence, busy", func(t *testing.T) {
+		l := newLab(t)
+		server, client := l.vanishing("-busy")
+		if err := l.Cut(0); err != nil {
+			t.Fatal(err)
+		}
+		l.wantReset(client, vanishedBusy)
+		if err := l.Uncut(0); err != nil {
+			t.Fatal(err)
+		}
+		// The server has sent nothing that was not acknowledged and may still
+		// think that all is well. A new connection, in whatever mode, has to
+		// work, and to teach it better; then everything is as before.
+		l.transfer(8082)
+		l.wantReset(server, vanishedIdle)
+		l.wantNoConnections(l.A, l.B)
+		terminate(t, server)
+		l.wantWorks()
+	})
+	t.Run("silence, idle", func(t *testing.T) {
+		l := newLab(t)
+		server, client := l.vanishing()
+		if err := l.Cut(0); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		l.wantReset(client, vanishedIdle)
+		l.wantReset(server, vanishedIdle-time.Since(start))
+		l.wantNoConnections(l.A, l.B)
+		if err := l.Uncut(0); err != nil {
+			t.Fatal(err)
+		}
+		terminate(t, server)
+		l.wantWorks()
+	})
+}
+
+// vanishing starts stacks, a probe server and a probe client with one
+// connection.
+func (l *lab) vanishing(args ...string) (server, client *netnstest.Process) {
+	l.t.Helper()
+	l.serve(l.A)
+	l.serve(l.B)
+	server = l.probeServer()
+	return server, l.held(1, args...)
+}
+
+// wantReset wants a probe to see its connection reset within d.
+func (l *lab) wantReset(p *netnstest.Process, d time.Duration) {
+	l.t.Helper()
+	start := time.Now()
+	if err := p.WaitOutput("ended: ", d); err != nil {
+		l.t.Errorf("it noticed nothing: %v", err)
+		return
+	}
+	saw := lastLine(p.Log(), "ended: ")
+	l.t.Logf("noticed after %v: %s", time.Since(start).Round(time.Millisecond), saw)
+	if !strings.HasSuffix(saw, "ended: reset") && !strings.HasSuffix(saw, "ended: broken pipe") {
+		l.t.Errorf("it saw %q, want a reset", saw)
+	}
+}
+
+// lastLine returns the last line of s that contains sub.
+func lastLine(s, sub string) string {
+	last := ""
+	for line := range strings.Lines(s) {
+		if strings.Contains(line, sub) {
+			last = strings.TrimSpace(line)
+		}
+	}
+	return last
+}
+
+// TestDiedStack: the log of a stack that was started on demand and died is kept,
+// and smcr info says where, before and after the next one starts.
+func TestDiedStack(t *testing.T) {
+	l := newLab(t)
+	l.wantWorks()
+	pids := l.stackPids(l.B)
+	if len(pids) != 1 {
+		t.Fatalf("stacks %v, want one", pids)
+	}
+	if err := unix.Kill(pids[0], unix.SIGABRT); err != nil {
+		t.Fatal(err)
+	}
+	if err := netnstest.Until(endTime, func() error {
+		if len(l.stackPids(l.B)) > 0 {
+			return errors.New("the stack runs")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	var said []byte
+	for _, form := range []string{"", "--output=table"} { // that of smc-tools, and ours
+		args := []string{"--backend", "user", "info"}
+		if form != "" {
+			args = append(args, form)
+		}
+		// A process has no command line any more before it closes its log.
+		if err := netnstest.Until(endTime, func() error {
+			said, _ = l.B.Command(ctx, bin("smcr"), args...).CombinedOutput() // exit status 5
+			if strings.Count(string(said), " died: ") != 1 {
+				return fmt.Errorf("smcr %q without a stack: %s", args, said)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	name := regexp.MustCompile(`died: .* log (/run/smcr/\S+)`).FindSubmatch(said)
+	if name == nil {
+		t.Fatalf("smcr info without a stack: %s", said)
+	}
+	if b, err := os.ReadFile(string(name[1])); err != nil || !strings.Contains(string(b), "SIGABRT") {
+		t.Errorf("log %q, %v", b, err)
+	}
+	l.wantWorks()
+	out := l.smcr(l.B, "--backend", "user", "info", "--output", "table")
+	m := regexp.MustCompile(`Previous Stack:\s.* log (/run/smcr/\S+)`).FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("smcr info with the next stack: %s", out)
+	}
+	if b, err := os.ReadFile(m[1]); err != nil || !strings.Contains(string(b), "SIGABRT") {
+		t.Errorf("log %q, %v", b, err)
+	}
+	if out := l.smcr(l.B, "--backend", "user", "info", "--output", "json"); !strings.Contains(out, m[1]) {
+		t.Errorf("smcr info --output json: %s", out)
+	}
+}

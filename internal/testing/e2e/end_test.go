@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// pourer is a server that sends without end to all who connect.
+const pourer = `
+import socket, sys, threading
+l = socket.socket()
+l.bind((sys.argv[1], 7400)); l.listen(128)
+print('listening', flush=True)
+def pour(c):
+    try:
+        while True: c.sendall(bytes(65536))
+    except OSError: pass
+while True:
+    c, _ = l.accept()
+    threading.Thread(target=pour, args=(c,), daemon=True).start()
+`
+
+// orderlyTime is how soon a stack ends after SIGTERM.
+const orderlyTime = 5 * time.Second
+
+// TestEnd: SIGTERM ends a stack in order and in time, whatever its programs and
+// launchers do, and the next stack can start. Where a program has the kernel hold the
+// lock of a socket, threads of the process wait for it, which nothing can end: the
+// process has done all else then, and is gone when the program is.
+func TestEnd(t *testing.T) {
+	for _, kind := range []string{"pending", "deaf", "locked", "stopped launcher"} {
+		t.Run(kind, func(t *testing.T) {
+			l := newLab(t, "/usr/bin/python3")
+			stack := l.serve(l.A)
+			l.serve(l.B)
+			server := l.under(l.B, "/usr/bin/python3", "-u", "-c", pourer, l.B.Addr())
+			if err := server.WaitOutput("listening", startTime); err != nil {
+				t.Fatal(err)
+			}
+			addr := l.B.Addr() + ":7400"
+			var hostile *netnstest.Process
+			if kind == "stopped launcher" {
+				client := l.under(l.A, "/usr/bin/python3", "-u", "-c", `
+import socket, sys, time
+s = [socket.create_connection((sys.argv[1], 7400)) for i in range(20)]
+print('connected', flush=True)
+time.sleep(60)`, l.B.Addr())
+				if err := client.WaitOutput("connected", startTime); err != nil {
+					t.Fatal(err)
+				}
+				if err := client.Signal(unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = client.Signal(unix.SIGCONT) })
+			} else {
+				if kind == "pending" {
+					// Nobody has the address, so nothing comes back.
+					addr = "10.77.0.77:7400"
+					if _, err := l.A.Output(t.Context(), "ip", "neigh", "replace", "10.77.0.77", "lladdr", "02:00:00:00:00:77", "dev", l.A.Links[0].Name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				hostile = l.A.Go(t, bin("hostile"), "cling", kind, addr)
+				if err := hostile.WaitOutput("clinging", startTime); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(500 * time.Millisecond) // the buffers fill
+			begin := time.Now()
+			if err := stack.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if kind == "locked" {
+				if err := stack.WaitOutput("the stack has ended", orderlyTime); err != nil {
+					t.Fatalf("%v\n%s", err, stack.Log())
+				}
+				terminate(t, l.serve(l.A)) // while that one still is there
+				hostile.Kill()
+				begin = time.Now()
+			}
+			err := stack.Wait(orderlyTime)
+			took := time.Since(begin)
+			if err != nil {
+				t.Fatalf("after %v: %v\n%s", took, err, stack.Log())
+			}
+			t.Logf("took %v", took.Round(time.Millisecond))
+			if log := stack.Log(); strings.Contains(log, "did not end in order") {
+				t.Errorf("%s", lastLine(log, "order"))
+			}
+			terminate(t, l.serve(l.A))
+		})
+	}
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// Users without privileges.
+const (
+	hostileUser = "65534"
+	otherUser   = "65533"
+)
+
+// as is the command line of argv for a user.
+func as(uid string, argv ...string) []string {
+	return append([]string{"setpriv", "--reuid=" + uid, "--regid=" + uid, "--clear-groups", "--inh-caps=-all"}, argv...)
+}
+
+// fewFiles is smcr serve with so few descriptors that a user without limits has
+// them all at once.
+func (l *lab) fewFiles(h *netnstest.Host) *netnstest.Process {
+	l.t.Helper()
+	p := h.Go(l.t, "prlimit", "--nofile=256:256", bin("smcr"), "serve")
+	err := netnstest.Until(startTime, func() error {
+		_, err := l.try(h, "--backend", "user", "info")
+		return err
+	})
+	if err != nil {
+		l.t.Fatalf("%v\n%s", err, p.Log())
+	}
+	return p
+}
+
+// exchanges has a user's program connect to a server and exchange messages, all of
+// it over SMC-R.
+func (l *lab) exchanges(uid, addr string) {
+	l.t.Helper()
+	argv := as(uid, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", addr, "3")
+	p := l.A.Go(l.t, argv[0], argv[1:]...)
+	if err := p.WaitOutput("holding 3 connections", startTime); err != nil {
+		l.t.Fatalf("user %s: %v", uid, err)
+	}
+	terminate(l.t, p)
+	wantSummary(l.t, p.Log(), 3)
+}
+
+// TestHostileUser: whatever a user does to the stack's sockets, the programs and
+// commands of others go on, and connections that are there.
+func TestHostileUser(t *testing.T) {
+	l := newLab(t, "prlimit", "setpriv")
+	stack := l.fewFiles(l.A)
+	addr := l.B.Addr() + ":5001"
+	server := l.under(l.B, bin("probe"), "server", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	before := l.under(l.A, bin("probe"), "client", addr, "2", "-busy")
+	if err := before.WaitOutput("holding 2 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"idle", "hello", "half", "sessions", "crowded", "control", "garbage", "unread", "all"} {
+		t.Run(kind, func(t *testing.T) {
+			l := &lab{Pair: l.Pair, t: t}
+			hostile := l.press(kind)
+			for _, uid := range []string{"0", otherUser} {
+				l.exchanges(uid, addr)
+				l.commands(uid)
+			}
+			var said string
+			switch kind {
+			case "hello":
+				l.toldOfLimit()
+			case "sessions":
+				said = "kind 1: user " + hostileUser + " has"
+			case "crowded":
+				said = "the session goes on"
+			}
+			if err := hostile.WaitOutput(said, settleTime); err != nil {
+				t.Error(err)
+			}
+			hostile.Kill()
+		})
+	}
+	select {
+	case <-stack.Done():
+		t.Fatalf("the stack ended:\n%s", stack.Log())
+	default:
+	}
+	if lines := strings.Count(stack.Log(), "level=WARN"); lines > 200 {
+		t.Errorf("%d warnings:\n%.4000s", lines, stack.Log())
+	}
+	err := netnstest.Until(settleTime, func() error {
+		out, err := l.asUser(hostileUser, bin("smcr"), "run", "--mode", "user", "--", "echo", "ran")
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("user %s afterwards: %v", hostileUser, err)
+	}
+	l.exchanges(hostileUser, addr)
+	if log := before.Log(); strings.Contains(log, "ended") {
+		t.Errorf("connections from before:\n%s", log)
+	}
+	terminate(t, before)
+	wantSummary(t, before.Log(), 2)
+	terminate(t, server)
+	terminate(t, stack)
+}
+
+// press has the hostile user begin.
+func (l *lab) press(kind string) *netnstest.Process {
+	l.t.Helper()
+	// Nobody has this address, so that connections to it take their time.
+	absent := l.A.Links[0].IPv4.As4()
+	absent[3] = 200
+	argv := as(hostileUser, bin("hostile"), "press", kind, netip.AddrPortFrom(netip.AddrFrom4(absent), 9).String())
+	p := l.A.Go(l.t, argv[0], argv[1:]...)
+	if err := p.WaitOutput("pressing", time.Minute); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
+// commands has a user look at the stack.
+func (l *lab) commands(uid string) {
+	l.t.Helper()
+	for _, noun := range []string{"linkgroup", "connection"} {
+		if out, err := l.asUser(uid, bin("smcr"), "--backend", "user", noun, "list"); err != nil {
+			l.t.Errorf("user %s: %s list: %v\n%s", uid, noun, err, out)
+		}
+	}
+}
+
+// toldOfLimit: who is beyond the limits learns so, and the program runs all the
+// same.
+func (l *lab) toldOfLimit() {
+	l.t.Helper()
+	out, err := l.asUser(hostileUser, bin("smcr"), "run", "-v", "--", "echo", "ran")
+	if err != nil || !strings.Contains(out, "ran\n") {
+		l.t.Errorf("smcr run: %v\n%s", err, out)
+	}
+	if !strings.Contains(out, "all connections over TCP") || !strings.Contains(out, "user "+hostileUser+" has") {
+		l.t.Errorf("smcr run says nothing of the limit:\n%s", out)
+	}
+}
+
+// asUser runs a command on host A and returns what it wrote, at both outputs.
+func (l *lab) asUser(uid string, argv ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(l.t.Context(), commandTime)
+	defer cancel()
+	argv = as(uid, argv...)
+	out, err := l.A.Command(ctx, argv[0], argv[1:]...).CombinedOutput()
+	return string(out), err
+}
+
+// TestBeyondQuota: a server's connections beyond its user's quota are declined:
+// they work, over TCP, and both sides know why.
+func TestBeyondQuota(t *testing.T) {
+	l := newLab(t, "setpriv")
+	// A session and one connection.
+	stack := l.serve(l.A, "--user-fds", "6")
+	addr := l.A.Addr() + ":5001"
+	argv := as(hostileUser, bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "server", addr)
+	server := l.A.Go(t, argv[0], argv[1:]...)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	first := l.under(l.B, bin("probe"), "client", addr, "1", "-busy")
+	if err := first.WaitOutput("holding 1 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	client := l.under(l.B, bin("probe"), "client", addr, "3")
+	if err := client.WaitOutput("holding 3 connections", startTime); err != nil {
+		t.Fatal(err)
+	}
+	terminate(t, client)
+	if !strings.Contains(client.Log(), "smcr: 0 connections over SMC-R, 3 over TCP") {
+		t.Errorf("client:\n%s", client.Log())
+	}
+	terminate(t, first)
+	wantSummary(t, first.Log(), 1)
+	terminate(t, server)
+	if log := server.Log(); !strings.Contains(log, "smcr: 1 connection over SMC-R, 3 over TCP") ||
+		!strings.Contains(log, "user "+hostileUser+" has 6 of at most 6 descriptors") {
+		t.Errorf("server:\n%s", log)
+	}
+	terminate(t, stack)
+}
+
+// TestStrangeNamespace: sockets of another network namespace, which a user without
+// privileges can make, stay plain TCP, and nothing is done to them.
+func TestStrangeNamespace(t *testing.T) {
+	l := newLab(t, "setpriv", "unshare")
+	stack := l.serve(l.A)
+	addr := l.B.Addr() + ":5001"
+	server := l.under(l.B, bin("probe"), "server", addr)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	w := l.watch()
+	out, err := l.asUser(hostileUser, bin("hostile"), "strange", addr)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := w.stop(t)
+	for _, what := range []string{"listen: ", "connect: kind 1: ", "accept: kind 1: "} {
+		_, answer, _ := strings.Cut(out, what)
+		if answer, _, _ = strings.Cut(answer, "\n"); !strings.Contains(answer, "another network namespace") {
+			t.Errorf("%sthe stack answers %q", what, answer)
+		}
+	}
+	// The wire is that of the right namespace: nothing has come there either.
+	if s.SYNs != 0 || s.SMCSYNs != 0 {
+		t.Errorf("%d SYN, %d of them with the SMC option", s.SYNs, s.SMCSYNs)
+	}
+	l.exchanges(hostileUser, addr)
+	terminate(t, server)
+	terminate(t, stack)
+}

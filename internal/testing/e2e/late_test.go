@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// lateServer accepts only when it is told to, and then says what it sees.
+const lateServer = `
+import select, socket, sys, threading, hashlib
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((sys.argv[1], 7100)); s.listen(64)
+print('listening', flush=True)
+sys.stdin.readline()
+def serve(c):
+    n = int(c.makefile('rb', 0).readline())
+    h = hashlib.sha256()
+    while n > 0:
+        b = c.recv(min(n, 65536))
+        if not b: break
+        h.update(b); n -= len(b)
+    c.sendall(h.hexdigest().encode() + b'\n')
+    c.close()
+for i in range(int(sys.argv[2])):
+    if not select.select([s], [], [], 5)[0]: print('not readable', flush=True)
+    c, a = s.accept()
+    assert c.getpeername() == a, (c.getpeername(), a)
+    print('accepted', '%s:%d' % a, flush=True)
+    threading.Thread(target=serve, args=(c,)).start()
+s.setblocking(False)
+try:
+    s.accept()
+    print('one more', flush=True)
+except BlockingIOError:
+    print('no more', flush=True)
+`
+
+// lateClient sends more than fits into any buffer before it reads.
+const lateClient = `
+import socket, sys, hashlib, threading
+s = socket.create_connection((sys.argv[1], 7100), timeout=60)
+print('from', '%s:%d' % s.getsockname(), flush=True)
+data = bytes([int(sys.argv[2])]) * 3000000
+t = threading.Thread(target=s.sendall, args=(b'%d\n' % len(data) + data,)); t.start()
+got = s.makefile('rb').readline().decode().strip(); t.join()
+print('intact' if got == hashlib.sha256(data).hexdigest() else 'differs: %r' % got, flush=True)
+`
+
+// TestLateAccept: a server that accepts after ten seconds keeps its SMC-R clients,
+// and has them in their order, with what they sent. A TCP client among them stays
+// one.
+func TestLateAccept(t *testing.T) {
+	const smc = 6
+	l := newLab(t, "/usr/bin/python3")
+	l.serve(l.A)
+	l.serve(l.B)
+	cmd := l.A.Command(t.Context(), bin("smcr"), "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-u", "-c", lateServer, l.A.Addr(), fmt.Sprint(smc+1))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := l.A.GoCmd(t, cmd)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	var clients []*netnstest.Process
+	begin := time.Now()
+	for i := range smc + 1 {
+		argv := []string{"/usr/bin/python3", "-u", "-c", lateClient, l.A.Addr(), fmt.Sprint(i)}
+		var c *netnstest.Process
+		if i == 3 {
+			c = l.B.Go(t, argv[0], argv[1:]...)
+		} else {
+			c = l.under(l.B, argv...)
+		}
+		if err := c.WaitOutput("from", startTime); err != nil {
+			t.Fatal(err, c.Log())
+		}
+		clients = append(clients, c)
+	}
+	time.Sleep(time.Until(begin.Add(10 * time.Second)))
+	for _, h := range []*netnstest.Host{l.A, l.B} {
+		rows, err := l.rows(h, "connection")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, row := range rows {
+			if row["mode"] == "SMCR" {
+				n++
+			}
+		}
+		if n != smc {
+			t.Errorf("%d connections over SMC-R on %s before accept, want %d: %v", n, h.Name, smc, rows)
+		}
+	}
+	if _, err := fmt.Fprintln(in); err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for i, c := range clients {
+		if err := c.Wait(startTime); err != nil || !strings.Contains(c.Log(), "intact") {
+			t.Errorf("client %d: %v\n%s", i, err, c.Log())
+		}
+		if i != 3 {
+			wantSummary(t, c.Log(), 1)
+		}
+		for line := range strings.Lines(c.Log()) {
+			if from, ok := strings.CutPrefix(line, "from "); ok {
+				order = append(order, "accepted "+from)
+			}
+		}
+	}
+	wantEnd(t, server)
+	log := server.Log()
+	if want := "listening\n" + strings.Join(order, "") + "no more\n"; !strings.HasPrefix(log, want) {
+		t.Errorf("the server says\n%s\nwant\n%s", log, want)
+	}
+	if want := fmt.Sprintf("smcr: %d connections over SMC-R, 1 over TCP", smc); !strings.Contains(log, want) {
+		t.Errorf("the server says\n%s\nwant %q", log, want)
+	}
+	l.wantNoConnections(l.A, l.B)
+}
+
+// TestLateAcceptLocal: clients of the same host are served before a late server
+// accepts, too.
+func TestLateAcceptLocal(t *testing.T) {
+	const conns = 3
+	l := newLab(t, "/usr/bin/python3")
+	l.serve(l.A)
+	cmd := l.A.Command(t.Context(), bin("smcr"), "run", "--mode", "user", "-v", "--", "/usr/bin/python3", "-u", "-c", lateServer, l.A.Addr(), fmt.Sprint(conns))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := l.A.GoCmd(t, cmd)
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	var clients []*netnstest.Process
+	for i := range conns {
+		c := l.under(l.A, "/usr/bin/python3", "-u", "-c", lateClient, l.A.Addr(), fmt.Sprint(i))
+		if err := c.WaitOutput("from", startTime); err != nil {
+			t.Fatal(err, c.Log())
+		}
+		clients = append(clients, c)
+	}
+	time.Sleep(7 * time.Second) // longer than a peer waits for an answer
+	rows, err := l.rows(l.A, "connection")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := 0
+	for _, row := range rows {
+		if row["mode"] == "LOCAL" {
+			local++
+		}
+	}
+	if local < conns {
+		t.Errorf("%d ends of local connections before accept, want %d at least: %v", local, conns, rows)
+	}
+	if _, err := fmt.Fprintln(in); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range clients {
+		if err := c.Wait(startTime); err != nil || !strings.Contains(c.Log(), "intact") {
+			t.Errorf("client %d: %v\n%s", i, err, c.Log())
+		}
+	}
+	wantEnd(t, server)
+	if log := server.Log(); strings.Count(log, "accepted") != conns || !strings.Contains(log, "no more") {
+		t.Errorf("the server says\n%s", log)
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// localClient starts a probe client on a host that exchanges messages all the time
+// over n local connections to the probe server on A.
+func (l *lab) localClient(from *netnstest.Host, argv ...string) *netnstest.Process {
+	l.t.Helper()
+	p := from.Go(l.t, argv[0], argv[1:]...)
+	if err := p.WaitOutput("holding 3 connections\n", startTime); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
+}
+
+// probeArgv is the command line of such a client.
+func (l *lab) probeArgv() []string {
+	return []string{bin("smcr"), "run", "--mode", "user", "-v", "--", bin("probe"), "client", l.A.Addr() + ":7", "3", "-busy"}
+}
+
+// TestLocalDeaths: local connections of one and of two network namespaces outlive their
+// stacks, however those end, and end with their programs as TCP does.
+func TestLocalDeaths(t *testing.T) {
+	for _, name := range []string{"one namespace", "two namespaces"} {
+		for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+			t.Run(name+" "+sig.String(), func(t *testing.T) {
+				l := newContainers(t)
+				from, stacks := l.A, []*netnstest.Process{l.serve(l.A)}
+				if name == "two namespaces" {
+					from, stacks = l.B, append(stacks, l.serve(l.B))
+				}
+				server := l.probeServer()
+				// The stacks have their devices open after this.
+				terminate(t, l.localClient(from, l.probeArgv()...))
+				client, killed := l.localClient(from, l.probeArgv()...), l.localClient(from, l.probeArgv()...)
+				for _, s := range stacks {
+					if err := s.Signal(sig); err != nil {
+						t.Fatal(err)
+					}
+					_ = s.Wait(endTime)
+				}
+				time.Sleep(500 * time.Millisecond)
+				if log := client.Log(); endedRE.MatchString(log) {
+					t.Errorf("connections ended with the stack:\n%s", log)
+				}
+				// The server's ends of a program that is killed end.
+				before := strings.Count(server.Log(), "connection ended")
+				for _, pid := range l.programPids(from, bin("probe")) {
+					if parent(t, pid) == killed.Pid() {
+						if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				_ = killed.Wait(endTime) // its status is that of a killed program
+				if err := netnstest.Until(endTime, func() error {
+					if n := strings.Count(server.Log(), "connection ended") - before; n != 3 {
+						return errEnds
+					}
+					return nil
+				}); err != nil {
+					t.Errorf("%v:\n%s", err, server.Log())
+				}
+				terminate(t, client)
+				wantLocal(t, client.Log(), 3, 0)
+				terminate(t, server)
+			})
+		}
+	}
+}
+
+// TestLocalUsers: programs of two users of one host are joined, by launchers of their
+// own, and each is shown its own process alone.
+func TestLocalUsers(t *testing.T) {
+	l := newContainers(t, "setpriv")
+	stack := l.serve(l.A)
+	server := l.probeServer()
+	client := l.localClient(l.A, as(hostileUser, l.probeArgv()...)...)
+	rows, err := l.rows(l.A, "connection")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := 0
+	for _, row := range rows {
+		if row["mode"] == "LOCAL" {
+			local++
+			if _, counted := row["tx_bytes"]; counted {
+				t.Errorf("bytes that nobody counts: %v", row)
+			}
+		}
+	}
+	if local != 6 {
+		t.Errorf("%d local connections listed, want both ends of 3: %v", local, rows)
+	}
+	out, err := l.asUser(hostileUser, bin("smcr"), "--backend", "user", "connection", "list")
+	if err != nil || strings.Count(out, "probe/") != 3 {
+		t.Errorf("user %s sees %v\n%s", hostileUser, err, out)
+	}
+	terminate(t, client)
+	wantLocal(t, client.Log(), 3, 0)
+	terminate(t, server)
+	terminate(t, stack)
+}
+
+var endedRE = regexp.MustCompile(`connection \d ended`)
+
+var errEnds = errors.New("the server has not seen the end of three connections")
+
+// parent returns the process that started another one.
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	var state string
+	var ppid int
+	if _, err := fmt.Sscan(rest, &state, &ppid); err != nil {
+		t.Fatal(err)
+	}
+	return ppid
+}

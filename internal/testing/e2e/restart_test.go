@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// greeter is a server that speaks first.
+const greeter = `
+import asyncio, sys
+async def serve(r, w):
+    w.write(b'hello\n')
+    line = await r.readline()
+    w.write(line)
+    await w.drain()
+    w.close()
+async def main():
+    async with await asyncio.start_server(serve, sys.argv[1], 7000) as s:
+        print('listening', flush=True)
+        await s.serve_forever()
+asyncio.run(main())
+`
+
+// asker asks each server again and again, a connection for each question, and
+// says what failed. It pauses between two rounds of questions when told to.
+const asker = `
+import select, socket, sys, time
+addr = sys.argv[1]
+rounds = int(sys.argv[2])
+def ask(port, question, want, greeting=b''):
+    step = 'connect'
+    try:
+        with socket.create_connection((addr, port), timeout=10) as s:
+            step = 'greeting'
+            got = b''
+            while len(got) < len(greeting):
+                b = s.recv(100)
+                if not b: raise OSError('end of file')
+                got += b
+            step = 'send'
+            s.sendall(question)
+            step = 'receive'
+            got = got[len(greeting):]
+            while not got.endswith(want):
+                b = s.recv(4096)
+                if not b: raise OSError('end of file after %r' % got)
+                got += b
+    except OSError as e:
+        print('FAILED', port, step, e, flush=True)
+n = 0
+while rounds == 0 or n < rounds:
+    if rounds == 0 and select.select([sys.stdin], [], [], 0.005)[0]:
+        if not sys.stdin.readline(): break
+        print('paused', flush=True)
+        if not sys.stdin.readline(): break
+    ask(80, b'GET /small HTTP/1.0\r\n\r\n', b'the answer')
+    ask(6379, b'PING\r\n', b'+PONG\r\n')
+    ask(7000, b'over\n', b'over\n', b'hello\n')
+    n += 1
+    print('asked', n, flush=True)
+`
+
+// client is an asker that runs.
+type client struct {
+	*netnstest.Process
+	in     io.Writer
+	pauses int
+}
+
+func (l *lab) asker(argv ...string) *client {
+	l.t.Helper()
+	cmd := l.B.Command(context.Background(), argv[0], append(argv[1:len(argv):len(argv)], "/usr/bin/python3", "-u", "-c", asker, l.A.Addr(), "0")...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return &client{Process: l.B.GoCmd(l.t, cmd), in: in}
+}
+
+func (c *client) tell(t *testing.T) {
+	t.Helper()
+	if _, err := io.WriteString(c.in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pause waits until no question is under way.
+func (c *client) pause(t *testing.T) {
+	t.Helper()
+	c.pauses++
+	c.tell(t)
+	wantLines(t, c.Process, "paused", c.pauses)
+}
+
+// wantMore waits until the client has asked n times more.
+func (c *client) wantMore(t *testing.T, n int) {
+	t.Helper()
+	wantLines(t, c.Process, "asked", strings.Count(c.Log(), "asked")+n)
+}
+
+// wantLines waits until a process has said something n times.
+func wantLines(t *testing.T, p *netnstest.Process, text string, n int) {
+	t.Helper()
+	if err := netnstest.Until(startTime, func() error {
+		if got := strings.Count(p.Log(), text); got < n {
+			return fmt.Errorf("%d times %q, want %d", got, text, n)
+		}
+		return nil
+	}); err != nil {
+		log := p.Log()
+		t.Fatalf("%v:\n%s", err, log[max(0, len(log)-2000):])
+	}
+}
+
+// What smcr run says, with -v, of the end of its stack and of the next one.
+const (
+	saysLost  = "the stack has ended"
+	saysFound = "there is a stack again"
+)
+
+// TestStackRestarts: programs that run go on, in plain TCP, when the stack of
+// either host ends, in order or not, toward peers that announce SMC too; and with
+// SMC-R when there is a stack again. No question is under way over SMC-R while a
+// stack ends; at all other times they go on. SMCR_E2E_ROUNDS is how often.
+func TestStackRestarts(t *testing.T) {
+	rounds := 4
+	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
+		var err error
+		if rounds, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, victim := range []string{"server", "client"} {
+		t.Run("the "+victim+"'s", func(t *testing.T) {
+			l := newLab(t, "nginx", "redis-server", "/usr/bin/python3")
+			host := map[string]*netnstest.Host{"server": l.A, "client": l.B}[victim]
+			stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}
+			dir := t.TempDir()
+			nginx, _ := l.nginx(dir, 1)
+			if err := os.WriteFile(filepath.Join(dir, "small"), []byte("the answer"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			redis := l.under(l.A, "redis-server", "--bind", l.A.Addr(), "--port", "6379", "--save", "", "--appendonly", "no", "--protected-mode", "no", "--dir", dir)
+			if err := l.A.WaitListen(6379, startTime); err != nil {
+				t.Fatal(err, redis.Log())
+			}
+			python := l.under(l.A, "/usr/bin/python3", "-u", "-c", greeter, l.A.Addr())
+			if err := python.WaitOutput("listening", startTime); err != nil {
+				t.Fatal(err)
+			}
+			smc := l.asker(bin("smcr"), "run", "--mode", "user", "-v", "--")
+			plain := l.asker("env")
+			launchers := map[string][]*netnstest.Process{"server": {nginx, redis, python}, "client": {smc.Process}}[victim]
+			smc.wantMore(t, 3)
+			l.wantAllSMC()
+			for n := 1; n <= rounds; n++ {
+				sig := []os.Signal{unix.SIGTERM, unix.SIGKILL}[n%2]
+				smc.pause(t)
+				if err := stacks[host].Signal(sig); err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range launchers {
+					wantLines(t, p, saysLost, n)
+				}
+				smc.tell(t) // the stack's process may still live
+				smc.wantMore(t, 5)
+				<-stacks[host].Done()
+				smc.wantMore(t, 5)
+				stacks[host] = l.serve(host)
+				for _, p := range launchers {
+					wantLines(t, p, saysFound, n)
+				}
+				smc.wantMore(t, 5)
+				l.wantAllSMC()
+				plain.wantMore(t, 1)
+				if t.Failed() {
+					break
+				}
+			}
+			for name, c := range map[string]*client{"under smcr run": smc, "plain": plain} {
+				log := c.Log()
+				if n := strings.Count(log, "FAILED"); n > 0 {
+					t.Errorf("client %s: %d questions failed, the last: %s", name, n, lastLine(log, "FAILED"))
+				}
+				t.Logf("client %s: %s times", name, lastLine(log, "asked"))
+				c.Kill()
+			}
+			terminate(t, nginx)
+			terminate(t, redis)
+		})
+	}
+}
+
+// wantAllSMC asks each server once and wants SMC-R used. A listening socket is
+// marked a moment after there is a stack.
+func (l *lab) wantAllSMC() {
+	l.t.Helper()
+	var log string
+	err := netnstest.Until(startTime, func() error {
+		p := l.under(l.B, "/usr/bin/python3", "-u", "-c", asker, l.A.Addr(), "1")
+		err := p.Wait(startTime)
+		log = p.Log()
+		if err != nil || strings.Contains(log, "FAILED") {
+			return netnstest.Stop(fmt.Errorf("%v\n%s", err, log))
+		}
+		if !strings.Contains(log, "smcr: 3 connections over SMC-R, 0 over TCP") {
+			return fmt.Errorf("not all over SMC-R:\n%s", log)
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Error(err)
+	}
+}
+
+// TestStackEndsBeforeAccept: a client that was promised SMC, and whose connection
+// no program has accepted when the stack ends, is served over TCP on that very
+// connection, with and without a new stack.
+func TestStackEndsBeforeAccept(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		sig   os.Signal
+		again bool // there is a new stack when the program accepts
+	}{
+		{"killed", unix.SIGKILL, false},
+		{"killed, new stack", unix.SIGKILL, true},
+		{"terminated", unix.SIGTERM, false},
+		{"terminated, new stack", unix.SIGTERM, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLab(t, "/usr/bin/python3")
+			stack := l.serve(l.A)
+			l.serve(l.B)
+			server := l.under(l.A, "/usr/bin/python3", "-u", "-c", greeter, l.A.Addr())
+			if err := server.WaitOutput("listening", startTime); err != nil {
+				t.Fatal(err)
+			}
+			program := l.programPids(l.A, "/usr/bin/python3")
+			if len(program) != 1 {
+				t.Fatalf("programs %v", program)
+			}
+			stop := func(sig unix.Signal) {
+				t.Helper()
+				if err := unix.Kill(program[0], sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The launcher, too, would accept the connection.
+			stop(unix.SIGSTOP)
+			if err := server.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			client := l.under(l.B, "/usr/bin/python3", "-u", "-c", `
+import socket, sys
+s = socket.socket(); s.settimeout(15)
+s.connect((sys.argv[1], 7000))
+f = s.makefile('rwb', 0)
+print(f.readline()); f.write(b'over\n'); print(f.read())`, l.A.Addr())
+			// The PROPOSAL waits to be read by whoever accepts.
+			if err := netnstest.Until(startTime, func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), commandTime)
+				defer cancel()
+				out, err := l.A.Output(ctx, "ss", "-Htn", "state", "established", "sport", "=", ":7000")
+				if f := strings.Fields(out); err == nil && (len(f) == 0 || f[0] == "0") {
+					err = fmt.Errorf("no PROPOSAL yet: %q", out)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := stack.Signal(test.sig); err != nil {
+				t.Fatal(err)
+			}
+			<-stack.Done()
+			if err := server.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			wantLines(t, server, saysLost, 1)
+			if test.again {
+				<-stack.Done()
+				l.serve(l.A)
+				wantLines(t, server, saysFound, 1)
+			}
+			stop(unix.SIGCONT)
+			if err := client.Wait(startTime); err != nil {
+				t.Fatalf("%v\n%s", err, client.Log())
+			}
+			if want := "b'hello\\n'\nb'over\\n'\nsmcr: 0 connections over SMC-R, 1 over TCP"; !strings.HasPrefix(client.Log(), want) {
+				t.Errorf("the client says\n%s\nwant\n%s", client.Log(), want)
+			}
+		})
+	}
+}
+
+// TestOnDemandStackEnds: the smcr run that had to start the stack starts another
+// one, which the others use too; one that found a stack starts none.
+func TestOnDemandStackEnds(t *testing.T) {
+	l := newLab(t)
+	start := func(port string) *netnstest.Process {
+		t.Helper()
+		p := l.under(l.A, bin("probe"), "server", l.A.Addr()+":"+port)
+		if err := p.WaitOutput("listening", startTime); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	first, second := start("7"), start("8")
+	for n, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		pids := l.stackPids(l.A)
+		if len(pids) != 1 {
+			t.Fatalf("stack processes %v, want one", pids)
+		}
+		if err := unix.Kill(pids[0], sig); err != nil {
+			t.Fatal(err)
+		}
+		wantLines(t, first, saysFound, n+1)
+		wantLines(t, second, saysFound, n+1)
+		if now := l.stackPids(l.A); len(now) != 1 || now[0] == pids[0] {
+			t.Errorf("stack processes %v after %v, want another one", now, pids)
+		}
+	}
+	l.wantWorks()
+	// The starter has ended: what is left waits for others.
+	terminate(t, first)
+	if err := unix.Kill(l.stackPids(l.A)[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	wantLines(t, second, saysLost, 3)
+	time.Sleep(3 * restartGrace)
+	if pids := l.stackPids(l.A); len(pids) != 0 {
+		t.Errorf("stack processes %v though nobody was to start one", pids)
+	}
+	l.wantWorks()
+	wantLines(t, second, saysFound, 3)
+	terminate(t, second)
+}
+
+// restartGrace is how long a launcher leaves it to others to start a stack.
+const restartGrace = time.Second

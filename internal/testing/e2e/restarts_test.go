@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// blockEcho is a server of connections that begin with the length of what they
+// send.
+const blockEcho = `
+import socket, sys, threading
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], 7200)); l.listen(128)
+print('listening', flush=True)
+def take(c, n):
+    got = b''
+    while len(got) < n:
+        more = c.recv(n - len(got))
+        if not more: return b''
+        got += more
+    return got
+def serve(c):
+    try:
+        with c:
+            while True:
+                n = int.from_bytes(take(c, 4), 'big')
+                if n == 0: return
+                c.sendall(take(c, n))
+    except OSError: pass
+while True:
+    c, _ = l.accept()
+    threading.Thread(target=serve, args=(c,), daemon=True).start()
+`
+
+// loader makes connections all the time, each of some messages, and writes a line
+// for each: when it began, was connected and ended, whether it was a socketpair's
+// end, and how it ended. It carries more than a connection that has no use of SMC.
+const loader = `
+import os, socket, sys, threading, time
+addr, out, threads = (sys.argv[1], 7200), open(sys.argv[2], 'a', buffering=1), int(sys.argv[3])
+block = os.urandom(100000)
+def paired(s):
+    ino = str(os.fstat(s.fileno()).st_ino)
+    with open('/proc/net/unix') as f:
+        return any(l.split()[6] == ino for l in f)
+def take(c, n):
+    # Not by MSG_WAITALL: a socketpair tells of a reset once, and that call keeps it
+    # to itself if it has a part of the data.
+    got = b''
+    while len(got) < n:
+        more = c.recv(n - len(got))
+        if not more: break
+        got += more
+    return got
+def once(timeout):
+    begin, made, mode, how = time.monotonic(), 0, '-', 'ok'
+    try:
+        with socket.create_connection(addr, timeout=timeout) as s:
+            made, mode = time.monotonic(), 'SMC' if paired(s) else 'TCP'
+            for _ in range(4):
+                s.sendall(len(block).to_bytes(4, 'big') + block)
+                if take(s, len(block)) != block:
+                    raise OSError('wrong data, or the end of the stream')
+    except OSError as e:
+        how = str(e).replace(' ', '_')
+    out.write('%.6f %.6f %.6f %s %s\n' % (begin, made or time.monotonic(), time.monotonic(), mode, how))
+def load(i):
+    while True:
+        once(None)
+        time.sleep(0.02)
+for i in range(threads): threading.Thread(target=load, args=(i,), daemon=True).start()
+print('loading', flush=True)
+sys.stdin.read()
+`
+
+// monotonic is the time that loader writes.
+func monotonic() float64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return float64(ts.Nano()) / 1e9
+}
+
+// attempt is a line of loader.
+type attempt struct {
+	begin, made, end float64
+	mode, how        string
+}
+
+// attempts follows the file of a loader.
+type attempts struct {
+	file *os.File
+	in   *bufio.Reader
+	part string
+	all  []attempt
+}
+
+func (a *attempts) read(t *testing.T) {
+	t.Helper()
+	for {
+		s, err := a.in.ReadString('\n')
+		a.part += s
+		if err != nil {
+			return // so far
+		}
+		var x attempt
+		if _, err := fmt.Sscan(a.part, &x.begin, &x.made, &x.end, &x.mode, &x.how); err != nil {
+			t.Fatalf("%v in %q", err, a.part)
+		}
+		a.part = ""
+		a.all = append(a.all, x)
+	}
+}
+
+// restart is one: when the signal was sent, when the process was dead, and when
+// the next stack answered.
+type restart struct{ signal, dead, up float64 }
+
+// againTime is how soon after a stack is there connections use it again.
+const againTime = 2 * time.Second
+
+// noticeTime is how long a stack may take to notice a signal, in seconds.
+const noticeTime = 0.02
+
+// someAgain is how many connections use a stack before it is ended.
+const someAgain = 20
+
+// TestRestarts ends the stack of either host again and again while a server and
+// its clients run. Each time new connections are over SMC-R within againTime; only
+// connections over SMC-R that were open when the stack ended are reset.
+// SMCR_E2E_ROUNDS is how often.
+func TestRestarts(t *testing.T) {
+	rounds := 20
+	if s := os.Getenv("SMCR_E2E_ROUNDS"); s != "" {
+		var err error
+		if rounds, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := newLab(t, "/usr/bin/python3")
+	hosts := []*netnstest.Host{l.A, l.B}
+	stacks := map[*netnstest.Host]*netnstest.Process{l.A: l.serve(l.A), l.B: l.serve(l.B)}
+	server := l.under(l.A, "/usr/bin/python3", "-u", "-c", blockEcho, l.A.Addr())
+	if err := server.WaitOutput("listening", startTime); err != nil {
+		t.Fatal(err)
+	}
+	var client *netnstest.Process
+	load := func(name string, threads int, argv ...string) *attempts {
+		path := filepath.Join(t.TempDir(), name)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		cmd := l.B.Command(t.Context(), argv[0], append(argv[1:], "/usr/bin/python3", "-u", "-c", loader, l.A.Addr(), path, strconv.Itoa(threads))...)
+		if _, err := cmd.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		p := l.B.GoCmd(t, cmd)
+		if err := p.WaitOutput("loading", startTime); err != nil {
+			t.Fatal(err)
+		}
+		if name == "smc" {
+			client = p
+		}
+		return &attempts{file: f, in: bufio.NewReader(f)}
+	}
+	smc := load("smc", 4, bin("smcr"), "run", "--mode", "user", "-v", "--")
+	plain := load("plain", 1, "env")
+	// back waits for some connections over SMC-R that began after since, and
+	// returns how long after it the first one was made.
+	back := func(since float64) (time.Duration, error) {
+		var took time.Duration
+		err := netnstest.Until(startTime, func() error {
+			smc.read(t)
+			found := 0
+			for i := len(smc.all) - 1; i >= 0 && smc.all[i].end >= since; i-- {
+				if x := smc.all[i]; x.begin >= since && x.mode == "SMC" && x.how == "ok" {
+					took = time.Duration((x.made - since) * 1e9)
+					found++
+				}
+			}
+			if found < someAgain {
+				return fmt.Errorf("%d connections over SMC-R since %f, want %d", found, since, someAgain)
+			}
+			return nil
+		})
+		return took, err
+	}
+	if _, err := back(monotonic()); err != nil {
+		t.Fatal(err)
+	}
+	var ends []restart
+	var times []time.Duration
+	for n := range rounds {
+		h := hosts[n/2%2]
+		r := restart{signal: monotonic()}
+		if err := stacks[h].Signal([]os.Signal{unix.SIGTERM, unix.SIGKILL}[n%2]); err != nil {
+			t.Fatal(err)
+		}
+		<-stacks[h].Done()
+		r.dead = monotonic()
+		stacks[h] = l.serve(h)
+		r.up = monotonic()
+		ends = append(ends, r)
+		took, err := back(r.up)
+		if err != nil {
+			t.Fatalf("restart %d, of %s: %v\nserver: %s\nclient: %s\n%+v", n, h.Name, err, lastLine(server.Log(), "stack"), lastLine(client.Log(), "stack"), smc.all[len(smc.all)-5:])
+		}
+		if took > againTime {
+			t.Errorf("restart %d, of %s: SMC-R again after %v", n, h.Name, took)
+		}
+		times = append(times, took)
+	}
+	plain.read(t)
+	for name, a := range map[string]*attempts{"under smcr run": smc, "plain": plain} {
+		modes, resets := map[string]int{}, 0
+		for _, x := range a.all {
+			modes[x.mode]++
+			if x.how == "ok" {
+				continue
+			}
+			resets++
+			wasOpen := slices.ContainsFunc(ends, func(r restart) bool { return x.begin <= r.signal+noticeTime && x.end >= r.signal })
+			reset := strings.Contains(x.how, "reset_by_peer") || strings.Contains(x.how, "Broken_pipe") // one that writes
+			if !reset || x.mode == "TCP" || !wasOpen {
+				i, _ := slices.BinarySearchFunc(ends, x.end, func(r restart, at float64) int {
+					if r.signal < at {
+						return -1
+					}
+					return 1
+				})
+				r := ends[max(i-1, 0)]
+				t.Errorf("%s: %s connection: %s. After the end of stack %d (gone in %.3f s, next up in %.3f s) it began at %.3f s, was made at %.3f s and ended at %.3f s",
+					name, x.mode, x.how, i-1, r.dead-r.signal, r.up-r.signal, x.begin-r.signal, x.made-r.signal, x.end-r.signal)
+			}
+		}
+		t.Logf("%s: %d connections %v, %d of them reset", name, len(a.all), modes, resets)
+	}
+	slices.Sort(times)
+	t.Logf("SMC-R again after %d restarts: minimum %v, median %v, maximum %v", len(times), times[0], times[len(times)/2], times[len(times)-1])
+}

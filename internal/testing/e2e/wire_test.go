@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/netnstest"
+)
+
+// maxTCPPayload is what one connection may carry in TCP: the CLC handshake,
+// three messages of a few hundred bytes at most.
+const maxTCPPayload = 2 << 10
+
+// Captured bytes of a packet: all headers and LLC and CDC messages of a RoCE
+// frame; all headers and CLC messages of a TCP segment.
+const (
+	roceHeaders = 128
+	tcpHeaders  = 512
+)
+
+const roceFilter = "ether proto 0x8915 or udp port 4791"
+
+// wire watches the link of host A: RoCE of both versions in one capture, cut to
+// the headers, and everything else in another, so that a flood of the first
+// never hides a packet of the second.
+type wire struct {
+	roce, rest *netnstest.Capture
+}
+
+func (l *lab) watch() *wire {
+	l.t.Helper()
+	return &wire{
+		roce: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: roceFilter}),
+		rest: l.A.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: tcpHeaders, Filter: "not (" + roceFilter + ")"}),
+	}
+}
+
+// seen is what crossed the wire while it was watched.
+type seen struct {
+	*netnstest.Traffic // but for RoCE
+	roce               netnstest.Tally
+	missed             int // RoCE frames that tcpdump could not keep up with
+	wire               *wire
+}
+
+func (w *wire) stop(t testing.TB) *seen {
+	t.Helper()
+	s := &seen{wire: w}
+	var err error
+	if s.missed, err = w.roce.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	dropped, err := w.rest.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dropped > 0 {
+		t.Fatalf("the capture of TCP missed %d packets", dropped)
+	}
+	roce, err := w.roce.Count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.roce = netnstest.Tally{
+		Packets: roce.RoCEv1.Packets + roce.RoCEv2.Packets,
+		Bytes:   roce.RoCEv1.Bytes + roce.RoCEv2.Bytes,
+		Payload: roce.RoCEv1.Payload + roce.RoCEv2.Payload,
+	}
+	if s.Traffic, err = w.rest.Count(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("on the wire: RoCE %d frames, %d bytes (%d frames missed); TCP %d connections, %d bytes of payload, at most %d in one",
+		s.roce.Packets, s.roce.Bytes, s.missed, len(s.Flows), s.TCP.Payload, s.MaxFlowPayload())
+	return s
+}
+
+// wantSMC wants at least conns connections, every one of which went over SMC-R
+// by the evidence of the wire: option in both directions, next to no payload
+// in TCP, and at least payload bytes in RoCE.
+func (s *seen) wantSMC(t testing.TB, conns int, payload int64) {
+	t.Helper()
+	if len(s.Flows) < conns {
+		t.Errorf("%d TCP connections, want at least %d", len(s.Flows), conns)
+	}
+	if s.SMCSYNs != s.SYNs || s.SMCSYNACKs != s.SYNACKs || s.SYNACKs < conns {
+		t.Errorf("SMC option in %d of %d SYN and in %d of %d SYN-ACK, want all of at least %d", s.SMCSYNs, s.SYNs, s.SMCSYNACKs, s.SYNACKs, conns)
+	}
+	big := 0
+	for flow, tally := range s.Flows {
+		if tally.Payload < maxTCPPayload {
+			continue
+		}
+		if big++; big <= 3 {
+			t.Errorf("connection %v-%v carried %d bytes in TCP, want less than %d", flow.A, flow.B, tally.Payload, maxTCPPayload)
+		}
+	}
+	if big > 3 {
+		t.Errorf("%d of %d connections carried %d bytes or more in TCP", big, len(s.Flows), maxTCPPayload)
+	}
+	// What was missed counts with the mean size of what was not.
+	got := s.roce.Payload
+	if s.roce.Packets > 0 {
+		got += int64(s.missed) * (s.roce.Payload / int64(s.roce.Packets))
+	}
+	if got < payload {
+		t.Errorf("RoCE carried %d bytes, want at least %d", got, payload)
+	}
+}
+
+// wantPlain wants connections in plain TCP: nothing in RoCE, no CLC message.
+func (s *seen) wantPlain(t testing.TB, conns int, payload int64) {
+	t.Helper()
+	if len(s.Flows) < conns || s.TCP.Payload < payload {
+		t.Errorf("%d TCP connections with %d bytes, want at least %d with %d", len(s.Flows), s.TCP.Payload, conns, payload)
+	}
+	if s.roce.Packets > 0 {
+		t.Errorf("%d RoCE packets, want none", s.roce.Packets)
+	}
+	if s.SMCSYNACKs > 0 {
+		t.Errorf("the SMC option in %d SYN-ACK, want none", s.SMCSYNACKs)
+	}
+	if clc := tshark(t, s.wire.rest.File, "smc", "smc.clc_msg"); len(clc) > 0 {
+		t.Errorf("tshark sees CLC messages %v in a plain TCP connection", clc)
+	}
+}
+
+// tshark returns the values of a field in the packets of a capture that match
+// the display filter, the first 5000 packets at most. Tests that call it
+// require "tshark".
+func tshark(t testing.TB, file, filter, field string) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	// The ports of the tests belong to other protocols: heuristics first.
+	cmd := exec.CommandContext(ctx, "tshark", "-n", "-r", file, "-c", "5000",
+		"-o", "tcp.try_heuristic_first:TRUE", "-Y", filter, "-T", "fields", "-e", field)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("tshark: %v: %s", err, &stderr)
+	}
+	return strings.Fields(string(out))
+}
+
+// Message types as tshark prints them: RFC 7609, appendix A.
+const (
+	clcProposal, clcAccept, clcConfirm = "1", "2", "3"
+	llcConfirmLink, llcCDC             = "0x01", "0xfe"
+)
+
+// wantDissection wants tshark, which knows the protocol from elsewhere, to
+// name the messages of a first contact and to find nothing malformed.
+func (s *seen) wantDissection(t testing.TB) {
+	t.Helper()
+	clc := tshark(t, s.wire.rest.File, "smc.clc_msg", "smc.clc_msg")
+	llc := tshark(t, s.wire.roce.File, "smc.llc_msg", "smc.llc_msg")
+	for _, want := range []struct {
+		name, value string
+		in          []string
+	}{
+		{"CLC Proposal", clcProposal, clc}, {"CLC Accept", clcAccept, clc}, {"CLC Confirm", clcConfirm, clc},
+		{"LLC Confirm Link", llcConfirmLink, llc}, {"CDC", llcCDC, llc},
+	} {
+		if !slices.Contains(want.in, want.value) {
+			t.Errorf("tshark sees no %s; CLC %v, LLC and CDC %v", want.name, head(clc), head(llc))
+		}
+	}
+	for _, file := range []string{s.wire.rest.File, s.wire.roce.File} {
+		// A frame cut by the capture is not malformed to tshark.
+		if bad := tshark(t, file, "_ws.malformed", "frame.number"); len(bad) > 0 {
+			t.Errorf("tshark finds frames %v of %s malformed", head(bad), file)
+		}
+	}
+}
+
+func head(s []string) string {
+	if len(s) > 20 {
+		return fmt.Sprintf("%v… (%d)", s[:20], len(s))
+	}
+	return fmt.Sprint(s)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/guest"
+)
+
+func TestLimit(t *testing.T) {
+	g, err := guest.Boot(t.Context(), guest.Config{Limit: time.Second})
+	if err == nil {
+		g.Close()
+		t.Fatal("the guest booted in less than a second")
+	}
+	if !errors.Is(err, guest.ErrLimit) {
+		guest.Check(t, err)
+	}
+}
+
+// bootEnv makes TestKilled boot a guest and wait for its end.
+const bootEnv = "SMCR_TEST_BOOT"
+
+// TestKilled kills a process that has a guest: nothing of it must be left.
+func TestKilled(t *testing.T) {
+	if os.Getenv(bootEnv) != "" {
+		g := guest.New(t, guest.Config{})
+		fmt.Println(filepath.Dir(g.Share()))
+		time.Sleep(time.Minute) // killed meanwhile
+		return
+	}
+	guest.Check(t, guest.Available())
+	_, err := guest.FindKernel(t.Context())
+	guest.Check(t, err)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$", "-test.timeout=3m")
+	cmd.Env = append(os.Environ(), bootEnv+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	dir := strings.TrimSpace(line)
+	if err != nil || !filepath.IsAbs(dir) {
+		t.Fatalf("the guest did not boot: %q, %v, %v", line, err, cmd.Wait())
+	}
+	if n := len(users(t, dir)); n == 0 {
+		t.Error("no QEMU runs")
+	}
+	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the process ended well")
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		_, err := os.Stat(dir)
+		left := users(t, dir)
+		if errors.Is(err, os.ErrNotExist) && len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left behind: %s (%v), processes %v", dir, err, left)
+		}
+	}
+}
+
+// users returns the processes, zombies aside, whose command line names dir.
+func users(t *testing.T, dir string) (pids []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		// Processes come and go meanwhile.
+		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(dir)) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
+}

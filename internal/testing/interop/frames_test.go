@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/guest"
+	"smcr/userstack/wire"
+)
+
+// allowedMarks are what tshark 4.0 says of frames between two Linux 6.12
+// kernels, whatever its severity, behind TCP or the frame's last protocol. They
+// were recorded by the tshark of tsharkFrames from all captures that the README
+// of userstack/wire/testdata names, of either sender. Numbers of ports are cut
+// off.
+var allowedMarks = map[string]bool{
+	"tcp: Connection establish request (SYN): server port":              true,
+	"tcp: Connection establish acknowledge (SYN+ACK): server port":      true,
+	"tcp: Connection finish (FIN)":                                      true,
+	"tcp: This frame initiates the connection closing":                  true,
+	"tcp: This frame undergoes the connection closing":                  true,
+	"tcp: This frame is a (suspected) retransmission":                   true,
+	"tcp: D-SACK Sequence":                                              true,
+	"tcp: ACKed segment that wasn't captured (common at capture start)": true,
+	`infiniband: "Time To Live" only 1`:                                 true,
+	`data: "Time To Live" only 1`:                                       true,
+	`smc: "Time To Live" only 1`:                                        true,
+	"infiniband: Illegal checksum value (0)":                            true,
+	"data: Illegal checksum value (0)":                                  true,
+	"smc: Illegal checksum value (0)":                                   true,
+
+	// Not between Linux kernels, which end the TCP connection of an aborted
+	// SMC-R connection by FIN: RFC 7609, section 4.8.2, wants it reset.
+	"tcp: Connection reset (RST)": true,
+}
+
+// TestFrames has tshark dissect the frames that the stack sends to a kernel.
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("tshark"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("needs tshark (scripts/setup-test-tools): %v", err)
+	}
+	const devices = 2
+	kernel, user := newBedOf(t, setup{devices: devices})
+	for i := range devices {
+		// Or several datagrams are captured as one, as a device gets them that
+		// takes them apart itself.
+		user.run(t, "ethtool", "-K", fmt.Sprintf("u%d", i), "tx-udp-segmentation", "off")
+	}
+	stop := captureAll(t, kernel, devices)
+	for i, p := range [][2]*side{{kernel, user}, {user, kernel}} {
+		client, server := p[0], p[1]
+		at := netip.AddrPortFrom(netip.MustParseAddr(server.addr), uint16(5600+i))
+		end := server.start(t, "listening", "serve", at.String())
+		c := count(t, client, server)
+		for _, size := range []int{1, 1000, 100001} {
+			client.connect(t, "echo", at, "-n", "2", "-bytes", fmt.Sprint(size))
+		}
+		client.connect(t, "echo", at, "-n", "10", "-parallel", "-bytes", "20000")
+		client.connect(t, "reset", at, "-n", "2")
+		c.want(t, 6+10+2)
+		end()
+		stop := server.daemon(t, 6379, "redis-server", "--bind", server.addr, "--port", "6379", "--save", "", "--protected-mode", "no", "--dir", "/tmp")
+		if got := client.exec(t, "redis-cli", "-h", server.addr, "set", "key", "value").Stdout; strings.TrimSpace(got) != "OK" {
+			t.Errorf("set: %q", got)
+		}
+		stop()
+		stop = server.daemon(t, 5201, "iperf3", "-s", "-1", "-B", server.addr)
+		client.exec(t, "iperf3", "-c", server.addr, "-n", "1M", "-P", "2")
+		stop()
+	}
+	// Links come and go.
+	user.run(t, "ip", "link", "set", "u1", "down")
+	eventually(t, "the group has one link", func() bool {
+		for _, g := range query[linkGroup](t, user, "linkgroup", "list") {
+			if g.Type == "SYM" {
+				return false
+			}
+		}
+		return true
+	})
+	// Nothing in common: DECLINE.
+	user.smcrun(t, "ueid", "flush")
+	user.smcrun(t, "ueid", "add", "ANOTHER")
+	for i, p := range [][2]*side{{kernel, user}, {user, kernel}} {
+		at := netip.AddrPortFrom(netip.MustParseAddr(p[1].addr), uint16(5610+i))
+		end := p[1].start(t, "listening", "serve", at.String())
+		p[0].connect(t, "echo", at)
+		end()
+	}
+	user.stop(t, user.stack) // DELETE LINK of the groups
+
+	clc, messages, frames := map[string]int{}, map[string]int{}, 0
+	for _, file := range stop() {
+		for _, f := range tsharkFrames(t, file, devices) {
+			frames++
+			for _, m := range f.clc {
+				clc[m]++
+			}
+			for _, mark := range f.marks {
+				if !allowedMarks[mark] {
+					t.Errorf("%s frame %s: tshark says %q", filepath.Base(file), f.number, mark)
+				}
+			}
+			if f.message != nil {
+				messages[parse(t, f)]++
+			}
+		}
+	}
+	t.Logf("%d frames of the stack; CLC %v; LLC and CDC %v", frames, clc, messages)
+	// RFC 7609, appendix A.2.1: PROPOSAL, ACCEPT, CONFIRM, DECLINE.
+	for _, m := range []string{"1", "2", "3", "4"} {
+		if clc[m] == 0 {
+			t.Errorf("tshark sees no CLC message of type %s", m)
+		}
+	}
+	for _, m := range []string{"CDC", "CONFIRM LINK", "ADD LINK", "CONFIRM RKEY", "DELETE RKEY", "DELETE LINK"} {
+		if messages[m] == 0 {
+			t.Errorf("no %s: %v", m, messages)
+		}
+	}
+}
+
+// captureAll begins to capture whole frames at the kernel's netdevs. stop ends
+// that and returns the files.
+func captureAll(t *testing.T, kernel *side, devices int) (stop func() []string) {
+	t.Helper()
+	commands := make([]*guest.Cmd, devices)
+	file := func(i int) string { return fmt.Sprintf("k%d.pcap", i) }
+	for i := range commands {
+		// Its buffer, in KiB, holds what comes while it has to wait.
+		c := kernel.Command("sh", "-c", fmt.Sprintf("exec tcpdump -i k%d -s 0 -B 65536 -Z root -w /tmp/%s 2>&1", i, file(i)))
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		commands[i] = c
+		if err := c.WaitStdout(t.Context(), "listening on"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() (files []string) {
+		time.Sleep(time.Second) // what is on its way to tcpdump
+		for i, c := range commands {
+			if r := kernel.stop(t, c); !strings.Contains(r.Stdout, "\n0 packets dropped by kernel") {
+				t.Errorf("tcpdump: %s", r.Stdout)
+			}
+			kernel.run(t, "mv", "/tmp/"+file(i), guest.SharePath)
+			files = append(files, filepath.Join(kernel.Share(), file(i)))
+		}
+		return files
+	}
+}
+
+// A dissected is what tshark says of one that the stack sent.
+type dissected struct {
+	number  string
+	clc     []string // types of the CLC messages
+	marks   []string
+	message []byte // what a SEND carries, or nil
+}
+
+// tsharkFrames returns the frames of a capture that came from the stack.
+func tsharkFrames(t *testing.T, file string, devices int) []dissected {
+	t.Helper()
+	var own []string
+	for i := range devices {
+		own = append(own, addrOf(userAddr, i))
+	}
+	// The ports of the tests belong to other protocols: heuristics first. Data
+	// that happens to look like RPC over RDMA is none, and neither is LLC of
+	// version 2, for which tshark 4.0 takes it.
+	cmd := exec.CommandContext(t.Context(), "tshark", "-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", "--disable-protocol", "rpcordma",
+		"-Y", "ip.src in {"+strings.Join(own, ",")+"} && (tcp || infiniband)", "-T", "fields", "-E", "separator=/t", "-E", "aggregator=|",
+		"-e", "frame.number", "-e", "frame.protocols", "-e", "smc.clc_msg", "-e", "_ws.expert.message", "-e", "infiniband.bth.opcode", "-e", "udp.payload")
+	cmd.WaitDelay = time.Second
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("tshark: %v: %s", err, &stderr)
+	}
+	var frames []dissected
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if len(f) != 6 {
+			t.Fatalf("tshark: %q", line)
+		}
+		x := dissected{number: f[0]}
+		if f[2] != "" {
+			x.clc = strings.Split(f[2], "|")
+		}
+		if f[3] != "" {
+			protocol := f[1][strings.LastIndex(f[1], ":")+1:]
+			if strings.Contains(f[1], ":tcp") {
+				protocol = "tcp" // which carries CLC, or data after a decline
+			}
+			for _, m := range strings.Split(f[3], "|") {
+				if i := strings.Index(m, "server port"); i >= 0 {
+					m = m[:i+len("server port")]
+				}
+				x.marks = append(x.marks, protocol+": "+m)
+			}
+		}
+		const sendOnly, bth, icrc = "4", 12, 4 // InfiniBand specification, 9.2 and 9.4.1
+		if f[4] == sendOnly {
+			b, err := hex.DecodeString(strings.ReplaceAll(f[5], ":", ""))
+			if err != nil || len(b) < bth+icrc {
+				t.Fatalf("tshark: payload %q: %v", f[5], err)
+			}
+			x.message = b[bth : len(b)-icrc]
+		}
+		frames = append(frames, x)
+	}
+	return frames
+}
+
+// parse has our own decoder judge a message, and returns its name.
+func parse(t *testing.T, f dissected) string {
+	t.Helper()
+	if len(f.message) == 0 || f.message[0] != byte(wire.CDCType) {
+		m, err := wire.ParseLLC(f.message)
+		if err != nil {
+			t.Errorf("frame %s: %x: %v", f.number, f.message, err)
+			return "malformed"
+		}
+		return m.LLCType().String()
+	}
+	if _, err := wire.ParseCDC(f.message); err != nil {
+		t.Errorf("frame %s: %x: %v", f.number, f.message, err)
+	}
+	return "CDC"
+}

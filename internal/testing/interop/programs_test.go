@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/guest"
+)
+
+// programLimit bounds each program: the guest is emulated, and the machine may
+// be busy.
+const programLimit = 3 * time.Minute
+
+// TestPrograms has unmodified programs on both sides, the server once here and
+// once there. Each side's programs run under smcr run: over the kernel's SMC,
+// or over the stack.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	kernel, user := newBed(t, 1)
+	site := newSite(t, kernel)
+	for _, tt := range []struct {
+		name           string
+		client, server *side
+	}{
+		{"KernelToUser", kernel, user},
+		{"UserToKernel", user, kernel},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Run("Iperf3", func(t *testing.T) { testIperf3(t, tt.client, tt.server) })
+			t.Run("Nginx", func(t *testing.T) { site.test(t, tt.client, tt.server) })
+			t.Run("Redis", func(t *testing.T) { testRedis(t, tt.client, tt.server) })
+			for _, s := range []*side{kernel, user} {
+				eventually(t, s.backend+": no connection is left", func() bool { return len(active(t, s)) == 0 })
+			}
+		})
+	}
+	wantQuiet(t, user)
+}
+
+// program is the command line that runs a program over the side's SMC.
+func (s *side) program(argv ...string) []string {
+	return append([]string{s.smcr, "run", "--mode", s.backend, "-v", "--no-adapt", "--"}, argv...)
+}
+
+// exec runs a program to its end, which must be a good one.
+func (s *side) exec(t *testing.T, argv ...string) guest.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	r, err := s.try(ctx, s.program(argv...)...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", s.backend, err, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+// daemon starts a server program and waits until it listens on the port. stop
+// ends it and returns what it wrote.
+func (s *side) daemon(t *testing.T, port int, argv ...string) (stop func() guest.Result) {
+	t.Helper()
+	c := s.Command(append(append([]string{}, s.prefix...), s.program(argv...)...)...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var r *guest.Result
+	stop = func() guest.Result {
+		if r == nil {
+			x := s.stop(t, c)
+			r = &x
+		}
+		return *r
+	}
+	t.Cleanup(func() {
+		if r := stop(); t.Failed() {
+			t.Logf("%s: %q wrote:\n%s%s", s.backend, argv, r.Stdout, r.Stderr)
+		}
+	})
+	eventually(t, fmt.Sprintf("%s: %s listens", s.backend, argv[0]), func() bool {
+		return strings.Contains(s.run(t, "ss", "-Hltn", fmt.Sprintf("sport = :%d", port)), "LISTEN")
+	})
+	return stop
+}
+
+// A counting is what the counters of both sides were.
+type counting struct {
+	client, server           *side
+	clientBefore, serverThen counters
+}
+
+// count begins to count connections.
+func count(t *testing.T, client, server *side) counting {
+	t.Helper()
+	return counting{client, server, stats(t, client), stats(t, server)}
+}
+
+// want demands at least n new connections of version 2 by the counters of both
+// sides, and no fallback on either.
+func (c counting) want(t *testing.T, n int) {
+	t.Helper()
+	now := stats(t, c.client)
+	if got := now.SMCR.ClientV2 - c.clientBefore.SMCR.ClientV2; got < n || now.Fallbacks != c.clientBefore.Fallbacks {
+		t.Errorf("%s: %d connections as client, want %d or more; fallbacks %+v, before %+v", c.client.backend, got, n, now.Fallbacks, c.clientBefore.Fallbacks)
+	}
+	now = stats(t, c.server)
+	if got := now.SMCR.ServerV2 - c.serverThen.SMCR.ServerV2; got < n || now.Fallbacks != c.serverThen.Fallbacks {
+		t.Errorf("%s: %d connections as server, want %d or more; fallbacks %+v, before %+v", c.server.backend, got, n, now.Fallbacks, c.serverThen.Fallbacks)
+	}
+}
+
+// wantListed looks at both sides while n connections or more are open: all in
+// mode SMCR, as smcss shows too, in link groups that know the peer.
+func wantListed(t *testing.T, client, server *side, n int) {
+	t.Helper()
+	for _, s := range []*side{client, server} {
+		var list []connection
+		eventually(t, fmt.Sprintf("%s: %d connections are listed", s.backend, n), func() bool {
+			list = active(t, s)
+			return len(list) >= n
+		})
+		for _, c := range list {
+			if c.Mode != "SMCR" {
+				t.Errorf("%s: connection %+v is not SMC-R", s.backend, c)
+			}
+		}
+		groups := query[linkGroup](t, s, "linkgroup", "list")
+		if len(groups) == 0 {
+			t.Errorf("%s: no link group", s.backend)
+		}
+		for _, g := range groups {
+			if g.Version != 2 || g.V2 == nil || *g.V2 != (groupV2{1, "LINUX", "linux", eid}) {
+				t.Errorf("%s: link group %+v, %+v", s.backend, g, g.V2)
+			}
+		}
+	}
+}
+
+// testIperf3 has one stream, four, and one in the other direction.
+func testIperf3(t *testing.T, client, server *side) {
+	for _, tt := range []struct {
+		name  string
+		args  []string
+		conns int
+	}{
+		{"One", nil, 2}, {"Four", []string{"-P", "4"}, 5}, {"Reverse", []string{"-R"}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			stop := server.daemon(t, 5201, "iperf3", "-s", "-1", "-B", server.addr)
+			c := count(t, client, server)
+			done := make(chan guest.Result, 1)
+			go func() {
+				defer close(done)
+				done <- client.exec(t, append([]string{"iperf3", "-c", server.addr, "-t", "3", "--json"}, tt.args...)...)
+			}()
+			wantListed(t, client, server, tt.conns)
+			r, ok := <-done
+			if !ok {
+				return
+			}
+			type sum struct {
+				Bytes int64   `json:"bytes"`
+				Rate  float64 `json:"bits_per_second"`
+			}
+			var report struct {
+				Error string
+				End   struct {
+					Sent     sum `json:"sum_sent"`
+					Received sum `json:"sum_received"`
+				}
+			}
+			if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil || report.Error != "" {
+				t.Fatalf("iperf3: %v %s\n%s", err, report.Error, r.Stdout)
+			}
+			if got := report.End.Received; got.Bytes < 1<<20 {
+				t.Errorf("iperf3 received %d bytes", got.Bytes)
+			}
+			t.Logf("%.0f Mbit/s", report.End.Received.Rate/1e6)
+			stop()
+			c.want(t, tt.conns)
+		})
+	}
+}
+
+// A site is what nginx serves.
+type site struct {
+	dir, digest string
+}
+
+// siteSize is the size of the site's file.
+const siteSize = 64 << 20
+
+// newSite makes the file in the guest's memory.
+func newSite(t *testing.T, s *side) *site {
+	t.Helper()
+	w := &site{dir: "/tmp/site"}
+	begin := time.Now()
+	s.run(t, "mkdir", "-m", "755", w.dir)
+	// Data without a period that a misplaced piece could hide in.
+	out := s.run(t, "sh", "-c", fmt.Sprintf("head -c %d /dev/urandom >%[2]s/big && sha256sum <%[2]s/big", siteSize, w.dir))
+	w.digest = strings.Fields(out)[0]
+	t.Logf("file of %d bytes made in %v", siteSize, time.Since(begin).Round(time.Millisecond))
+	return w
+}
+
+// test has curl get the file from nginx.
+func (w *site) test(t *testing.T, client, server *side) {
+	conf := fmt.Sprintf(`
+daemon off;
+master_process on;
+worker_processes 2;
+pid %[1]s/%[2]s.pid;
+error_log stderr;
+events { worker_connections 64; }
+http {
+	access_log off;
+	sendfile on;
+	client_body_temp_path /tmp/%[2]s-body;
+	proxy_temp_path /tmp/%[2]s-proxy;
+	fastcgi_temp_path /tmp/%[2]s-fastcgi;
+	uwsgi_temp_path /tmp/%[2]s-uwsgi;
+	scgi_temp_path /tmp/%[2]s-scgi;
+	server { listen %[3]s:80; root %[1]s; }
+}
+`, w.dir, server.backend, server.addr)
+	file := w.dir + "/" + server.backend + ".conf"
+	put := server.Command("sh", "-c", "cat >"+file)
+	put.Stdin = []byte(conf)
+	if _, err := put.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server.daemon(t, 80, "nginx", "-e", "stderr", "-c", file)
+	c := count(t, client, server)
+	begin := time.Now()
+	// The digest of what curl received, by its status.
+	out := client.exec(t, "sh", "-c", fmt.Sprintf(`curl --silent --show-error --fail --noproxy '*' -o /tmp/got http://%s/big && sha256sum </tmp/got && rm /tmp/got`, server.addr)).Stdout
+	if got := strings.Fields(out)[0]; got != w.digest {
+		t.Errorf("curl received the digest %s, want %s", got, w.digest)
+	}
+	t.Logf("%d bytes in %v", siteSize, time.Since(begin).Round(time.Millisecond))
+	c.want(t, 1)
+}
+
+// testRedis measures with redis-benchmark and checks values with redis-cli.
+func testRedis(t *testing.T, client, server *side) {
+	const clients, requests = 50, 2000
+	server.daemon(t, 6379, "redis-server", "--bind", server.addr, "--port", "6379", "--save", "", "--appendonly", "no",
+		"--protected-mode", "no", "--dir", "/tmp", "--daemonize", "no")
+	c := count(t, client, server)
+	for _, pipeline := range []int{1, 16} {
+		// Enough for all clients to connect before the last request is done.
+		out := client.exec(t, "redis-benchmark", "-h", server.addr, "-c", strconv.Itoa(clients), "-n", strconv.Itoa(requests*pipeline),
+			"-P", strconv.Itoa(pipeline), "-d", "100", "-t", "set,get", "--csv").Stdout
+		for _, command := range []string{"SET", "GET"} {
+			m := regexp.MustCompile(`"` + command + `","([0-9.]+)"`).FindStringSubmatch(out)
+			if m == nil {
+				t.Errorf("redis-benchmark reports no %s: %q", command, out)
+				continue
+			}
+			t.Logf("%s, pipelines of %d: %s requests/s", command, pipeline, m[1])
+		}
+	}
+	c.want(t, 2*2*clients)
+	big := strings.Repeat("0123456789abcdef", 4<<10)
+	if got := client.exec(t, "redis-cli", "-h", server.addr, "set", "big", big).Stdout; strings.TrimSpace(got) != "OK" {
+		t.Errorf("set: %q", got)
+	}
+	if got := client.exec(t, "redis-cli", "-h", server.addr, "get", "big").Stdout; strings.TrimSpace(got) != big {
+		t.Errorf("get: %d bytes, want %d, or other ones", len(got), len(big))
+	}
+	c.want(t, 2*2*clients+2)
+}
+
+// wantQuiet wants no warning in the log of the stack.
+func wantQuiet(t *testing.T, user *side) {
+	t.Helper()
+	for line := range strings.Lines(user.stop(t, user.stack).Stderr) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			t.Errorf("the stack warns: %s", line)
+		}
+	}
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/smc"
+	"smcr/userstack/broker"
+	"smcr/userstack/wire"
+)
+
+// forged is the peer ID of the messages that forge writes: what has it on the wire is
+// not the stack's.
+var forged = smc.PeerID{'F', 'O', 'R', 'G', 'E', 'D', '!', '!'}
+
+// forgers is how many attempts there are at a time.
+const forgers = 8
+
+// attemptTime bounds an attempt.
+const attemptTime = 20 * time.Second
+
+// messages are CLC messages of all kinds in the name of somebody else.
+func messages() (out [][]byte) {
+	end := wire.Endpoint{
+		PeerID: forged, GID: smc.GID{15: 1}, MAC: smc.MAC{2, 0, 0, 0, 0, 1}, QPN: 17, PSN: 1, MTU: smc.MTU(3),
+		RMB: smc.RToken{RKey: 0x101, Addr: 0x1000}, RMBEIndex: 1, AlertToken: 0x01020304, RMBESize: 1,
+	}
+	for _, m := range []wire.CLC{
+		wire.Proposal{PeerID: forged, GID: end.GID, MAC: end.MAC, IPv4: netip.MustParsePrefix("10.77.0.0/24"), Growth: make([]byte, wire.ProposalGrowthLinux)},
+		wire.Accept{Endpoint: end},
+		wire.Confirm{Endpoint: end},
+		wire.Decline{PeerID: forged, Diagnosis: smc.DiagMem},
+		wire.Decline{PeerID: forged, Diagnosis: smc.DiagSync, OutOfSync: true},
+	} {
+		b, err := m.AppendBinary(nil)
+		if err != nil {
+			fatal(err)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// ways are system calls that send b.
+var ways = []func(fd int, b []byte) error{
+	func(fd int, b []byte) error { return send(fd, b, 0) },
+	func(fd int, b []byte) error { return send(fd, b, unix.MSG_OOB) },
+	func(fd int, b []byte) error { return send(fd, b[:1], 0) },
+	func(fd int, b []byte) error { return send(fd, slices.Concat(b, b, b), unix.MSG_MORE) },
+	spliceTo,
+}
+
+func send(fd int, b []byte, flags int) error {
+	_, err := unix.SendmsgN(fd, b, nil, nil, flags|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return err
+}
+
+func spliceTo(fd int, b []byte) error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return err
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	if _, err := unix.Write(p[1], b); err != nil {
+		return err
+	}
+	_, err := unix.Splice(p[0], nil, fd, nil, len(b), unix.SPLICE_F_NONBLOCK)
+	return err
+}
+
+// tally counts attempts by how they ended.
+type tally struct {
+	tcp, wrote, failed, ready, late atomic.Int64
+}
+
+// forge has the stack connect sockets to addr, n times, and writes forged messages to
+// each as early and as often as it can. Of every fourth it steals what the peer says.
+func forge(addr netip.AddrPort, n int) error {
+	all := messages()
+	var t tally
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	errs := make(chan error, forgers)
+	for range forgers {
+		wg.Go(func() {
+			ctx := context.Background()
+			cl, err := broker.DialStack(ctx, "forge")
+			if err != nil {
+				errs <- err
+				return
+			}
+			defer cl.Close()
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				if err := t.attempt(cl, addr, int(i), all[int(i)%len(all)], ways[int(i)/len(all)%len(ways)]); err != nil {
+					errs <- fmt.Errorf("attempt %d: %w", i, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+	}
+	fmt.Printf("attempts: %d, not with SMC: %d, written: %d, failed: %d, over SMC: %d, without end: %d\n", n, t.tcp.Load(), t.wrote.Load(), t.failed.Load(), t.ready.Load(), t.late.Load())
+	return nil
+}
+
+// attempt has one socket connected. Attempts of even numbers write from before the
+// connection is there; the others wait for a time that grows with the number.
+func (t *tally) attempt(cl *broker.Client, addr netip.AddrPort, i int, msg []byte, way func(int, []byte) error) error {
+	fd, err := freshSocket()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	// Of the connection nothing is to be left.
+	defer unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) //nolint:errcheck // the test sees
+	c, err := cl.Connect(fd, broker.ConnectRequest{Remote: addr, Nonblock: true})
+	if err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	var writer sync.WaitGroup
+	writer.Go(func() { t.write(fd, i, msg, way, over) })
+	defer writer.Wait()
+	defer close(over)
+	timer := time.NewTimer(attemptTime)
+	defer timer.Stop()
+	for {
+		select {
+		case ev, ok := <-c.Events():
+			switch {
+			case !ok:
+				return cl.Err()
+			case ev.Kind == broker.EventNotCandidate, ev.Kind == broker.EventEstablished && !ev.PeerSMC:
+				return fmt.Errorf("event %d: %s: the test shows nothing", ev.Kind, ev.Text)
+			case ev.Kind == broker.EventEstablished:
+				if err := c.Proceed(); err != nil {
+					return err
+				}
+			case ev.Kind == broker.EventReady && ev.Mode == broker.ModeTCP:
+				t.tcp.Add(1)
+				return c.Cancel()
+			case ev.Kind == broker.EventReady:
+				t.ready.Add(1)
+				// Below SMC, too, nobody may write.
+				for range 3 {
+					_ = way(fd, msg)
+				}
+				return c.Cancel()
+			case ev.Kind == broker.EventFailed:
+				t.failed.Add(1)
+				return nil
+			case ev.Kind == broker.EventClosed:
+				return nil
+			}
+		case <-timer.C:
+			t.late.Add(1)
+			return c.Cancel()
+		}
+	}
+}
+
+// write writes until over is closed.
+func (t *tally) write(fd, i int, msg []byte, way func(int, []byte) error, over <-chan struct{}) {
+	var info *unix.TCPInfo
+	for {
+		select {
+		case <-over:
+			return
+		default:
+		}
+		var err error
+		if info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err != nil {
+			return
+		}
+		if info.State == unix.BPF_TCP_ESTABLISHED {
+			break
+		}
+	}
+	if i%2 != 0 {
+		time.Sleep(time.Duration(i%1000) * 2 * time.Microsecond)
+	}
+	if i%4 == 3 {
+		_, _, _ = unix.Recvfrom(fd, make([]byte, 1+i%100), unix.MSG_DONTWAIT)
+	}
+	if way(fd, msg) == nil {
+		t.wrote.Add(1)
+	}
+	for range 2 {
+		select {
+		case <-over:
+			return
+		case <-time.After(time.Millisecond):
+			_ = way(fd, msg)
+		}
+	}
+}
+
+// forgeAccepted listens at addr with a marked socket and writes forged messages to
+// each connection that it accepts, before and after the stack has it. It ends after n.
+func forgeAccepted(addr netip.AddrPort, n int) error {
+	ctx := context.Background()
+	cl, err := broker.DialStack(ctx, "forge")
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	lc := net.ListenConfig{}
+	lc.SetMultipathTCP(false)
+	ln, err := lc.Listen(ctx, "tcp4", addr.String())
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	lf, err := ln.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	defer lf.Close()
+	if err := cl.Listen(ctx, int(lf.Fd())); err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	all := messages()
+	var wg sync.WaitGroup
+	for i := range n {
+		c, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		f, err := c.(*net.TCPConn).File()
+		_ = c.Close()
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			defer f.Close()
+			fd, msg, way := int(f.Fd()), all[i%len(all)], ways[i/len(all)%len(ways)]
+			if i%3 == 0 {
+				_ = way(fd, msg)
+			}
+			if i%5 == 4 {
+				_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 1)
+			}
+			if i%5 == 3 {
+				_ = unix.Shutdown(fd, unix.SHUT_RD)
+			}
+			if err := accepted(cl, fd, func() { _ = way(fd, msg) }); err != nil {
+				fmt.Fprintln(os.Stderr, "hostile: accepted:", err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println("done")
+	return nil
+}
+
+// accepted hands an accepted connection to the stack and calls write until it has an
+// answer.
+func accepted(cl *broker.Client, fd int, write func()) error {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	c, err := cl.Accept(fd, netip.AddrPort{}, netip.AddrPort{})
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(attemptTime)
+	defer timer.Stop()
+	for {
+		select {
+		case ev, ok := <-c.Events():
+			switch {
+			case !ok, ev.Kind == broker.EventClosed, ev.Kind == broker.EventNotCandidate:
+				return nil
+			case ev.Kind == broker.EventTaken:
+				if err := c.Attach(p[1]); err != nil {
+					return err
+				}
+			case ev.Kind == broker.EventBroken:
+				_ = c.BrokenDone()
+			case ev.Kind == broker.EventReady && ev.Mode == broker.ModeTCP:
+				return c.Cancel()
+			case ev.Kind == broker.EventReady:
+				write()
+				return c.Cancel()
+			}
+		case <-time.After(500 * time.Microsecond):
+			write()
+		case <-timer.C:
+			return errors.Join(errors.New("no end"), c.Cancel())
+		}
+	}
+}
+
+// count parses the number of attempts.
+func count(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		fatal(fmt.Errorf("%q attempts", s))
+	}
+	return n
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/internal/testing/blocking"
+)
+
+// pollFiles is how often a step looks for a file that it waits for.
+const pollFiles = 2 * time.Millisecond
+
+// fullLooks is how often in a row a step finds no room before it takes what is
+// on the way for full: half a second on an idle machine. On a busy one, where
+// whoever makes room takes longer, the looks do too.
+const fullLooks = 250
+
+// A script is a sequence of steps on one connection. Each step writes one line:
+// itself, and what the program saw. A line never holds an address, a time or
+// another thing that differs between two runs.
+//
+//	send=N       send N bytes
+//	recv=N       receive N bytes and compare them
+//	slow=N       the same, in small pieces with pauses
+//	drain        receive and compare until the end
+//	take=NAME    receive and compare as many bytes as the file says
+//	stream       send until that fails
+//	sendnb=N     send N bytes without blocking, waiting for POLLOUT
+//	eager=NAME   send without blocking until nothing more goes, and write into
+//	             the file how many bytes that were
+//	shut=r|w|rw  shutdown
+//	close        close
+//	linger0      SO_LINGER with zero
+//	error        SO_ERROR
+//	poll         the events that are there
+//	inline       SO_OOBINLINE
+//	oob=X        send the byte as MSG_OOB
+//	pri          wait for POLLPRI
+//	recvoob      receive with MSG_OOB
+//	mark=OP      SIOCATMARK, once it is OP (1 or 0)
+//	byte         receive one byte and write it
+//	touch=NAME   make a file in the directory of the script
+//	wait=NAME    wait for one
+//	pause=MS     milliseconds
+//	kill         SIGKILL to itself
+type script struct {
+	c       blocking.Conn
+	dir     string
+	limit   time.Duration
+	in, out int // position in the stream, for its contents
+}
+
+// pattern is the byte at position i of each direction of a stream.
+func pattern(i int) byte { return byte(i*7) ^ byte(i>>8) ^ byte(i>>16) }
+
+// run runs the steps. One that takes too long ends the program.
+func (s *script) run(steps []string) error {
+	for _, step := range steps {
+		name, arg, _ := strings.Cut(step, "=")
+		dog := time.AfterFunc(s.limit, func() {
+			fmt.Printf("%s: hangs\n", step)
+			os.Exit(3)
+		})
+		begin := time.Now()
+		saw, err := s.step(name, arg)
+		dog.Stop()
+		if err != nil {
+			return fmt.Errorf("%s: %w", step, err)
+		}
+		if saw != "" {
+			fmt.Printf("%s: %s\n", step, saw)
+		} else {
+			fmt.Println(step)
+		}
+		if d := time.Since(begin); d > 100*time.Millisecond {
+			fmt.Fprintf(os.Stderr, "%s took %v\n", step, d.Round(time.Millisecond))
+		}
+	}
+	return nil
+}
+
+// outcome names what a call returned: nothing if it did all.
+func outcome(err error) string {
+	if err == nil {
+		return ""
+	}
+	if err == io.EOF {
+		return "EOF"
+	}
+	if no, ok := errors.AsType[unix.Errno](err); ok {
+		return unix.ErrnoName(no)
+	}
+	return err.Error()
+}
+
+func (s *script) step(name, arg string) (string, error) {
+	n, _ := strconv.Atoi(arg)
+	fd := int(s.c)
+	switch name {
+	case "send":
+		sent, err := s.send(n)
+		if err != nil && sent > 0 {
+			return fmt.Sprintf("%d, then %s", sent, outcome(err)), nil
+		}
+		return outcome(err), nil
+	case "recv":
+		return s.recv(n, 64<<10, 0), nil
+	case "slow":
+		return s.recv(n, 16<<10, 5*time.Millisecond), nil
+	case "drain":
+		saw := s.recv(1<<40, 64<<10, 0)
+		if _, end, ok := strings.Cut(saw, ", then "); ok {
+			saw = end // how much it was is no matter
+		}
+		return saw, nil
+	case "take":
+		b, err := os.ReadFile(filepath.Join(s.dir, arg))
+		if err != nil {
+			return "", err
+		}
+		if n, err = strconv.Atoi(string(b)); err != nil {
+			return "", err
+		}
+		return s.recv(n, 64<<10, 0), nil
+	case "stream":
+		sent, err := s.send(1 << 40)
+		if sent == 0 {
+			return "nothing sent, " + outcome(err), nil
+		}
+		return "ends with " + outcome(err), nil
+	case "sendnb":
+		return outcome(s.sendNonblocking(n)), nil
+	case "eager":
+		return s.eager(arg)
+	case "shut":
+		how, ok := map[string]int{"r": unix.SHUT_RD, "w": unix.SHUT_WR, "rw": unix.SHUT_RDWR}[arg]
+		if !ok {
+			return "", fmt.Errorf("shutdown of %q", arg)
+		}
+		return outcome(unix.Shutdown(fd, how)), nil
+	case "close":
+		return outcome(s.c.Close()), nil
+	case "linger0":
+		return outcome(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})), nil
+	case "error":
+		no, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && no != 0 {
+			return unix.ErrnoName(unix.Errno(no)), nil
+		}
+		return outcome(err), nil
+	case "poll":
+		return s.poll(unix.POLLIN|unix.POLLOUT|unix.POLLRDHUP|unix.POLLPRI, 0)
+	case "pri":
+		return s.poll(unix.POLLPRI, s.limit)
+	case "touch":
+		return "", os.WriteFile(filepath.Join(s.dir, arg), nil, 0o644)
+	case "wait":
+		return "", s.wait(arg)
+	case "pause":
+		time.Sleep(time.Duration(n) * time.Millisecond)
+		return "", nil
+	case "kill":
+		fmt.Println("kill")
+		return "", unix.Kill(os.Getpid(), unix.SIGKILL)
+	}
+	return s.urgent(name, arg)
+}
+
+// urgent are the steps about urgent data.
+func (s *script) urgent(name, arg string) (string, error) {
+	fd, b := int(s.c), make([]byte, 1)
+	switch name {
+	case "inline":
+		return outcome(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)), nil
+	case "oob":
+		_, err := unix.SendmsgN(fd, []byte(arg), nil, nil, unix.MSG_OOB|unix.MSG_NOSIGNAL)
+		return outcome(err), nil
+	case "recvoob":
+		n, _, err := unix.Recvfrom(fd, b, unix.MSG_OOB)
+		if err != nil || n == 0 {
+			return outcome(errors.Join(err, ifZero(n))), nil
+		}
+		return strconv.Quote(string(b[:n])), nil
+	case "byte":
+		n, err := unix.Read(fd, b)
+		if err != nil || n == 0 {
+			return outcome(errors.Join(err, ifZero(n))), nil
+		}
+		return strconv.Quote(string(b[:n])), nil
+	case "mark":
+		want, _ := strconv.Atoi(arg)
+		for {
+			at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
+			if err != nil || at == want {
+				return outcome(err), nil
+			}
+			time.Sleep(pollFiles)
+		}
+	}
+	return "", errors.New("unknown step")
+}
+
+func ifZero(n int) error {
+	if n == 0 {
+		return io.EOF
+	}
+	return nil
+}
+
+// send sends n bytes, or as many as it can.
+func (s *script) send(n int) (sent int, err error) {
+	buf := make([]byte, min(n, 64<<10))
+	for sent < n {
+		part := buf[:min(len(buf), n-sent)]
+		for i := range part {
+			part[i] = pattern(s.out + i)
+		}
+		m, err := unix.SendmsgN(int(s.c), part, nil, nil, unix.MSG_NOSIGNAL)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return sent, err
+		}
+		s.out += m
+		sent += m
+	}
+	return sent, nil
+}
+
+// sendNonblocking sends n bytes. Calls that go without effect after POLLOUT are
+// counted: more than a few are an endless loop.
+func (s *script) sendNonblocking(n int) error {
+	const most = 1000
+	for sent, void := 0, 0; sent < n; {
+		p := []unix.PollFd{{Fd: int32(s.c), Events: unix.POLLOUT}}
+		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
+			return err
+		}
+		m, err := unix.SendmsgN(int(s.c), []byte{pattern(s.out)}, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case err == unix.EAGAIN && void == most:
+			return fmt.Errorf("poll says that it can send, send that it cannot, %d times", most)
+		case err == unix.EAGAIN:
+			void++
+		case err != nil:
+			return err
+		default:
+			s.out, sent = s.out+m, sent+m
+		}
+	}
+	return nil
+}
+
+// eager fills what buffers there are, until nothing goes for a while.
+func (s *script) eager(name string) (string, error) {
+	for full := 0; full < fullLooks; {
+		b := make([]byte, 4096)
+		for i := range b {
+			b[i] = pattern(s.out + i)
+		}
+		n, err := unix.SendmsgN(int(s.c), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			full++
+			time.Sleep(pollFiles)
+		case err != nil:
+			return outcome(err), nil
+		default:
+			s.out += n
+			full = 0
+		}
+	}
+	// Whoever waits for the file finds it whole.
+	file := filepath.Join(s.dir, name)
+	if err := os.WriteFile(file+".new", []byte(strconv.Itoa(s.out)), 0o644); err != nil {
+		return "", err
+	}
+	return "", os.Rename(file+".new", file)
+}
+
+// recv receives n bytes, or as many as there are until the end.
+func (s *script) recv(n, piece int, pause time.Duration) string {
+	buf := make([]byte, piece)
+	got := 0
+	for got < n {
+		m, err := s.c.Read(buf[:min(len(buf), n-got)])
+		for i := range m {
+			if buf[i] != pattern(s.in+i) {
+				return fmt.Sprintf("wrong byte at %d", s.in+i)
+			}
+		}
+		s.in += m
+		got += m
+		if err != nil && got == 0 {
+			return outcome(err)
+		}
+		if err != nil {
+			return fmt.Sprintf("%d, then %s", got, outcome(err))
+		}
+		time.Sleep(pause)
+	}
+	return ""
+}
+
+// poll names the events that are there or come in time.
+func (s *script) poll(events int16, limit time.Duration) (string, error) {
+	p := []unix.PollFd{{Fd: int32(s.c), Events: events}}
+	if _, err := unix.Poll(p, int(limit.Milliseconds())); err != nil && err != unix.EINTR {
+		return "", err
+	}
+	var names []string
+	for _, e := range []struct {
+		bit  int16
+		name string
+	}{
+		{unix.POLLIN, "IN"}, {unix.POLLPRI, "PRI"}, {unix.POLLOUT, "OUT"},
+		{unix.POLLRDHUP, "RDHUP"}, {unix.POLLHUP, "HUP"}, {unix.POLLERR, "ERR"},
+	} {
+		if p[0].Revents&e.bit != 0 {
+			names = append(names, e.name)
+		}
+	}
+	if names == nil {
+		return "nothing", nil
+	}
+	return strings.Join(names, " "), nil
+}
+
+// wait waits for a file.
+func (s *script) wait(name string) error {
+	for {
+		_, err := os.Stat(filepath.Join(s.dir, name))
+		if !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		time.Sleep(pollFiles)
+	}
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nltest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"smcr/nl"
+	"smcr/pnet"
+	"smcr/smc"
+	"smcr/stats"
+)
+
+// A State is what a [Fake] answers with.
+type State struct {
+	SysInfo      nl.SysInfo
+	LinkGroups   []nl.LinkGroup
+	LinkGroupsD  []nl.LinkGroupD
+	Links        []nl.Link
+	Devices      []nl.Device
+	DevicesD     []nl.Device
+	Stats        nl.Stats
+	Fallbacks    nl.Fallbacks
+	UEIDs        []string
+	SEID         nl.SEID
+	HSLimitation bool
+	Connections  []nl.Connection
+}
+
+// A Fake is an [nl.Control] in memory. Its tables change by the rules of the
+// kernel.
+type Fake struct {
+	mu      sync.Mutex
+	state   State
+	pnets   pnet.Table
+	netdevs []string // known network devices; nil means all
+	err     error
+	closed  bool
+}
+
+var (
+	_ nl.Control     = (*Fake)(nil)
+	_ nl.ControlSMCD = (*Fake)(nil)
+)
+
+// NewFake returns a Fake with the state given.
+func NewFake(s State) *Fake { return &Fake{state: s} }
+
+// SetNetDevs makes AddPNET refuse other network devices with ENODEV.
+func (f *Fake) SetNetDevs(names ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.netdevs = names
+}
+
+// SetError makes every operation fail with err until it is nil.
+func (f *Fake) SetError(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// SetStats changes the counters.
+func (f *Fake) SetStats(change func(*nl.Stats, *nl.Fallbacks)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.state.Stats, &f.state.Fallbacks)
+}
+
+// Closed reports whether Close was called.
+func (f *Fake) Closed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}
+
+// get reads a part of the state.
+func get[T any](f *Fake, ctx context.Context, read func(*State) T) (T, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var zero T
+	switch {
+	case ctx.Err() != nil:
+		return zero, ctx.Err()
+	case f.err != nil:
+		return zero, f.err
+	case f.closed:
+		return zero, os.ErrClosed
+	}
+	return read(&f.state), nil
+}
+
+// change changes the state.
+func (f *Fake) change(ctx context.Context, fn func(*State) error) error {
+	err, ctlErr := get(f, ctx, fn)
+	if ctlErr != nil {
+		return ctlErr
+	}
+	return err
+}
+
+// SysInfo implements [nl.Control].
+func (f *Fake) SysInfo(ctx context.Context) (nl.SysInfo, error) {
+	return get(f, ctx, func(s *State) nl.SysInfo { return s.SysInfo })
+}
+
+// LinkGroups implements [nl.Control].
+func (f *Fake) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
+	return get(f, ctx, func(s *State) []nl.LinkGroup { return slices.Clone(s.LinkGroups) })
+}
+
+// LinkGroupsD implements [nl.ControlSMCD].
+func (f *Fake) LinkGroupsD(ctx context.Context) ([]nl.LinkGroupD, error) {
+	return get(f, ctx, func(s *State) []nl.LinkGroupD { return slices.Clone(s.LinkGroupsD) })
+}
+
+// Links implements [nl.Control].
+func (f *Fake) Links(ctx context.Context) ([]nl.Link, error) {
+	return get(f, ctx, func(s *State) []nl.Link { return slices.Clone(s.Links) })
+}
+
+// Devices implements [nl.Control].
+func (f *Fake) Devices(ctx context.Context) ([]nl.Device, error) {
+	return get(f, ctx, func(s *State) []nl.Device { return slices.Clone(s.Devices) })
+}
+
+// DevicesD implements [nl.ControlSMCD].
+func (f *Fake) DevicesD(ctx context.Context) ([]nl.Device, error) {
+	return get(f, ctx, func(s *State) []nl.Device { return slices.Clone(s.DevicesD) })
+}
+
+// Stats implements [nl.Control].
+func (f *Fake) Stats(ctx context.Context) (nl.Stats, error) {
+	return get(f, ctx, func(s *State) nl.Stats { return s.Stats })
+}
+
+// Fallbacks implements [nl.Control].
+func (f *Fake) Fallbacks(ctx context.Context) (nl.Fallbacks, error) {
+	return get(f, ctx, func(s *State) nl.Fallbacks {
+		fb := s.Fallbacks
+		fb.Reasons = slices.Clone(fb.Reasons)
+		return fb
+	})
+}
+
+// UEIDs implements [nl.Control].
+func (f *Fake) UEIDs(ctx context.Context) ([]string, error) {
+	return get(f, ctx, func(s *State) []string { return slices.Clone(s.UEIDs) })
+}
+
+// AddUEID implements [nl.Control].
+func (f *Fake) AddUEID(ctx context.Context, eid string) error {
+	return f.change(ctx, func(s *State) error {
+		if err := nl.CheckEID(eid); err != nil {
+			return err
+		}
+		switch {
+		case len(s.UEIDs) >= nl.MaxUEIDs: // asked first, as by the kernel
+			return syscall.ERANGE
+		case slices.Contains(s.UEIDs, eid):
+			return syscall.EEXIST
+		}
+		s.UEIDs = append(s.UEIDs, eid)
+		return nil
+	})
+}
+
+// RemoveUEID implements [nl.Control].
+func (f *Fake) RemoveUEID(ctx context.Context, eid string) error {
+	return f.change(ctx, func(s *State) error {
+		i := slices.Index(s.UEIDs, eid)
+		if i < 0 {
+			return syscall.ENOENT
+		}
+		s.UEIDs = slices.Delete(s.UEIDs, i, i+1)
+		return nil
+	})
+}
+
+// FlushUEID implements [nl.Control].
+func (f *Fake) FlushUEID(ctx context.Context) error {
+	return f.change(ctx, func(s *State) error {
+		s.UEIDs = nil
+		return nil
+	})
+}
+
+// SEID implements [nl.Control].
+func (f *Fake) SEID(ctx context.Context) (nl.SEID, error) {
+	return get(f, ctx, func(s *State) nl.SEID { return s.SEID })
+}
+
+// SetSEID implements [nl.Control].
+func (f *Fake) SetSEID(ctx context.Context, enabled bool) error {
+	return f.change(ctx, func(s *State) error {
+		switch {
+		case s.SEID.Value == "":
+			return nl.ErrNotSupported
+		case !enabled && len(s.UEIDs) == 0:
+			return syscall.ENOENT
+		}
+		s.SEID.Enabled = enabled
+		return nil
+	})
+}
+
+// HSLimitation implements [nl.Control].
+func (f *Fake) HSLimitation(ctx context.Context) (bool, error) {
+	return get(f, ctx, func(s *State) bool { return s.HSLimitation })
+}
+
+// SetHSLimitation implements [nl.Control].
+func (f *Fake) SetHSLimitation(ctx context.Context, enabled bool) error {
+	return f.change(ctx, func(s *State) error {
+		s.HSLimitation = enabled
+		return nil
+	})
+}
+
+// PNETs implements [nl.Control].
+func (f *Fake) PNETs(ctx context.Context) ([]nl.PNET, error) {
+	return get(f, ctx, func(*State) []nl.PNET { return f.pnets.Entries() })
+}
+
+// AddPNET implements [nl.Control].
+func (f *Fake) AddPNET(ctx context.Context, p nl.PNET) error {
+	return f.change(ctx, func(*State) error {
+		if p.NetDev != "" && f.netdevs != nil && !slices.Contains(f.netdevs, p.NetDev) {
+			return fmt.Errorf("no network device %s: %w", p.NetDev, syscall.ENODEV)
+		}
+		return f.pnets.Add(p)
+	})
+}
+
+// RemovePNET implements [nl.Control].
+func (f *Fake) RemovePNET(ctx context.Context, id string) error {
+	return f.change(ctx, func(*State) error { return f.pnets.Remove(id) })
+}
+
+// FlushPNET implements [nl.Control].
+func (f *Fake) FlushPNET(ctx context.Context) error {
+	return f.change(ctx, func(*State) error {
+		f.pnets.Flush()
+		return nil
+	})
+}
+
+// Connections implements [nl.Control].
+func (f *Fake) Connections(ctx context.Context) ([]nl.Connection, error) {
+	return get(f, ctx, func(s *State) []nl.Connection { return slices.Clone(s.Connections) })
+}
+
+// Close implements [nl.Control].
+func (f *Fake) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+// SampleState returns a state with something in every table: two link groups
+// between two hosts, one with two links, and a connection that became plain TCP.
+func SampleState() State {
+	gid := func(n byte) smc.GID { return smc.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 15: n} }
+	return State{
+		SysInfo: nl.SysInfo{
+			Version: 2, Release: 1, SMCRv2: true, LocalHost: "host-a",
+			Stack: "smcr", StackVersion: "0.1.0", PID: 4711, UID: 0, RoCEv1: true, RoCEv2: true, StateFile: "/run/smcr/state-1.yaml",
+		},
+		LinkGroups: []nl.LinkGroup{
+			{
+				ID: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, PNETID: "NET1", Conns: 3,
+				NetCookie: 1, Sndbuf: 3 << 16, RMB: 3 << 16, Links: 2,
+				V2:     &nl.V2Common{Version: 2, Release: 1, OS: smc.OSLinux, EID: "SMCV2-EXAMPLE-UEID", PeerHost: "host-b"},
+				V2R:    &nl.V2R{Direct: true, MaxConns: 255, MaxLinks: 2},
+				PeerID: [8]byte{0x12, 0x34, 0x02, 0, 0, 0, 0, 2}, Peer: "10.77.0.2",
+			},
+			{
+				ID: 0x00000200, Role: smc.Client, Type: smc.GroupSingle, VLAN: 300, Conns: 1,
+				NetCookie: 1, Sndbuf: 1 << 16, RMB: 1 << 16, Links: 1,
+			},
+		},
+		Links: []nl.Link{
+			{
+				LinkGroup: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 1, IBDev: "srx_eth0", IBPort: 1,
+				GID: gid(1), PeerGID: gid(2), Conns: 2, NetDev: 2, UID: nl.LinkUID{0, 0, 1, 1}, PeerUID: nl.LinkUID{0, 0, 2, 1},
+				State: smc.LinkActive, QPN: 17, PeerQPN: 18, MTU: 1024,
+			},
+			{
+				LinkGroup: 0x00000100, Role: smc.Server, Type: smc.GroupSymmetric, ID: 2, IBDev: "mlx5_0", IBPort: 1,
+				GID: gid(3), PeerGID: gid(4), Conns: 1, NetDev: 3, UID: nl.LinkUID{0, 0, 1, 2}, PeerUID: nl.LinkUID{0, 0, 2, 2},
+				State: smc.LinkActivating, QPN: 19, PeerQPN: 20, MTU: 4096,
+			},
+			{
+				LinkGroup: 0x00000200, Role: smc.Client, Type: smc.GroupSingle, ID: 1, IBDev: "srx_eth0", IBPort: 1,
+				GID: gid(1), PeerGID: gid(9), Conns: 1, NetDev: 2, UID: nl.LinkUID{0, 0, 3, 1}, PeerUID: nl.LinkUID{0, 0, 4, 1},
+				State: smc.LinkActive, QPN: 21, PeerQPN: 22, MTU: 1024,
+			},
+		},
+		Devices: []nl.Device{
+			{
+				Name: "srx_eth0", UseCount: 2, Critical: true, Provider: "softroce",
+				Ports: []nl.Port{{PNETUser: true, PNETID: "NET1", NetDev: 2, Active: true, Valid: true, Links: 2, GID: gid(1), MTU: 1024}},
+			},
+			{
+				Name: "mlx5_0", UseCount: 1,
+				PCI: &nl.PCI{FID: 0x10, CHID: 0x1d9, Vendor: 0x15b3, Device: 0x1016, ID: "0001:00:00.0"},
+				Ports: []nl.Port{
+					{PNETID: "NET1", NetDev: 3, Active: true, Valid: true, Links: 1},
+					{NetDev: 4, Valid: true},
+				},
+			},
+		},
+		Stats: nl.Stats{
+			SMCR: stats.Tech{
+				TXBufSizes: stats.Histogram{3: 4}, RXBufSizes: stats.Histogram{3: 4},
+				TXSizes: stats.Histogram{0: 1000, 4: 7}, RXSizes: stats.Histogram{0: 900, 3: 318},
+				TXBufs:   stats.Buffers{Reuse: 1, Alloc: 3, FullPeer: 2},
+				RXBufs:   stats.Buffers{Reuse: 1, Alloc: 3, Full: 7},
+				ClientV2: 3, ServerV1: 1, NoDelay: 2,
+				RXBytes: 20840708, TXBytes: 196633, RXCalls: 1255, TXCalls: 1007, RXUsage: 196608, TXUsage: 196608,
+			},
+			ClientHandshakeErrors: 1,
+		},
+		Fallbacks: nl.Fallbacks{
+			ClientTotal: 5, ServerTotal: 2,
+			Reasons: []nl.Fallback{
+				{Side: smc.Client, Reason: 0x03030001, Count: 4},
+				{Side: smc.Client, Reason: 0x02010000, Count: 1},
+				{Side: smc.Server, Reason: 0x05000000, Count: 2},
+			},
+		},
+		UEIDs: []string{"SMCV2-EXAMPLE-UEID"},
+		Connections: []nl.Connection{
+			{
+				State: smc.StateListen, Mode: nl.ModeSMCR, Local: netip.MustParseAddrPort("0.0.0.0:5201"), Inode: 1001, PID: 4800, Command: "iperf3",
+			},
+			{
+				State: smc.StateActive, Mode: nl.ModeSMCR,
+				Local: netip.MustParseAddrPort("10.77.0.1:5201"), Remote: netip.MustParseAddrPort("10.77.0.2:40000"),
+				UID: 1000, Inode: 1002, PID: 4800, Command: "iperf3", LinkGroup: 0x100, TXBytes: 12, RXBytes: 20840000,
+				Info: &nl.ConnInfo{
+					Token: 0x11223344, Sndbuf: 65536, RMBE: 65536, PeerRMBE: 32768,
+					RXProd: nl.Cursor{Wrap: 1, Count: 42}, RXCons: nl.Cursor{Wrap: 1, Count: 40}, TXProd: nl.Cursor{Count: 12},
+					TXPrep: nl.Cursor{Count: 12}, TXSent: nl.Cursor{Count: 12}, TXFin: nl.Cursor{Count: 12},
+				},
+				Link: &nl.ConnLink{LinkID: 1, IBDev: "srx_eth0", IBPort: 1, GID: gid(1), PeerGID: gid(2), Role: smc.Server},
+			},
+			{
+				State: smc.StateActive, Mode: nl.ModeTCP,
+				Local: netip.MustParseAddrPort("[fd00:77::1]:40002"), Remote: netip.MustParseAddrPort("[fd00:77::2]:443"),
+				UID: 1000, Inode: 1003, PID: 4900, Command: "curl", Fallback: nl.ConnFallback{Reason: 0x05000000},
+			},
+		},
+	}
+}

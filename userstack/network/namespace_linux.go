@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
+// netdevs and addresses until rtnetlink reports a change, because every rendezvous
+// asks for them.
+type Namespace struct {
+	h     *netlink.Handle
+	ipsec ipsec
+	diag  SockDiag
+	done  chan struct{}
+
+	mu    sync.Mutex
+	links []netlink.Link // nil: to be read again
+	addrs []netlink.Addr
+	blind bool // a subscription ended: keep nothing
+}
+
+var (
+	_ Network = (*Namespace)(nil)
+	_ Locator = (*Namespace)(nil)
+)
+
+// Open returns the network namespace of the calling thread. All later questions use
+// the sockets that it opens, so they can come from any thread. Close ends it.
+func Open() (*Namespace, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("network: open rtnetlink: %w", err)
+	}
+	policies, err := openIPsec()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	diag, err := OpenSockDiag()
+	if err != nil {
+		h.Close()
+		policies.close()
+		return nil, err
+	}
+	n := &Namespace{h: h, ipsec: policies, diag: diag, done: make(chan struct{})}
+	forget := func(blind bool) {
+		n.mu.Lock()
+		n.links, n.addrs, n.blind = nil, nil, n.blind || blind
+		n.mu.Unlock()
+	}
+	// Both channels are closed when done is closed.
+	lc, ac := make(chan netlink.LinkUpdate, 16), make(chan netlink.AddrUpdate, 16)
+	if err := netlink.LinkSubscribe(lc, n.done); err != nil {
+		n.Close()
+		return nil, fmt.Errorf("network: watch netdevs: %w", err)
+	}
+	go func() {
+		for range lc {
+			forget(false)
+		}
+		forget(true)
+	}()
+	if err := netlink.AddrSubscribe(ac, n.done); err != nil {
+		n.Close()
+		return nil, fmt.Errorf("network: watch addresses: %w", err)
+	}
+	go func() {
+		for range ac {
+			forget(false)
+		}
+		forget(true)
+	}()
+	return n, nil
+}
+
+// Close ends the subscriptions and closes the sockets. No method may be called after
+// it.
+func (n *Namespace) Close() {
+	close(n.done)
+	n.h.Close()
+	n.ipsec.close()
+	n.diag.Close()
+}
+
+// SockDiag returns the TCP sockets of the namespace. Close of n ends its use.
+func (n *Namespace) SockDiag() SockDiag { return n.diag }
+
+// Secured implements [Network].
+func (n *Namespace) Secured(local, remote netip.AddrPort) (bool, error) {
+	return n.ipsec.secured(local, remote)
+}
+
+// state returns the netdevs and addresses.
+func (n *Namespace) state() ([]netlink.Link, []netlink.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.links != nil {
+		return n.links, n.addrs, nil
+	}
+	links, err := n.h.LinkList()
+	if err != nil {
+		return nil, nil, fmt.Errorf("network: list netdevs: %w", err)
+	}
+	addrs, err := n.h.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("network: list addresses: %w", err)
+	}
+	if !n.blind {
+		n.links, n.addrs = links, addrs
+	}
+	return links, addrs, nil
+}
+
+// Route implements [Network].
+func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
+	remote = remote.Unmap()
+	opt := &netlink.RouteGetOptions{}
+	if local.IsValid() && !local.IsUnspecified() {
+		opt.SrcAddr = net.IP(local.Unmap().WithZone("").AsSlice())
+	}
+	var routes []netlink.Route
+	var err error
+	if zone := remote.Zone(); zone != "" {
+		opt.Oif = zone
+		remote = remote.WithZone("")
+	}
+	routes, err = n.h.RouteGetWithOptions(net.IP(remote.AsSlice()), opt)
+	if err != nil || len(routes) == 0 {
+		return Route{}, fmt.Errorf("%w: route to %s: %v", ErrNotOnLink, remote, err)
+	}
+	r := routes[0]
+	var gateway netip.Addr
+	if r.Via != nil {
+		return Route{}, fmt.Errorf("%w: the route to %s uses a router of the other IP version", ErrNotOnLink, remote)
+	}
+	if len(r.Gw) != 0 {
+		gateway, _ = netip.AddrFromSlice(r.Gw)
+		gateway = gateway.Unmap()
+	}
+	if r.Type == unix.RTN_LOCAL {
+		return Route{}, fmt.Errorf("%w: %s: %w", ErrNotOnLink, remote, ErrThisHost)
+	}
+	if r.Type != 0 && r.Type != unix.RTN_UNICAST {
+		return Route{}, fmt.Errorf("%w: %s has no unicast route", ErrNotOnLink, remote)
+	}
+	links, addrs, err := n.state()
+	if err != nil {
+		return Route{}, err
+	}
+	rt := Route{IfIndex: r.LinkIndex, Gateway: gateway}
+	byIndex := make(map[int]netlink.Link, len(links))
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+	}
+	l, ok := byIndex[r.LinkIndex]
+	if !ok {
+		return Route{}, fmt.Errorf("network: netdev %d of the route to %s is gone", r.LinkIndex, remote)
+	}
+	rt.NetDev = l.Attrs().Name
+	rt.VLAN = vlanOf(l)
+	for _, a := range addrs {
+		if p, ok := prefixFromIPNet(a.IPNet); ok && a.LinkIndex == rt.IfIndex {
+			rt.Local = append(rt.Local, p)
+		}
+	}
+	seen := map[int]bool{}
+	for _, a := range addrs {
+		p, ok := prefixFromIPNet(a.IPNet)
+		if !ok || a.LinkIndex == rt.IfIndex || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		o := byIndex[a.LinkIndex]
+		if o == nil || !ethernetLike(o) || vlanOf(o) != rt.VLAN ||
+			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return SamePrefix(p, q) }) {
+			continue
+		}
+		if !seen[a.LinkIndex] {
+			seen[a.LinkIndex] = true
+			rt.Peers = append(rt.Peers, o.Attrs().Name)
+		}
+		// With two netdevs in a subnet, the route may use the one without the
+		// source address.
+		if p.Addr() == local.Unmap().WithZone("") {
+			rt.Local = append(rt.Local, p)
+		}
+	}
+	return rt, nil
+}
+
+// Owns implements [Locator].
+func (n *Namespace) Owns(addr netip.Addr) bool {
+	_, addrs, err := n.state()
+	if err != nil {
+		return false
+	}
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+		p, ok := prefixFromIPNet(a.IPNet)
+		return ok && p.Addr() == addr
+	})
+}
+
+// Finds implements [Locator].
+func (n *Namespace) Finds(local, remote netip.AddrPort) (held, ok bool, err error) {
+	inode, ok, err := n.diag.Find(local, remote)
+	return inode != 0, ok, err
+}
+
+// NetDevs implements [Network].
+func (n *Namespace) NetDevs() ([]NetDev, error) {
+	links, _, err := n.state()
+	if err != nil {
+		return nil, err
+	}
+	var out []NetDev
+	for _, l := range links {
+		if !ethernetLike(l) {
+			continue
+		}
+		at := l.Attrs()
+		out = append(out, NetDev{
+			Name: at.Name, Index: at.Index, Up: at.Flags&net.FlagUp != 0 && at.RawFlags&unix.IFF_RUNNING != 0,
+			VLAN: vlanOf(l), Lower: below(l, links),
+		})
+	}
+	return out, nil
+}
+
+// vlanOf returns the VLAN id of a netdev, 0 if it is none.
+func vlanOf(l netlink.Link) uint16 {
+	if v, ok := l.(*netlink.Vlan); ok {
+		return uint16(v.VlanId)
+	}
+	return 0
+}
+
+// below names the netdevs below a VLAN, the nearest first.
+func below(l netlink.Link, links []netlink.Link) (names []string) {
+	for vlanOf(l) != 0 && len(names) < len(links) {
+		i := slices.IndexFunc(links, func(o netlink.Link) bool { return o.Attrs().Index == l.Attrs().ParentIndex })
+		if i < 0 {
+			break // in another network namespace
+		}
+		l = links[i]
+		names = append(names, l.Attrs().Name)
+	}
+	return names
+}
+
+// ethernetLike reports whether RoCE frames can be sent on l.
+func ethernetLike(l netlink.Link) bool {
+	at := l.Attrs()
+	return at.EncapType == "ether" && len(at.HardwareAddr) == 6 && at.MasterIndex == 0
+}
+
+func prefixFromIPNet(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	ones, bits := n.Mask.Size()
+	if a.Is4In6() && bits == 32 {
+		a = a.Unmap()
+	}
+	return netip.PrefixFrom(a.Unmap(), ones), true
+}

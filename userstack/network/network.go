@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// ErrNotOnLink means that SMC-R does not reach a destination: it is this host
+// itself, there is no route to it, or it is behind a router and the stack cannot
+// use version 2 of SMC with it. Version 1 does not cross routers.
+var ErrNotOnLink = errors.New("network: destination is not on a directly attached network")
+
+// ErrThisHost is wrapped by the error of Network.Route for a remote address that
+// belongs to this network namespace.
+var ErrThisHost = errors.New("the address is one of this host")
+
+// A Network answers questions about the addresses and netdevs of one network
+// namespace. [Namespace] asks the kernel; tests and simulations have their own.
+type Network interface {
+	// Route finds the netdev that leads from local (may be the zero Addr) to
+	// remote. Without such a route to another host the error is ErrNotOnLink; it
+	// also wraps ErrThisHost if remote is an address of this host.
+	Route(local, remote netip.Addr) (Route, error)
+	// Secured reports whether an IPsec policy covers the packets of a TCP
+	// connection.
+	Secured(local, remote netip.AddrPort) (bool, error)
+	// NetDevs lists the netdevs that can carry RoCE.
+	NetDevs() ([]NetDev, error)
+}
+
+// A Locator is a Network that also knows the addresses and TCP connections of its
+// namespace. Without a Locator a stack does not join programs of different stacks.
+type Locator interface {
+	// Owns reports whether addr is an address of this network namespace.
+	Owns(addr netip.Addr) bool
+	// Finds looks for a TCP connection of this network namespace by its addresses.
+	// ok reports whether there is one, and held whether a process has its socket.
+	Finds(local, remote netip.AddrPort) (held, ok bool, err error)
+}
+
+// A NetDev is an Ethernet-like network device.
+type NetDev struct {
+	Name  string
+	Index int
+	Up    bool
+	VLAN  uint16   // its VLAN id, 0 if it is none
+	Lower []string // for a VLAN: the netdevs below it, the nearest first
+}
+
+// A Route is what the stack must know about the way to a peer.
+type Route struct {
+	NetDev  string         // outgoing netdev
+	IfIndex int            // its index
+	VLAN    uint16         // its VLAN id, 0 if it is none
+	Gateway netip.Addr     // next hop; the zero Addr for a neighbour
+	Local   []netip.Prefix // addresses of the netdev with their prefix lengths; also the source address if a netdev of Peers has it
+	Peers   []string       // other netdevs of the same VLAN with an address in the same subnet: alternates for a second link
+}
+
+// PrefixOf returns the address and prefix length of rt for a TCP connection from
+// addr. That is addr itself. If addr is on another netdev, for example because that
+// netdev is down, it is the address of rt in whose subnet addr is.
+func (rt *Route) PrefixOf(addr netip.Addr) (netip.Prefix, bool) {
+	addr = addr.Unmap().WithZone("")
+	for _, p := range rt.Local {
+		if p.Addr() == addr {
+			return p, true
+		}
+	}
+	for _, p := range rt.Local {
+		if p.Contains(addr) {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// IPv6Prefixes returns the IPv6 prefixes of rt that are not link-local, at most
+// limit.
+func (rt *Route) IPv6Prefixes(limit int) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range rt.Local {
+		if p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() && len(out) < limit {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// SamePrefix reports whether a and b, each an address with its prefix length, are
+// in the same subnet by the rule of RFC 7609, section 3.5.1.2: the same subnet
+// number and the same prefix length.
+func SamePrefix(a, b netip.Prefix) bool {
+	return a.IsValid() && b.IsValid() && a.Bits() == b.Bits() && a.Masked() == b.Masked()
+}
