@@ -46,7 +46,7 @@ var plantedBugs = []plantedBug{
 	// RMBs (4.4).
 	{name: "an element is not zeroed", file: "linkgroup/rmb.go", old: "		g.env.ZeroRMB(r.handle, i*r.size, r.size)\n", new: ""},
 	{name: "the memory of an element in use is given back", file: "linkgroup/trim.go", old: "case e.used || !e.dirty || e.trimmed:", new: "case !e.dirty || e.trimmed:"},
-	{name: "a chunk is given back before it is confirmed", file: "conn/sendbuf.go", old: "(k.end() <= b.delivered ||", new: "(k.end() <= b.delivered+1 ||"},
+	{name: "a chunk is given back before it is confirmed", file: "conn/sendbuf.go", old: "(k.end() <= b.delivered ||", new: "(k.end() <= b.produced ||"},
 	{name: "two connections get one chunk", file: "slab.go", old: "	l.free = l.free[:n]\n", new: ""},
 	{name: "two connections get one element", file: "linkgroup/rmb.go", old: "	r.elems[i].used = true\n", new: "	r.elems[i].used = i > 0\n"},
 	{name: "an element is free again at once after a failed rendezvous", file: "linkgroup/conn.go", old: "Discard(now.Add(g.cfg.Timers.AbortWait))", new: "Discard(time.Time{})"},
