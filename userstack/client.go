@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -35,14 +36,14 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, h.decline(ctx, err)
 	}
-	devs, pnetID, err := s.devicesFor(rt)
+	devs, pnetID, err := s.devices.For(rt)
 	if err != nil {
 		return nil, h.decline(ctx, err)
 	}
 	id := s.identity(devs[0])
 	devs = s.linkedFirst(devs, remote.Addr())
 	offer, t, devs2 := s.offer(devs, rt, local.Addr())
-	d, err := devs[0].core(netip.Prefix{})
+	d, err := devs[0].Describe(netip.Prefix{})
 	if rt.Gateway.IsValid() {
 		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(remote.Addr())}
 	}
@@ -55,7 +56,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 		// No GID of version 1, or a router between. The MAC is told
 		// nevertheless: servers use it.
 		prop.TypeV1, prop.GID, prop.MAC = wire.ModeNone, smc.GID{}, id.MAC()
-		if d2, err := devs2[0].core(t.local); err == nil {
+		if d2, err := devs2[0].Describe(t.local); err == nil {
 			prop.MAC = d2.MAC
 		}
 	} else if p, ok := rt.PrefixOf(local.Addr()); ok && p.Addr().Is4() {
@@ -101,7 +102,7 @@ func (h *clc) client(ctx context.Context) (*Conn, error) {
 // linkedFirst puts devices that carry links to the peer before those that do
 // not, because they have just come up: a server finds its link group by the GID
 // of a link, and would make another one (RFC 7609, section 3.5.2.2).
-func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
+func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
 	linked := map[int]bool{}
 	for _, g := range s.groupList() {
 		if g.role != smc.Client {
@@ -118,11 +119,11 @@ func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 			}
 		})
 	}
-	slices.SortStableFunc(devs, func(a, b *device) int {
+	slices.SortStableFunc(devs, func(a, b *devices.Port) int {
 		switch {
-		case linked[a.id] == linked[b.id]:
+		case linked[a.ID()] == linked[b.ID()]:
 			return 0
-		case linked[a.id]:
+		case linked[a.ID()]:
 			return -1
 		}
 		return 1
@@ -131,7 +132,7 @@ func (s *Stack) linkedFirst(devs []*device, remote netip.Addr) []*device {
 }
 
 // clientFirst creates the link group that the server's ACCEPT begins.
-func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*device, at lan) (*Conn, error) {
+func (h *clc) clientFirst(ctx context.Context, acc *answer, t *terms, devs []*devices.Port, at lan) (*Conn, error) {
 	s := h.s
 	g := newGroup(s, smc.Client, t, acc.PeerID, at, devs)
 	if err := s.addGroup(g); err != nil {

@@ -33,7 +33,7 @@ func newSplitBed(t *testing.T) *bed {
 	b.ch, b.sh = host(1, "client"), host(2, "server")
 	b.client, b.server = b.stack(b.ch, nil), b.stack(b.sh, nil)
 	for _, s := range []*Stack{b.client, b.server} {
-		for _, p := range []nl.PNET{{ID: "NET", NetDev: "eth0"}, {ID: "NET", IBDev: "soft-roce0", IBPort: 1}, {ID: "NET", IBDev: "soft-roce1", IBPort: 1}} {
+		for _, p := range []nl.PNET{{ID: "NET", NetDev: "eth0"}, {ID: "NET", IBDev: "sim-roce0", IBPort: 1}, {ID: "NET", IBDev: "sim-roce1", IBPort: 1}} {
 			if err := s.Control().AddPNET(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}

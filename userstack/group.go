@@ -14,6 +14,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
@@ -50,7 +51,7 @@ type group struct {
 	armed               time.Time // when timer fires; zero if it is stopped
 	links               []*link
 	leftover            []leftover
-	pds                 map[int]rdmaverbs.PD
+	pds                 map[*devices.Device]rdmaverbs.PD
 	slab                sendSlab
 	first               chan error // outcome of the first contact, buffered
 	dead                bool
@@ -70,10 +71,10 @@ type group struct {
 	wc2 [8]rdmaverbs.WC
 }
 
-func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs []*device) *group {
+func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs []*devices.Port) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
-		pds:     map[int]rdmaverbs.PD{},
+		pds:     map[*devices.Device]rdmaverbs.PD{},
 		first:   make(chan error, 1),
 		over:    make(chan struct{}),
 		conns:   map[*Conn]struct{}{},
@@ -112,7 +113,7 @@ func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs [
 		cfg.MaxConns = min(cfg.MaxConns, int(t.maxConns))
 	}
 	for _, d := range devs {
-		if cd, err := d.core(t.subnet()); err == nil {
+		if cd, err := d.Describe(t.subnet()); err == nil {
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}
@@ -294,9 +295,9 @@ func (g *group) closeDomains() {
 	if !g.dead {
 		return
 	}
-	for id, pd := range g.pds {
+	for dev, pd := range g.pds {
 		if err := pd.Close(); err == nil || !errors.Is(err, rdmaverbs.ErrBusy) {
-			delete(g.pds, id)
+			delete(g.pds, dev)
 		}
 	}
 }

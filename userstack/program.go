@@ -87,7 +87,7 @@ func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	if rt.Gateway.IsValid() && !s.speaksV2(remote) {
 		return errRouted(remote)
 	}
-	if _, _, err := s.devicesFor(rt); err != nil {
+	if _, _, err := s.devices.For(rt); err != nil {
 		return err
 	}
 	if s.option == nil && !s.assumed(remote) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/wire"
@@ -58,7 +59,7 @@ func (h *clc) server(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, h.decline(ctx, err)
 	}
-	devs, pnetID, err := s.devicesFor(rt)
+	devs, pnetID, err := s.devices.For(rt)
 	if err != nil {
 		return nil, h.decline(ctx, err)
 	}
@@ -122,7 +123,7 @@ func sameSubnet(p wire.Proposal, rt network.Route, local netip.Addr) bool {
 }
 
 // serverFirst creates a link group: first contact.
-func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, devs []*device, at lan) (*Conn, error) {
+func (h *clc) serverFirst(ctx context.Context, prop wire.Proposal, t *terms, devs []*devices.Port, at lan) (*Conn, error) {
 	s := h.s
 	g := newGroup(s, smc.Server, t, prop.PeerID, at, devs)
 	if err := s.addGroup(g); err != nil {

@@ -19,6 +19,7 @@ import (
 	"smcr/smc"
 	"smcr/stats"
 	"smcr/userstack/conn"
+	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
@@ -31,28 +32,22 @@ var ErrStackClosed error = closedError{}
 
 // Stack is an SMC-R stack in user space, for one network namespace.
 type Stack struct {
-	cfg    Config
-	log    *slog.Logger
-	net    network.Network
-	pnets  *pnet.Table
-	eids   eidTable
-	mem    *memPool
-	trim   trimmer
-	stats  stats.Collector
-	guard  guard.Guard
-	plains *plainTable          // programs' sockets that are TCP
-	option network.OptionMarker // nil: not permitted
-	optErr error                // why option is nil
-	tcpRcv int                  // SO_RCVBUF of a new TCP socket
-	peerID smc.PeerID
-	born   time.Time
-
-	devMu     sync.Mutex
-	devices   map[string]*device // by netdev
-	noDevice  map[string]string  // why a netdev has no device, where that was said
-	lastDev   int
-	devClosed bool
-	leaving   sync.WaitGroup // devices that were removed, while they are closed
+	cfg     Config
+	log     *slog.Logger
+	net     network.Network
+	devices *devices.Set
+	pnets   *pnet.Table
+	eids    eidTable
+	mem     *memPool
+	trim    trimmer
+	stats   stats.Collector
+	guard   guard.Guard
+	plains  *plainTable          // programs' sockets that are TCP
+	option  network.OptionMarker // nil: not permitted
+	optErr  error                // why option is nil
+	tcpRcv  int                  // SO_RCVBUF of a new TCP socket
+	peerID  smc.PeerID
+	born    time.Time
 
 	mu           sync.Mutex
 	closed       bool
@@ -85,7 +80,7 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
 		option: cfg.option, born: time.Now(),
-		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
+		groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
 	s.trim.s = s
@@ -96,6 +91,9 @@ func New(cfg Config) (*Stack, error) {
 		s.cancel()
 		return nil, err
 	}
+	s.devices = devices.New(devices.Config{
+		Providers: s.cfg.Providers, Network: s.net, PNETs: s.pnets, NetDevs: s.cfg.NetDevs, Changed: s.portChanged, Log: s.log,
+	})
 	var diag network.SockDiag
 	if s.ownNet != nil {
 		diag = s.ownNet.SockDiag()
@@ -111,11 +109,11 @@ func (s *Stack) newPeerID(mac smc.MAC) smc.PeerID {
 }
 
 // identity returns the peer ID, which is fixed by the first device used.
-func (s *Stack) identity(d *device) smc.PeerID {
+func (s *Stack) identity(p *devices.Port) smc.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.peerID == (smc.PeerID{}) {
-		cd, err := d.core(netip.Prefix{})
+		cd, err := p.Describe(netip.Prefix{})
 		if err == nil {
 			s.peerID = s.newPeerID(cd.MAC)
 		}
@@ -354,7 +352,7 @@ func (s *Stack) Close() error {
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(groupWait)
-	errs = append(errs, s.closeDevices())
+	errs = append(errs, s.devices.Close())
 	if s.loop != nil {
 		errs = append(errs, s.loop.Close())
 	}

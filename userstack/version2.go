@@ -12,6 +12,7 @@ import (
 
 	"smcr/nl"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/wire"
@@ -148,14 +149,14 @@ func (s *Stack) limits() (conns, links uint8) {
 
 // devicesV2 returns the devices that version 2 can use, in their order, and
 // our address with its prefix length.
-func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, netip.Prefix) {
+func devicesV2(devs []*devices.Port, rt network.Route, local netip.Addr) ([]*devices.Port, netip.Prefix) {
 	own, ok := rt.PrefixOf(local)
 	if !ok || !own.Addr().Is4() {
 		return nil, netip.Prefix{}
 	}
-	var out []*device
+	var out []*devices.Port
 	for _, d := range devs {
-		if _, _, err := d.sourceGID(own); err == nil {
+		if _, _, err := d.SourceGID(own); err == nil {
 			out = append(out, d)
 		}
 	}
@@ -164,7 +165,7 @@ func devicesV2(devs []*device, rt network.Route, local netip.Addr) ([]*device, n
 
 // offer makes the client's offer of version 2, if it can make one. Of the
 // terms the answer of the server will tell the rest.
-func (s *Stack) offer(devs []*device, rt network.Route, local netip.Addr) (*wire.Offer, *terms, []*device) {
+func (s *Stack) offer(devs []*devices.Port, rt network.Route, local netip.Addr) (*wire.Offer, *terms, []*devices.Port) {
 	eids := s.eids.list()
 	if len(eids) == 0 || s.cfg.NoVersion2 {
 		return nil, nil, nil
@@ -173,7 +174,7 @@ func (s *Stack) offer(devs []*device, rt network.Route, local netip.Addr) (*wire
 	if len(devs) == 0 {
 		return nil, nil, nil
 	}
-	d, err := devs[0].core(own)
+	d, err := devs[0].Describe(own)
 	if err != nil {
 		return nil, nil, nil
 	}
@@ -186,10 +187,10 @@ func (s *Stack) offer(devs []*device, rt network.Route, local netip.Addr) (*wire
 
 // gids are those that CONFIRM lists: that of the link, and those of the devices
 // that could take another one, two as with Linux.
-func (t *terms) gids(first smc.GID, devs []*device) []smc.GID {
+func (t *terms) gids(first smc.GID, devs []*devices.Port) []smc.GID {
 	out := []smc.GID{first}
 	for _, d := range devs {
-		if _, g, err := d.sourceGID(t.local); err == nil && smc.GID(g) != first && len(out) < maxLinksV2 {
+		if _, g, err := d.SourceGID(t.local); err == nil && smc.GID(g) != first && len(out) < maxLinksV2 {
 			out = append(out, smc.GID(g))
 		}
 	}
@@ -238,8 +239,8 @@ func (s *Stack) accepted(t *terms, o *wire.Offer, a *answer) error {
 
 // negotiate is the server's choice from an offer of version 2. An error says
 // why it is not version 2; a proposal may still offer version 1.
-func (s *Stack) negotiate(prop wire.Proposal, devs []*device, rt network.Route, local netip.Addr) (*terms, smc.GID, []*device, error) {
-	fail := func(code smc.Diagnosis, format string, args ...any) (*terms, smc.GID, []*device, error) {
+func (s *Stack) negotiate(prop wire.Proposal, devs []*devices.Port, rt network.Route, local netip.Addr) (*terms, smc.GID, []*devices.Port, error) {
+	fail := func(code smc.Diagnosis, format string, args ...any) (*terms, smc.GID, []*devices.Port, error) {
 		return nil, smc.GID{}, nil, &DeclineError{Code: code, Err: fmt.Errorf(format, args...)}
 	}
 	o, err := prop.Offer()

@@ -14,6 +14,7 @@ var packageNames = []string{
 	"config",
 	"conn",
 	"connector",
+	"devices",
 	"engine",
 	"epollset",
 	"guard",

@@ -10,8 +10,7 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/nl/nltest"
 
@@ -72,8 +71,8 @@ func try(t *testing.T, arch, root string, line string) (out, errOut string, stat
 			t.Fatal(err)
 		}
 	}
-	streams, _, o, e := iostreams.Test()
-	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
+	streams, _, o, e := cmdutil.MemoryStreams()
+	env := tool.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: fake}}, nil
 	}}, "smc_rnics")
 	fs := NewFS(root, func(netdev string) string { return map[string]string{"eth3": "14.32.1010"}[netdev] })
