@@ -17,6 +17,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -277,7 +278,7 @@ func TestProtocolErrorsDuringLLC(t *testing.T) {
 					_, err := run(t.Context(), x)
 					<-done
 					wantBroken(t, err, nil)
-					if !errors.Is(err, errCLC) {
+					if !errors.Is(err, rendezvous.ErrProtocol) {
 						t.Errorf("%v, want a protocol error", err)
 					}
 					x.SetLinger(0)

@@ -29,6 +29,7 @@ var packageNames = []string{
 	"quota",
 	"rdmaverbs",
 	"relay",
+	"rendezvous",
 	"rights",
 	"rounds",
 	"service",
