@@ -70,7 +70,7 @@ var edges = []struct {
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// What only tests and benches use. The tests of all layers use the first two.
-	{"internal/testing/netnstest", []string{"internal/place"}},
+	{"internal/testing/netnstest", []string{"internal/place", "userstack/wire"}},
 	{"internal/testing/socktest", nil},
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+
+	"smcr/userstack/wire"
 )
 
 // Numbers that classify a frame.
@@ -58,7 +60,7 @@ type Traffic struct {
 	// repetitions included.
 	SYNs, SYNACKs int
 	// SMCSYNs and SMCSYNACKs count those that carry the SMC-R option of RFC
-	// 7609, section 3.1: kind 254 with the experiment id E2D4C3D9.
+	// 7609, section 3.1: see wire.AppendTCPOption.
 	SMCSYNs, SMCSYNACKs int
 }
 
@@ -199,7 +201,7 @@ func (t *Traffic) countTCP(b []byte, length, frameLen int, src, dst netip.Addr) 
 	if b[13]&syn == 0 {
 		return
 	}
-	smc := hasSMCOption(b[20:min(len(b), max(hlen, 20))])
+	smc := wire.HasTCPOption(b[20:min(len(b), max(hlen, 20))])
 	if b[13]&ack == 0 {
 		t.SYNs++
 		if smc {
@@ -211,23 +213,4 @@ func (t *Traffic) countTCP(b []byte, length, frameLen int, src, dst netip.Addr) 
 			t.SMCSYNACKs++
 		}
 	}
-}
-
-// hasSMCOption looks for kind 254, length 6, E2D4C3D9 in TCP options.
-func hasSMCOption(opts []byte) bool {
-	for len(opts) > 0 {
-		switch kind := opts[0]; {
-		case kind == 0:
-			return false
-		case kind == 1:
-			opts = opts[1:]
-		case len(opts) < 2 || opts[1] < 2 || int(opts[1]) > len(opts):
-			return false
-		case kind == 254 && opts[1] == 6 && binary.BigEndian.Uint32(opts[2:]) == 0xe2d4c3d9:
-			return true
-		default:
-			opts = opts[opts[1]:]
-		}
-	}
-	return false
 }
