@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"smcr/nl"
+	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -91,6 +92,23 @@ func ExitCode(err error) int {
 		return ExitNotFound
 	}
 	return ExitError
+}
+
+// Message returns what the user reads about an error, without the name of the
+// program: the text of an [Error], or that of err without the names of packages. It is
+// empty for a nil error, and for a [StatusError] without a cause.
+func Message(err error) string {
+	var status *StatusError
+	var said *Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &status):
+		return Message(status.Err)
+	case errors.As(err, &said):
+		return broker.Plain(said.Text)
+	}
+	return broker.Plain(err.Error())
 }
 
 // NoArgs refuses arguments, and names the first.

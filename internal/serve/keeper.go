@@ -22,9 +22,10 @@ type keeper struct {
 	log        *slog.Logger
 	v1, v2     bool // the versions of RoCE that were asked for
 
-	mu   sync.Mutex // held during a change, and while the file is read anew
-	file *stateFile // nil: there is no place
-	err  error      // why nothing is kept
+	mu     sync.Mutex // held during a change, and while the file is read anew
+	file   *stateFile // nil: there is no place
+	err    error      // why nothing is kept
+	warned string     // the last reason that was logged, empty while changes are kept
 	// What the stack had from the configuration file, and the file's digest.
 	base   *config.Config
 	digest string
@@ -38,12 +39,24 @@ func newKeeper(ctl nl.Control, dir string, log *slog.Logger) *keeper {
 	if k.file, k.err = newStateFile(dir); k.err == nil {
 		k.err = k.file.place()
 	}
-	if k.err != nil {
-		log.Warn("changes by commands last only as long as this stack", "why", k.err)
-	} else {
+	if k.noteFailure(k.err); k.err == nil {
 		k.file.removeStale()
 	}
 	return k
+}
+
+// noteFailure remembers why nothing is kept, or that it is. It logs a reason that is
+// not the last one that it logged.
+func (k *keeper) noteFailure(err error) {
+	k.err = err
+	if err == nil {
+		k.warned = ""
+		return
+	}
+	if text := err.Error(); text != k.warned {
+		k.warned = text
+		k.log.Warn("changes by commands last only as long as this stack", "why", err)
+	}
 }
 
 // SysInfo implements nl.Control.
@@ -136,10 +149,7 @@ func (k *keeper) change(ctx context.Context, do func() error) error {
 	}
 	// It is done, whether or not somebody still waits for the answer.
 	kerr := k.keep(context.WithoutCancel(ctx))
-	if kerr != nil && (k.err == nil || kerr.Error() != k.err.Error()) {
-		k.log.Warn("changes by commands last only as long as this stack", "why", kerr)
-	}
-	k.err = kerr
+	k.noteFailure(kerr)
 	return err
 }
 

@@ -15,7 +15,6 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
 	"smcr/internal/smctools/face"
-	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -57,22 +56,10 @@ func Main(ctx context.Context, e *face.Env, args []string) int {
 	cmd.SetOut(e.IO.Out)
 	cmd.SetErr(e.IO.ErrOut)
 	err := cmd.ExecuteContext(ctx)
-	if text := message(err); text != "" {
+	if text := cmdutil.Message(err); text != "" {
 		e.Errorf("%s: %s\n", e.Name, text)
 	}
 	return cmdutil.ExitCode(err)
-}
-
-// message returns what the user reads about an error, or "".
-func message(err error) string {
-	var status *cmdutil.StatusError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &status):
-		return message(status.Err)
-	}
-	return broker.Plain(err.Error())
 }
 
 // parse reads the command line. Limits that are too low for a size are raised
