@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make demo      two hosts, a web server, a client: SMC-R at work (root)
-# make test      lint, unit tests, simulation, end-to-end tests: some minutes (root)
-# make test-all  the rest: other architectures, Linux kernels in QEMU (root)
+# make test      each package and each feature, in a few minutes (root)
+# make test-all  everything: long tests, other architectures, Linux kernels (root)
 # make help      the other targets
 
 GO       ?= go
@@ -13,7 +13,7 @@ COMPAT   ?= yes
 # What the program tells besides the release in cmd/smcr/version.go.
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-# Seeds of the simulation that make test tries.
+# Seeds of the simulation that make test-all and make sim try; make test tries a sixth.
 SIMSEEDS    ?= 3000
 # Time for each fuzz target, for the soak, and for the whole of go test.
 FUZZTIME    ?= 30s
@@ -23,17 +23,12 @@ TESTTIMEOUT ?= 25m
 RESETS      ?= 200000
 
 GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
-STATICCHECK  = $(GO) tool -modfile=tools/go.mod staticcheck
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 PLOTS        = internal/testing/bench/plots
-# The end-to-end tests measure time and run alone, after all other packages.
-E2E          = ./internal/testing/e2e/...
-# Packages that boot Linux kernels: one at a time, with so many of their tests
-# side by side, or they starve each other. Those of PARTLY have other tests too,
-# which make test runs.
+# Tests with Linux kernels in QEMU that run at the same time.
 GUESTS      ?= 2
-KERNEL       = ./internal/testing/guest/... ./internal/testing/guesttest/... ./internal/testing/interop/... ./internal/testing/rdmainterop
-PARTLY       = ./internal/cli ./internal/run
+# What runs the steps of the tests: internal/testing/plan/plans.go has them.
+PLAN         = $(GO) run -buildvcs=false ./internal/testing/plan -go '$(GO)' -seeds '$(SIMSEEDS)' -guests '$(GUESTS)' -timeout '$(TESTTIMEOUT)'
 say          = @printf '==> %s\n'
 
 .PHONY: all help build install uninstall test test-all lint cross race sim plant kernel e2e fuzz soak resets bench bench-plots bench-rdma demo guest generate test-tools test-tools-all bench-tools clean
@@ -45,11 +40,11 @@ help:
 	  'build      bin/smcr, static' \
 	  'install    PREFIX=$(PREFIX) DESTDIR= COMPAT=yes|no' \
 	  'uninstall  the inverse, same variables' \
-	  'test       tools, lint, tests with the race detector, simulation, end-to-end' \
-  'test-all   what test leaves out: other architectures, Linux kernels in QEMU' \
+	  'test       each package and each feature: at most 6 minutes on 2 processors' \
+  'test-all   everything: lint, long tests, race detector, Linux kernels in QEMU' \
 	  'lint       gofmt, go vet, staticcheck, generated files' \
 	  'cross      build and vet for arm64 and s390x' \
-	  'race       unit tests only, race detector on' \
+	  'race       tests of all packages, long forms, race detector on' \
 	  'kernel     tests against Linux kernels in QEMU, GUESTS=$(GUESTS) at once' \
 	  'e2e        end-to-end tests only; RUN=regexp selects' \
 	  'fuzz       each fuzz target for FUZZTIME=$(FUZZTIME); PKG=./userstack/wire selects' \
@@ -80,49 +75,12 @@ uninstall:
 	$(say) 'uninstall from $(DESTDIR)$(PREFIX)'
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' COMPAT='$(COMPAT)' scripts/install uninstall $(COMPAT_NAMES)
 
-test: test-tools lint race sim e2e
-
-test-all: test-tools-all cross kernel
-
-lint:
-	$(say) 'gofmt'
-	@out=$$(gofmt -l $$(find . -name '*.go' -not -path './.git/*')); if [ -n "$$out" ]; then \
-	  printf 'not formatted (run gofmt -w):\n%s\n' "$$out" >&2; exit 1; fi
-	$(say) 'go vet'
-	@$(GO) vet ./...
-	$(say) 'staticcheck'
-	@$(STATICCHECK) ./...
-	$(say) 'go vet, staticcheck and tests of $(PLOTS)'
-	@cd $(PLOTS) && $(GO) vet ./... && $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck ./... && $(GO) test ./...
-	$(say) 'generated files'
-	@scripts/check-generated
-
-cross:
-	@for arch in arm64 s390x; do \
-	  printf '==> build and vet for linux/%s\n' $$arch; \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -buildvcs=false -o /dev/null ./... && \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) vet ./... || exit 1; \
-	done
-
-race:
-	$(say) 'go test -race, without kernels in QEMU and the end-to-end tests'
-	@pkgs=$$($(GO) list ./... | grep -v -e '/internal/testing/e2e' $$($(GO) list $(KERNEL) | sed 's/^/-e ^/;s/$$/$$/')) && \
-	  CGO_ENABLED=1 $(GO) test -race -short -shuffle=on -timeout $(TESTTIMEOUT) $$pkgs
-
-kernel:
-	$(say) 'go test -race, with real Linux kernels in QEMU'
-	@CGO_ENABLED=1 $(GO) test -race -p 1 -parallel $(GUESTS) -timeout $(TESTTIMEOUT) $(KERNEL) $(PARTLY)
-
-e2e:
-	$(say) 'go test, end-to-end: unmodified programs on two hosts'
-	@CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=1 -timeout $(TESTTIMEOUT) $(if $(RUN),-v -run '$(RUN)') $(E2E)
+# What each of them does: internal/testing/plan.
+test test-all lint race sim cross e2e kernel:
+	@$(PLAN) $(if $(RUN),-run '$(RUN)') $@
 
 fuzz:
 	@GO='$(GO)' scripts/fuzz '$(FUZZTIME)' $(or $(PKG),./...)
-
-sim:
-	$(say) 'simulation of whole stacks, $(SIMSEEDS) seeds'
-	@GO='$(GO)' scripts/simulate '$(SIMSEEDS)'
 
 plant:
 	$(say) 'bugs planted in the stack'

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "strings"
+
+// features are what README.md says that smcr does, each with the end-to-end test that
+// shows it. `make test` runs these tests, `make e2e` and `make test-all` run all.
+// A new feature gets a line here if no test of the list covers it.
+var features = []struct{ feature, test string }{
+	{"an unmodified server and client exchange 1 GiB over SMC-R", "TestNginxCurl1GiB"},
+	{"so do programs with an event loop", "TestRedis"},
+	{"so do programs with threads", "TestPythonHTTPServer"},
+	{"so do programs without a C library", "TestStaticGo"},
+	{"TLS works over SMC-R", "TestTLS"},
+	{"the socket API is as over TCP", "TestSocketAPI"},
+	{"a peer without SMC gets plain TCP", "TestOneSideOnly"},
+	{"connections that are over at once become TCP", "TestAdapt"},
+	{"connections within the machine are local", "TestLocalSocketAPI"},
+	{"RoCE version 2 works across routers", "TestRouted"},
+	{"the first smcr run starts the stack", "TestOnDemandStack"},
+	{"a listing says why a connection is not SMC-R", "TestFallbackListed"},
+	{"a server that accepts late is served", "TestLateAcceptLocal"},
+	{"connections end on both sides if a stack dies", "TestStackKilled"},
+	{"no user can take the place of the stack of root", "TestSquatter"},
+	{"other users have only their own rights", "TestRights"},
+	{"the launcher needs no privilege", "TestNoPrivilege"},
+}
+
+// featurePattern returns the argument of -run that selects the tests of the features.
+func featurePattern() string {
+	var names []string
+	for _, c := range features {
+		names = append(names, c.test)
+	}
+	return "^(" + strings.Join(names, "|") + ")$"
+}

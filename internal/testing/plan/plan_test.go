@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const root = "../../.."
+
+// TestFeatures checks that the end-to-end tests of the features are there, and that no
+// test stands for two features.
+func TestFeatures(t *testing.T) {
+	have := testNames(t, e2eFolder)
+	seen := make(map[string]bool)
+	for _, c := range features {
+		if !slices.Contains(have, c.test) {
+			t.Errorf("%q: package e2e has no test %s", c.feature, c.test)
+		}
+		if seen[c.test] {
+			t.Errorf("test %s is there twice", c.test)
+		}
+		seen[c.test] = true
+	}
+}
+
+func TestKernelTest(t *testing.T) {
+	if !slices.Contains(testNames(t, interop), kernelTest) {
+		t.Errorf("package interop has no test %s", kernelTest)
+	}
+}
+
+// testNames returns the names of the tests in a folder of the module.
+func testNames(t *testing.T, folder string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests in %s: %v", folder, err)
+	}
+	var names []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(b), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+// TestPackages checks that each package with tests is in the plan test-all, and that
+// those that boot kernels are in the list of kernelPackages.
+func TestPackages(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}", "./...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		p := strings.TrimPrefix(f[0], module+"/")
+		all = append(all, p)
+		if slices.Contains(f[1:], module+"/internal/testing/guest") != slices.Contains(kernelPackages, p) {
+			t.Errorf("%s: its tests import package guest, or it is in kernelPackages, but not both", p)
+		}
+	}
+	for _, p := range slices.Concat(kernelPackages, racePackages, []string{e2eFolder, interop}) {
+		if !slices.Contains(all, p) {
+			t.Errorf("there is no package %s", p)
+		}
+	}
+}
+
+func TestPlanNames(t *testing.T) {
+	for _, name := range planNames() {
+		steps := options{}.plan(name)
+		if len(steps) == 0 {
+			t.Errorf("plan %s has no steps", name)
+		}
+		for i, s := range steps {
+			if slices.ContainsFunc(steps[:i], func(x step) bool { return x.name == s.name }) {
+				t.Errorf("plan %s has two steps named %q", name, s.name)
+			}
+		}
+	}
+	if (options{}).plan("other") != nil {
+		t.Error("a plan that is not there has steps")
+	}
+}
+
+// TestEvents feeds the output of go test: a package that passes, one with a failed
+// test, one that does not build and one that ends in the middle of a test.
+func TestEvents(t *testing.T) {
+	const input = `{"Action":"start","Package":"smcr/a"}
+{"Action":"run","Package":"smcr/a","Test":"TestOne"}
+{"Action":"output","Package":"smcr/a","Test":"TestOne","Output":"=== RUN   TestOne\n"}
+{"Action":"run","Package":"smcr/a","Test":"TestOne/sub"}
+{"Action":"pass","Package":"smcr/a","Test":"TestOne/sub","Elapsed":3}
+{"Action":"pass","Package":"smcr/a","Test":"TestOne","Elapsed":3}
+{"Action":"run","Package":"smcr/a","Test":"TestTwo"}
+{"Action":"output","Package":"smcr/a","Test":"TestTwo","Output":"    a_test.go:7: needs a moon\n"}
+{"Action":"skip","Package":"smcr/a","Test":"TestTwo","Elapsed":0}
+{"Action":"output","Package":"smcr/a","Output":"ok  \tsmcr/a\t3.1s\n"}
+{"Action":"pass","Package":"smcr/a","Elapsed":3.1}
+{"Action":"run","Package":"smcr/b","Test":"TestBad"}
+{"Action":"output","Package":"smcr/b","Test":"TestBad/x","Output":"    b_test.go:9: wrong\n"}
+{"Action":"fail","Package":"smcr/b","Test":"TestBad/x","Elapsed":0}
+{"Action":"fail","Package":"smcr/b","Test":"TestBad","Elapsed":0}
+{"Action":"output","Package":"smcr/b","Output":"FAIL\tsmcr/b\t0.1s\n"}
+{"Action":"fail","Package":"smcr/b","Elapsed":0.1}
+{"ImportPath":"smcr/c","Action":"build-output","Output":"c/c.go:1:1: syntax error\n"}
+{"ImportPath":"smcr/c","Action":"build-fail"}
+{"Action":"output","Package":"smcr/c","Output":"FAIL\tsmcr/c [build failed]\n"}
+{"Action":"fail","Package":"smcr/c","Elapsed":0,"FailedBuild":"smcr/c"}
+{"Action":"run","Package":"smcr/d","Test":"TestPanics"}
+{"Action":"output","Package":"smcr/d","Test":"TestPanics","Output":"panic: oh\n"}
+{"Action":"output","Package":"smcr/d","Output":"FAIL\tsmcr/d\t0.2s\n"}
+{"Action":"fail","Package":"smcr/d","Elapsed":0.2}
+no event
+`
+	var out bytes.Buffer
+	r := newReport(&out)
+	e := newEvents(r, 4, false, false)
+	for line := range bytes.Lines([]byte(input)) {
+		e.line(bytes.TrimSuffix(line, []byte("\n")))
+	}
+	r.endStep("tests", time.Second, 2*time.Second, errors.New("exit status 1"))
+	progress := out.String()
+	for _, want := range []string{
+		"ok  \tsmcr/a\t3.1s\t(1 of 4, 0 s)\n", "FAIL\tsmcr/b\t0.1s\t(2 of 4, 0 s)\n", "no event\n", "c/c.go:1:1: syntax error\n",
+	} {
+		if !strings.Contains(progress, want) {
+			t.Errorf("no line %q in\n%s", want, progress)
+		}
+	}
+	out.Reset()
+	if r.summary("test") {
+		t.Error("the summary says that all passed")
+	}
+	end := out.String()
+	for _, want := range []string{
+		"    1.0     2.0  tests\n", "    3.0 s  a TestOne\n", "      1    needs a moon (a TestTwo)\n",
+		"FAILED: smcr/b TestBad\n        b_test.go:9: wrong\n", "FAILED: smcr/c does not build\n    c/c.go:1:1: syntax error\n",
+		"FAILED: smcr/d TestPanics (did not end)\n    panic: oh\n", "FAILED STEP: tests: exit status 1\n",
+	} {
+		if !strings.Contains(end, want) {
+			t.Errorf("no text %q in\n%s", want, end)
+		}
+	}
+	if want := "tests: 1 passed, 2 failed, 1 skipped\n"; !strings.HasSuffix(end, want) {
+		t.Errorf("the summary does not end with %q:\n%s", want, end)
+	}
+}
+
+// TestSteps checks that a step that fails does not stop the others, and that its
+// output is repeated at the end.
+func TestSteps(t *testing.T) {
+	var out bytes.Buffer
+	r := newReport(&out)
+	runSteps(t.Context(), r, []step{
+		command("first", "sh", "-c", "echo no such moon; exit 3"),
+		command("second", "echo", "done"),
+	})
+	if r.summary("test") {
+		t.Error("the summary says that all passed")
+	}
+	text := out.String()
+	for _, want := range []string{
+		"[1/2] first\n    no such moon\n    FAILED: sh: exit status 3\n[2/2] second\n    done\n",
+		"FAILED: first\n    no such moon\n", "tests: 0 passed, 0 failed, 0 skipped\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no text %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestInterrupted checks that no step begins after an interrupt, and that the plan
+// then counts as failed.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var out bytes.Buffer
+	r := newReport(&out)
+	runSteps(ctx, r, []step{
+		{"first", func(context.Context, *report) error { cancel(); return nil }},
+		{"second", func(context.Context, *report) error { t.Error("the second step runs"); return nil }},
+	})
+	if r.summary("test") {
+		t.Error("the summary says that all passed")
+	}
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// options are the flags of the command line.
+type options struct {
+	goTool  string // the program go
+	seeds   int    // of the simulation, in plan sim
+	guests  int    // tests with Linux kernels at the same time
+	timeout string // of a test binary
+	only    string // regexp of end-to-end tests, or "" for all
+}
+
+// Folders and packages, as paths within the module.
+const (
+	module    = "smcr"
+	e2eFolder = "internal/testing/e2e"
+	interop   = "internal/testing/interop"
+	plots     = "internal/testing/bench/plots" // a module of its own
+)
+
+// kernelTest is the test of package interop that `make test` runs: a Linux kernel
+// is the server of the stack in user space, then its client.
+const kernelTest = "TestPeer"
+
+// kernelPackages boot Linux kernels. Each boot needs a processor for itself, so
+// their tests run after all other tests, one package at a time. Only the kernel
+// plan runs these packages without -short.
+var kernelPackages = []string{
+	"internal/cli", "internal/run",
+	"internal/testing/guest", "internal/testing/guesttest", "internal/testing/interop", "internal/testing/rdmainterop",
+}
+
+// racePackages are the packages in which many goroutines share state. `make test`
+// runs their tests with the race detector. `make test-all` does so for all packages.
+var racePackages = []string{
+	"userstack", "userstack/broker", "userstack/engine", "userstack/launch", "userstack/relay", "userstack/service",
+	"rdmaverbs/softroce",
+}
+
+// planNames returns the names of the plans, in the order of the usage line.
+func planNames() []string {
+	return []string{"test", "test-all", "lint", "race", "sim", "cross", "e2e", "kernel"}
+}
+
+// plan returns the steps of a plan, or nil if there is no plan of that name.
+func (o options) plan(name string) []step {
+	switch name {
+	case "test":
+		return o.test()
+	case "test-all":
+		return slices.Concat([]step{o.tools("test-all")}, o.lint(), o.race(), o.sim(), o.cross(), o.e2e(), o.kernel())
+	case "lint":
+		return o.lint()
+	case "race":
+		return o.race()
+	case "sim":
+		return o.sim()
+	case "cross":
+		return o.cross()
+	case "e2e":
+		return o.e2e()
+	case "kernel":
+		return o.kernel()
+	}
+	return nil
+}
+
+// test returns the steps of `make test`: at most 6 minutes on two processors, with
+// an empty build cache.
+func (o options) test() []step {
+	seeds := max(o.seeds/6, 1)
+	return []step{
+		o.tools("test"),
+		o.gofmt(),
+		o.vet(),
+		o.goTest("tests of all packages, short forms", goTest{
+			packages: func(p string) bool { return !slices.Contains(racePackages, p) && !inside(e2eFolder, p) },
+			args:     []string{"-short", "-shuffle=on", "-vet=off"},
+		}),
+		o.goTest("tests of the concurrent packages with the race detector, short forms", goTest{
+			packages: func(p string) bool { return slices.Contains(racePackages, p) },
+			race:     true,
+			args:     []string{"-short", "-shuffle=on", "-vet=off"},
+		}),
+		o.simulation(seeds),
+		o.goTest("a Linux kernel as the peer, as server and as client", goTest{
+			packages: func(p string) bool { return p == interop },
+			args:     []string{"-run", "^" + kernelTest + "$", "-vet=off"},
+			byTest:   true,
+		}),
+		o.goTest("end-to-end: one test for each feature", goTest{
+			packages: func(p string) bool { return p == e2eFolder },
+			args:     []string{"-run", featurePattern(), "-vet=off", "-count=1"},
+			byTest:   true,
+		}),
+	}
+}
+
+func (o options) lint() []step {
+	return []step{
+		o.gofmt(),
+		o.generated(),
+		o.vet(),
+		command("staticcheck", o.goTool, "tool", "-modfile=tools/go.mod", "staticcheck", "./..."),
+		command("vet, staticcheck and tests of "+plots, "sh", "-c",
+			`tools=$PWD/tools/go.mod; cd "$1" && "$0" vet ./... && "$0" tool -modfile="$tools" staticcheck ./... && "$0" test ./...`, o.goTool, plots),
+	}
+}
+
+// race returns all tests but those that boot kernels and the end-to-end tests, in
+// their long forms and with the race detector.
+func (o options) race() []step {
+	return []step{o.goTest("tests with the race detector, long forms", goTest{
+		packages: func(p string) bool { return !slices.Contains(kernelPackages, p) && !inside(e2eFolder, p) },
+		race:     true,
+		args:     []string{"-shuffle=on"},
+	})}
+}
+
+func (o options) sim() []step { return []step{o.simulation(o.seeds)} }
+
+func (o options) cross() []step {
+	var steps []step
+	for _, arch := range []string{"arm64", "s390x"} {
+		steps = append(steps, command("build and vet for linux/"+arch, "env", "GOOS=linux", "GOARCH="+arch,
+			"sh", "-c", `"$0" build -buildvcs=false -o /dev/null ./... && "$0" vet ./...`, o.goTool))
+	}
+	return steps
+}
+
+func (o options) e2e() []step {
+	g := goTest{
+		packages: func(p string) bool { return inside(e2eFolder, p) },
+		race:     true,
+		args:     []string{"-shuffle=on", "-count=1"},
+		byTest:   true,
+	}
+	if o.only != "" {
+		g.args = append(g.args, "-run", o.only)
+		g.verbose = true
+	}
+	return []step{o.goTest("end-to-end: unmodified programs on two hosts", g)}
+}
+
+func (o options) kernel() []step {
+	return []step{o.goTest("tests with Linux kernels in QEMU", goTest{
+		packages: func(p string) bool { return slices.Contains(kernelPackages, p) },
+		race:     true,
+		// TestKernel does all that kernelTest does.
+		args:   []string{"-p", "1", "-parallel", fmt.Sprint(o.guests), "-skip", "^" + kernelTest + "$"},
+		byTest: true,
+	})}
+}
+
+// tools installs the programs that the tests of a plan use.
+func (o options) tools(plan string) step {
+	return command("programs that the tests use", "scripts/setup-test-tools", plan)
+}
+
+func (o options) gofmt() step {
+	return command("gofmt", "sh", "-c", `bad=$(gofmt -l .) && [ -z "$bad" ] || { echo "not formatted, run gofmt -w:"; echo "$bad"; exit 1; }`)
+}
+
+// generated checks that the manual pages and completions are up to date.
+func (o options) generated() step {
+	return command("generated files", o.goTool, "test", "-run", "^TestUpToDate$", "./internal/gendocs")
+}
+
+func (o options) vet() step { return command("go vet", o.goTool, "vet", "./...") }
+
+func (o options) simulation(seeds int) step {
+	return command(fmt.Sprintf("simulation of whole stacks, %d seeds", seeds), "env", "GO="+o.goTool, "scripts/simulate", fmt.Sprint(seeds))
+}
+
+func (o options) goTest(name string, g goTest) step {
+	g.goTool = o.goTool
+	g.args = append([]string{"-timeout", o.timeout}, g.args...)
+	return step{name, func(ctx context.Context, r *report) error { return g.run(ctx, r) }}
+}
+
+// inside reports whether a package is the folder or lies below it.
+func inside(folder, p string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
