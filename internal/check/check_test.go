@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -100,7 +99,7 @@ func userState(devices ...nl.Device) nltest.State {
 
 func runCheck(t *testing.T, w *world, m nl.Multi, args ...string) (status int, stdout string, err error) {
 	t.Helper()
-	streams, _, out, _ := iostreams.Test()
+	streams, _, out, _ := cmdutil.MemoryStreams()
 	f := &cmdutil.Factory{
 		IO: streams, Backend: "auto",
 		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1"}[i] },
@@ -326,7 +325,7 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"", "a b", ":80", "host:", "host:a:b", "[fd00::2", "host -o xml", "host --timeout 0", "host:nosuchport"} {
-		streams, _, _, _ := iostreams.Test()
+		streams, _, _, _ := cmdutil.MemoryStreams()
 		cmd := newCmd(&cmdutil.Factory{IO: streams}, newWorld(), nil)
 		cmd.SetArgs(strings.Fields(args))
 		cmd.SetOut(io.Discard)

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/rnics"
 	"smcr/internal/run"
+	"smcr/internal/sysfs"
 	"smcr/nl"
 
 	"github.com/vishvananda/netlink"
@@ -90,7 +90,7 @@ func (system) Route(remote netip.Addr) (route, error) {
 }
 
 func (system) GIDTypes(ibdev string, port uint8) (types []string) {
-	devices, err := rnics.NewFS(rnics.DefaultRoot).Devices()
+	devices, err := sysfs.New(sysfs.DefaultRoot).Devices()
 	if err != nil {
 		return nil
 	}

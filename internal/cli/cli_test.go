@@ -16,7 +16,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/smcrd"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -86,14 +85,14 @@ func (w *world) run(args ...string) (status int, stdout, stderr string) {
 // runInput is run with something on standard input.
 func (w *world) runInput(input string, args ...string) (status int, stdout, stderr string) {
 	w.t.Helper()
-	streams, in, out, errOut := iostreams.Test()
+	streams, in, out, errOut := cmdutil.MemoryStreams()
 	in.WriteString(input)
 	status = Main(w.t.Context(), w.factory(streams), args)
 	return status, out.String(), errOut.String()
 }
 
 // factory returns what the program works with in the world.
-func (w *world) factory(streams *iostreams.IOStreams) *cmdutil.Factory {
+func (w *world) factory(streams *cmdutil.IOStreams) *cmdutil.Factory {
 	return &cmdutil.Factory{
 		IO: streams, Version: "1.2.3", Backend: "auto",
 		NetDev: func(i uint32) string { return map[uint32]string{2: "eth0", 3: "eth1", 4: "eth2"}[i] },
@@ -365,7 +364,7 @@ func TestStatsReset(t *testing.T) {
 
 // TestTree checks the form of all commands.
 func TestTree(t *testing.T) {
-	streams, _, _, _ := iostreams.Test()
+	streams, _, _, _ := cmdutil.MemoryStreams()
 	root := NewRoot(&cmdutil.Factory{IO: streams, Backend: "auto"})
 	for _, c := range root.Commands() {
 		for _, sub := range append(c.Commands(), c) {

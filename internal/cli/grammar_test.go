@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/nl"
 )
 
@@ -42,7 +41,7 @@ var otherNames = map[string][]string{
 
 // TestGrammarTable is complete: each noun with verbs is in the table above.
 func TestGrammarTable(t *testing.T) {
-	streams, _, _, _ := iostreams.Test()
+	streams, _, _, _ := cmdutil.MemoryStreams()
 	for _, c := range NewRoot(&cmdutil.Factory{IO: streams, Backend: "auto"}).Commands() {
 		i := slices.IndexFunc(nouns, func(n struct {
 			noun         string
@@ -249,7 +248,7 @@ func TestNames(t *testing.T) {
 
 // TestInterval checks that an interval apart from --watch is no name.
 func TestInterval(t *testing.T) {
-	streams, _, _, _ := iostreams.Test()
+	streams, _, _, _ := cmdutil.MemoryStreams()
 	for line, want := range map[string]string{
 		"linkgroup list -w 100":          "linkgroup list -w=100",
 		"linkgroup list 100 -w":          "linkgroup list 100 -w",
@@ -284,7 +283,7 @@ func TestInterval(t *testing.T) {
 func TestTwoGrammars(t *testing.T) {
 	w, _ := newWorld(t)
 	program := func(line string) (int, string, string) {
-		streams, _, out, errOut := iostreams.Test()
+		streams, _, out, errOut := cmdutil.MemoryStreams()
 		f := w.factory(streams)
 		return Program(t.Context(), f, append([]string{"smcr"}, strings.Fields(line)...)), out.String(), errOut.String()
 	}

@@ -3,23 +3,11 @@
 package cli
 
 import (
-	"smcr/internal/applycmd"
 	"smcr/internal/check"
+	"smcr/internal/cmd"
 	"smcr/internal/cmdutil"
-	"smcr/internal/connection"
-	"smcr/internal/device"
-	"smcr/internal/exportcmd"
-	"smcr/internal/hslimit"
-	"smcr/internal/info"
-	"smcr/internal/link"
-	"smcr/internal/linkgroup"
-	"smcr/internal/pnetcmd"
-	"smcr/internal/rnics"
 	"smcr/internal/run"
-	"smcr/internal/seid"
 	"smcr/internal/serve"
-	"smcr/internal/statscmd"
-	"smcr/internal/ueid"
 	"smcr/internal/verbs"
 
 	"github.com/spf13/cobra"
@@ -28,25 +16,7 @@ import (
 // commands returns the commands of the program. Those added here are found by
 // the manual pages and completions too.
 func commands(f *cmdutil.Factory) []*cobra.Command {
-	return []*cobra.Command{
-		applycmd.NewCmd(f),
-		check.NewCmd(f),
-		connection.NewCmd(f),
-		device.NewCmd(f),
-		exportcmd.NewCmd(f),
-		hslimit.NewCmd(f),
-		info.NewCmd(f),
-		link.NewCmd(f),
-		linkgroup.NewCmd(f),
-		pnetcmd.NewCmd(f),
-		rnics.NewCmd(f),
-		run.NewCmd(f),
-		seid.NewCmd(f),
-		serve.NewCmd(f),
-		statscmd.NewCmd(f),
-		ueid.NewCmd(f),
-		verbs.NewCmd(f),
-	}
+	return append(cmd.All(f), check.NewCmd(f), run.NewCmd(f), serve.NewCmd(f), verbs.NewCmd(f))
 }
 
 // NewRoot returns the command smcr.

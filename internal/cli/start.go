@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 
+	"smcr/internal/cmd"
 	"smcr/internal/cmdutil"
-	"smcr/internal/info"
 	"smcr/internal/run"
 	"smcr/internal/smctools"
 	"smcr/internal/smctools/smcrd"
@@ -52,7 +52,7 @@ func legacy(ctx context.Context, f *cmdutil.Factory, root *cobra.Command, backen
 	if noun == "info" {
 		given := copyOf(f)
 		given.Backend = backend
-		info.NoteDied(given)
+		cmd.NoteDied(given)
 	}
 	if status == 0 && noun == "ueid" && verb != "" && verb != "show" {
 		noteVolatile(ctx, f, backend)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cmdutil holds what the commands of smcr share: the [Factory] that
-// gives them their streams and their stacks, flags, and errors with an exit
-// status. A Factory serves one command line and one goroutine. Privileges depend
-// on the stack that is asked.
+// Package cmdutil has what the commands of smcr share: the [Factory] with their streams
+// and their stacks, filters and other flags, and errors with an exit status. What only
+// one command needs does not belong here. A Factory serves one command line and one
+// goroutine. The privileges depend on the stack.
 package cmdutil

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"smcr/internal/iostreams"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -23,7 +22,7 @@ const BackendEnv = "SMCR_BACKEND"
 
 // A Factory gives a command what it works with.
 type Factory struct {
-	IO      *iostreams.IOStreams
+	IO      *IOStreams
 	Version string
 
 	// Backend is the value of --backend.
@@ -43,7 +42,7 @@ type Factory struct {
 // NewFactory returns the Factory of the program.
 func NewFactory(version string) *Factory {
 	return &Factory{
-		IO:      iostreams.System(),
+		IO:      SystemStreams(),
 		Version: version,
 		Backend: DefaultBackend(os.Getenv),
 		Dial:    Dial,

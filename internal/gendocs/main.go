@@ -13,7 +13,6 @@ import (
 
 	"smcr/internal/cli"
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 
 	"github.com/spf13/cobra"
 )
@@ -69,7 +68,7 @@ func write(dir string) error {
 
 // newRoot returns the command smcr as the pages show it.
 func newRoot() *cobra.Command {
-	streams, _, _, _ := iostreams.Test()
+	streams, _, _, _ := cmdutil.MemoryStreams()
 	root := cli.NewRoot(&cmdutil.Factory{IO: streams, Version: "unknown", Backend: "auto"})
 	root.InitDefaultHelpCmd()
 	return root

@@ -20,7 +20,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,7 +117,7 @@ func TestToolOptions(t *testing.T) {
 		if name == "smcd" {
 			continue // its help has another form
 		}
-		streams, _, out, _ := iostreams.Test()
+		streams, _, out, _ := cmdutil.MemoryStreams()
 		f := &cmdutil.Factory{IO: streams, Backend: "auto", Dial: cmdutil.Dial}
 		if status := smctools.Run(context.Background(), f, smctools.Lookup(name), []string{name, "-h"}); status != 0 {
 			t.Errorf("%s -h: status %d", name, status)
@@ -143,16 +142,16 @@ func TestToolOptions(t *testing.T) {
 // TestColumns checks that a page tells about each column of the tables, and each
 // JSON field, that the package of its command has.
 func TestColumns(t *testing.T) {
-	for dir, page := range map[string]string{
-		"linkgroup": "linkgroup", "link": "link", "device": "device", "connection": "connection", "pnetcmd": "pnet",
-		"ueid": "ueid", "seid": "seid", "hslimit": "hslimit", "statscmd": "stats", "info": "info", "check": "check",
-		"rnics": "rnics", "applycmd": "apply", "verbs": "verbs",
+	for page, code := range map[string]string{
+		"linkgroup": "cmd/linkgroup.go", "link": "cmd/link.go", "device": "cmd/device.go", "connection": "cmd/connection.go",
+		"pnet": "cmd/pnet.go", "ueid": "cmd/ueid.go", "seid": "cmd/seid.go", "hslimit": "cmd/hslimit.go", "stats": "cmd/stats*.go",
+		"info": "cmd/info.go", "check": "check/*.go", "rnics": "cmd/rnics.go", "apply": "cmd/apply.go", "verbs": "verbs/*.go",
 	} {
 		text, err := os.ReadFile("pages/smcr-" + page + ".8.txt")
 		if err != nil {
 			t.Fatal(err)
 		}
-		columns, fields := printed(t, filepath.Join("..", dir))
+		columns, fields := printed(t, filepath.Join("..", code))
 		if len(columns)+len(fields) == 0 {
 			t.Errorf("%s: nothing found in its package", page)
 		}
@@ -169,11 +168,12 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// printed returns the columns and JSON fields of a package: the words given to
-// output.NewTable and to variables called names, and the tags.
-func printed(t *testing.T, dir string) (columns, fields []string) {
+// printed returns the columns and JSON fields in files: the words given to
+// output.NewTable and to col of package cmd, and the tags. Lists of package cmd have a
+// column Stack, except local ones.
+func printed(t *testing.T, pattern string) (columns, fields []string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,26 +193,23 @@ func printed(t *testing.T, dir string) (columns, fields []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		list, local := false, false
 		ast.Inspect(tree, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr:
-				name := fmt.Sprint(n.Fun)
-				if sel, ok := n.Fun.(*ast.SelectorExpr); ok {
-					name = sel.Sel.Name
-				}
-				isNames := name == "append" && fmt.Sprint(n.Args[0]) == "names"
-				if name == "NewTable" || isNames {
-					add(n.Args)
-					for _, a := range n.Args {
-						if call, ok := a.(*ast.CallExpr); ok && fmt.Sprint(call.Fun) == "append" {
-							add(call.Args)
-						}
+				switch f := n.Fun.(type) {
+				case *ast.SelectorExpr:
+					if f.Sel.Name == "NewTable" {
+						add(n.Args)
+					}
+				case *ast.Ident:
+					if f.Name == "col" {
+						list = true
+						add(n.Args[:1])
 					}
 				}
-			case *ast.AssignStmt:
-				if lit, ok := n.Rhs[0].(*ast.CompositeLit); ok && fmt.Sprint(n.Lhs[0]) == "names" {
-					add(lit.Elts)
-				}
+			case *ast.KeyValueExpr:
+				local = local || fmt.Sprint(n.Key) == "local"
 			case *ast.Field:
 				if n.Tag != nil {
 					s, _ := strconv.Unquote(n.Tag.Value)
@@ -223,6 +220,9 @@ func printed(t *testing.T, dir string) (columns, fields []string) {
 			}
 			return true
 		})
+		if list && !local {
+			columns = append(columns, "Stack")
+		}
 	}
 	return columns, fields
 }

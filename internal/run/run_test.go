@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
@@ -61,7 +60,7 @@ func TestFlags(t *testing.T) {
 		{"-r 64k --netdev eth0 prog", nil},
 	} {
 		var got *Options
-		f := &cmdutil.Factory{IO: &iostreams.IOStreams{ErrOut: io.Discard}}
+		f := &cmdutil.Factory{IO: &cmdutil.IOStreams{ErrOut: io.Discard}}
 		cmd := newCmd(f, func(o *Options) error { got = o; return nil })
 		cmd.SetArgs(strings.Fields(tt.args))
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true

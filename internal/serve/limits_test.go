@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 )
 
 func TestRaiseOpenFiles(t *testing.T) {
@@ -49,7 +48,7 @@ func TestLimitFlags(t *testing.T) {
 		{[]string{"--user-sessions", "0"}, false, 0, 0},
 	} {
 		var got *Options
-		cmd := newCmd(&cmdutil.Factory{IO: iostreams.System()}, func(o *Options) error { got = o; return nil })
+		cmd := newCmd(&cmdutil.Factory{IO: cmdutil.SystemStreams()}, func(o *Options) error { got = o; return nil })
 		cmd.SetArgs(tt.args)
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		err := cmd.ExecuteContext(t.Context())

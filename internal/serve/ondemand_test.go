@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/place"
 	"smcr/internal/testing/netnstest"
 	"smcr/userstack/service"
@@ -28,7 +27,7 @@ const serveEnv = "SMCR_SERVE_TEST"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(serveEnv) != "" && len(os.Args) > 1 && os.Args[1] == "serve" {
-		cmd := NewCmd(&cmdutil.Factory{IO: iostreams.System()})
+		cmd := NewCmd(&cmdutil.Factory{IO: cmdutil.SystemStreams()})
 		cmd.SetArgs(os.Args[2:])
 		if err := cmd.ExecuteContext(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -16,9 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/output"
-	"smcr/nl"
 	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
@@ -88,38 +86,9 @@ type View[T any] struct {
 	Text func(io.Writer) error
 }
 
-// Command returns a command that does nothing but show a list, in JSON too. It is
-// called verb or alias.
-func Command[T any](f *cmdutil.Factory, verb, alias, short string, read func(context.Context, nl.Multi) (View[T], error)) *cobra.Command {
-	o := &ListOptions{Factory: f}
-	cmd := &cobra.Command{
-		Use:     verb,
-		Aliases: []string{alias},
-		Short:   short,
-		Args:    cmdutil.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return Show(cmd.Context(), o, read)
-		},
-	}
-	o.AddFlags(cmd, cmdutil.FormatTable, cmdutil.FormatJSON)
-	return cmd
-}
-
-// Show asks the stacks for a list and shows it, once or repeatedly.
-func Show[T any](ctx context.Context, o *ListOptions, read func(context.Context, nl.Multi) (View[T], error)) error {
-	ask := func(ctx context.Context) (v View[T], err error) {
-		err = o.With(ctx, func(ctx context.Context, m nl.Multi) error {
-			v, err = read(ctx, m)
-			return err
-		})
-		return v, err
-	}
-	return Loop(ctx, o.IO, o.Watch, o.Format, ask)
-}
-
 // Loop shows what read returns, once or repeatedly; then a signal (SIGINT,
 // SIGTERM) ends it without error.
-func Loop[T any](ctx context.Context, streams *iostreams.IOStreams, o Options, format string, read func(context.Context) (View[T], error)) error {
+func Loop[T any](ctx context.Context, streams *cmdutil.IOStreams, o Options, format string, read func(context.Context) (View[T], error)) error {
 	if o.Interval == 0 {
 		v, err := read(ctx)
 		if err != nil {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -170,7 +169,7 @@ func TestReaderGone(t *testing.T) {
 
 func TestOnce(t *testing.T) {
 	for format, want := range map[string]string{cmdutil.FormatTable: "list 1\nsecond line\n", cmdutil.FormatJSON: "[]\n"} {
-		streams, _, out, _ := iostreams.Test()
+		streams, _, out, _ := cmdutil.MemoryStreams()
 		if err := Loop(t.Context(), streams, Options{}, format, counter(never)); err != nil || out.String() != want {
 			t.Errorf("%s: %v, %q", format, err, out.String())
 		}
@@ -179,7 +178,7 @@ func TestOnce(t *testing.T) {
 
 // TestLoopJSON runs the loop of a command on the real clock.
 func TestLoopJSON(t *testing.T) {
-	streams, _, out, _ := iostreams.Test()
+	streams, _, out, _ := cmdutil.MemoryStreams()
 	ctx, cancel := context.WithCancel(t.Context())
 	read := counter(never)
 	n := 0

@@ -73,7 +73,7 @@ type accepted struct {
 
 // accept answers accept() and accept4() on sockets that listen marked.
 func (s *supervisor) accept(n *notif) {
-	if s.nLists.Load() == 0 {
+	if !s.sockets.anyListener() {
 		s.cont(n)
 		return
 	}
@@ -82,9 +82,7 @@ func (s *supervisor) accept(n *notif) {
 		s.cont(n)
 		return
 	}
-	s.mu.Lock()
-	l := s.listeners[inode]
-	s.mu.Unlock()
+	l := s.sockets.listener(inode)
 	if l == nil || n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0 {
 		s.cont(n)
 		return
@@ -106,7 +104,7 @@ func (l *listener) accept(n *notif) {
 	}
 	l.renewLater(fd)
 	l.mu.Lock()
-	l.seen(n)
+	l.early.seen(n)
 	if a := l.next(fd); a != nil {
 		l.mu.Unlock()
 		_ = unix.Close(fd)
@@ -261,7 +259,7 @@ func (l *listener) close() {
 	}
 	l.waiters = nil
 	l.rest()
-	l.unwatch()
+	l.early.unwatch()
 	for len(l.spare) > 0 {
 		if a := l.shift(); a.pair == nil {
 			a.reset(l.s.ctx)
@@ -302,15 +300,15 @@ func (a *accepted) conn(n *notif, s *supervisor) *conn {
 	if a.c == nil {
 		a.c = &conn{
 			s: s, broker: a.broker, cc: a.cc, domain: a.domain, remote: a.remote, local: localAddr(a.sock), tcp: -1,
-			loans: make(chan *loan), settled: make(chan struct{}),
-			phase: phaseCarried, pair: a.pair, swapped: true, reported: true, unready: true,
+			calls: newCallQueue(),
+			phase: phaseCarried, pair: a.pair, swapped: true, report: outcomeReport{connected: true}, unready: true,
 		}
-		close(a.c.settled)
+		close(a.c.calls.over)
 	}
 	if n != nil {
 		if tgid, err := s.looks.threads.tgid(n.tid()); err == nil {
 			a.c.mu.Lock()
-			a.c.tgid = tgid
+			a.c.at.pid = tgid
 			a.c.mu.Unlock()
 		}
 	}
@@ -358,7 +356,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	}
 	if err == nil {
 		if c != nil {
-			l.s.register(a.pair.inode, c)
+			l.s.sockets.addConn(a.pair.inode, c)
 			// First: the program goes on at once when it has its descriptor, and
 			// the peer waits for the CLC handshake.
 			a.pass()
@@ -368,10 +366,10 @@ func (l *listener) deliver(n *notif, a *accepted) {
 		switch {
 		case c == nil:
 		case err != nil:
-			l.s.unregister(a.pair.inode, c)
+			l.s.sockets.removeConn(a.pair.inode, c)
 		default:
 			c.mu.Lock()
-			c.fd = fd
+			c.at.fd = fd
 			c.mu.Unlock()
 		}
 	}
@@ -396,7 +394,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	a.leave()
 	if a.follows {
 		if c.isOver() { // it may have been forgotten
-			l.s.retire(c)
+			l.s.sockets.retire(c)
 		}
 		return
 	}

@@ -38,7 +38,7 @@ type attempt struct {
 	steps steps
 	tid   int // who called connect() first
 	req   broker.ConnectRequest
-	at    time.Time // of the first connect()
+	begun time.Time // of the first connect()
 
 	hup   chan struct{} // the program closed its end, or wrote
 	sub   *subscription
@@ -81,8 +81,8 @@ func (a *attempt) run(timeout time.Duration) {
 			}
 		case <-deadline:
 			a.steps.late()
-		case l := <-a.loans:
-			a.steps.lent(l)
+		case l := <-a.calls.ch:
+			a.steps.offered(l)
 			close(l.done)
 		case <-a.hup:
 			a.steps.stirred()
@@ -115,9 +115,9 @@ func (a *attempt) cleanup() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	select {
-	case <-a.settled:
+	case <-a.calls.over:
 	default:
-		close(a.settled)
+		close(a.calls.over)
 	}
 	if a.here {
 		return
@@ -131,11 +131,11 @@ func (a *attempt) cleanup() {
 			a.pair.close()
 		}
 		if a.phase != phaseCarried && a.phase != phaseFailed {
-			a.s.unregister(a.pair.inode, a.conn)
+			a.s.sockets.removeConn(a.pair.inode, a.conn)
 		}
 	}
 	if a.phase != phaseNative && a.phase != phaseFailed {
-		a.s.unregister(a.tcpInode, a.conn)
+		a.s.sockets.removeConn(a.tcpInode, a.conn)
 	}
 }
 

@@ -140,7 +140,7 @@ func (a *attempt) bury() {
 	a.s.wg.Go(func() {
 		select {
 		case <-b.Done():
-			a.s.dead(b, letGoTime)
+			a.s.sessions.awaitDeath(b, letGoTime)
 		default:
 		}
 		a.self <- broker.Event{Kind: eventDead}
@@ -174,11 +174,11 @@ func (a *attempt) leave(n *notif) {
 	a.mu.Lock()
 	a.phase = phaseNative
 	a.mu.Unlock()
-	a.s.unregister(a.tcpInode, a.conn)
+	a.s.sockets.removeConn(a.tcpInode, a.conn)
 	if n != nil {
 		a.s.cont(n)
 	} else if a.pair != nil {
-		a.s.unregister(a.pair.inode, a.conn)
+		a.s.sockets.removeConn(a.pair.inode, a.conn)
 	}
 }
 
@@ -187,28 +187,27 @@ func (a *attempt) leave(n *notif) {
 func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 	a.mu.Lock()
 	a.phase = phaseNative
-	a.reported = n != nil && a.answer(n, e) || begun
-	reported := a.reported
+	a.report.connected = n != nil && a.answer(n, e) || begun
+	reported := a.report.connected
 	a.mu.Unlock()
 	if reported {
-		a.s.unregister(a.tcpInode, a.conn)
+		a.s.sockets.removeConn(a.tcpInode, a.conn)
 	} else {
 		// connect() was interrupted; if it is restarted it has to return 0.
-		a.s.retire(a.conn)
+		a.s.sockets.retire(a.conn)
 	}
 }
 
 func (a *attempt) carry(n *notif, by carrier) {
 	a.mu.Lock()
 	a.here = by == byLauncher
-	a.oneHost = by == byNobody
+	a.trial.oneHost = by == byNobody
 	if by == byService || by == byNobody {
-		a.began = time.Now()
-		a.made = a.began.Sub(a.at)
+		a.trial.ready(a.begun)
 	}
 	a.phase = phaseCarried
 	a.local = localAddr(a.tcp)
-	a.reported = n != nil && a.answer(n, 0)
+	a.report.connected = n != nil && a.answer(n, 0)
 	a.mu.Unlock()
 	switch {
 	case by == byService:
@@ -225,12 +224,12 @@ func (a *attempt) fail(n *notif, e syscall.Errno) bool {
 	a.mu.Lock()
 	a.phase = phaseFailed
 	if n == nil || !a.answer(n, e) {
-		a.err = e
+		a.report.err = e
 	}
-	told := a.err == 0
+	told := a.report.err == 0
 	a.mu.Unlock()
 	if told && !a.swapped {
-		a.s.unregister(a.tcpInode, a.conn)
+		a.s.sockets.removeConn(a.tcpInode, a.conn)
 		return true
 	}
 	a.sub.stop()
@@ -248,7 +247,7 @@ func (a *attempt) fail(n *notif, e syscall.Errno) bool {
 	return false
 }
 
-func (a *attempt) retire() { a.s.retire(a.conn) }
+func (a *attempt) retire() { a.s.sockets.retire(a.conn) }
 
 func (a *attempt) counts(mode broker.Mode, why string) {
 	if mode == broker.ModeTCP {
@@ -259,3 +258,5 @@ func (a *attempt) counts(mode broker.Mode, why string) {
 }
 
 func (a *attempt) countsFailed(why string) { a.s.stats.failed(why) }
+
+func (a *attempt) learn(o outcome) { a.trial.learn(o) }

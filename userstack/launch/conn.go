@@ -42,28 +42,16 @@ type conn struct {
 	remote netip.AddrPort
 	// blocking tells that the socket was, when connect() was called first.
 	blocking bool
-	client   bool // the program opened it
-	try      bool // see choice
-	// began is when it became one over SMC, or local; zero for accepted ones and for
-	// TCP.
-	began time.Time
-	made  time.Duration // how long that took
-	// oneHost tells that the peer's program has the other end.
-	oneHost bool
+	trial    trial
 	// own is the TCP socket of an accepted connection until the CLC handshake
 	// is over, else nil. It belongs to the goroutine that follows the connection.
 	own *broker.Descriptor
 
-	// loans offers notifications of the program to the attempt, which needs
-	// one whenever it wants to place a descriptor. settled is closed when it
-	// needs none any more.
-	loans   chan *loan
-	settled chan struct{}
-	// detours and ended are those of a local connection: see detour. ended is closed
-	// when nobody carries them out any more.
-	detours chan *detour
-	ended   chan struct{}
-	telling atomic.Bool // a call is being told of err
+	// calls has stopped calls of the program for the attempt, which needs one whenever
+	// it wants to place a descriptor.
+	calls callQueue
+	// detours is for a connection within the host; nil for all others.
+	detours *detourQueue
 
 	mu       sync.Mutex
 	phase    phase
@@ -72,48 +60,24 @@ type conn struct {
 	pair     *pair
 	swapped  bool // the program has the pair's end
 	local    netip.AddrPort
-	err      syscall.Errno // SO_ERROR, until it is read
-	inPair   bool          // the kernel has err too, and tells it once the pair is cut
-	reported bool          // connect() returned 0, or another call told so
-	over     bool          // the service holds no TCP socket any more
-	here     bool          // the launcher itself relays, and keeps tcp
-	served   bool          // the service sets the options of tcp
-	unready  bool          // accepted, and not counted: EventReady has not come
-	waits    bool          // no call has got it yet: the launcher has the program's end
-	tgid, fd int           // where the program's end was last seen
+	report   outcomeReport
+	over     bool     // the service holds no TCP socket any more
+	here     bool     // the launcher itself relays, and keeps tcp
+	served   bool     // the service sets the options of tcp
+	unready  bool     // accepted, and not counted: EventReady has not come
+	waits    bool     // no call has got it yet: the launcher has the program's end
+	at       endPlace // where the program's end was last seen
 }
 
-// loan lends a stopped call to an attempt.
-type loan struct {
-	n *notif
-	// wait asks the attempt to keep the call, a connect(), and to answer it:
-	// when it is done, or if the socket is non-blocking, when that would have
-	// been answered which the signal interrupted of which this is the repetition.
-	wait, nonblock bool
-	kept           bool
-	// early tells that the program took the connection for made, before it is:
-	// the call has to wait until the attempt is settled.
-	early bool
-	done  chan struct{}
-}
-
-// lend offers a call to the attempt, if that still runs, and tells whether it
-// was kept. It may wait for the attempt to be settled.
-func (c *conn) lend(l *loan) bool {
-	l.done = make(chan struct{})
-	select {
-	case c.loans <- l:
-		<-l.done
-		if l.early {
-			select {
-			case <-c.settled:
-			case <-c.s.ctx.Done():
-			}
-		}
-		return l.kept
-	case <-c.settled:
-		return false
-	}
+// outcomeReport is what the program is told of a connection: that it was made, and its error,
+// which SO_ERROR tells once.
+type outcomeReport struct {
+	connected bool          // connect() returned 0, or another call told so
+	err       syscall.Errno // 0 if there is none, or if it was told
+	inPair    bool          // the kernel has err too, and tells it once the pair is cut
+	// telling is set while a call is being told of err. It is changed without the
+	// connection's mutex, because the answer goes into the program's memory.
+	telling atomic.Bool
 }
 
 // flagTime is how long a socket may be non-blocking that was blocking, until
@@ -133,19 +97,9 @@ func (c *conn) nonblocking(flags func() (int, error)) (bool, error) {
 		if f&unix.O_NONBLOCK == 0 {
 			return false, nil
 		}
-		if !c.blocking || c.isSettled() || time.Now().After(end) {
+		if !c.blocking || c.calls.isOver() || time.Now().After(end) {
 			return true, nil
 		}
-	}
-}
-
-// isSettled tells whether the attempt is over, so that lend does not wait.
-func (c *conn) isSettled() bool {
-	select {
-	case <-c.settled:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -155,10 +109,10 @@ func (c *conn) carried() {
 	defer c.s.quiet.count()
 	defer c.drop()
 	defer c.closeOwn()
-	if c.ended != nil {
-		defer close(c.ended)
+	if c.detours != nil {
+		defer close(c.detours.over)
 	}
-	defer c.lasts()()
+	defer c.trial.lasts()()
 	for {
 		if c.here {
 			c.relayed()
@@ -170,7 +124,7 @@ func (c *conn) carried() {
 				if c.lost() {
 					continue
 				}
-				c.s.retire(c)
+				c.s.sockets.retire(c)
 				return
 			}
 			switch ev.Kind {
@@ -192,17 +146,17 @@ func (c *conn) carried() {
 				}
 			case broker.EventClosed:
 				if c.takeBack() {
-					c.s.keepers.Add(-1)
+					c.s.keepers.give()
 					continue
 				}
 				c.closed(ev.Errno)
-				c.learnEnd(ev.Carried)
+				c.trial.end(ev.Carried)
 				c.s.stats.ended()
 				if ev.Text != "" {
 					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
 				}
 			}
-		case d := <-c.detours:
+		case d := <-c.detours.requests():
 			c.detour(d)
 		case <-c.s.ctx.Done():
 			c.countLast()
@@ -257,44 +211,9 @@ func (s *supervisor) countReady(ev broker.Event) {
 	s.stats.mode(ev.Mode)
 }
 
-// maxRetired is how many connections that are over are remembered, for as long
-// as programs may keep their descriptors: each still has its names, and perhaps
-// an error to report.
-const maxRetired = 4096
-
-// retire keeps c for a while after it is over.
-func (s *supervisor) retire(c *conn) {
-	c.mu.Lock()
-	c.over = true
-	c.mu.Unlock()
-	s.mu.Lock()
-	var oldest *conn
-	s.retired = append(s.retired, c)
-	if len(s.retired) > maxRetired {
-		oldest = s.retired[0]
-		s.retired[0] = nil
-		s.retired = s.retired[1:]
-	}
-	s.mu.Unlock()
-	if oldest != nil {
-		s.forget(oldest)
-	}
-}
-
 // isOver tells whether c was retired.
 func (c *conn) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
-}
-
-// forget unregisters c. What it stood for is a plain socketpair from then on.
-func (s *supervisor) forget(c *conn) {
-	c.mu.Lock()
-	tcpInode, pair := c.tcpInode, c.pair
-	c.mu.Unlock()
-	s.unregister(tcpInode, c)
-	if pair != nil {
-		s.unregister(pair.inode, c)
-	}
 }

@@ -25,9 +25,9 @@ func (s *supervisor) connect(n *notif) {
 		s.cont(n)
 		return
 	}
-	d := s.decides(inode)
+	d := s.sockets.decide(inode)
 	s.begin(func() {
-		defer s.decided(d)
+		defer s.sockets.decided(d)
 		d.before.wait(s.ctx)
 		s.connectSocket(n, inode, d)
 	})
@@ -47,14 +47,14 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 		s.cont(n)
 		return
 	}
-	if c := s.lookup(inode); c != nil {
-		s.decided(d)
+	if c := s.sockets.conn(inode); c != nil {
+		s.sockets.decided(d)
 		s.rejoin(n, c)
 		return
 	}
 	a, reason := s.newAttempt(n, inode, broker.ConnectRequest{Remote: remote}, flowinfo)
-	s.decided(d)
-	if c := s.lookup(inode); reason == isKnown && c != nil {
+	s.sockets.decided(d)
+	if c := s.sockets.conn(inode); reason == isKnown && c != nil {
 		s.rejoin(n, c)
 		return
 	}
@@ -70,7 +70,7 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 			s.cont(n)
 			return
 		} else if c.try {
-			a.try = true
+			a.trial.try = true
 		}
 	}
 	a.start()
@@ -134,7 +134,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
 	case s.landlock.Load():
 		reason = ReasonLandlock
-	case s.broker() == nil:
+	case s.sessions.live() == nil:
 		reason = ReasonNoService
 	case !n.valid():
 		// Interrupted meanwhile. The program may rely on the connection being
@@ -156,14 +156,14 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	req.Nonblock = flags&unix.O_NONBLOCK != 0
 	c := &conn{
 		s: s, domain: domain, remote: req.Remote, tcp: tcp, tcpInode: inode,
-		blocking: !req.Nonblock, client: true,
-		loans: make(chan *loan), settled: make(chan struct{}),
+		blocking: !req.Nonblock, trial: trial{worth: s.worth, to: req.Remote},
+		calls: newCallQueue(),
 	}
-	if !s.register(inode, c) {
+	if !s.sockets.addConn(inode, c) {
 		_ = unix.Close(tcp)
 		return nil, isKnown
 	}
-	a := &attempt{conn: c, tid: n.tid(), req: req, at: time.Now(), hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
+	a := &attempt{conn: c, tid: n.tid(), req: req, begun: time.Now(), hup: make(chan struct{}, 1), self: make(chan broker.Event, 1)}
 	a.steps = steps{hands: a, n: n, nonblock: req.Nonblock, blocking: !req.Nonblock, decide: s.decide}
 	return a, ""
 }
@@ -172,7 +172,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 func (a *attempt) start() {
 	s := a.s
 	err := broker.ErrServiceGone
-	a.broker = s.broker()
+	a.broker = s.sessions.live()
 	if a.broker != nil {
 		a.cc, err = a.broker.Connect(a.tcp, a.req)
 	}
@@ -230,7 +230,7 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	if c.lend(&loan{n: n, wait: true, nonblock: nonblock}) {
+	if c.calls.offer(c.s.ctx, &stoppedCall{n: n, wait: true, nonblock: nonblock}) {
 		return
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())
@@ -238,7 +238,7 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.cont(n)
 		return
 	}
-	if s.lookup(inode) != c {
+	if s.sockets.conn(inode) != c {
 		s.connect(n) // the TCP socket again, and nothing to do with c
 		return
 	}
@@ -247,20 +247,20 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 	switch {
 	case c.phase == phaseConnecting:
 		s.fail(n, unix.EALREADY)
-	case c.phase == phaseCarried && c.reported:
+	case c.phase == phaseCarried && c.report.connected:
 		s.fail(n, unix.EISCONN)
 	case c.phase == phaseCarried:
-		c.reported = !isGone(n.reply(0))
-	case c.phase == phaseNative && !c.reported:
-		c.reported = !isGone(n.reply(0))
-	case c.phase == phaseFailed && c.err != 0:
-		if !isGone(n.fail(c.err)) {
-			c.err = 0
+		c.report.connected = !isGone(n.reply(0))
+	case c.phase == phaseNative && !c.report.connected:
+		c.report.connected = !isGone(n.reply(0))
+	case c.phase == phaseFailed && c.report.err != 0:
+		if !isGone(n.fail(c.report.err)) {
+			c.report.err = 0
 		}
 	case c.swapped: // a failed one whose TCP socket is no more
 		s.fail(n, unix.ECONNABORTED)
 	default:
-		s.unregister(c.tcpInode, c)
+		s.sockets.removeConn(c.tcpInode, c)
 		s.connect(n)
 	}
 }
@@ -283,16 +283,16 @@ func (c *conn) swapIn(n *notif, nonblock bool) error {
 		}
 	}
 	c.pair.carryAsync(c.tcp, n)
-	c.s.register(c.pair.inode, c)
+	c.s.sockets.addConn(c.pair.inode, c)
 	if err := c.s.exchange(n, c.tcpInode, c.tcp, c.pair.app); err != nil {
-		c.s.unregister(c.pair.inode, c)
+		c.s.sockets.removeConn(c.pair.inode, c)
 		return err
 	}
 	c.swapped = true
 	c.pair.closeApp()
-	c.fd = n.fdArg()
+	c.at.fd = n.fdArg()
 	if tgid, err := c.s.looks.threads.tgid(n.tid()); err == nil {
-		c.tgid = tgid
+		c.at.pid = tgid
 	}
 	return nil
 }
@@ -321,7 +321,7 @@ func (c *conn) swapBack(n *notif) error {
 		return err
 	}
 	c.swapped = false
-	c.s.unregister(c.pair.inode, c)
+	c.s.sockets.removeConn(c.pair.inode, c)
 	return nil
 }
 

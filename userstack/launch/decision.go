@@ -16,32 +16,7 @@ type decision struct {
 	inode  uint64
 	before *decision // of an earlier connect(), or nil
 	done   chan struct{}
-	over   bool // guarded by supervisor.mu
-}
-
-// decides notes that a connect() on the socket is looked into.
-func (s *supervisor) decides(inode uint64) *decision {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d := &decision{inode: inode, before: s.deciding[inode], done: make(chan struct{})}
-	s.deciding[inode] = d
-	s.nDeciding.Store(int64(len(s.deciding)))
-	return d
-}
-
-// decided ends d, which may have ended.
-func (s *supervisor) decided(d *decision) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d.over {
-		return
-	}
-	d.over, d.before = true, nil
-	close(d.done)
-	if s.deciding[d.inode] == d {
-		delete(s.deciding, d.inode)
-		s.nDeciding.Store(int64(len(s.deciding)))
-	}
+	over   bool // guarded by sockets.mu
 }
 
 // wait waits until it is decided, for lookPatience at most: that call may have to

@@ -36,7 +36,7 @@ func (l *listener) takeEarly(fd int, q queue) {
 	if err != nil {
 		return
 	}
-	room := min(int64(q.max+1-len(l.spare)), l.s.maxEarly-l.s.nEarly.Load())
+	room := min(int64(q.max+1-len(l.spare)), l.s.earlyHeld.left())
 	if e.shared {
 		room = 0 // only the placeholder is missing
 	}
@@ -71,7 +71,7 @@ func (l *listener) takeEarly(fd int, q queue) {
 	}
 	e.place = p // the one before is the first in the queue
 
-	if p.sub, err = l.s.poll.watch(p.fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, func(uint32) { l.wake() }); err != nil {
+	if p.sub, err = l.s.poll.watch(p.fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, func(uint32) { l.early.wake() }); err != nil {
 		l.s.log.Debug("cannot watch a placeholder", "err", err)
 	}
 	// What came in between is before the placeholder, too, and waits for the next
@@ -100,7 +100,7 @@ func (l *listener) hold(a *accepted) {
 	l.early.taken++
 	a.done = make(chan struct{})
 	l.spare = append(l.spare, a)
-	l.s.nEarly.Add(1)
+	l.s.earlyHeld.add()
 	l.s.wg.Go(func() { l.settle(a) })
 }
 
@@ -109,7 +109,7 @@ func (l *listener) shift() *accepted {
 	a := l.spare[0]
 	l.spare[0] = nil
 	l.spare = l.spare[1:]
-	l.s.nEarly.Add(-1)
+	l.s.earlyHeld.give()
 	return a
 }
 
@@ -188,7 +188,7 @@ func (l *listener) vacate(fd int, o owner) {
 	for l.early.place != nil {
 		a, err := takeAs(fd, o)
 		if errors.Is(err, unix.EAGAIN) {
-			l.dropPlace() // another process has it
+			l.early.dropPlace() // another process has it
 			return
 		}
 		if err != nil {
@@ -249,9 +249,10 @@ func (l *listener) lose(a *accepted) bool {
 	a.pair, a.cc, a.passed, a.follows = p, nil, true, true
 	c := a.conn(nil, l.s)
 	c.mu.Lock()
-	c.err, c.inPair, c.over, c.waits = unix.ECONNRESET, true, true, true
+	c.report.err, c.report.inPair = unix.ECONNRESET, true
+	c.over, c.waits = true, true
 	c.mu.Unlock()
-	l.s.retire(c)
+	l.s.sockets.retire(c)
 	return true
 }
 
@@ -293,14 +294,14 @@ func (l *listener) keep(a *accepted) {
 	}
 	// The call that it was for was to get it before all others.
 	l.spare = append([]*accepted{a}, l.spare...)
-	l.s.nEarly.Add(1)
+	l.s.earlyHeld.add()
 	begin := !l.early.running && !l.early.closed && l.early.watch >= 0
 	l.early.running = l.early.running || begin
 	l.mu.Unlock()
 	if begin {
-		l.s.wg.Go(func() { l.look(0) })
+		l.s.wg.Go(func() { l.early.look(0) })
 	} else {
-		l.wake()
+		l.early.wake()
 	}
 }
 
@@ -352,10 +353,10 @@ func (a *accepted) leave() {
 	a.pair.closeApp()
 }
 
-// lend carries a connection over the placeholder that some process has accepted
+// carryEarly carries a connection over the placeholder that some process has accepted
 // in its place, of which fd is the launcher's end. That process sees an address of
 // this host as its peer's.
-func (s *supervisor) lend(a *accepted, fd int) {
+func (s *supervisor) carryEarly(a *accepted, fd int) {
 	outer, err := streamOf(fd)
 	if err != nil {
 		a.reset(s.ctx)

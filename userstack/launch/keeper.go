@@ -51,8 +51,7 @@ func maxKeepers() int64 {
 // keepEnd makes the launcher's copy of the end that was passed to the service a
 // keeper.
 func (c *conn) keepEnd() {
-	if c.s.keepers.Add(1) > c.s.maxKeepers {
-		c.s.keepers.Add(-1)
+	if !c.s.keepers.take() {
 		c.s.log.Debug("too many connections to see a reset of each if the service dies", "conn", c.cc.ID())
 		c.mu.Lock()
 		c.pair.closeEnd()
@@ -81,7 +80,7 @@ func (c *conn) unserved() {
 	c.mu.Lock()
 	c.pair.closeEnd()
 	c.mu.Unlock()
-	c.s.retire(c)
+	c.s.sockets.retire(c)
 }
 
 // closed ends a connection of which the service has said the last. If it never
@@ -102,7 +101,7 @@ func (c *conn) drop() {
 	defer c.mu.Unlock()
 	if c.pair.end >= 0 {
 		c.pair.closeEnd()
-		c.s.keepers.Add(-1)
+		c.s.keepers.give()
 	}
 }
 
@@ -116,7 +115,7 @@ func (c *conn) lost() (carriedHere bool) {
 		return false
 	}
 	if c.takeBack() {
-		c.s.keepers.Add(-1)
+		c.s.keepers.give()
 		return true
 	}
 	c.abortOwn()
@@ -165,13 +164,13 @@ func uncertain(end int) bool {
 // something unread. e is what SO_ERROR tells.
 func (c *conn) reset(e syscall.Errno) {
 	c.mu.Lock()
-	c.err = e
+	c.report.err = e
 	c.mu.Unlock()
 	if !c.spoil() {
 		return
 	}
 	c.mu.Lock()
-	c.inPair = true
+	c.report.inPair = true
 	c.mu.Unlock()
 }
 
@@ -205,7 +204,7 @@ func (c *conn) spoil() bool {
 // it is not there.
 func (c *conn) program() int {
 	c.mu.Lock()
-	tgid, fd, inode := c.tgid, c.fd, c.pair.inode
+	tgid, fd, inode := c.at.pid, c.at.fd, c.pair.inode
 	if c.waits {
 		defer c.mu.Unlock()
 		if app, err := unix.FcntlInt(uintptr(c.pair.app), unix.F_DUPFD_CLOEXEC, 0); err == nil {

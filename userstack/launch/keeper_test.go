@@ -229,7 +229,7 @@ print('closed'); print(read(s))`, addr}})
 // A service that ends a session and lives on might still read from a pair:
 // nothing is put into it before the service has let go.
 func TestLetGo(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1, looks: newLooks(t.Context())}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), keepers: budget{max: 1}, looks: newLooks(t.Context())}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestLetGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{s: s, broker: (&fakeStack{t: t}).client(), pair: &pair{app: -1, end: fds[1], inode: st.Ino}, tgid: os.Getpid(), fd: fds[0]}
+	c := &conn{s: s, broker: (&fakeStack{t: t}).client(), pair: &pair{app: -1, end: fds[1], inode: st.Ino}, at: endPlace{os.Getpid(), fds[0]}}
 	c.keepEnd()
 	done := make(chan struct{})
 	go func() {
@@ -266,14 +266,14 @@ func TestLetGo(t *testing.T) {
 	if _, _, err := unix.Recvfrom(fds[0], b[:], unix.MSG_DONTWAIT); err != unix.ECONNRESET {
 		t.Errorf("the program reads: %v", err)
 	}
-	if n := s.keepers.Load(); n != 0 {
+	if n := s.keepers.n.Load(); n != 0 {
 		t.Errorf("%d keepers left", n)
 	}
 }
 
 // Connections for which no keeper is left have none.
 func TestKeepersBounded(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), maxKeepers: 1, looks: newLooks(t.Context())}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), keepers: budget{max: 1}, looks: newLooks(t.Context())}
 	for i, want := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -287,7 +287,7 @@ func TestKeepersBounded(t *testing.T) {
 		}
 		defer c.drop()
 	}
-	if got := s.keepers.Load(); got != 1 {
+	if got := s.keepers.n.Load(); got != 1 {
 		t.Errorf("%d keepers, want 1", got)
 	}
 }
@@ -299,7 +299,7 @@ func TestCountedAtEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cl := (&fakeStack{t: t}).client()
-	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), maxKeepers: 1, looks: newLooks(t.Context())}
+	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), sockets: newSockets(), keepers: budget{max: 1}, looks: newLooks(t.Context())}
 	const conns = 20
 	for range conns {
 		func() {

@@ -36,14 +36,12 @@ const (
 	lateRetry = 10 * time.Second
 	// lateIdle is how many looks are spent on a socket that does not listen.
 	lateIdle = 60
-	// sweepFirst is how many listening sockets there are before it is asked
-	// which of them are closed.
-	sweepFirst = 64
 )
 
 // early is what a listener has to do with connections that wait. mu of the
 // listener guards it.
 type early struct {
+	l       *listener
 	watch   int // epoll instance with the listening socket, or -1
 	sub     *subscription
 	kick    chan struct{}
@@ -59,77 +57,56 @@ type early struct {
 }
 
 // arm begins to watch the listening socket fd, of call n.
-func (l *listener) arm(n *notif, fd int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := &l.early
+func (e *early) arm(n *notif, fd int) {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
 	e.tid, e.fd = n.tid(), n.fdArg()
 	e.kick = make(chan struct{}, 1)
 	e.watch = -1
-	if !l.s.early {
+	if !e.l.s.early {
 		return
 	}
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
 		// It stays there when fd is closed, until all have closed the socket.
 		if err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN}); err == nil {
-			e.sub, err = l.s.poll.watch(ep, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { l.s.wg.Go(l.begin) })
+			e.sub, err = e.l.s.poll.watch(ep, unix.EPOLLIN|unix.EPOLLONESHOT, func(uint32) { e.l.s.wg.Go(e.begin) })
 		}
 		if err != nil {
 			_ = unix.Close(ep)
 		}
 	}
 	if err != nil {
-		l.s.log.Warn("cannot watch a listening socket: its clients wait for accept", "err", err)
+		e.l.s.log.Warn("cannot watch a listening socket: its clients wait for accept", "err", err)
 		return
 	}
 	e.watch = ep
 }
 
 // rearm watches again a socket that had not listened for long.
-func (l *listener) rearm() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.early.running && !l.early.closed {
-		l.early.idle = 0
-		l.early.sub.again()
+func (e *early) rearm() {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	if !e.running && !e.closed {
+		e.idle = 0
+		e.sub.again()
 	}
 }
 
 // gone tells whether all have closed the listening socket. l.mu is held.
-func (l *listener) gone() bool {
-	if l.early.watch < 0 {
+func (e *early) gone() bool {
+	if e.watch < 0 {
 		return false
 	}
-	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(l.early.watch))
+	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(e.watch))
 	return err == nil && !bytes.Contains(b, []byte("tfd:"))
-}
-
-// sweep forgets the listening sockets that are closed, now and then.
-func (s *supervisor) sweep() {
-	s.mu.Lock()
-	if len(s.listeners) < max(s.sweepAt, sweepFirst) {
-		s.mu.Unlock()
-		return
-	}
-	all := make([]*listener, 0, len(s.listeners))
-	for _, l := range s.listeners {
-		all = append(all, l)
-	}
-	s.mu.Unlock()
-	for _, l := range all {
-		l.forgetIfGone()
-	}
-	s.mu.Lock()
-	s.sweepAt = 2 * len(s.listeners)
-	s.mu.Unlock()
 }
 
 // forgetIfGone forgets a listener that all have closed, and tells whether it did.
 func (l *listener) forgetIfGone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.early.closed && l.gone() {
+	if !l.early.closed && l.early.gone() {
 		l.end()
 	}
 	return l.early.closed
@@ -138,64 +115,58 @@ func (l *listener) forgetIfGone() bool {
 // end forgets a listener. l.mu is held.
 func (l *listener) end() {
 	l.abandon()
-	l.unwatch()
-	l.s.mu.Lock()
-	if l.s.listeners[l.inode] == l {
-		delete(l.s.listeners, l.inode)
-		l.s.nLists.Store(int64(len(l.s.listeners)))
-	}
-	l.s.mu.Unlock()
+	l.early.unwatch()
+	l.s.sockets.removeListener(l)
 }
 
 // unwatch releases what watches the socket. l.mu is held.
-func (l *listener) unwatch() {
-	e := &l.early
+func (e *early) unwatch() {
 	e.closed = true
 	if e.watch >= 0 {
 		e.sub.stop()
 		_ = unix.Close(e.watch)
 		e.watch = -1
 	}
-	l.dropPlace()
+	e.dropPlace()
 }
 
 // dropPlace ends the placeholder, if there is one. l.mu is held.
-func (l *listener) dropPlace() {
-	if p := l.early.place; p != nil {
-		l.early.place = nil
-		l.s.places.drop(p)
+func (e *early) dropPlace() {
+	if p := e.place; p != nil {
+		e.place = nil
+		e.l.s.places.drop(p)
 	}
 }
 
 // seen notes where the listening socket is: in call n.
-func (l *listener) seen(n *notif) { l.early.tid, l.early.fd = n.tid(), n.fdArg() }
+func (e *early) seen(n *notif) { e.tid, e.fd = n.tid(), n.fdArg() }
 
 // begin looks at the queue, in which a connection waits, until it is empty.
-func (l *listener) begin() {
-	l.mu.Lock()
-	if l.early.running || l.early.closed {
-		l.mu.Unlock()
+func (e *early) begin() {
+	e.l.mu.Lock()
+	if e.running || e.closed {
+		e.l.mu.Unlock()
 		return
 	}
-	l.early.running = true
-	l.early.mark = l.early.taken + 1
-	l.early.idle = 0
-	l.mu.Unlock()
-	l.look(lateDelay)
+	e.running = true
+	e.mark = e.taken + 1
+	e.idle = 0
+	e.l.mu.Unlock()
+	e.look(lateDelay)
 }
 
 // look looks at the queue after a pause, and again, until nothing is to be done.
-func (l *listener) look(pause time.Duration) {
+func (e *early) look(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-l.early.kick:
-		case <-l.s.ctx.Done():
+		case <-e.kick:
+		case <-e.l.s.ctx.Done():
 			return
 		}
-		more, news := l.lookOnce()
+		more, news := e.lookOnce()
 		if !more {
 			return
 		}
@@ -207,41 +178,41 @@ func (l *listener) look(pause time.Duration) {
 }
 
 // wake has the queue looked at now.
-func (l *listener) wake() {
+func (e *early) wake() {
 	select {
-	case l.early.kick <- struct{}{}:
+	case e.kick <- struct{}{}:
 	default:
 	}
 }
 
 // lookOnce tells whether there is more to look at, and whether something happened
 // since the last time.
-func (l *listener) lookOnce() (more, news bool) {
-	l.mu.Lock()
-	if !l.early.closed && l.gone() {
-		l.end()
+func (e *early) lookOnce() (more, news bool) {
+	e.l.mu.Lock()
+	if !e.closed && e.gone() {
+		e.l.end()
 	}
-	if l.early.closed {
-		l.mu.Unlock()
+	if e.closed {
+		e.l.mu.Unlock()
 		return false, false
 	}
-	if len(l.spare) == 0 && !readable(l.early.watch) {
+	if len(e.l.spare) == 0 && !readable(e.watch) {
 		// No copy of the socket is needed to know that; it would keep the port in
 		// use if the program closed the socket now.
-		defer l.mu.Unlock()
-		l.standDown()
+		defer e.l.mu.Unlock()
+		e.standDown()
 		return false, false
 	}
-	at := endPlace{l.early.tid, l.early.fd}
-	l.mu.Unlock()
-	fd := l.reach(at)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	at := endPlace{e.tid, e.fd}
+	e.l.mu.Unlock()
+	fd := e.reach(at)
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
 	if fd < 0 {
-		return !l.early.closed, false
+		return !e.closed, false
 	}
 	defer unix.Close(fd)
-	if l.early.closed {
+	if e.closed {
 		return false, false
 	}
 	q, err := acceptQueue(fd)
@@ -249,22 +220,22 @@ func (l *listener) lookOnce() (more, news bool) {
 		return true, false
 	}
 	if !q.listens {
-		l.abandon()
-		l.dropPlace()
-		if l.early.idle++; l.early.idle > lateIdle {
-			l.early.running = false
+		e.l.abandon()
+		e.dropPlace()
+		if e.idle++; e.idle > lateIdle {
+			e.running = false
 			return false, false
 		}
-		return true, l.early.idle < 4 // listen() is about to be called
+		return true, e.idle < 4 // listen() is about to be called
 	}
-	l.early.idle = 0
-	return l.inspect(fd, q)
+	e.idle = 0
+	return e.inspect(fd, q)
 }
 
 // standDown leaves the queue to the epoll instance. l.mu is held.
-func (l *listener) standDown() {
-	l.early.running = false
-	l.early.sub.again()
+func (e *early) standDown() {
+	e.running = false
+	e.sub.again()
 }
 
 // readable tells whether an epoll instance, or a socket, has something.
@@ -276,16 +247,16 @@ func readable(fd int) bool {
 
 // reach copies the listening socket from the program, where a call was seen last
 // or wherever it is. It returns -1 if it is out of reach.
-func (l *listener) reach(at endPlace) int {
-	if fd, err := l.s.looks.socket(nil, at.pid, at.fd, l.inode, lookPatience); err == nil {
+func (e *early) reach(at endPlace) int {
+	if fd, err := e.l.s.looks.socket(nil, at.pid, at.fd, e.l.inode, lookPatience); err == nil {
 		return fd
 	}
-	fd := l.s.ends.find(l.inode)
+	fd := e.l.s.ends.find(e.l.inode)
 	if fd >= 0 {
-		if at, ok := l.s.ends.place(l.inode); ok {
-			l.mu.Lock()
-			l.early.tid, l.early.fd = at.pid, at.fd
-			l.mu.Unlock()
+		if at, ok := e.l.s.ends.place(e.l.inode); ok {
+			e.l.mu.Lock()
+			e.tid, e.fd = at.pid, at.fd
+			e.l.mu.Unlock()
 		}
 	}
 	return fd
@@ -300,16 +271,15 @@ func (x *endIndex) place(inode uint64) (endPlace, bool) {
 }
 
 // inspect looks at the queue q of the listening socket fd. l.mu is held.
-func (l *listener) inspect(fd int, q queue) (more, news bool) {
-	e := &l.early
-	if len(l.waiters) > 0 && len(l.spare) == 0 {
+func (e *early) inspect(fd int, q queue) (more, news bool) {
+	if len(e.l.waiters) > 0 && len(e.l.spare) == 0 {
 		e.mark = e.taken + uint64(q.waiting)
 		return true, true // they are woken
 	}
 	before := e.taken
-	if len(l.spare) > 0 {
-		l.checkPlace()
-		if len(l.spare) == 0 {
+	if len(e.l.spare) > 0 {
+		e.checkPlace()
+		if len(e.l.spare) == 0 {
 			return true, true
 		}
 	}
@@ -318,15 +288,15 @@ func (l *listener) inspect(fd int, q queue) (more, news bool) {
 		waiting--
 	}
 	switch {
-	case len(l.spare) == 0 && q.waiting == 0:
-		l.standDown()
+	case len(e.l.spare) == 0 && q.waiting == 0:
+		e.standDown()
 		return false, false
-	case len(l.spare) > 0 && e.place == nil, len(l.spare) > 0 && waiting > 0, e.taken < e.mark:
-		if len(l.spare) == 0 && (e.shared || l.known.Load() == nil || netnsCookie(fd) != ownNetns()) {
+	case len(e.l.spare) > 0 && e.place == nil, len(e.l.spare) > 0 && waiting > 0, e.taken < e.mark:
+		if len(e.l.spare) == 0 && (e.shared || e.l.known.Load() == nil || netnsCookie(fd) != ownNetns()) {
 			return true, false
 		}
 		if time.Now().After(e.before) {
-			l.takeEarly(fd, q)
+			e.l.takeEarly(fd, q)
 		}
 	}
 	e.mark = e.taken + uint64(max(waiting, 0))
@@ -335,8 +305,7 @@ func (l *listener) inspect(fd int, q queue) (more, news bool) {
 
 // checkPlace looks after the placeholder: a process that the launcher does not
 // see may have accepted it. l.mu is held.
-func (l *listener) checkPlace() {
-	e := &l.early
+func (e *early) checkPlace() {
 	if e.place == nil {
 		return
 	}
@@ -345,16 +314,16 @@ func (l *listener) checkPlace() {
 	case err != nil, where == placeQueued:
 		return
 	case where == placeGone:
-		l.dropPlace()
+		e.dropPlace()
 		return
 	}
 	if !e.shared {
 		e.shared = true
-		l.s.log.Info("another process accepts connections too: no more are accepted early", "inode", l.inode)
+		e.l.s.log.Info("another process accepts connections too: no more are accepted early", "inode", e.l.inode)
 	}
 	p := e.place
 	e.place = nil
-	l.s.places.forget(p)
-	a := l.shift()
-	l.s.wg.Go(func() { l.s.lend(a, p.fd) })
+	e.l.s.places.forget(p)
+	a := e.l.shift()
+	e.l.s.wg.Go(func() { e.l.s.carryEarly(a, p.fd) })
 }

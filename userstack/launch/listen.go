@@ -22,7 +22,7 @@ const listenTimeout = 5 * time.Second
 // then on no accept() may take a connection without the launcher.
 func (s *supervisor) listen(n *notif) {
 	defer s.cont(n)
-	b := s.broker()
+	b := s.sessions.live()
 	if b == nil && !s.sessions.returns() {
 		return
 	}
@@ -30,14 +30,12 @@ func (s *supervisor) listen(n *notif) {
 	if err != nil {
 		return
 	}
-	s.mu.Lock()
-	known := s.listeners[inode]
-	s.mu.Unlock()
+	known := s.sockets.listener(inode)
 	if known != nil && !known.forgetIfGone() {
-		known.rearm()
+		known.early.rearm()
 		return
 	}
-	s.sweep()
+	s.sockets.sweep()
 	fd, reason, err := s.looks.checkedSocket(n, n.tid(), n.fdArg(), inode, lookPatience, func(fd int) string {
 		_, reason := freshTCP(fd)
 		return reason
@@ -51,6 +49,7 @@ func (s *supervisor) listen(n *notif) {
 	}
 	defer unix.Close(fd)
 	l := &listener{s: s, inode: inode, fd: -1, early: early{watch: -1}}
+	l.early.l = l
 	if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil {
 		l.saves = v != 0
 	}
@@ -62,11 +61,8 @@ func (s *supervisor) listen(n *notif) {
 			return
 		}
 	}
-	l.arm(n, fd)
-	s.mu.Lock()
-	s.listeners[inode] = l
-	s.nLists.Store(int64(len(s.listeners)))
-	s.mu.Unlock()
+	l.early.arm(n, fd)
+	s.sockets.addListener(l)
 	l.renew(fd) // there may be a session since
 }
 
@@ -84,7 +80,7 @@ func (s *supervisor) mark(b Broker, fd int) error {
 // stale tells whether there is a session that does not know the listener yet.
 // The caller has to tell it then: the next call says no.
 func (l *listener) stale() (Broker, bool) {
-	b := l.s.broker()
+	b := l.s.sessions.live()
 	if b == nil {
 		return nil, false
 	}
@@ -132,14 +128,8 @@ func (l *listener) renewLater(fd int) {
 // renewAll marks all listeners in the present session, wherever in the program
 // they are. Of one that is out of reach the next accept() makes up for it.
 func (s *supervisor) renewAll() {
-	s.mu.Lock()
-	all := make([]*listener, 0, len(s.listeners))
-	for _, l := range s.listeners {
-		all = append(all, l)
-	}
-	s.mu.Unlock()
 	begin := time.Now()
-	for _, l := range all {
+	for _, l := range s.sockets.allListeners() {
 		if fd := s.ends.findSince(l.inode, begin); fd >= 0 {
 			l.renew(fd)
 			_ = unix.Close(fd)

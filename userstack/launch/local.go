@@ -84,13 +84,13 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 		return nil, err
 	}
 	p.carryAsync(app, n)
-	c.s.register(p.inode, c)
+	c.s.sockets.addConn(p.inode, c)
 	if err := c.s.exchange(n, c.pair.inode, app, p.app); err != nil {
-		c.s.unregister(p.inode, c)
+		c.s.sockets.removeConn(p.inode, c)
 		return nil, err
 	}
 	old = c.pair
-	c.s.unregister(old.inode, c)
+	c.s.sockets.removeConn(old.inode, c)
 	c.pair = p
 	p.closeApp()
 	return old, nil
@@ -113,15 +113,31 @@ type detour struct {
 	done chan struct{}
 }
 
+// detourQueue passes requests for a detour to the goroutine that follows the
+// connection.
+type detourQueue struct {
+	ch   chan *detour
+	over chan struct{} // closed when nobody carries detours out any more
+}
+
+// requests returns the channel of requests. It is nil, and blocks for ever, for a
+// connection that can have none.
+func (q *detourQueue) requests() chan *detour {
+	if q == nil {
+		return nil
+	}
+	return q.ch
+}
+
 // takesDetour sends a local connection on a detour before call n, which stops here
 // for that, goes on. Where that is not possible, such as for a descriptor that the
 // process has twice, the call has less of an effect than on TCP.
 func (c *conn) takesDetour(n *notif) {
 	d := &detour{n, make(chan struct{})}
 	select {
-	case c.detours <- d:
+	case c.detours.ch <- d:
 		<-d.done
-	case <-c.ended:
+	case <-c.detours.over:
 	case <-c.s.ctx.Done():
 	}
 }
@@ -183,7 +199,7 @@ func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, en
 func (c *conn) direct() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.detours, c.ended = make(chan *detour), make(chan struct{})
+	c.detours = &detourQueue{ch: make(chan *detour), over: make(chan struct{})}
 }
 
 // isDirect tells whether it is one, or was.

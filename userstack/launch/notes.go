@@ -55,7 +55,7 @@ func (s *supervisor) tellNotes() {
 	waiting := x.waiting
 	x.waiting, x.under = nil, false
 	x.mu.Unlock()
-	b := s.broker()
+	b := s.sessions.live()
 	for len(waiting) > 0 && b != nil {
 		n := min(len(waiting), broker.MaxNotes)
 		if err := b.Note(waiting[:n]); err != nil {

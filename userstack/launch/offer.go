@@ -21,7 +21,7 @@ func (l *listener) offer(n *notif, a *accepted) {
 // offered settles what a becomes. It returns false if a is unusable.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
-	b := s.broker()
+	b := s.sessions.live()
 	if b == nil {
 		return s.unasked(a, false)
 	}

@@ -15,7 +15,7 @@ import (
 // connectHere lets the kernel make a connection to an address where SMC is of no use,
 // and returns true. It is called by the receiver.
 func (s *supervisor) connectHere(n *notif) bool {
-	if s.broker() == nil {
+	if s.sessions.live() == nil {
 		return false
 	}
 	remote, _, err := n.sockaddr()
@@ -31,10 +31,7 @@ func (s *supervisor) connectHere(n *notif) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	s.mu.Lock()
-	known := s.conns[inode] != nil || s.deciding[inode] != nil
-	s.mu.Unlock()
-	if known {
+	if c, d := s.sockets.connOrDecision(inode); c != nil || d != nil {
 		return false
 	}
 	if p, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
@@ -52,7 +49,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	if n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0 {
 		return false
 	}
-	b := s.broker()
+	b := s.sessions.live()
 	if b == nil || !b.ByOption() {
 		return false
 	}
@@ -61,9 +58,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	s.mu.Lock()
-	l := s.listeners[inode]
-	s.mu.Unlock()
+	l := s.sockets.listener(inode)
 	if l == nil || l.saves || !l.knows(b) {
 		return false
 	}
@@ -77,7 +72,7 @@ func (s *supervisor) acceptHere(n *notif) bool {
 		l.mu.Unlock()
 		return false
 	}
-	l.seen(n)
+	l.early.seen(n)
 	a, err := l.take(fd, n)
 	l.mu.Unlock()
 	switch {
@@ -108,33 +103,6 @@ func (x *looks) copied(n *notif) (fd int, inode uint64, err error) {
 		return -1, 0, err
 	}
 	return fd, st.Ino, nil
-}
-
-// learn takes note of what SMC was to a connection that the program opened.
-func (c *conn) learn(o outcome) {
-	if c.s.worth != nil && c.client {
-		c.s.worth.learn(time.Now(), c.remote, o)
-	}
-}
-
-// learnEnd takes note of the end of a connection over SMC that carried so many bytes,
-// or of a local one, of which nobody knows what it carried.
-func (c *conn) learnEnd(carried uint64) {
-	if c.oneHost {
-		carried = littleBytes // as far as anybody knows
-	}
-	if !c.began.IsZero() {
-		c.learn(ending(c.made, time.Since(c.began), carried))
-	}
-}
-
-// lasts has a connection count as useful once it is no short one any more, if others
-// wait for the outcome of this one. It returns what ends the wait.
-func (c *conn) lasts() (stop func() bool) {
-	if !c.try {
-		return func() bool { return false }
-	}
-	return time.AfterFunc(shortLife, func() { c.learn(useful) }).Stop
 }
 
 // synSMC is what the SYN of an accepted connection says of its peer.

@@ -181,7 +181,7 @@ func (s *supervisor) mayBeQuick(n *notif) bool {
 	case unix.SYS_CONNECT:
 		return s.worth.any() && !s.landlock.Load()
 	case unix.SYS_ACCEPT4, sysAccept:
-		return s.nLists.Load() > 0
+		return s.sockets.anyListener()
 	}
 	return false
 }

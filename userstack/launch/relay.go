@@ -25,7 +25,7 @@ func (c *conn) relayed() {
 		_ = unix.Close(c.tcp)
 		c.tcp = -1
 		c.mu.Unlock()
-		c.s.retire(c)
+		c.s.sockets.retire(c)
 	}()
 	app, err := endOf(c.pair.end)
 	if err != nil {

@@ -6,6 +6,7 @@ package launch
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,12 @@ type sessions struct {
 	redial func(context.Context) (Session, error)
 	nudge  chan struct{} // a connection would have had a use for a stack
 
+	// What follow needs; set before it.
+	ctx   context.Context
+	log   *slog.Logger
+	wg    *sync.WaitGroup
+	renew func() // marks all listening sockets in the last session
+
 	mu     sync.Mutex
 	lost   Broker    // the last that was found to be over
 	undead int       // those that are over and whose service may still live
@@ -69,16 +76,16 @@ func (x *sessions) close(b Broker) {
 	}
 }
 
-// broker returns the session with the stack, or nil if there is none.
-func (s *supervisor) broker() Broker {
-	b := s.sessions.last()
+// live returns the session with the stack, or nil if there is none.
+func (x *sessions) live() Broker {
+	b := x.last()
 	if b == nil {
 		return nil
 	}
 	select {
 	case <-b.Done():
 		select {
-		case s.sessions.nudge <- struct{}{}:
+		case x.nudge <- struct{}{}:
 		default:
 		}
 		return nil
@@ -88,33 +95,33 @@ func (s *supervisor) broker() Broker {
 }
 
 // follow waits for the end of the session, and of each that comes after it.
-func (s *supervisor) follow() {
-	for b := s.sessions.last(); b != nil; b = s.found() {
+func (x *sessions) follow() {
+	for b := x.last(); b != nil; b = x.found() {
 		select {
 		case <-b.Done():
-		case <-s.ctx.Done():
+		case <-x.ctx.Done():
 			return
 		}
-		s.lose(b)
-		if s.sessions.redial == nil {
+		x.ended(b)
+		if x.redial == nil {
 			return
 		}
 	}
 }
 
-// lose takes note of the end of a session.
-func (s *supervisor) lose(b Broker) {
-	x := s.sessions
+// ended notes that a session has ended, and waits in a goroutine for the end of its
+// service.
+func (x *sessions) ended(b Broker) {
 	x.mu.Lock()
 	x.lost = b
 	x.undead++
 	x.mu.Unlock()
 	if x.redial != nil {
-		s.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
+		x.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
 	} else {
-		s.log.Warn("the stack has ended: new connections use plain TCP")
+		x.log.Warn("the stack has ended: new connections use plain TCP")
 	}
-	s.wg.Go(func() {
+	x.wg.Go(func() {
 		end := time.NewTimer(endTime)
 		defer end.Stop()
 		select {
@@ -124,7 +131,7 @@ func (s *supervisor) lose(b Broker) {
 			x.buried = time.Now()
 			x.mu.Unlock()
 		case <-end.C:
-		case <-s.ctx.Done():
+		case <-x.ctx.Done():
 		}
 		x.close(b)
 	})
@@ -132,33 +139,32 @@ func (s *supervisor) lose(b Broker) {
 
 // found waits until there is a stack again and returns the session with it, in
 // which all listening sockets are marked anew; or nil when the program has ended.
-func (s *supervisor) found() Broker {
-	x := s.sessions
+func (x *sessions) found() Broker {
 	pause := redialFirst
 	for last := time.Now(); ; last = time.Now() {
-		if !s.awaitRedial(last, pause) {
+		if !x.awaitRedial(last, pause) {
 			return nil
 		}
-		b, err := x.redial(s.ctx)
+		b, err := x.redial(x.ctx)
 		if err != nil {
-			s.log.Debug("no stack", "err", err)
+			x.log.Debug("no stack", "err", err)
 			pause = min(2*pause, redialLast)
 			continue
 		}
 		var now Broker = b
 		x.now.Store(&now)
-		s.log.Info("there is a stack again: connections use SMC-R if the peer does")
-		s.renewAll()
+		x.log.Info("there is a stack again: connections use SMC-R if the peer does")
+		x.renew()
 		return now
 	}
 }
 
 // awaitRedial waits for the next try, a pause after the last one, or earlier if
 // the program has a use for it. It returns false when the program has ended.
-func (s *supervisor) awaitRedial(last time.Time, pause time.Duration) bool {
+func (x *sessions) awaitRedial(last time.Time, pause time.Duration) bool {
 	timer := time.NewTimer(time.Until(last.Add(pause)))
 	defer timer.Stop()
-	nudge := s.sessions.nudge
+	nudge := x.nudge
 	for {
 		select {
 		case <-timer.C:
@@ -166,21 +172,21 @@ func (s *supervisor) awaitRedial(last time.Time, pause time.Duration) bool {
 		case <-nudge:
 			nudge = nil // once
 			timer.Reset(time.Until(last.Add(min(pause, redialSoon))))
-		case <-s.ctx.Done():
+		case <-x.ctx.Done():
 			return false
 		}
 	}
 }
 
-// dead waits until the process of a session that is over has ended, so that its
+// awaitDeath waits until the process of a session that is over has ended, so that its
 // eBPF program announces nothing any more; for limit at most.
-func (s *supervisor) dead(b Broker, limit time.Duration) {
+func (x *sessions) awaitDeath(b Broker, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-b.Dead():
 	case <-timer.C:
-	case <-s.ctx.Done():
+	case <-x.ctx.Done():
 	}
 }
 

@@ -78,7 +78,7 @@ type steps struct {
 	nonblock bool // that call, or the last one
 	blocking bool // the first one
 	begun    bool // connect() has returned EINPROGRESS
-	early    bool // see loan.early
+	early    bool // see stoppedCall.early
 	decide   time.Duration
 }
 
@@ -359,14 +359,14 @@ func (x *steps) answerCall(e syscall.Errno) {
 
 func (x *steps) end() { x.stage = stageOver }
 
-// lent uses a call of the program for what is to be done.
-func (x *steps) lent(l *loan) {
+// offered uses a call of the program for what is to be done.
+func (x *steps) offered(l *stoppedCall) {
 	keep := x.keeps(l)
 	switch x.stage {
 	case stageSwap:
 		if x.place(l.n, x.nonblock) {
 			// Of several calls that were interrupted, one may be known by now
-			// that another had replaced when it was lent.
+			// that another had replaced when the call was offered.
 			if keep && (x.n == nil || !x.valid(x.n)) {
 				x.keep(l)
 			}
@@ -428,10 +428,10 @@ func (x *steps) give(n *notif) {
 // attempt has an answer: a blocking one, or a non-blocking one that a signal
 // interrupted and the kernel made again. To a non-blocking one that comes after
 // another had its answer there is one at once.
-func (x *steps) keeps(l *loan) bool {
+func (x *steps) keeps(l *stoppedCall) bool {
 	return l.wait && (!l.nonblock || !x.blocking && !x.begun)
 }
 
-func (x *steps) keep(l *loan) {
+func (x *steps) keep(l *stoppedCall) {
 	x.n, x.nonblock, l.kept = l.n, l.nonblock, true
 }

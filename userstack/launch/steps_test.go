@@ -151,8 +151,8 @@ func TestSteps(t *testing.T) {
 		wrote                // the program wrote
 	)
 	ev := func(e broker.Event) func(*steps) { return func(x *steps) { x.event(e) } }
-	connectAgain := func(x *steps) { x.lent(&loan{n: &notif{}, wait: true, nonblock: x.nonblock}) }
-	otherCall := func(x *steps) { x.lent(&loan{n: &notif{}}) }
+	connectAgain := func(x *steps) { x.offered(&stoppedCall{n: &notif{}, wait: true, nonblock: x.nonblock}) }
+	otherCall := func(x *steps) { x.offered(&stoppedCall{n: &notif{}}) }
 	for _, test := range []struct {
 		name   string
 		stage  stage
@@ -276,9 +276,9 @@ func TestStepsAnyOrder(t *testing.T) {
 		func(x *steps, h *fakeHands) { h.gone = true },
 		func(x *steps, h *fakeHands) {
 			h.gone = false
-			x.lent(&loan{n: &notif{}, wait: true, nonblock: x.nonblock})
+			x.offered(&stoppedCall{n: &notif{}, wait: true, nonblock: x.nonblock})
 		},
-		func(x *steps, h *fakeHands) { h.gone = false; x.lent(&loan{n: &notif{}}) },
+		func(x *steps, h *fakeHands) { h.gone = false; x.offered(&stoppedCall{n: &notif{}}) },
 	}
 	for seed := range uint64(20000) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -44,23 +44,12 @@ type supervisor struct {
 
 	landlock atomic.Bool // see limitsNetwork
 
-	keepers    atomic.Int64
-	maxKeepers int64
+	sockets *sockets
+	keepers budget
 
-	early    bool // accept early what waits for a program
-	nEarly   atomic.Int64
-	maxEarly int64 // of nEarly
-	places   places
-
-	mu        sync.Mutex
-	conns     map[uint64]*conn     // by inode, of the TCP socket and of the program's end
-	listeners map[uint64]*listener // by inode
-	sweepAt   int                  // how many listeners are too many to be all in use
-	retired   []*conn              // over, oldest first
-	deciding  map[uint64]*decision // by inode of the TCP socket
-	nConns    atomic.Int64         // len(conns)
-	nDeciding atomic.Int64         // len(deciding)
-	nLists    atomic.Int64         // len(listeners)
+	early     bool   // accept early what waits for a program
+	earlyHeld budget // connections that are accepted and wait for the program
+	places    places
 }
 
 func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), adapt bool, log *slog.Logger) (*supervisor, error) {
@@ -76,14 +65,14 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions 
 	x := newLooks(ctx)
 	s := &supervisor{
 		ctx: ctx, hurry: hurry, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
-		maxKeepers: maxKeepers(), maxEarly: maxKeepers() / earlyShare,
-		conns: make(map[uint64]*conn), listeners: make(map[uint64]*listener), deciding: make(map[uint64]*decision),
+		sockets: newSockets(), keepers: budget{max: maxKeepers()}, earlyHeld: budget{max: maxKeepers() / earlyShare},
 	}
 	if adapt {
 		s.worth = new(worth)
 	}
 	s.l.syncWakeUp()
-	s.wg.Go(s.follow)
+	sessions.ctx, sessions.log, sessions.wg, sessions.renew = ctx, log, &s.wg, s.renewAll
+	s.wg.Go(sessions.follow)
 	return s, nil
 }
 
@@ -97,11 +86,9 @@ func (s *supervisor) close() {
 	s.wg.Wait()
 	s.tellNotes()
 	s.sessions.close(s.sessions.last()) // some ask it for a last word
-	s.mu.Lock()
-	for _, l := range s.listeners {
+	for _, l := range s.sockets.allListeners() {
 		l.close()
 	}
-	s.mu.Unlock()
 	s.poll.close()
 	_ = s.connector.Close() // the goroutines that used it are gone
 	s.epolls.close()
@@ -169,7 +156,7 @@ func (s *supervisor) answer(n *notif) {
 
 // withConn has f answer n, if that is about a connection.
 func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
-	if s.nConns.Load() == 0 && s.nDeciding.Load() == 0 {
+	if !s.sockets.anyToAsk() {
 		s.cont(n)
 		return
 	}
@@ -178,16 +165,13 @@ func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
 		s.cont(n)
 		return
 	}
-	s.mu.Lock()
-	c, d := s.conns[inode], s.deciding[inode]
-	s.mu.Unlock()
-	switch {
+	switch c, d := s.sockets.connOrDecision(inode); {
 	case c != nil:
 		s.begin(func() { f(n, c) })
 	case d != nil:
 		s.begin(func() {
 			d.wait(s.ctx)
-			if c := s.lookup(inode); c != nil {
+			if c := s.sockets.conn(inode); c != nil {
 				f(n, c)
 				return
 			}
@@ -224,40 +208,12 @@ func (n *notif) tid() int { return int(n.PID) }
 
 // connOf returns the connection that n's descriptor stands for, or nil.
 func (s *supervisor) connOf(n *notif) *conn {
-	if s.nConns.Load() == 0 {
+	if !s.sockets.anyConn() {
 		return nil
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())
 	if err != nil {
 		return nil
 	}
-	return s.lookup(inode)
-}
-
-func (s *supervisor) lookup(inode uint64) *conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conns[inode]
-}
-
-// register enters c under inode. It returns false if another connection is
-// there.
-func (s *supervisor) register(inode uint64, c *conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old := s.conns[inode]; old != nil && old != c {
-		return false
-	}
-	s.conns[inode] = c
-	s.nConns.Store(int64(len(s.conns)))
-	return true
-}
-
-func (s *supervisor) unregister(inode uint64, c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns[inode] == c {
-		delete(s.conns, inode)
-		s.nConns.Store(int64(len(s.conns)))
-	}
+	return s.sockets.conn(inode)
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/place"
 	"smcr/nl"
 
@@ -64,7 +63,7 @@ func TestOpenAuto(t *testing.T) {
 // kernel without SMC.
 func TestOpenFailed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
-	streams, _, _, errOut := iostreams.Test()
+	streams, _, _, errOut := cmdutil.MemoryStreams()
 	e := NewEnv(&cmdutil.Factory{IO: streams, Backend: "unix:" + path, Dial: cmdutil.Dial}, "/usr/bin/smcss")
 	_, err := e.Open(t.Context())
 	if status := e.OpenFailed(err, "Error"); status != cmdutil.ExitNoBackend || errOut.String() != "smcss: no smcr stack listens at "+path+"\n" {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,7 +51,7 @@ func collector(t *testing.T, arch string) *Collector {
 }
 
 func try(t *testing.T, c *Collector, args ...string) (out, errOut string, status int) {
-	streams, _, o, e := iostreams.Test()
+	streams, _, o, e := cmdutil.MemoryStreams()
 	status = c.Main(t.Context(), face.NewEnv(&cmdutil.Factory{IO: streams}, "smc_dbg"), args)
 	return o.String(), e.String(), status
 }

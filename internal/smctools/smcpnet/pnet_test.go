@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -63,7 +62,7 @@ func TestTable(t *testing.T) {
 }
 
 func try(t *testing.T, fake *nltest.Fake, line string) (out, errOut string, status int) {
-	streams, _, o, e := iostreams.Test()
+	streams, _, o, e := cmdutil.MemoryStreams()
 	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: keepOpen{fake}}}, nil
 	}}, "/sbin/smc_pnet")

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -38,7 +37,7 @@ func (keepOpen) Close() error { return nil }
 
 func (b *bench) run(line string) (out, errOut string, status int) {
 	b.t.Helper()
-	streams, _, o, e := iostreams.Test()
+	streams, _, o, e := cmdutil.MemoryStreams()
 	words := strings.Fields(line)
 	env := &face.Env{
 		Factory: &cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {

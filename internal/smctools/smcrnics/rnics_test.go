@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -72,7 +71,7 @@ func try(t *testing.T, arch, root string, line string) (out, errOut string, stat
 			t.Fatal(err)
 		}
 	}
-	streams, _, o, e := iostreams.Test()
+	streams, _, o, e := cmdutil.MemoryStreams()
 	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: fake}}, nil
 	}}, "smc_rnics")

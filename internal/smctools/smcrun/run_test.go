@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/run"
 	"smcr/internal/smctools/face"
 
@@ -41,7 +40,7 @@ func TestParse(t *testing.T) {
 		{"-v", 0, "smc_run utility, smc-tools-1.8.5\n", "", "", nil},
 		{"-h", 0, usageText, "", "", nil},
 	} {
-		streams, _, out, errOut := iostreams.Test()
+		streams, _, out, errOut := cmdutil.MemoryStreams()
 		e := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "auto"}, "/bin/smc_run")
 		j, status, done := parse(e, strings.Fields(test.line), limits)
 		if status != test.status || out.String() != test.out || errOut.String() != test.errOut || done != (test.argv == "") {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 	"smcr/internal/smctools/face"
 	"smcr/nl"
 	"smcr/nl/nltest"
@@ -50,7 +49,7 @@ func TestStates(t *testing.T) {
 			"0000:00000000 0000:00000000 00:00   0000:00000000 0000:00000000 00:00   0000:00000000 0000:00000000 0000:00000000 \n" +
 			"CLOSED         00000 0000000 10.1.2.3:80             10.1.2.3:80             0000 \n",
 	} {
-		streams, _, out, errOut := iostreams.Test()
+		streams, _, out, errOut := cmdutil.MemoryStreams()
 		e := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 			return nl.Multi{{Name: "kernel", Control: keepOpen{fake}}}, nil
 		}}, "smcss")

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/iostreams"
 
 	"github.com/spf13/cobra"
 )
@@ -40,7 +39,7 @@ func (f Flags[O]) Run(t *testing.T) {
 }
 
 func (f Flags[O]) parse(line string) (got *O, err error) {
-	streams, _, _, _ := iostreams.Test()
+	streams, _, _, _ := cmdutil.MemoryStreams()
 	cmd := f.New(&cmdutil.Factory{IO: streams}, func(o *O) error {
 		got = o
 		return nil

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"smcr/internal/cmdutil"
+	"smcr/internal/sysfs"
+
+	"github.com/spf13/cobra"
+)
+
+// All returns the commands of this package, to be added to the command smcr.
+func All(f *cmdutil.Factory) []*cobra.Command {
+	return []*cobra.Command{
+		newApply(f, nil),
+		newConnection(f),
+		newDevice(f),
+		newExport(f),
+		newHSLimit(f),
+		newInfo(f),
+		newLink(f),
+		newLinkGroup(f),
+		newPNET(f),
+		newRNICs(f, sysfs.New(sysfs.DefaultRoot)),
+		newSEID(f),
+		newStats(f),
+		newUEID(f),
+	}
+}

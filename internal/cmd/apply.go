@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/config"
+	"smcr/internal/output"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+type applyOptions struct {
+	*cmdutil.Factory
+	path   string
+	dryRun bool
+	format string
+}
+
+func newApply(f *cmdutil.Factory, runF func(*applyOptions) error) *cobra.Command {
+	opts := &applyOptions{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Apply a configuration file to a stack",
+		Long: "Change an SMC stack to the state that a file describes, and print the changes:\n" +
+			"\"+\" is added, \"-\" is removed, \"=\" is set. FILE is YAML as printed by 'smcr export',\n" +
+			"or - for standard input:\n\n" +
+			"  pnetids:\n" +
+			"    - pnetid: NET1\n" +
+			"      netdev: eth0\n" +
+			"    - pnetid: NET1\n" +
+			"      ibdev: mlx5_0\n" +
+			"      ibport: 2\n" +
+			"  ueids:\n" +
+			"    - EXAMPLE.COM-1\n" +
+			"  seid: true\n" +
+			"  handshake_limitation: false\n\n" +
+			"A section describes its whole table: pnetids that it does not list are\n" +
+			"removed, and \"pnetids: []\" removes all. A missing section changes nothing.\n\n" +
+			"smcr checks the whole file first. --dry-run runs the same checks and needs no\n" +
+			"privileges: it fails if the change itself would fail. If the stack then refuses\n" +
+			"a change, smcr undoes the changes made so far. If a pnetid loses one of its\n" +
+			"devices, its other entries are removed and added again, so new connections may\n" +
+			"miss them for a moment.",
+		Example: "  smcr apply --dry-run " + config.DefaultPath + "\n  smcr --backend kernel export | ssh host smcr --backend kernel apply -",
+		Args:    cmdutil.OneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.path = args[0]
+			if runF != nil {
+				return runF(opts)
+			}
+			return apply(cmd.Context(), opts)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+	}
+	cmd.Flags().BoolVarP(&opts.dryRun, "dry-run", "n", false, "print the changes without making them")
+	cmdutil.AddFormatFlag(cmd, &opts.format, cmdutil.FormatTable, cmdutil.FormatJSON)
+	return cmd
+}
+
+func apply(ctx context.Context, opts *applyOptions) error {
+	c, err := loadConfig(opts)
+	if err != nil {
+		return err
+	}
+	with := opts.Change
+	if opts.dryRun {
+		with = opts.WithOne
+	}
+	return with(ctx, func(ctx context.Context, ctl nl.Control) error {
+		plan, err := c.Plan(ctx, ctl)
+		if err != nil {
+			return err
+		}
+		if err := plan.Check(ctx, ctl, func(name string) bool { return knowsNetDev(ctl, name) }); err != nil {
+			return applyError(err)
+		}
+		if !opts.dryRun {
+			if err := plan.Apply(ctx, ctl); err != nil {
+				return applyError(err)
+			}
+		}
+		return reportChanges(opts, plan.Changes)
+	})
+}
+
+// knowsNetDev reports whether a stack may know a network device. The user-space stack of
+// this network namespace knows the Ethernet devices of the namespace. What other stacks
+// know cannot be checked here.
+func knowsNetDev(ctl nl.Control, name string) bool {
+	if b, ok := ctl.(nl.Backend); !ok || b.Name != "user" {
+		return true
+	}
+	dev, err := net.InterfaceByName(name)
+	return err == nil && len(dev.HardwareAddr) == 6 && dev.Flags&net.FlagLoopback == 0
+}
+
+// loadConfig reads the file, before any stack is asked.
+func loadConfig(opts *applyOptions) (*config.Config, error) {
+	name, read := opts.path, func() (*config.Config, error) { return config.Load(opts.path) }
+	if opts.path == "-" {
+		name, read = "standard input", func() (*config.Config, error) { return config.Read(opts.IO.In) }
+	}
+	c, err := read()
+	var wrong config.Errors
+	var perr *os.PathError
+	switch {
+	case errors.As(err, &wrong):
+		lines := make([]string, len(wrong))
+		for i, e := range wrong {
+			lines[i] = e.Where()
+		}
+		// The command line is right, so this is no usage error.
+		return nil, &cmdutil.StatusError{Code: cmdutil.ExitError, Err: cmdutil.Say(err, "%s: %s", name, strings.Join(lines, "\n      "))}
+	case errors.As(err, &perr):
+		return nil, cmdutil.Say(err, "%s: %v", name, perr.Err)
+	}
+	return c, err
+}
+
+// applyError returns an error with a text that says which change a stack refused, and
+// in which state the stack is.
+func applyError(err error) error {
+	var failed *config.ApplyError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	why := failed.Err.Error()
+	var op *nl.OpError
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		if failed.Undo == nil {
+			return failed.Err // all commands have the same text for it
+		}
+		why = "operation not permitted"
+	case errors.Is(err, nl.ErrNotSupported):
+		why = "this stack does not support it"
+		if errors.As(err, &op) && op.ExtAck != "" {
+			why = op.ExtAck
+		}
+	case errors.As(err, &op):
+		why = op.Err.Error()
+		if op.ExtAck != "" {
+			why = op.ExtAck
+		}
+	}
+	if failed.Undo != nil {
+		return cmdutil.Say(err, "cannot %s: %s; undoing the earlier changes failed too (%v): check with 'smcr export'", failed.Step, why, failed.Undo)
+	}
+	return cmdutil.Say(err, "cannot %s: %s; nothing was changed", failed.Step, why)
+}
+
+// A changeJSON is a change in JSON.
+type changeJSON struct {
+	config.Change
+	PNETID string `json:"pnetid,omitempty"`
+	NetDev string `json:"netdev,omitempty"`
+	IBDev  string `json:"ibdev,omitempty"`
+	IBPort uint8  `json:"ibport,omitempty"`
+}
+
+func reportChanges(opts *applyOptions, changes []config.Change) error {
+	if opts.format == cmdutil.FormatJSON {
+		list := make([]changeJSON, len(changes))
+		for i, c := range changes {
+			list[i] = changeJSON{c, c.PNET.ID, c.PNET.NetDev, c.PNET.IBDev, c.PNET.IBPort}
+		}
+		return output.JSON(opts.IO.Out, list)
+	}
+	var b strings.Builder
+	for _, c := range changes {
+		b.WriteString(c.String() + "\n")
+	}
+	if len(changes) == 0 {
+		b.WriteString("nothing to change\n")
+	}
+	_, err := fmt.Fprint(opts.IO.Out, b.String())
+	return err
+}

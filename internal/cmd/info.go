@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/config"
+	"smcr/internal/output"
+	"smcr/internal/serve"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+// userStack is the name of the user-space stack of this network namespace.
+const userStack = "user"
+
+func newInfo(f *cmdutil.Factory) *cobra.Command {
+	userAnswers := false
+	cmd := list[stackInfo, infoJSON]{
+		source: fromStacks(func(ctx context.Context, m nl.Multi) ([]nl.Row[stackInfo], error) {
+			rows, err := readInfos(ctx, m)
+			userAnswers = userAnswers || slices.ContainsFunc(rows, func(r nl.Row[stackInfo]) bool { return r.Stack == userStack })
+			return rows, err
+		}),
+		report: func(b *strings.Builder, rows []nl.Row[stackInfo]) {
+			for i, r := range rows {
+				if i > 0 {
+					b.WriteString("\n")
+				}
+				describe(b, r)
+			}
+		},
+		json: newInfoJSON,
+	}.command(f, &cobra.Command{
+		Use:   "info",
+		Short: "Show the SMC stacks of this network namespace",
+		Long: "Show the SMC stacks of this network namespace, the kernel's and the user-space\n" +
+			"stack: versions, features, and devices. If a stack that 'smcr run' started has\n" +
+			"died, smcr shows when it died and where its log is.\n\n" +
+			"Changes that commands make in the user-space stack last until the machine\n" +
+			"restarts. The stack keeps them in the file that State shows. To make them\n" +
+			"permanent, run 'smcr export > " + config.DefaultPath + "'.",
+		Args: cmdutil.NoArgs,
+	})
+	show := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := show(cmd, args)
+		if !userAnswers {
+			NoteDied(f) // its log is all that is left of the stack
+		}
+		return err
+	}
+	return cmd
+}
+
+// A stackInfo is a stack: what it says of itself, and what it has.
+type stackInfo struct {
+	nl.SysInfo
+	devices []string // names of the RoCE devices
+	ueids   int
+	died    *serve.Died // the stack in user space before this one, if it died
+}
+
+// readInfos asks the stacks.
+func readInfos(ctx context.Context, m nl.Multi) ([]nl.Row[stackInfo], error) {
+	infos, err := nl.Each(ctx, m, nl.Control.SysInfo)
+	if err != nil {
+		return nil, err
+	}
+	devices, err := nl.All(ctx, m, nl.Control.Devices)
+	if err != nil {
+		return nil, err
+	}
+	ueids, err := nl.All(ctx, m, nl.Control.UEIDs)
+	if err != nil && !errors.Is(err, nl.ErrNotSupported) {
+		return nil, err
+	}
+	rows := make([]nl.Row[stackInfo], len(infos))
+	for i, r := range infos {
+		rows[i] = nl.Row[stackInfo]{Stack: r.Stack, Value: stackInfo{SysInfo: r.Value}}
+		v := &rows[i].Value
+		for _, d := range devices {
+			if d.Stack == r.Stack {
+				v.devices = append(v.devices, d.Value.Name)
+			}
+		}
+		for _, e := range ueids {
+			if e.Stack == r.Stack {
+				v.ueids++
+			}
+		}
+		if r.Stack == userStack {
+			if d, ok := serve.LastDied(); ok {
+				v.died = &d
+			}
+		}
+	}
+	return rows, nil
+}
+
+// An infoJSON is a stack in JSON.
+type infoJSON struct {
+	Stack        string `json:"stack"`
+	Name         string `json:"name,omitempty"`
+	StackVersion string `json:"stack_version,omitempty"`
+	PID          uint32 `json:"pid,omitempty"`
+	UID          uint32 `json:"uid"`
+	Version      uint8  `json:"smc_version"`
+	Release      uint8  `json:"smc_release"`
+	LocalHost    string `json:"hostname"`
+	SEID         string `json:"seid,omitempty"`
+	ISMv2        bool   `json:"smcd_v2"`
+	SMCRv2       bool   `json:"smcr_v2"`
+	UEIDs        int    `json:"ueids"`
+	RoCEDevices  int    `json:"roce_devices"`
+
+	// Only user-space stacks have the following fields.
+	RoCEVersions []string `json:"roce_versions,omitempty"`
+	StateFile    string   `json:"state_file,omitempty"`
+	StateError   string   `json:"state_error,omitempty"`
+	DiedLog      string   `json:"died_log,omitempty"`
+	Died         string   `json:"died,omitempty"`
+}
+
+func newInfoJSON(r nl.Row[stackInfo]) infoJSON {
+	s := &r.Value
+	j := infoJSON{
+		Stack: r.Stack, Name: s.Stack, StackVersion: s.StackVersion, PID: s.PID, UID: s.UID, Version: s.Version, Release: s.Release,
+		LocalHost: s.LocalHost, SEID: s.SEID, ISMv2: s.ISMv2, SMCRv2: s.SMCRv2, UEIDs: s.ueids, RoCEDevices: len(s.devices),
+		RoCEVersions: roceVersions(&s.SysInfo), StateFile: s.StateFile, StateError: s.StateError,
+	}
+	if s.died != nil {
+		j.DiedLog, j.Died = s.died.Log, s.died.Last.Format(time.RFC3339)
+	}
+	return j
+}
+
+// NoteDied writes to standard error that the last user-space stack of this network
+// namespace died, and where its log is, if --backend asks for that stack.
+func NoteDied(f *cmdutil.Factory) {
+	if f.Backend != "auto" && f.Backend != userStack {
+		return
+	}
+	if d, ok := serve.LastDied(); ok {
+		fmt.Fprintf(f.IO.ErrOut, "smcr: a user-space stack of this network namespace died: %s\n", diedText(d))
+	}
+}
+
+// diedText returns when a stack died and where its log is.
+func diedText(d serve.Died) string {
+	return fmt.Sprintf("%s, log %s", d.Last.Format(time.RFC3339), d.Log)
+}
+
+// describe writes the text about a stack.
+func describe(b *strings.Builder, r nl.Row[stackInfo]) {
+	s := r.Value
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(b, "%-16s  %s\n", name+":", fmt.Sprintf(format, args...))
+	}
+	line("Stack", "%s", r.Stack)
+	if s.Stack != "" {
+		line("Service", "%s, process %d, user %d", strings.TrimSpace(s.Stack+" "+s.StackVersion), s.PID, s.UID)
+	}
+	line("SMC Version", "%d.%d", s.Version, s.Release)
+	line("SMC Hostname", "%s", output.Or(s.LocalHost))
+	line("SMC-R Features", "%s", features(s.SMCRv2))
+	switch {
+	case !s.SMCRv2:
+	case s.ueids == 0:
+		line("SMC-R v2 EIDs", "none: version 2 is not used, see 'smcr ueid add'")
+	default:
+		line("SMC-R v2 EIDs", "%d", s.ueids)
+	}
+	if s.Stack == "" {
+		line("SMC-D Features", "%s", features(s.Version >= 2))
+	} else {
+		line("SMC-D Features", "none: the user-space stack has no SMC-D")
+	}
+	line("SEID", "%s", output.Or(s.SEID))
+	if versions := roceVersions(&s.SysInfo); len(versions) > 0 {
+		line("RoCE Versions", "%s", strings.Join(versions, " "))
+	}
+	if len(s.devices) == 0 {
+		line("RoCE Devices", "0")
+	} else {
+		line("RoCE Devices", "%d: %s", len(s.devices), strings.Join(s.devices, ", "))
+	}
+	switch {
+	case s.StateFile != "":
+		line("State", "%s until the next boot; to make it permanent: 'smcr export > %s'", s.StateFile, config.DefaultPath)
+	case s.StateError != "":
+		line("State", "kept only while the stack runs: %s", s.StateError)
+	}
+	if s.died != nil {
+		line("Previous Stack", "died %s", diedText(*s.died))
+	}
+}
+
+// roceVersions returns the versions of RoCE that the devices of a user-space stack
+// speak. The versions of the kernel's devices are not known here.
+func roceVersions(s *nl.SysInfo) (versions []string) {
+	if s.RoCEv1 {
+		versions = append(versions, "v1")
+	}
+	if s.RoCEv2 {
+		versions = append(versions, "v2")
+	}
+	return versions
+}
+
+func features(v2 bool) string {
+	if v2 {
+		return "v1 v2"
+	}
+	return "v1"
+}

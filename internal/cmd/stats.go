@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"smcr/internal/cmdutil"
+	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/smcrd"
+	"smcr/nl"
+
+	"github.com/spf13/cobra"
+)
+
+func newStats(f *cmdutil.Factory) *cobra.Command {
+	cmd := cmdutil.Group(&cobra.Command{
+		Use:   "stats",
+		Short: "Show the counters of SMC-R",
+	})
+	cmd.AddCommand(newStatsShow(f), newStatsReset(f))
+	return cmd
+}
+
+func newStatsShow(f *cmdutil.Factory) *cobra.Command {
+	var details, absolute bool
+	return list[counters, statsJSON]{
+		source: fromStacks(func(ctx context.Context, m nl.Multi) ([]nl.Row[counters], error) {
+			rows, err := nl.Each(ctx, m, readCounters)
+			if err == nil && !absolute {
+				err = sinceReset(f, rows)
+			}
+			return rows, err
+		}),
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().BoolVarP(&details, "details", "d", false, "split by side, version and reason")
+			cmd.Flags().BoolVarP(&absolute, "absolute", "a", false, "count since the stack was started, ignoring resets")
+		},
+		report: func(b *strings.Builder, rows []nl.Row[counters]) {
+			for i, r := range rows {
+				if i > 0 {
+					b.WriteString("\n")
+				}
+				if len(rows) > 1 {
+					fmt.Fprintf(b, "Stack: %s\n", r.Stack)
+				}
+				statsReport{b, details}.print(&r.Value)
+			}
+		},
+		json: newStatsJSON,
+	}.command(f, &cobra.Command{
+		Use:     "show",
+		Aliases: []string{"list"},
+		Short:   "Show the counters since the stack was started, or since a reset",
+		Long: "Show the SMC-R counters of this network namespace: connections, fallbacks to TCP\n" +
+			"and their reasons, and requests and buffers by size. They count since the stack\n" +
+			"was started, or since your last 'smcr stats reset'. A counter that the stack does\n" +
+			"not have is shown as '-', and as null in JSON.\n\n" +
+			"A program under 'smcr run' with the user-space stack reads and writes a unix\n" +
+			"socket, and the stack sees the bytes but not the calls. A request is then one\n" +
+			"transfer between this socket and the stack's buffers.",
+		Example: "  smcr stats show -d --watch\n  smcr stats show -o json",
+		Args:    cmdutil.NoArgs,
+	})
+}
+
+// counters are all counters of one stack.
+type counters struct {
+	stats     nl.Stats
+	fallbacks nl.Fallbacks
+}
+
+func readCounters(c nl.Control, ctx context.Context) (counters, error) {
+	s, err := c.Stats(ctx)
+	if err != nil {
+		return counters{}, err
+	}
+	f, err := c.Fallbacks(ctx)
+	return counters{s, f}, err
+}
+
+func newStatsReset(f *cmdutil.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:   "reset",
+		Short: "Reset the counters for this user",
+		Long: "Set the counters that 'smcr stats show' prints for this user to zero, in all forms\n" +
+			"of output. The counters of the stack itself do not change: --absolute shows them.",
+		Args: cmdutil.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return resetStats(cmd.Context(), f) },
+	}
+}
+
+func resetStats(ctx context.Context, f *cmdutil.Factory) error {
+	return f.With(ctx, func(ctx context.Context, m nl.Multi) error {
+		rows, err := nl.Each(ctx, m, readCounters)
+		if err != nil {
+			return err
+		}
+		e := face.NewEnv(f, "smcr")
+		for _, r := range rows {
+			if err := smcrd.Reset(e, r.Stack, r.Value.stats, r.Value.fallbacks); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sinceReset changes the counters to what was counted since the last reset, by smcr
+// stats reset or by a program of smc-tools.
+func sinceReset(f *cmdutil.Factory, rows []nl.Row[counters]) (err error) {
+	e := face.NewEnv(f, "smcr")
+	for i := range rows {
+		v := &rows[i].Value
+		if v.stats, v.fallbacks, err = smcrd.SinceReset(e, rows[i].Stack, v.stats, v.fallbacks); err != nil {
+			return err
+		}
+	}
+	return nil
+}

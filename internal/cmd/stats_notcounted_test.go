@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"smcr/nl"
+	"smcr/stats"
+)
+
+// TestNotCounted checks that a counter that the stack does not have is no zero.
+func TestNotCounted(t *testing.T) {
+	v := counters{stats: nl.Stats{SMCR: stats.Tech{NotCounted: stats.CountSplice | stats.CountTXSmall | stats.CountRXUsage}}}
+	var b strings.Builder
+	statsReport{&b, true}.print(&v)
+	for _, line := range strings.Split(b.String(), "\n") {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		dash := strings.HasSuffix(strings.TrimSpace(value), "-")
+		if want := name == "splice" || name == "Buffer too small"; dash != want && name != "Buffer usage (Bytes)" {
+			t.Errorf("%q", line)
+		}
+	}
+	if n := strings.Count(b.String(), "           -\n"); n != 3 {
+		t.Errorf("%d counters without a value:\n%s", n, &b)
+	}
+	j, err := json.Marshal(newStatsJSON(nl.Row[counters]{Stack: "user", Value: v}).SMCR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"splice_calls":null`, `"sendpage_calls":0`, `"small":null,"small_peer":0`, `"buffer_bytes":null`} {
+		if !strings.Contains(string(j), want) {
+			t.Errorf("no %s in %s", want, j)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/stats"
+)
+
+// A statsReport prints counters in the layout of smc-tools.
+type statsReport struct {
+	b       *strings.Builder
+	details bool
+}
+
+// line prints a name and a formatted value.
+func (r statsReport) line(name string, format string, args ...any) {
+	fmt.Fprintf(r.b, "  %-28s %12s\n", name, fmt.Sprintf(format, args...))
+}
+
+// optional prints a value as number does, or "-" if the stack does not count it.
+func (r statsReport) optional(counted bool, name string, v uint64, remark string) {
+	if !counted {
+		r.line(name, "-")
+		return
+	}
+	r.number(name, v, remark)
+}
+
+// number prints a value, and a remark after it unless that is empty.
+func (r statsReport) number(name string, v uint64, remark string) {
+	fmt.Fprintf(r.b, "  %-28s %12d", name, v)
+	if remark != "" {
+		fmt.Fprintf(r.b, " (%s)", remark)
+	}
+	r.b.WriteString("\n")
+}
+
+// sides prints the sum of both sides, and each side with --details.
+func (r statsReport) sides(name string, client, server uint64) {
+	remark := ""
+	if r.details {
+		remark = fmt.Sprintf("client %d, server %d", client, server)
+	}
+	r.number(name, client+server, remark)
+}
+
+// print prints all counters of a stack.
+func (r statsReport) print(s *counters) {
+	t := &s.stats.SMCR
+	conns := t.Connections()
+	hsErrors := s.stats.ClientHandshakeErrors + s.stats.ServerHandshakeErrors
+	fallbacks := s.fallbacks.ClientTotal + s.fallbacks.ServerTotal
+
+	r.b.WriteString("SMC-R Connections Summary\n")
+	r.number("Total connections handled", conns+hsErrors+fallbacks, "")
+	r.sides("SMC connections", t.ClientV1+t.ClientV2, t.ServerV1+t.ServerV2)
+	if r.details {
+		r.number("  v1", t.ClientV1+t.ServerV1, "")
+		r.number("  v2", t.ClientV2+t.ServerV2, "")
+	}
+	r.sides("Handshake errors", s.stats.ClientHandshakeErrors, s.stats.ServerHandshakeErrors)
+	if s.stats.ClientLocal+s.stats.ServerLocal > 0 { // only user-space stacks count these and panics
+		r.sides("Local connections", s.stats.ClientLocal, s.stats.ServerLocal)
+	}
+	if s.stats.Panics > 0 {
+		r.number("Panics survived", s.stats.Panics, "")
+	}
+	avg := 0.0
+	if conns > 0 {
+		avg = float64(t.RXCalls+t.TXCalls) / float64(conns)
+	}
+	r.line("Avg requests per SMC conn", "%.1f", avg)
+	r.sides("TCP fallback", s.fallbacks.ClientTotal, s.fallbacks.ServerTotal)
+	if r.details {
+		r.reasons(s.fallbacks, smc.Server, "Server")
+		r.reasons(s.fallbacks, smc.Client, "Client")
+	}
+
+	r.b.WriteString("\nRX Stats\n")
+	r.number("Data transmitted (Bytes)", t.RXBytes, abbreviate(t.RXBytes))
+	r.number("Total requests", t.RXCalls, "")
+	r.optional(t.Counts(stats.CountRXUsage), "Buffer usage (Bytes)", t.RXUsage, abbreviate(t.RXUsage))
+	r.number("Buffer full", t.RXBufs.Full, percent(t.RXBufs.Full, t.RXCalls))
+	r.pool(&t.RXBufs)
+	r.histogram(t.RXBufSizes, t.RXSizes)
+
+	r.b.WriteString("\nTX Stats\n")
+	r.number("Data transmitted (Bytes)", t.TXBytes, abbreviate(t.TXBytes))
+	r.number("Total requests", t.TXCalls, "")
+	r.optional(t.Counts(stats.CountTXUsage), "Buffer usage (Bytes)", t.TXUsage, abbreviate(t.TXUsage))
+	r.number("Buffer full", t.TXBufs.Full, percent(t.TXBufs.Full, t.TXCalls))
+	r.number("Buffer full (remote)", t.TXBufs.FullPeer, percent(t.TXBufs.FullPeer, t.TXCalls))
+	r.optional(t.Counts(stats.CountTXSmall), "Buffer too small", t.TXBufs.Small, percent(t.TXBufs.Small, t.TXCalls))
+	r.optional(t.Counts(stats.CountTXSmallPeer), "Buffer too small (remote)", t.TXBufs.SmallPeer, percent(t.TXBufs.SmallPeer, t.TXCalls))
+	r.pool(&t.TXBufs)
+	r.histogram(t.TXBufSizes, t.TXSizes)
+
+	r.b.WriteString("\nExtras\n")
+	r.number("Special socket calls", t.Cork+t.NoDelay+t.Sendpage+t.Splice+t.Urgent, "")
+	if r.details {
+		for _, c := range []struct {
+			name    string
+			n       uint64
+			counted bool
+		}{
+			{"cork", t.Cork, true},
+			{"nodelay", t.NoDelay, true},
+			{"sendpage", t.Sendpage, t.Counts(stats.CountSendpage)},
+			{"splice", t.Splice, t.Counts(stats.CountSplice)},
+			{"urgent data", t.Urgent, true},
+		} {
+			r.optional(c.counted, "  "+c.name, c.n, "")
+		}
+	}
+}
+
+// reasons prints the fallback reasons of one side, the most frequent first.
+func (r statsReport) reasons(f nl.Fallbacks, side smc.Role, title string) {
+	var list []nl.Fallback
+	for _, x := range f.Reasons {
+		if x.Side == side {
+			list = append(list, x)
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	slices.SortStableFunc(list, func(a, b nl.Fallback) int {
+		switch {
+		case a.Count > b.Count:
+			return -1
+		case a.Count < b.Count:
+			return 1
+		}
+		return 0
+	})
+	fmt.Fprintf(r.b, "    %s\n", title)
+	for _, x := range list {
+		fmt.Fprintf(r.b, "    %12d  %s\n", x.Count, smc.Diagnosis(x.Reason))
+	}
+}
+
+// pool prints how buffers were allocated.
+func (r statsReport) pool(b *stats.Buffers) {
+	if r.details {
+		r.number("Buffer allocations", b.Alloc, "")
+		r.number("Buffer reuses", b.Reuse, "")
+		r.number("Buffer downgrades", b.Downgrade, "")
+	}
+}
+
+// histogram prints two rows under one header: buffers and requests by size.
+func (r statsReport) histogram(bufs, reqs stats.Histogram) {
+	r.b.WriteString("      ")
+	for i := range stats.Buckets {
+		name := ">1024KB"
+		if limit := stats.BucketLimit(i); limit > 0 {
+			name = fmt.Sprintf("%dKB", limit/1024)
+		}
+		fmt.Fprintf(r.b, " %8s", name)
+	}
+	for _, row := range []struct {
+		name string
+		h    stats.Histogram
+	}{{"Bufs", bufs}, {"Reqs", reqs}} {
+		fmt.Fprintf(r.b, "\n  %s", row.name)
+		for _, v := range row.h {
+			fmt.Fprintf(r.b, " %8s", abbreviate(v))
+		}
+	}
+	r.b.WriteString("\n")
+}
+
+// percent returns part of whole in percent.
+func percent(part, whole uint64) string {
+	if whole == 0 {
+		return "0.00%"
+	}
+	return fmt.Sprintf("%.2f%%", 100*float64(part)/float64(whole))
+}
+
+// abbreviate returns a number in at most six characters.
+func abbreviate(v uint64) string {
+	if v < 100000 {
+		return fmt.Sprint(v)
+	}
+	f := float64(v)
+	for _, unit := range []string{"K", "M", "G", "T", "P", "E"} {
+		f /= 1000
+		if f >= 999.95 && unit != "E" {
+			continue
+		}
+		digits := 1
+		if f < 99.995 {
+			digits = 2
+		}
+		if f < 9.9995 {
+			digits = 3
+		}
+		return fmt.Sprintf("%.*f%s", digits, f, unit)
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/userstack/broker"
+	"smcr/userstack/internal/rights"
+)
+
+// sockopt answers getsockopt() and setsockopt() on the program's end of a connection.
+func (s *supervisor) sockopt(n *notif, c *conn) { (&optionCall{s, n, c}).answer() }
+
+// optionCall is one getsockopt() or setsockopt() on the program's end of a connection.
+type optionCall struct {
+	s *supervisor
+	n *notif
+	c *conn
+}
+
+// answer answers the call.
+func (o *optionCall) answer() {
+	s, n, c := o.s, o.n, o.c
+	level, name := int(int32(n.Args[1])), int(int32(n.Args[2]))
+	get := n.Nr == unix.SYS_GETSOCKOPT
+	if get && level == unix.SOL_SOCKET && name == unix.SO_ERROR {
+		o.soError()
+		return
+	}
+	c.mu.Lock()
+	swapped := c.swapped
+	c.mu.Unlock()
+	if !swapped {
+		s.cont(n)
+		return
+	}
+	switch {
+	case get && level == unix.SOL_SOCKET && name == unix.SO_DOMAIN:
+		o.giveInt(c.domain)
+	case get && level == unix.SOL_SOCKET && name == unix.SO_PROTOCOL:
+		o.giveInt(unix.IPPROTO_TCP)
+	case get && level == unix.SOL_SOCKET && name == unix.SO_PEERCRED:
+		nobody := binary.NativeEndian.AppendUint32(nil, 0) // struct ucred of TCP
+		nobody = binary.NativeEndian.AppendUint64(nobody, math.MaxUint64)
+		s.fail(n, errnoOf(n.writeOption(nobody)))
+	case get:
+		v, err := o.get(level, name)
+		if err == nil {
+			err = n.writeOption(v)
+		}
+		s.fail(n, errnoOf(err))
+	case level == unix.SOL_SOCKET && (name == unix.SO_SNDBUF || name == unix.SO_SNDBUFFORCE):
+		switch later, err := o.laterSndbuf(name); {
+		case err != nil:
+			s.fail(n, errnoOf(err))
+		case later:
+			s.reply(n, 0)
+		default:
+			s.cont(n)
+		}
+	default:
+		err := o.set(level, name)
+		if err == nil && level == unix.SOL_SOCKET && name == unix.SO_LINGER && c.isDirect() && n.setsAbort() {
+			c.takesDetour(n)
+		}
+		if err == nil && level == unix.SOL_SOCKET {
+			s.cont(n) // also on the pair's end, where it is read
+			return
+		}
+		s.fail(n, errnoOf(err))
+	}
+}
+
+// soError answers SO_ERROR, which clears the error.
+func (o *optionCall) soError() {
+	s, n, c := o.s, o.n, o.c
+	c.calls.offer(c.s.ctx, &stoppedCall{n: n})
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil || s.sockets.conn(inode) != c {
+		s.cont(n)
+		return
+	}
+	// Until the call has its answer, so that no other gets the same. The mutex is
+	// not held for that long: the answer goes into the program's memory.
+	for end := time.Now().Add(lookPatience); !c.report.telling.CompareAndSwap(false, true); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.cont(n)
+			return
+		}
+	}
+	defer c.report.telling.Store(false)
+	c.mu.Lock()
+	e, inPair := c.report.err, c.report.inPair
+	c.mu.Unlock()
+	if e == 0 {
+		s.cont(n)
+		return
+	}
+	told := e
+	// The kernel's own error on the pair's end must not be seen as well; if
+	// it was seen, there is none any more.
+	if fd, err := s.looks.socket(n, n.tid(), n.fdArg(), inode, lookPatience); err == nil {
+		cut := pollHup(fd)
+		own, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if inPair && cut && own == 0 && err == nil {
+			told = 0
+		}
+		_ = unix.Close(fd)
+	}
+	if err := n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(told))); err != nil {
+		s.fail(n, errnoOf(err))
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := n.reply(0); err != nil {
+		s.answered(err)
+		return
+	}
+	if c.report.err == e {
+		c.report.err = 0
+	}
+	c.report.connected = true
+	if !c.swapped {
+		s.sockets.removeConn(inode, c)
+	}
+}
+
+// giveInt answers with an option that is a C int.
+func (o *optionCall) giveInt(v int) {
+	o.s.fail(o.n, errnoOf(o.n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(v)))))
+}
+
+// laterSndbuf keeps the size that the program asks for while its end is kept
+// unwritable. It returns false when the kernel can set it at once. The error is
+// that of a program which may not set it.
+func (o *optionCall) laterSndbuf(name int) (later bool, err error) {
+	n, c := o.n, o.c
+	if c.calls.isOver() || int(int32(n.Args[4])) < 4 {
+		return false, nil
+	}
+	v, err := n.read(n.Args[3], 4, 0)
+	r := n.rights(unix.SOL_SOCKET, name)
+	if err != nil || !n.valid() {
+		return false, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase != phaseConnecting {
+		return false, nil
+	}
+	if name == unix.SO_SNDBUFFORCE {
+		err := c.rightly(r, true, unix.SOL_SOCKET, name, func(fd int) error {
+			return setRaw(fd, unix.SOL_SOCKET, name, v)
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	c.pair.sndbuf = max(int(int32(binary.NativeEndian.Uint32(v))), 1)
+	return true, nil
+}
+
+// get returns the value of an option, cut to the size that the program asks for.
+func (o *optionCall) get(level, name int) ([]byte, error) {
+	n, c := o.n, o.c
+	l, err := n.read(n.Args[4], 4, 0)
+	if err != nil {
+		return nil, unix.EFAULT
+	}
+	size := int(int32(binary.NativeEndian.Uint32(l)))
+	if size < 0 {
+		return nil, unix.EINVAL
+	}
+	size = min(size, broker.MaxValue)
+	r := n.rights(level, name)
+	var v []byte
+	err = c.option(r, false, level, name, func(ctx context.Context) (err error) {
+		v, err = c.cc.GetOption(ctx, r, level, name, size)
+		return err
+	}, func(fd int) error {
+		buf := make([]byte, max(size, 1))
+		m, err := getRaw(fd, level, name, buf)
+		v = buf[:min(m, size)]
+		return err
+	})
+	return v, err
+}
+
+// set sets an option to the value in the program's memory.
+func (o *optionCall) set(level, name int) error {
+	n, c := o.n, o.c
+	if level == unix.IPPROTO_TCP {
+		switch name {
+		case tcpULP:
+			return unix.ENOENT // as without the tls module
+		case tcpRepair:
+			return unix.EPERM
+		}
+	}
+	size := int(int32(n.Args[4]))
+	if size < 0 || size > broker.MaxValue {
+		return unix.EINVAL
+	}
+	v, err := n.read(n.Args[3], size, 0)
+	if err != nil {
+		return unix.EFAULT
+	}
+	r := n.rights(level, name)
+	if !n.valid() {
+		return unix.ENOENT
+	}
+	here := func(fd int) error { return setRaw(fd, level, name, v) }
+	if e, known := optionVerdict(level, name, v); known {
+		if e != 0 {
+			return e
+		}
+		return c.option(r, true, level, name, func(context.Context) error { return c.cc.PassOption(level, name, v) }, here)
+	}
+	return c.option(r, true, level, name, func(ctx context.Context) error { return c.cc.SetOption(ctx, r, level, name, v) }, here)
+}
+
+// option has an option of the TCP socket set or read: by the service from when
+// it may begin the CLC handshake, as it has to know what is set, and sets some
+// for its own purposes meanwhile; before, and where the launcher relays, by here.
+// When the connection is over, the launcher has a fresh socket, in state CLOSE,
+// answer. Whoever does it does it with the program's rights r.
+func (c *conn) option(r rights.Rights, set bool, level, name int, service func(ctx context.Context) error, here func(fd int) error) error {
+	c.mu.Lock()
+	served := !c.over && (c.tcp < 0 || c.served && !c.here && c.phase != phaseFailed)
+	if !served {
+		defer c.mu.Unlock()
+		return c.rightly(r, set, level, name, here)
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.s.ctx, optionTimeout)
+	defer cancel()
+	err := service(ctx)
+	var e syscall.Errno
+	switch {
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, broker.ErrServiceGone):
+		// It has ended, and the launcher is about to hear of it.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.rightly(r, set, level, name, here)
+	case err == nil || errors.As(err, &e):
+		return err
+	}
+	return unix.ENOTCONN
+}
+
+// withSocket calls f with the TCP socket if the launcher has it, else with a
+// fresh one. c.mu is held.
+func (c *conn) withSocket(f func(fd int) error) error {
+	if c.tcp >= 0 {
+		return f(c.tcp)
+	}
+	fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return f(fd)
+}
+
+// optionVerdict returns what the kernel says to an option of a TCP socket that many
+// programs set on every connection, where the value alone decides. To wait for the
+// service costs the program a hundred microseconds each. What is not known here a
+// kernel may learn, or a policy (eBPF) may refuse.
+func optionVerdict(level, name int, value []byte) (e syscall.Errno, known bool) {
+	least, most := math.MinInt32, math.MaxInt32
+	switch {
+	case level == unix.SOL_SOCKET && name == unix.SO_KEEPALIVE, level == unix.IPPROTO_TCP && name == unix.TCP_NODELAY:
+	case level == unix.IPPROTO_TCP && (name == unix.TCP_KEEPIDLE || name == unix.TCP_KEEPINTVL):
+		least, most = 1, 32767
+	case level == unix.IPPROTO_TCP && name == unix.TCP_KEEPCNT:
+		least, most = 1, 127
+	default:
+		return 0, false
+	}
+	if len(value) < 4 {
+		return unix.EINVAL, true
+	}
+	if v := int(int32(binary.NativeEndian.Uint32(value))); v < least || v > most {
+		return unix.EINVAL, true
+	}
+	return 0, true
+}
