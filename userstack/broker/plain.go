@@ -23,6 +23,7 @@ var packageNames = []string{
 	"linkgroup",
 	"network",
 	"nl",
+	"nltest",
 	"pnet",
 	"quota",
 	"rdmaverbs",

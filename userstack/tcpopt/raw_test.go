@@ -350,7 +350,6 @@ func TestHalfOpen(t *testing.T) {
 		change func(b *bed, listener int)
 	}{
 		{"nothing", func(*bed, int) {}},
-		{"unmarked", func(b *bed, l int) { b.must(b.prog.Unmark(l)) }},
 		{"forgotten", func(b *bed, _ int) { // in a flood of handshakes
 			var key uint64
 			b.must(b.prog.objs.handshakes.NextKey(nil, &key))
