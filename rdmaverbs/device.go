@@ -14,17 +14,39 @@ import (
 type Provider interface {
 	// Name is the provider's short name, such as "softroce".
 	Name() string
-	// Devices lists the names of the devices that Open accepts now.
-	Devices(ctx context.Context) ([]string, error)
+	// Devices lists the devices that Open accepts now, without opening them.
+	Devices(ctx context.Context) ([]DeviceInfo, error)
 	// Open opens the device of that name. An unknown name gives an error
 	// for which errors.Is(err, ErrNoDevice) holds.
 	Open(ctx context.Context, name string) (Device, error)
 }
 
+// DeviceInfo describes a device that is not open.
+type DeviceInfo struct {
+	Name  string     // for Open
+	Ports []PortInfo // Ports[0] is port 1
+	// Software tells that the device is only software on the netdevs of its ports.
+	Software bool
+}
+
+// PortInfo describes a port of a device that is not open.
+type PortInfo struct {
+	NetDev string // netdev below the port; empty if there is none
+	PNETID string // pnetid that the hardware reports; empty if there is none
+}
+
+// An Explainer is a Provider that knows why it has no device on a netdev.
+type Explainer interface {
+	Provider
+	// WhyNone returns why no device stands on netdev, and the name that the device
+	// would have. The error is nil if there is a device.
+	WhyNone(ctx context.Context, netdev string) (device string, err error)
+}
+
 // A Device is an open RDMA device. Closing it flushes all its queue pairs.
 type Device interface {
 	io.Closer
-	// Name is the device's name as listings show it, such as "soft-eth0".
+	// Name is the device's name as listings show it, such as "mlx5_0".
 	Name() string
 	// Attr returns the limits and identity of the device.
 	Attr() DeviceAttr

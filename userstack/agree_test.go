@@ -144,7 +144,7 @@ func (a agreement) run(t *testing.T, seed uint64) string {
 	}
 	stack := func(h *simfabric.Host) *Stack {
 		s := b.stack(h, nil)
-		for _, p := range []nl.PNET{{ID: "NET", NetDev: "eth0"}, {ID: "NET", IBDev: "soft-roce0", IBPort: 1}} {
+		for _, p := range []nl.PNET{{ID: "NET", NetDev: "eth0"}, {ID: "NET", IBDev: "sim-roce0", IBPort: 1}} {
 			if err := s.Control().AddPNET(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}

@@ -108,7 +108,7 @@ func (b *bed) side(who string) (*simfabric.Host, *Stack) {
 func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	b.t.Helper()
 	conf := Config{
-		Provider: h.Provider(), network: simNetwork{h}, NoOption: true, Hostname: h.Name(),
+		Providers: []rdmaverbs.Provider{h.Provider()}, network: simNetwork{h}, NoOption: true, Hostname: h.Name(),
 		RecvBuf: 64 << 10, SendBuf: 64 << 10,
 	}
 	if os.Getenv("SMCR_TEST_LOG") != "" {
@@ -287,7 +287,7 @@ type noProvider struct{}
 
 func (noProvider) Name() string { return "none" }
 
-func (noProvider) Devices(context.Context) ([]string, error) { return nil, nil }
+func (noProvider) Devices(context.Context) ([]rdmaverbs.DeviceInfo, error) { return nil, nil }
 
 func (noProvider) Open(_ context.Context, name string) (rdmaverbs.Device, error) {
 	return nil, fmt.Errorf("open %s: %w", name, rdmaverbs.ErrNoDevice)

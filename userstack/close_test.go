@@ -91,7 +91,7 @@ func TestCloseDuringEnd(t *testing.T) {
 	t.Run("device", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			var open atomic.Int32
-			b := newBed(t, bedConfig{client: func(c *Config) { c.Provider = slowDevices{c.Provider, &open} }})
+			b := newBed(t, bedConfig{client: func(c *Config) { c.Providers[0] = slowDevices{c.Providers[0], &open} }})
 			b.connect()
 			b.ch.Remove("eth0")
 			time.Sleep(100 * time.Millisecond)

@@ -22,14 +22,15 @@ import (
 // Config configures a [Stack]. The zero value is good: software RoCE on
 // whatever netdev the route to a peer takes, with an engine of the stack's own.
 type Config struct {
-	// Provider gives the RDMA devices. Nil means software RoCE, and that the
-	// stack has the enterprise ID [DefaultUEID], by which it speaks version 2
-	// with stacks like it, unless NoVersion2 is set.
-	Provider rdmaverbs.Provider
+	// Providers have the RDMA devices, the preferred provider first: on a netdev
+	// that several serve, the first one whose port is active is used. None means
+	// software RoCE. Then the stack also has the enterprise ID [DefaultUEID], by
+	// which it speaks version 2 with stacks like it, unless NoVersion2 is set.
+	Providers []rdmaverbs.Provider
 	// NoEngine leaves the packets of that software RoCE to goroutines. Otherwise
 	// the stack has an engine (package engine): one thread, whose work goroutines
 	// in Read, Write and the like do in its place where they can. It ends with
-	// Close. With a Provider there is none.
+	// Close. With Providers there is none.
 	NoEngine bool
 	// Spin is how long the engine, or a goroutine in its place, looks for more
 	// to do before it sleeps. Longer is a shorter wait for data that come just
@@ -95,9 +96,6 @@ type Config struct {
 // them without a process between, so nothing else holds data when one of them
 // waits for the other. Memory is what was written to.
 const DefaultBuf = 512 << 10
-
-// clcTimeout bounds the wait for each CLC message.
-const clcTimeout = 6 * time.Second
 
 func (c *Config) setDefaults() error {
 	if c.Log == nil {

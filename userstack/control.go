@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -18,6 +17,7 @@ import (
 	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/wire"
@@ -56,26 +56,8 @@ func (c *control) SysInfo(ctx context.Context) (nl.SysInfo, error) {
 	if !c.s.cfg.NoVersion2 {
 		info.Version, info.Release, info.SMCRv2 = wire.Version2, wire.ReleaseV21, true
 	}
-	info.RoCEv1, info.RoCEv2 = c.s.roceVersions()
+	info.RoCEv1, info.RoCEv2 = c.s.devices.RoCEVersions()
 	return info, nil
-}
-
-// roceVersions returns the versions of RoCE that the devices in use speak.
-// Nothing is known while there is none.
-func (s *Stack) roceVersions() (v1, v2 bool) {
-	s.devMu.Lock()
-	defer s.devMu.Unlock()
-	for _, d := range s.devices {
-		gids, err := d.rdma.GIDs(1)
-		if err != nil {
-			continue // it is going
-		}
-		for _, e := range gids {
-			v1 = v1 || e.Type == rdmaverbs.RoCEv1
-			v2 = v2 || e.Type == rdmaverbs.RoCEv2
-		}
-	}
-	return v1, v2
 }
 
 // lgrID converts a group id as the kernel shows it: the number whose memory
@@ -112,7 +94,7 @@ func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
 			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
 		}
-		g.terms.describe(&row)
+		describeTerms(g.terms, &row)
 		out = append(out, row)
 	})
 	return out, nil
@@ -135,7 +117,7 @@ func (c *control) Links(ctx context.Context) ([]nl.Link, error) {
 func (g *group) describeLink(cl *linkgroup.Link) nl.Link {
 	row := nl.Link{
 		LinkGroup: lgrID(g), Role: g.core.Role(), Type: g.core.Type(),
-		ID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1,
+		ID: cl.ID(), IBDev: cl.Dev().Name,
 		GID: cl.Local().GID, PeerGID: cl.Peer().GID,
 		Conns: uint32(cl.ConnCount()), State: cl.State(),
 		QPN: uint32(cl.Local().QPN), PeerQPN: uint32(cl.Peer().QPN),
@@ -144,59 +126,77 @@ func (g *group) describeLink(cl *linkgroup.Link) nl.Link {
 	binary.BigEndian.PutUint32(row.UID[:], cl.UID())
 	binary.BigEndian.PutUint32(row.PeerUID[:], cl.PeerUID())
 	if l, _ := cl.Data.(*link); l != nil {
-		row.NetDev = uint32(l.dev.rdma.Attr().IfIndex)
+		row.IBPort, row.NetDev = uint8(l.port.Num()), uint32(l.port.IfIndex())
 	}
 	return row
 }
 
-// Devices implements nl.Control: a device for each netdev that can carry
-// RoCE, whether or not a connection has needed it yet.
+// Devices implements nl.Control: the devices with a port on a netdev that may carry
+// RoCE, whether or not a connection has needed them yet.
 func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	s := c.s
-	netdevs, err := s.net.NetDevs()
+	listed, err := c.s.devices.List()
 	if err != nil {
 		return nil, err
 	}
-	use, links := map[int]uint32{}, map[int]uint32{}
-	c.eachGroup(func(g *group) {
-		seen := map[int]bool{}
-		for _, cl := range g.core.Links() {
-			id := cl.Dev().ID
-			links[id]++
-			if !seen[id] {
-				seen[id] = true
-				use[id]++
-			}
-		}
-	})
-	s.devMu.Lock()
-	defer s.devMu.Unlock()
+	groups, links := c.portUse()
 	var out []nl.Device
-	for _, n := range netdevs {
-		if !s.allowed(n.Name) {
-			continue
-		}
-		name := DevicePrefix + n.Name
-		id := s.pnets.PortID(portOn(n))
-		port := nl.Port{PNETID: id, PNETUser: id != "", NetDev: uint32(n.Index), Active: n.Up, Valid: true}
-		row := nl.Device{Name: name, Provider: s.cfg.Provider.Name()}
-		if d := s.devices[n.Name]; d != nil {
-			row.UseCount, port.Links = use[d.id], links[d.id]
-			if p, err := d.rdma.Port(1); err == nil {
-				port.Active = p.State == rdmaverbs.PortActive
-				port.MTU = uint32(p.ActiveMTU.Bytes())
+	for _, d := range listed {
+		row := nl.Device{Name: d.Name, Provider: d.Provider}
+		var first *devices.Device
+		for _, p := range d.Ports {
+			port := c.describePort(p)
+			if p.Open != nil {
+				port.Links, first = links[p.Open.ID()], p.Open.Device()
 			}
-			if _, gid, err := d.sourceGID(netip.Prefix{}); err == nil {
-				port.GID = smc.GID(gid)
-			}
+			row.Ports = append(row.Ports, port)
 		}
-		row.Ports = []nl.Port{port}
+		row.UseCount = groups[first]
 		out = append(out, row)
 	}
 	return out, nil
+}
+
+// portUse counts the link groups of each device, and the links of each port by its ID.
+func (c *control) portUse() (groups map[*devices.Device]uint32, links map[int]uint32) {
+	groups, links = map[*devices.Device]uint32{}, map[int]uint32{}
+	c.eachGroup(func(g *group) {
+		seen := map[*devices.Device]bool{}
+		for _, cl := range g.core.Links() {
+			l, _ := cl.Data.(*link)
+			if l == nil {
+				continue
+			}
+			links[l.port.ID()]++
+			if d := l.port.Device(); !seen[d] {
+				seen[d] = true
+				groups[d]++
+			}
+		}
+	})
+	return groups, links
+}
+
+// describePort makes the listing's row of a port. It is zero for a port that is on no
+// netdev of the stack.
+func (c *control) describePort(p devices.ListedPort) nl.Port {
+	if p.NetDev.Name == "" {
+		return nl.Port{}
+	}
+	id := c.s.pnets.PortID(p.PNET)
+	port := nl.Port{PNETID: id, PNETUser: id != "" && p.PNET.Hardware == "", NetDev: uint32(p.NetDev.Index), Active: p.PNET.Active, Valid: true}
+	if p.Open == nil {
+		return port
+	}
+	if a, err := p.Open.Attr(); err == nil {
+		port.Active, port.MTU = a.State == rdmaverbs.PortActive, uint32(a.ActiveMTU.Bytes())
+	}
+	if _, gid, err := p.Open.SourceGID(netip.Prefix{}); err == nil {
+		port.GID = gid
+	}
+	return port
 }
 
 // Stats implements nl.Control.
@@ -269,11 +269,11 @@ func (c *Conn) describe() nl.Connection {
 	}
 	if cl := c.core.Link(); cl != nil {
 		row.Link = &nl.ConnLink{
-			LinkID: cl.ID(), IBDev: cl.Dev().Name, IBPort: 1, Role: c.g.core.Role(),
+			LinkID: cl.ID(), IBDev: cl.Dev().Name, Role: c.g.core.Role(),
 			GID: cl.Local().GID, PeerGID: cl.Peer().GID,
 		}
 		if l, _ := cl.Data.(*link); l != nil {
-			row.NetDev = uint32(l.dev.rdma.Attr().IfIndex)
+			row.Link.IBPort, row.NetDev = uint8(l.port.Num()), uint32(l.port.IfIndex())
 		}
 	}
 	return row
@@ -305,8 +305,9 @@ func (c *control) AddPNET(ctx context.Context, p nl.PNET) error {
 		return fmt.Errorf("no netdev %q: %w", p.NetDev, syscall.ENODEV)
 	}
 	if p.IBDev != "" {
-		nd, ok := strings.CutPrefix(p.IBDev, DevicePrefix)
-		if !ok || !known(nd) {
+		if ok, err := c.s.devices.Has(p.IBDev); err != nil {
+			return err
+		} else if !ok {
 			return fmt.Errorf("no RoCE device %q: %w", p.IBDev, syscall.ENODEV)
 		}
 	}

@@ -138,7 +138,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 			c.UID != s.PeerUID || s.UID != c.PeerUID || c.State != smc.LinkActive || s.State != smc.LinkActive || c.MTU != 1024 {
 			t.Errorf("ends of link %d do not match:\n%+v\n%+v", i, c, s)
 		}
-		if want := fmt.Sprintf("soft-eth%d", c.NetDev-2); c.IBDev != want {
+		if want := fmt.Sprintf("sim-eth%d", c.NetDev-2); c.IBDev != want {
 			t.Errorf("link on %s, netdev %d", c.IBDev, c.NetDev)
 		}
 		conns += c.Conns
@@ -190,7 +190,7 @@ func TestPNETPicksDevices(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
 		ctl := b.server.Control()
-		for _, p := range []nl.PNET{{ID: "NET1", NetDev: "eth0"}, {ID: "NET1", IBDev: "soft-eth1", IBPort: 1}} {
+		for _, p := range []nl.PNET{{ID: "NET1", NetDev: "eth0"}, {ID: "NET1", IBDev: "sim-eth1", IBPort: 1}} {
 			if err := ctl.AddPNET(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
@@ -202,7 +202,7 @@ func TestPNETPicksDevices(t *testing.T) {
 		}
 		c, s := b.connect()
 		for _, l := range list(t, ctl.Links) {
-			if l.IBDev != "soft-eth1" {
+			if l.IBDev != "sim-eth1" {
 				t.Errorf("link on %s, which has no pnetid", l.IBDev)
 			}
 		}
@@ -220,18 +220,18 @@ func TestPNETPicksDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, d := range list(t, ctl.Devices) {
-			if id := d.Ports[0].PNETID; (id == "NET1") != (d.Name == "soft-eth0") {
+			if id := d.Ports[0].PNETID; (id == "NET1") != (d.Name == "sim-eth0") {
 				t.Errorf("%s has pnetid %q", d.Name, id)
 			}
 		}
 		c, s = b.connect()
-		if !slices.ContainsFunc(list(t, ctl.Links), func(l nl.Link) bool { return l.IBDev == "soft-eth0" }) {
-			t.Error("no link on soft-eth0")
+		if !slices.ContainsFunc(list(t, ctl.Links), func(l nl.Link) bool { return l.IBDev == "sim-eth0" }) {
+			t.Error("no link on sim-eth0")
 		}
 		b.finish(c, s)
 
 		// A pnetid that no device has leaves TCP.
-		if err := ctl.AddPNET(t.Context(), nl.PNET{ID: "NET2", IBDev: "soft-eth0"}); err != nil {
+		if err := ctl.AddPNET(t.Context(), nl.PNET{ID: "NET2", IBDev: "sim-eth0"}); err != nil {
 			t.Fatal(err)
 		}
 		ct, st := b.tcp()

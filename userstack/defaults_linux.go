@@ -3,11 +3,11 @@
 package userstack
 
 import (
-	"context"
 	"errors"
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
+	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
@@ -24,7 +24,7 @@ func (s *Stack) defaults() error {
 		}
 		s.net, s.ownNet = n, n
 	}
-	if s.cfg.Provider == nil {
+	if len(s.cfg.Providers) == 0 {
 		if err := s.softRoCE(); err != nil {
 			return err
 		}
@@ -76,28 +76,10 @@ func (s *Stack) softRoCE() error {
 		}
 		return err
 	}
-	s.cfg.Provider, s.ownNS, s.loop = inNetNS{softroce.New(opts...), ns}, ns, loop
+	s.cfg.Providers = []rdmaverbs.Provider{devices.InNetNS(softroce.New(opts...), ns)}
+	s.ownNS, s.loop = ns, loop
 	if loop != nil {
 		s.cfg.Engines = []*engine.Loop{loop}
 	}
 	return nil
-}
-
-// inNetNS is a provider whose devices are those of one network namespace, whatever
-// thread needs one.
-type inNetNS struct {
-	rdmaverbs.Provider
-	ns *network.NetNS
-}
-
-// Open implements rdmaverbs.Provider.
-func (p inNetNS) Open(ctx context.Context, name string) (d rdmaverbs.Device, err error) {
-	err = p.ns.Do(func() error { d, err = p.Provider.Open(ctx, name); return err })
-	return d, err
-}
-
-// Devices implements rdmaverbs.Provider.
-func (p inNetNS) Devices(ctx context.Context) (names []string, err error) {
-	err = p.ns.Do(func() error { names, err = p.Provider.Devices(ctx); return err })
-	return names, err
 }

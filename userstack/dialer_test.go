@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
@@ -61,7 +62,7 @@ func loopStacks(t *testing.T, tune func(*Config)) (client, server *Stack, opt *s
 	var out [2]*Stack
 	for i := range out {
 		h := w.Host(fmt.Sprint("host", i), netdevs(i+1, 1)...)
-		conf := Config{Provider: h.Provider(), network: loopNetwork{simNetwork{h}}, option: opt, Hostname: h.Name()}
+		conf := Config{Providers: []rdmaverbs.Provider{h.Provider()}, network: loopNetwork{simNetwork{h}}, option: opt, Hostname: h.Name()}
 		if tune != nil {
 			tune(&conf)
 		}
@@ -370,7 +371,7 @@ func TestConnLinkGroup(t *testing.T) {
 			return lg.Links[slices.IndexFunc(lg.Links, func(l nl.Link) bool { return l.ID == lg.Link })].IBDev
 		}
 		before := on()
-		b.ch.SetPort(before[len(DevicePrefix):], false)
+		b.ch.SetPort(before[len("sim-"):], false)
 		time.Sleep(time.Second)
 		if after := on(); after == before {
 			t.Errorf("still on %s, which is down", after)

@@ -28,6 +28,16 @@ var engines = map[string]Config{
 	"version1": {NoVersion2: true},
 }
 
+// testEngines runs a test with each of the engines, in the short form with one.
+func testEngines(t *testing.T, test func(t *testing.T, cfg Config)) {
+	for name, cfg := range engines {
+		if testing.Short() && name != "engine" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) { test(t, cfg) })
+	}
+}
+
 // hosts are two stacks on hosts of their own, over software RoCE.
 type hosts struct {
 	client, server *Stack
@@ -91,23 +101,21 @@ func (h *hosts) connect(p *netnstest.Pair) (c, s *Conn, err error) {
 // RoCE, with and without an engine.
 func TestNetConnRoCE(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
-	for name, cfg := range engines {
-		t.Run(name, func(t *testing.T) {
-			h := newHosts(t, p, cfg)
-			swap := false
-			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-				c, s, err := h.connect(p)
-				if err != nil {
-					return nil, nil, nil, err
-				}
-				c1, c2 = c, s
-				if swap = !swap; swap {
-					c1, c2 = s, c
-				}
-				return c1, c2, func() { c.Close(); s.Close() }, nil
-			})
+	testEngines(t, func(t *testing.T, cfg Config) {
+		h := newHosts(t, p, cfg)
+		swap := false
+		nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+			c, s, err := h.connect(p)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			c1, c2 = c, s
+			if swap = !swap; swap {
+				c1, c2 = s, c
+			}
+			return c1, c2, func() { c.Close(); s.Close() }, nil
 		})
-	}
+	})
 }
 
 // TestEngineEnds: Close leaves no thread, goroutine or descriptor behind.
@@ -158,42 +166,40 @@ func TestEngineEnds(t *testing.T) {
 // engine's thread take turns.
 func TestStreamsRoCE(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
-	for name, cfg := range engines {
-		t.Run(name, func(t *testing.T) {
-			h := newHosts(t, p, cfg)
-			var wg sync.WaitGroup
-			for i := range 6 {
-				c, s, err := h.connect(p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				defer s.Close()
-				for _, x := range []*Conn{c, s} {
-					_ = x.SetDeadline(time.Now().Add(time.Minute))
-				}
-				if i%2 == 0 {
-					wg.Go(func() { pingPong(t, c, s) })
-					continue
-				}
-				data := pattern(uint64(i), 1<<20)
-				for _, ends := range [][2]*Conn{{c, s}, {s, c}} {
-					wg.Go(func() {
-						if err := send(ends[0], data, i == 1); err != nil {
-							t.Error(err)
-						}
-					})
-					wg.Go(func() {
-						got, err := receive(ends[1], i == 1)
-						if err != nil || !bytes.Equal(got, data) {
-							t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
-						}
-					})
-				}
+	testEngines(t, func(t *testing.T, cfg Config) {
+		h := newHosts(t, p, cfg)
+		var wg sync.WaitGroup
+		for i := range 6 {
+			c, s, err := h.connect(p)
+			if err != nil {
+				t.Fatal(err)
 			}
-			wg.Wait()
-		})
-	}
+			defer c.Close()
+			defer s.Close()
+			for _, x := range []*Conn{c, s} {
+				_ = x.SetDeadline(time.Now().Add(time.Minute))
+			}
+			if i%2 == 0 {
+				wg.Go(func() { pingPong(t, c, s) })
+				continue
+			}
+			data := pattern(uint64(i), 1<<20)
+			for _, ends := range [][2]*Conn{{c, s}, {s, c}} {
+				wg.Go(func() {
+					if err := send(ends[0], data, i == 1); err != nil {
+						t.Error(err)
+					}
+				})
+				wg.Go(func() {
+					got, err := receive(ends[1], i == 1)
+					if err != nil || !bytes.Equal(got, data) {
+						t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+	})
 }
 
 func pingPong(t *testing.T, c, s *Conn) {

@@ -12,6 +12,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 )
@@ -20,6 +21,9 @@ import (
 // itself, there is no route to it, or it is behind a router and the stack cannot
 // use version 2 of SMC with it.
 var ErrNotOnLink = network.ErrNotOnLink
+
+// ErrNoDevice means that no RoCE device serves the network of a connection.
+var ErrNoDevice = devices.ErrNoDevice
 
 // closedError is the type of ErrStackClosed.
 type closedError struct{}

@@ -14,8 +14,10 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -33,9 +35,8 @@ type group struct {
 	peer smc.PeerID // as in the proposal or ACCEPT
 	role smc.Role
 	lan  lan
-	// terms are nil in version 1. What the peer told of itself is guarded
-	// by mu.
-	terms *terms
+	// terms are nil in version 1. terms.Peer is guarded by mu.
+	terms *rendezvous.Terms
 
 	mu                  sync.Mutex
 	core                *linkgroup.Group
@@ -50,7 +51,7 @@ type group struct {
 	armed               time.Time // when timer fires; zero if it is stopped
 	links               []*link
 	leftover            []leftover
-	pds                 map[int]rdmaverbs.PD
+	pds                 map[*devices.Device]rdmaverbs.PD
 	slab                sendSlab
 	first               chan error // outcome of the first contact, buffered
 	dead                bool
@@ -70,10 +71,10 @@ type group struct {
 	wc2 [8]rdmaverbs.WC
 }
 
-func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs []*device) *group {
+func newGroup(s *Stack, role smc.Role, t *rendezvous.Terms, peer smc.PeerID, at lan, devs []*devices.Port) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
-		pds:     map[int]rdmaverbs.PD{},
+		pds:     map[*devices.Device]rdmaverbs.PD{},
 		first:   make(chan error, 1),
 		over:    make(chan struct{}),
 		conns:   map[*Conn]struct{}{},
@@ -104,15 +105,15 @@ func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs [
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t != nil {
-		cfg.Routed = t.routed
-		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.peerOS, t.peerRelease, int(t.maxLinks)
+		cfg.Routed = t.Routed
+		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.Peer.OS, t.Peer.Release, int(t.MaxLinks)
 		if role == smc.Client || cfg.MaxConns == 0 {
-			cfg.MaxConns = int(t.maxConns)
+			cfg.MaxConns = int(t.MaxConns)
 		}
-		cfg.MaxConns = min(cfg.MaxConns, int(t.maxConns))
+		cfg.MaxConns = min(cfg.MaxConns, int(t.MaxConns))
 	}
 	for _, d := range devs {
-		if cd, err := d.core(t.subnet()); err == nil {
+		if cd, err := d.Describe(t.Subnet()); err == nil {
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}
@@ -294,9 +295,9 @@ func (g *group) closeDomains() {
 	if !g.dead {
 		return
 	}
-	for id, pd := range g.pds {
+	for dev, pd := range g.pds {
 		if err := pd.Close(); err == nil || !errors.Is(err, rdmaverbs.ErrBusy) {
-			delete(g.pds, id)
+			delete(g.pds, dev)
 		}
 	}
 }

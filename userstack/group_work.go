@@ -152,7 +152,7 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 		return wr, nil
 	}
 	k := a.Chunk.Data.(*slabChunk)
-	mr, err := k.r.mr(l.g, l.dev, 0)
+	mr, err := k.r.mr(l.g, l.port.Device(), 0)
 	if err != nil {
 		return wr, err
 	}

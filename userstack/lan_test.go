@@ -40,11 +40,11 @@ func TestDeviceOfAnotherLAN(t *testing.T) {
 		}
 		for _, g := range []*group{c.g, s.g} {
 			g.do(func(time.Time) {
-				if links := g.core.Links(); len(links) != 1 || links[0].Dev().Name != "soft-eth0" {
+				if links := g.core.Links(); len(links) != 1 || links[0].Dev().Name != "sim-eth0" {
 					t.Errorf("%s: %d links", g.role, len(links))
 				}
 				for _, d := range g.core.Devices() {
-					if d.Name != "soft-eth0" {
+					if d.Name != "sim-eth0" {
 						t.Errorf("%s: %s is a candidate for links", g.role, d.Name)
 					}
 				}

@@ -9,6 +9,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 )
 
@@ -16,7 +17,7 @@ import (
 type link struct {
 	g    *group
 	core *linkgroup.Link
-	dev  *device
+	port *devices.Port
 	qp   rdmaverbs.QP
 	cq   rdmaverbs.CQ
 	rbuf []byte
@@ -63,28 +64,28 @@ func (e *groupEnv) Random() uint32 { return e.s.cfg.random() }
 
 // pd returns the group's protection domain on dev: one a device, so that no
 // other peer's queue pair reaches this group's memory (RFC 7609, section 5).
-func (e *groupEnv) pd(dev *device) (rdmaverbs.PD, error) {
-	if pd := e.pds[dev.id]; pd != nil {
+func (e *groupEnv) pd(dev *devices.Device) (rdmaverbs.PD, error) {
+	if pd := e.pds[dev]; pd != nil {
 		return pd, nil
 	}
-	pd, err := dev.rdma.AllocPD()
+	pd, err := dev.RDMA().AllocPD()
 	if err != nil {
 		return nil, err
 	}
 	if p, ok := pd.(rdmaverbs.Sharded); ok {
 		p.SetShard(e.shard)
 	}
-	e.pds[dev.id] = pd
+	e.pds[dev] = pd
 	return pd, nil
 }
 
 // NewQP implements linkgroup.Env.
 func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endpoint, error) {
-	dev := e.s.deviceByID(d.ID)
-	if dev == nil {
+	port := e.s.devices.Port(d.ID)
+	if port == nil {
 		return linkgroup.Endpoint{}, fmt.Errorf("device %s is gone", d.Name)
 	}
-	l := &link{g: (*group)(e), core: cl, dev: dev}
+	l := &link{g: (*group)(e), core: cl, port: port}
 	made := false
 	defer func() {
 		if !made { // for a panic too
@@ -93,7 +94,7 @@ func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endp
 	}()
 	ep, err := l.create(e)
 	if err != nil {
-		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", dev.name, err)
+		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", port.Name(), err)
 	}
 	made, l.init = true, ep
 	cl.Data = l
@@ -102,11 +103,11 @@ func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endp
 }
 
 func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
-	pd, err := e.pd(l.dev)
+	pd, err := e.pd(l.port.Device())
 	if err != nil {
 		return ep, err
 	}
-	if l.cq, err = l.dev.rdma.CreateCQ(sendDepth+recvDepth, l.g.onComplete); err != nil {
+	if l.cq, err = l.port.Device().RDMA().CreateCQ(sendDepth+recvDepth, l.g.onComplete); err != nil {
 		return ep, err
 	}
 	if l.rbuf, err = e.s.mem.get(recvDepth * recvSlot); err != nil {
@@ -120,13 +121,13 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 			return ep, err
 		}
 	}
-	sgid, gid, err := l.dev.sourceGID(l.g.terms.subnet())
+	sgid, gid, err := l.port.SourceGID(l.g.terms.Subnet())
 	if err != nil {
 		return ep, err
 	}
 	l.qp, err = pd.CreateQP(rdmaverbs.QPInit{
 		SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendDepth, MaxRecv: recvDepth,
-		Port: 1, SGIDIndex: sgid, Access: rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteWrite,
+		Port: l.port.Num(), SGIDIndex: sgid, Access: rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteWrite,
 	})
 	if err != nil {
 		return ep, err
@@ -138,7 +139,7 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 	if _, err = l.qp.PostRecv(wrs...); err != nil {
 		return ep, err
 	}
-	port, err := l.dev.rdma.Port(1)
+	port, err := l.port.Attr()
 	if err != nil {
 		return ep, err
 	}
@@ -161,7 +162,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 		PathMTU: l.mtu, HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
-	if l.g.terms != nil && l.g.terms.routed {
+	if l.g.terms != nil && l.g.terms.Routed {
 		p.DMAC, p.HopLimit = nil, 64
 	}
 	return p

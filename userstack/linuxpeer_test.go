@@ -106,11 +106,11 @@ func (c *linuxConn) kill() {
 
 func newLinuxPeer(h *simfabric.Host, note func(string, ...any)) (*linuxPeer, error) {
 	p := &linuxPeer{wake: make(chan struct{}, 1), stop: make(chan struct{}), note: note, last: 100}
-	names, err := h.Provider().Devices(context.Background())
+	list, err := h.Provider().Devices(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	if p.dev, err = h.Provider().Open(context.Background(), names[0]); err != nil {
+	if p.dev, err = h.Provider().Open(context.Background(), list[0].Name); err != nil {
 		return nil, err
 	}
 	if p.pd, err = p.dev.AllocPD(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
@@ -145,7 +146,7 @@ type region struct {
 
 // devMR is the registration of send memory with a device.
 type devMR struct {
-	dev *device
+	dev *devices.Device
 	mr  rdmaverbs.MR
 }
 
@@ -154,7 +155,7 @@ func (r *region) paged() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.dev {
-		if !m.dev.paged {
+		if !m.dev.OnDemandPaging() {
 			return false
 		}
 	}
@@ -163,7 +164,7 @@ func (r *region) paged() bool {
 
 // mr returns the registration of send memory with dev, made when it is first
 // needed.
-func (r *region) mr(g *group, dev *device, access rdmaverbs.Access) (rdmaverbs.MR, error) {
+func (r *region) mr(g *group, dev *devices.Device, access rdmaverbs.Access) (rdmaverbs.MR, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.dev {
@@ -268,7 +269,7 @@ func (e *groupEnv) NewRMB(size int) ([]byte, any, error) {
 // RegisterRMB implements linkgroup.Env.
 func (e *groupEnv) RegisterRMB(h any, cl *linkgroup.Link) (smc.RKey, uint64, error) {
 	r, l := h.(*region), cl.Data.(*link)
-	pd, err := e.pd(l.dev)
+	pd, err := e.pd(l.port.Device())
 	if err != nil {
 		return 0, 0, err
 	}

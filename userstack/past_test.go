@@ -30,7 +30,7 @@ func (g *group) linkTo(qpn smc.QPN) (found *linkgroup.Link) {
 func (b *bed) loseLink(who string, l *linkgroup.Link) {
 	b.t.Helper()
 	h, _ := b.side(who)
-	dev := l.Dev().Name[len("soft-"):]
+	dev := l.Dev().Name[len("sim-"):]
 	h.SetPort(dev, false)
 	time.Sleep(time.Second)
 	if c, s := b.links(b.client), b.links(b.server); c != 1 || s != 1 {

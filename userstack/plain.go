@@ -12,6 +12,7 @@ import (
 
 	"smcr/nl"
 	"smcr/smc"
+	"smcr/userstack/devices"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 	"smcr/userstack/tcpopt"
@@ -190,7 +191,7 @@ func fallbackFor(err error) (f nl.ConnFallback) {
 		return nl.ConnFallback{Reason: uint32(smc.DiagPeerDeclined), Peer: uint32(d.Code)}
 	case errors.As(err, &d):
 		code = d.Code
-	case errors.Is(err, ErrStackClosed):
+	case errors.Is(err, ErrStackClosed), errors.Is(err, devices.ErrClosed):
 		code = 0
 	case errors.Is(err, ErrNotOnLink):
 		code = smc.DiagNoRoute

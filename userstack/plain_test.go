@@ -184,7 +184,7 @@ func TestPlainBounds(t *testing.T) {
 // TestDialStaysTCP checks that connections of a Go program that stay TCP are
 // counted and listed, on both sides.
 func TestDialStaysTCP(t *testing.T) {
-	s, err := New(Config{NoOption: true, Provider: noDevices{}, Hostname: "host"})
+	s, err := New(Config{NoOption: true, Providers: []rdmaverbs.Provider{noDevices{}}, Hostname: "host"})
 	if err != nil {
 		t.Fatal(err)
 	}

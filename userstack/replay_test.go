@@ -144,7 +144,7 @@ func rendezvousBytes(t *testing.T, v2 bool) []byte {
 	tune := func(h *simfabric.Host) func(*Config) {
 		return func(c *Config) {
 			if v2 {
-				c.Provider = onlyRoCEv2{h.Provider()}
+				c.Providers = []rdmaverbs.Provider{onlyRoCEv2{h.Provider()}}
 			}
 		}
 	}

@@ -14,10 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/nl"
-	"smcr/pnet"
 	"smcr/rdmaverbs"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
 
@@ -25,7 +23,7 @@ import (
 // device, even where a pnetid names but the device of the netdev below (RFC 7609,
 // sections 2.2 and 5.1).
 func TestVLANsApart(t *testing.T) {
-	device := nl.PNET{ID: "NET", IBDev: "soft-eth0", IBPort: 1}
+	device := nl.PNET{ID: "NET", IBDev: "sim-eth0", IBPort: 1}
 	for _, tt := range []struct {
 		name  string
 		pnets []nl.PNET
@@ -94,7 +92,7 @@ func testVLANsApart(t *testing.T, pnets []nl.PNET, id string) {
 		}
 		var want []string
 		for _, v := range []uint16{7, 8} {
-			want = append(want, fmt.Sprintf("VLAN %d, pnetid %q, 2 connections, soft-vlan%d", v, id, v))
+			want = append(want, fmt.Sprintf("VLAN %d, pnetid %q, 2 connections, sim-vlan%d", v, id, v))
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("links: -want +got:\n%s", diff)
@@ -104,60 +102,6 @@ func testVLANsApart(t *testing.T, pnets []nl.PNET, id string) {
 		b.finish(p[0], p[1])
 	}
 }
-
-// TestNetDevsForVLAN: the devices that may serve a connection are those of
-// netdevs in its VLAN.
-func TestNetDevsForVLAN(t *testing.T) {
-	hosts := netdevList{
-		{Name: "eth0", Up: true}, {Name: "eth1", Up: true}, {Name: "eth2", Up: true}, {Name: "eth3", Up: true},
-		{Name: "eth0.7", Up: true, VLAN: 7, Lower: []string{"eth0"}},
-		{Name: "eth0.8", Up: true, VLAN: 8, Lower: []string{"eth0"}},
-		{Name: "eth1.7", Up: true, VLAN: 7, Lower: []string{"eth1"}},
-		{Name: "eth2.7", VLAN: 7, Lower: []string{"eth2"}},
-		{Name: "eth0.9", Up: true, VLAN: 9, Lower: []string{"eth0"}},
-		{Name: "eth0.9.7", Up: true, VLAN: 7, Lower: []string{"eth0.9", "eth0"}},
-		{Name: "eth4.7", Up: true, VLAN: 7, Lower: []string{"eth4"}}, // in another network namespace
-	}
-	all := []pnet.Entry{{ID: "A", NetDev: "eth0"}}
-	for _, d := range []string{"eth0", "eth1", "eth2", "eth3"} {
-		all = append(all, pnet.Entry{ID: "A", IBDev: "soft-" + d, IBPort: 1})
-	}
-	for _, tt := range []struct {
-		name    string
-		entries []pnet.Entry
-		rt      network.Route
-		want    string
-	}{
-		{"no pnetid", nil, network.Route{NetDev: "eth0.7", VLAN: 7, Peers: []string{"eth1.7"}}, "[eth0.7 eth1.7]"},
-		{"no pnetid, no VLAN", nil, network.Route{NetDev: "eth0", Peers: []string{"eth1"}}, "[eth0 eth1]"},
-		{"no VLAN", all, network.Route{NetDev: "eth0"}, "[eth0 eth1 eth2 eth3]"},
-		{"of the netdev below", all, network.Route{NetDev: "eth0.7", VLAN: 7}, "[eth0.7 eth1.7]"},
-		{"only one has the VLAN", all, network.Route{NetDev: "eth0.8", VLAN: 8}, "[eth0.8]"},
-		{"a tag upon a tag", all, network.Route{NetDev: "eth0.9.7", VLAN: 7}, "[eth0.9.7 eth1.7]"},
-		{"of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1", IBPort: 1}}, network.Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
-		{"device of the VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth1.7", IBPort: 1}}, network.Route{NetDev: "eth0.7", VLAN: 7}, "[eth1.7]"},
-		{"device of another VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0.7"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, network.Route{NetDev: "eth0.7", VLAN: 7}, "[]"},
-		{"without tag, device of a VLAN", []pnet.Entry{{ID: "A", NetDev: "eth0"}, {ID: "A", IBDev: "soft-eth0.8", IBPort: 1}}, network.Route{NetDev: "eth0"}, "[]"},
-	} {
-		s := &Stack{net: hosts, pnets: new(pnet.Table)}
-		for _, e := range tt.entries {
-			if err := s.pnets.Add(e); err != nil {
-				t.Fatal(err)
-			}
-		}
-		names, _, err := s.netDevsFor(tt.rt)
-		if got := fmt.Sprint(names); got != tt.want || err != nil {
-			t.Errorf("%s: %s, %v, want %s", tt.name, got, err, tt.want)
-		}
-	}
-}
-
-// netdevList is a Network of which only the netdevs are known.
-type netdevList []network.NetDev
-
-func (l netdevList) NetDevs() ([]network.NetDev, error)         { return l, nil }
-func (netdevList) Route(_, _ netip.Addr) (network.Route, error) { return network.Route{}, ErrNotOnLink }
-func (netdevList) Secured(_, _ netip.AddrPort) (bool, error)    { return false, nil }
 
 // TestThirdPeer: a peer that knows the RKey and address of another peer's RMB
 // can neither write to it nor keep its link (RFC 7609, section 5; one
@@ -198,7 +142,7 @@ func TestThirdPeer(t *testing.T) {
 			}
 			l = c3.core.Link().Data.(*link)
 		})
-		mr, err := send.mr(c3.g, l.dev, 0)
+		mr, err := send.mr(c3.g, l.port.Device(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"smcr/rdmaverbs"
 	"smcr/userstack/engine"
 	"smcr/userstack/simfabric"
 )
@@ -97,14 +98,14 @@ func (x *simEngines) stall() time.Duration {
 
 // serve gives a host a loop, or none.
 func (x *simEngines) serve(h *simHost) {
-	h.loop, h.conf.Provider = nil, h.h.Provider()
+	h.loop, h.conf.Providers = nil, []rdmaverbs.Provider{h.h.Provider()}
 	if h.engine {
 		spin := time.Duration(0)
 		if x.rng.IntN(3) == 0 {
 			spin = engine.DefaultSpin + time.Duration(x.rng.IntN(1000))
 		}
 		h.loop = h.h.NewLoop(spin)
-		h.conf.Provider = h.h.ProviderOn(h.loop)
+		h.conf.Providers = []rdmaverbs.Provider{h.h.ProviderOn(h.loop)}
 	}
 }
 

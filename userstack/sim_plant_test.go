@@ -52,7 +52,7 @@ var plantedBugs = []plantedBug{
 	{name: "an element is free again at once after a failed rendezvous", file: "linkgroup/conn.go", old: "c.free(g.now.Add(g.cfg.Timers.AbortWait), false)", new: "c.free(time.Time{}, false)"},
 	{name: "an RMB is written under the key of another link", file: "linkgroup/conn_tx.go", old: "at := &c.rtoken.at[l.slot]", new: "at := &c.rtoken.at[0]"},
 	{name: "send memory leaks", file: "linkgroup/conn.go", old: "	c.freeChunks()\n", new: ""},
-	{name: "all link groups share one protection domain", file: "link.go", old: "	pd, err := dev.rdma.AllocPD()\n	if err != nil {\n		return nil, err\n	}\n", new: "	if dev.all == nil {\n		pd, err := dev.rdma.AllocPD()\n		if err != nil {\n			return nil, err\n		}\n		dev.all = pd\n	}\n	pd := dev.all\n"},
+	{name: "all link groups share one protection domain", file: "link.go", old: "	pd, err := dev.RDMA().AllocPD()\n	if err != nil {\n		return nil, err\n	}\n", new: "	if dev.All == nil {\n		pd, err := dev.RDMA().AllocPD()\n		if err != nil {\n			return nil, err\n		}\n		dev.All = pd\n	}\n	pd := dev.All\n"},
 	// LLC (3.5.4, 3.5.5).
 	{name: "the reply to DELETE LINK is lost", file: "linkgroup/llc_deletelink.go", old: "	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)\n", new: ""},
 	{name: "no reply to TEST LINK is missed", file: "linkgroup/llc_testlink.go", old: "	l.testing, l.testedAt = true, g.now\n", new: ""},
@@ -172,8 +172,8 @@ func (b plantedBug) sources(t *testing.T) map[string]string {
 		out[file] = strings.Replace(string(src), old, new, 1)
 	}
 	plant(b.file, b.old, b.new)
-	if strings.Contains(b.new, "dev.all") {
-		plant("device.go", "type device struct {\n", "type device struct {\n	all rdmaverbs.PD\n")
+	if strings.Contains(b.new, "dev.All") {
+		plant("devices/port.go", "type Device struct {\n", "type Device struct {\n	All rdmaverbs.PD\n")
 	}
 	return out
 }

@@ -38,7 +38,11 @@ func raceDetector() bool {
 func TestSimulation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	for seed := *simFirst; seed < *simFirst+*simSeeds; seed++ {
+	seeds := *simSeeds
+	if testing.Short() {
+		seeds = min(seeds, 12) // `make test` runs more of them without the race detector
+	}
+	for seed := *simFirst; seed < *simFirst+seeds; seed++ {
 		if seed%4 == 0 {
 			runtime.GC()
 		}

@@ -18,9 +18,11 @@ import (
 	"smcr/pnet"
 	"smcr/smc"
 	"smcr/stats"
+	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -30,28 +32,22 @@ var ErrStackClosed error = closedError{}
 
 // Stack is an SMC-R stack in user space, for one network namespace.
 type Stack struct {
-	cfg    Config
-	log    *slog.Logger
-	net    network.Network
-	pnets  *pnet.Table
-	eids   eidTable
-	mem    *memPool
-	trim   trimmer
-	stats  stats.Collector
-	guard  guard.Guard
-	plains *plainTable          // programs' sockets that are TCP
-	option network.OptionMarker // nil: not permitted
-	optErr error                // why option is nil
-	tcpRcv int                  // SO_RCVBUF of a new TCP socket
-	peerID smc.PeerID
-	born   time.Time
-
-	devMu     sync.Mutex
-	devices   map[string]*device // by netdev
-	noDevice  map[string]string  // why a netdev has no device, where that was said
-	lastDev   int
-	devClosed bool
-	leaving   sync.WaitGroup // devices that were removed, while they are closed
+	cfg     Config
+	log     *slog.Logger
+	net     network.Network
+	devices *devices.Set
+	pnets   *pnet.Table
+	eids    eidTable
+	mem     *memPool
+	trim    trimmer
+	stats   stats.Collector
+	guard   guard.Guard
+	plains  *plainTable          // programs' sockets that are TCP
+	option  network.OptionMarker // nil: not permitted
+	optErr  error                // why option is nil
+	tcpRcv  int                  // SO_RCVBUF of a new TCP socket
+	peerID  smc.PeerID
+	born    time.Time
 
 	mu           sync.Mutex
 	closed       bool
@@ -84,7 +80,7 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
 		option: cfg.option, born: time.Now(),
-		devices: map[string]*device{}, groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
+		groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
 	s.trim.s = s
@@ -95,6 +91,9 @@ func New(cfg Config) (*Stack, error) {
 		s.cancel()
 		return nil, err
 	}
+	s.devices = devices.New(devices.Config{
+		Providers: s.cfg.Providers, Network: s.net, PNETs: s.pnets, NetDevs: s.cfg.NetDevs, Changed: s.portChanged, Log: s.log,
+	})
 	var diag network.SockDiag
 	if s.ownNet != nil {
 		diag = s.ownNet.SockDiag()
@@ -110,11 +109,11 @@ func (s *Stack) newPeerID(mac smc.MAC) smc.PeerID {
 }
 
 // identity returns the peer ID, which is fixed by the first device used.
-func (s *Stack) identity(d *device) smc.PeerID {
+func (s *Stack) identity(p *devices.Port) smc.PeerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.peerID == (smc.PeerID{}) {
-		cd, err := d.core(netip.Prefix{})
+		cd, err := p.Describe(netip.Prefix{})
 		if err == nil {
 			s.peerID = s.newPeerID(cd.MAC)
 		}
@@ -193,7 +192,7 @@ type peerKey struct {
 // group have one VLAN and one pair of roles (RFC 7609, section 2.2).
 type groupKey struct {
 	role  smc.Role
-	terms *terms // nil in version 1
+	terms *rendezvous.Terms // nil in version 1
 	peer  smc.PeerID
 	// A link of the group ends there, for a client at this queue pair. A server
 	// has a proposal, which names none.
@@ -220,8 +219,8 @@ func (k *groupKey) has(g *group) bool {
 // ID was agreed on for each, and ends the group if the client knows none.
 func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
-		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.version() != k.terms.version() ||
-			k.role == smc.Server && k.terms != nil && g.terms.eid != k.terms.eid {
+		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.Version() != k.terms.Version() ||
+			k.role == smc.Server && k.terms != nil && g.terms.EID != k.terms.EID {
 			continue
 		}
 		err := g.event(func(now time.Time) error {
@@ -235,33 +234,6 @@ func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *gro
 		}
 	}
 	return nil
-}
-
-// enterFirst waits until no other first contact with peer is under way on
-// the server side, and then holds that place: connections that arrive
-// together share one link group. leave gives it up.
-func (s *Stack) enterFirst(ctx context.Context, peer peerKey) (leave func(), err error) {
-	for {
-		s.mu.Lock()
-		busy := s.first[peer]
-		if busy == nil {
-			ch := make(chan struct{})
-			s.first[peer] = ch
-			s.mu.Unlock()
-			return sync.OnceFunc(func() {
-				s.mu.Lock()
-				delete(s.first, peer)
-				s.mu.Unlock()
-				close(ch)
-			}), nil
-		}
-		s.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }
 
 // enter counts a rendezvous, which Close waits for; the caller ends it with
@@ -353,7 +325,7 @@ func (s *Stack) Close() error {
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(groupWait)
-	errs = append(errs, s.closeDevices())
+	errs = append(errs, s.devices.Close())
 	if s.loop != nil {
 		errs = append(errs, s.loop.Close())
 	}
@@ -367,4 +339,10 @@ func (s *Stack) Close() error {
 	s.trim.close()
 	s.mem.close()
 	return errors.Join(errs...)
+}
+
+func (s *Stack) peerIDNow() smc.PeerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peerID
 }

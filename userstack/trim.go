@@ -141,7 +141,7 @@ func (e *groupEnv) ZeroRMB(h any, off, n int) { rdmaverbs.ZeroBuffer(h.(*region)
 func (e *groupEnv) TrimRMB(h any, off, n int) {
 	r := h.(*region)
 	for cl := range r.lnk {
-		if l, _ := cl.Data.(*link); l == nil || !l.dev.paged {
+		if l, _ := cl.Data.(*link); l == nil || !l.port.Device().OnDemandPaging() {
 			return
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/smctools"
-	"smcr/internal/smctools/face"
 	"smcr/internal/smctools/smcchk"
+	"smcr/internal/smctools/tool"
 
 	"github.com/spf13/cobra"
 )
@@ -31,7 +31,7 @@ func Program(ctx context.Context, f *cmdutil.Factory, argv []string) int {
 	if f.Start == nil {
 		f.Start = start
 	}
-	env := face.NewEnv(copyOf(f), "smcr")
+	env := tool.NewEnv(copyOf(f), "smcr")
 	args := env.TakeBackend(argv[1:])
 	root := NewRoot(copyOf(f))
 	if smctools.IsLegacy(args, func(words ...string) string { return find(root, words) }) {

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/config"
 	"smcr/internal/output"
 	"smcr/nl"
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce"
 
 	"github.com/spf13/cobra"
 )
@@ -85,7 +88,7 @@ func apply(ctx context.Context, opts *applyOptions) error {
 		if err != nil {
 			return err
 		}
-		if err := plan.Check(ctx, ctl, func(name string) bool { return knowsNetDev(ctl, name) }); err != nil {
+		if err := plan.Check(ctx, ctl, hostOf(ctx, ctl)); err != nil {
 			return applyError(err)
 		}
 		if !opts.dryRun {
@@ -97,14 +100,27 @@ func apply(ctx context.Context, opts *applyOptions) error {
 	})
 }
 
-// knowsNetDev reports whether a stack may know a network device. The user-space stack of
-// this network namespace knows the Ethernet devices of the namespace. What other stacks
-// know cannot be checked here.
-func knowsNetDev(ctl nl.Control, name string) bool {
+// hostOf returns what is known about the host of the stack: about this network namespace
+// for the user-space stack in it, and nothing for other stacks.
+func hostOf(ctx context.Context, ctl nl.Control) config.Host {
 	if b, ok := ctl.(nl.Backend); !ok || b.Name != "user" {
-		return true
+		any := func(string) bool { return true }
+		return config.Host{NetDev: any, RoCEDevice: any}
 	}
-	dev, err := net.InterfaceByName(name)
+	return config.Host{
+		NetDev: usableNetDev,
+		RoCEDevice: func(name string) bool {
+			list, err := softroce.New().Devices(ctx)
+			return err == nil && slices.ContainsFunc(list, func(d rdmaverbs.DeviceInfo) bool {
+				return d.Name == name && slices.ContainsFunc(d.Ports, func(p rdmaverbs.PortInfo) bool { return usableNetDev(p.NetDev) })
+			})
+		},
+	}
+}
+
+// usableNetDev reports whether a netdev of this network namespace can carry RoCE.
+func usableNetDev(netdev string) bool {
+	dev, err := net.InterfaceByName(netdev)
 	return err == nil && len(dev.HardwareAddr) == 6 && dev.Flags&net.FlagLoopback == 0
 }
 

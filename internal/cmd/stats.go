@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/smctools/face"
 	"smcr/internal/smctools/smcrd"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 
 	"github.com/spf13/cobra"
@@ -98,7 +98,7 @@ func resetStats(ctx context.Context, f *cmdutil.Factory) error {
 		if err != nil {
 			return err
 		}
-		e := face.NewEnv(f, "smcr")
+		e := tool.NewEnv(f, "smcr")
 		for _, r := range rows {
 			if err := smcrd.Reset(e, r.Stack, r.Value.stats, r.Value.fallbacks); err != nil {
 				return err
@@ -111,7 +111,7 @@ func resetStats(ctx context.Context, f *cmdutil.Factory) error {
 // sinceReset changes the counters to what was counted since the last reset, by smcr
 // stats reset or by a program of smc-tools.
 func sinceReset(f *cmdutil.Factory, rows []nl.Row[counters]) (err error) {
-	e := face.NewEnv(f, "smcr")
+	e := tool.NewEnv(f, "smcr")
 	for i := range rows {
 		v := &rows[i].Value
 		if v.stats, v.fallbacks, err = smcrd.SinceReset(e, rows[i].Stack, v.stats, v.fallbacks); err != nil {

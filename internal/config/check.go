@@ -6,20 +6,24 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 
 	"smcr/nl"
 )
 
-// softPrefix begins the names of the RoCE devices of a stack in user space: that
-// of a network device, with this before it.
-const softPrefix = "soft-"
+// A Host is what is known about the host of a user-space stack. If the stack is
+// elsewhere, so that nothing is known, both functions return true.
+type Host struct {
+	// NetDev reports whether the stack could use a netdev of that name.
+	NetDev func(name string) bool
+	// RoCEDevice reports whether the host has a RoCE device of that name. The
+	// stack knows it even if it does not list it because of --netdev.
+	RoCEDevice func(name string) bool
+}
 
 // Check finds out, without a change, whether the stack would refuse the plan, and
-// returns the [ApplyError] of Apply then. netdev reports whether a stack in user
-// space could know a network device that is not among its RoCE devices.
-func (p *Plan) Check(ctx context.Context, ctl nl.Control, netdev func(string) bool) error {
+// returns the [ApplyError] of Apply then.
+func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
 	if len(p.Changes) == 0 {
 		return nil
 	}
@@ -46,13 +50,10 @@ func (p *Plan) Check(ctx context.Context, ctl nl.Control, netdev func(string) bo
 		case ch.Action == Remove:
 		case ch.Object == "pnetid" && info.Stack == "":
 			// The kernel keeps entries of devices that are still to come.
-		case ch.Object == "pnetid" && n.NetDev != "" && !roce(softPrefix+n.NetDev) && !netdev(n.NetDev):
+		case ch.Object == "pnetid" && n.NetDev != "" && !host.NetDev(n.NetDev):
 			return refuse(ch, unknown("netdev", n.NetDev))
-		case ch.Object == "pnetid" && n.IBDev != "" && !roce(n.IBDev):
-			// One that --netdev keeps out is there nevertheless.
-			if on, soft := strings.CutPrefix(n.IBDev, softPrefix); !soft || !netdev(on) {
-				return refuse(ch, unknown("RoCE device", n.IBDev))
-			}
+		case ch.Object == "pnetid" && n.IBDev != "" && !roce(n.IBDev) && !host.RoCEDevice(n.IBDev):
+			return refuse(ch, unknown("RoCE device", n.IBDev))
 		case ch.Object == "ueid" && (info.Version < 2 || p.before.UEIDs == nil),
 			ch.Object == "seid" && p.before.SEID == nil,
 			ch.Object == "handshake_limitation" && p.before.HSLimitation == nil:

@@ -40,7 +40,10 @@ func TestCheck(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = plan.Check(t.Context(), fake, func(name string) bool { return name == "eth1" })
+			err = plan.Check(t.Context(), fake, Host{
+				NetDev:     func(name string) bool { return name == "eth0" || name == "eth1" },
+				RoCEDevice: func(name string) bool { return name == "soft-eth0" || name == "soft-eth1" },
+			})
 			var refused *ApplyError
 			switch {
 			case test.step == "" && err == nil:

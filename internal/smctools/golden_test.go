@@ -82,7 +82,7 @@ var leftOut = map[string]string{
 	"p0nomod-027": "the preload library was not installed; smc_run has none now",
 	"p0nomod-028": "the preload library was not installed; smc_run has none now",
 	"p0nomod-029": "python, not of smc-tools",
-	"p3live-240":  "env with the recorded environment; TestSmcRun in package smcrun has the variables",
+	"p3live-240":  "env with the recorded environment; TestParseRun has the variables",
 	"p3live-241":  "the preload library was not installed; smc_run has none now",
 	"p3live-242":  "the preload library was not installed; smc_run has none now",
 	"p3live-252":  "ended by the recorder's limit; package smcchk tests connections",

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"smcr/internal/smctools/face"
 	"smcr/internal/smctools/smcrd"
+	"smcr/internal/smctools/tool"
 )
 
 // CompatEnv is the environment variable that, when it is "strict", makes smcr
@@ -68,7 +68,7 @@ func IsLegacy(args []string, ours func(words ...string) string) bool {
 	if len(rest) > 0 && !slices.Contains(commandWords, rest[0]) && ours(object, rest[0]) != "" {
 		return false
 	}
-	if object == "ueid" && len(rest) == 2 && (face.IsPrefix(rest[0], "add") || face.IsPrefix(rest[0], "del")) {
+	if object == "ueid" && len(rest) == 2 && (tool.IsPrefix(rest[0], "add") || tool.IsPrefix(rest[0], "del")) {
 		// The next word is an enterprise ID, whatever it begins with.
 		return rest[1] != "--help" && rest[1] != "-h"
 	}

@@ -65,7 +65,7 @@ func (s *site) prints(want string, h *netnstest.Host, name string, args ...strin
 	}
 }
 
-// TestLive runs the faces against stacks in user space that work.
+// TestLive runs the programs against user-space stacks that carry connections.
 func TestLive(t *testing.T) {
 	s := newSite(t)
 	addr := s.B.Addr()

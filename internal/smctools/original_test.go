@@ -26,7 +26,7 @@ import (
 // smc-tools 1.8.5.
 const originalEnv = "SMC_TOOLS"
 
-// TestOriginal compares the faces with the programs themselves, on random states
+// TestOriginal compares the programs with those of smc-tools, on random states
 // of a stack that both ask at the same socket.
 func TestOriginal(t *testing.T) {
 	dir := os.Getenv(originalEnv)

@@ -23,7 +23,8 @@ func look(ctx context.Context, only cmdutil.Filter) (all []*softroce.Facts, name
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, name := range devices {
+	for _, d := range devices {
+		name := d.Name
 		f, err := p.Look(ctx, name)
 		if err != nil || !only.Keep(name) && !only.Keep(f.Attr.NetDev) {
 			continue

@@ -125,10 +125,19 @@ func WithWindow(packets, bytes int) Option {
 // Name returns "softroce".
 func (p *Provider) Name() string { return providerName }
 
+// DeviceName returns the name of a device that is given by its name or by its netdev.
+// It does not look whether there is such a device.
+func DeviceName(deviceOrNetDev string) string {
+	if strings.HasPrefix(deviceOrNetDev, namePrefix) {
+		return deviceOrNetDev
+	}
+	return namePrefix + deviceOrNetDev
+}
+
 // netdev returns the netdev of a device name, if the provider offers it.
 func (p *Provider) netdev(device string) (string, bool) {
 	name, ok := strings.CutPrefix(device, namePrefix)
 	return name, ok && name != "" && (p.c.netdevs == nil || slices.Contains(p.c.netdevs, name))
 }
 
-var _ rdmaverbs.Provider = (*Provider)(nil)
+var _ rdmaverbs.Explainer = (*Provider)(nil)

@@ -9,8 +9,8 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// Devices lists the devices of the netdevs that there are.
-func (p *Provider) Devices(ctx context.Context) ([]string, error) {
+// Devices lists the devices of the netdevs that exist, in the order of their names.
+func (p *Provider) Devices(ctx context.Context) ([]rdmaverbs.DeviceInfo, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -23,18 +23,22 @@ func (p *Provider) Devices(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []string
+	var out []rdmaverbs.DeviceInfo
 	for _, n := range netdevs {
-		if name := namePrefix + n; p.offers(name) {
-			names = append(names, name)
+		name := namePrefix + n
+		if _, ok := p.netdev(name); ok {
+			out = append(out, rdmaverbs.DeviceInfo{Name: name, Software: true, Ports: []rdmaverbs.PortInfo{{NetDev: n}}})
 		}
 	}
-	return names, nil
+	return out, nil
 }
 
-func (p *Provider) offers(device string) bool {
-	_, ok := p.netdev(device)
-	return ok
+// WhyNone returns why there is no device on netdev, and the name that the device
+// would have.
+func (p *Provider) WhyNone(ctx context.Context, netdev string) (device string, err error) {
+	device = DeviceName(netdev)
+	_, err = p.Look(ctx, device)
+	return device, err
 }
 
 // Open opens the device of that name.

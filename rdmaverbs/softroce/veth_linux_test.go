@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -242,15 +243,23 @@ func TestProvider(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{})
 	ctx := t.Context()
 	if err := p.A.Do(func() error {
-		names, err := New().Devices(ctx)
+		list, err := New().Devices(ctx)
 		if err != nil {
 			return err
 		}
-		if want := []string{"soft-eth0", "soft-lo"}; !slices.Equal(names, want) {
-			t.Errorf("devices %v, want %v", names, want)
+		on := func(netdev string) rdmaverbs.DeviceInfo {
+			return rdmaverbs.DeviceInfo{Name: "soft-" + netdev, Software: true, Ports: []rdmaverbs.PortInfo{{NetDev: netdev}}}
 		}
-		if names, err = New(WithNetdevs("eth0", "eth7")).Devices(ctx); err != nil || !slices.Equal(names, []string{"soft-eth0"}) {
-			t.Errorf("devices of a restricted provider: %v, %v", names, err)
+		if want := []rdmaverbs.DeviceInfo{on("eth0"), on("lo")}; !reflect.DeepEqual(list, want) {
+			t.Errorf("devices %v, want %v", list, want)
+		}
+		if list, err = New(WithNetdevs("eth0", "eth7")).Devices(ctx); err != nil || !reflect.DeepEqual(list, []rdmaverbs.DeviceInfo{on("eth0")}) {
+			t.Errorf("devices of a restricted provider: %v, %v", list, err)
+		}
+		for netdev, none := range map[string]bool{"eth0": false, "eth7": true} {
+			if name, err := New().WhyNone(ctx, netdev); name != "soft-"+netdev || errors.Is(err, rdmaverbs.ErrNoDevice) != none || !none && err != nil {
+				t.Errorf("why there is no device on %s: %s, %v", netdev, name, err)
+			}
 		}
 		for _, name := range []string{"soft-eth7", "eth0", "soft-", ""} {
 			if _, err := New().Open(ctx, name); !errors.Is(err, rdmaverbs.ErrNoDevice) {

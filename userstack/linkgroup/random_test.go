@@ -208,7 +208,11 @@ func TestRandomFailover(t *testing.T) { manySeeds(t, failover) }
 func TestRandomDeaths(t *testing.T)   { manySeeds(t, deaths) }
 
 func manySeeds(t *testing.T, m mode) {
-	for i := range *seeds {
+	n := *seeds
+	if testing.Short() {
+		n /= 8
+	}
+	for i := range n {
 		seed := *fromSeed + uint64(i)
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { randomRun(t, seed, m) }) {
 			break

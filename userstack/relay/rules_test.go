@@ -295,6 +295,9 @@ var rules = []struct {
 // TestRules plays each rule with each kind of sockets.
 func TestRules(t *testing.T) {
 	for kind := range kinds {
+		if testing.Short() && kind != "engine" {
+			continue
+		}
 		t.Run(kind, func(t *testing.T) {
 			for _, r := range rules {
 				t.Run(r.name, func(t *testing.T) { r.play(newRulesBed(t, kind, r.tune)) })

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/place"
+	"smcr/rdmaverbs"
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
@@ -162,7 +163,7 @@ func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, t
 	t.Helper()
 	b := &serviceBed{t: t, opt: &option{}}
 	b.opt.smc.Store(true)
-	cfg := userstack.Config{Provider: h.Provider(), Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
+	cfg := userstack.Config{Providers: []rdmaverbs.Provider{h.Provider()}, Hostname: h.Name(), RecvBuf: 64 << 10, SendBuf: 64 << 10}
 	if tune != nil {
 		tune(&cfg)
 	}

@@ -12,9 +12,8 @@ import (
 	"smcr/smc"
 )
 
-// DevicePrefix begins the names of RDMA devices: the one on netdev eth0 is
-// soft-eth0, as with software RoCE.
-const DevicePrefix = "soft-"
+// namePrefix begins the names of RDMA devices: the one on netdev eth0 is sim-eth0.
+const namePrefix = "sim-"
 
 // Limits of every device.
 const (
@@ -25,8 +24,20 @@ const (
 	numEvents = 64
 )
 
-// Provider returns the RDMA devices of the host.
+// Provider returns the RDMA devices of the host: one on each netdev, named
+// [DeviceOn] of the netdev.
 func (h *Host) Provider() rdmaverbs.Provider { return provider{h: h} }
+
+// DeviceOn returns the name of the device of [Host.Provider] on a netdev.
+func DeviceOn(netdev string) string { return namePrefix + netdev }
+
+// Adapter returns a provider with one device, of that name, with a port on each of
+// the netdevs. A port of a netdev that was removed is down; the device fails with the
+// last of them. Like an adapter in hardware it does not have the pnetids of its
+// netdevs.
+func (h *Host) Adapter(name string, netdevs ...string) rdmaverbs.Provider {
+	return adapter{provider{h: h}, name, netdevs}
+}
 
 type provider struct {
 	h *Host
@@ -37,13 +48,13 @@ type provider struct {
 func (provider) Name() string { return "sim" }
 
 // Devices implements rdmaverbs.Provider.
-func (p provider) Devices(context.Context) ([]string, error) {
+func (p provider) Devices(context.Context) ([]rdmaverbs.DeviceInfo, error) {
 	p.h.w.mu.Lock()
 	defer p.h.w.mu.Unlock()
-	var out []string
+	var out []rdmaverbs.DeviceInfo
 	for _, n := range p.h.devs {
-		if !n.gone && !n.NoRDMA {
-			out = append(out, DevicePrefix+n.Name)
+		if n.hasRDMA() {
+			out = append(out, rdmaverbs.DeviceInfo{Name: DeviceOn(n.Name), Software: true, Ports: []rdmaverbs.PortInfo{{NetDev: n.Name}}})
 		}
 	}
 	return out, nil
@@ -51,25 +62,76 @@ func (p provider) Devices(context.Context) ([]string, error) {
 
 // Open implements rdmaverbs.Provider.
 func (p provider) Open(_ context.Context, name string) (rdmaverbs.Device, error) {
+	dev, ok := strings.CutPrefix(name, namePrefix)
+	if !ok {
+		return nil, p.noDevice(name)
+	}
+	return p.open(name, dev)
+}
+
+func (p provider) noDevice(name string) error {
+	return fmt.Errorf("simfabric: open %s on %s: %w", name, p.h.name, rdmaverbs.ErrNoDevice)
+}
+
+// open opens a device with ports on the netdevs that exist.
+func (p provider) open(name string, netdevs ...string) (rdmaverbs.Device, error) {
 	w := p.h.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	dev, ok := strings.CutPrefix(name, DevicePrefix)
-	n := p.h.find(dev)
-	if !ok || n == nil || n.gone || n.NoRDMA {
-		return nil, fmt.Errorf("simfabric: open %s on %s: %w", name, p.h.name, rdmaverbs.ErrNoDevice)
+	d := &Device{w: w, name: name, loop: p.l, events: make(chan rdmaverbs.AsyncEvent, numEvents)}
+	for _, netdev := range netdevs {
+		n := p.h.find(netdev)
+		if n == nil || !n.hasRDMA() {
+			return nil, p.noDevice(name)
+		}
+		d.ports = append(d.ports, n)
 	}
-	d := &Device{w: w, n: n, loop: p.l, events: make(chan rdmaverbs.AsyncEvent, numEvents)}
-	n.opened = append(n.opened, d)
+	for _, n := range d.ports {
+		n.opened = append(n.opened, d)
+	}
 	w.count.Devices++
 	return d, nil
 }
 
-// Device is an RDMA device with one port.
+// adapter is a provider with one device.
+type adapter struct {
+	provider
+	name    string
+	netdevs []string
+}
+
+// Name implements rdmaverbs.Provider.
+func (adapter) Name() string { return "sim-adapter" }
+
+// Devices implements rdmaverbs.Provider.
+func (a adapter) Devices(context.Context) ([]rdmaverbs.DeviceInfo, error) {
+	a.h.w.mu.Lock()
+	defer a.h.w.mu.Unlock()
+	d := rdmaverbs.DeviceInfo{Name: a.name}
+	for _, netdev := range a.netdevs {
+		n := a.h.find(netdev)
+		if n == nil || !n.hasRDMA() {
+			return nil, nil
+		}
+		d.Ports = append(d.Ports, rdmaverbs.PortInfo{NetDev: netdev})
+	}
+	return []rdmaverbs.DeviceInfo{d}, nil
+}
+
+// Open implements rdmaverbs.Provider.
+func (a adapter) Open(_ context.Context, name string) (rdmaverbs.Device, error) {
+	if name != a.name {
+		return nil, a.noDevice(name)
+	}
+	return a.open(name, a.netdevs...)
+}
+
+// Device is an RDMA device.
 type Device struct {
 	w      *World
-	n      *netdev
-	loop   *Loop // announces what comes, and sends what is posted; may be nil
+	name   string
+	ports  []*netdev // ports[0] is port 1
+	loop   *Loop     // announces what comes, and sends what is posted; may be nil
 	events chan rdmaverbs.AsyncEvent
 	gone   bool
 	closed bool
@@ -78,36 +140,39 @@ type Device struct {
 var _ rdmaverbs.Device = (*Device)(nil)
 
 // Name implements rdmaverbs.Device.
-func (d *Device) Name() string { return DevicePrefix + d.n.Name }
+func (d *Device) Name() string { return d.name }
 
 // Attr implements rdmaverbs.Device.
 func (d *Device) Attr() rdmaverbs.DeviceAttr {
+	n := d.ports[0]
 	return rdmaverbs.DeviceAttr{
-		Provider: "sim", NodeGUID: guid(d.n.mac), NumPorts: 1, MaxQP: 1 << 16, MaxMR: 1 << 20, MaxMsg: maxMsg,
+		Provider: "sim", NodeGUID: guid(n.mac), NumPorts: len(d.ports), MaxQP: 1 << 16, MaxMR: 1 << 20, MaxMsg: maxMsg,
 		MaxSGE: 2, MaxQPWR: maxQPWR, MaxRead: maxReads, OnDemandPaging: true,
-		NetDev: d.n.Name, IfIndex: d.n.index, HWAddr: slices.Clone(d.n.mac),
+		NetDev: n.Name, IfIndex: n.index, HWAddr: slices.Clone(n.mac),
 	}
 }
 
-func checkPort(num int) error {
-	if num != 1 {
-		return fmt.Errorf("simfabric: port %d, there is only port 1: %w", num, rdmaverbs.ErrInvalid)
+// port returns the netdev below a port.
+func (d *Device) port(num int) (*netdev, error) {
+	if num < 1 || num > len(d.ports) {
+		return nil, fmt.Errorf("simfabric: port %d of a device with %d: %w", num, len(d.ports), rdmaverbs.ErrInvalid)
 	}
-	return nil
+	return d.ports[num-1], nil
 }
 
 // Port implements rdmaverbs.Device.
 func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
-	if err := checkPort(num); err != nil {
+	n, err := d.port(num)
+	if err != nil {
 		return rdmaverbs.PortAttr{}, err
 	}
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	p := rdmaverbs.PortAttr{
-		State: rdmaverbs.PortDown, MaxMTU: smc.MTU4096, ActiveMTU: d.n.MTU,
-		NetDev: d.n.Name, IfIndex: d.n.index, HWAddr: slices.Clone(d.n.mac), VLAN: d.n.VLAN,
+		State: rdmaverbs.PortDown, MaxMTU: smc.MTU4096, ActiveMTU: n.MTU,
+		NetDev: n.Name, IfIndex: n.index, HWAddr: slices.Clone(n.mac), VLAN: n.VLAN,
 	}
-	if d.n.up && d.usable() == nil {
+	if n.up && !n.gone && d.usable() == nil {
 		p.State = rdmaverbs.PortActive
 	}
 	return p, nil
@@ -116,15 +181,16 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 // GIDs implements rdmaverbs.Device: the table has one RoCE version 1 entry, and
 // one of RoCE version 2 for each IPv4 address.
 func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
-	if err := checkPort(port); err != nil {
+	n, err := d.port(port)
+	if err != nil {
 		return nil, err
 	}
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
-	if d.n.noGIDs {
+	if n.noGIDs {
 		return nil, nil
 	}
-	return slices.Clone(d.n.gids), nil
+	return slices.Clone(n.gids), nil
 }
 
 // Events implements rdmaverbs.Device.
@@ -141,17 +207,27 @@ func (d *Device) event(ev rdmaverbs.AsyncEvent) {
 	}
 }
 
-// lost ends the device. mu is held.
-func (d *Device) lost() {
+// portEvent reports an event of the port on a netdev. mu is held.
+func (d *Device) portEvent(t rdmaverbs.AsyncEventType, n *netdev) {
+	d.event(rdmaverbs.AsyncEvent{Type: t, Port: slices.Index(d.ports, n) + 1})
+}
+
+// removed tells the device that a netdev of it was removed, and ends it with the last
+// one. mu is held.
+func (d *Device) removed(n *netdev) {
 	if d.gone || d.closed {
 		return
 	}
-	d.gone = true
-	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventPortErr, Port: 1})
-	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
+	d.gone = !slices.ContainsFunc(d.ports, func(o *netdev) bool { return !o.gone })
+	d.portEvent(rdmaverbs.EventPortErr, n)
+	if d.gone {
+		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
+	}
 	for _, q := range d.qps() {
-		q.forget()
-		q.fail("device lost")
+		if q.n == n {
+			q.forget()
+			q.fail("device lost")
+		}
 	}
 }
 
@@ -191,7 +267,9 @@ func (d *Device) Close() error {
 	d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventDeviceFatal})
 	d.closed = true
 	d.w.count.Devices--
-	d.n.opened = slices.DeleteFunc(d.n.opened, func(o *Device) bool { return o == d })
+	for _, n := range d.ports {
+		n.opened = slices.DeleteFunc(n.opened, func(o *Device) bool { return o == d })
+	}
 	close(d.events)
 	return nil
 }

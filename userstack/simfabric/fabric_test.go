@@ -37,7 +37,7 @@ func twoHosts(t testing.TB, c Config) (w *World, a, b *Host) {
 
 func open(t testing.TB, h *Host) rdmaverbs.Device {
 	t.Helper()
-	d, err := h.Provider().Open(context.Background(), "soft-eth0")
+	d, err := h.Provider().Open(context.Background(), "sim-eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestDeviceEvents(t *testing.T) {
 		if _, err := p.A.Dev.AllocPD(); !errors.Is(err, rdmaverbs.ErrNoDevice) {
 			t.Errorf("AllocPD of a device that is gone: %v", err)
 		}
-		if _, err := ha.Provider().Open(t.Context(), "soft-eth0"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
+		if _, err := ha.Provider().Open(t.Context(), "sim-eth0"); !errors.Is(err, rdmaverbs.ErrNoDevice) {
 			t.Errorf("Open of a device that is gone: %v", err)
 		}
 		p.A.Dev.Close()
@@ -182,7 +182,7 @@ func TestDeviceEvents(t *testing.T) {
 			t.Errorf("events %v, want %v", got, want)
 		}
 		ha.Restore("eth0")
-		d, err := ha.Provider().Open(t.Context(), "soft-eth0")
+		d, err := ha.Provider().Open(t.Context(), "sim-eth0")
 		if err != nil {
 			t.Fatal(err)
 		}

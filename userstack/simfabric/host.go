@@ -205,7 +205,7 @@ func (h *Host) SetPort(name string, up bool) {
 		t = rdmaverbs.EventPortActive
 	}
 	for _, d := range n.opened {
-		d.event(rdmaverbs.AsyncEvent{Type: t, Port: 1})
+		d.portEvent(t, n)
 	}
 }
 
@@ -221,7 +221,7 @@ func (h *Host) SetGIDs(name string, there bool) {
 	n.noGIDs = !there
 	h.w.changed(h.name, name, "GIDs changed")
 	for _, d := range n.opened {
-		d.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventGIDChange, Port: 1})
+		d.portEvent(rdmaverbs.EventGIDChange, n)
 	}
 }
 
@@ -237,7 +237,7 @@ func (h *Host) Remove(name string) {
 	n.gone, n.cut = true, time.Now()
 	h.w.changed(h.name, name, "removed")
 	for _, d := range slices.Clone(n.opened) {
-		d.lost()
+		d.removed(n)
 	}
 }
 
@@ -266,6 +266,9 @@ func (n *netdev) reaches(o *netdev) bool {
 	return n.up && o.up && !n.gone && !o.gone && !n.host.silent && !o.host.silent &&
 		n.lan == o.lan && !n.lan.down && n.VLAN == o.VLAN
 }
+
+// hasRDMA reports whether an RDMA device can be opened on n.
+func (n *netdev) hasRDMA() bool { return !n.gone && !n.NoRDMA }
 
 // byGID finds the netdev on n's LAN that has a GID.
 func (w *World) byGID(n *netdev, g smc.GID) *netdev {

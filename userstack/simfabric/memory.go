@@ -50,7 +50,7 @@ func (p *pd) RegisterMR(buf []byte, access rdmaverbs.Access) (rdmaverbs.MR, erro
 	w.vaddr += (uint64(len(buf)) + 0xffff) &^ 0xffff
 	w.vaddr += 1 << 20
 	for m.key == 0 || w.mrs[m.key] != nil {
-		m.key = p.dev.n.rng.Uint32()
+		m.key = p.dev.ports[0].rng.Uint32()
 	}
 	w.mrs[m.key] = m
 	w.count.MRs++

@@ -55,7 +55,7 @@ type Event struct {
 }
 
 // where returns where q is.
-func (q *qp) where() Place { return Place{q.dev.n.host.name, q.dev.n.Name, q.qpn} }
+func (q *qp) where() Place { return Place{q.n.host.name, q.n.Name, q.qpn} }
 
 // observe reports e. mu is held.
 func (w *World) observe(e *Event) {
@@ -109,7 +109,7 @@ func (w *World) MRs() []MR {
 	var out []MR
 	for _, m := range w.mrs {
 		if m.access&rdmaverbs.AccessRemoteWrite != 0 {
-			out = append(out, MR{Host: m.pd.dev.n.host.name, RKey: m.key, Addr: m.addr, Len: len(m.buf)})
+			out = append(out, MR{Host: m.pd.dev.ports[0].host.name, RKey: m.key, Addr: m.addr, Len: len(m.buf)})
 		}
 	}
 	slices.SortFunc(out, func(a, b MR) int {
@@ -200,7 +200,7 @@ func (q *qp) receive(msg []byte) rdmaverbs.WCStatus {
 // broken returns the peer of q where nothing but the path between them, which
 // has broken since the time given, keeps messages back. mu is held.
 func (q *qp) broken(since time.Time) *qp {
-	n := q.dev.n
+	n := q.n
 	o := q.w.byGID(n, q.rtr.DGID)
 	if o == nil || q.dev.gone || q.dev.closed {
 		return nil

@@ -13,6 +13,7 @@ import (
 
 // qp is a queue pair. Its state is guarded by World.mu.
 type qp struct {
+	n      *netdev // below its port
 	gid    smc.GID // it sends from
 	w      *World
 	dev    *Device
@@ -89,12 +90,13 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 	bad := func(what string) (rdmaverbs.QP, error) {
 		return nil, fmt.Errorf("simfabric: create queue pair: %s: %w", what, rdmaverbs.ErrInvalid)
 	}
+	n, err := p.dev.port(init.Port)
 	switch {
 	case !ok1 || !ok2 || scq.dev != p.dev || rcq.dev != p.dev:
 		return bad("completion queue of another device")
-	case init.Port != 1:
+	case err != nil:
 		return bad("no such port")
-	case init.SGIDIndex < 0 || init.SGIDIndex >= len(p.dev.n.gids):
+	case init.SGIDIndex < 0 || init.SGIDIndex >= len(n.gids):
 		return bad("no such GID index")
 	case init.MaxSend < 0 || init.MaxSend > maxQPWR || init.MaxRecv < 0 || init.MaxRecv > maxQPWR:
 		return bad("queue size")
@@ -108,9 +110,9 @@ func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 	if p.closed || scq.closed || rcq.closed {
 		return nil, fmt.Errorf("simfabric: create queue pair: %w", rdmaverbs.ErrClosed)
 	}
-	q := &qp{w: w, gid: p.dev.n.gids[init.SGIDIndex].GID, dev: p.dev, pd: p, init: init, scq: scq, rcq: rcq, state: rdmaverbs.QPSInit}
+	q := &qp{w: w, n: n, gid: n.gids[init.SGIDIndex].GID, dev: p.dev, pd: p, init: init, scq: scq, rcq: rcq, state: rdmaverbs.QPSInit}
 	for q.qpn < 16 || w.qps[q.qpn] != nil {
-		q.qpn = p.dev.n.rng.Uint32N(1<<24 - 1)
+		q.qpn = n.rng.Uint32N(1<<24 - 1)
 	}
 	w.qps[q.qpn] = q
 	q.rng = w.random(atQP, q.qpn)
@@ -136,8 +138,8 @@ func (q *qp) checkPath(p *rdmaverbs.PathInfo) error {
 	case p.DGID.IsZero(), p.DQPN < 2, p.DQPN >= 1<<24, p.RQPSN >= 1<<24, p.SQPSN >= 1<<24, p.PathMTU.Bytes() == 0,
 		p.RetryCnt > 7, p.RNRRetry > 7, p.MinRNR > 31, p.Timeout > 31, p.MaxDestRd > maxReads, len(p.DMAC) != 0 && len(p.DMAC) != 6:
 		return fmt.Errorf("simfabric: queue pair %d: path %+v: %w", q.qpn, *p, rdmaverbs.ErrInvalid)
-	case p.PathMTU > q.dev.n.MTU:
-		return fmt.Errorf("simfabric: queue pair %d: path MTU of %d bytes, at most %d: %w", q.qpn, p.PathMTU.Bytes(), q.dev.n.MTU.Bytes(), rdmaverbs.ErrInvalid)
+	case p.PathMTU > q.n.MTU:
+		return fmt.Errorf("simfabric: queue pair %d: path MTU of %d bytes, at most %d: %w", q.qpn, p.PathMTU.Bytes(), q.n.MTU.Bytes(), rdmaverbs.ErrInvalid)
 	}
 	return nil
 }
@@ -211,7 +213,7 @@ func (q *qp) fail(reason string) {
 	}
 	q.w.observe(&Event{Kind: EventFailed, From: q.where(), Note: reason})
 	q.toError()
-	q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, Port: 1, QPN: q.qpn})
+	q.dev.event(rdmaverbs.AsyncEvent{Type: rdmaverbs.EventQPFatal, QPN: q.qpn})
 }
 
 // Close implements rdmaverbs.QP. Notify functions for what it flushes are

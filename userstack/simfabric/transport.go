@@ -143,8 +143,8 @@ func (q *qp) pathUp() bool {
 	if q.dev.gone || q.dev.closed {
 		return false
 	}
-	to := q.w.byGID(q.dev.n, q.rtr.DGID)
-	return to != nil && q.dev.n.reaches(to)
+	to := q.w.byGID(q.n, q.rtr.DGID)
+	return to != nil && q.n.reaches(to)
 }
 
 // peer returns the connected queue pair if it is there, connected to q, and

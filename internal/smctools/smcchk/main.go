@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 
 	"github.com/vishvananda/netlink"
 )
@@ -61,7 +61,7 @@ func (m mode) option() string {
 
 // A check is one command line of smc_chk.
 type check struct {
-	*face.Env
+	*tool.Env
 	ctx   context.Context
 	sysfs string // where sysfs is mounted
 
@@ -74,7 +74,7 @@ type check struct {
 }
 
 // Main runs smc_chk and returns its exit status.
-func Main(ctx context.Context, e *face.Env, args []string) int {
+func Main(ctx context.Context, e *tool.Env, args []string) int {
 	c := &check{Env: e, ctx: ctx, sysfs: "/sys", port: defaultPort}
 	status, done := c.parse(args)
 	if done {
@@ -97,7 +97,7 @@ func (c *check) fail(format string, args ...any) (status int, done bool) {
 
 // parse reads the command line, and looks up what it names as it goes.
 func (c *check) parse(args []string) (status int, done bool) {
-	g := face.Getopt{Program: "getopt", Short: "C:dhi:lp:sSv6", Long: []face.LongOption{
+	g := tool.Getopt{Program: "getopt", Short: "C:dhi:lp:sSv6", Long: []tool.LongOption{
 		{Name: "connect", Value: true, Short: 'C'}, {Name: "debug", Short: 'd'}, {Name: "help", Short: 'h'},
 		{Name: "port", Value: true, Short: 'p'}, {Name: "pnetid", Value: true, Short: 'i'}, {Name: "server", Short: 'S'},
 		{Name: "static-analysis", Short: 's'}, {Name: "live-test", Short: 'l'}, {Name: "version", Short: 'v'}, {Name: "ipv6", Short: '6'},
@@ -116,7 +116,7 @@ func (c *check) parse(args []string) (status int, done bool) {
 			c.Printf(usageText)
 			return 0, true
 		case 'v':
-			c.Printf("smc_chk utility, smc-tools-%s\n", face.Version)
+			c.Printf("smc_chk utility, smc-tools-%s\n", tool.Version)
 			return 0, true
 		case 'p':
 			port, err := strconv.ParseUint(o.Value, 10, 16)
@@ -145,7 +145,7 @@ func (c *check) parse(args []string) (status int, done bool) {
 }
 
 // setMode reads an option that says what to do.
-func (c *check) setMode(o face.Option) (status int, done bool) {
+func (c *check) setMode(o tool.Option) (status int, done bool) {
 	m := map[byte]mode{'C': modeConnect, 'i': modePNETID, 'l': modeLive, 's': modeStatic, 'S': modeServer}[o.Letter]
 	switch {
 	case c.mode == modeLive && m == modeStatic, c.mode == modeAll:

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,10 +21,10 @@ const CacheEnv = "SMCR_STATS_CACHE"
 // cachePath returns the file that holds the counters as they were at the last
 // reset. smcr and smcd share it. The kernel's stack and the one in user space
 // have nothing in common that could be subtracted.
-func (t *tool) cachePath() string { return cachePathOf(t.Env, t.Backend) }
+func (t *commandLine) cachePath() string { return cachePathOf(t.Env, t.Backend) }
 
 // cachePathOf is cachePath for the stack with a name.
-func cachePathOf(e *face.Env, stack string) string {
+func cachePathOf(e *tool.Env, stack string) string {
 	if path := e.Getenv(CacheEnv); path != "" {
 		return path
 	}

@@ -33,7 +33,7 @@ func deviceType(id uint16) string {
 }
 
 // device is the object device.
-func (t *tool) device(args []string) int {
+func (t *commandLine) device(args []string) int {
 	s, ok := t.words(args, false)
 	if !ok {
 		text := "Usage: smcr device [show] [all]\n" +
@@ -68,7 +68,7 @@ func (t *tool) device(args []string) int {
 	return 0
 }
 
-func (t *tool) printISM(list []nl.Device) {
+func (t *commandLine) printISM(list []nl.Device) {
 	t.Printf("FID  Type  PCI-ID        PCHID  InUse  #LGs  PNET-ID  \n")
 	for _, d := range list {
 		pci := pciOf(d)
@@ -81,7 +81,7 @@ func (t *tool) printISM(list []nl.Device) {
 	}
 }
 
-func (t *tool) printRNICs(list []nl.Device, s selection) {
+func (t *commandLine) printRNICs(list []nl.Device, s selection) {
 	details := t.detailLevel() > 0
 	t.Printf("Net-Dev         IB-Dev   IB-P  IB-State  Type          Crit  ")
 	if details {

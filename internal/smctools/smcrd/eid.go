@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
 
@@ -25,7 +25,7 @@ const seidUsage = "Usage: smcd seid [show]\n" +
 // command returns the first of names that a word abbreviates, or "".
 func command(word string, names ...string) string {
 	for _, n := range names {
-		if face.IsPrefix(word, n) {
+		if tool.IsPrefix(word, n) {
 			return n
 		}
 	}
@@ -33,7 +33,7 @@ func command(word string, names ...string) string {
 }
 
 // ueid is the object ueid.
-func (t *tool) ueid(args []string) int {
+func (t *commandLine) ueid(args []string) int {
 	cmd := "show"
 	if len(args) > 0 {
 		cmd = command(args[0], "help", "add", "del", "flush", "show")
@@ -46,7 +46,7 @@ func (t *tool) ueid(args []string) int {
 		// The ID is looked at before what follows it.
 		if text := checkEID(args[0]); text != "" {
 			t.Errorf("Error: Invalid User EID specified: %s\n", text)
-			return face.Failed
+			return tool.Failed
 		}
 		if len(args) > 1 {
 			return t.misused(ueidUsage)
@@ -71,7 +71,7 @@ func (t *tool) ueid(args []string) int {
 	}
 	if err != nil {
 		t.Errorf("%s\n", ueidError(cmd, err))
-		return face.Failed
+		return tool.Failed
 	}
 	return 0
 }
@@ -81,20 +81,20 @@ func ueidError(cmd string, err error) string {
 	switch {
 	case errors.Is(err, nl.ErrNotSupported):
 		return "Error: operation not supported by kernel"
-	case cmd == "del" && face.IsErrno(err, syscall.ENOENT):
+	case cmd == "del" && tool.IsErrno(err, syscall.ENOENT):
 		return "Error: specified User EID is not defined"
-	case cmd == "del" && face.IsErrno(err, syscall.EAGAIN):
+	case cmd == "del" && tool.IsErrno(err, syscall.EAGAIN):
 		return "Info: the System EID was activated because the last User EID was removed"
-	case cmd == "add" && face.IsErrno(err, syscall.EINVAL):
+	case cmd == "add" && tool.IsErrno(err, syscall.EINVAL):
 		return "Error: specified User EID was rejected by the kernel"
-	case cmd == "add" && face.IsErrno(err, syscall.ENOMEM):
+	case cmd == "add" && tool.IsErrno(err, syscall.ENOMEM):
 		return "Error: kernel reported an out of memory condition"
-	case cmd == "add" && face.IsErrno(err, syscall.ERANGE):
+	case cmd == "add" && tool.IsErrno(err, syscall.ERANGE):
 		return "Error: specified User EID was rejected because the maximum number of User EIDs is reached"
-	case cmd == "add" && face.IsErrno(err, syscall.EEXIST):
+	case cmd == "add" && tool.IsErrno(err, syscall.EEXIST):
 		return "Error: specified User EID is already defined"
 	}
-	return "Error: " + face.ErrorText(err)
+	return "Error: " + tool.ErrorText(err)
 }
 
 // checkEID says what is wrong with an enterprise ID.
@@ -121,7 +121,7 @@ func checkEID(eid string) string {
 }
 
 // seid is the object seid, of smcd only.
-func (t *tool) seid(args []string) int {
+func (t *commandLine) seid(args []string) int {
 	cmd := "show"
 	if len(args) > 0 {
 		cmd = command(args[0], "help", "enable", "disable", "show")
@@ -148,7 +148,7 @@ func (t *tool) seid(args []string) int {
 	}
 	if err != nil || id.Value == "" {
 		t.Printf("Error: System EID not available\n")
-		return face.Failed
+		return tool.Failed
 	}
 	if err := t.ctl.SetSEID(t.ctx, cmd == "enable"); err != nil {
 		return t.seidFailed(cmd, err)
@@ -156,14 +156,14 @@ func (t *tool) seid(args []string) int {
 	return 0
 }
 
-func (t *tool) seidFailed(cmd string, err error) int {
+func (t *commandLine) seidFailed(cmd string, err error) int {
 	switch {
 	case errors.Is(err, nl.ErrNotSupported):
 		t.Errorf("Error: operation not supported by kernel\n")
-	case cmd == "disable" && face.IsErrno(err, syscall.ENOENT):
+	case cmd == "disable" && tool.IsErrno(err, syscall.ENOENT):
 		t.Errorf("Error: System EID cannot be disabled because no User EID is defined\n")
 	default:
-		t.Errorf("Error: %s\n", face.ErrorText(err))
+		t.Errorf("Error: %s\n", tool.ErrorText(err))
 	}
-	return face.Failed
+	return tool.Failed
 }

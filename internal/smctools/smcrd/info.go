@@ -5,13 +5,13 @@ package smcrd
 import (
 	"fmt"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
 
 // info is the object info: the same for smcr and smcd.
-func (t *tool) info(args []string) int {
-	if len(args) > 1 || len(args) == 1 && !face.IsPrefix(args[0], "show") {
+func (t *commandLine) info(args []string) int {
+	if len(args) > 1 || len(args) == 1 && !tool.IsPrefix(args[0], "show") {
 		return t.misused("Usage: " + t.program() + " info [show]\n")
 	}
 	c, err := t.smcdControl()
@@ -22,13 +22,13 @@ func (t *tool) info(args []string) int {
 	if err != nil {
 		t.failed(err)
 		t.Errorf("Error: Failed to retrieve ISM device count\n")
-		return face.Failed
+		return tool.Failed
 	}
 	rnics, err := t.ctl.Devices(t.ctx)
 	if err != nil {
 		t.failed(err)
 		t.Errorf("Error: Failed to retrieve RoCE device count\n")
-		return face.Failed
+		return tool.Failed
 	}
 	i, err := t.ctl.SysInfo(t.ctx)
 	if err != nil {

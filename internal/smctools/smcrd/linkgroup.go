@@ -10,7 +10,7 @@ import (
 )
 
 // linkgroup is the object linkgroup.
-func (t *tool) linkgroup(args []string) int {
+func (t *commandLine) linkgroup(args []string) int {
 	s, ok := t.words(args, true)
 	if !ok {
 		text := "Usage: smcr linkgroup [show | link-show] [all | LG-ID]\n" +
@@ -75,7 +75,7 @@ func vlan(v uint16) string {
 	return fmt.Sprintf("%#x", v)
 }
 
-func (t *tool) groups(s selection) error {
+func (t *commandLine) groups(s selection) error {
 	list, err := t.ctl.LinkGroups(t.ctx)
 	if err != nil || len(list) == 0 {
 		return err
@@ -107,7 +107,7 @@ func (t *tool) groups(s selection) error {
 }
 
 // version prints what version 2 tells of the peer; g is nil for SMC-D.
-func (t *tool) version(v *nl.V2Common, g *nl.LinkGroup) {
+func (t *commandLine) version(v *nl.V2Common, g *nl.LinkGroup) {
 	if v == nil {
 		t.Printf("Version  : 1\n")
 		return
@@ -119,7 +119,7 @@ func (t *tool) version(v *nl.V2Common, g *nl.LinkGroup) {
 	t.Printf("EID      : %-32s\n", v.EID)
 }
 
-func (t *tool) groupsD(s selection) error {
+func (t *commandLine) groupsD(s selection) error {
 	c, err := t.smcdControl()
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (t *tool) groupsD(s selection) error {
 	return nil
 }
 
-func (t *tool) links(s selection) error {
+func (t *commandLine) links(s selection) error {
 	list, err := t.ctl.Links(t.ctx)
 	if err != nil || len(list) == 0 {
 		return err

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"strings"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
 
-// A tool is one command line of smcr or smcd.
-type tool struct {
-	*face.Env
+// A commandLine is one command line of smcr or smcd.
+type commandLine struct {
+	*tool.Env
 	smcd     bool
 	details  int // 0, 1 with -d, 2 with -dd
 	absolute bool
@@ -29,7 +29,7 @@ var objects = []string{"device", "linkgroup", "info", "stats", "ueid", "seid", "
 // Object returns the object of smc-tools that a word names, or "".
 func Object(word string) string {
 	for _, o := range objects {
-		if face.IsPrefix(word, o) {
+		if tool.IsPrefix(word, o) {
 			return o
 		}
 	}
@@ -38,8 +38,8 @@ func Object(word string) string {
 
 // Main runs smcd, or else smcr, and returns its exit status. The messages have
 // the name of the program; e.Name does not count.
-func Main(ctx context.Context, e *face.Env, smcd bool, args []string) int {
-	t := &tool{Env: e, ctx: ctx, smcd: smcd}
+func Main(ctx context.Context, e *tool.Env, smcd bool, args []string) int {
+	t := &commandLine{Env: e, ctx: ctx, smcd: smcd}
 	args, status, done := t.options(args)
 	if done {
 		return status
@@ -79,21 +79,21 @@ func Main(ctx context.Context, e *face.Env, smcd bool, args []string) int {
 	return 1
 }
 
-func (t *tool) program() string {
+func (t *commandLine) program() string {
 	if t.smcd {
 		return "smcd"
 	}
 	return "smcr"
 }
 
-func (t *tool) technology() string {
+func (t *commandLine) technology() string {
 	if t.smcd {
 		return "SMC-D"
 	}
 	return "SMC-R"
 }
 
-func (t *tool) usage() {
+func (t *commandLine) usage() {
 	objects, details := "ueid", " | -dd[etails]"
 	if t.smcd {
 		objects, details = "ueid | seid", ""
@@ -117,7 +117,7 @@ func option(word string) string {
 		return "absolute details"
 	}
 	for _, name := range []string{"absolute", "version", "details", "ddetails", "help"} {
-		if face.IsPrefix(word, "-"+name) {
+		if tool.IsPrefix(word, "-"+name) {
 			return name
 		}
 	}
@@ -126,7 +126,7 @@ func option(word string) string {
 
 // options reads the options. The last of several wins; done says that the
 // program ends with the status.
-func (t *tool) options(args []string) (rest []string, status int, done bool) {
+func (t *commandLine) options(args []string) (rest []string, status int, done bool) {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		word := args[0]
 		if word == "--" {
@@ -142,8 +142,8 @@ func (t *tool) options(args []string) (rest []string, status int, done bool) {
 		case "ddetails":
 			t.absolute, t.details = false, 2
 		case "version":
-			t.Errorf("%s utility, smc-tools-%s\n", t.program(), face.Version)
-			return nil, face.Failed, true
+			t.Errorf("%s utility, smc-tools-%s\n", t.program(), tool.Version)
+			return nil, tool.Failed, true
 		case "help":
 			t.usage()
 			return nil, 0, true
@@ -152,7 +152,7 @@ func (t *tool) options(args []string) (rest []string, status int, done bool) {
 				word = word[1:]
 			}
 			t.Errorf("Error: Option \"%s\" is unknown, try \"%s help\".\n", word, t.program())
-			return nil, face.Failed, true
+			return nil, tool.Failed, true
 		}
 		args = args[1:]
 	}
@@ -160,25 +160,25 @@ func (t *tool) options(args []string) (rest []string, status int, done bool) {
 }
 
 // misused prints how an object is used.
-func (t *tool) misused(text string) int {
+func (t *commandLine) misused(text string) int {
 	t.Errorf("%s", text)
-	return face.Failed
+	return tool.Failed
 }
 
 // failed prints an error of the stack. An operation that the stack does not know
 // has a text of its own.
-func (t *tool) failed(err error) int {
+func (t *commandLine) failed(err error) int {
 	if errors.Is(err, nl.ErrNotSupported) {
 		t.Errorf("Error: Operation not supported by kernel\n")
 	} else {
-		t.Errorf("Error: %s\n", face.ErrorText(err))
+		t.Errorf("Error: %s\n", tool.ErrorText(err))
 	}
-	return face.Failed
+	return tool.Failed
 }
 
 // detailLevel is what device and linkgroup know of the options: -ad shows no
 // details there.
-func (t *tool) detailLevel() int {
+func (t *commandLine) detailLevel() int {
 	if t.absolute {
 		return 0
 	}
@@ -186,7 +186,7 @@ func (t *tool) detailLevel() int {
 }
 
 // smcdControl returns the part of the stack that knows SMC-D.
-func (t *tool) smcdControl() (nl.ControlSMCD, error) {
+func (t *commandLine) smcdControl() (nl.ControlSMCD, error) {
 	c, ok := t.ctl.(nl.ControlSMCD)
 	if !ok {
 		if b, isBackend := t.ctl.(nl.Backend); isBackend {

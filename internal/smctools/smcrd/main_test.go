@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -102,7 +102,7 @@ func TestInfoUser(t *testing.T) {
 // TestSEID checks the messages about the system enterprise ID.
 func TestSEID(t *testing.T) {
 	b := newBench(t, sample())
-	if _, errOut, status := b.run("smcd seid disable"); status != face.Failed ||
+	if _, errOut, status := b.run("smcd seid disable"); status != tool.Failed ||
 		errOut != "Error: System EID cannot be disabled because no User EID is defined\n" {
 		t.Errorf("%d, %q", status, errOut)
 	}

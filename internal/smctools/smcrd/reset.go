@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/smc"
 )
@@ -22,7 +22,7 @@ var errForeign = errors.New("it belongs to another user")
 // SinceReset returns of the counters of a stack what was added since 'smcr stats
 // reset', and all of them where there was none, or where the stack started anew
 // since. The cache file is that of smc-tools' smcr; it is not changed.
-func SinceReset(e *face.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats, nl.Fallbacks, error) {
+func SinceReset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats, nl.Fallbacks, error) {
 	path := cachePathOf(e, stack)
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func readCache(file *os.File, uid int) (*counters, error) {
 }
 
 // Reset has the counters of a stack count from these on.
-func Reset(e *face.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
+func Reset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
 	file, err := openCache(cachePathOf(e, stack))
 	if err != nil {
 		return err

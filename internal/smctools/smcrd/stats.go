@@ -3,14 +3,14 @@
 package smcrd
 
 import (
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/smc"
 	"smcr/stats"
 )
 
 // stats is the object stats. A stack that does not answer is no failure.
-func (t *tool) stats(args []string) int {
+func (t *commandLine) stats(args []string) int {
 	cmd := "show"
 	if len(args) > 0 {
 		cmd = command(args[0], "help", "show", "reset", "json")
@@ -28,7 +28,7 @@ func (t *tool) stats(args []string) int {
 		}
 		if err != nil {
 			t.Errorf("Error: %v\n", err)
-			return face.Failed
+			return tool.Failed
 		}
 	}
 	fallbacks, err := t.ctl.Fallbacks(t.ctx)
@@ -68,7 +68,7 @@ func (t *tool) stats(args []string) int {
 	}
 	if err != nil {
 		t.Errorf("Error: %v\n", err)
-		return face.Failed
+		return tool.Failed
 	}
 	return 0
 }

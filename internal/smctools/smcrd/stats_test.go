@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/nl/nltest"
 	"smcr/smc"
@@ -39,7 +39,7 @@ func (b *bench) run(line string) (out, errOut string, status int) {
 	b.t.Helper()
 	streams, _, o, e := cmdutil.MemoryStreams()
 	words := strings.Fields(line)
-	env := &face.Env{
+	env := &tool.Env{
 		Factory: &cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 			return nl.Multi{{Name: "kernel", Control: keepOpen{b.fake}}}, nil
 		}},
@@ -181,7 +181,7 @@ func TestCacheErrors(t *testing.T) {
 		if err := os.WriteFile(b.cache, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, errOut, status := b.run("smcr stats"); out != "" || errOut != want || status != face.Failed {
+		if out, errOut, status := b.run("smcr stats"); out != "" || errOut != want || status != tool.Failed {
 			t.Errorf("%.20q: %d, %q, want %q", text, status, errOut, want)
 		}
 	}
@@ -191,7 +191,7 @@ func TestCacheErrors(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", b.cache); err != nil {
 		t.Fatal(err)
 	}
-	if _, errOut, status := b.run("smcr stats"); errOut != "Error: open cache file: Too many levels of symbolic links\n" || status != face.Failed {
+	if _, errOut, status := b.run("smcr stats"); errOut != "Error: open cache file: Too many levels of symbolic links\n" || status != tool.Failed {
 		t.Errorf("symbolic link: %d, %q", status, errOut)
 	}
 }

@@ -13,14 +13,14 @@ import (
 )
 
 // tech returns the technology that is shown.
-func (t *tool) tech(c *counters) *stats.Tech {
+func (t *commandLine) tech(c *counters) *stats.Tech {
 	if t.smcd {
 		return &c.SMCD
 	}
 	return &c.SMCR
 }
 
-func (t *tool) printJSON(c *counters) {
+func (t *commandLine) printJSON(c *counters) {
 	t.Printf("{\"%s\": {", strings.ReplaceAll(t.technology(), "-", ""))
 	tech := t.tech(c)
 	not := t.notCounted(tech)
@@ -39,7 +39,7 @@ func (t *tool) printJSON(c *counters) {
 
 // notCounted returns the counters that the stack does not have. smc-tools prints
 // those of a kernel as 0, so a kernel has all.
-func (t *tool) notCounted(s *stats.Tech) (not []*uint64) {
+func (t *commandLine) notCounted(s *stats.Tech) (not []*uint64) {
 	if t.Backend != "user" && !strings.HasPrefix(t.Backend, "unix:") {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (t *tool) notCounted(s *stats.Tech) (not []*uint64) {
 	return not
 }
 
-func (t *tool) printStats(c *counters) {
+func (t *commandLine) printStats(c *counters) {
 	s := t.tech(c)
 	not := t.notCounted(s)
 	details := t.details > 0
@@ -122,7 +122,7 @@ func (t *tool) printStats(c *counters) {
 }
 
 // sides prints a number and with details its two parts.
-func (t *tool) sides(name string, sum, client, server uint64) {
+func (t *commandLine) sides(name string, sum, client, server uint64) {
 	t.Printf("  %-26s %12d", name, sum)
 	if t.details > 0 {
 		t.Printf(" (client %d, server %d)", client, server)
@@ -131,7 +131,7 @@ func (t *tool) sides(name string, sum, client, server uint64) {
 }
 
 // reasons prints the three most frequent reasons of a side.
-func (t *tool) reasons(side string, list [maxReasons]reason) {
+func (t *commandLine) reasons(side string, list [maxReasons]reason) {
 	slices.SortStableFunc(list[:], func(a, b reason) int { return int(b.count) - int(a.count) })
 	printed := 0
 	for _, r := range list {
@@ -146,14 +146,14 @@ func (t *tool) reasons(side string, list [maxReasons]reason) {
 	}
 }
 
-func (t *tool) direction(bytes, calls, usage uint64) {
+func (t *commandLine) direction(bytes, calls, usage uint64) {
 	t.Printf("  Data transmitted (Bytes) %14d (%s)\n", bytes, abbreviate(bytes))
 	t.Printf("  Total requests             %12d\n", calls)
 	t.Printf("  Buffer usage (Bytes)       %12d (%s)\n", usage, abbreviate(usage))
 }
 
 // share prints a number of events and their share of the requests.
-func (t *tool) share(name string, n, calls uint64) {
+func (t *commandLine) share(name string, n, calls uint64) {
 	percent := float32(0)
 	if calls > 0 {
 		percent = float32(float64(n) / float64(calls) * 100)
@@ -161,7 +161,7 @@ func (t *tool) share(name string, n, calls uint64) {
 	t.Printf("  %-26s %12d (%.2f%%)\n", name, n, percent)
 }
 
-func (t *tool) histograms(b *stats.Buffers, bufs, reqs stats.Histogram) {
+func (t *commandLine) histograms(b *stats.Buffers, bufs, reqs stats.Histogram) {
 	if t.details > 0 {
 		t.Printf("  Buffer downgrades          %12d\n", b.Downgrade)
 		t.Printf("  Buffer reuses              %12d\n", b.Reuse)

@@ -5,7 +5,7 @@ package smcrd
 import (
 	"strings"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
 
@@ -31,16 +31,16 @@ const linkByte = 0xff
 
 // words reads the words after device or, with groups, linkgroup. It returns
 // false when they have the wrong form.
-func (t *tool) words(args []string, groups bool) (selection, bool) {
+func (t *commandLine) words(args []string, groups bool) (selection, bool) {
 	var s selection
-	if len(args) > 4 || len(args) == 1 && face.IsPrefix(args[0], "help") {
+	if len(args) > 4 || len(args) == 1 && tool.IsPrefix(args[0], "help") {
 		return s, false
 	}
 	if len(args) > 0 {
 		switch {
-		case face.IsPrefix(args[0], "show"):
+		case tool.IsPrefix(args[0], "show"):
 			args = args[1:]
-		case groups && face.IsPrefix(args[0], "link-show"):
+		case groups && tool.IsPrefix(args[0], "link-show"):
 			s.links, args = true, args[1:]
 		}
 	}
@@ -53,13 +53,13 @@ func (t *tool) words(args []string, groups bool) (selection, bool) {
 		case value != nil:
 			*value = word
 			return s, len(args) == 0
-		case face.IsPrefix(word, "help"):
+		case tool.IsPrefix(word, "help"):
 			return s, false
-		case face.IsPrefix(word, "all"):
+		case tool.IsPrefix(word, "all"):
 			all = true
-		case !t.smcd && face.IsPrefix(word, "ibdev"):
+		case !t.smcd && tool.IsPrefix(word, "ibdev"):
 			value = &s.ibdev
-		case !t.smcd && face.IsPrefix(word, "netdev"):
+		case !t.smcd && tool.IsPrefix(word, "netdev"):
 			value = &s.netdev
 		case groups && !all:
 			s.typed = hexadecimal(word)

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
 
@@ -36,12 +36,12 @@ const (
 )
 
 // Main runs smc_rnics and returns its exit status.
-func Main(ctx context.Context, e *face.Env, args []string) int {
+func Main(ctx context.Context, e *tool.Env, args []string) int {
 	return run(ctx, e, args, runtime.GOARCH, NewFS("/sys", Firmware))
 }
 
-func run(ctx context.Context, e *face.Env, args []string, arch string, fs FS) int {
-	g := face.Getopt{Program: "getopt", Short: "hIrvae:d:", Long: []face.LongOption{
+func run(ctx context.Context, e *tool.Env, args []string, arch string, fs FS) int {
+	g := tool.Getopt{Program: "getopt", Short: "hIrvae:d:", Long: []tool.LongOption{
 		{Name: "all", Short: 'a'}, {Name: "enable", Value: true, Short: 'e'}, {Name: "disable", Value: true, Short: 'd'},
 		{Name: "help", Short: 'h'}, {Name: "IB-dev", Short: 'I'}, {Name: "rawids", Short: 'r'}, {Name: "version", Short: 'v'},
 	}}
@@ -67,7 +67,7 @@ func run(ctx context.Context, e *face.Env, args []string, arch string, fs FS) in
 		case 'r':
 			o.Raw = true
 		case 'v':
-			e.Printf("smc_rnics utility, smc-tools-%s\n", face.Version)
+			e.Printf("smc_rnics utility, smc-tools-%s\n", tool.Version)
 			return 0
 		}
 	}
@@ -122,7 +122,7 @@ func functionID(word string) (string, bool) {
 	return fmt.Sprintf("%08x", v), err == nil
 }
 
-func change(e *face.Env, fs FS, action, word string) int {
+func change(e *tool.Env, fs FS, action, word string) int {
 	fid, ok := functionID(word)
 	if !ok {
 		e.Errorf("Error: '%s' is not a valid FID\n", strings.TrimPrefix(word, "0x"))
@@ -150,7 +150,7 @@ func change(e *face.Env, fs FS, action, word string) int {
 
 // pnets returns the table of pnetids that users gave; a machine without SMC has
 // none.
-func pnets(ctx context.Context, e *face.Env) []nl.PNET {
+func pnets(ctx context.Context, e *tool.Env) []nl.PNET {
 	ctl, err := e.Open(ctx)
 	if err != nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"smcr/internal/cmdutil"
-	"smcr/internal/smctools/face"
+	"smcr/internal/smctools/tool"
 	"smcr/nl"
 	"smcr/nl/nltest"
 
@@ -72,7 +72,7 @@ func try(t *testing.T, arch, root string, line string) (out, errOut string, stat
 		}
 	}
 	streams, _, o, e := cmdutil.MemoryStreams()
-	env := face.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
+	env := tool.NewEnv(&cmdutil.Factory{IO: streams, Backend: "kernel", Dial: func(context.Context, string) (nl.Multi, error) {
 		return nl.Multi{{Name: "kernel", Control: fake}}, nil
 	}}, "smc_rnics")
 	fs := NewFS(root, func(netdev string) string { return map[string]string{"eth3": "14.32.1010"}[netdev] })

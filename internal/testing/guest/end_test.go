@@ -40,6 +40,7 @@ func TestKilled(t *testing.T) {
 		time.Sleep(time.Minute) // killed meanwhile
 		return
 	}
+	guest.SkipShort(t)
 	guest.Check(t, guest.Available())
 	_, err := guest.FindKernel(t.Context())
 	guest.Check(t, err)

@@ -139,7 +139,10 @@ func (e *events) line(b []byte) {
 		e.r.say("%s", text)
 	case "build-fail":
 		e.r.fail(ev.ImportPath+" does not build", e.build[ev.ImportPath])
-	case "run":
+	case "pause": // waits for its turn among the parallel tests
+		delete(e.running, id)
+		e.r.setRunning(e.running)
+	case "run", "cont":
 		if id == id.top() {
 			e.running[id] = time.Now()
 			e.r.setRunning(e.running)

@@ -11,15 +11,11 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce"
 )
-
-// Prefix of the names of software devices; the rest is the netdev's name.
-const Prefix = "soft-"
 
 // ErrNoGID is matched by the errors of a device without a usable GID.
 var ErrNoGID = fmt.Errorf("no usable GID: %w", os.ErrNotExist)
@@ -69,15 +65,13 @@ func (s *Source) Await(ctx context.Context, patience time.Duration, seen func() 
 // Open opens the chosen device. The caller closes it. Needs CAP_NET_RAW.
 func (c Choice) Open(ctx context.Context) (*Source, error) {
 	name := c.Device
-	switch {
-	case name == "":
+	if name == "" {
 		var err error
 		if name, err = pick(c.Local); err != nil {
 			return nil, err
 		}
-	case !strings.HasPrefix(name, Prefix):
-		name = Prefix + name
 	}
+	name = softroce.DeviceName(name)
 	drv, err := newDriver()
 	if err != nil {
 		return nil, err
@@ -145,8 +139,8 @@ func bestGID(gids []rdmaverbs.GIDEntry, local netip.Addr) int {
 	return best
 }
 
-// pick returns the device with an address, else the first one with any that is
-// not the loopback device's.
+// pick returns the netdev with an address, else the first one with any that is not
+// the loopback device's.
 func pick(local netip.Addr) (string, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -166,10 +160,10 @@ func pick(local netip.Addr) (string, error) {
 			})
 		}
 		if local.IsValid() && has(func(a netip.Addr) bool { return a == local }) {
-			return Prefix + i.Name, nil
+			return i.Name, nil
 		}
 		if first == "" && i.Flags&net.FlagLoopback == 0 && len(i.HardwareAddr) == 6 && has(netip.Addr.IsValid) {
-			first = Prefix + i.Name
+			first = i.Name
 		}
 	}
 	if first == "" {
