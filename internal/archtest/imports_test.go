@@ -77,7 +77,7 @@ var edges = []struct {
 
 	// The program: free to use everything below it, but nothing under the roof.
 	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
-	{"examples/...", []string{"internal/testing/netnstest", "userstack", "nl", "stats", "pnet"}},
+	{"examples/...", []string{"internal/testing/netnstest", "userstack", "userstack/wire", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 }
 
