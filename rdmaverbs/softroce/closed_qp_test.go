@@ -18,9 +18,9 @@ func oneByte(id uint64, dst rdmaverbs.MR) rdmaverbs.SendWR {
 	return rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Inline | rdmaverbs.Signaled, InlineData: []byte{1}, RemoteAddr: dst.Addr(), RKey: dst.RKey()}
 }
 
-// TestDeparted: who sends to a queue pair that was closed learns it at once, and
-// is not told that what was never confirmed had been executed.
-func TestDeparted(t *testing.T) {
+// TestClosedQP: a peer that sends to a closed queue pair gets a NAK at once.
+// The NAK does not acknowledge requests that were not acknowledged before.
+func TestClosedQP(t *testing.T) {
 	for _, confirmed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newSimFabric(1, simFaults{delay: time.Microsecond})
@@ -62,9 +62,10 @@ func TestDeparted(t *testing.T) {
 	}
 }
 
-// TestDepartedUnreachable: a peer that cannot reach us is told through another
-// netdev, also if it begins to send later, some times and then no more.
-func TestDepartedUnreachable(t *testing.T) {
+// TestClosedQPUnreachable: a peer that cannot reach the device gets the close
+// notice through another netdev, a limited number of times. This also works if
+// it begins to send later.
+func TestClosedQPUnreachable(t *testing.T) {
 	for _, late := range []time.Duration{0, 30 * time.Millisecond, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newSimFabric(1, simFaults{delay: time.Microsecond})
@@ -93,16 +94,16 @@ func TestDepartedUnreachable(t *testing.T) {
 				t.Errorf("%v after the close: it took %v", late, took)
 			}
 			time.Sleep(time.Minute)
-			if n := d.Counters().NAKSent; n != 1+goodbyes {
+			if n := d.Counters().NAKSent; n != 1+closeNotices {
 				t.Errorf("told %d times", n)
 			}
 		})
 	}
 }
 
-// TestDepartedUnconfirmed: a peer that our last ACKs did not reach does not hear
-// of success from the goodbye.
-func TestDepartedUnconfirmed(t *testing.T) {
+// TestClosedQPUnacknowledged: if the last ACKs were lost, the close notice does
+// not acknowledge the requests.
+func TestClosedQPUnacknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSimFabric(1, simFaults{delay: time.Microsecond})
 		a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 22, RetryCnt: 7})
@@ -134,19 +135,19 @@ func TestDepartedUnconfirmed(t *testing.T) {
 	})
 }
 
-// TestDepartedForgotten: no more than so many are remembered, and none that had
-// no peer.
-func TestDepartedForgotten(t *testing.T) {
+// TestClosedQPLimit: a device remembers at most maxClosedQPs closed queue
+// pairs, and none that had no peer.
+func TestClosedQPLimit(t *testing.T) {
 	d := &Device{}
-	if p := d.depart(&qp{}); p != nil {
+	if p := d.rememberClosed(&qp{}); p != nil {
 		t.Errorf("%+v", p)
 	}
-	for n := range uint32(maxDeparted + 10) {
+	for n := range uint32(maxClosedQPs + 10) {
 		q := &qp{path: path{dgid: smc.GID{1}}}
 		q.ep.qpn = n
-		d.depart(q)
+		d.rememberClosed(q)
 	}
-	if len(d.departed) != maxDeparted || d.departed[0].qpn != 10 {
-		t.Errorf("%d remembered, the first %d", len(d.departed), d.departed[0].qpn)
+	if len(d.closedQPs) != maxClosedQPs || d.closedQPs[0].qpn != 10 {
+		t.Errorf("%d remembered, the first %d", len(d.closedQPs), d.closedQPs[0].qpn)
 	}
 }

@@ -10,18 +10,17 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// Facts is what can be known about a device that is not open.
+// Facts has the attributes of a device that can be read without opening it.
 type Facts struct {
 	Attr rdmaverbs.DeviceAttr
 	Port rdmaverbs.PortAttr // port 1
 	GIDs []rdmaverbs.GIDEntry
 }
 
-// Look returns the facts about a device without opening it: it takes no
-// privilege, no socket and no port from a program that uses the device. An
-// unknown name gives an error for which errors.Is(err, rdmaverbs.ErrNoDevice)
-// holds.
-func (p *Provider) Look(ctx context.Context, name string) (*Facts, error) {
+// Query returns information about the device of that name without opening it.
+// It needs no privileges, and it does not disturb a program that uses the
+// device. For an unknown name the error wraps rdmaverbs.ErrNoDevice.
+func (p *Provider) Query(ctx context.Context, name string) (*Facts, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -40,14 +40,14 @@ func (l *lab) configure(text string) {
 	}
 }
 
-// start returns the keeper of a new stack that has read its files.
-func (l *lab) start() (*keeper, *configurator) {
+// start returns the persistentControl of a new stack that has read its files.
+func (l *lab) start() (*persistentControl, *configurator) {
 	l.t.Helper()
 	l.log.Reset()
 	log := slog.New(slog.NewTextHandler(&l.log, nil))
 	fake := nltest.NewFake(nltest.State{SysInfo: nl.SysInfo{Version: 2, Stack: "smcr"}})
-	k := newKeeper(fake, l.dir, log)
-	c := &configurator{path: l.conf, keep: k, log: log}
+	k := newPersistentControl(fake, l.dir, log)
+	c := &configurator{path: l.conf, control: k, log: log}
 	if _, err := os.Stat(l.conf); err != nil {
 		c.path = "" // that of the host, which is not there
 	}
@@ -58,7 +58,7 @@ func (l *lab) start() (*keeper, *configurator) {
 }
 
 // want checks what a stack has.
-func (l *lab) want(k *keeper, eids []string, pnets ...string) {
+func (l *lab) want(k *persistentControl, eids []string, pnets ...string) {
 	l.t.Helper()
 	got, err := config.Export(l.t.Context(), k)
 	if err != nil {
@@ -207,7 +207,7 @@ func TestStateBroken(t *testing.T) {
 // there is no place for the state.
 func TestStateNowhere(t *testing.T) {
 	other := func(dir string) error { return os.Chmod(dir, 0o777) }
-	for name, spoil := range map[string]func(dir string) error{
+	for name, damage := range map[string]func(dir string) error{
 		"everybody's": other,
 		"a file": func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "smcr"), nil, 0o644)
@@ -217,7 +217,7 @@ func TestStateNowhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
 			l.configure("ueids: [FILE]\n")
-			l.must(spoil(l.dir))
+			l.must(damage(l.dir))
 			if name != "everybody's" {
 				l.dir = filepath.Join(l.dir, "smcr")
 			}
@@ -232,7 +232,7 @@ func TestStateNowhere(t *testing.T) {
 			l.want(k, []string{"FILE"})
 		})
 	}
-	// A place that is lost is told, and one that is there again used.
+	// A directory that is removed is reported, and one that is there again is used.
 	l := newLab(t)
 	l.configure("ueids: [FILE]\n")
 	k, _ := l.start()
