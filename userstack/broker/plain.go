@@ -12,6 +12,7 @@ var packageNames = []string{
 	"bounded",
 	"broker",
 	"config",
+	"conn",
 	"connector",
 	"devices",
 	"engine",

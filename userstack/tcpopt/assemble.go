@@ -373,6 +373,20 @@ func (a *assembler) callbacks(clear, set int32) {
 	)
 }
 
+// setSaveSYN makes the listener in R1 keep the SYNs of its connections, with
+// the value 1 in its slot.
+func (a *assembler) setSaveSYN() {
+	a.emit(
+		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
+		asm.Mov.Imm(asm.R3, unix.TCP_SAVE_SYN),
+	)
+	a.stackPtr(asm.R4, slotInt)
+	a.emit(
+		asm.Mov.Imm(asm.R5, 4),
+		asm.FnSetsockopt.Call(),
+	)
+}
+
 // finish ends a program: allow what was about to happen.
 func (a *assembler) finish() asm.Instructions {
 	a.here(labelOut)

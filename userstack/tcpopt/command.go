@@ -65,7 +65,7 @@ func (p *Program) command(fd, command int) error {
 //	listen   | listen           | registers the address, asks for the callbacks, saves SYNs
 //	unlisten | registered       | takes all of that back
 func commandProgram() asm.Instructions {
-	a := &assembler{}
+	a := sockOption{new(assembler)}
 	a.emit(
 		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_command"),
 		asm.LoadMem(asm.R1, regCtx, soLevel, asm.Word),
@@ -139,13 +139,16 @@ func commandProgram() asm.Instructions {
 	return a.finish()
 }
 
-func (a *assembler) sockListenerKey() {
+// sockOption assembles the setsockopt program.
+type sockOption struct{ *assembler }
+
+func (a sockOption) sockListenerKey() {
 	a.listenerKey(addressFields{base: regSock, family: sockFamily, ip4: sockLocalIP4, ip6: sockLocalIP6, port: sockLocalPort})
 }
 
 // readCallbacks loads the callback flags of the socket into regResult, or jumps
 // to label.
-func (a *assembler) readCallbacks(label string) {
+func (a sockOption) readCallbacks(label string) {
 	a.emit(
 		asm.StoreImm(asm.RFP, slotInt, 0, asm.Word),
 		asm.Mov.Reg(asm.R1, regSock),
@@ -163,7 +166,7 @@ func (a *assembler) readCallbacks(label string) {
 
 // writeCallbacks sets the callback flags of the socket to regResult; R0 is 0 on
 // success.
-func (a *assembler) writeCallbacks() {
+func (a sockOption) writeCallbacks() {
 	a.emit(
 		asm.StoreMem(asm.RFP, slotInt, regResult, asm.Word),
 		asm.Mov.Reg(asm.R1, regSock),
