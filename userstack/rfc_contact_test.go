@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
@@ -390,7 +391,7 @@ func TestStackCloseTellsPeer(t *testing.T) {
 				if err := x.Close(); err != nil {
 					t.Error(err)
 				}
-				if err := b.ended(peer); !errors.Is(err, linkgroup.ErrReset) {
+				if err := b.ended(peer); !errors.Is(err, conn.ErrReset) {
 					t.Errorf("peer's connection ended with %v", err)
 				}
 				if d := time.Since(start); d > 100*time.Millisecond {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
-	"smcr/userstack/linkgroup"
+	"smcr/userstack/conn"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -205,7 +205,7 @@ func TestThirdHostTellsTheTruth(t *testing.T) {
 		groups(b.client)[0].do(func(now time.Time) {
 			g := c.g
 			for _, l := range g.core.Links() {
-				g.core.LinkFailed(now, l, linkgroup.ErrReset)
+				g.core.LinkFailed(now, l, conn.ErrReset)
 			}
 		})
 		b.w.SetLAN("lan", true)

@@ -13,6 +13,7 @@ var packageNames = []string{
 	"bounded",
 	"broker",
 	"config",
+	"conn",
 	"connector",
 	"devices",
 	"engine",

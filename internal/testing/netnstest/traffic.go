@@ -3,10 +3,7 @@
 package netnstest
 
 import (
-	"bufio"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 
@@ -87,44 +84,19 @@ func (t *Traffic) MaxFlowPayload() int64 {
 // CountTraffic counts a classic pcap file with Ethernet frames, which may be
 // cut to any length that keeps the headers (96 bytes are enough).
 func CountTraffic(r io.Reader) (*Traffic, error) {
-	br := bufio.NewReaderSize(r, 1<<20)
-	var head [24]byte
-	if _, err := io.ReadFull(br, head[:]); err != nil {
-		return nil, fmt.Errorf("netnstest: read capture: %w", err)
-	}
-	var order binary.ByteOrder
-	switch binary.LittleEndian.Uint32(head[:]) {
-	case 0xa1b2c3d4, 0xa1b23c4d:
-		order = binary.LittleEndian
-	case 0xd4c3b2a1, 0x4d3cb2a1:
-		order = binary.BigEndian
-	default:
-		return nil, errors.New("netnstest: not a classic pcap file")
-	}
-	if link := order.Uint32(head[20:]); link != 1 {
-		return nil, fmt.Errorf("netnstest: capture of link type %d, want Ethernet (1)", link)
+	p, err := newPcap(r)
+	if err != nil {
+		return nil, err
 	}
 	t := &Traffic{Flows: make(map[Flow]*Tally)}
-	var buf []byte
 	for {
-		var rec [16]byte
-		if _, err := io.ReadFull(br, rec[:]); err == io.EOF {
+		rec, err := p.next()
+		if err == io.EOF {
 			return t, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("netnstest: read capture: %w", err)
+			return nil, err
 		}
-		capLen, origLen := order.Uint32(rec[8:]), order.Uint32(rec[12:])
-		if capLen > 1<<20 || origLen < capLen {
-			return nil, fmt.Errorf("netnstest: capture record of %d bytes for a frame of %d", capLen, origLen)
-		}
-		if cap(buf) < int(capLen) {
-			buf = make([]byte, capLen)
-		}
-		buf = buf[:capLen]
-		if _, err := io.ReadFull(br, buf); err != nil {
-			return nil, fmt.Errorf("netnstest: read capture: %w", err)
-		}
-		t.count(buf, int(origLen))
+		t.count(rec.kept, rec.length)
 	}
 }
 

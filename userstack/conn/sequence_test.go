@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linkgroup
+package conn
 
 import (
 	"testing"
-
-	"smcr/smc"
-	"smcr/userstack/wire"
 )
 
 // TestSequenceNumbers: CDC messages count from 1 and wrap to 0; one that is not
@@ -14,13 +11,11 @@ import (
 // and appendix A.4).
 func TestSequenceNumbers(t *testing.T) {
 	t.Run("sent", func(t *testing.T) {
-		r := newRig(t, smc.Server, noTest)
-		r.open()
+		r := newRig(t, settings{})
 		for want := range 1<<16 + 2 {
 			r.send(1)
-			m, err := wire.ParseCDC(r.last)
-			if err != nil || m.Seq != uint16(want+1) {
-				t.Fatalf("message %+v, %v; want sequence number %d", m, err, uint16(want+1))
+			if m := r.last; m.Seq != uint16(want+1) {
+				t.Fatalf("message %+v, want sequence number %d", m, uint16(want+1))
 			}
 			r.done()
 			r.got(1)
@@ -28,8 +23,7 @@ func TestSequenceNumbers(t *testing.T) {
 		}
 	})
 	t.Run("received", func(t *testing.T) {
-		r := newRig(t, smc.Server, noTest)
-		r.open()
+		r := newRig(t, settings{})
 		for _, tt := range []struct {
 			seq   uint16
 			taken bool
@@ -38,11 +32,11 @@ func TestSequenceNumbers(t *testing.T) {
 			{4 + 32767, true}, {4, false}, {65535, true}, {0, true}, {65535, false}, {1, true}, {0, false}, {1, false},
 		} {
 			m := r.cdc()
-			m.Seq, m.Prod = tt.seq, r.c.rx.cursor(r.c.rprod+1)
-			before := r.c.rprod
-			r.recv(r.link, m)
-			if taken := r.c.rprod == before+1; taken != tt.taken {
-				t.Errorf("message %d after %d: taken %v, want %v", tt.seq, r.c.rseq, taken, tt.taken)
+			m.Seq, m.Prod = tt.seq, r.rx(r.at().Received+1)
+			before := r.at().Received
+			r.recv(m)
+			if taken := r.at().Received == before+1; taken != tt.taken {
+				t.Errorf("message %d after %d: taken %v, want %v", tt.seq, r.c.p.in.seq, taken, tt.taken)
 			}
 		}
 	})

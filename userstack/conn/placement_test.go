@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linkgroup
+package conn
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -49,7 +48,7 @@ func TestUrgentLinux(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newLinuxRig(t, &tt.kernel)
 			if !tt.quiet {
-				r.c.lost.dataAt = r.s.now
+				r.c.p.out.placement.dataAt = r.now
 			}
 			var got string
 			read := func(how string) {
@@ -81,7 +80,7 @@ func TestUrgentLinux(t *testing.T) {
 			if got != tt.stream {
 				t.Errorf("the program reads %q, want %q", got, tt.stream)
 			}
-			r.wait(DefaultTimers(smc.Server).UrgentWait + time.Second)
+			r.wait(r.cfg.Timers.UrgentWait + time.Second)
 			if ends := errors.Is(r.c.WriteErr(), ErrUrgentTimeout); ends != tt.ends {
 				t.Errorf("ended for want of a confirmation: %v, want %v", ends, tt.ends)
 			}
@@ -137,7 +136,7 @@ func TestUrgentLost(t *testing.T) {
 					urgent = urgent[:1]
 				}
 				r.settle()
-				r.wait(takenWait + 50*time.Millisecond)
+				r.wait(answerWait + 50*time.Millisecond)
 				r.settle()
 				if u, ok := r.x.recvOOB(); ok && tt.takes {
 					taken += string(u)
@@ -145,8 +144,8 @@ func TestUrgentLost(t *testing.T) {
 				got += r.x.recv(100, true)
 				r.settle()
 			}
-			if got != want || taken != urgent || r.c.lost.lag != tt.lag {
-				t.Errorf("read %q of %q, took %q of %q, lag %d, want %d", got, want, taken, urgent, r.c.lost.lag, tt.lag)
+			if got != want || taken != urgent || r.c.p.out.placement.lag != tt.lag {
+				t.Errorf("read %q of %q, took %q of %q, lag %d, want %d", got, want, taken, urgent, r.c.p.out.placement.lag, tt.lag)
 			}
 		})
 	}
@@ -173,15 +172,15 @@ func TestUrgentLostFull(t *testing.T) {
 		want.WriteString(s)
 		r.settle()
 	}
-	if free := r.c.window(); free < 0 || r.c.sent-r.c.pcons > 16384 {
+	if free := r.at().Window; free < 0 || r.at().Written-r.at().PeerRead > 16384 {
 		t.Errorf("window %d", free)
 	}
 	for s := "."; s != ""; r.settle() {
 		s = r.x.recv(3000, true)
 		got.WriteString(s)
 	}
-	if got.String() != want.String() || r.c.lost.lag != 1 {
-		t.Errorf("read %d of %d bytes, lag %d", got.Len(), want.Len(), r.c.lost.lag)
+	if got.String() != want.String() || r.c.p.out.placement.lag != 1 {
+		t.Errorf("read %d of %d bytes, lag %d", got.Len(), want.Len(), r.c.p.out.placement.lag)
 	}
 }
 
@@ -211,7 +210,7 @@ func (x *traffic) produce(n int, urgent bool) {
 	}
 	x.write(string(s), urgent)
 	if urgent {
-		x.marks[x.c.prep] = s[n-1]
+		x.marks[x.at().Produced] = s[n-1]
 		if !x.x.inline {
 			s, x.total = s[:n-1], x.total-1
 		}
@@ -231,17 +230,17 @@ func (x *traffic) step() {
 	switch rng := x.rng; rng.IntN(12) {
 	case 0:
 		a, b, _ := x.c.SendSpace(3000, 0)
-		urgent := rng.IntN(3) == 0 && x.c.utx == 0 // another one would move the mark
+		urgent := rng.IntN(3) == 0 && x.c.p.out.urgent.at == 0 // another one would move the mark
 		n := min(1+rng.IntN([]int{3, 40, 3000}[rng.IntN(3)]), len(a)+len(b), x.total-len(x.want))
 		if n > 0 {
 			x.produce(n, urgent)
 		}
 	case 1, 2, 3:
-		x.deliver()
+		x.arrive()
 	case 4, 5:
-		x.told()
+		x.answer()
 	case 6, 7:
-		x.completed()
+		x.complete()
 	case 8:
 		if x.takes {
 			x.take()
@@ -249,7 +248,7 @@ func (x *traffic) step() {
 	case 9, 10:
 		for _, b := range []byte(x.x.recv(1+rng.IntN(2000), x.polls)) {
 			if x.pos >= len(x.want) || b != x.want[x.pos] {
-				x.t.Fatalf("%s: wrong byte at %d of %d, lag %d", x.where, x.pos, len(x.want), x.c.lost.lag)
+				x.t.Fatalf("%s: wrong byte at %d of %d, lag %d", x.where, x.pos, len(x.want), x.c.p.out.placement.lag)
 			}
 			x.pos++
 		}
@@ -258,7 +257,7 @@ func (x *traffic) step() {
 			x.rig.wait(time.Duration(rng.IntN(3)) * time.Millisecond)
 			break
 		}
-		x.settle() // the wire is faster than takenWait
+		x.settle() // the wire is faster than answerWait
 		x.rig.wait(time.Duration(rng.IntN(400)) * time.Millisecond)
 	}
 }
@@ -271,14 +270,14 @@ func TestUrgentLinuxRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		x := newTraffic(newLinuxRig(t, &linuxReader{inline: seed%5 == 4, prompt: seed%11 == 10, mended: seed%13 == 12}), seed, 40000)
 		x.takes, x.polls = seed%5 < 3, seed%2 == 0
-		for steps := 0; steps < 60000 && x.pos < x.total && x.c.err == nil; steps++ {
+		for steps := 0; steps < 60000 && x.pos < x.total && x.c.ReadErr() == nil; steps++ {
 			x.step()
 		}
-		if x.c.lost.lag > 0 {
+		if x.c.p.out.placement.lag > 0 {
 			lost++
 		}
-		if may := !x.x.inline && (x.takes && !x.x.mended || x.polls); x.pos < x.total && !may || x.c.err != nil && !errors.Is(x.c.err, ErrUrgentTimeout) {
-			t.Errorf("%s: read %d of %d, %v", x.where, x.pos, x.total, x.c.err)
+		if may := !x.x.inline && (x.takes && !x.x.mended || x.polls); x.pos < x.total && !may || x.c.ReadErr() != nil && !errors.Is(x.c.ReadErr(), ErrUrgentTimeout) {
+			t.Errorf("%s: read %d of %d, %v", x.where, x.pos, x.total, x.c.ReadErr())
 		}
 	}
 	if lost == 0 {
@@ -293,9 +292,7 @@ func TestUrgentLinuxRandom(t *testing.T) {
 func TestUrgentLostFailover(t *testing.T) {
 	unconfirmed := 0
 	for seed := range uint64(200) {
-		x := newTraffic(newLinuxRigOfTwo(t, &linuxReader{}), seed, 30000)
-		// The scripted peer never answers DELETE LINK.
-		x.rig.g.cfg.Timers.LLC, x.rig.g.cfg.Timers.DeleteLink = time.Hour, time.Hour
+		x := newTraffic(newLinuxRig(t, &linuxReader{}), seed, 30000)
 		x.takes, x.polls = true, true
 		for range 1 + seed%3 { // one, or several in a row
 			x.produce(1, true)
@@ -311,12 +308,12 @@ func TestUrgentLostFailover(t *testing.T) {
 		for steps := 0; steps < 60000 && x.pos < x.total; steps++ {
 			x.step()
 		}
-		if x.pos < x.total && x.c.lost.lag > 0 && x.c.urgentWaits() && x.c.sent == x.c.fin && (x.c.err == nil || errors.Is(x.c.err, ErrUrgentTimeout)) {
+		if x.pos < x.total && x.c.p.out.placement.lag > 0 && x.c.p.out.urgent.waits(x.at().Written) && x.at().Written == x.at().Delivered && (x.c.ReadErr() == nil || errors.Is(x.c.ReadErr(), ErrUrgentTimeout)) {
 			unconfirmed++
 			continue
 		}
-		if x.pos < x.total || x.c.err != nil || x.c.lost.lag == 0 {
-			t.Errorf("%s: read %d of %d, lag %d, %v", x.where, x.pos, x.total, x.c.lost.lag, x.c.err)
+		if x.pos < x.total || x.c.ReadErr() != nil || x.c.p.out.placement.lag == 0 {
+			t.Errorf("%s: read %d of %d, lag %d, %v", x.where, x.pos, x.total, x.c.p.out.placement.lag, x.c.ReadErr())
 		}
 	}
 	if unconfirmed > 2 {
@@ -349,23 +346,18 @@ func TestUrgentAsks(t *testing.T) {
 	r.urge(1)
 	r.expect("cdc+P+U+R")
 	r.done()
-	r.c.Consumed(r.s.now, 16384)
+	r.c.Consumed(r.now, 16384)
 	r.expect("cdc+R")
 	r.done()
 	r.got(1)
 	r.send(10)
 	r.expect("cdc+R")
 
-	for _, edit := range []func(*Config){
-		func(c *Config) { linux21(c); c.PeerRelease = 0 },
-		func(c *Config) { linux21(c); c.PeerOS = smc.OSZOS },
-	} {
-		r := newRig(t, smc.Server, edit)
-		r.openV2()
-		r.send(10)
-		r.expect("cdc")
-		r.done()
-		r.urge(1)
-		r.expect("cdc+P+U")
-	}
+	// Another peer is never asked.
+	other := newRig(t, settings{})
+	other.send(10)
+	other.expect("cdc")
+	other.done()
+	other.urge(1)
+	other.expect("cdc+P+U")
 }

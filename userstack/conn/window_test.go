@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linkgroup
+package conn
 
 import (
 	"fmt"
@@ -86,11 +86,10 @@ func TestWindowUpdates(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, smc.Server, noTest)
-			r.open()
+			r := newRig(t, settings{})
 			r.give(tt.written, tt.flags)
 			r.expect("")
-			r.c.Consumed(r.s.now, tt.read)
+			r.c.Consumed(r.now, tt.read)
 			if got := r.sent(); got != tt.want {
 				t.Errorf("sent %q, want %q", got, tt.want)
 			}
@@ -102,10 +101,9 @@ func TestWindowUpdates(t *testing.T) {
 // read before.
 func TestLateRequest(t *testing.T) {
 	for _, f := range []wire.ProducerFlags{wire.ProdWriterBlocked, wire.ProdCursorRequest} {
-		r := newRig(t, smc.Client, noTest)
-		r.open()
+		r := newRig(t, settings{})
 		r.give(100, 0)
-		r.c.Consumed(r.s.now, 100)
+		r.c.Consumed(r.now, 100)
 		r.expect("")
 		r.give(0, f)
 		r.expect("cdc")
@@ -117,30 +115,27 @@ func TestLateRequest(t *testing.T) {
 
 // TestPiggyback: data carries the consumer cursor.
 func TestPiggyback(t *testing.T) {
-	r := newRig(t, smc.Server, noTest)
-	r.open()
+	r := newRig(t, settings{})
 	r.give(100, 0)
-	r.c.Consumed(r.s.now, 60)
+	r.c.Consumed(r.now, 60)
 	r.send(5)
 	acts := r.acts
 	if len(acts) < 2 {
 		t.Fatalf("%d actions", len(acts))
 	}
 	w, m := acts[len(acts)-2], acts[len(acts)-1]
-	if w.Kind != ActWrite || w.Off != 0 || w.Len != 5 || w.RKey != peerRMB.RKey || w.RemoteAddr != peerRMB.VAddr+16384 || w.Token != 0 {
+	if w.k == nil || w.off != 0 || w.n != 5 || w.at != 0 {
 		t.Errorf("write: %+v", w)
 	}
-	got, err := wire.ParseCDC(m.Msg[:])
-	want := wire.CDC{Seq: 1, Token: peerRMB.Token, Prod: wire.Cursor{Count: 5}, Cons: wire.Cursor{Count: 60}}
-	if err != nil || got != want || m.Token == 0 {
-		t.Errorf("%+v, %v; want %+v", got, err, want)
+	want := wire.CDC{Seq: 1, Token: peerToken, Prod: wire.Cursor{Count: 5}, Cons: wire.Cursor{Count: 60}}
+	if m.m != want {
+		t.Errorf("%+v, want %+v", m.m, want)
 	}
 }
 
 // TestWrap writes over the ends of a chunk and of the peer's element.
 func TestWrap(t *testing.T) {
-	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.SendChunk = 600 })
-	r.open()
+	r := newRig(t, settings{chunk: 600})
 	// Chunks of 600 bytes, element of 16384 bytes.
 	for range 16 {
 		r.send(1000)
@@ -148,19 +143,19 @@ func TestWrap(t *testing.T) {
 		r.got(1000)
 	}
 	r.acts = nil
-	r.c.SetNoDelay(r.s.now, true)
+	r.c.SetNoDelay(r.now, true)
 	r.send(500)
 	r.send(600)
 	var writes []string
 	for _, a := range r.acts {
-		if a.Kind == ActWrite {
-			writes = append(writes, fmt.Sprintf("%d+%d>%d", a.Off, a.Len, a.RemoteAddr-peerRMB.VAddr-16384))
+		if a.k != nil {
+			writes = append(writes, fmt.Sprintf("%d+%d>%d", a.off, a.n, a.at))
 		}
 	}
 	if got, want := strings.Join(writes, " "), "0+384>16000 384+116>0 500+100>116 0+500>216"; got != want {
 		t.Errorf("writes %s, want %s", got, want)
 	}
-	m, _ := wire.ParseCDC(r.acts[len(r.acts)-1].Msg[:])
+	m := r.last
 	if want := (wire.Cursor{Wrap: 1, Count: 716}); m.Prod != want {
 		t.Errorf("producer cursor %+v, want %+v", m.Prod, want)
 	}
@@ -169,8 +164,7 @@ func TestWrap(t *testing.T) {
 // TestBlocked follows a sender into a closed window and out of it (RFC 7609,
 // sections 4.7.3 and 4.7.4).
 func TestBlocked(t *testing.T) {
-	r := newRig(t, smc.Server, noTest)
-	r.open()
+	r := newRig(t, settings{})
 	for range 4 {
 		r.send(4096)
 		r.done()
@@ -185,7 +179,7 @@ func TestBlocked(t *testing.T) {
 	r.expect("")
 	r.got(2000)
 	r.expect("cdc")
-	if free := 16384 - int(r.c.sent-r.c.pcons); free != 2100-2001 {
+	if free := 16384 - int(r.at().Written-r.at().PeerRead); free != 2100-2001 {
 		t.Errorf("window %d", free)
 	}
 }
@@ -193,28 +187,27 @@ func TestBlocked(t *testing.T) {
 // TestWindowNeverOverrun checks the writes against the cursors, with any
 // pattern of reading.
 func TestWindowNeverOverrun(t *testing.T) {
-	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.EyeCatcher = true })
-	r.openEye()
+	r := newRig(t, settings{eye: true})
 	for i := range 3000 {
 		a, b, _ := r.c.SendSpace(1, 4096)
 		if n := len(a) + len(b); n > 0 {
-			r.c.Produced(r.s.now, 1+i%n)
+			r.c.Produced(r.now, 1+i%n)
 		}
 		r.done()
-		if unread := r.c.sent - r.c.pcons; unread > uint64(r.c.tx.size) {
-			t.Fatalf("%d bytes in an element of %d", unread, r.c.tx.size)
+		if unread := r.at().Written - r.at().PeerRead; unread > uint64(r.c.p.out.elem.size) {
+			t.Fatalf("%d bytes in an element of %d", unread, r.c.p.out.elem.size)
 		} else if i%3 == 0 && unread > 0 {
 			r.got(1 + i*7%int(unread))
 		}
 		for _, a := range r.acts {
-			if off := a.RemoteAddr - peerRMB.VAddr - 16384; a.Kind == ActWrite && (off < 4 || off+uint64(a.Len) > 16384) {
-				t.Fatalf("write of %d at %d", a.Len, off)
+			if a.k != nil && (a.at < 4 || a.at+a.n > elemSize) {
+				t.Fatalf("write of %d at %d", a.n, a.at)
 			}
 		}
 		r.acts = nil
 	}
-	if r.c.pcons < 100000 {
-		t.Errorf("only %d bytes went through", r.c.pcons)
+	if r.at().PeerRead < 100000 {
+		t.Errorf("only %d bytes went through", r.at().PeerRead)
 	}
 }
 
@@ -223,40 +216,35 @@ func TestWindowNeverOverrun(t *testing.T) {
 func TestBadCursors(t *testing.T) {
 	tests := []struct {
 		name string
-		edit func(c *Conn, m *wire.CDC)
+		edit func(r *rig, m *wire.CDC)
 		ok   bool
 	}{
-		{"producer beyond the element", func(c *Conn, m *wire.CDC) { m.Prod.Count = 16385 }, false},
-		{"producer over unread bytes", func(c *Conn, m *wire.CDC) { m.Prod = c.rx.cursor(c.rcons + 16385) }, false},
-		{"producer fills the element", func(c *Conn, m *wire.CDC) { m.Prod = c.rx.cursor(c.rcons + 16384) }, true},
-		{"producer behind", func(c *Conn, m *wire.CDC) { m.Prod = c.rx.cursor(c.rprod - 1) }, false},
-		{"producer wraps ahead", func(c *Conn, m *wire.CDC) { m.Prod.Wrap += 2 }, false},
-		{"producer at the very end", func(c *Conn, m *wire.CDC) { m.Prod.Count = 16384 }, true},
-		{"consumer beyond the element", func(c *Conn, m *wire.CDC) { m.Cons.Count = 1 << 30 }, false},
-		{"consumer beyond the producer", func(c *Conn, m *wire.CDC) { m.Cons = c.tx.cursor(c.sent + 1) }, false},
-		{"consumer behind", func(c *Conn, m *wire.CDC) { m.Cons = c.tx.cursor(c.pcons - 1) }, false},
-		{"consumer at the producer", func(c *Conn, m *wire.CDC) { m.Cons = c.tx.cursor(c.sent) }, true},
-		{"old message", func(c *Conn, m *wire.CDC) { m.Seq -= 2; m.Prod.Count = 1 << 30 }, true},
-		{"old message of another round", func(c *Conn, m *wire.CDC) { m.Seq += 0x8000; m.Prod.Count = 1 << 30 }, true},
-		{"unknown token", func(c *Conn, m *wire.CDC) { m.Token++; m.Prod.Count = 1 << 30 }, true},
+		{"producer beyond the element", func(r *rig, m *wire.CDC) { m.Prod.Count = 16385 }, false},
+		{"producer over unread bytes", func(r *rig, m *wire.CDC) { m.Prod = r.rx(r.at().Read + 16385) }, false},
+		{"producer fills the element", func(r *rig, m *wire.CDC) { m.Prod = r.rx(r.at().Read + 16384) }, true},
+		{"producer behind", func(r *rig, m *wire.CDC) { m.Prod = r.rx(r.at().Received - 1) }, false},
+		{"producer wraps ahead", func(r *rig, m *wire.CDC) { m.Prod.Wrap += 2 }, false},
+		{"producer at the very end", func(r *rig, m *wire.CDC) { m.Prod.Count = 16384 }, true},
+		{"consumer beyond the element", func(r *rig, m *wire.CDC) { m.Cons.Count = 1 << 30 }, false},
+		{"consumer beyond the producer", func(r *rig, m *wire.CDC) { m.Cons = r.tx(r.at().Written + 1) }, false},
+		{"consumer behind", func(r *rig, m *wire.CDC) { m.Cons = r.tx(r.at().PeerRead - 1) }, false},
+		{"consumer at the producer", func(r *rig, m *wire.CDC) { m.Cons = r.tx(r.at().Written) }, true},
+		{"old message", func(r *rig, m *wire.CDC) { m.Seq -= 2; m.Prod.Count = 1 << 30 }, true},
+		{"old message of another round", func(r *rig, m *wire.CDC) { m.Seq += 0x8000; m.Prod.Count = 1 << 30 }, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, smc.Client, noTest)
-			r.open()
+			r := newRig(t, settings{})
 			r.give(1000, 0)
-			r.c.Consumed(r.s.now, 500)
+			r.c.Consumed(r.now, 500)
 			r.send(300)
 			r.done()
 			r.got(200)
 			m := r.cdc()
-			tt.edit(r.c, &m)
-			r.recv(r.link, m)
+			tt.edit(r, &m)
+			r.recv(m)
 			if ok := r.c.State() == smc.StateActive; ok != tt.ok {
 				t.Errorf("state %s", r.c.State())
-			}
-			if !r.g.CanAccept() {
-				t.Error("the group suffers")
 			}
 		})
 	}

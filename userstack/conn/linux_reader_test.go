@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linkgroup
+package conn
 
 import (
-	"errors"
 	"testing"
 
-	"smcr/smc"
 	"smcr/userstack/wire"
 )
-
-// linux21 makes the peer a Linux of release 1 of version 2.
-func linux21(c *Config) {
-	linux(c)
-	noTest(c)
-	c.PeerRelease = wire.ReleaseV21
-}
 
 // linuxReader is the receive side of Linux' SMC: its cursors, the number of
 // bytes that it thinks can be read, and when it sends its consumer cursor
@@ -127,35 +118,11 @@ func (x *linuxReader) recvOOB() (byte, bool) {
 // linuxRig is a connection with a linuxReader.
 type linuxRig struct {
 	*rig
-	x  *linuxReader
-	l2 *Link // nil with one link
+	x *linuxReader
 }
 
 func newLinuxRig(t *testing.T, x *linuxReader) *linuxRig {
-	r := &linuxRig{rig: newRig(t, smc.Server, linux21), x: x}
-	r.openV2()
-	r.done()
-	r.acts = nil
-	return r
-}
-
-// newLinuxRigOfTwo is the same with two links.
-func newLinuxRigOfTwo(t *testing.T, x *linuxReader) *linuxRig {
-	r := &linuxRig{rig: newRig(t, smc.Server, noTest), x: x}
-	r.l2 = r.two(nil)
-	linux21(&r.g.cfg) // its LLC messages stay those of version 1
-	return r
-}
-
-// fail breaks the first link. What it has not delivered is lost, and so is the
-// news of what it has.
-func (r *linuxRig) fail() {
-	r.take()
-	r.acts = nil
-	clear(r.tok)
-	r.g.LinkFailed(r.s.now, r.link, errors.New("cable"))
-	r.link = r.l2
-	r.take()
+	return &linuxRig{rig: newRig(t, settings{stopsAtUrgent: true}), x: x}
 }
 
 // write produces s, of which the last byte may be urgent.
@@ -167,75 +134,55 @@ func (r *linuxRig) write(s string, urgent bool) {
 	}
 	copy(b, s[copy(a, s):])
 	if urgent {
-		r.c.ProducedUrgent(r.s.now, len(s))
+		r.c.ProducedUrgent(r.now, len(s))
 	} else {
-		r.c.Produced(r.s.now, len(s))
+		r.c.Produced(r.now, len(s))
 	}
-	r.take()
 }
 
-// deliver takes one action of ours to the reader. It is false if there is none.
-func (r *linuxRig) deliver() bool {
-	r.take()
+// arrive takes one action to the reader. It returns false if there is none.
+func (r *linuxRig) arrive() bool {
 	if len(r.acts) == 0 {
 		return false
 	}
 	a := r.acts[0]
 	r.acts = r.acts[1:]
-	switch a.Kind {
-	case ActWrite:
-		base := peerRMB.VAddr
-		if a.Link == r.l2 {
-			base = 9 // as two has it
-		}
-		copy(r.x.rmb[a.RemoteAddr-base-16384:][:a.Len], a.Chunk.Mem[a.Off:][:a.Len])
-	case ActSend:
-		if !wire.IsCDC(a.Message()) {
-			break
-		}
-		m, err := wire.ParseCDC(a.Message())
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if m.Flags&wire.ProdFailoverVerify != 0 {
-			break
-		}
-		n, ok := r.c.tx.ahead(m.Prod, r.x.prod)
+	switch {
+	case a.k != nil:
+		copy(r.x.rmb[a.at:][:a.n], a.k.Mem[a.off:])
+	case a.m.Flags&wire.ProdFailoverVerify == 0:
+		n, ok := r.c.p.out.elem.ahead(a.m.Prod, r.x.prod)
 		if !ok || r.x.prod+n > r.x.cons+uint64(len(r.x.rmb)) {
-			r.t.Fatalf("producer cursor %d:%d overruns the element", m.Prod.Wrap, m.Prod.Count)
+			r.t.Fatalf("producer cursor %d:%d overruns the element", a.m.Prod.Wrap, a.m.Prod.Count)
 		}
-		r.x.arrive(r.x.prod+n, m.Flags)
+		r.x.arrive(r.x.prod+n, a.m.Flags)
 	}
 	return true
 }
 
-// told takes one message of the reader to us. It is false if there is none.
-func (r *linuxRig) told() bool {
+// answer takes one message of the reader to the connection. It returns false if
+// there is none.
+func (r *linuxRig) answer() bool {
 	if len(r.x.out) == 0 {
 		return false
 	}
 	m := r.cdc()
-	m.Cons = r.c.tx.cursor(r.x.out[0])
+	m.Cons = r.tx(r.x.out[0])
 	r.x.out = r.x.out[1:]
-	r.recv(r.link, m)
+	r.recv(m)
 	return true
 }
 
-// completed completes what was delivered.
-func (r *linuxRig) completed() {
-	if r.take(); len(r.acts) > 0 {
-		return
+// complete completes what has arrived.
+func (r *linuxRig) complete() {
+	if len(r.acts) == 0 {
+		r.deliver()
 	}
-	for l, t := range r.tok {
-		delete(r.tok, l)
-		r.g.Sent(r.s.now, l, t)
-	}
-	r.take()
 }
 
 // settle delivers everything.
 func (r *linuxRig) settle() {
-	for r.deliver() || r.told() || len(r.tok) > 0 {
-		r.completed()
+	for r.arrive() || r.answer() || len(r.outstanding) > 0 {
+		r.complete()
 	}
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linkgroup
+package conn
 
 import (
 	"testing"
 	"time"
 
-	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -17,14 +16,11 @@ func TestAutocork(t *testing.T) {
 	for _, tt := range []struct {
 		size, held int
 	}{{0, 2048}, {100, 100}, {4000, 2048}, {-1, 0}, {noDelay, 0}} {
-		r := newRig(t, smc.Server, func(c *Config) {
-			noTest(c)
-			if tt.size != noDelay {
-				c.Autocork = tt.size
-			}
-		})
-		r.open()
-		r.c.SetNoDelay(r.s.now, tt.size == noDelay)
+		r := newRig(t, settings{autocork: max(tt.size, -1)})
+		if tt.size == noDelay {
+			r = newRig(t, settings{})
+		}
+		r.c.SetNoDelay(r.now, tt.size == noDelay)
 		r.send(1)
 		r.expect("cdc")
 		if tt.held > 0 {
@@ -45,23 +41,22 @@ func TestAutocorkGives(t *testing.T) {
 		want string
 	}{
 		{"urgent data", func(r *rig) { r.urge(1) }, "cdc+P+U"},
-		{"shutdown", func(r *rig) { r.c.CloseWrite(r.s.now) }, "cdc"},
-		{"close", func(r *rig) { r.c.Close(r.s.now) }, "cdc"},
-		{"TCP_NODELAY", func(r *rig) { r.c.SetNoDelay(r.s.now, true) }, "cdc"},
-		{"window update", func(r *rig) { r.give(10, wire.ProdWriterBlocked); r.c.Consumed(r.s.now, 10) }, "cdc"},
+		{"shutdown", func(r *rig) { r.c.CloseWrite(r.now) }, "cdc"},
+		{"close", func(r *rig) { r.c.Close(r.now) }, "cdc"},
+		{"TCP_NODELAY", func(r *rig) { r.c.SetNoDelay(r.now, true) }, "cdc"},
+		{"window update", func(r *rig) { r.give(10, wire.ProdWriterBlocked); r.c.Consumed(r.now, 10) }, "cdc"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, smc.Server, noTest)
-			r.open()
+			r := newRig(t, settings{})
 			r.send(10)
 			r.expect("cdc")
 			r.send(5)
 			r.expect("")
 			tt.do(r)
 			r.expect(tt.want)
-			if r.c.sent != r.c.prep {
-				t.Errorf("%d bytes held back", r.c.prep-r.c.sent)
+			if r.at().Written != r.at().Produced {
+				t.Errorf("%d bytes held back", r.at().Produced-r.at().Written)
 			}
 		})
 	}
@@ -70,36 +65,35 @@ func TestAutocorkGives(t *testing.T) {
 // TestCork: a corked connection holds data back for a quarter of a second, or
 // until it is uncorked or half of its send buffer is full.
 func TestCork(t *testing.T) {
-	r := newRig(t, smc.Client, noTest)
-	r.open()
-	r.c.SetCork(r.s.now, true)
+	r := newRig(t, settings{})
+	r.c.SetCork(r.now, true)
 	r.send(10)
 	r.wait(corkDelay - time.Millisecond)
 	r.send(10)
 	r.expect("")
 	r.wait(time.Millisecond)
 	r.expect("cdc")
-	if r.c.sent != 20 {
-		t.Errorf("%d bytes sent", r.c.sent)
+	if r.at().Written != 20 {
+		t.Errorf("%d bytes sent", r.at().Written)
 	}
 	r.done()
 	r.send(10)
 	r.expect("") // still corked
-	r.c.SetCork(r.s.now, false)
+	r.c.SetCork(r.now, false)
 	r.expect("cdc")
 	r.done()
-	r.c.SetCork(r.s.now, true)
+	r.c.SetCork(r.now, true)
 	r.send(2047)
 	r.expect("")
 	r.send(1)
 	r.expect("cdc")
 	r.done()
 	r.send(1)
-	r.c.CloseWrite(r.s.now)
+	r.c.CloseWrite(r.now)
 	r.expect("cdc")
 	r.done()
 	r.expect("cdc+D")
-	if at, ok := r.g.Deadline(); ok && !r.c.corkAt.IsZero() {
-		t.Errorf("timer left: %v", at)
+	if r.c.p.out.hold.timer.running() {
+		t.Error("timer left")
 	}
 }
