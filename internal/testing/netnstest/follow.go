@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"smcr/userstack/wire"
 )
 
 // A Packet is a frame of a capture that still runs.
@@ -104,7 +106,7 @@ func parsePacket(rec record) Packet {
 		segment := b[off:]
 		header := max(20, int(segment[12]>>4)*4)
 		p.TCP, p.SYN, p.ACK = true, segment[13]&syn != 0, segment[13]&ack != 0
-		p.SMC = p.SYN && hasSMCOption(segment[20:min(len(segment), header)])
+		p.SMC = p.SYN && wire.HasTCPOption(segment[20:min(len(segment), header)])
 		p.Payload = segment[min(len(segment), header):]
 	}
 	return p
