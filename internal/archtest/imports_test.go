@@ -73,13 +73,13 @@ var edges = []struct {
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// What only tests and benches use. The tests of all layers use the first two.
-	{"internal/testing/netnstest", []string{"internal/place"}},
+	{"internal/testing/netnstest", []string{"internal/place", "userstack/wire"}},
 	{"internal/testing/socktest", nil},
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it, but nothing under the roof.
 	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
-	{"examples/...", []string{"internal/testing/netnstest", "userstack", "nl", "stats", "pnet"}},
+	{"examples/...", []string{"internal/testing/netnstest", "userstack", "userstack/wire", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 }
 

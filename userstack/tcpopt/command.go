@@ -18,14 +18,13 @@ import (
 // stead. It is attached for the moment of one setsockopt(2) of our own, with a
 // level that no protocol has; calls of other programs meanwhile pass unchanged.
 const (
-	commandLevel    = 0x534d4352
-	commandListen   = 1
-	commandUnlisten = 2
+	commandLevel  = 0x534d4352
+	commandListen = 1
 )
 
-// command runs the command program on a socket whose mark has flagListen. The
-// caller holds listenMu.
-func (p *Program) command(fd, command int) error {
+// registerListening runs the command program on a listening socket whose mark has
+// flagListen. The caller holds listenMu.
+func (p *Program) registerListening(fd int) error {
 	if p.cmd == nil {
 		prog, err := p.objs.loadCommand()
 		if errors.Is(err, ErrUnsupportedKernel) {
@@ -44,7 +43,7 @@ func (p *Program) command(fd, command int) error {
 	if err != nil {
 		return bpfError("attach the setsockopt program", err)
 	}
-	err = unix.SetsockoptInt(fd, commandLevel, command, 0)
+	err = unix.SetsockoptInt(fd, commandLevel, commandListen, 0)
 	if cerr := l.Close(); cerr != nil {
 		return fmt.Errorf("tcpopt: detach the setsockopt program: %w", cerr)
 	}
@@ -61,9 +60,8 @@ func (p *Program) command(fd, command int) error {
 // sockets of ours only: the mark is the authority, which none but the owner of
 // the map can set.
 //
-//	option   | mark             | does
-//	listen   | listen           | registers the address, asks for the callbacks, saves SYNs
-//	unlisten | registered       | takes all of that back
+//	option | mark   | does
+//	listen | listen | registers the address, asks for the callbacks, saves SYNs
 func commandProgram() asm.Instructions {
 	a := sockOption{new(assembler)}
 	a.emit(
@@ -78,12 +76,8 @@ func commandProgram() asm.Instructions {
 		asm.LoadMem(asm.R1, regSock, sockState, asm.Word),
 		asm.JNE.Imm(asm.R1, unix.BPF_TCP_LISTEN, "pass"),
 		asm.LoadMem(asm.R1, regCtx, soOptname, asm.Word),
-		asm.JEq.Imm(asm.R1, commandListen, "listen"),
-		asm.JEq.Imm(asm.R1, commandUnlisten, "unlisten"),
-		asm.Ja.Label("pass"),
+		asm.JNE.Imm(asm.R1, commandListen, "pass"),
 	)
-
-	a.here("listen")
 	a.unlessBits(regMark, markFlags, flagListen, "pass")
 	a.ifBits(regMark, markFlags, flagRegistered, "done")
 	a.readCallbacks("refuse")
@@ -109,20 +103,6 @@ func commandProgram() asm.Instructions {
 	a.sockListenerKey()
 	a.unregister()
 	a.emit(asm.Ja.Label("refuse"))
-
-	a.here("unlisten")
-	a.unlessBits(regMark, markFlags, flagRegistered, "done")
-	a.sockListenerKey()
-	a.unregister()
-	a.flags(flagListen, flagRetired)
-	// SYNs stay saved, for the connections under way. What cannot be taken
-	// back has no effect any more.
-	a.readCallbacks("done")
-	a.emit(asm.And.Imm(regResult, ^cbFlagWriteHdrOpt))
-	a.unlessBits(regMark, markFlags, flagOwnState, "unlisten_flags")
-	a.emit(asm.And.Imm(regResult, ^cbFlagState))
-	a.here("unlisten_flags")
-	a.writeCallbacks()
 
 	// Older verifiers want the context written from a register.
 	a.here("done")

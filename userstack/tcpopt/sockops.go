@@ -137,7 +137,7 @@ func (a sockOps) unlessHere(label string) {
 func (a sockOps) passive() {
 	a.here("passive")
 	a.mark()
-	a.ifBits(regMark, markFlags, flagListen|flagRetired, "accepted")
+	a.ifBits(regMark, markFlags, flagListen, "accepted")
 	// Without a listener it is a simultaneous open: both ends sent a SYN, and
 	// neither answered the other's option.
 	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
@@ -149,7 +149,7 @@ func (a sockOps) passive() {
 	// the application's already. Ending the callbacks below keeps the option
 	// from the SYN-ACK, which Fast Open sends afterwards.
 	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "passive_done")
-	a.unlessBits(regMark, markFlags, flagRegistered|flagRetired, "passive_done")
+	a.unlessBits(regMark, markFlags, flagRegistered, "passive_done")
 	a.recall("passive_saved")
 	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_forget"))
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
@@ -160,15 +160,8 @@ func (a sockOps) passive() {
 	// So many handshakes at a time that this one fell into oblivion, or it
 	// used SYN cookies: then there is no saved SYN either.
 	a.here("passive_saved")
-	a.ifBits(regMark, markFlags, flagRetired, "passive_retired")
 	a.unlessReceived(loadFromSYN, "passive_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
-
-	a.emit(asm.Ja.Label("passive_done"))
-
-	// The listener lost its mark before it could answer this SYN.
-	a.here("passive_retired")
-	a.emit(asm.StoreImm(regMark, markFlags, 0, asm.Word), asm.Ja.Label(labelOut))
 
 	a.here("passive_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))

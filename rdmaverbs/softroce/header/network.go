@@ -133,20 +133,11 @@ func encodeV6(b []byte, class uint8, flow uint32, n uint16, next, hops uint8) {
 // Version returns the IP version field, 6.
 func (b GRH) Version() uint8 { return b[0] >> 4 }
 
-// TrafficClass returns the traffic class.
-func (b GRH) TrafficClass() uint8 { return b[0]<<4 | b[1]>>4 }
-
-// FlowLabel returns the flow label, 20 bits.
-func (b GRH) FlowLabel() uint32 { return binary.BigEndian.Uint32(b) & 0xfffff }
-
 // PayloadLen returns the bytes from the BTH to the end of the ICRC.
 func (b GRH) PayloadLen() uint16 { return binary.BigEndian.Uint16(b[4:]) }
 
 // NextHeader returns the number of the protocol after the header.
 func (b GRH) NextHeader() uint8 { return b[6] }
-
-// HopLimit returns the hop limit.
-func (b GRH) HopLimit() uint8 { return b[7] }
 
 // SGID returns the source GID.
 func (b GRH) SGID() [16]byte { return [16]byte(b[8:24]) }
