@@ -166,9 +166,8 @@ type half struct{}
 
 // script is a machine with its clock.
 type script struct {
-	m    *Machine
-	now  time.Time
-	seen func(from State, on EventKind, to State)
+	m   *Machine
+	now time.Time
 }
 
 // newScript begins a machine by name.
