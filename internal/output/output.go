@@ -65,9 +65,6 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
-// Len returns the number of rows.
-func (t *Table) Len() int { return len(t.rows) }
-
 // Print writes the table.
 func (t *Table) Print(w io.Writer) error {
 	if len(t.rows) == 0 {

@@ -132,7 +132,7 @@ func TestNetdevFacts(t *testing.T) {
 			return err
 		}
 		gids := i.GIDs
-		i.GIDs, i.hasDefault = nil, false // the address comes in its own time
+		i.GIDs, i.hasDefault = nil, false // the kernel assigns the address later
 		want := netdevInfo{Name: "eth0", Index: i.Index, HWAddr: l.MAC, MTU: 4200, Up: true}
 		if d := cmp.Diff(want, *i, cmp.AllowUnexported(netdevInfo{})); d != "" {
 			t.Errorf("(-want +got)\n%s", d)
@@ -236,7 +236,7 @@ func TestNetdevWatch(t *testing.T) {
 	do(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
 	expect("MAC", func(c netdevChange) bool { return c.Info.GIDs[0].GID == defaultGID([6]byte(mac)) })
 
-	// Another netdev's changes are none of ours.
+	// Changes of another netdev are not reported.
 	for len(changes) > 0 {
 		<-changes
 	}

@@ -98,7 +98,7 @@ func TestVerbsNetdev(t *testing.T) {
 	}
 }
 
-// TestLossyNetdev has the kernel lose packets of either direction at random.
+// TestLossyNetdev makes the kernel lose packets at random in both directions.
 func TestLossyNetdev(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
 	impair(t, p.A)
@@ -107,7 +107,7 @@ func TestLossyNetdev(t *testing.T) {
 		t.Run(fmt.Sprintf("v%d", typ), func(t *testing.T) {
 			a, b := verbstest.Connect(t, hostPair(p, typ)(t), verbstest.Config{MTU: smc.MTU1024, Reads: 4})
 			verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: uint64(typ), Ops: 400, MaxSize: 20000})
-			// Few packets are lost, and by chance all in one direction.
+			// Few packets are lost. All of them may be in one direction.
 			again := uint64(0)
 			for _, c := range []*verbstest.Conn{a, b} {
 				q := c.QP.(*qp)
@@ -298,7 +298,7 @@ func TestNoLeak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle() // what the runtime opens once, such as epoll
+	cycle() // the runtime opens some descriptors once, such as epoll
 	fds, gos := countFDs(t), runtime.NumGoroutine()
 	for range 5 {
 		cycle()

@@ -137,38 +137,32 @@ func (t Type) carriesSocket() bool {
 // carriesRights tells whether a message of the type has the field Rights.
 func (t Type) carriesRights() bool { return t == TypeSetOption || t == TypeGetOption }
 
-// Mode tells what carries a connection's bytes.
+// Mode is what carries the bytes of a connection. The numbers are those in messages.
 type Mode uint8
 
-// Modes of a connection.
+// The modes of a connection.
 const (
-	// ModeTCP is plain TCP: the peer declined, or the handshake failed in a
-	// way that TCP survives.
-	ModeTCP Mode = iota
+	// ModeTCP is plain TCP: the peer declined, or the handshake failed in a way
+	// that leaves TCP intact.
+	ModeTCP Mode = 0
 	// ModeSMCR is SMC over RDMA.
-	ModeSMCR
-	// ModeSMCD is SMC over a direct memory device.
-	ModeSMCD
-	// ModeLocal joins two programs of the same host directly: each has one end of
-	// a socketpair.
-	ModeLocal
-	modeEnd
+	ModeSMCR Mode = 1
+	// ModeLocal joins two programs of the same host: each has one end of a
+	// socketpair.
+	ModeLocal Mode = 3
 )
+
+var modeNames = [...]string{ModeTCP: "TCP", ModeSMCR: "SMC-R", ModeLocal: "local"}
+
+// valid reports whether m is one of the modes.
+func (m Mode) valid() bool { return int(m) < len(modeNames) && modeNames[m] != "" }
 
 // String returns the mode's name as users know it.
 func (m Mode) String() string {
-	switch m {
-	case ModeTCP:
-		return "TCP"
-	case ModeSMCR:
-		return "SMC-R"
-	case ModeSMCD:
-		return "SMC-D"
-	case ModeLocal:
-		return "local"
-	default:
+	if !m.valid() {
 		return "mode " + strconv.Itoa(int(m))
 	}
+	return modeNames[m]
 }
 
 // Flags qualify a message.
@@ -279,7 +273,7 @@ func ParseMessage(b []byte) (Message, error) {
 	switch {
 	case typeNames[m.Type] == "":
 		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Type)
-	case m.Mode >= modeEnd:
+	case !m.Mode.valid():
 		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Mode)
 	case m.Flags >= flagsEnd:
 		return Message{}, fmt.Errorf("%w: flags %#x", ErrMalformed, uint16(m.Flags))

@@ -64,8 +64,11 @@ func mortalStack(t *testing.T) (cl *broker.Client, kill func()) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "serving\n" {
 		t.Fatalf("the stack said %q, %v", line, err)
 	}
-	cl, err = broker.Dial(t.Context(), name, t.Name())
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: name, Net: "unixpacket"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if cl, err = broker.NewClient(t.Context(), c, t.Name()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cl.Close() })

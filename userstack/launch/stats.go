@@ -13,8 +13,8 @@ import (
 
 // Stats counts the connections of the program and all its descendants.
 type Stats struct {
-	// ByMode counts connections that left TCP: broker.ModeSMCR, ModeSMCD and
-	// ModeLocal.
+	// ByMode counts the connections that are not TCP, by broker.ModeSMCR and
+	// broker.ModeLocal.
 	ByMode map[broker.Mode]uint64
 	// TCP counts connections that run over TCP by the reason why.
 	TCP map[string]uint64
