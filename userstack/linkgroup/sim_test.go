@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/internal/testing/conntest"
 	"smcr/smc"
 	"smcr/userstack/conn"
 )
@@ -212,7 +213,7 @@ func (s *sim) check() {
 		}
 		for c, p := range h.apps {
 			if p.other != nil && h.role == smc.Client && p.open && p.other.open && !p.closed && !p.other.closed {
-				if err := conn.CheckPair(&c.Conn, &p.other.c.Conn); err != nil {
+				if err := conntest.CheckPair(&c.Conn, &p.other.c.Conn); err != nil {
 					s.t.Fatal(err)
 				}
 			}
