@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"smcr/internal/testing/conntest"
 	"smcr/smc"
 	"smcr/userstack"
-	"smcr/userstack/conn"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
@@ -18,7 +18,7 @@ import (
 // simCheckPair checks two ends of one connection against each other.
 func simCheckPair(in inside.Inspector[*userstack.Conn], a, b *userstack.Conn) (err error) {
 	in.View(a, func(ca *linkgroup.Conn) {
-		in.View(b, func(cb *linkgroup.Conn) { err = conn.CheckPair(&ca.Conn, &cb.Conn) })
+		in.View(b, func(cb *linkgroup.Conn) { err = conntest.CheckPair(&ca.Conn, &cb.Conn) })
 	})
 	return err
 }
