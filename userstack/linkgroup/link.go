@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"encoding/binary"
 	"time"
 
 	"smcr/smc"
@@ -59,15 +60,44 @@ type Link struct {
 	testedAt time.Time
 	testData [16]byte
 
-	// Deletion. delWanted: the server is to run the exchange. delAsked: the
-	// client has asked the server and waits. delReply: the client's reply
-	// goes out when the link is drained or at delAt. delReplied: the link is
-	// removed when the reply is delivered or at delAt.
-	delWanted, delAsked, delReply, delReplied bool
-	delOrderly                                bool
-	delReason                                 wire.DeleteLinkReason
-	delVia                                    *Link
-	delAt                                     time.Time
+	del deletion
+}
+
+// deletePhase is how far the deletion of a link has come.
+//
+//	From              | Event                              | To
+//	------------------+------------------------------------+--------------------
+//	none              | server: failed, not needed, asked  | wanted
+//	wanted            | server: the exchange begins        | running
+//	running           | server: its carrier fails          | wanted
+//	running           | server: reply received             | the link is removed
+//	none, asked       | client: failed                     | asked
+//	none, asked       | client: DELETE LINK received       | reply
+//	reply             | client: drained, or the time over  | replied
+//	replied           | client: delivered, or the time over| the link is removed
+type deletePhase uint8
+
+const (
+	deleteNone    deletePhase = iota
+	deleteWanted              // server: the exchange is to be run
+	deleteRunning             // server: it is under way
+	deleteAsked               // client: the server was asked to delete the link
+	deleteReply               // client: the reply goes out when the link is drained
+	deleteReplied             // client: the link is removed when the reply is delivered
+)
+
+// deletion is the deletion of a link.
+type deletion struct {
+	phase   deletePhase
+	orderly bool // the link still works
+	reason  wire.DeleteLinkReason
+	via     *Link     // client: the link that carries the exchange
+	at      time.Time // client: when the wait for the next step is over
+}
+
+// want makes the server run the exchange.
+func (d *deletion) want(orderly bool, reason wire.DeleteLinkReason) {
+	d.phase, d.orderly, d.reason = deleteWanted, orderly, reason
 }
 
 // request is a signaled work request with the unsignaled ones before it.
@@ -122,11 +152,6 @@ func (l *Link) State() smc.LinkState { return l.state }
 // ConnCount returns how many connections write over the link.
 func (l *Link) ConnCount() int { return l.conns }
 
-// samePeerPort says whether two links end at the same port of the peer. In
-// version 2 the GID, an address, does it alone: proposals of Linux that offer
-// nothing else come without MAC.
-func (g *Group) samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && (g.v2() || a.MAC == b.MAC) }
-
 // usable reports whether the link is active and its queue pair takes work requests.
 func (l *Link) usable() bool { return l.state == smc.LinkActive && l.qpOpen }
 
@@ -161,7 +186,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 		return
 	}
 	var it llcItem
-	b, err := wire.AppendLLC(it.msg[:0], l.g.layout, m)
+	b, err := wire.AppendLLC(it.msg[:0], l.g.llc.layout, m)
 	if err != nil || len(b) < MsgLen {
 		// All values come from this package or were parsed.
 		panic("linkgroup: cannot encode " + m.LLCType().String())
@@ -177,7 +202,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 
 func (l *Link) queueLLC(it *llcItem) {
 	if len(l.llcq) >= maxLLCQueue {
-		l.flooded = true // settle sees to it
+		l.flooded = true // advance sees to it
 		return
 	}
 	if len(l.llcq) > 0 || l.used >= len(l.sq) {
@@ -190,7 +215,7 @@ func (l *Link) queueLLC(it *llcItem) {
 func (l *Link) postLLC(it *llcItem) {
 	r := l.push(1)
 	r.then, r.on = it.then, it.on
-	l.g.act(Action{Kind: ActSend, Link: l, Msg: it.msg, Long: it.long, Token: r.token})
+	l.g.actions.add(Action{Kind: ActSend, Link: l, Msg: it.msg, Long: it.long, Token: r.token})
 }
 
 // pump gives the free part of the send queue to those who wait for it.
@@ -261,7 +286,7 @@ func (l *Link) closeQP() {
 	l.qpOpen = false
 	l.testAt = time.Time{}
 	l.g.env.CloseQP(l)
-	l.g.dropActions(l)
+	l.g.actions.drop(l)
 	for l.sqLen > 0 {
 		if r := l.pop(); r.conn != nil {
 			r.conn.Protocol().Undelivered(r.receipt)
@@ -271,4 +296,10 @@ func (l *Link) closeQP() {
 	for l.waitHead != nil {
 		l.unqueue(l.waitHead)
 	}
+}
+
+func (l *Link) setID(id uint8) {
+	l.id = id
+	l.g.links.used[id] = true
+	l.uid = binary.BigEndian.Uint32(l.g.cfg.ID[:]) + uint32(id)
 }

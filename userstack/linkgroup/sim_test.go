@@ -488,8 +488,8 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 		}
 	}
 	if c == nil {
-		for _, m := range p.h.g.rmbs {
-			if i := off / m.size; m.handle == any(r) && (m.elems[i].notBefore.After(s.now) || m.elems[i].lost) {
+		for _, m := range p.h.g.rmbs.list {
+			if i := off / m.size; m.handle == any(r) && (m.elems[i].notBefore.After(s.now) || m.elems[i].withdrawn) {
 				return // nobody uses it yet, because the peer may write
 			}
 		}
