@@ -102,10 +102,10 @@ type PortState uint8
 
 // Port states.
 const (
-	PortDown   PortState = 1
-	PortInit   PortState = 2
-	PortArmed  PortState = 3
-	PortActive PortState = 4
+	PortDown   PortState = 1 // no link
+	PortInit   PortState = 2 // link, not configured by a subnet manager
+	PortArmed  PortState = 3 // configured, not released for traffic
+	PortActive PortState = 4 // carries traffic
 )
 
 // PortAttr describes a port at one moment.

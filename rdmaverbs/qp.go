@@ -98,10 +98,10 @@ type QPState uint8
 // Queue pair states.
 const (
 	QPReset QPState = iota // not used by this interface
-	QPSInit
-	QPSRTR // ready to receive
-	QPSRTS // ready to send
-	QPSErr
+	QPSInit                // created: it takes receive requests
+	QPSRTR                 // ready to receive
+	QPSRTS                 // ready to send
+	QPSErr                 // failed or closed: requests complete with StatusFlushErr
 )
 
 // PathInfo describes the path from a queue pair to its peer (ibv_qp_attr for
@@ -176,11 +176,11 @@ type Opcode uint8
 
 // Send operations.
 const (
-	OpSend Opcode = iota + 1
-	OpSendImm
-	OpWrite
-	OpWriteImm
-	OpRead
+	OpSend     Opcode = iota + 1 // SEND
+	OpSendImm                    // SEND with immediate data
+	OpWrite                      // RDMA WRITE
+	OpWriteImm                   // RDMA WRITE with immediate data
+	OpRead                       // RDMA READ
 )
 
 // SendFlags modify a send work request.
@@ -213,19 +213,19 @@ type WCStatus uint8
 
 // Completion statuses. They mean the same as those of libibverbs.
 const (
-	StatusSuccess WCStatus = iota
-	StatusLocLenErr
-	StatusLocQPOpErr
-	StatusLocProtErr
-	StatusFlushErr
-	StatusBadRespErr
-	StatusLocAccessErr
-	StatusRemInvReqErr
-	StatusRemAccessErr
-	StatusRemOpErr
-	StatusRetryExcErr
-	StatusRNRRetryExcErr
-	StatusFatalErr
+	StatusSuccess        WCStatus = iota // done
+	StatusLocLenErr                      // a message was longer than the memory for it
+	StatusLocQPOpErr                     // the queue pair cannot do what was asked
+	StatusLocProtErr                     // a local memory region does not allow it
+	StatusFlushErr                       // the queue pair is in the error state
+	StatusBadRespErr                     // the peer answered something that is not possible
+	StatusLocAccessErr                   // a request of the peer had no access to local memory
+	StatusRemInvReqErr                   // the peer found the request invalid
+	StatusRemAccessErr                   // the peer gives no access to its memory
+	StatusRemOpErr                       // the peer could not carry the request out
+	StatusRetryExcErr                    // the peer did not answer
+	StatusRNRRetryExcErr                 // the peer had no receive request
+	StatusFatalErr                       // the device has failed
 )
 
 var statusText = [...]string{
@@ -270,11 +270,11 @@ type WCOp uint8
 
 // Completed operations.
 const (
-	WCSend WCOp = iota + 1
-	WCWrite
-	WCRead
-	WCRecv         // a SEND was received
-	WCRecvWriteImm // an RDMA WRITE with immediate data was received
+	WCSend         WCOp = iota + 1 // a SEND
+	WCWrite                        // an RDMA WRITE
+	WCRead                         // an RDMA READ
+	WCRecv                         // a SEND was received
+	WCRecvWriteImm                 // an RDMA WRITE with immediate data was received
 )
 
 // WC is a work completion. If Status is not StatusSuccess, only ID, Status and

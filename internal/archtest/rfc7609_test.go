@@ -16,7 +16,7 @@ import (
 
 // rfcTable has one row for each requirement of RFC 7609:
 //
-//	| section | what it asks | code | test |
+//	| section | requirement | code | test |
 //
 // Code and tests are named in backquotes by package and declaration:
 // `linkgroup.Group.Connect`, `e2e.TestFlap`. A part of a table test may follow:

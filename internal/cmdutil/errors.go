@@ -17,10 +17,10 @@ import (
 // Exit statuses of smcr.
 const (
 	ExitOK         = 0 // done; also: nothing found in a list
-	ExitError      = 1
-	ExitUsage      = 2
+	ExitError      = 1 // any other error
+	ExitUsage      = 2 // the command line or a value in it is wrong
 	ExitNotFound   = 3 // what was named does not exist
-	ExitPermission = 4
+	ExitPermission = 4 // a privilege is missing
 	ExitNoBackend  = 5 // there is no such stack
 )
 

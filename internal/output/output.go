@@ -142,3 +142,20 @@ func Or(s string) string {
 	}
 	return s
 }
+
+// YesNo returns "Yes" or "No".
+func YesNo(yes bool) string {
+	if yes {
+		return "Yes"
+	}
+	return "No"
+}
+
+// SMCVersions returns the versions of SMC that a stack has: "v1 v2", or "v1" without
+// version 2.
+func SMCVersions(v2 bool) string {
+	if v2 {
+		return "v1 v2"
+	}
+	return "v1"
+}

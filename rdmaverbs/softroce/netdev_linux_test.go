@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
 	"smcr/smc"
 
@@ -264,7 +265,7 @@ func TestNetdevWatch(t *testing.T) {
 // TestNetdevWatchClose closes watches at once and twice.
 func TestNetdevWatchClose(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
-	files := openFiles(t)
+	files := socktest.OpenFiles(t)
 	for range 50 {
 		if err := pair.A.Do(func() error {
 			w, err := watchNetdev(1, func(netdevChange) {})
@@ -276,7 +277,7 @@ func TestNetdevWatchClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := openFiles(t); n > files {
+	if n := socktest.OpenFiles(t); n > files {
 		t.Errorf("%d files open, were %d", n, files)
 	}
 }

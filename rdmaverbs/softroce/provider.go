@@ -52,8 +52,8 @@ type config struct {
 
 // Defaults of WithWindow: how much a queue pair keeps outstanding.
 const (
-	DefaultWindowPackets = 512
-	DefaultWindowBytes   = 1 << 20
+	DefaultWindowPackets = 512     // packets
+	DefaultWindowBytes   = 1 << 20 // bytes
 )
 
 const defaultMaxQP = 1 << 14

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
 	"smcr/smc"
@@ -299,27 +299,18 @@ func TestNoLeak(t *testing.T) {
 		}
 	}
 	cycle() // the runtime opens some descriptors once, such as epoll
-	fds, gos := countFDs(t), runtime.NumGoroutine()
+	fds, gos := socktest.OpenFiles(t), runtime.NumGoroutine()
 	for range 5 {
 		cycle()
 	}
 	if err := netnstest.Until(30*time.Second, func() error {
-		if n, g := countFDs(t), runtime.NumGoroutine(); n > fds || g > gos {
+		if n, g := socktest.OpenFiles(t), runtime.NumGoroutine(); n > fds || g > gos {
 			return fmt.Errorf("%d descriptors and %d goroutines, %d and %d before", n, g, fds, gos)
 		}
 		return nil
 	}); err != nil {
 		t.Error(err)
 	}
-}
-
-func countFDs(t *testing.T) int {
-	t.Helper()
-	l, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(l)
 }
 
 func ip(t testing.TB, h *netnstest.Host, args ...string) {

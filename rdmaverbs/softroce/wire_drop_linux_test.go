@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"testing"
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 
@@ -347,7 +347,7 @@ func deleteLink(t *testing.T, h *netnstest.Host, name string) {
 func TestWireClose(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	b := openQuiet(t, pair.B, "eth0")
-	fds, goroutines := openFiles(t), runtime.NumGoroutine()
+	fds, goroutines := socktest.OpenFiles(t), runtime.NumGoroutine()
 	for i := range 20 {
 		a := openQuiet(t, pair.A, "eth0")
 		closed := make(chan struct{})
@@ -397,22 +397,13 @@ func TestWireClose(t *testing.T) {
 		<-stopped
 	}
 	if err := netnstest.Until(30*time.Second, func() error {
-		if f, g := openFiles(t), runtime.NumGoroutine(); f > fds || g > goroutines {
+		if f, g := socktest.OpenFiles(t), runtime.NumGoroutine(); f > fds || g > goroutines {
 			return fmt.Errorf("%d files and %d goroutines, were %d and %d", f, g, fds, goroutines)
 		}
 		return nil
 	}); err != nil {
 		t.Error(err)
 	}
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(d)
 }
 
 // TestWireSharedPort opens a second wire on one netdev: it has no version 2 and
@@ -446,13 +437,13 @@ func TestPortTakenLeavesNothing(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	first := openQuiet(t, pair.A, "eth0")
 	if err := pair.A.Do(func() error {
-		fds := openFiles(t)
+		fds := socktest.OpenFiles(t)
 		for range 10 {
 			if u, err := openUDPPorts(first.info, 1); !errors.Is(err, unix.EADDRINUSE) {
 				t.Errorf("%v, %v, want EADDRINUSE", u, err)
 			}
 		}
-		if n := openFiles(t); n != fds {
+		if n := socktest.OpenFiles(t); n != fds {
 			t.Errorf("%d descriptors, %d before", n, fds)
 		}
 		return nil

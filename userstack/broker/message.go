@@ -22,9 +22,10 @@ const (
 	headerLen = 36
 	addrLen   = 24
 
-	// MaxText bounds Message.Text, MaxValue bounds Message.Value: the longest
-	// socket option that a program may set or read through the service.
-	MaxText  = 512
+	// MaxText is the largest length of Message.Text in bytes.
+	MaxText = 512
+	// MaxValue is the largest length of Message.Value in bytes: the longest socket
+	// option that a program may set or read through the service.
 	MaxValue = 2048
 
 	minMessage = headerLen + 2*addrLen
@@ -58,10 +59,12 @@ const (
 	TypeRelease
 	// TypeCancel tells that the program's side of the connection is gone.
 	TypeCancel
-	// TypeSetOption and TypeGetOption carry Level, Name, Value or Size, and
-	// Rights; answered by TypeResult, but for a TypeSetOption with a Seq of 0. Those
-	// of a connection are carried out in their order.
+	// TypeSetOption sets a socket option: Level, Name, Value and Rights. TypeResult
+	// answers it unless its Seq is 0. The options of one connection are set and read
+	// in the order of the messages.
 	TypeSetOption
+	// TypeGetOption reads a socket option: Level, Name, Size and Rights. TypeResult
+	// answers it.
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.
 	TypeBrokenDone

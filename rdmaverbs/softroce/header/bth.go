@@ -14,33 +14,33 @@ type Opcode uint8
 
 // Operation codes of the reliable connection service.
 const (
-	SendFirst     Opcode = 0x00
-	SendMiddle    Opcode = 0x01
-	SendLast      Opcode = 0x02
-	SendLastImm   Opcode = 0x03
-	SendOnly      Opcode = 0x04
-	SendOnlyImm   Opcode = 0x05
-	WriteFirst    Opcode = 0x06
-	WriteMiddle   Opcode = 0x07
-	WriteLast     Opcode = 0x08
-	WriteLastImm  Opcode = 0x09
-	WriteOnly     Opcode = 0x0a
-	WriteOnlyImm  Opcode = 0x0b
-	ReadRequest   Opcode = 0x0c
-	ReadRespFirst Opcode = 0x0d
-	ReadRespMid   Opcode = 0x0e
-	ReadRespLast  Opcode = 0x0f
-	ReadRespOnly  Opcode = 0x10
-	Acknowledge   Opcode = 0x11
+	SendFirst     Opcode = 0x00 // first packet of a SEND
+	SendMiddle    Opcode = 0x01 // packet in the middle of a SEND
+	SendLast      Opcode = 0x02 // last packet of a SEND
+	SendLastImm   Opcode = 0x03 // last packet of a SEND with immediate data
+	SendOnly      Opcode = 0x04 // only packet of a SEND
+	SendOnlyImm   Opcode = 0x05 // only packet of a SEND with immediate data
+	WriteFirst    Opcode = 0x06 // first packet of an RDMA WRITE
+	WriteMiddle   Opcode = 0x07 // packet in the middle of an RDMA WRITE
+	WriteLast     Opcode = 0x08 // last packet of an RDMA WRITE
+	WriteLastImm  Opcode = 0x09 // last packet of an RDMA WRITE with immediate data
+	WriteOnly     Opcode = 0x0a // only packet of an RDMA WRITE
+	WriteOnlyImm  Opcode = 0x0b // only packet of an RDMA WRITE with immediate data
+	ReadRequest   Opcode = 0x0c // request of an RDMA READ
+	ReadRespFirst Opcode = 0x0d // first packet of the response to an RDMA READ
+	ReadRespMid   Opcode = 0x0e // packet in the middle of the response
+	ReadRespLast  Opcode = 0x0f // last packet of the response
+	ReadRespOnly  Opcode = 0x10 // only packet of the response
+	Acknowledge   Opcode = 0x11 // ACK or NAK, see AETH
 )
 
 // Lengths of headers in bytes.
 const (
-	BTHLen   = 12
-	RETHLen  = 16
-	AETHLen  = 4
-	ImmDtLen = 4
-	ICRCLen  = 4
+	BTHLen   = 12 // base transport header
+	RETHLen  = 16 // RDMA extended transport header
+	AETHLen  = 4  // ACK extended transport header
+	ImmDtLen = 4  // immediate data
+	ICRCLen  = 4  // invariant CRC, behind the payload
 
 	// MaxTransportLen is the length of the longest transport headers that
 	// ParseTransport knows.

@@ -10,19 +10,19 @@ import (
 // Lengths of headers in bytes, and the numbers of protocols.
 const (
 	EthernetLen = 14 // without VLAN tag
-	VLANTagLen  = 4
-	GRHLen      = 40
+	VLANTagLen  = 4  // tag of IEEE 802.1Q
+	GRHLen      = 40 // global route header
 	IPv4Len     = 20 // without options
-	IPv6Len     = 40
-	UDPLen      = 8
+	IPv6Len     = 40 // without extension headers
+	UDPLen      = 8  // UDP header
 
 	EtherTypeRoCE = 0x8915 // annex A16, A16.3.2
 	EtherTypeVLAN = 0x8100 // IEEE 802.1Q
-	EtherTypeIPv4 = 0x0800
-	EtherTypeIPv6 = 0x86dd
+	EtherTypeIPv4 = 0x0800 // RFC 894
+	EtherTypeIPv6 = 0x86dd // RFC 2464
 
 	NextHeaderIBA = 0x1b // GRH: a BTH follows
-	ProtocolUDP   = 17
+	ProtocolUDP   = 17   // IPv4 protocol and IPv6 next header
 	UDPPortRoCE   = 4791 // annex A17
 )
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package network
 
 import (
 	"net/netip"
 	"testing"
-
-	"smcr/userstack/network"
 )
 
 // TestSubnetOverOtherNetDev: a connection to the address of a netdev that is
@@ -26,7 +24,7 @@ func TestSubnetOverOtherNetDev(t *testing.T) {
 		{"OtherSubnet", []netip.Prefix{prefix("10.9.0.1/16")}, addr("10.7.0.1"), netip.Prefix{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			rt := network.Route{Local: tt.own}
+			rt := Route{Local: tt.own}
 			if got, ok := rt.PrefixOf(tt.local); got != tt.as || ok != tt.as.IsValid() {
 				t.Errorf("prefixOf is %v, %t, want %v", got, ok, tt.as)
 			}

@@ -12,7 +12,6 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/userstack/devices"
 	"smcr/userstack/network"
-	"smcr/userstack/rendezvous"
 )
 
 // gidTable is a device with one active port, of which only the GIDs are known. It is
@@ -57,25 +56,6 @@ func portWith(t *testing.T, d gidTable) *devices.Port {
 		t.Fatal(err)
 	}
 	return ports[0]
-}
-
-// TestHopLimits: packets to a neighbour do not pass a router. Behind a router they
-// do, and the IP stack finds the way, not the MAC address of the peer.
-func TestHopLimits(t *testing.T) {
-	for _, tt := range []struct {
-		terms *rendezvous.Terms
-		hops  uint8
-		dmac  int
-	}{
-		{nil, 1, 6},
-		{&rendezvous.Terms{}, 1, 6},
-		{&rendezvous.Terms{Routed: true}, 64, 0},
-	} {
-		l := &link{g: &group{terms: tt.terms}}
-		if p := l.path(); p.HopLimit != tt.hops || len(p.DMAC) != tt.dmac {
-			t.Errorf("terms %+v: path %+v", tt.terms, p)
-		}
-	}
 }
 
 // TestVersion2Devices: version 2 is for IPv4 addresses, also where devices have

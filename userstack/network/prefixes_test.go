@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package network
 
 import (
 	"fmt"
@@ -8,14 +8,13 @@ import (
 	"slices"
 	"testing"
 
-	"smcr/userstack/network"
 	"smcr/userstack/wire"
 )
 
 // TestProposedPrefixes: a proposal over IPv6 lists the prefixes of the netdev, at
 // most eight and no link-local one (RFC 7609, section 3.5.1.2 and appendix A.2.2).
 func TestProposedPrefixes(t *testing.T) {
-	rt := network.Route{Local: []netip.Prefix{netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("10.0.0.1/8")}}
+	rt := Route{Local: []netip.Prefix{netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("10.0.0.1/8")}}
 	for i := range 12 {
 		rt.Local = append(rt.Local, netip.MustParsePrefix(fmt.Sprintf("2001:db8:%x::1/64", i)))
 	}
