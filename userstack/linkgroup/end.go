@@ -11,17 +11,6 @@ import (
 	"smcr/userstack/wire"
 )
 
-// ending is the end of a group.
-type ending struct {
-	g    *Group
-	from phase // that in which the end began
-	err  error // why the group ends
-	// msg goes out over via. Links over which it went already are tried.
-	msg   wire.DeleteLink
-	via   *Link
-	tried [maxSlots]bool
-}
-
 // opened reports whether the first contact of the group was completed.
 func (e *ending) opened() bool {
 	return e.g.phase == phaseOpen || e.g.phase > phaseOpen && e.from == phaseOpen

@@ -13,9 +13,6 @@ import (
 	"smcr/userstack/wire"
 )
 
-// linkChanges is what follows when links come and go.
-type linkChanges struct{ g *Group }
-
 // newLink creates a link with a queue pair in INIT.
 func (c *linkChanges) create(dev Device) (*Link, error) {
 	slot := 0
@@ -25,7 +22,7 @@ func (c *linkChanges) create(dev Device) (*Link, error) {
 	if slot == maxSlots {
 		return nil, fmt.Errorf("%w: %d links", ErrFull, maxSlots)
 	}
-	l := &Link{g: c.g, slot: slot, dev: dev, state: smc.LinkActivating, sq: make([]request, c.g.cfg.SendQueue), lastRx: c.g.now}
+	l := &Link{g: c.g, slot: slot, dev: dev, state: smc.LinkActivating, sendQueue: sendQueue{sq: make([]request, c.g.cfg.SendQueue)}, lastRx: c.g.now}
 	ep, err := c.g.env.NewQP(l, dev)
 	if err != nil {
 		return nil, fmt.Errorf("linkgroup: create a queue pair on %s: %w", dev.Name, err)

@@ -8,13 +8,6 @@ import (
 	"smcr/userstack/wire"
 )
 
-// firstContact is the first contact of a group (RFC 7609, section 3.5.1), up to phase
-// open.
-type firstContact struct {
-	g         *Group
-	committed bool // the peer may count on SMC-R: no fallback to TCP any more
-}
-
 // connect takes the queue pair of l to RTR.
 func (f *firstContact) connect(l *Link, peer Endpoint) error {
 	l.peer = peer

@@ -191,7 +191,7 @@ func (g *Group) CanAccept() bool {
 // counts while another carries on, because the peer may not know yet.
 func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
 	e := Endpoint{GID: peer, MAC: mac}
-	return g.usable() && g.links.where(func(l *Link) bool { return g.links.samePort(l.peer, e) }) != nil
+	return g.phase == phaseOpen && g.links.best(nil) != nil && g.links.where(func(l *Link) bool { return g.links.samePort(l.peer, e) }) != nil
 }
 
 // HasLink says whether a link ends at the given port and queue pair of the peer,
@@ -201,10 +201,8 @@ func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
 // way.
 func (g *Group) HasLink(peer smc.GID, mac smc.MAC, qpn smc.QPN) bool {
 	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
-	return g.usable() && (g.links.to(e) != nil || g.peerRMBs.to(g.now, e, g.links.samePort) != nil)
+	return g.phase == phaseOpen && g.links.best(nil) != nil && (g.links.to(e) != nil || g.peerRMBs.to(g.now, e, g.links.samePort) != nil)
 }
-
-func (g *Group) usable() bool { return g.phase == phaseOpen && g.links.best(nil) != nil }
 
 // TakeActions empties the queue of actions into buf, whose contents are
 // overwritten, and returns it.
@@ -229,3 +227,6 @@ func (g *Group) connsSorted() []*Conn {
 func sortConns(list []*Conn) {
 	slices.SortFunc(list, func(a, b *Conn) int { return cmp.Compare(a.Token(), b.Token()) })
 }
+
+// Devices returns the candidates for links, those that are down too.
+func (g *Group) Devices() []Device { return slices.Clone(g.links.devices) }

@@ -23,6 +23,17 @@ const (
 	maxLLCQueue = 64
 )
 
+// MaxLinks is the largest number of symmetric links of a group (RFC 7609,
+// section 2.2.2).
+const MaxLinks = 8
+
+const (
+	// maxSlots bounds the links that exist at one time: the symmetric ones,
+	// the asymmetric one and one that is being deleted (RFC 7609, section
+	// 2.2.2).
+	maxSlots = MaxLinks + 2
+)
+
 // Link is one path of a group: a pair of connected queue pairs (RFC 7609,
 // section 2.2).
 type Link struct {
@@ -41,24 +52,11 @@ type Link struct {
 	qpOpen  bool
 	conns   int
 
-	// Requests that have not completed, oldest first.
-	sq        []request
-	sqHead    int
-	sqLen     int
-	used      int // work requests that they take
-	lastToken uint64
-	llcq      []llcItem
-	flooded   bool // llcq ran over
+	sendQueue
+	linkTest
 
-	// Connections that wait for room in the send queue, in order.
-	waitHead, waitTail *Conn
-
-	lastRx   time.Time // a message came
-	lastAck  time.Time // the peer's adapter acknowledged what was sent
-	testAt   time.Time // next look at the link, zero if none
-	testing  bool      // since testedAt
-	testedAt time.Time
-	testData [16]byte
+	lastRx  time.Time // a message came
+	lastAck time.Time // the peer's adapter acknowledged what was sent
 
 	del deletion
 }
@@ -98,6 +96,29 @@ type deletion struct {
 // want makes the server run the exchange.
 func (d *deletion) want(orderly bool, reason wire.DeleteLinkReason) {
 	d.phase, d.orderly, d.reason = deleteWanted, orderly, reason
+}
+
+// sendQueue is the send queue of a link, and what waits for room in it.
+type sendQueue struct {
+	// Requests that have not completed, oldest first.
+	sq        []request
+	sqHead    int
+	sqLen     int
+	used      int // work requests that they take
+	lastToken uint64
+	llcq      []llcItem
+	flooded   bool // llcq ran over
+
+	// Connections that wait for room in the send queue, in order.
+	waitHead, waitTail *Conn
+}
+
+// linkTest is the test of a quiet link (see llc_testlink.go).
+type linkTest struct {
+	testAt   time.Time // next look at the link, zero if none
+	testing  bool      // since testedAt
+	testedAt time.Time
+	testData [16]byte
 }
 
 // request is a signaled work request with the unsignaled ones before it.
@@ -156,11 +177,11 @@ func (l *Link) ConnCount() int { return l.conns }
 func (l *Link) usable() bool { return l.state == smc.LinkActive && l.qpOpen }
 
 // room returns how many work requests the data path may post.
-func (l *Link) room() int { return len(l.sq) - llcReserve - l.used }
+func (l *sendQueue) room() int { return len(l.sq) - llcReserve - l.used }
 
 // push notes a signaled request that takes n work requests and returns its
 // token. The queue has room.
-func (l *Link) push(n int) *request {
+func (l *sendQueue) push(n int) *request {
 	l.lastToken++
 	r := &l.sq[(l.sqHead+l.sqLen)%len(l.sq)]
 	*r = request{token: l.lastToken, n: n}
@@ -170,7 +191,7 @@ func (l *Link) push(n int) *request {
 }
 
 // pop removes the oldest request.
-func (l *Link) pop() request {
+func (l *sendQueue) pop() request {
 	r := l.sq[l.sqHead]
 	l.sq[l.sqHead] = request{}
 	l.sqHead = (l.sqHead + 1) % len(l.sq)
@@ -268,7 +289,7 @@ func (l *Link) unqueue(c *Conn) {
 }
 
 // drained says that no connection waits for a completion on the link.
-func (l *Link) drained() bool {
+func (l *sendQueue) drained() bool {
 	for i := range l.sqLen {
 		if l.sq[(l.sqHead+i)%len(l.sq)].conn != nil {
 			return false

@@ -6,17 +6,6 @@ import (
 	"smcr/smc"
 )
 
-// MaxLinks is the largest number of symmetric links of a group (RFC 7609,
-// section 2.2.2).
-const MaxLinks = 8
-
-const (
-	// maxSlots bounds the links that exist at one time: the symmetric ones,
-	// the asymmetric one and one that is being deleted (RFC 7609, section
-	// 2.2.2).
-	maxSlots = MaxLinks + 2
-)
-
 // linkTable has the links of a group, those that are being added or deleted too, and
 // the devices that they may use.
 type linkTable struct {

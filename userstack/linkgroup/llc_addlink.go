@@ -50,7 +50,7 @@ import (
 
 // startAdd is the server's first step.
 func (a *linkAddition) start() {
-	dev, ok := a.g.links.pickDevice(a.g.traffic)
+	dev, ok := a.g.links.pickDevice(a.traffic)
 	if !ok {
 		if a.g.Type() == smc.GroupSingle && a.g.links.max > 1 {
 			a.retryLater()
@@ -181,7 +181,7 @@ func (a *linkAddition) offer() {
 	}
 	var via *Link
 	for _, l := range a.g.links.active() {
-		if via == nil || a.g.traffic(l) > a.g.traffic(via) {
+		if via == nil || a.traffic(l) > a.traffic(via) {
 			via = l
 		}
 	}
@@ -227,7 +227,7 @@ func (a *linkAddition) accept(via *Link, m wire.AddLink, peer Endpoint) error {
 	if m.LinkNum == 0 || a.g.links.byID(m.LinkNum) != nil || peer.QPN == 0 {
 		return fmt.Errorf("%w: link number %d, queue pair %s", ErrInvalidParams, m.LinkNum, m.QPN)
 	}
-	dev, ok := a.g.links.deviceFor(peer, a.g.traffic)
+	dev, ok := a.g.links.deviceFor(peer, a.traffic)
 	if !ok {
 		return fmt.Errorf("%w: no alternate path", ErrNoDevice)
 	}

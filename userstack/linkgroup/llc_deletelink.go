@@ -181,7 +181,7 @@ func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	l := d.g.llc.ex.link
 	d.g.llc.end()
 	d.g.change.remove(l)
-	if _, ok := d.g.links.pickDevice(d.g.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
+	if _, ok := d.g.links.pickDevice(d.g.adding.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
 		d.g.adding.retryLater()
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"smcr/smc"
 )
 
+// maxRMBs bounds the RMBs of each side: ADD LINK CONTINUATION counts them in one byte.
+const maxRMBs = 255
+
 // slotToken is the RToken of an RMB on the link of one slot. A reference
 // RKey of ADD LINK CONTINUATION may come without the address.
 type slotToken struct {

@@ -63,8 +63,8 @@ func (c *Conn) unbind() {
 // traffic says how much a link is used: by each connection that we send on over
 // it, and twice by one that the peer does. A Linux peer that leaves a link which
 // works may send wrong bytes afterwards (docs/interop.md).
-func (g *Group) traffic(l *Link) (n int) {
-	for _, c := range g.conns {
+func (a *linkAddition) traffic(l *Link) (n int) {
+	for _, c := range a.g.conns {
 		if l != nil && c.link == l {
 			n++
 		}

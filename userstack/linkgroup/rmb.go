@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// maxRMBs bounds the RMBs of each side: ADD LINK CONTINUATION counts
-	// them in one byte.
-	maxRMBs = 255
 	// maxWithdrawn bounds the RMBEs of an owner that are withdrawn because the peer may still write to them.
 	maxWithdrawn = 32
 	// maxUnused bounds the RMBs of an owner of which no element is in use and
@@ -20,8 +17,6 @@ const (
 	maxUnused = maxRMBs / 4
 	// maxSharedRMB is the size in bytes up to which an RMB is shared.
 	maxSharedRMB = 4 << 20
-	// maxSizeCode is the largest RMBE size code, 512 MiB.
-	maxSizeCode = smc.MaxSizeCode
 )
 
 // rmbState is what the peer knows of an RMB.

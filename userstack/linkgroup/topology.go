@@ -129,6 +129,3 @@ func (t *linkTable) surplusOf(links []*Link, keep *Link) *Link {
 	}
 	return nil
 }
-
-// Devices returns the candidates for links, those that are down too.
-func (g *Group) Devices() []Device { return slices.Clone(g.links.devices) }

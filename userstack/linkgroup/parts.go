@@ -102,3 +102,24 @@ type rkeyEngine struct {
 	own  rkeyExchange
 	peer peerRKey
 }
+
+// firstContact is the first contact of a group (RFC 7609, section 3.5.1), up to phase
+// open.
+type firstContact struct {
+	g         *Group
+	committed bool // the peer may count on SMC-R: no fallback to TCP any more
+}
+
+// ending is the end of a group.
+type ending struct {
+	g    *Group
+	from phase // that in which the end began
+	err  error // why the group ends
+	// msg goes out over via. Links over which it went already are tried.
+	msg   wire.DeleteLink
+	via   *Link
+	tried [maxSlots]bool
+}
+
+// linkChanges is what follows when links come and go.
+type linkChanges struct{ g *Group }
