@@ -35,16 +35,6 @@ func (s *Stack) programs() programs { return programs{s} }
 
 var _ inside.Programs[*Conn] = programs{}
 
-// Bind gives package service the way to programs, and its tests that to the
-// host of a stack.
-var _ = inside.Bind(
-	func(config any, h inside.Host) {
-		c := config.(*Config)
-		c.network, c.option = h.Network, h.Option
-	},
-	func(stack any) any { return stack.(*Stack).programs() },
-)
-
 // Candidate decides whether a connection that a program is about to open can
 // become SMC-R, and if so marks its socket fd so that the TCP handshake
 // announces SMC. Otherwise the error says why, and fd is untouched.

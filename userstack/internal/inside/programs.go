@@ -92,25 +92,30 @@ type Programs[C any] interface {
 }
 
 // bound is what package userstack has bound before any program code runs.
-var bound struct {
-	setHost  func(config any, h Host)
-	programs func(stack any) any
+var bound Binding
+
+// A Binding is the way to the unexported parts of package userstack. A config is a
+// *userstack.Config, a stack a *userstack.Stack.
+type Binding struct {
+	SetHost  func(config any, h Host)
+	Tune     func(config any, t Tuning)
+	Programs func(stack any) any // returns a Programs[*userstack.Conn]
+	Inspect  func(stack any) any // returns an Inspector[*userstack.Conn]
 }
 
-// Bind gives this package the way to the unexported parts of userstack, which
-// calls it once, as it is initialized. config is a *userstack.Config, stack a
-// *userstack.Stack, and programs returns a Programs[*userstack.Conn].
-func Bind(setHost func(config any, h Host), programs func(stack any) any) (done bool) {
-	bound.setHost, bound.programs = setHost, programs
+// Bind sets the way to the unexported parts of userstack, which calls it once, when it
+// is initialized.
+func Bind(b Binding) (done bool) {
+	bound = b
 	return true
 }
 
 // SetHost makes the stacks of config, a *userstack.Config, run on h.
-func SetHost(config any, h Host) { bound.setHost(config, h) }
+func SetHost(config any, h Host) { bound.SetHost(config, h) }
 
 // ProgramsOf returns what stack, a *userstack.Stack, does for programs. It
 // allocates nothing.
-func ProgramsOf[C any](stack any) Programs[C] { return bound.programs(stack).(Programs[C]) }
+func ProgramsOf[C any](stack any) Programs[C] { return bound.Programs(stack).(Programs[C]) }
 
 // Owner is the process a connection belongs to, for listings.
 type Owner struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"io"
@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/userstack"
 	"smcr/userstack/engine"
 	"smcr/userstack/relay"
 	"smcr/userstack/simfabric"
@@ -19,7 +20,7 @@ import (
 // not ride.
 type simRelay struct {
 	*simfabric.Program // its end
-	c                  *Conn
+	c                  *userstack.Conn
 	sock               *engine.Socket
 	relay              relay.Relay
 
@@ -39,7 +40,7 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 }
 
 // start carries the bytes of c, without a goroutine as long as it rides.
-func (r *simRelay) start(c *Conn) {
+func (r *simRelay) start(c *userstack.Conn) {
 	r.c, r.relay.Net = c, c
 	_ = c.SetOOBInline(true)
 	c.Attach(r.sock)
@@ -62,7 +63,7 @@ func (r *simRelay) work() {
 }
 
 // Over implements simIO.
-func (r *simRelay) Over() bool { return r.over.Load() && simDirect{r.c}.Over() }
+func (r *simRelay) Over() bool { return r.over.Load() && isDone(r.c) }
 
 // Abort implements simIO: SO_LINGER with 0, and close.
 func (r *simRelay) Abort() error {
@@ -82,10 +83,10 @@ func (r *simRelay) orphan() {
 type simSocket struct{ r *simRelay }
 
 var (
-	_ Carried      = simSocket{}
-	_ relay.End    = simSocket{}
-	_ UrgentReader = simSocket{}
-	_ UrgentWriter = simSocket{}
+	_ userstack.Carried      = simSocket{}
+	_ relay.End              = simSocket{}
+	_ userstack.UrgentReader = simSocket{}
+	_ userstack.UrgentWriter = simSocket{}
 )
 
 // Conn implements Carried.
