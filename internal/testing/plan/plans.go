@@ -119,7 +119,18 @@ func (o options) race() []step {
 	})}
 }
 
-func (o options) sim() []step { return []step{o.simulation(o.seeds)} }
+// sim returns the simulation, and the test that a seed repeats, which the race
+// detector disturbs.
+func (o options) sim() []step {
+	return []step{
+		o.simulation(o.seeds),
+		o.goTest("a seed of the simulation repeats", goTest{
+			packages: func(p string) bool { return p == "userstack" },
+			args:     []string{"-run", "^TestSimulationRepeats$"},
+			byTest:   true,
+		}),
+	}
+}
 
 func (o options) cross() []step {
 	var steps []step
