@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
@@ -241,6 +242,7 @@ func (r *rig) cdc() wire.CDC {
 func (r *rig) at() Positions             { return r.c.Positions() }
 func (r *rig) rx(pos uint64) wire.Cursor { return r.c.p.in.elem.cursor(pos) }
 func (r *rig) tx(pos uint64) wire.Cursor { return r.c.p.out.elem.cursor(pos) }
+func (r *rig) state() smc.ConnState      { return r.c.State() }
 
 // give makes the peer write n bytes and announce them.
 func (r *rig) give(n int, flags wire.ProducerFlags) {
