@@ -83,5 +83,5 @@ func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
 		side = sideClient
 	}
 	s.stats.Local(side)
-	s.plains.note(network.Cookie(fd), plain{owner: o, local: true})
+	s.plains.note(network.Cookie(fd), inside.TCPSocket{owner: o, local: true})
 }

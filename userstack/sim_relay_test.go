@@ -42,19 +42,19 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 func (r *simRelay) start(c *Conn) {
 	r.c, r.relay.Net = c, c
 	_ = c.SetOOBInline(true)
-	c.Attach(r.sock)
+	c.attach(r.sock)
 	r.ride()
 }
 
 func (r *simRelay) ride() {
-	if !r.c.Ride(func() { go r.work() }) {
+	if !r.c.ride(func() { go r.work() }) {
 		go r.work()
 	}
 }
 
 // work carries until both directions are over, or the connection rides on.
 func (r *simRelay) work() {
-	if r.relay.Carry(nil) && r.c.Ride(func() { go r.work() }) {
+	if r.relay.Carry(nil) && r.c.ride(func() { go r.work() }) {
 		return
 	}
 	r.relay.Finish()
@@ -74,7 +74,7 @@ func (r *simRelay) Abort() error {
 // time for that is over.
 func (r *simRelay) orphan() {
 	close(r.left)
-	r.c.Recall()
+	r.c.recall()
 }
 
 // simSocket reads and writes the loop's end of a pair as a relay.Socket does a
@@ -82,7 +82,7 @@ func (r *simRelay) orphan() {
 type simSocket struct{ r *simRelay }
 
 var (
-	_ Carried      = simSocket{}
+	_ engineEnd    = simSocket{}
 	_ relay.End    = simSocket{}
 	_ UrgentReader = simSocket{}
 	_ UrgentWriter = simSocket{}

@@ -91,7 +91,7 @@ func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) 
 		if number(sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE) != 0 {
 			idle = number(sock, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
 		}
-		smc.KeepLinkAlive(time.Duration(idle) * time.Second)
+		smc.keepLinkAlive(time.Duration(idle) * time.Second)
 	}
 }
 

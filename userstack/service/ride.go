@@ -61,7 +61,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		// The TCP connection ends with its last descriptor: ours must not
 		// outlive the stack's.
 		release := c.Retain()
-		smc.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
+		smc.afterDone(func() { sock.CloseAside(release) }) // the engine calls this
 		_ = smc.SetOOBInline(true)                         // the program's own end decides
 	}
 	h.carryOptions(smc)
@@ -77,7 +77,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	if engines, _ := app.(*engine.Socket); engines != nil && smc != nil {
 		safe = true
 		end := c.Keep()
-		smc.Attach(engines)
+		smc.attach(engines)
 		ride(r, smc, s.ending, ctx, func(reset bool, err error) {
 			defer end()
 			defer sock.Close() //nolint:errcheck // nobody is left to be told
@@ -123,12 +123,12 @@ func letGo(app relay.Conn) {
 // ride is r.Run without a goroutine while conn, which is r.Net and attached, rides.
 // over is called when Run would return; an error is a panic.
 func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, over func(reset bool, err error)) {
-	forget := []func() bool{context.AfterFunc(ending, conn.Recall), context.AfterFunc(left, conn.Recall)}
+	forget := []func() bool{context.AfterFunc(ending, conn.recall), context.AfterFunc(left, conn.recall)}
 	var work func()
 	work = func() {
 		rides := false
 		err := r.Guard.Do("a relay", func() { rides = r.Carry(ending.Done()) })
-		if err == nil && rides && conn.Ride(func() { go work() }) {
+		if err == nil && rides && conn.ride(func() { go work() }) {
 			return
 		}
 		for _, f := range forget {
@@ -139,7 +139,7 @@ func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, ov
 		}
 		over(r.Finish(), err)
 	}
-	if !conn.Ride(func() { go work() }) {
+	if !conn.ride(func() { go work() }) {
 		go work()
 	}
 }
@@ -152,7 +152,7 @@ func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, e
 	switch {
 	case len(s.cfg.Engines) == 0:
 	case c != nil:
-		loop = c.Loop()
+		loop = c.loop()
 	default:
 		loop = s.cfg.Engines[0]
 	}
