@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -123,33 +122,6 @@ func TestContextEndsRendezvous(t *testing.T) {
 
 // TestHandshakeLimit checks that a limited stack declines when too many
 // rendezvous are under way.
-// TestEndBeforeOutcome has a peer close before the last message of the LLC
-// exchange is processed here: what counts is the exchange.
-func TestEndBeforeOutcome(t *testing.T) {
-	for _, want := range []error{nil, io.ErrNoProgress, context.Canceled} {
-		bubble(t, func(t *testing.T) {
-			b := newBed(t, bedConfig{})
-			ct, st := b.tcp()
-			defer st.Close()
-			ct.Close()
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			outcome := make(chan error, 1)
-			time.AfterFunc(time.Second, func() {
-				if want == context.Canceled {
-					cancel()
-				} else {
-					outcome <- want
-				}
-			})
-			h := &clc{s: b.server, tcp: st}
-			if err := h.watchDecline(ctx, outcome, 0); !errors.Is(err, want) {
-				t.Errorf("%v, want %v", err, want)
-			}
-		})
-	}
-}
-
 func TestHandshakeLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})

@@ -97,9 +97,6 @@ type Config struct {
 // waits for the other. Memory is what was written to.
 const DefaultBuf = 512 << 10
 
-// clcTimeout bounds the wait for each CLC message.
-const clcTimeout = 6 * time.Second
-
 func (c *Config) setDefaults() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -77,7 +77,7 @@ func (c *Conn) unhold() {
 }
 
 // newConn allocates the local part of a connection. g.mu is held.
-func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
+func (g *group) newConn(now time.Time, h *handshake) (*Conn, error) {
 	s, tcp := g.s, h.tcp
 	rmb := g.rmbBytes
 	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, h.recv)), smc.MaxSizeCodeRFC)
@@ -86,7 +86,7 @@ func (g *group) newConn(now time.Time, h *clc, client bool) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{
-		s: s, g: g, core: core, tcp: tcp, client: client, owner: h.owner, ino: s.lastSock.Add(1),
+		s: s, g: g, core: core, tcp: tcp, client: h.role == smc.Client, owner: h.owner, ino: s.lastSock.Add(1),
 		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
 		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),

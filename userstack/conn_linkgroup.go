@@ -32,7 +32,7 @@ func (c *Conn) LinkGroup() LinkGroup {
 	g.mu.Lock()
 	defer g.unlock()
 	row := nl.LinkGroup{}
-	g.terms.describe(&row)
+	describeTerms(g.terms, &row)
 	lg := LinkGroup{
 		ID: lgrID(g), Role: g.core.Role(), Version: row.Version(),
 		PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Peer: g.peerAddr, PeerID: g.core.PeerID(),

@@ -94,7 +94,7 @@ func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
 			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
 		}
-		g.terms.describe(&row)
+		describeTerms(g.terms, &row)
 		out = append(out, row)
 	})
 	return out, nil

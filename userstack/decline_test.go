@@ -224,22 +224,10 @@ func TestLateConfirm(t *testing.T) {
 }
 
 // TestDeclineOfAnother: a link group that ended because a peer has declined one
-// connection is no DECLINE of the others: their peers have to be told. Nor is
-// there one when nobody wants the connection any more.
+// connection is no DECLINE of the others: their peers have to be told.
 func TestDeclineOfAnother(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{})
-		ct, st := b.tcp()
-		h := &clc{s: b.server, tcp: st}
-		cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: smc.DiagSync})
-		wantDecline(t, "server", h.decline(t.Context(), cause), smc.DiagNoActiveLink, false)
-		if d := as[wire.Decline](scripted{t, ct}); d.Diagnosis != smc.DiagNoActiveLink || d.OutOfSync {
-			t.Errorf("declined with %+v", d)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		wantBroken(t, h.decline(ctx, cause), nil)
-		ct.Close()
-		st.Close()
-	})
+	cause := errors.Join(linkgroup.ErrGroupDead, &DeclineError{Remote: true, Code: smc.DiagSync})
+	if f := failureOf(cause); f.Why.Code != smc.DiagNoActiveLink || f.Why.Remote || f.NoFallback {
+		t.Errorf("declined with %+v", f)
+	}
 }

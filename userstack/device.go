@@ -15,7 +15,7 @@ func (s *Stack) portChanged(p *devices.Port, up bool) {
 	for _, g := range s.groupList() {
 		// The GID of a port that comes up may come later: an IPv6 address is
 		// checked for duplicates first.
-		d, err := p.Describe(g.terms.subnet())
+		d, err := p.Describe(g.terms.Subnet())
 		usable := up && err == nil
 		if usable && !s.onLAN(g, p) {
 			continue

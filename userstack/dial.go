@@ -9,6 +9,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"smcr/userstack/rendezvous"
 )
 
 // Dial connects to address as net.Dial does and moves the connection to
@@ -168,8 +170,11 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	var c *Conn
 	switch {
 	case err != nil:
-	case !smc || s.option == nil && !looksLikeCLC(tcp):
+	case !smc:
 		err = s.notAnnounced()
+	case s.option == nil:
+		why := s.notAnnounced()
+		c, err = s.serverLook(s.ctx, tcp, rendezvous.Refusal{Code: why.Code, Err: why.Err}, nil)
 	default:
 		c, err = s.Server(s.ctx, tcp)
 	}

@@ -280,7 +280,7 @@ func TestClientLostGroup(t *testing.T) {
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
 		g := groups(b.client)[0]
-		g.lost(g.core.Links()[0].Local().QPN, g.peerAddr, errors.New("test"))
+		g.peerHasLost(g.core.Links()[0].Local().QPN, g.peerAddr, errors.New("test"))
 		synctest.Wait()
 		b.w.SetLAN("lan", true)
 		ct, st := b.tcp()
@@ -316,7 +316,7 @@ func TestClientLostLink(t *testing.T) {
 		qpn := s.g.core.Links()[0].Local().QPN
 		b.ch.SetPort("eth0", false)
 		time.Sleep(time.Second)
-		s.g.lost(qpn, addr(1, 0), errors.New("declined: out of sync"))
+		s.g.peerHasLost(qpn, addr(1, 0), errors.New("declined: out of sync"))
 		b.exchange(c, s, pattern(1, 1000))
 		b.ch.SetPort("eth0", true)
 		b.finish(c, s)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"syscall"
 
@@ -40,20 +39,20 @@ func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
 	}
 	rc, err := sc.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("userstack: %w", err)
+		return nil, err
 	}
 	var g network.Gate
 	if cerr := rc.Control(func(fd uintptr) { g, err = s.option.Gate(int(fd)) }); cerr != nil || err != nil {
-		return nil, fmt.Errorf("userstack: %w", errors.Join(cerr, err))
+		return nil, errors.Join(cerr, err)
 	}
 	if g == nil && !s.trusts(inside.OwnerFrom(ctx)) && !s.isHere(addrPort(tcp.RemoteAddr()).Addr()) {
-		return nil, fmt.Errorf("userstack: %w", tcpopt.ErrNoGate)
+		return nil, tcpopt.ErrNoGate
 	}
 	return g, nil
 }
 
-// send writes a message to the TCP connection.
-func (h *clc) send(b []byte, last bool) error {
+// write writes a message to the TCP connection. last says that none follows.
+func (h *handshake) write(b []byte, last bool) error {
 	if h.gate == nil {
 		_, err := h.tcp.Write(b)
 		return err
@@ -69,26 +68,24 @@ func (h *clc) send(b []byte, last bool) error {
 	return err
 }
 
-// declined opens the gate if the rendezvous has ended with a DECLINE of the peer, and
-// returns how it has ended.
-func (h *clc) declined(end error) error {
-	d, ok := errors.AsType[*DeclineError](end)
-	if h.gate == nil || !ok || !d.Remote {
-		return end
+// openDeclined opens the gate if the rendezvous has ended with a DECLINE of the peer.
+func (h *handshake) openDeclined(end *DeclineError) error {
+	if h.gate == nil || !end.Remote {
+		return nil
 	}
-	return onSocket(h.tcp.(syscall.Conn), end, func(fd int) error { return h.gate.Open(fd, h.took) })
+	return onSocket(h.tcp.(syscall.Conn), func(fd int) error { return h.gate.Open(fd, h.reader.took) })
 }
 
 // openToData opens the gate of a connection whose peer sends data.
-func (s *Stack) openToData(ctx context.Context, tcp inside.TCPConn) error {
-	g, err := s.gateOf(ctx, tcp)
+func (h *handshake) openToData() error {
+	g, err := h.s.gateOf(h.ctx, h.tcp)
 	if g == nil || err != nil {
 		return err
 	}
-	return onSocket(tcp, nil, func(fd int) error { return g.OpenToData(fd, isData) })
+	return onSocket(h.tcp.(syscall.Conn), func(fd int) error { return g.OpenToData(fd, isData) })
 }
 
-// isData tells data from the beginning of a CLC message.
+// isData reports whether first begins data, not a CLC message.
 func isData(first []byte) bool {
 	if len(first) >= wire.HeaderLen {
 		_, err := wire.ParseHeader(first[:wire.HeaderLen])
@@ -100,14 +97,12 @@ func isData(first []byte) bool {
 	return n == 0 || string(first[:n]) != string(eye[:n])
 }
 
-// onSocket returns the error of f, which gets the socket of tcp, or otherwise end.
-func onSocket(tcp syscall.Conn, end error, f func(fd int) error) error {
+// onSocket returns the error of f, which gets the socket of tcp.
+func onSocket(tcp syscall.Conn, f func(fd int) error) error {
 	rc, err := tcp.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("userstack: %w", err)
+		return err
 	}
-	if cerr := rc.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil || err != nil {
-		return fmt.Errorf("userstack: %w", errors.Join(cerr, err))
-	}
-	return end
+	cerr := rc.Control(func(fd uintptr) { err = f(int(fd)) })
+	return errors.Join(cerr, err)
 }

@@ -17,6 +17,7 @@ import (
 	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -34,9 +35,8 @@ type group struct {
 	peer smc.PeerID // as in the proposal or ACCEPT
 	role smc.Role
 	lan  lan
-	// terms are nil in version 1. What the peer told of itself is guarded
-	// by mu.
-	terms *terms
+	// terms are nil in version 1. terms.Peer is guarded by mu.
+	terms *rendezvous.Terms
 
 	mu                  sync.Mutex
 	core                *linkgroup.Group
@@ -71,7 +71,7 @@ type group struct {
 	wc2 [8]rdmaverbs.WC
 }
 
-func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs []*devices.Port) *group {
+func newGroup(s *Stack, role smc.Role, t *rendezvous.Terms, peer smc.PeerID, at lan, devs []*devices.Port) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
 		pds:     map[*devices.Device]rdmaverbs.PD{},
@@ -105,15 +105,15 @@ func newGroup(s *Stack, role smc.Role, t *terms, peer smc.PeerID, at lan, devs [
 		cfg.MaxConns = 0 // the most there can be: the server decides
 	}
 	if t != nil {
-		cfg.Routed = t.routed
-		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.peerOS, t.peerRelease, int(t.maxLinks)
+		cfg.Routed = t.Routed
+		cfg.Version, cfg.PeerOS, cfg.PeerRelease, cfg.MaxLinks = wire.Version2, t.Peer.OS, t.Peer.Release, int(t.MaxLinks)
 		if role == smc.Client || cfg.MaxConns == 0 {
-			cfg.MaxConns = int(t.maxConns)
+			cfg.MaxConns = int(t.MaxConns)
 		}
-		cfg.MaxConns = min(cfg.MaxConns, int(t.maxConns))
+		cfg.MaxConns = min(cfg.MaxConns, int(t.MaxConns))
 	}
 	for _, d := range devs {
-		if cd, err := d.Describe(t.subnet()); err == nil {
+		if cd, err := d.Describe(t.Subnet()); err == nil {
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}

@@ -121,7 +121,7 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 			return ep, err
 		}
 	}
-	sgid, gid, err := l.port.SourceGID(l.g.terms.subnet())
+	sgid, gid, err := l.port.SourceGID(l.g.terms.Subnet())
 	if err != nil {
 		return ep, err
 	}
@@ -162,7 +162,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 		PathMTU: l.mtu, HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
-	if l.g.terms != nil && l.g.terms.routed {
+	if l.g.terms != nil && l.g.terms.Routed {
 		p.DMAC, p.HopLimit = nil, 64
 	}
 	return p

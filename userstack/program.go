@@ -5,14 +5,13 @@ package userstack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 
 	"smcr/smc"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/tcpopt"
-	"smcr/userstack/wire"
 )
 
 // Reasons for which connections most often stay TCP, as [DeclineError] has them
@@ -121,16 +120,12 @@ func (s programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 // left before the stack marked a socket that listened already. Such a peer sends
 // data, which is the program's.
 func (s programs) ServerMaybe(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
-	clc, silent := lookForCLC(ctx, tcp)
-	switch {
-	case clc || ctx.Err() != nil:
-		return s.Server(ctx, tcp)
-	case silent && s.option != nil:
-		err := fmt.Errorf("userstack: no PROPOSAL within %v", clcTimeout)
-		s.account(sideServer, nil, err)
-		return nil, err
-	}
-	return nil, s.noCLC(ctx, tcp)
+	return s.serverLook(ctx, tcp, noCLC(), nil)
+}
+
+// noCLC is why a connection stays TCP whose peer sends something else than CLC messages.
+func noCLC() rendezvous.Refusal {
+	return rendezvous.Refusal{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }
 
 // ByOption implements inside.Programs.
@@ -147,62 +142,29 @@ func (s programs) Carried(c *Conn) uint64 {
 // lack of resources: it waits for what the peer proposes and declines. The error
 // is a *DeclineError then; after another one the connection is of no use.
 func (s programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
-	if clc, silent := lookForCLC(ctx, tcp); !clc && ctx.Err() == nil && (!silent || s.option == nil) {
-		return s.noCLC(ctx, tcp)
+	code := smc.DiagMem
+	if d, ok := errors.AsType[*DeclineError](why); ok {
+		code = d.Code
 	}
-	_, err := s.rendezvous(ctx, tcp, sideServer, func(h *clc, ctx context.Context) (*Conn, error) {
-		m, err := h.read(ctx, clcTimeout)
-		if err != nil {
-			return nil, err
-		}
-		switch m := m.(type) {
-		case wire.Proposal:
-			h.v2 = !m.TypeV1.HasR()
-			code := smc.DiagMem
-			if d, ok := errors.AsType[*DeclineError](why); ok {
-				code = d.Code
-			}
-			return nil, h.decline(ctx, &DeclineError{Code: code, Err: why})
-		case wire.Decline:
-			return nil, &DeclineError{Remote: true, Code: m.Diagnosis}
-		default:
-			return nil, fmt.Errorf("userstack: unexpected %s instead of PROPOSAL", m.CLCType())
-		}
-	})
+	_, err := s.serverLook(ctx, tcp, noCLC(), &rendezvous.Refusal{Code: code, Err: why})
 	return err
-}
-
-// noCLC counts an accepted connection whose peer sends something else than CLC
-// messages, and returns why it stays TCP.
-func (s *Stack) noCLC(ctx context.Context, tcp inside.TCPConn) error {
-	if err := s.openToData(ctx, tcp); err != nil {
-		s.account(sideServer, nil, err)
-		return err
-	}
-	s.countFallback(false, ReasonPeerNoSMC)
-	return &DeclineError{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
 }
 
 // countFallback counts a connection that stays TCP.
 func (s *Stack) countFallback(client bool, code smc.Diagnosis) {
-	side := sideServer
+	side := smc.Server
 	if client {
-		side = sideClient
+		side = smc.Client
 	}
 	s.stats.Fallback(side, uint32(code))
 }
-
-const (
-	sideServer = smc.Server
-	sideClient = smc.Client
-)
 
 // account counts the outcome of a rendezvous.
 func (s *Stack) account(side smc.Role, c *Conn, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
-		s.stats.Connection(side, int(c.g.terms.version()))
+		s.stats.Connection(side, int(c.g.terms.Version()))
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"syscall"
 
+	"smcr/smc"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 )
@@ -78,9 +79,9 @@ func (s programs) Locator() network.Locator {
 
 // IsLocal implements inside.Programs.
 func (s programs) IsLocal(o inside.Owner, fd int, client bool) {
-	side := sideServer
+	side := smc.Server
 	if client {
-		side = sideClient
+		side = smc.Client
 	}
 	s.stats.Local(side)
 	s.plains.note(network.Cookie(fd), inside.TCPSocket{owner: o, local: true})

@@ -16,6 +16,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -276,7 +277,7 @@ func TestProtocolErrorsDuringLLC(t *testing.T) {
 					_, err := run(t.Context(), x)
 					<-done
 					wantBroken(t, err, nil)
-					if !errors.Is(err, errCLC) {
+					if !errors.Is(err, rendezvous.ErrProtocol) {
 						t.Errorf("%v, want a protocol error", err)
 					}
 					x.SetLinger(0)

@@ -12,6 +12,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/userstack/devices"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
 )
 
 // gidTable is a device with one active port, of which only the GIDs are known. It is
@@ -62,13 +63,13 @@ func portWith(t *testing.T, d gidTable) *devices.Port {
 // do, and the IP stack finds the way, not the MAC address of the peer.
 func TestHopLimits(t *testing.T) {
 	for _, tt := range []struct {
-		terms *terms
+		terms *rendezvous.Terms
 		hops  uint8
 		dmac  int
 	}{
 		{nil, 1, 6},
-		{&terms{}, 1, 6},
-		{&terms{routed: true}, 64, 0},
+		{&rendezvous.Terms{}, 1, 6},
+		{&rendezvous.Terms{Routed: true}, 64, 0},
 	} {
 		l := &link{g: &group{terms: tt.terms}}
 		if p := l.path(); p.HopLimit != tt.hops || len(p.DMAC) != tt.dmac {
@@ -89,7 +90,7 @@ func TestVersion2Devices(t *testing.T) {
 	}
 	devs := []*devices.Port{portWith(t, gidTable{list: table})}
 	for local, want := range map[string]int{"10.0.0.1": 1, "::ffff:10.0.0.1": 1, "fd00::1": 0, "fd01::1": 0} {
-		if got, own := devicesV2(devs, rt, netip.MustParseAddr(local)); len(got) != want || own.IsValid() != (want > 0) {
+		if got, own := portsV2(devs, rt, netip.MustParseAddr(local)); len(got) != want || own.IsValid() != (want > 0) {
 			t.Errorf("%s: %d devices, %v, want %d", local, len(got), own, want)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -191,7 +192,7 @@ type peerKey struct {
 // group have one VLAN and one pair of roles (RFC 7609, section 2.2).
 type groupKey struct {
 	role  smc.Role
-	terms *terms // nil in version 1
+	terms *rendezvous.Terms // nil in version 1
 	peer  smc.PeerID
 	// A link of the group ends there, for a client at this queue pair. A server
 	// has a proposal, which names none.
@@ -218,8 +219,8 @@ func (k *groupKey) has(g *group) bool {
 // ID was agreed on for each, and ends the group if the client knows none.
 func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
 	for _, g := range s.groupList() {
-		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.version() != k.terms.version() ||
-			k.role == smc.Server && k.terms != nil && g.terms.eid != k.terms.eid {
+		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.Version() != k.terms.Version() ||
+			k.role == smc.Server && k.terms != nil && g.terms.EID != k.terms.EID {
 			continue
 		}
 		err := g.event(func(now time.Time) error {
@@ -233,33 +234,6 @@ func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *gro
 		}
 	}
 	return nil
-}
-
-// enterFirst waits until no other first contact with peer is under way on
-// the server side, and then holds that place: connections that arrive
-// together share one link group. leave gives it up.
-func (s *Stack) enterFirst(ctx context.Context, peer peerKey) (leave func(), err error) {
-	for {
-		s.mu.Lock()
-		busy := s.first[peer]
-		if busy == nil {
-			ch := make(chan struct{})
-			s.first[peer] = ch
-			s.mu.Unlock()
-			return sync.OnceFunc(func() {
-				s.mu.Lock()
-				delete(s.first, peer)
-				s.mu.Unlock()
-				close(ch)
-			}), nil
-		}
-		s.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }
 
 // enter counts a rendezvous, which Close waits for; the caller ends it with
@@ -365,4 +339,10 @@ func (s *Stack) Close() error {
 	s.trim.close()
 	s.mem.close()
 	return errors.Join(errs...)
+}
+
+func (s *Stack) peerIDNow() smc.PeerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peerID
 }

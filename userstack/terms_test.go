@@ -11,6 +11,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -133,7 +134,7 @@ func TestEIDChanges(t *testing.T) {
 			t.Helper()
 			c, s := b.connect()
 			for _, x := range []*Conn{c, s} {
-				if v := x.g.terms.version(); v != version || v == 2 && x.g.terms.eid.String() != eid {
+				if v := x.g.terms.Version(); v != version || v == 2 && x.g.terms.EID.String() != eid {
 					t.Errorf("%s: version %d, terms %+v, want %d and %q", x.g.role, v, x.g.terms, version, eid)
 				}
 			}
@@ -324,11 +325,11 @@ func TestVersion2OverIPv4(t *testing.T) {
 		if err != nil || prop.TypeV2.HasR() || !slices.Equal(prop.IPv6, []netip.Prefix{six(1).Masked()}) {
 			t.Errorf("PROPOSAL %+v, %v", prop, err)
 		}
-		if v := s.g.terms.version(); v != wire.Version1 {
+		if v := s.g.terms.Version(); v != wire.Version1 {
 			t.Errorf("version %d", v)
 		}
 		c2, s2 := b.connect() // over IPv4
-		if v := s2.g.terms.version(); v != wire.Version2 {
+		if v := s2.g.terms.Version(); v != wire.Version2 {
 			t.Errorf("version %d over IPv4", v)
 		}
 		b.exchange(c, s, pattern(1, 10<<10))
@@ -346,13 +347,13 @@ func TestAgreedConns(t *testing.T) {
 				b := newBed(t, c)
 				b.withEIDs([]string{"A"}, []string{"A"})
 				var open [][2]*Conn
-				for range minConnsV2 + 1 {
+				for range rendezvous.MinConnsV2 + 1 {
 					c, s := b.connect()
 					open = append(open, [2]*Conn{c, s})
 				}
 				for _, x := range []*Stack{b.client, b.server} {
 					list := list(t, x.Control().LinkGroups)
-					if len(list) != 2 || list[0].Conns+list[1].Conns != minConnsV2+1 || list[0].V2R.MaxConns != minConnsV2 {
+					if len(list) != 2 || list[0].Conns+list[1].Conns != rendezvous.MinConnsV2+1 || list[0].V2R.MaxConns != rendezvous.MinConnsV2 {
 						t.Errorf("%s: link groups %+v", x.cfg.Hostname, list)
 					}
 				}

@@ -3,9 +3,7 @@
 package userstack
 
 import (
-	"errors"
 	"io"
-	"os"
 	"syscall"
 	"time"
 
@@ -97,11 +95,6 @@ func (c *Conn) lookTCP(rc syscall.RawConn) {
 func (c *Conn) watchTCP() {
 	var b [1]byte
 	n, err := c.tcp.Read(b[:])
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// The end of a rendezvous that was cut while it succeeded.
-		_ = c.tcp.SetReadDeadline(time.Time{})
-		n, err = c.tcp.Read(b[:])
-	}
 	c.sawTCP(n, err)
 }
 

@@ -32,7 +32,7 @@ var rfcPackages = map[string]string{
 	"e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "network": "userstack/network", "devices": "userstack/devices", "simulation": "userstack/simulation", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
-	"smc": "smc", "userstack": "userstack", "wire": "userstack/wire",
+	"smc": "smc", "userstack": "userstack", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",
 }
 
 // rfcSections are the sections and appendices that ask something of an

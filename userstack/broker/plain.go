@@ -28,6 +28,7 @@ var packageNames = []string{
 	"quota",
 	"rdmaverbs",
 	"relay",
+	"rendezvous",
 	"rights",
 	"rounds",
 	"service",

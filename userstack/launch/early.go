@@ -113,15 +113,15 @@ func (l *listener) shift() *accepted {
 	return a
 }
 
-// popped tells whether a is a placeholder, which is over then. l.mu is held.
+// popped reports whether a is a placeholder, which is over then, or what is left of one.
+// l.mu is held.
 func (l *listener) popped(a *accepted) bool {
-	p := l.s.places.find(a)
-	if p == nil {
+	p, ok := l.s.places.take(a)
+	if !ok {
 		return false
 	}
-	l.s.places.drop(p)
 	_ = unix.Close(a.sock)
-	if l.early.place == p {
+	if p != nil && l.early.place == p {
 		l.early.place = nil
 	}
 	return true

@@ -403,7 +403,11 @@ func TestLateReusePort(t *testing.T) {
 	conn := 0
 	for list := range 4 {
 		for l.tell("poll %d", list) == "0x1" {
-			if a := l.tell("accept %d", list); !strings.HasPrefix(a, "127.0.0.1:") {
+			a := l.tell("accept %d", list)
+			if a == "resource temporarily unavailable" {
+				continue // what polled as readable was a misplaced placeholder that was reset
+			}
+			if !strings.HasPrefix(a, "127.0.0.1:") {
 				t.Fatalf("accept: %s", a)
 			}
 			got[l.tell("read %d", conn)] = true

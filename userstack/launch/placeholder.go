@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -59,49 +60,103 @@ func placeKeyOf(from, to netip.AddrPort) placeKey {
 	return placeKey{plain(from), plain(to)}
 }
 
+// maxDropped is how many placeholders are known after they were dropped.
+const maxDropped = 256
+
 // places are all placeholders of a launcher.
 type places struct {
-	n  atomic.Int64
+	n  atomic.Int64 // len(m) + len(dropped)
 	mu sync.Mutex
 	m  map[placeKey]*placeholder
+	// dropped has the last placeholders that were dropped, oldest first. Each may
+	// still be in the queue of a socket, as a connection that was reset.
+	dropped []placeKey
 }
 
-func (x *places) add(p *placeholder) {
+// open calls connect, which makes p's connection and returns the launcher's address,
+// and enters p. Until then find waits, so that nobody takes p for a connection of the
+// program.
+func (x *places) open(p *placeholder, to netip.AddrPort, connect func() (from netip.AddrPort, err error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.m == nil {
-		x.m = make(map[placeKey]*placeholder)
+	x.n.Add(1) // for find
+	from, err := connect()
+	if err == nil {
+		p.key = placeKeyOf(from, to)
+		if x.m == nil {
+			x.m = make(map[placeKey]*placeholder)
+		}
+		x.m[p.key] = p
 	}
-	x.m[p.key] = p
-	x.n.Store(int64(len(x.m)))
+	x.count()
+	return err
 }
 
-// find returns the placeholder that an accepted connection is, or nil.
-func (x *places) find(a *accepted) *placeholder {
+// count sets n. x.mu is held.
+func (x *places) count() { x.n.Store(int64(len(x.m) + len(x.dropped))) }
+
+// take reports whether an accepted connection is a placeholder, or what is left of
+// one that was dropped. The launcher's end, if there is one, is closed, and p is it.
+func (x *places) take(a *accepted) (p *placeholder, ok bool) {
 	if x.n.Load() == 0 {
-		return nil
+		return nil, false
 	}
 	key := placeKeyOf(a.remote, localAddr(a.sock))
 	x.mu.Lock()
+	if p = x.m[key]; p != nil {
+		x.mu.Unlock()
+		x.forget(p)
+		p.reset()
+		return p, true
+	}
 	defer x.mu.Unlock()
-	return x.m[key]
+	i := slices.Index(x.dropped, key)
+	if i < 0 || !wasReset(a.sock) { // another connection may have the addresses since
+		return nil, false
+	}
+	x.dropped = slices.Delete(x.dropped, i, i+1)
+	x.count()
+	return nil, true
+}
+
+// wasReset reports whether a connection is over because it was reset.
+func wasReset(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.State == unix.BPF_TCP_CLOSE
 }
 
 // drop ends a placeholder. What is left of it in a queue is a connection that
-// has been reset.
+// has been reset, which take knows.
 func (x *places) drop(p *placeholder) {
-	x.forget(p)
-	_ = unix.SetsockoptLinger(p.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	_ = unix.Close(p.fd)
+	x.mu.Lock()
+	if x.m[p.key] == p {
+		delete(x.m, p.key)
+		if len(x.dropped) == maxDropped {
+			x.dropped = slices.Delete(x.dropped, 0, 1)
+		}
+		x.dropped = append(x.dropped, p.key)
+		x.count()
+	}
+	p.reset() // before take looks whether it was reset
+	x.mu.Unlock()
+	p.sub.stop()
 }
 
 // forget leaves the socket of p to the caller.
 func (x *places) forget(p *placeholder) {
 	x.mu.Lock()
-	delete(x.m, p.key)
-	x.n.Store(int64(len(x.m)))
+	if x.m[p.key] == p {
+		delete(x.m, p.key)
+		x.count()
+	}
 	x.mu.Unlock()
 	p.sub.stop()
+}
+
+// reset closes the launcher's end so that the other one sees a reset.
+func (p *placeholder) reset() {
+	_ = unix.SetsockoptLinger(p.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = unix.Close(p.fd)
 }
 
 // place makes a placeholder for the listening socket fd and returns when it is in
@@ -222,18 +277,23 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 	if err := unix.Bind(sock, sockaddr(netip.AddrPortFrom(to.Addr(), 0))); err != nil {
 		return nil, os.NewSyscallError("bind", err)
 	}
-	if err := unix.Connect(sock, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return nil, os.NewSyscallError("connect", err)
+	err = x.open(p, to, func() (from netip.AddrPort, err error) {
+		if err := unix.Connect(sock, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			return from, os.NewSyscallError("connect", err)
+		}
+		sa, err := unix.Getsockname(sock)
+		if err != nil {
+			return from, os.NewSyscallError("getsockname", err)
+		}
+		return toAddrPort(sa), nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	poll := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLOUT}}
 	if n, err := unix.Poll(poll, placeTime); err != nil || n == 0 || poll[0].Revents != unix.POLLOUT {
 		return nil, errMisplaced
 	}
-	sa, err := unix.Getsockname(sock)
-	if err != nil {
-		return nil, os.NewSyscallError("getsockname", err)
-	}
-	p.key = placeKeyOf(toAddrPort(sa), to)
 	if v, _ := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT); v > 0 {
 		// The kernel waits for data.
 		if err := unix.Sendto(sock, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
@@ -247,7 +307,6 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 	if where == placeGone {
 		return nil, errMisplaced
 	}
-	x.add(p)
 	return p, nil
 }
 

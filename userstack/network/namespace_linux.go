@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"smcr/smc"
 )
 
 // A Namespace is the [Network] and [Locator] of a network namespace. It keeps the
@@ -180,7 +182,7 @@ func (n *Namespace) Route(local, remote netip.Addr) (Route, error) {
 		}
 		o := byIndex[a.LinkIndex]
 		if o == nil || !ethernetLike(o) || vlanOf(o) != rt.VLAN ||
-			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return SamePrefix(p, q) }) {
+			!slices.ContainsFunc(rt.Local, func(q netip.Prefix) bool { return smc.SamePrefix(p, q) }) {
 			continue
 		}
 		if !seen[a.LinkIndex] {

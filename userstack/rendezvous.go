@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/devices"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/linkgroup"
+	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+)
+
+// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
+// rendezvous on. *net.TCPConn is one.
+type TCPConn interface {
+	net.Conn
+	// SetLinger(0) makes Close send RST.
+	SetLinger(sec int) error
+}
+
+// Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
+// a TCP connection whose peer is known to speak SMC, and returns the SMC-R
+// connection, which then owns tcp. A peer that does not would take the messages
+// of the rendezvous for data: [Stack.Dial] finds that out in the TCP handshake.
+// The end of ctx ends the rendezvous.
+//
+// If the error is a [*DeclineError], no message of the rendezvous goes over tcp
+// any more, and it carries the connection's data. After any other error close
+// tcp.
+func (s *Stack) Client(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Client, rendezvous.Config{})
+}
+
+// Server runs the server's side of the rendezvous on an accepted TCP
+// connection whose peer is known to speak SMC. It returns as [Stack.Client]
+// does.
+func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
+}
+
+// serverLook is Server for a peer that may not speak SMC: the machine looks before it
+// reads. If the peer sends data, they stay unread, and the error is a *DeclineError with
+// notCLC. If refuse is not nil, whatever the peer proposes is declined with it.
+func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.option != nil, NotCLC: notCLC, Refuse: refuse})
+}
+
+// handshake drives one side of the rendezvous on tcp, and counts how it ended.
+func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.wg.Done()
+	h := newHandshake(ctx, s, tcp, role, conf)
+	var c *Conn
+	var err error
+	if perr := s.guard.Do("a rendezvous as "+role.String(), func() { c, err = h.run() }); perr != nil {
+		h.giveUp()
+		c, err = nil, fmt.Errorf("userstack: %w", perr)
+	}
+	s.account(role, c, err)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// handshake drives the machine of one side of a rendezvous: it carries out its actions,
+// and hands it what happens. It is for one goroutine.
+type handshake struct {
+	s     *Stack
+	ctx   context.Context
+	tcp   TCPConn
+	owner inside.Owner
+	role  smc.Role
+	m     *rendezvous.Machine
+
+	gate   network.Gate // nil: nobody else can send on tcp
+	recv   int          // what the program has asked for with SO_RCVBUF, in bytes
+	reader tcpReader
+	timer  *time.Timer
+
+	// What the next events come from.
+	looking  bool            // at the first bytes
+	seen     int             // how many of them the machine knows
+	watching bool            // over a DECLINE that was sent
+	llc      <-chan error    // the outcome of an LLC exchange, or nil
+	turn     <-chan struct{} // closed when another first contact ends, or nil
+	turnOf   peerKey
+	canceled <-chan struct{} // ctx.Done(), or nil once the machine knows
+	cause    error           // why the machine was told to give up
+
+	// What the rendezvous has made so far.
+	at      lan
+	ports1  []*devices.Port // that version 1 can use
+	ports2  []*devices.Port // that version 2 can use
+	fresh   *group          // of a first contact
+	conn    *Conn
+	counted bool   // among Stack.serving
+	endTurn func() // or nil
+}
+
+func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, conf rendezvous.Config) *handshake {
+	h := &handshake{s: s, ctx: ctx, tcp: tcp, owner: inside.OwnerFrom(ctx), role: role, canceled: ctx.Done()}
+	h.reader = tcpReader{tcp: tcp, guard: &s.guard}
+	conf.PeerID, conf.Hostname, conf.ConfirmWait = s.peerIDNow(), s.cfg.Hostname, linkgroup.ConfirmWait
+	if role == smc.Client {
+		h.m = rendezvous.NewClient(conf)
+	} else {
+		h.m = rendezvous.NewServer(time.Now(), conf)
+	}
+	return h
+}
+
+// run drives the machine to its end.
+func (h *handshake) run() (*Conn, error) {
+	defer h.end()
+	_ = h.tcp.SetDeadline(time.Time{})
+	var actions []rendezvous.Action
+	for h.m.State() != rendezvous.Over {
+		actions = h.m.TakeActions(actions[:0])
+		for _, a := range actions {
+			if ev := h.carryOut(a); ev != nil {
+				h.m.Handle(time.Now(), ev)
+			}
+		}
+		if len(actions) == 0 {
+			h.m.Handle(time.Now(), h.next())
+		}
+	}
+	for _, a := range h.m.TakeActions(actions[:0]) {
+		h.carryOut(a)
+	}
+	h.end()
+	return h.outcome()
+}
+
+// end gives back what only the rendezvous needs.
+func (h *handshake) end() {
+	h.reader.close()
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	h.leaveTurn()
+	if h.counted {
+		h.counted = false
+		h.s.serving.Add(-1)
+	}
+}
+
+// outcome turns the outcome of the machine into results.
+func (h *handshake) outcome() (*Conn, error) {
+	o := h.m.Outcome()
+	switch {
+	case o.Refused != nil:
+		why := &DeclineError{Remote: o.Refused.Remote, Code: o.Refused.Code, Err: o.Refused.Err}
+		if err := h.openDeclined(why); err != nil {
+			return nil, fmt.Errorf("userstack: %w", err)
+		}
+		return nil, why
+	case h.cause != nil && errors.Is(o.Err, h.cause):
+		return nil, h.cause
+	case o.Err != nil:
+		return nil, fmt.Errorf("userstack: %w", o.Err)
+	}
+	h.conn.start()
+	if g := h.fresh; g != nil {
+		h.s.log.Info("link group established", "lgr", g.name(), "role", g.role.String(), "peer", g.peer)
+	}
+	return h.conn, nil
+}
+
+// giveUp ends what a rendezvous has made that panicked.
+func (h *handshake) giveUp() {
+	switch {
+	case h.fresh != nil:
+		h.fresh.drop(h.conn)
+	case h.conn != nil:
+		h.conn.g.cancel(h.conn)
+	}
+}
+
+// carryOut carries out an action of the machine, and returns the answer if it is there
+// at once.
+func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
+	switch a := a.(type) {
+	case rendezvous.StopReading:
+		return h.stopReading()
+	case rendezvous.WatchDecline:
+		h.watching = true
+		return h.tcpState()
+	case rendezvous.Version1:
+		h.s.log.Debug("not version 2", "peer", a.PeerID, "err", &a.Why)
+	case rendezvous.EndTurn:
+		h.leaveTurn()
+	case rendezvous.AwaitLLC:
+		h.awaitLLC()
+	case rendezvous.RefuseConn:
+		h.refuseConn(a.Peer)
+	case rendezvous.CancelConn:
+		h.conn.g.cancel(h.conn)
+	case rendezvous.AbortConn:
+		h.conn.abandon()
+	case rendezvous.EndGroup:
+		if h.fresh != nil {
+			h.fresh.drop(h.conn)
+		}
+	case rendezvous.PeerLostGroup:
+		h.conn.g.peerHasLost(a.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
+	default:
+		if ev := h.interrupted(); ev != nil {
+			return ev
+		}
+		return h.answer(a)
+	}
+	return nil
+}
+
+// answer carries out an action that nothing has to be done for if nobody wants the
+// connection any more.
+func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
+	switch a := a.(type) {
+	case rendezvous.Look:
+		h.looking = true
+		return nil
+	case rendezvous.OpenToData:
+		return answerOf(rendezvous.Opened{}, h.openToData())
+	case rendezvous.Claim:
+		return answerOf(rendezvous.Claimed{}, h.claim())
+	case rendezvous.Send:
+		return h.send(a.Message)
+	case rendezvous.Admit:
+		return answerOf(rendezvous.Admitted{}, h.admit())
+	case rendezvous.Survey:
+		host, err := h.survey(a.PeerGID)
+		return answerOf(rendezvous.Surveyed{Host: host}, err)
+	case rendezvous.FindPath:
+		routed, err := h.s.routed(a.Local, a.PeerGID)
+		return answerOf(rendezvous.PathFound{Routed: routed}, err)
+	case rendezvous.AwaitTurn:
+		h.s.identity(h.ports(a.Terms)[0])
+		h.turnOf = peerKey{a.PeerID, a.GID}
+		return h.takeTurn()
+	case rendezvous.JoinGroup:
+		return h.join(a)
+	case rendezvous.MakeGroup:
+		return h.makeGroup(a)
+	case rendezvous.ConnectFirst:
+		return answerOf(rendezvous.Connected{}, h.connectFirst(a))
+	case rendezvous.Attach:
+		local, err := h.attach(a.Peer)
+		return answerOf(rendezvous.Attached{Local: local}, err)
+	}
+	panic(fmt.Sprintf("userstack: the rendezvous asks for %T", a))
+}
+
+// answerOf returns ev, or why it did not happen.
+func answerOf(ev rendezvous.Event, err error) rendezvous.Event {
+	if err != nil {
+		return rendezvous.Failed{Failure: failureOf(err)}
+	}
+	return ev
+}
+
+// failureOf tells the machine of an error.
+func failureOf(err error) rendezvous.Failure {
+	d := declineFor(err)
+	return rendezvous.Failure{
+		Why:        rendezvous.Refusal{Code: d.Code, Err: d.Err},
+		NoFallback: errors.Is(err, linkgroup.ErrNoFallback),
+		NotOwner:   errors.Is(err, linkgroup.ErrNotItsOwn),
+	}
+}
+
+// interrupted returns why the rendezvous is to end, if the machine does not know yet.
+func (h *handshake) interrupted() rendezvous.Event {
+	switch {
+	case h.canceled != nil && h.ctx.Err() != nil:
+		h.canceled, h.cause = nil, context.Cause(h.ctx)
+		return rendezvous.Canceled{Cause: h.cause}
+	case h.s.ctx.Err() != nil:
+		h.cause = ErrStackClosed
+		return rendezvous.Closed{Cause: h.cause}
+	}
+	return nil
+}
+
+// watchEvery is how often the state of TCP is looked at behind a DECLINE: Linux has no
+// event for what the peer acknowledges.
+const watchEvery = time.Millisecond
+
+// next waits for the next event.
+func (h *handshake) next() rendezvous.Event {
+	reads := h.read()
+	// What the peer has sent comes before the rest.
+	select {
+	case r := <-reads:
+		return h.wasRead(r)
+	default:
+	}
+	select {
+	case err := <-h.llc:
+		return h.llcOutcome(err)
+	default:
+	}
+	if h.llc != nil {
+		h.s.attend()
+	}
+	select {
+	case r := <-reads:
+		return h.wasRead(r)
+	case err := <-h.llc:
+		return h.llcOutcome(err)
+	case <-h.turn:
+		if ev := h.takeTurn(); ev != nil {
+			return ev
+		}
+		return rendezvous.Tick{}
+	case <-h.canceled:
+		return h.interrupted()
+	case <-h.s.ctx.Done():
+		return h.interrupted()
+	case <-h.wake():
+		if h.watching {
+			return h.tcpState()
+		}
+		return rendezvous.Tick{}
+	}
+}
+
+// wake returns what is ready at the machine's deadline, or when the state of TCP is to be
+// looked at; nil without either.
+func (h *handshake) wake() <-chan time.Time {
+	d := watchEvery
+	if !h.watching {
+		at := h.m.Deadline()
+		if at.IsZero() {
+			return nil
+		}
+		d = max(0, time.Until(at))
+	}
+	if h.timer == nil {
+		h.timer = time.NewTimer(d)
+	} else {
+		h.timer.Reset(d)
+	}
+	return h.timer.C
+}
+
+// claim prepares TCP for the messages.
+func (h *handshake) claim() (err error) {
+	if err = hasPeer(h.tcp); err != nil {
+		return err
+	}
+	if h.gate, err = h.s.gateOf(h.ctx, h.tcp); err != nil {
+		return err
+	}
+	if sc, ok := h.tcp.(syscall.Conn); ok {
+		h.recv = network.RecvBuf(sc, h.s.tcpRcv)
+	}
+	return nil
+}
+
+// hasPeer returns an error for a TCP connection that has ended before anything
+// was sent: a socket that was reset has no peer's address any more.
+func hasPeer(tcp TCPConn) error {
+	if !addrPort(tcp.LocalAddr()).IsValid() || !addrPort(tcp.RemoteAddr()).IsValid() {
+		return fmt.Errorf("TCP connection ended before the rendezvous: %w", syscall.ECONNRESET)
+	}
+	return nil
+}
+
+// addrPort returns the address and port of a.
+//
+// It is the zero AddrPort for nil, which package net has for a socket that has
+// ended, and for an address that is not of IP.
+func addrPort(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	if t, ok := a.(*net.TCPAddr); ok {
+		ap := t.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap
+}

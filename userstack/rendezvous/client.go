@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// clientTable says what a client does (RFC 7609, sections 3.5.1 and 3.5.2). anyState
+// tells what events do that are not in it.
+var clientTable = newTable([]transition{
+	// What this host has, and PROPOSAL.
+	{Claiming, EvClaimed, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
+	{Claiming, EvFailed, to(Over), (*Machine).broken},
+	{Surveying, EvSurveyed, to(Proposing, Declining, Over), (*Machine).propose},
+	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
+	{Proposing, EvSent, to(AwaitAccept), func(m *Machine, now time.Time, _ Event) { m.await(AwaitAccept, now.Add(MessageWait)) }},
+	{AwaitAccept, EvAccept, to(FindingPath, MakingGroup, Joining, Declining, Over), (*Machine).accepted},
+	{AwaitAccept, EvDecline, to(Over), (*Machine).peerDeclined},
+	{FindingPath, EvPathFound, to(MakingGroup, Joining, Declining), (*Machine).pathFound},
+	{FindingPath, EvFailed, to(Declining), (*Machine).declineFailure},
+	// Subsequent contact: CONFIRM is the last message of the client.
+	{Joining, EvJoined, to(AwaitRKey), (*Machine).awaitRKey},
+	{Joining, EvNoGroup, to(Declining), (*Machine).outOfSync},
+	{Joining, EvFailed, to(Declining), (*Machine).declineFailure},
+	{AwaitRKey, EvLLCDone, to(Attaching), (*Machine).attachNext},
+	{AwaitRKey, EvLLCFailed, to(Declining), (*Machine).declineFailure},
+	{AwaitRKey, EvDeadline, to(Declining), (*Machine).noRKey},
+	{Attaching, EvAttached, to(Confirming), (*Machine).confirmNext},
+	{Attaching, EvFailed, to(Declining), (*Machine).declineFailure},
+	{Confirming, EvSent, to(Over), (*Machine).attached},
+	// First contact: CONFIRM LINK follows.
+	{MakingGroup, EvGroupMade, to(ConfirmingFirst), (*Machine).confirmFirst},
+	{MakingGroup, EvFailed, to(Declining, Over), (*Machine).groupFailed},
+	{ConfirmingFirst, EvSent, to(AwaitLink), (*Machine).clientConfirmed},
+}, firstContact, declining)
+
+// declineWait is how long a client waits for the server's DECLINE after CONFIRM LINK has
+// failed. The server declines at once; if both did, each would take the other's DECLINE
+// for data.
+const declineWait = 2 * time.Second
+
+// NewClient returns the machine of a client. Its first actions are there.
+func NewClient(c Config) *Machine {
+	m := newMachine(clientTable, c)
+	m.client = true
+	m.enter(Claiming)
+	m.do(Claim{})
+	return m
+}
+
+// propose sends PROPOSAL with all versions that the host can use.
+func (m *Machine) propose(now time.Time, ev Event) {
+	m.learn(ev.(Surveyed).Host)
+	// The area for future growth makes it the layout that Linux and tshark read.
+	p := wire.Proposal{PeerID: m.peerID, Growth: make([]byte, wire.ProposalGrowthLinux)}
+	var no [2]*Refusal
+	for i, v := range []version{&version1{}, &version2{hostname: m.conf.Hostname}} {
+		if no[i] = v.propose(&p, &m.host); no[i] == nil {
+			m.offers[i] = v
+		}
+	}
+	if m.offers == [2]version{} {
+		m.decline(no[0])
+		return
+	}
+	m.send(Proposing, p)
+}
+
+// accepted takes ACCEPT.
+func (m *Machine) accepted(now time.Time, ev Event) {
+	a := answerOf(ev.(message).m)
+	v := m.offers[a.version-1]
+	if v == nil {
+		m.unexpected(now, ev)
+		return
+	}
+	m.answer, m.version = a, v
+	askPath, no := v.accepted(a)
+	switch {
+	case no != nil:
+		m.decline(no)
+	case askPath:
+		m.enter(FindingPath)
+		m.do(FindPath{Local: v.terms().Local.Addr(), PeerGID: a.GID})
+	default:
+		m.contact()
+	}
+}
+
+// pathFound takes whether a router is on the way to the server.
+func (m *Machine) pathFound(now time.Time, ev Event) {
+	if no := m.version.path(m.answer, ev.(PathFound).Routed); no != nil {
+		m.decline(no)
+		return
+	}
+	m.contact()
+}
+
+// contact begins the first or the subsequent contact that ACCEPT says.
+func (m *Machine) contact() {
+	a := m.answer
+	if a.first {
+		m.makeGroup(MakeGroup{Terms: m.version.terms(), PeerID: a.PeerID, Peer: &a.Endpoint})
+		return
+	}
+	m.join(JoinGroup{Terms: m.version.terms(), PeerID: a.PeerID, GID: a.GID, MAC: a.MAC, Peer: &a.Endpoint})
+}
+
+// outOfSync declines an ACCEPT that names a link which this host does not have (RFC
+// 7609, appendix C.4).
+func (m *Machine) outOfSync(now time.Time, _ Event) {
+	m.decline(refuse(smc.DiagSync, "no link group with peer %s, queue pair %s", m.answer.PeerID, m.answer.QPN))
+}
+
+// attachNext attaches the connection before CONFIRM is sent: that moves it to the link
+// which ACCEPT names, and CONFIRM has the RToken of that link.
+func (m *Machine) attachNext(time.Time, Event) {
+	m.enter(Attaching)
+	m.do(Attach{m.answer.Endpoint})
+}
+
+func (m *Machine) confirmNext(_ time.Time, ev Event) {
+	m.made = madeAttached
+	m.send(Confirming, m.version.confirm(false, ev.(Attached).Local))
+}
+
+func (m *Machine) confirmFirst(_ time.Time, ev Event) {
+	local := ev.(GroupMade).Local
+	local.MTU = min(local.MTU, m.answer.MTU)
+	m.send(ConfirmingFirst, m.version.confirm(true, local))
+}
+
+func (m *Machine) clientConfirmed(now time.Time, _ Event) {
+	m.confirmed = now
+	m.awaitLink()
+}

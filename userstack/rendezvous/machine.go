@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// How long the machine waits.
+const (
+	// MessageWait bounds the wait for a CLC message, as with Linux (RFC 7609, appendix
+	// C.5).
+	MessageWait = 6 * time.Second
+	// LateGrace is how much longer the machine waits for a message that may have come in
+	// time: this process may have stood still, and its timer fired first.
+	LateGrace = 50 * time.Millisecond
+	// HeaderWait is how long the rest of a CLC header may be on its way, where the
+	// machine looks before it reads.
+	HeaderWait = 100 * time.Millisecond
+	// LLCWait bounds the wait for the outcome of CONFIRM RKEY. The link group's own
+	// timers end it long before.
+	LLCWait = 30 * time.Second
+)
+
+// ErrProtocol means that the peer sent something else than the CLC messages that may
+// come. TCP cannot be used either: what follows cannot be told from data (RFC 7609,
+// appendix C.6).
+var ErrProtocol = errors.New("protocol error")
+
+// ErrTooLate means that the rendezvous has failed when the peer may use SMC-R already.
+// TCP cannot be used either: DECLINE would reach the peer as data (RFC 7609, appendices
+// C.1 and C.3).
+var ErrTooLate = errors.New("too late to decline SMC-R")
+
+// errInternal means that the driver did something that it must not do.
+var errInternal = errors.New("internal error of the rendezvous")
+
+// Config is what a machine knows at its beginning.
+type Config struct {
+	// PeerID is the peer ID of this host, or zero if the stack has used no device yet.
+	PeerID smc.PeerID
+	// Hostname is told to peers of version 2.
+	Hostname string
+	// ConfirmWait is how long a server waits for CONFIRM on an existing link group.
+	ConfirmWait time.Duration
+	// Look has a server look at the peer's first bytes before it reads. If they are no
+	// CLC message, the outcome is a refusal with NotCLC.
+	Look bool
+	// OptionSeen says, with Look, that the peer announced SMC in the TCP handshake: then
+	// a peer that sends nothing is broken. Otherwise it is one that does not speak CLC.
+	OptionSeen bool
+	// NotCLC is the outcome for a peer that does not speak CLC.
+	NotCLC Refusal
+	// Refuse, if not nil, has a server decline whatever the client proposes.
+	Refuse *Refusal
+}
+
+// A Refusal is a reason not to use SMC-R. It is also an error.
+type Refusal struct {
+	// Remote says that the peer declined.
+	Remote bool
+	// Code is the reason, as DECLINE has it.
+	Code smc.Diagnosis
+	// Err is the local cause, or nil.
+	Err error
+}
+
+// Error implements error.
+func (r *Refusal) Error() string {
+	if r.Err == nil {
+		return r.Code.String()
+	}
+	return fmt.Sprintf("%s: %v", r.Code, r.Err)
+}
+
+// Unwrap returns the local cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+func refuse(code smc.Diagnosis, format string, args ...any) *Refusal {
+	return &Refusal{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// Outcome is how a rendezvous has ended: with SMC-R if both fields are nil.
+type Outcome struct {
+	// Refused says why TCP carries the data. No CLC message follows on it.
+	Refused *Refusal
+	// Err says why the TCP connection has to be reset.
+	Err error
+}
+
+// made says what the machine has to give back if the rendezvous fails.
+type made uint8
+
+const (
+	madeNothing  made = iota
+	madeConn          // a connection on an existing link group
+	madeAttached      // the same, attached
+	madeGroup         // a link group, with its connection
+)
+
+// Machine is one side of a rendezvous. See the package comment.
+type Machine struct {
+	table *table
+	conf  Config
+	trace func(from State, on EventKind, to State) // tests
+
+	state       State
+	deadline    time.Time // zero: none
+	late        bool      // the deadline has passed once, see LateGrace
+	part        []byte    // of the message that is being received
+	ended       bool      // the peer has closed TCP
+	client      bool
+	headerBegun bool // Looking: a part of a CLC header has come
+	actions     []Action
+	outcome     Outcome
+
+	host    Host
+	peerID  smc.PeerID // of this host
+	offers  [2]version // client: what PROPOSAL offers, version 1 and 2; nil what it does not
+	version version    // that of the messages from now on
+	made    made
+
+	proposal  wire.Proposal // server: the client's
+	answer    *answer       // client: ACCEPT; server: CONFIRM
+	local     wire.Endpoint // this end of the connection
+	unwanted  error         // server: why nobody wants the connection any more, though the client may use SMC-R
+	failure   *Failure      // first contact: why it fails, until Draining is over
+	confirmed time.Time     // client, first contact: when CONFIRM was sent, else zero
+	declined  *Refusal      // what DECLINE says
+	cross     bool          // the peer may send DECLINE at the same time
+	linger    time.Duration // how long after that a DECLINE of the peer may still come
+	sentAt    time.Time     // when DECLINE was sent
+}
+
+func newMachine(t *table, c Config) *Machine {
+	return &Machine{table: t, conf: c, peerID: c.PeerID, version: &version1{}}
+}
+
+// State returns the state of the machine.
+func (m *Machine) State() State { return m.state }
+
+// Deadline returns when the machine is to get a [Tick] if nothing happens before: the
+// zero Time for never.
+func (m *Machine) Deadline() time.Time { return m.deadline }
+
+// Want returns how many bytes the machine takes from TCP now. It is 0 where what comes is
+// not, or not yet, the machine's: it never takes more than the messages of the
+// rendezvous.
+func (m *Machine) Want() int {
+	if !m.state.reads() || m.ended {
+		return 0
+	}
+	if len(m.part) < wire.HeaderLen {
+		return wire.HeaderLen - len(m.part)
+	}
+	h, err := wire.ParseHeader(m.part)
+	if err != nil {
+		return 0 // cannot happen: Handle has checked it
+	}
+	return h.Length - len(m.part)
+}
+
+// Outcome returns how the rendezvous has ended. It is valid in state [Over].
+func (m *Machine) Outcome() Outcome { return m.outcome }
+
+// TakeActions appends the actions to be carried out to dst, and returns it.
+func (m *Machine) TakeActions(dst []Action) []Action {
+	dst = append(dst, m.actions...)
+	clear(m.actions)
+	m.actions = m.actions[:0]
+	return dst
+}
+
+// Handle takes an event that happens at now. Events in state [Over], and a [Tick] before
+// the deadline, do nothing.
+func (m *Machine) Handle(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case Received:
+		m.received(now, ev.Bytes)
+		return
+	case EOF, ReadFailed:
+		if len(m.part) > 0 {
+			m.handle(now, garbage{fmt.Errorf("read %s: %w", m.partName(), cutOff(ev))})
+			return
+		}
+	case Tick:
+		if m.deadline.IsZero() || now.Before(m.deadline) {
+			return
+		}
+	}
+	m.handle(now, ev)
+}
+
+func (m *Machine) handle(now time.Time, ev Event) {
+	if m.state == Over {
+		return
+	}
+	on, from := ev.kind(), m.state
+	switch {
+	case m.table[from][on] != nil:
+		m.table[from][on].do(m, now, ev)
+	case anyState[on] != nil:
+		anyState[on](m, now, ev)
+	default:
+		m.fail(fmt.Errorf("%w: %s in state %s", errInternal, on, from))
+	}
+	if m.trace != nil {
+		m.trace(from, on, m.state)
+	}
+}
+
+// received takes bytes of a message.
+func (m *Machine) received(now time.Time, b []byte) {
+	if m.state == Over {
+		return
+	}
+	if m.state != Draining && len(b) > m.Want() {
+		m.fail(fmt.Errorf("%w: %d bytes in state %s", errInternal, len(b), m.state))
+		return
+	}
+	m.part = append(m.part, b...)
+	if len(m.part) < wire.HeaderLen {
+		return
+	}
+	h, err := wire.ParseHeader(m.part)
+	if err != nil {
+		m.handle(now, garbage{fmt.Errorf("the peer did not send a CLC message: %w", err)})
+		return
+	}
+	if len(m.part) < h.Length {
+		return
+	}
+	clc, err := wire.ParseCLC(m.part[:h.Length])
+	if err != nil {
+		m.handle(now, garbage{err})
+		return
+	}
+	m.part = m.part[:0]
+	m.handle(now, message{clc})
+}
+
+// partName names what is being received.
+func (m *Machine) partName() string {
+	if h, err := wire.ParseHeader(m.part); err == nil {
+		return h.Type.String()
+	}
+	return "CLC header"
+}
+
+// cutOff returns the error of a message whose rest does not come.
+func cutOff(ev Event) error {
+	if f, ok := ev.(ReadFailed); ok {
+		return f.Err
+	}
+	return io.ErrUnexpectedEOF
+}
+
+// do asks for actions.
+func (m *Machine) do(a ...Action) { m.actions = append(m.actions, a...) }
+
+// enter goes to a state without a deadline.
+func (m *Machine) enter(s State) {
+	m.state, m.deadline, m.late = s, time.Time{}, false
+}
+
+// await goes to a state that ends at a deadline.
+func (m *Machine) await(s State, deadline time.Time) {
+	m.enter(s)
+	m.deadline = deadline
+}
+
+// send sends a message, in state s.
+func (m *Machine) send(s State, msg wire.CLC) {
+	m.enter(s)
+	m.do(Send{msg})
+}
+
+// attached is the end of a rendezvous with SMC-R.
+func (m *Machine) attached(time.Time, Event) { m.end(Outcome{}) }
+
+// fail ends the rendezvous so that TCP is of no use either.
+func (m *Machine) fail(err error) {
+	m.giveBack()
+	m.end(Outcome{Err: err})
+}
+
+// stayTCP ends the rendezvous with TCP.
+func (m *Machine) stayTCP(why *Refusal) {
+	m.giveBack()
+	m.end(Outcome{Refused: why})
+}
+
+func (m *Machine) end(o Outcome) {
+	m.outcome = o
+	m.enter(Over)
+	m.part = nil
+}
+
+// giveBack gives back what was made.
+func (m *Machine) giveBack() {
+	switch m.made {
+	case madeConn:
+		m.do(CancelConn{})
+	case madeAttached:
+		m.do(AbortConn{})
+	case madeGroup:
+		m.do(EndGroup{})
+	}
+	m.made = madeNothing
+}
+
+// unexpected is the end after a message that may not come.
+func (m *Machine) unexpected(_ time.Time, ev Event) {
+	m.fail(fmt.Errorf("%w: unexpected %s in state %s", ErrProtocol, ev.kind(), m.state))
+}
+
+// notCLC is the end after something that is no CLC message.
+func (m *Machine) notCLC(_ time.Time, ev Event) {
+	m.fail(fmt.Errorf("%w: %w", ErrProtocol, ev.(garbage).err))
+}
+
+// tcpEnded is the end after that of the TCP connection.
+func (m *Machine) tcpEnded(_ time.Time, ev Event) {
+	err := io.EOF
+	if f, ok := ev.(ReadFailed); ok {
+		err = f.Err
+	}
+	m.fail(fmt.Errorf("read CLC header: %w", err))
+}
+
+func (m *Machine) sendFailed(_ time.Time, ev Event) { m.fail(ev.(SendFailed).Err) }
+
+// timeout is the end of a wait for a message. The error is os.ErrDeadlineExceeded.
+func (m *Machine) timeout(now time.Time, _ Event) {
+	if !m.late {
+		m.late, m.deadline = true, now.Add(LateGrace)
+		return
+	}
+	err := fmt.Errorf("read %s: %w", m.partName(), os.ErrDeadlineExceeded)
+	if len(m.part) > 0 {
+		err = fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	m.fail(err)
+}
+
+// canceled is the end because nobody wants the connection, or the stack ends. Nothing is
+// sent any more. The error is the cause that the driver gave.
+func (m *Machine) canceled(_ time.Time, ev Event) { m.fail(cause(ev)) }
+
+func cause(ev Event) error {
+	if c, ok := ev.(Canceled); ok {
+		return c.Cause
+	}
+	return ev.(Closed).Cause
+}
+
+// broken is the end because the TCP connection cannot be used.
+func (m *Machine) broken(_ time.Time, ev Event) {
+	f := ev.(Failed)
+	m.fail(f.err())
+}
+
+// peerDeclined is the end after DECLINE of the peer.
+func (m *Machine) peerDeclined(_ time.Time, ev Event) {
+	m.stayTCP(&Refusal{Remote: true, Code: ev.(message).m.(wire.Decline).Diagnosis})
+}
+
+// survey asks what this host can offer the peer.
+func (m *Machine) survey(peer smc.GID) {
+	m.enter(Surveying)
+	m.do(Survey{PeerGID: peer})
+}
+
+// learn takes what this host can offer.
+func (m *Machine) learn(h Host) {
+	m.host = h
+	if h.PeerID != (smc.PeerID{}) {
+		m.peerID = h.PeerID
+	}
+}
+
+// join looks for an existing link group.
+func (m *Machine) join(j JoinGroup) {
+	m.enter(Joining)
+	m.do(j)
+}
+
+// awaitRKey waits until the peer knows the RMB of the connection (RFC 7609, sections
+// 3.5.2.1 and 3.5.2.2).
+func (m *Machine) awaitRKey(now time.Time, _ Event) {
+	m.made = madeConn
+	m.await(AwaitRKey, now.Add(LLCWait))
+	m.do(AwaitLLC{})
+}
+
+// noRKey is the end of a wait for CONFIRM RKEY that the link group has not ended.
+func (m *Machine) noRKey(now time.Time, _ Event) {
+	m.decline(refuse(smc.DiagInternal, "no outcome of an LLC exchange"))
+}
+
+// makeGroup begins a first contact.
+func (m *Machine) makeGroup(g MakeGroup) {
+	m.made = madeGroup
+	m.enter(MakingGroup)
+	m.do(g)
+}

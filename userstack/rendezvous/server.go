@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"fmt"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// serverTable says what a server does (RFC 7609, sections 3.5.1 and 3.5.2). anyState
+// tells what events do that are not in it.
+var serverTable = newTable([]transition{
+	// Where only the first bytes tell whether the peer speaks CLC.
+	{Looking, EvFirstBytes, to(Looking, Claiming, Opening), (*Machine).looked},
+	{Looking, EvEOF, to(Opening), (*Machine).open},
+	{Looking, EvReadFailed, to(Opening), (*Machine).open},
+	{Looking, EvDeadline, to(Opening, Over), (*Machine).nothingSeen},
+	{Opening, EvOpened, to(Over), (*Machine).opened},
+	{Opening, EvFailed, to(Over), (*Machine).broken},
+	// PROPOSAL, and what this host has.
+	{Claiming, EvClaimed, to(AwaitProposal), func(m *Machine, now time.Time, _ Event) { m.await(AwaitProposal, now.Add(MessageWait)) }},
+	{Claiming, EvFailed, to(Over), (*Machine).broken},
+	{AwaitProposal, EvProposal, to(Admitting, Declining), (*Machine).proposed},
+	{AwaitProposal, EvDecline, to(Over), (*Machine).peerDeclined},
+	{Admitting, EvAdmitted, to(Surveying, Declining), (*Machine).admitted},
+	{Admitting, EvFailed, to(Declining), (*Machine).declineFailure},
+	{Surveying, EvSurveyed, to(Queueing, Declining), (*Machine).choose},
+	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
+	{Queueing, EvTurn, to(Joining), (*Machine).findGroup},
+	// Subsequent contact: ACCEPT is the last message of the server.
+	{Joining, EvJoined, to(AwaitRKey), (*Machine).joined},
+	{Joining, EvNoGroup, to(MakingGroup), (*Machine).firstContact},
+	{AwaitRKey, EvLLCDone, to(Accepting), (*Machine).acceptNext},
+	{AwaitRKey, EvLLCFailed, to(Declining), (*Machine).declineFailure},
+	{AwaitRKey, EvDeadline, to(Declining), (*Machine).noRKey},
+	{Accepting, EvSent, to(AwaitConfirm), func(m *Machine, now time.Time, _ Event) { m.await(AwaitConfirm, now.Add(m.conf.ConfirmWait)) }},
+	{AwaitConfirm, EvConfirm, to(Attaching, Over), (*Machine).confirmedNext},
+	{AwaitConfirm, EvDecline, to(Over), (*Machine).declinedNext},
+	{AwaitConfirm, EvCanceled, to(AwaitConfirm), (*Machine).canceledLate},
+	{Attaching, EvAttached, to(Over), (*Machine).attached},
+	{Attaching, EvFailed, to(Over), (*Machine).attachFailed},
+	{Attaching, EvCanceled, to(Over), (*Machine).refuseUnwanted},
+	{Attaching, EvClosed, to(Over), (*Machine).refuseUnwanted},
+	// First contact: CONFIRM LINK follows.
+	{MakingGroup, EvGroupMade, to(AcceptingFirst), (*Machine).acceptFirst},
+	{MakingGroup, EvFailed, to(Declining, Over), (*Machine).groupFailed},
+	{AcceptingFirst, EvSent, to(AwaitFirstConfirm), func(m *Machine, now time.Time, _ Event) { m.await(AwaitFirstConfirm, now.Add(MessageWait)) }},
+	{AwaitFirstConfirm, EvConfirm, to(ConnectingFirst, Declining, Over), (*Machine).confirmedFirst},
+	{AwaitFirstConfirm, EvDecline, to(Over), (*Machine).declinedFirst},
+	{ConnectingFirst, EvConnected, to(AwaitLink), func(m *Machine, _ time.Time, _ Event) { m.awaitLink() }},
+	{ConnectingFirst, EvFailed, to(Declining, Over), (*Machine).groupFailed},
+}, firstContact, declining)
+
+// NewServer returns the machine of a server, which begins at now. Its first actions are
+// there.
+func NewServer(now time.Time, c Config) *Machine {
+	m := newMachine(serverTable, c)
+	if !c.Look {
+		m.claim()
+		return m
+	}
+	m.await(Looking, now.Add(MessageWait))
+	m.do(Look{})
+	return m
+}
+
+func (m *Machine) claim() {
+	m.enter(Claiming)
+	m.do(Claim{})
+}
+
+// looked takes the first bytes of the peer.
+func (m *Machine) looked(now time.Time, ev Event) {
+	b := ev.(FirstBytes).Bytes
+	if len(b) < wire.HeaderLen {
+		if !m.headerBegun { // the rest of a header is on its way
+			m.headerBegun, m.deadline = true, now.Add(HeaderWait)
+		}
+		return
+	}
+	if _, err := wire.ParseHeader(b[:wire.HeaderLen]); err != nil {
+		m.open(now, ev)
+		return
+	}
+	m.claim()
+}
+
+// nothingSeen is the end of the wait for the first bytes.
+func (m *Machine) nothingSeen(now time.Time, ev Event) {
+	if m.conf.OptionSeen && !m.headerBegun {
+		m.fail(fmt.Errorf("no PROPOSAL within %v", MessageWait))
+		return
+	}
+	m.open(now, ev)
+}
+
+// open lets the program send to a peer that does not speak CLC.
+func (m *Machine) open(time.Time, Event) {
+	m.enter(Opening)
+	m.do(OpenToData{})
+}
+
+func (m *Machine) opened(time.Time, Event) {
+	why := m.conf.NotCLC
+	m.stayTCP(&why)
+}
+
+// proposed takes PROPOSAL.
+func (m *Machine) proposed(now time.Time, ev Event) {
+	m.proposal = ev.(message).m.(wire.Proposal)
+	if m.conf.Refuse != nil {
+		m.declineInKind()
+		m.decline(m.conf.Refuse)
+		return
+	}
+	m.enter(Admitting)
+	m.do(Admit{})
+}
+
+// declineInKind makes DECLINE one of version 2 if the client does not offer version 1.
+func (m *Machine) declineInKind() {
+	if !m.proposal.TypeV1.HasR() {
+		m.version = &version2{}
+	}
+}
+
+// admitted asks what this host can offer, if the client offers SMC-R.
+func (m *Machine) admitted(now time.Time, _ Event) {
+	p := &m.proposal
+	if !p.TypeV1.HasR() && !offersVersion2(p) {
+		m.decline(refuse(smc.DiagModeMismatch, "proposal offers %s", p.TypeV1))
+		return
+	}
+	m.declineInKind()
+	var gid smc.GID
+	if o, err := p.Offer(); err == nil && offersVersion2(p) {
+		gid = o.GID
+	}
+	m.survey(gid)
+}
+
+// choose takes the latest version that both can use.
+func (m *Machine) choose(now time.Time, ev Event) {
+	m.learn(ev.(Surveyed).Host)
+	p := &m.proposal
+	if offersVersion2(p) {
+		v := &version2{hostname: m.conf.Hostname}
+		no := v.choose(p, &m.host)
+		switch {
+		case no == nil:
+			m.version = v
+			m.queue(v)
+			return
+		case !p.TypeV1.HasR():
+			m.decline(no)
+			return
+		}
+		m.do(Version1{p.PeerID, *no})
+	}
+	v := &version1{}
+	if no := v.choose(p, &m.host); no != nil {
+		m.decline(no)
+		return
+	}
+	m.queue(v)
+}
+
+// queue waits until no other first contact with the client is under way: connections
+// that arrive together share one link group.
+func (m *Machine) queue(v version) {
+	gid, _ := v.port(&m.proposal)
+	if v.terms() == nil {
+		gid = smc.GID{}
+	}
+	m.enter(Queueing)
+	m.do(AwaitTurn{PeerID: m.proposal.PeerID, GID: gid, Terms: v.terms()})
+}
+
+func (m *Machine) findGroup(_ time.Time, ev Event) {
+	m.peerID = ev.(Turn).PeerID
+	gid, mac := m.version.port(&m.proposal)
+	m.join(JoinGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID, GID: gid, MAC: mac})
+}
+
+func (m *Machine) joined(now time.Time, ev Event) {
+	m.do(EndTurn{})
+	m.awaitRKey(now, ev)
+}
+
+// acceptNext sends ACCEPT. The client may use SMC-R as soon as it has sent CONFIRM, and
+// Linux then takes no notice of TCP any more. So if nobody wants the connection any
+// more, it has to be refused on the link group, for which CONFIRM is needed:
+// canceledLate.
+func (m *Machine) acceptNext(_ time.Time, ev Event) {
+	m.local = ev.(LLCDone).Local
+	m.send(Accepting, m.version.accept(false, m.local))
+}
+
+// canceledLate remembers that nobody wants the connection.
+func (m *Machine) canceledLate(_ time.Time, ev Event) { m.unwanted = cause(ev) }
+
+// takeConfirm takes CONFIRM, and reports whether it has the version of ACCEPT.
+func (m *Machine) takeConfirm(now time.Time, ev Event) bool {
+	m.answer = answerOf(ev.(message).m)
+	if m.answer.version != m.version.number() {
+		m.unexpected(now, ev)
+		return false
+	}
+	return true
+}
+
+func (m *Machine) confirmedNext(now time.Time, ev Event) {
+	switch {
+	case !m.takeConfirm(now, ev):
+	case m.unwanted != nil:
+		m.refuseConn(m.unwanted)
+	default:
+		m.enter(Attaching)
+		m.do(Attach{m.answer.Endpoint})
+	}
+}
+
+// attachFailed ends a connection that the client uses already. What another host says is
+// no reason to tell the peer anything.
+func (m *Machine) attachFailed(now time.Time, ev Event) {
+	if f := ev.(Failed); !f.NotOwner {
+		m.refuseConn(f.err())
+		return
+	}
+	m.tooLate(now, ev)
+}
+
+func (m *Machine) refuseUnwanted(_ time.Time, ev Event) { m.refuseConn(cause(ev)) }
+
+// refuseConn resets a connection that the client uses already.
+func (m *Machine) refuseConn(why error) {
+	m.do(RefuseConn{m.answer.Endpoint})
+	m.fail(fmt.Errorf("%w: %v", ErrTooLate, why))
+}
+
+// refusalOf returns what the client says with DECLINE in place of CONFIRM. Out of sync,
+// it does not have the link group of ACCEPT any more (RFC 7609, appendix A.2.5).
+func refusalOf(ev Event) *Refusal {
+	d := ev.(message).m.(wire.Decline)
+	if d.OutOfSync {
+		d.Diagnosis = smc.DiagSync
+	}
+	return &Refusal{Remote: true, Code: d.Diagnosis}
+}
+
+func (m *Machine) declinedNext(_ time.Time, ev Event) {
+	why := refusalOf(ev)
+	m.giveBack()
+	if why.Code == smc.DiagSync {
+		m.do(PeerLostGroup{m.local.QPN, *why})
+	}
+	m.stayTCP(why)
+}
+
+func (m *Machine) declinedFirst(_ time.Time, ev Event) { m.stayTCP(refusalOf(ev)) }
+
+func (m *Machine) firstContact(time.Time, Event) {
+	m.makeGroup(MakeGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID})
+}
+
+func (m *Machine) acceptFirst(_ time.Time, ev Event) {
+	m.send(AcceptingFirst, m.version.accept(true, ev.(GroupMade).Local))
+}
+
+func (m *Machine) confirmedFirst(now time.Time, ev Event) {
+	if !m.takeConfirm(now, ev) {
+		return
+	}
+	if no := m.version.confirmed(m.answer); no != nil {
+		m.abandon(now, Failure{Why: *no})
+		return
+	}
+	m.enter(ConnectingFirst)
+	m.do(ConnectFirst{Peer: m.answer.Endpoint, Terms: m.version.terms()})
+}

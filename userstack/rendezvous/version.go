@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"net/netip"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// version is what the CLC messages of SMC version 1 and of version 2 do differently. A
+// value belongs to one rendezvous, and keeps what was agreed on.
+type version interface {
+	number() uint8
+
+	// propose adds to a client's PROPOSAL what the version has to say, or tells the
+	// server that it is not offered and returns why.
+	propose(p *wire.Proposal, h *Host) *Refusal
+	// accepted checks ACCEPT. With askPath the client has to find out whether a router
+	// is on the way to the server's GID, for path.
+	accepted(a *answer) (askPath bool, no *Refusal)
+	path(a *answer, routed bool) *Refusal
+
+	// choose is what a server makes of a client's PROPOSAL.
+	choose(p *wire.Proposal, h *Host) *Refusal
+	// port returns what tells the client's port in PROPOSAL. The zero MAC stands for
+	// any.
+	port(p *wire.Proposal) (smc.GID, smc.MAC)
+	// confirmed checks CONFIRM of a first contact.
+	confirmed(a *answer) *Refusal
+
+	// accept, confirm and decline make messages. first says that they are those of a first
+	// contact, and local is this end of the connection.
+	accept(first bool, local wire.Endpoint) wire.CLC
+	confirm(first bool, local wire.Endpoint) wire.CLC
+	decline(d wire.Decline) wire.Decline
+
+	// terms returns a copy of what was agreed on: nil in version 1.
+	terms() *Terms
+}
+
+// Host is what this host has for a connection.
+type Host struct {
+	// PeerID names this host in the messages. Zero leaves what the machine knows.
+	PeerID smc.PeerID
+	// Local is this end of the TCP connection.
+	Local netip.Addr
+	// Subnets are the addresses of the netdev that leads to the peer, with their prefix
+	// lengths.
+	Subnets []netip.Prefix
+	// Port is the port that a client offers in version 1. If there is none, NoPort says
+	// why, and DECLINE tells it.
+	Port   Port
+	NoPort *Refusal
+	// IPv4 is the client's subnet, or IPv6 its prefixes.
+	IPv4 netip.Prefix
+	IPv6 []netip.Prefix
+
+	// EIDs are the enterprise IDs of this host, in order; none without version 2.
+	EIDs []wire.EID
+	// PortV2 is what version 2 can use. If there is nothing, NoPortV2 says why.
+	PortV2   PortV2
+	NoPortV2 *Refusal
+	// Release, MaxConns and MaxLinks are the most that this host takes in version 2.
+	Release, MaxConns, MaxLinks uint8
+	// Routed says that a router is on the way to Survey.PeerGID. If that cannot be found
+	// out, NoPath says why.
+	Routed bool
+	NoPath *Refusal
+}
+
+// Port is the RoCE port that a PROPOSAL names.
+type Port struct {
+	GID smc.GID
+	MAC smc.MAC
+}
+
+// PortV2 is what version 2 can use.
+type PortV2 struct {
+	// Port is zero on a server.
+	Port
+	// Local is this host's address with its prefix length: the GIDs of the devices are
+	// addresses in this subnet.
+	Local netip.Prefix
+	// GIDs are those of the devices, in the order of preference.
+	GIDs []smc.GID
+}
+
+// answer is ACCEPT or CONFIRM of either version.
+type answer struct {
+	wire.Endpoint
+	version uint8
+	first   bool
+	eid     wire.EID
+	ext     *wire.FirstContactExt // version 2, first contact
+}
+
+// answerOf returns nil for another message.
+func answerOf(m wire.CLC) *answer {
+	switch m := m.(type) {
+	case wire.Accept:
+		return &answer{version: wire.Version1, Endpoint: m.Endpoint, first: m.FirstContact}
+	case wire.Confirm:
+		return &answer{version: wire.Version1, Endpoint: m.Endpoint, first: m.FirstContact}
+	case wire.AcceptV2:
+		return &answer{version: wire.Version2, Endpoint: m.Endpoint, first: m.FirstContact != nil, eid: m.EID, ext: m.FirstContact}
+	case wire.ConfirmV2:
+		return &answer{version: wire.Version2, Endpoint: m.Endpoint, first: m.FirstContact != nil, eid: m.EID, ext: m.FirstContact}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"net/netip"
+	"slices"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// What a link group of version 2 may have, in the bounds of Linux.
+const (
+	MinConnsV2 = 16
+	MaxConnsV2 = 255
+	MaxLinksV2 = 2
+)
+
+// Terms are what both sides agree on for a link group of version 2.
+type Terms struct {
+	// EID is the enterprise ID that both have.
+	EID wire.EID
+	// Local is this host's address with its prefix length: the GIDs of the devices are
+	// addresses in this subnet.
+	Local netip.Prefix
+	// Routed says that the peer's GID is behind a router.
+	Routed bool
+	// Release is the release of version 2.
+	Release uint8
+	// MaxConns and MaxLinks are the most connections and links.
+	MaxConns, MaxLinks uint8
+	// Peer is what the peer tells of itself. A server learns it with CONFIRM.
+	Peer PeerSystem
+}
+
+// PeerSystem is what a peer of version 2 tells of itself.
+type PeerSystem struct {
+	OS      smc.OS
+	Release uint8
+	Host    string
+}
+
+// Version returns the version of SMC: 1 for no terms.
+func (t *Terms) Version() uint8 {
+	if t == nil {
+		return wire.Version1
+	}
+	return wire.Version2
+}
+
+// Subnet returns where the GIDs of the devices are: the zero Prefix for the GIDs of
+// version 1.
+func (t *Terms) Subnet() netip.Prefix {
+	if t == nil {
+		return netip.Prefix{}
+	}
+	return t.Local
+}
+
+// version2 is SMC version 2, in its releases 2.0 and 2.1.
+type version2 struct {
+	hostname string
+	offer    wire.Offer // client: this host's; server: the client's
+	maxLinks uint8      // the most that this host takes
+	gids     []smc.GID  // of this host's devices
+	agreed   Terms
+}
+
+var _ version = (*version2)(nil)
+
+func (*version2) number() uint8 { return wire.Version2 }
+
+// propose implements version. It is called after that of version 1.
+func (v *version2) propose(p *wire.Proposal, h *Host) *Refusal {
+	switch {
+	case len(h.EIDs) == 0:
+		return &Refusal{Code: smc.DiagNoUEID}
+	case h.NoPortV2 != nil:
+		return h.NoPortV2
+	}
+	v.offer = wire.Offer{Mode: wire.ModeR, EIDs: h.EIDs, GID: h.PortV2.GID, Release: h.Release}
+	if h.Release >= wire.ReleaseV21 {
+		v.offer.MaxConns, v.offer.MaxLinks = h.MaxConns, h.MaxLinks
+	}
+	v.agreed.Local, v.maxLinks, v.gids = h.PortV2.Local, h.MaxLinks, h.PortV2.GIDs
+	q := *p
+	if q.TypeV1 == wire.ModeNone {
+		q.MAC = h.PortV2.MAC // servers use it nevertheless
+	}
+	q, err := q.WithOffer(v.offer)
+	if err != nil {
+		no := internal(err)
+		return &no
+	}
+	*p = q
+	return nil
+}
+
+// accepted implements version: it checks what the server chose from the offer.
+func (v *version2) accepted(a *answer) (askPath bool, no *Refusal) {
+	if !slices.Contains(v.offer.EIDs, a.eid) {
+		return false, refuse(smc.DiagNoUEID, "server chose %q, which was not offered", a.eid)
+	}
+	t, x := &v.agreed, a.ext
+	t.EID = a.eid
+	if x == nil {
+		return false, nil
+	}
+	t.Release, t.MaxConns, t.MaxLinks = x.Release, x.MaxConns, x.MaxLinks
+	if x.Release < wire.ReleaseV21 {
+		t.MaxConns, t.MaxLinks = MaxConnsV2, MaxLinksV2
+	}
+	switch {
+	case x.Release > v.offer.Release:
+		return false, refuse(smc.DiagRelease, "server chose release %d", x.Release)
+	case t.MaxConns < MinConnsV2:
+		return false, refuse(smc.DiagMaxConns, "server wants %d connections in a link group", t.MaxConns)
+	case t.MaxLinks < 1 || t.MaxLinks > MaxLinksV2:
+		return false, refuse(smc.DiagMaxLinks, "server wants %d links in a link group", t.MaxLinks)
+	}
+	if t.Release < wire.ReleaseV21 {
+		t.MaxLinks = min(t.MaxLinks, v.maxLinks)
+	}
+	t.learn(x)
+	return !x.Direct, nil
+}
+
+// path implements version: the server has a router on its way to this host, so there must
+// be one on the way back.
+func (v *version2) path(a *answer, routed bool) *Refusal {
+	if v.agreed.Routed = routed; !routed {
+		return refuse(smc.DiagIndirect, "the server expects a router on the path, but its RoCE GID %s is in our subnet", a.GID)
+	}
+	return nil
+}
+
+// offersVersion2 reports whether a proposal offers SMC-R of version 2.
+func offersVersion2(p *wire.Proposal) bool { return p.Version >= wire.Version2 && p.TypeV2.HasR() }
+
+// choose implements version: the server's choice from the client's offer.
+func (v *version2) choose(p *wire.Proposal, h *Host) *Refusal {
+	o, err := p.Offer()
+	if err != nil {
+		return refuse(smc.DiagNoV2Ext, "%w", err)
+	}
+	if !o.Mode.HasR() {
+		return refuse(smc.DiagModeMismatch, "proposal offers %s", o.Mode)
+	}
+	i := slices.IndexFunc(o.EIDs, func(e wire.EID) bool { return slices.Contains(h.EIDs, e) })
+	switch {
+	case i < 0:
+		return refuse(smc.DiagNoUEID, "no enterprise ID in common with the client")
+	case h.NoPortV2 != nil:
+		return h.NoPortV2
+	case h.NoPath != nil:
+		return h.NoPath
+	}
+	v.offer = o
+	t := Terms{EID: o.EIDs[i], Local: h.PortV2.Local, Routed: h.Routed, MaxConns: h.MaxConns, MaxLinks: h.MaxLinks}
+	if t.Release = min(o.Release, h.Release); t.Release >= wire.ReleaseV21 {
+		t.MaxConns, t.MaxLinks = min(t.MaxConns, o.MaxConns), min(t.MaxLinks, o.MaxLinks)
+	}
+	switch {
+	case t.MaxConns < MinConnsV2:
+		return refuse(smc.DiagMaxConns, "client wants %d connections in a link group", o.MaxConns)
+	case t.MaxLinks < 1:
+		return refuse(smc.DiagMaxLinks, "client wants 0 links in a link group")
+	}
+	v.agreed = t
+	return nil
+}
+
+func (v *version2) port(*wire.Proposal) (smc.GID, smc.MAC) { return v.offer.GID, smc.MAC{} }
+
+// confirmed implements version: the client confirms the terms, and says who it is.
+func (v *version2) confirmed(a *answer) *Refusal {
+	t, x := &v.agreed, a.ext
+	switch {
+	case x == nil:
+		return refuse(smc.DiagInternal, "CONFIRM of a first contact without the extension")
+	case x.Release != t.Release:
+		return refuse(smc.DiagRelease, "client confirms release %d, not %d", x.Release, t.Release)
+	case t.Release >= wire.ReleaseV21 && x.MaxConns != t.MaxConns:
+		return refuse(smc.DiagMaxConns, "client confirms %d connections, not %d", x.MaxConns, t.MaxConns)
+	case t.Release >= wire.ReleaseV21 && x.MaxLinks != t.MaxLinks:
+		return refuse(smc.DiagMaxLinks, "client confirms %d links, not %d", x.MaxLinks, t.MaxLinks)
+	}
+	t.learn(x)
+	return nil
+}
+
+// learn takes what the peer tells of itself in a first contact.
+func (t *Terms) learn(x *wire.FirstContactExt) {
+	t.Peer = PeerSystem{OS: x.OS, Release: x.Release, Host: x.Hostname.String()}
+}
+
+// ext is what this host tells the peer in a first contact.
+func (v *version2) ext(first bool) *wire.FirstContactExt {
+	if !first {
+		return nil
+	}
+	t := &v.agreed
+	return &wire.FirstContactExt{
+		Direct: !t.Routed, OS: smc.OSLinux, Release: t.Release, Hostname: wire.NewHostname(v.hostname),
+		MaxConns: t.MaxConns, MaxLinks: t.MaxLinks,
+	}
+}
+
+func (v *version2) accept(first bool, local wire.Endpoint) wire.CLC {
+	return wire.AcceptV2{Endpoint: local, EID: v.agreed.EID, FirstContact: v.ext(first)}
+}
+
+// confirm implements version. In a first contact CONFIRM lists the GID of the link, and
+// those of the devices that could take another one: two in all, as with Linux.
+func (v *version2) confirm(first bool, local wire.Endpoint) wire.CLC {
+	c := wire.ConfirmV2{Endpoint: local, EID: v.agreed.EID, FirstContact: v.ext(first)}
+	if !first {
+		return c
+	}
+	c.GIDs = []smc.GID{local.GID}
+	for _, g := range v.gids {
+		if g != local.GID && len(c.GIDs) < MaxLinksV2 {
+			c.GIDs = append(c.GIDs, g)
+		}
+	}
+	return c
+}
+
+func (*version2) decline(d wire.Decline) wire.Decline {
+	d.Version, d.OSType = wire.Version2, smc.OSLinux
+	return d
+}
+
+// terms implements version.
+func (v *version2) terms() *Terms {
+	t := v.agreed
+	return &t
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/devices"
+	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+	"smcr/userstack/wire"
+)
+
+// What a rendezvous asks about this host: what it can offer on the way to the peer, and
+// whether there is room for one more.
+
+// hsLimit is the number of rendezvous under way above which a stack with
+// handshake limitation declines further ones.
+const hsLimit = 32
+
+// admit counts a server's rendezvous whose client has sent PROPOSAL.
+func (h *handshake) admit() error {
+	h.counted = true
+	if n := h.s.serving.Add(1); n > hsLimit && h.s.limitHS.Load() {
+		return &DeclineError{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)}
+	}
+	return nil
+}
+
+// takeTurn begins a first contact with the peer if no other is under way. Otherwise it
+// returns nil, and the end of that one is an event.
+func (h *handshake) takeTurn() rendezvous.Event {
+	end, busy := h.s.enterFirst(h.turnOf)
+	if h.turn = busy; busy != nil {
+		return nil
+	}
+	h.endTurn = end
+	return rendezvous.Turn{PeerID: h.s.peerIDNow()}
+}
+
+func (h *handshake) leaveTurn() {
+	if h.endTurn != nil {
+		h.endTurn()
+		h.endTurn = nil
+	}
+}
+
+// enterFirst begins a first contact with peer on the server side, until leave is called:
+// connections that arrive together share one link group. If one is under way, leave is
+// nil, and busy is closed when that one ends.
+func (s *Stack) enterFirst(peer peerKey) (leave func(), busy <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ch := s.first[peer]; ch != nil {
+		return nil, ch
+	}
+	ch := make(chan struct{})
+	s.first[peer] = ch
+	return func() {
+		s.mu.Lock()
+		delete(s.first, peer)
+		s.mu.Unlock()
+		close(ch)
+	}, nil
+}
+
+// route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
+// 5.5).
+func (s *Stack) route(local, remote netip.AddrPort) (network.Route, error) {
+	rt, err := s.net.Route(local.Addr(), remote.Addr())
+	if err != nil {
+		return network.Route{}, &DeclineError{Code: smc.DiagNoRoute, Err: err}
+	}
+	secured, err := s.net.Secured(local, remote)
+	if err != nil {
+		return network.Route{}, &DeclineError{Code: smc.DiagInternal, Err: err}
+	}
+	if secured {
+		return network.Route{}, &DeclineError{Code: smc.DiagIPsec, Err: fmt.Errorf("an IPsec policy of this host covers %s and %s", local, remote)}
+	}
+	return rt, nil
+}
+
+// survey finds out what this host can offer.
+func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
+	s := h.s
+	local, remote := addrPort(h.tcp.LocalAddr()), addrPort(h.tcp.RemoteAddr())
+	rt, err := s.route(local, remote)
+	if err != nil {
+		return rendezvous.Host{}, err
+	}
+	var pnetID string
+	if h.ports1, pnetID, err = s.devices.For(rt); err != nil {
+		return rendezvous.Host{}, err
+	}
+	h.at = lan{rt, local.Addr(), remote.Addr(), pnetID}
+	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.release()}
+	host.MaxConns, host.MaxLinks = s.limits()
+	if !s.cfg.NoVersion2 {
+		host.EIDs = s.eids.list()
+	}
+	if h.role == smc.Client {
+		host.PeerID = s.identity(h.ports1[0])
+		h.ports1 = s.linkedFirst(h.ports1, remote.Addr())
+		h.offer1(&host)
+	} else {
+		host.PeerID = s.peerIDNow()
+	}
+	h.offer2(&host, peerGID)
+	return host, nil
+}
+
+// offer1 says what a client can offer in version 1.
+func (h *handshake) offer1(host *rendezvous.Host) {
+	d, err := h.ports1[0].Describe(netip.Prefix{})
+	rt := &h.at.rt
+	if rt.Gateway.IsValid() {
+		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.at.remote)}
+	}
+	if err != nil {
+		host.NoPort = refusalFor(err)
+		return
+	}
+	host.Port = rendezvous.Port{GID: d.GID, MAC: d.MAC}
+	if p, ok := rt.PrefixOf(h.at.local); ok && p.Addr().Is4() {
+		host.IPv4 = p.Masked()
+	} else {
+		host.IPv6 = rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
+	}
+}
+
+// offer2 says what can be used in version 2, and on a server whether a router is on the
+// way to the client's GID.
+func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
+	if len(host.EIDs) == 0 {
+		return
+	}
+	devs, own := portsV2(h.ports1, h.at.rt, h.at.local)
+	if len(devs) == 0 {
+		host.NoPortV2 = refusalFor(ErrNoDevice)
+		return
+	}
+	h.ports2 = devs
+	host.PortV2.Local = own
+	for _, d := range devs {
+		if _, g, err := d.SourceGID(own); err == nil {
+			host.PortV2.GIDs = append(host.PortV2.GIDs, g)
+		}
+	}
+	if h.role == smc.Client {
+		d, err := devs[0].Describe(own)
+		if err != nil {
+			host.NoPortV2 = refusalFor(err)
+			return
+		}
+		host.PortV2.Port = rendezvous.Port{GID: d.GID, MAC: d.MAC}
+		return
+	}
+	if peerGID != (smc.GID{}) {
+		var err error
+		if host.Routed, err = h.s.routed(own.Addr(), peerGID); err != nil {
+			host.NoPath = refusalFor(err)
+		}
+	}
+}
+
+// refusalFor returns what declines a connection because of err.
+func refusalFor(err error) *rendezvous.Refusal {
+	d := declineFor(err)
+	return &rendezvous.Refusal{Code: d.Code, Err: d.Err}
+}
+
+// ports returns the RoCE ports for the version that was agreed on.
+func (h *handshake) ports(t *rendezvous.Terms) []*devices.Port {
+	if t == nil {
+		return h.ports1
+	}
+	return h.ports2
+}
+
+// linkedFirst puts devices that carry links to the peer before those that do
+// not, because they have just come up: a server finds its link group by the GID
+// of a link, and would make another one (RFC 7609, section 3.5.2.2).
+func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
+	linked := map[int]bool{}
+	for _, g := range s.groupList() {
+		if g.role != smc.Client {
+			continue
+		}
+		g.do(func(time.Time) {
+			if g.peerAddr != remote || !g.core.CanAccept() {
+				return
+			}
+			for _, l := range g.core.Links() {
+				if l.State() == smc.LinkActive {
+					linked[l.Dev().ID] = true
+				}
+			}
+		})
+	}
+	slices.SortStableFunc(devs, func(a, b *devices.Port) int {
+		switch {
+		case linked[a.ID()] == linked[b.ID()]:
+			return 0
+		case linked[a.ID()]:
+			return -1
+		}
+		return 1
+	})
+	return devs
+}
+
+// errRouted tells that version 1 does not reach a peer.
+func errRouted(remote netip.Addr) error {
+	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
+}
+
+// routed reports whether a router is on the way from one of our addresses to a
+// peer's GID. The error is a *DeclineError.
+func (s *Stack) routed(local netip.Addr, gid smc.GID) (bool, error) {
+	ip, ok := gid.IPv4()
+	if !ok {
+		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("%w: RoCE GID %s of the peer is not an IPv4 address", ErrNotOnLink, gid)}
+	}
+	rt, err := s.net.Route(local, ip)
+	if err != nil {
+		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
+	}
+	return rt.Gateway.IsValid(), nil
+}
+
+// release returns the latest release of version 2 that the stack speaks.
+func (s *Stack) release() uint8 {
+	if s.cfg.release0 {
+		return 0
+	}
+	return wire.ReleaseV21
+}
+
+// limits returns the most connections and links that the stack takes in a link group of
+// version 2.
+func (s *Stack) limits() (conns, links uint8) {
+	conns, links = rendezvous.MaxConnsV2, rendezvous.MaxLinksV2
+	if s.cfg.MaxConns > 0 {
+		conns = uint8(max(s.cfg.MaxConns, rendezvous.MinConnsV2))
+	}
+	if s.cfg.MaxLinks == 1 {
+		links = 1
+	}
+	return conns, links
+}
+
+// portsV2 returns the ports that version 2 can use, in their order, and
+// our address with its prefix length.
+func portsV2(ports []*devices.Port, rt network.Route, local netip.Addr) ([]*devices.Port, netip.Prefix) {
+	own, ok := rt.PrefixOf(local)
+	if !ok || !own.Addr().Is4() {
+		return nil, netip.Prefix{}
+	}
+	var out []*devices.Port
+	for _, d := range ports {
+		if _, _, err := d.SourceGID(own); err == nil {
+			out = append(out, d)
+		}
+	}
+	return out, own
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smcr/guard"
+	"smcr/userstack/rendezvous"
+	"smcr/userstack/wire"
+)
+
+// The TCP connection as a source of events for the rendezvous. What Linux has no event
+// for is looked at again and again here, and nowhere else.
+
+// longAgo ends reads and writes that wait, as a deadline.
+var longAgo = time.Unix(1, 0)
+
+// tcpReader reads from a TCP connection in a goroutine of its own, one request at a time.
+// The messages share TCP with the data of a connection that falls back, so exactly the
+// bytes that are asked for are read.
+type tcpReader struct {
+	tcp     TCPConn
+	guard   *guard.Guard
+	buf     [wire.MaxCLCLen]byte
+	ask     chan readRequest // nil until the first request
+	got     chan readResult
+	pending bool // a request has no result yet
+	took    int  // bytes read from tcp in all
+}
+
+// readRequest asks for up to n bytes. If look is set, these stay unread, and there have
+// to be more than seen, or n.
+type readRequest struct {
+	n    int
+	look bool
+	seen int
+}
+
+type readResult struct {
+	b    []byte // valid until the next request
+	look bool
+	err  error
+}
+
+// request begins to read. Nothing is pending.
+func (r *tcpReader) request(q readRequest) {
+	if r.ask == nil {
+		r.ask, r.got = make(chan readRequest), make(chan readResult, 1)
+		go r.serve(r.ask)
+	}
+	r.pending = true
+	r.ask <- q
+}
+
+func (r *tcpReader) serve(ask <-chan readRequest) {
+	for q := range ask {
+		res := readResult{look: q.look}
+		if err := r.guard.Do("reading a CLC message", func() {
+			var n int
+			if q.look {
+				n, res.err = peekMore(r.tcp, r.buf[:q.n], q.seen)
+			} else {
+				n, res.err = r.tcp.Read(r.buf[:q.n])
+			}
+			res.b = r.buf[:max(n, 0)]
+		}); err != nil {
+			res.err = err
+		}
+		r.got <- res
+	}
+}
+
+// finish takes the result of the request.
+func (r *tcpReader) finish(res readResult) readResult {
+	r.pending = false
+	if !res.look {
+		r.took += len(res.b)
+	}
+	return res
+}
+
+// stop ends the request that is pending, if there is one, and returns what was read.
+func (r *tcpReader) stop() []byte {
+	if !r.pending {
+		return nil
+	}
+	_ = r.tcp.SetReadDeadline(longAgo)
+	res := r.finish(<-r.got)
+	_ = r.tcp.SetReadDeadline(time.Time{})
+	if res.look {
+		return nil
+	}
+	return res.b
+}
+
+// close ends the goroutine.
+func (r *tcpReader) close() {
+	r.stop()
+	if r.ask != nil {
+		close(r.ask)
+		r.ask = nil
+	}
+}
+
+// read has TCP read if the machine wants something, and returns where the result comes;
+// nil if nothing is read.
+func (h *handshake) read() <-chan readResult {
+	if !h.reader.pending {
+		switch {
+		case h.looking:
+			h.reader.request(readRequest{n: wire.HeaderLen, look: true, seen: h.seen})
+		case h.m.Want() > 0:
+			h.reader.request(readRequest{n: h.m.Want()})
+		default:
+			return nil
+		}
+	}
+	return h.reader.got
+}
+
+// wasRead makes an event of what was read.
+func (h *handshake) wasRead(res readResult) rendezvous.Event {
+	h.reader.finish(res)
+	switch {
+	case res.look && res.err == nil:
+		h.seen = len(res.b)
+		h.looking = h.seen < wire.HeaderLen
+		return rendezvous.FirstBytes{Bytes: res.b}
+	case !res.look && len(res.b) > 0:
+		return rendezvous.Received{Bytes: res.b} // an error shows at the next read
+	}
+	h.looking = false
+	if errors.Is(res.err, io.EOF) {
+		return rendezvous.EOF{}
+	}
+	return rendezvous.ReadFailed{Err: res.err}
+}
+
+func (h *handshake) stopReading() rendezvous.Event {
+	if b := h.reader.stop(); len(b) > 0 {
+		h.m.Handle(time.Now(), rendezvous.Received{Bytes: b})
+	}
+	return rendezvous.ReadStopped{}
+}
+
+// send writes a message.
+func (h *handshake) send(m wire.CLC) rendezvous.Event {
+	b, err := m.AppendBinary(nil)
+	if err == nil {
+		_ = h.tcp.SetWriteDeadline(time.Now().Add(rendezvous.MessageWait))
+		resume := h.cutWrites()
+		err = h.write(b, m.CLCType() == wire.TypeDecline)
+		resume()
+	}
+	if err != nil {
+		if ev := h.interrupted(); ev != nil {
+			return ev
+		}
+		return rendezvous.SendFailed{Err: fmt.Errorf("send %s: %w", m.CLCType(), err)}
+	}
+	return rendezvous.Sent{}
+}
+
+// cutWrites lets the end of the context or of the stack end writes, until resume is
+// called.
+func (h *handshake) cutWrites() (resume func()) {
+	var stops []func()
+	for _, ctx := range []context.Context{h.ctx, h.s.ctx} {
+		done := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			_ = h.tcp.SetWriteDeadline(longAgo)
+			close(done)
+		})
+		stops = append(stops, func() {
+			if !stop() {
+				<-done
+			}
+		})
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+		_ = h.tcp.SetWriteDeadline(time.Time{})
+	}
+}
+
+// tcpState looks how far TCP is behind a DECLINE.
+func (h *handshake) tcpState() rendezvous.Event {
+	unacked, first := probeTCP(h.tcp)
+	return rendezvous.TCPState{Unacked: unacked, First: first}
+}
+
+// A tcpProber tells whether the peer's TCP has yet to acknowledge anything, and
+// what can be read, which it leaves there: a CLC header's worth.
+type tcpProber interface {
+	Probe() (unacked bool, first []byte)
+}
+
+// probeTCP is Probe of any TCP connection. What cannot tell is taken to be
+// acknowledged.
+func probeTCP(tcp TCPConn) (unacked bool, first []byte) {
+	switch c := tcp.(type) {
+	case tcpProber:
+		return c.Probe()
+	case syscall.Conn:
+		return probeSocket(c)
+	}
+	return false, nil
+}
+
+// probeSocket is Probe of a kernel's TCP connection. A socket that does not say
+// has ended, which the next use of it will tell.
+func probeSocket(tcp syscall.Conn) (unacked bool, first []byte) {
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return false, nil
+	}
+	var b [wire.HeaderLen]byte
+	_ = rc.Control(func(fd uintptr) {
+		// The other way round a message might come in between.
+		left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		unacked = err == nil && left > 0
+		if n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == nil && n > 0 {
+			first = b[:n]
+		}
+	})
+	return unacked, first
+}
+
+// peekEvery is how often the first bytes are looked at while they are a part of a CLC
+// header: data that are there already raise no further event.
+const peekEvery = time.Millisecond
+
+// peekMore copies the first bytes that can be read to b once there are more than seen of
+// them, and leaves them unread. The read deadline of tcp ends it.
+func peekMore(tcp TCPConn, b []byte, seen int) (int, error) {
+	sc, ok := tcp.(syscall.Conn)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	for {
+		n := 0
+		var perr error
+		if err := rc.Read(func(fd uintptr) bool {
+			n, _, perr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return perr != unix.EAGAIN && perr != unix.EINTR
+		}); err != nil {
+			return 0, err
+		}
+		switch {
+		case perr != nil:
+			return 0, os.NewSyscallError("recvfrom", perr)
+		case n == 0:
+			return 0, io.EOF
+		case n > seen:
+			return n, nil
+		}
+		time.Sleep(peekEvery)
+	}
+}
