@@ -6,19 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"smcr/nl"
 	"smcr/rdmaverbs"
 	"smcr/smc"
-	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/tcpopt"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestFallbackFor checks that every way to stay TCP has a code of its own.

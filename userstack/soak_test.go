@@ -93,7 +93,7 @@ func (s *soak) run() {
 	}
 	s.b.finish(c[0], c[1])
 	synctest.Wait()
-	if s.b.client.programs().Busy() || s.b.server.programs().Busy() {
+	if (insideStack{s.b.client}).Busy() || (insideStack{s.b.server}).Busy() {
 		s.t.Error("a stack is busy without connections")
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"smcr/stats"
 	"smcr/userstack/devices"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/tcptable"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
@@ -32,22 +33,22 @@ var ErrStackClosed error = closedError{}
 
 // Stack is an SMC-R stack in user space, for one network namespace.
 type Stack struct {
-	cfg     Config
-	log     *slog.Logger
-	net     network.Network
-	devices *devices.Set
-	pnets   *pnet.Table
-	eids    eidTable
-	mem     *memPool
-	trim    trimmer
-	stats   stats.Collector
-	guard   guard.Guard
-	plains  *plainTable          // programs' sockets that are TCP
-	option  network.OptionMarker // nil: not permitted
-	optErr  error                // why option is nil
-	tcpRcv  int                  // SO_RCVBUF of a new TCP socket
-	peerID  smc.PeerID
-	born    time.Time
+	cfg        Config
+	log        *slog.Logger
+	net        network.Network
+	devices    *devices.Set
+	pnets      *pnet.Table
+	eids       eidTable
+	mem        *memPool
+	trim       trimmer
+	stats      stats.Collector
+	guard      guard.Guard
+	tcpSockets *tcptable.Table      // that the stack does not carry
+	option     network.OptionMarker // nil: not permitted
+	optErr     error                // why option is nil
+	tcpRcv     int                  // SO_RCVBUF of a new TCP socket
+	peerID     smc.PeerID
+	born       time.Time
 
 	mu           sync.Mutex
 	closed       bool
@@ -65,7 +66,6 @@ type Stack struct {
 	ownNet       *network.Namespace
 	ownNS        *network.NetNS
 	ownOpt       bool
-	noGate       sync.Once // says that there is no gate
 	limitHS      atomic.Bool
 	serving      atomic.Int32 // server-side rendezvous under way
 	lastSock     atomic.Uint64
@@ -98,7 +98,7 @@ func New(cfg Config) (*Stack, error) {
 	if s.ownNet != nil {
 		diag = s.ownNet.SockDiag()
 	}
-	s.plains = newPlainTable(diag.Each)
+	s.tcpSockets = tcptable.New(diag.Each)
 	return s, nil
 }
 
@@ -248,10 +248,6 @@ func (s *Stack) enter() error {
 	return nil
 }
 
-// Guard is what keeps a panic in one connection from ending the process; who
-// serves a stack's connections uses it too. Its panics count in the statistics.
-func (s programs) Guard() *guard.Guard { return &s.guard }
-
 // PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
@@ -329,7 +325,7 @@ func (s *Stack) Close() error {
 	if s.loop != nil {
 		errs = append(errs, s.loop.Close())
 	}
-	s.plains.close()
+	s.tcpSockets.Close()
 	if s.ownNet != nil {
 		s.ownNet.Close()
 	}

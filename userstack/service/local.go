@@ -59,7 +59,7 @@ const (
 // candidate is Candidate of the stack. Where the peer is a program of this host, it
 // returns a flight.
 func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*flight, error) {
-	err := s.programs().Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
+	err := s.programs.Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, network.ErrThisHost):
 		return nil, err
@@ -81,7 +81,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = errNotSealed
 	}
 	if err == nil {
-		err = s.programs().CandidateHere(ownerOf(c.Launcher()), fd)
+		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
 		err = s.local.depart(f)
@@ -199,7 +199,7 @@ func (t *localTable) outcome(f *flight) outcome {
 
 func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) {
 	_ = sock.Control(func(fd int) error {
-		s.programs().IsLocal(ownerOf(c.Launcher()), fd, client)
+		s.programs.IsLocal(ownerOf(c.Launcher()), fd, client)
 		return nil
 	})
 }
@@ -257,7 +257,7 @@ type strangerLook struct {
 
 // lookForStranger begins the looks for a flight whose server is at this stack.
 func (s *Service) lookForStranger(f *flight) *strangerLook {
-	l := &strangerLook{locator: s.programs().Locator(), name: s.local.nameOf(f), pause: strangerFirst}
+	l := &strangerLook{locator: s.programs.Locator(), name: s.local.nameOf(f), pause: strangerFirst}
 	if f.abroad != nil && f.sock != nil {
 		l.locator = nil // the other stack looks
 	}
@@ -293,7 +293,7 @@ func (s *Service) openAgreed(f *flight, sock *broker.Descriptor) {
 	if f.abroad == nil {
 		return // open already
 	}
-	if err := sock.Control(s.programs().OpenAgreed); err != nil {
+	if err := sock.Control(s.programs.OpenAgreed); err != nil {
 		s.log.Warn("cannot open a connection to its program", "err", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 )
 
@@ -57,28 +58,30 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		return false
 	}
 	smc, _ := n.(*userstack.Conn)
+	var carriage inside.Carriage
 	if smc != nil {
+		carriage = s.programs.Carriage(smc)
 		// The TCP connection ends with its last descriptor: ours must not
 		// outlive the stack's.
 		release := c.Retain()
-		smc.afterDone(func() { sock.CloseAside(release) }) // the engine calls this
-		_ = smc.SetOOBInline(true)                         // the program's own end decides
+		carriage.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
+		_ = smc.SetOOBInline(true)                              // the program's own end decides
 	}
-	h.carryOptions(smc)
+	h.carryOptions(smc, carriage)
 	data.PassMark = func() { _ = c.PassMark(ctx) }
-	r := &relay.Relay{App: data, Net: n, Guard: s.programs().Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
 		letGo(app)
 	}}
 	leave := s.enterRelay()
 	if smc != nil {
-		r.Carried = func() { c.SetCarried(s.programs().Carried(smc)) }
+		r.Carried = func() { c.SetCarried(carriage.Bytes()) }
 	}
 	if engines, _ := app.(*engine.Socket); engines != nil && smc != nil {
 		safe = true
 		end := c.Keep()
-		smc.attach(engines)
-		ride(r, smc, s.ending, ctx, func(reset bool, err error) {
+		carriage.Attach(engines)
+		ride(r, smc, carriage, s.ending, ctx, func(reset bool, err error) {
 			defer end()
 			defer sock.Close() //nolint:errcheck // nobody is left to be told
 			defer leave()
@@ -120,15 +123,16 @@ func letGo(app relay.Conn) {
 	}
 }
 
-// ride is r.Run without a goroutine while conn, which is r.Net and attached, rides.
-// over is called when Run would return; an error is a panic.
-func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, over func(reset bool, err error)) {
-	forget := []func() bool{context.AfterFunc(ending, conn.recall), context.AfterFunc(left, conn.recall)}
+// ride is r.Run without a goroutine while a connection rides. conn is r.Net, and k its
+// carriage, which is attached. over is called when Run would return; an error is a
+// panic.
+func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left context.Context, over func(reset bool, err error)) {
+	forget := []func() bool{context.AfterFunc(ending, k.Recall), context.AfterFunc(left, k.Recall)}
 	var work func()
 	work = func() {
 		rides := false
 		err := r.Guard.Do("a relay", func() { rides = r.Carry(ending.Done()) })
-		if err == nil && rides && conn.ride(func() { go work() }) {
+		if err == nil && rides && k.Ride(func() { go work() }) {
 			return
 		}
 		for _, f := range forget {
@@ -139,7 +143,7 @@ func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, ov
 		}
 		over(r.Finish(), err)
 	}
-	if !conn.ride(func() { go work() }) {
+	if !k.Ride(func() { go work() }) {
 		go work()
 	}
 }
@@ -152,7 +156,7 @@ func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, e
 	switch {
 	case len(s.cfg.Engines) == 0:
 	case c != nil:
-		loop = c.loop()
+		loop = s.programs.Carriage(c).Loop()
 	default:
 		loop = s.cfg.Engines[0]
 	}
