@@ -22,7 +22,7 @@ TESTTIMEOUT ?= 25m
 # Connections that make resets has reset.
 RESETS      ?= 200000
 
-GOBUILD      = CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
+GOBUILD      = env CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(VERSION)'
 COMPAT_NAMES = smcd smcss smc_pnet smc_run smc_rnics smc_chk smc_dbg
 PLOTS        = internal/testing/bench/plots
 # Tests with Linux kernels in QEMU that run at the same time.
@@ -115,10 +115,13 @@ bench-rdma: build
 	@scripts/setup-test-tools bench-rdma
 	@$(GO) run -buildvcs=false ./internal/testing/bench/rdmabench -smcr bin/smcr $(RDMAFLAGS)
 
-demo: build
+demo:
 	@scripts/setup-test-tools demo
+	$(say) 'build smcr, a web server, a web client and the demo into bin/demo'
+	@mkdir -p bin/demo
+	@scripts/progress $(GOBUILD) -v -o bin/demo/ ./cmd/smcr ./examples/demo ./examples/demo/webserver ./examples/demo/webclient
 	$(say) 'demo'
-	@$(GO) run -buildvcs=false ./examples/demo -smcr bin/smcr $(DEMOFLAGS)
+	@bin/demo/demo -smcr bin/demo/smcr -programs bin/demo $(DEMOFLAGS)
 
 guest:
 	@scripts/setup-test-tools guest

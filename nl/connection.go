@@ -14,9 +14,9 @@ type Mode uint8
 
 // Modes.
 const (
-	ModeSMCR Mode = 0
+	ModeSMCR Mode = 0 // SMC over RDMA
 	ModeTCP  Mode = 1 // the connection became plain TCP
-	ModeSMCD Mode = 2
+	ModeSMCD Mode = 2 // SMC over a direct memory device (ISM)
 	// ModeLocal joins two programs of one host by a socketpair. Only a stack in user
 	// space has it.
 	ModeLocal Mode = 3
@@ -30,8 +30,8 @@ type Shutdown uint8
 
 // Directions.
 const (
-	ShutdownRecv Shutdown = 1
-	ShutdownSend Shutdown = 2
+	ShutdownRecv Shutdown = 1 // the program does not receive any more (RCV_SHUTDOWN)
+	ShutdownSend Shutdown = 2 // the program does not send any more (SEND_SHUTDOWN)
 )
 
 // A Cursor is a position in an RMBE or send buffer (RFC 7609, appendix A.4): how

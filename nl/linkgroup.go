@@ -16,9 +16,9 @@ type BufType uint8
 
 // Kinds of buffer memory.
 const (
-	BufPhysical BufType = 0
-	BufVirtual  BufType = 1
-	BufMixed    BufType = 2
+	BufPhysical BufType = 0 // physically contiguous
+	BufVirtual  BufType = 1 // virtually contiguous
+	BufMixed    BufType = 2 // physically contiguous if possible, otherwise virtually
 )
 
 // String returns "physical", "virtual" or "mixed".

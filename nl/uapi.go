@@ -4,8 +4,8 @@ package nl
 
 // Names and version of the two generic netlink families (linux/smc.h).
 const (
-	FamilyName     = "SMC_GEN_NETLINK"
-	PNETFamilyName = "SMC_PNETID"
+	FamilyName     = "SMC_GEN_NETLINK" // all objects but pnetids
+	PNETFamilyName = "SMC_PNETID"      // pnetids
 	familyVersion  = 1
 )
 

@@ -12,9 +12,9 @@ import (
 
 // Limits of the names in an entry, in bytes, as in the kernel.
 const (
-	MaxNetDevLen = 15
-	MaxIBDevLen  = 63
-	MaxIBPort    = 2
+	MaxNetDevLen = 15 // of the name of a netdev (IFNAMSIZ-1)
+	MaxIBDevLen  = 63 // of the name of an RDMA device (IB_DEVICE_NAME_MAX-1)
+	MaxIBPort    = 2  // largest port number of an RDMA device
 )
 
 // An Entry gives a pnetid to a network device, to a RoCE port, or, when it is

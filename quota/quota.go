@@ -67,9 +67,6 @@ func openFiles() int {
 	return int(min(l.Cur, 1<<30))
 }
 
-// PerUser returns the most that one user other than root may take.
-func (b *Budget) PerUser() int { return b.user }
-
 // Take takes n descriptors for a user, all or none. The error is an *Error.
 func (b *Budget) Take(uid uint32, n int) error {
 	if b == nil {

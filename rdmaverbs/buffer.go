@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AllocBuffer maps n zeroed bytes outside the Go heap, page-aligned, so that
-// their address is stable and may be given to a peer. Free them with
-// FreeBuffer.
+// AllocBuffer maps n zeroed bytes outside the Go heap, page-aligned. Their
+// address does not change and may be given to a peer. Free them with
+// FreeBuffer. It returns ErrInvalid if n is not positive, and the error of
+// mmap(2).
 func AllocBuffer(n int) ([]byte, error) {
 	if n <= 0 {
 		return nil, fmt.Errorf("%w: buffer of %d bytes", ErrInvalid, n)
@@ -24,6 +25,6 @@ func AllocBuffer(n int) ([]byte, error) {
 	return b, nil
 }
 
-// FreeBuffer unmaps a buffer from AllocBuffer. No memory region on it may
-// remain.
+// FreeBuffer unmaps a buffer from AllocBuffer. All memory regions on it must be
+// closed before. It returns the error of munmap(2).
 func FreeBuffer(b []byte) error { return unix.Munmap(b) }

@@ -12,9 +12,9 @@ import (
 )
 
 // pagemap has 8 bytes for each page of the process, in host byte order
-// (admin-guide/mm/pagemap of the Linux kernel). Bit 63 tells that the page is in
-// memory and bit 62 that it is in swap. A page of a private mapping that is in
-// neither has never been written to and reads as zeros.
+// (admin-guide/mm/pagemap of the Linux kernel). Bit 63 is set if the page is in
+// memory, and bit 62 if it is in swap. A page of a private mapping with neither
+// bit was never written to and reads as zeros.
 var pagemap = sync.OnceValue(func() *os.File {
 	f, err := os.Open("/proc/self/pagemap")
 	if err != nil {
@@ -28,9 +28,8 @@ const (
 	pagemapHeld  = 1<<63 | 1<<62
 )
 
-// ZeroBuffer zeroes b, which is memory from AllocBuffer or a part of it. Pages
-// that were never written to stay untouched, so that zeroing them costs no
-// memory.
+// ZeroBuffer zeroes b, which is memory from AllocBuffer or a part of it. It
+// does not touch pages that were never written to, so they take no memory.
 func ZeroBuffer(b []byte) {
 	size := os.Getpagesize()
 	f := pagemap()
@@ -59,10 +58,11 @@ func ZeroBuffer(b []byte) {
 	}
 }
 
-// DiscardBuffer gives the pages of b back to the system: b is memory from
-// AllocBuffer or a part of it, and reads as zeros afterwards. The bytes of a page
-// that b does not cover to its end stay as they are and are zeroed within b. A
-// region on b must be of a device whose DeviceAttr has OnDemandPaging.
+// DiscardBuffer gives the pages of b back to the system. b is memory from
+// AllocBuffer or a part of it, and reads as zeros afterwards. Bytes outside b
+// do not change: a page that is only partly in b is kept, and its part in b is
+// zeroed. If there is a memory region on b, its device must have
+// DeviceAttr.OnDemandPaging. It returns the error of madvise(2).
 func DiscardBuffer(b []byte) error {
 	size := uintptr(os.Getpagesize())
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
@@ -80,9 +80,10 @@ func DiscardBuffer(b []byte) error {
 	return unix.Madvise(b[head:][:whole], unix.MADV_DONTNEED)
 }
 
-// HeldBytes returns how many bytes of b, which is memory from AllocBuffer or a
-// part of it that begins on a page, take memory; a page of zeros that was only
-// read counts too. It is -1 where the system does not tell.
+// HeldBytes returns how many bytes of b take memory. b is memory from
+// AllocBuffer, or a part of it that begins at the start of a page. A page of
+// zeros that was only read also counts. HeldBytes returns -1 if the system does
+// not provide this information.
 func HeldBytes(b []byte) int {
 	size := os.Getpagesize()
 	f := pagemap()

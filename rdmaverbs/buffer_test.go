@@ -34,7 +34,7 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// written fills parts of b; none of them begins or ends with its page.
+// written fills parts of b; no part is a whole page.
 func written(b []byte, page int) {
 	for _, at := range []int{0, page - 1, 3*page - 5, 70*page + 7, len(b) - 3} {
 		for i := range b[at:min(at+9, len(b))] {
@@ -43,9 +43,9 @@ func written(b []byte, page int) {
 	}
 }
 
-// TestZeroBuffer: all of the part that is named is zero afterwards and nothing
-// else is changed, wherever it begins and ends, and pages that nobody wrote to
-// take no memory.
+// TestZeroBuffer: the given part is zero afterwards and nothing else is
+// changed, wherever the part begins and ends. Pages that nobody wrote to take
+// no memory.
 func TestZeroBuffer(t *testing.T) {
 	page := os.Getpagesize()
 	b := newBuffer(t, 150*page)
@@ -59,7 +59,7 @@ func TestZeroBuffer(t *testing.T) {
 	written(b, page)
 	held(6) // 0, 1, 2, 3, 70, 149
 	ZeroBuffer(b)
-	held(6) // now: a page that is read counts as held, too
+	held(6) // the check below reads all pages, which then count as held
 	if !allZero(b) {
 		t.Error("not all is zero")
 	}

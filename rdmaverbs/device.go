@@ -14,10 +14,11 @@ import (
 type Provider interface {
 	// Name is the provider's short name, such as "softroce".
 	Name() string
-	// Devices lists the devices that Open accepts now, without opening them.
+	// Devices returns the devices that Open accepts now, without opening them.
+	// It returns the error of ctx if ctx is done, and errors of the system.
 	Devices(ctx context.Context) ([]DeviceInfo, error)
-	// Open opens the device of that name. An unknown name gives an error
-	// for which errors.Is(err, ErrNoDevice) holds.
+	// Open opens the device of that name. For an unknown name the error wraps
+	// ErrNoDevice. If ctx is done it returns the error of ctx.
 	Open(ctx context.Context, name string) (Device, error)
 }
 
@@ -25,7 +26,8 @@ type Provider interface {
 type DeviceInfo struct {
 	Name  string     // for Open
 	Ports []PortInfo // Ports[0] is port 1
-	// Software tells that the device is only software on the netdevs of its ports.
+	// Software says that the device is only software on the netdevs of its
+	// ports.
 	Software bool
 }
 
@@ -35,38 +37,46 @@ type PortInfo struct {
 	PNETID string // pnetid that the hardware reports; empty if there is none
 }
 
-// An Explainer is a Provider that knows why it has no device on a netdev.
+// An Explainer is a Provider that can say why a netdev has no device.
 type Explainer interface {
 	Provider
-	// WhyNone returns why no device stands on netdev, and the name that the device
-	// would have. The error is nil if there is a device.
+	// WhyNone returns the name that the device on netdev would have, and an
+	// error with the reason why there is no such device. The error is nil if
+	// there is one.
 	WhyNone(ctx context.Context, netdev string) (device string, err error)
 }
 
-// A Device is an open RDMA device. Closing it flushes all its queue pairs.
+// A Device is an open RDMA device. Close flushes all its queue pairs and closes
+// the channel of Events; a second Close returns ErrClosed.
 type Device interface {
 	io.Closer
 	// Name is the device's name as listings show it, such as "mlx5_0".
 	Name() string
 	// Attr returns the limits and identity of the device.
 	Attr() DeviceAttr
-	// Port returns the state of a port, numbered from 1.
+	// Port returns the state of a port, numbered from 1. It returns ErrInvalid
+	// if there is no such port.
 	Port(num int) (PortAttr, error)
-	// GIDs returns the GID table of a port; an entry's place is its index. An
-	// entry with the zero GID is not in use.
+	// GIDs returns the GID table of a port: element i is the entry with index
+	// i. An entry with the zero GID is not in use. It returns ErrInvalid if
+	// there is no such port.
 	GIDs(port int) ([]GIDEntry, error)
-	// AllocPD allocates a protection domain.
+	// AllocPD allocates a protection domain. It returns ErrClosed if the device
+	// is closed, and ErrNoDevice if it is gone.
 	AllocPD() (PD, error)
-	// CreateCQ creates a completion queue that holds at least depth
-	// entries. See [CQ] for when notify is called; it may be nil.
+	// CreateCQ creates a completion queue for at least depth entries. See [CQ]
+	// for the calls of notify, which may be nil. It returns ErrInvalid for a
+	// wrong depth, ErrClosed if the device is closed, and ErrNoDevice if it is
+	// gone.
 	CreateCQ(depth int, notify func()) (CQ, error)
-	// Events returns the channel of the device's asynchronous events. It
-	// is closed with the device. Events that find the channel full are
-	// merged, never blocking the device: a reader re-reads Port.
+	// Events returns the channel of asynchronous events. It is closed when the
+	// device is closed. If the channel is full, the device drops events and
+	// does not block. So a reader must call Port after an event, and not rely
+	// on the event alone.
 	Events() <-chan AsyncEvent
 }
 
-// DeviceAttr tells what a device is and can do.
+// DeviceAttr has the identity and the limits of a device (ibv_device_attr).
 type DeviceAttr struct {
 	Provider string           // provider name
 	NodeGUID [8]byte          // EUI-64, network byte order
@@ -74,42 +84,42 @@ type DeviceAttr struct {
 	MaxQP    int              // queue pairs
 	MaxMR    int              // memory regions
 	MaxMsg   int              // largest message, bytes
-	MaxSGE   int              // scatter/gather entries a work request
-	MaxQPWR  int              // outstanding work requests a queue
-	MaxRead  int              // outstanding RDMA READs a queue pair, as responder
+	MaxSGE   int              // scatter/gather entries of a work request
+	MaxQPWR  int              // outstanding work requests of a queue
+	MaxRead  int              // outstanding RDMA READs of a queue pair, as responder
 	NetDev   string           // netdev below port 1; empty if there is none
 	IfIndex  int              // interface index of NetDev; 0 if there is none
 	HWAddr   net.HardwareAddr // of NetDev, 6 bytes
-	// OnDemandPaging tells that memory regions do not pin their pages: the device
-	// finds those that are there when it accesses them, so that DiscardBuffer may
-	// be used on registered memory (IBV_ODP_SUPPORT of libibverbs, for all of its
-	// operations).
+	// OnDemandPaging says that memory regions do not pin their pages: the
+	// device looks up a page when it accesses it. So DiscardBuffer may be used
+	// on registered memory (IBV_ODP_SUPPORT of libibverbs, for all operations).
 	OnDemandPaging bool
 }
 
-// PortState is the state of a port (InfiniBand specification, PortInfo).
+// PortState is the state of a port, with the values of the InfiniBand
+// specification (PortInfo).
 type PortState uint8
 
 // Port states.
 const (
-	PortDown   PortState = 1
-	PortInit   PortState = 2
-	PortArmed  PortState = 3
-	PortActive PortState = 4
+	PortDown   PortState = 1 // no link
+	PortInit   PortState = 2 // link, not configured by a subnet manager
+	PortArmed  PortState = 3 // configured, not released for traffic
+	PortActive PortState = 4 // carries traffic
 )
 
 // PortAttr describes a port at one moment.
 type PortAttr struct {
 	State     PortState
 	MaxMTU    smc.MTU          // largest path MTU the device supports
-	ActiveMTU smc.MTU          // largest path MTU that fits the netdev's MTU now
+	ActiveMTU smc.MTU          // largest path MTU that fits the present MTU of the netdev
 	NetDev    string           // netdev below this port
 	IfIndex   int              // its interface index
 	HWAddr    net.HardwareAddr // its address, 6 bytes
 	VLAN      uint16           // VLAN id of NetDev if it is a VLAN device, else 0
 }
 
-// GIDType is the encapsulation that a GID table entry stands for.
+// GIDType is the encapsulation of the packets that use a GID table entry.
 type GIDType uint8
 
 // GID types.
@@ -122,7 +132,7 @@ const (
 type GIDEntry struct {
 	GID    smc.GID
 	Type   GIDType
-	NetDev string // netdev that the entry belongs to
+	NetDev string // netdev of the entry
 }
 
 // AsyncEventType is the kind of an asynchronous event.
@@ -130,17 +140,18 @@ type AsyncEventType uint8
 
 // Asynchronous event types.
 const (
-	EventPortActive  AsyncEventType = iota + 1 // port went up
-	EventPortErr                               // port went down
-	EventGIDChange                             // GID table changed
-	EventMTUChange                             // active MTU changed
-	EventDeviceFatal                           // device is gone: netdev removed or device closed
+	EventPortActive  AsyncEventType = iota + 1 // the port became active
+	EventPortErr                               // the port is down
+	EventGIDChange                             // the GID table changed
+	EventMTUChange                             // the active MTU changed
+	EventDeviceFatal                           // the device cannot be used any more: netdev removed or device closed
 	EventQPFatal                               // a queue pair entered the error state
 )
 
-// An AsyncEvent is something that happened to a device unasked.
+// An AsyncEvent is a change of a device or a queue pair that no call of the
+// user caused.
 type AsyncEvent struct {
 	Type AsyncEventType
-	Port int    // port events
-	QPN  uint32 // queue pair events
+	Port int    // of port events
+	QPN  uint32 // of queue pair events
 }

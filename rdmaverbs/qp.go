@@ -11,15 +11,24 @@ import (
 	"smcr/smc"
 )
 
-// Errors that providers wrap.
+// Errors of providers. The documentation of each interface says which call
+// returns which error; providers wrap them with details, so test with
+// errors.Is.
 var (
-	ErrNoDevice    = errors.New("rdmaverbs: no such device")
-	ErrClosed      = errors.New("rdmaverbs: object is closed")
-	ErrQueueFull   = errors.New("rdmaverbs: work queue is full")
-	ErrBadState    = errors.New("rdmaverbs: queue pair is in the wrong state")
-	ErrInvalid     = errors.New("rdmaverbs: invalid argument")
+	// ErrNoDevice means that there is no device of this name, or that its netdev is gone.
+	ErrNoDevice = errors.New("rdmaverbs: no such device")
+	// ErrClosed means that the object, or its device, was closed before.
+	ErrClosed = errors.New("rdmaverbs: object is closed")
+	// ErrQueueFull means that the send queue or the receive queue has no room.
+	ErrQueueFull = errors.New("rdmaverbs: work queue is full")
+	// ErrBadState means that the state of the queue pair does not allow the call.
+	ErrBadState = errors.New("rdmaverbs: queue pair is in the wrong state")
+	// ErrInvalid means that an argument is wrong.
+	ErrInvalid = errors.New("rdmaverbs: invalid argument")
+	// ErrNoResources means that a limit in DeviceAttr is reached.
 	ErrNoResources = errors.New("rdmaverbs: out of resources")
-	ErrBusy        = errors.New("rdmaverbs: object is in use")
+	// ErrBusy means that other objects still use the object, so it cannot be closed.
+	ErrBusy = errors.New("rdmaverbs: object is in use")
 )
 
 // Access is a set of rights to a memory region or a queue pair.
@@ -27,52 +36,59 @@ type Access uint8
 
 // Access rights. Local read is always granted.
 const (
-	AccessLocalWrite  Access = 1 << 0
-	AccessRemoteWrite Access = 1 << 1
-	AccessRemoteRead  Access = 1 << 2
+	AccessLocalWrite  Access = 1 << 0 // the device may write: receive requests, RDMA READ responses
+	AccessRemoteWrite Access = 1 << 1 // the peer may use RDMA WRITE; needs AccessLocalWrite
+	AccessRemoteRead  Access = 1 << 2 // the peer may use RDMA READ
 )
 
-// A PD is a protection domain: queue pairs reach only memory regions of
-// their own domain. Close fails with ErrBusy while it has any of them.
+// A PD is a protection domain: a queue pair can only access memory regions of
+// the same domain. Close returns ErrBusy while the domain has queue pairs or
+// memory regions, and ErrClosed if it is closed.
 type PD interface {
 	io.Closer
 	// RegisterMR registers buf. The region's bytes are buf itself: remote
-	// writes appear in it. buf must stay reachable and unmoved until the
-	// region is closed (allocate it with AllocBuffer).
+	// writes appear in it. buf must not move or be freed before the region is
+	// closed; allocate it with AllocBuffer. It returns ErrInvalid if buf is
+	// empty or access has remote write without local write, ErrNoResources at
+	// DeviceAttr.MaxMR, and ErrClosed.
 	RegisterMR(buf []byte, access Access) (MR, error)
-	// CreateQP creates a reliable-connected queue pair in state Init.
+	// CreateQP creates a reliable connected queue pair in state QPSInit. It
+	// returns ErrInvalid for a wrong field of init, ErrNoResources at
+	// DeviceAttr.MaxQP, and ErrClosed if the domain, a completion queue or the
+	// device is closed.
 	CreateQP(init QPInit) (QP, error)
 }
 
-// Sharded is implemented by the protection domains of devices that several threads
+// Sharded is an optional interface of a PD, for devices that several threads
 // serve.
 type Sharded interface {
-	// SetShard chooses the thread for the queue pairs that are made from now on:
-	// n modulo the number of threads.
+	// SetShard selects the thread for queue pairs that are created later: n
+	// modulo the number of threads.
 	SetShard(n int)
 }
 
-// An MR is a registered memory region.
+// An MR is a registered memory region. Close waits until the device does not
+// access the memory any more. A second Close returns ErrClosed.
 type MR interface {
 	io.Closer
-	// LKey is the key for local use in an SGE.
+	// LKey returns the local key of the region.
 	LKey() uint32
-	// RKey is the key a remote peer presents.
+	// RKey returns the remote key, with which a peer accesses the region.
 	RKey() uint32
-	// Addr is the virtual address of the region's first byte, as a remote
-	// peer names it.
+	// Addr returns the virtual address of the first byte. The peer uses it in
+	// RDMA operations.
 	Addr() uint64
-	// Len is the length in bytes.
+	// Len returns the length in bytes.
 	Len() int
 }
 
 // QPInit configures a queue pair at creation.
 type QPInit struct {
 	SendCQ, RecvCQ CQ
-	MaxSend        int    // send work requests outstanding
-	MaxRecv        int    // receive work requests outstanding
+	MaxSend        int    // length of the send queue, in work requests
+	MaxRecv        int    // length of the receive queue, in work requests
 	Port           int    // port number, from 1
-	SGIDIndex      int    // entry of the port's GID table to send from
+	SGIDIndex      int    // index of the source GID in the GID table of the port
 	Access         Access // what the peer may do over this queue pair
 }
 
@@ -81,23 +97,24 @@ type QPState uint8
 
 // Queue pair states.
 const (
-	QPReset QPState = iota
-	QPSInit
-	QPSRTR // ready to receive
-	QPSRTS // ready to send
-	QPSErr
+	QPReset QPState = iota // not used by this interface
+	QPSInit                // created: it takes receive requests
+	QPSRTR                 // ready to receive
+	QPSRTS                 // ready to send
+	QPSErr                 // failed or closed: requests complete with StatusFlushErr
 )
 
-// PathInfo leads a queue pair to its peer: everything for RTR and RTS.
+// PathInfo describes the path from a queue pair to its peer (ibv_qp_attr for
+// RTR and RTS).
 type PathInfo struct {
 	DGID      smc.GID
-	DMAC      net.HardwareAddr // peer's (or next hop's) MAC; nil asks the provider to resolve it
+	DMAC      net.HardwareAddr // MAC address of the peer or the next hop; nil: the provider resolves it
 	DQPN      uint32           // 24 bits
 	RQPSN     uint32           // first PSN expected from the peer, 24 bits
 	SQPSN     uint32           // first PSN sent, 24 bits
 	PathMTU   smc.MTU
-	HopLimit  uint8 // 0 means the provider's default for a direct path
-	Timeout   uint8 // local ACK timeout, 4.096 us * 2^Timeout; 0 means none
+	HopLimit  uint8 // 0: the default of the provider
+	Timeout   uint8 // local ACK timeout, 4.096 us * 2^Timeout; 0: no timeout
 	RetryCnt  uint8 // transport retries, 0..7
 	RNRRetry  uint8 // RNR NAK retries, 0..6; 7 is unlimited
 	MinRNR    uint8 // minimum RNR NAK timer code, 0..31 (IB specification, table 45)
@@ -105,28 +122,39 @@ type PathInfo struct {
 	MaxDestRd uint8 // RDMA READs outstanding as responder
 }
 
-// A QP is a reliable-connected queue pair.
+// A QP is a reliable connected queue pair. Close flushes it and frees it; a
+// second Close, and each other call after it that returns an error, returns
+// ErrClosed.
 type QP interface {
 	io.Closer
-	// QPN is the queue pair number, 24 bits, never 0 or 1.
+	// QPN returns the queue pair number: 24 bits, never 0 or 1.
 	QPN() uint32
-	// State returns the state now.
+	// State returns the present state.
 	State() QPState
-	// ToRTR moves Init to ready-to-receive: path is complete but for SQPSN.
+	// ToRTR moves the queue pair from Init to ready-to-receive. All fields of
+	// path must be set; SQPSN may be 0. It returns ErrInvalid for a wrong path,
+	// and ErrBadState if the state is not QPSInit.
 	ToRTR(path PathInfo) error
-	// ToRTS moves ready-to-receive to ready-to-send.
+	// ToRTS moves the queue pair from ready-to-receive to ready-to-send. It
+	// returns ErrInvalid for a wrong path, and ErrBadState if the state is not
+	// QPSRTR.
 	ToRTS(path PathInfo) error
-	// ToError moves to the error state: outstanding work requests complete
-	// with StatusFlushErr.
+	// ToError moves the queue pair to the error state. Outstanding work
+	// requests complete with StatusFlushErr.
 	ToError() error
-	// PostRecv adds receive work requests. On an error the requests before
-	// the one that failed were posted; n tells how many.
+	// PostRecv adds receive work requests. n is the number of requests that
+	// were posted; after an error these are the ones before the first wrong
+	// request. It returns ErrQueueFull or ErrInvalid.
 	PostRecv(wr ...RecvWR) (n int, err error)
-	// PostSend adds send work requests, likewise. wr is not retained.
+	// PostSend adds send work requests. n is the number of requests that were
+	// posted; after an error these are the ones before the first wrong request.
+	// It does not keep wr. It returns ErrQueueFull, ErrInvalid, or ErrBadState
+	// if the state is neither QPSRTS nor QPSErr.
 	PostSend(wr ...SendWR) (n int, err error)
 }
 
-// SGE is a piece of local memory: Len bytes at offset Off of MR.
+// SGE is a scatter/gather entry, a piece of local memory: Len bytes at offset
+// Off of MR.
 type SGE struct {
 	MR  MR
 	Off int
@@ -136,9 +164,10 @@ type SGE struct {
 // RecvWR is a receive work request.
 type RecvWR struct {
 	ID uint64
-	SG SGE // where an incoming SEND goes; zero for none
-	// More is where a SEND that is longer than SG goes on; zero for none.
-	// Where long messages are rare it may be memory that is never touched.
+	SG SGE // memory for an incoming SEND; zero for none
+	// More is the memory for the rest of a SEND that is longer than SG; zero
+	// for none. If long messages are rare, most of this memory is never written
+	// to.
 	More SGE
 }
 
@@ -147,21 +176,24 @@ type Opcode uint8
 
 // Send operations.
 const (
-	OpSend Opcode = iota + 1
-	OpSendImm
-	OpWrite
-	OpWriteImm
-	OpRead
+	OpSend     Opcode = iota + 1 // SEND
+	OpSendImm                    // SEND with immediate data
+	OpWrite                      // RDMA WRITE
+	OpWriteImm                   // RDMA WRITE with immediate data
+	OpRead                       // RDMA READ
 )
 
 // SendFlags modify a send work request.
 type SendFlags uint8
 
-// Send flags. A request without Signaled completes silently unless it fails.
+// Send flags.
 const (
-	Signaled  SendFlags = 1 << 0
+	// Signaled requests a completion. Without it, a request only completes visibly if it fails.
+	Signaled SendFlags = 1 << 0
+	// Solicited sets the solicited event bit in the last packet.
 	Solicited SendFlags = 1 << 1
-	Inline    SendFlags = 1 << 2 // copy InlineData at post; SG is not used
+	// Inline copies InlineData during the call. SG is not used.
+	Inline SendFlags = 1 << 2
 )
 
 // SendWR is a send work request.
@@ -169,31 +201,31 @@ type SendWR struct {
 	ID         uint64
 	Op         Opcode
 	Flags      SendFlags
-	SG         [2]SGE // up to two pieces, used in order; unused ones zero
-	InlineData []byte // with Inline: at most 256 bytes
-	Imm        uint32 // with OpSendImm and OpWriteImm
-	RemoteAddr uint64 // with OpWrite, OpWriteImm and OpRead
-	RKey       uint32 // likewise
+	SG         [2]SGE // up to two pieces, used in order; unused entries are zero
+	InlineData []byte // payload with Inline: at most 256 bytes
+	Imm        uint32 // immediate data of OpSendImm and OpWriteImm
+	RemoteAddr uint64 // virtual address in the memory of the peer, for OpWrite, OpWriteImm and OpRead
+	RKey       uint32 // remote key for RemoteAddr
 }
 
-// WCStatus is the outcome of a work request.
+// WCStatus is the completion status of a work request (ibv_wc_status).
 type WCStatus uint8
 
-// Completion statuses, with libibverbs' meanings.
+// Completion statuses. They mean the same as those of libibverbs.
 const (
-	StatusSuccess WCStatus = iota
-	StatusLocLenErr
-	StatusLocQPOpErr
-	StatusLocProtErr
-	StatusFlushErr
-	StatusBadRespErr
-	StatusLocAccessErr
-	StatusRemInvReqErr
-	StatusRemAccessErr
-	StatusRemOpErr
-	StatusRetryExcErr
-	StatusRNRRetryExcErr
-	StatusFatalErr
+	StatusSuccess        WCStatus = iota // done
+	StatusLocLenErr                      // a message was longer than the memory for it
+	StatusLocQPOpErr                     // the queue pair cannot do what was asked
+	StatusLocProtErr                     // a local memory region does not allow it
+	StatusFlushErr                       // the queue pair is in the error state
+	StatusBadRespErr                     // the peer answered something that is not possible
+	StatusLocAccessErr                   // a request of the peer had no access to local memory
+	StatusRemInvReqErr                   // the peer found the request invalid
+	StatusRemAccessErr                   // the peer gives no access to its memory
+	StatusRemOpErr                       // the peer could not carry the request out
+	StatusRetryExcErr                    // the peer did not answer
+	StatusRNRRetryExcErr                 // the peer had no receive request
+	StatusFatalErr                       // the device has failed
 )
 
 var statusText = [...]string{
@@ -212,7 +244,7 @@ var statusText = [...]string{
 	StatusFatalErr:       "fatal error",
 }
 
-// String names s, or prints its number if it is unknown.
+// String returns the text for s, or its number if s is not known.
 func (s WCStatus) String() string {
 	if int(s) < len(statusText) {
 		return statusText[s]
@@ -220,7 +252,7 @@ func (s WCStatus) String() string {
 	return fmt.Sprintf("status %d", uint8(s))
 }
 
-// Err returns nil for success, else a *CompletionError.
+// Err returns nil for StatusSuccess, and otherwise a *CompletionError.
 func (s WCStatus) Err() error {
 	if s == StatusSuccess {
 		return nil
@@ -228,25 +260,25 @@ func (s WCStatus) Err() error {
 	return &CompletionError{Status: s}
 }
 
-// A CompletionError is a work request that did not succeed.
+// A CompletionError is the error of a work request that failed.
 type CompletionError struct{ Status WCStatus }
 
 func (e *CompletionError) Error() string { return "rdmaverbs: " + e.Status.String() }
 
-// WCOp tells what completed.
+// WCOp is the operation that completed (ibv_wc_opcode).
 type WCOp uint8
 
 // Completed operations.
 const (
-	WCSend WCOp = iota + 1
-	WCWrite
-	WCRead
-	WCRecv         // a SEND arrived
-	WCRecvWriteImm // an RDMA WRITE with immediate arrived
+	WCSend         WCOp = iota + 1 // a SEND
+	WCWrite                        // an RDMA WRITE
+	WCRead                         // an RDMA READ
+	WCRecv                         // a SEND was received
+	WCRecvWriteImm                 // an RDMA WRITE with immediate data was received
 )
 
-// WC is a work completion. With a Status other than StatusSuccess only ID,
-// Status and QPN are valid.
+// WC is a work completion. If Status is not StatusSuccess, only ID, Status and
+// QPN are valid.
 type WC struct {
 	ID     uint64
 	Status WCStatus
@@ -257,16 +289,17 @@ type WC struct {
 	HasImm bool
 }
 
-// A CQ is a completion queue.
+// A CQ is a completion queue. Close returns ErrBusy while a queue pair uses it,
+// and ErrClosed if it is closed.
 //
-// The notify function given at creation is called after completions were
-// added to a queue that was empty, from whatever goroutine the provider adds
-// them in, with none of the provider's locks held. It may call Poll and post
-// work requests, but must not wait for other completions. Calls may be
-// spurious and may be concurrent; a consumer that polls until Poll returns 0
-// loses none.
+// The provider calls the notify function of CreateCQ after it added completions
+// to an empty queue. It does so in any goroutine, with no lock held. notify may
+// call Poll and post work requests, but it must not wait for other completions.
+// There may be calls without a completion, and concurrent calls. A consumer
+// that polls until Poll returns 0 misses no completion.
 type CQ interface {
 	io.Closer
-	// Poll takes up to len(wc) completions and returns how many.
+	// Poll removes up to len(wc) completions from the queue, oldest first,
+	// stores them in wc, and returns their number.
 	Poll(wc []WC) int
 }

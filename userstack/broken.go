@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"smcr/guard"
+	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
 )
 
@@ -89,7 +90,7 @@ func (g *group) collapse(cause error) {
 	}
 	for _, c := range conns {
 		if c.started.Load() {
-			c.ended(linkgroup.ErrReset)
+			c.ended(conn.ErrReset)
 			continue
 		}
 		// Its rendezvous is under way, and ends it.
@@ -134,14 +135,14 @@ func (c *Conn) release() {
 // readErr and writeErr are those of the core. mu is held.
 func (c *Conn) readErr() error {
 	if c.g.broken {
-		return linkgroup.ErrReset
+		return conn.ErrReset
 	}
 	return c.core.ReadErr()
 }
 
 func (c *Conn) writeErr() error {
 	if c.g.broken {
-		return linkgroup.ErrReset
+		return conn.ErrReset
 	}
 	return c.core.WriteErr()
 }

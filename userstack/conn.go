@@ -11,6 +11,7 @@ import (
 
 	"smcr/smc"
 	"smcr/stats"
+	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
@@ -134,7 +135,7 @@ func (c *Conn) start() {
 		broken = c.g.broken
 	})
 	if broken {
-		c.ended(linkgroup.ErrReset)
+		c.ended(conn.ErrReset)
 	}
 	c.watch()
 }

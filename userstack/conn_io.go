@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"smcr/stats"
-	"smcr/userstack/linkgroup"
+	"smcr/userstack/conn"
 )
 
 // inlineCopy is the size up to which data is copied under the group's lock:
@@ -21,7 +21,7 @@ const inlineCopy = 4 << 10
 // application did not close it: what the core has, or a reset.
 func overErr(err error) error {
 	if err == nil || err == io.EOF {
-		return linkgroup.ErrReset
+		return conn.ErrReset
 	}
 	return err
 }
@@ -158,7 +158,7 @@ func (c *Conn) data(n int) (a, b []byte, err error) {
 func (c *Conn) recvEnd() error {
 	defer c.g.caught()
 	if c.g.broken {
-		return linkgroup.ErrReset
+		return conn.ErrReset
 	}
 	return c.core.RecvEnd()
 }
@@ -390,7 +390,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		c.g.unlock()
 		n, lost, rerr := c.fill(r, ur, a)
 		if lost {
-			return total, c.opError("write", sysError("write", linkgroup.ErrReset))
+			return total, c.opError("write", sysError("write", conn.ErrReset))
 		}
 		if n > 0 {
 			c.s.stats.TX(n, n)
@@ -414,7 +414,7 @@ func (c *Conn) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, e
 		defer c.s.endPost()
 		c.g.do(func(now time.Time) {
 			// What the peer did not wait for is lost, as with TCP.
-			lost = n > 0 && errors.Is(c.writeErr(), linkgroup.ErrPeerClosed)
+			lost = n > 0 && errors.Is(c.writeErr(), conn.ErrPeerClosed)
 			switch {
 			case c.over:
 			case n > 0:

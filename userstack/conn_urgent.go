@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"smcr/stats"
-	"smcr/userstack/linkgroup"
+	"smcr/userstack/conn"
 )
 
 // UrgentWriter takes urgent data, as send with MSG_OOB does: the last byte of
@@ -65,7 +65,7 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 	if c.closed.Load() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
-	err = linkgroup.ErrReset
+	err = conn.ErrReset
 	c.g.do(func(time.Time) {
 		if !c.g.broken {
 			u, err = c.core.Urgent(false)

@@ -12,6 +12,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
@@ -101,17 +102,17 @@ func sysError(op string, err error) error {
 	switch {
 	case err == nil || err == io.EOF:
 		return err
-	case errors.Is(err, linkgroup.ErrPeerClosed), errors.Is(err, linkgroup.ErrWriteClosed):
+	case errors.Is(err, conn.ErrPeerClosed), errors.Is(err, conn.ErrWriteClosed):
 		return os.NewSyscallError(op, syscall.EPIPE)
-	case errors.Is(err, linkgroup.ErrClosed):
+	case errors.Is(err, conn.ErrClosed):
 		return net.ErrClosed
-	case errors.Is(err, linkgroup.ErrNoUrgent):
+	case errors.Is(err, conn.ErrNoUrgent):
 		return os.NewSyscallError(op, syscall.EINVAL)
-	case errors.Is(err, linkgroup.ErrUrgentPending):
+	case errors.Is(err, conn.ErrUrgentPending):
 		return os.NewSyscallError(op, syscall.EAGAIN)
-	case errors.Is(err, linkgroup.ErrUrgentMark):
+	case errors.Is(err, conn.ErrUrgentMark):
 		return ErrUrgentMark
-	case errors.Is(err, linkgroup.ErrAborted):
+	case errors.Is(err, conn.ErrAborted):
 		return os.NewSyscallError(op, syscall.ECONNABORTED)
 	default:
 		return os.NewSyscallError(op, syscall.ECONNRESET)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"smcr/smc"
-	"smcr/userstack/linkgroup"
+	"smcr/userstack/conn"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -18,7 +18,7 @@ func simCheckPair(a, b *Conn) error {
 	defer a.g.mu.Unlock()
 	b.g.mu.Lock()
 	defer b.g.mu.Unlock()
-	return linkgroup.CheckPair(a.core, b.core)
+	return conn.CheckPair(&a.core.Conn, &b.core.Conn)
 }
 
 // simTrigger lets something happen when a certain message is on its way: that

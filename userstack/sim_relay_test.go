@@ -40,7 +40,7 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 
 // start carries the bytes of c, without a goroutine as long as it rides.
 func (r *simRelay) start(c *Conn) {
-	r.c, r.relay.Net = c, c
+	r.c, r.relay.Net, r.relay.Detach = c, c, c.detach
 	_ = c.SetOOBInline(true)
 	c.attach(r.sock)
 	r.ride()

@@ -7,7 +7,7 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/stats"
-	"smcr/userstack/linkgroup"
+	"smcr/userstack/conn"
 )
 
 // sendSlab is the send memory of a link group. Its connections take chunks of it
@@ -42,7 +42,7 @@ type chunkList struct {
 
 // slabChunk is a part of a region.
 type slabChunk struct {
-	linkgroup.Chunk
+	conn.Chunk
 	r    *region
 	off  int
 	cold bool // its pages were given back, or cannot be
@@ -59,7 +59,7 @@ func (s *sendSlab) list(size int) *chunkList {
 }
 
 // NewChunk implements linkgroup.Env.
-func (e *groupEnv) NewChunk(size int) (*linkgroup.Chunk, error) {
+func (e *groupEnv) NewChunk(size int) (*conn.Chunk, error) {
 	l := e.slab.list(size)
 	if len(l.free) == 0 {
 		if err := e.growSlab(l); err != nil {
@@ -100,7 +100,7 @@ func (e *groupEnv) growSlab(l *chunkList) error {
 }
 
 // FreeChunk implements linkgroup.Env.
-func (e *groupEnv) FreeChunk(c *linkgroup.Chunk) {
+func (e *groupEnv) FreeChunk(c *conn.Chunk) {
 	if e.broken {
 		return // freed with all others
 	}

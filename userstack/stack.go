@@ -18,6 +18,7 @@ import (
 	"smcr/pnet"
 	"smcr/smc"
 	"smcr/stats"
+	"smcr/userstack/conn"
 	"smcr/userstack/devices"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/tcptable"
@@ -317,7 +318,7 @@ func (s *Stack) Close() error {
 	conns := slices.SortedFunc(maps.Keys(s.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.ended(linkgroup.ErrReset)
+		c.ended(conn.ErrReset)
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(groupWait)

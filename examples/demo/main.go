@@ -20,25 +20,26 @@ import (
 
 const (
 	port = "8080"
-	// limit for the demo without the builds before it, which take minutes on a
-	// slow machine at first; it takes a few seconds.
+	// limit for the demo without the builds before it. It takes some seconds.
 	limit = 2 * time.Minute
 	// minShare of all bytes on the wire must be RoCE.
 	minShare = 0.99
 )
 
 type demo struct {
-	smcr  string // path of the program, absolute
-	bytes int64
-	plain bool
-	dir   string // for the built programs and the capture
-	pair  *netnstest.Pair
+	smcr     string // path of the program, absolute
+	programs string // directory of webserver and webclient
+	bytes    int64
+	plain    bool
+	dir      string // for the capture, and for programs that the demo builds
+	pair     *netnstest.Pair
 }
 
 func main() {
 	var d demo
 	flag.StringVar(&d.smcr, "smcr", "bin/smcr", "the smcr `program`")
-	flag.Int64Var(&d.bytes, "bytes", 256<<20, "transfer `N` bytes")
+	flag.StringVar(&d.programs, "programs", "", "the `directory` of webserver and webclient; built if empty")
+	flag.Int64Var(&d.bytes, "bytes", 1<<30, "transfer `N` bytes")
 	flag.BoolVar(&d.plain, "plain", false, "run the same programs without smcr run, for comparison")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -60,11 +61,12 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(d.dir)
-	for _, name := range []string{"webserver", "webclient"} {
-		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(d.dir, name), "./examples/demo/"+name)
+	if d.programs == "" {
+		d.programs = d.dir
+		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", d.dir, "./examples/demo/webserver", "./examples/demo/webclient")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+			return fmt.Errorf("build webserver and webclient: %w\n%s", err, out)
 		}
 	}
 
@@ -89,13 +91,23 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := server.WaitOutput("listening", 20*time.Second); err != nil {
 		return err
 	}
+	watch, stopWatch := context.WithCancel(ctx)
+	defer stopWatch()
+	drawn := make(chan error, 1)
 	url := fmt.Sprintf("http://%s:%s/bytes/%d", a.Addr(), port, d.bytes)
 	client, err := d.start(ctx, b, "webclient", "-pause", "3s", url)
 	if err != nil {
 		return err
 	}
 	defer client.Kill()
+	p := newPicture(d.pair, d.bytes)
+	p.head("A "+a.Addr()+" webserver", "B "+b.Addr()+" webclient")
+	go func() { drawn <- p.run(watch, capture) }()
 	if err := client.WaitOutput("transferred", limit); err != nil {
+		return err
+	}
+	stopWatch()
+	if err := <-drawn; err != nil {
 		return err
 	}
 	if !d.plain {
@@ -124,7 +136,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 
 // start starts one of the demo's programs under smcr run.
 func (d *demo) start(ctx context.Context, h *netnstest.Host, name string, args ...string) (*netnstest.Process, error) {
-	argv := append([]string{filepath.Join(d.dir, name)}, args...)
+	argv := append([]string{filepath.Join(d.programs, name)}, args...)
 	shown := name + " " + strings.Join(args, " ")
 	if !d.plain {
 		argv = append([]string{d.smcr, "run", "--mode", "user", "-v", "--"}, argv...)

@@ -157,7 +157,7 @@ func report(c net.Conn) {
 	lg := smc.LinkGroup()
 	for _, l := range lg.Links {
 		if l.ID == lg.Link {
-			log.Printf("%s: SMC-R version %d, link group %s (%s), link %d of %d on %s", c.RemoteAddr(), lg.Version, lg.ID, lg.Role, l.ID, len(lg.Links), l.IBDev)
+			log.Printf("%s: SMC-R version %d, link group %s (%s), link %d of %d on %s", c.RemoteAddr(), lg.Version, lg.ID, lg.Role.Short(), l.ID, len(lg.Links), l.IBDev)
 		}
 	}
 }

@@ -73,8 +73,8 @@ func TestPackageDoc(t *testing.T) {
 	}
 }
 
-// TestDeclarations checks that every exported name is documented and that no
-// package has an init function, whose order and side effects nobody asked for.
+// TestDeclarations checks that every exported name has its own comment, and that no package
+// has an init function: its order and its side effects are not visible.
 func TestDeclarations(t *testing.T) {
 	fset := token.NewFileSet()
 	eachFile(t, func(t *testing.T, p pkg, name string, src []byte) {
@@ -100,8 +100,8 @@ func TestDeclarations(t *testing.T) {
 	})
 }
 
-// undocumented returns the exported names of a declaration without comment. A
-// comment on a group of constants or variables speaks for all of them.
+// undocumented returns the exported names of a declaration that have no comment of
+// their own: that of a group of constants, variables or types does not count.
 func undocumented(decl ast.Decl) []*ast.Ident {
 	var ids []*ast.Ident
 	switch d := decl.(type) {
@@ -110,14 +110,15 @@ func undocumented(decl ast.Decl) []*ast.Ident {
 			ids = append(ids, d.Name)
 		}
 	case *ast.GenDecl:
+		only := d.Doc != nil && !d.Lparen.IsValid()
 		for _, spec := range d.Specs {
 			switch s := spec.(type) {
 			case *ast.TypeSpec:
-				if d.Doc == nil && s.Doc == nil && s.Name.IsExported() {
+				if !only && s.Doc == nil && s.Name.IsExported() {
 					ids = append(ids, s.Name)
 				}
 			case *ast.ValueSpec:
-				if d.Doc == nil && s.Doc == nil && s.Comment == nil {
+				if !only && s.Doc == nil && s.Comment == nil {
 					for _, id := range s.Names {
 						if id.IsExported() {
 							ids = append(ids, id)

@@ -55,9 +55,10 @@ var edges = []struct {
 	{"userstack/internal/rounds", nil},
 	{"userstack/engine", []string{"userstack/internal/bounded", "userstack/internal/rounds"}},
 	{"userstack/tcpopt", []string{"userstack/wire"}},
-	{"userstack/linkgroup", []string{"userstack/wire", "rdmaverbs"}},
+	{"userstack/conn", []string{"userstack/wire"}},
+	{"userstack/linkgroup", []string{"userstack/wire", "userstack/conn", "rdmaverbs"}},
 	{"userstack/rendezvous", []string{"userstack/wire"}},
-	{"userstack/simfabric", []string{"userstack/wire", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
+	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
 	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "guard", "nl", "smc", "stats"}},
@@ -65,7 +66,7 @@ var edges = []struct {
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/tcptable",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/tcptable",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
@@ -74,13 +75,13 @@ var edges = []struct {
 	{"userstack/...", []string{"userstack", "userstack/...", "nl", "pnet", "stats", "rdmaverbs", "rdmaverbs/..."}},
 
 	// What only tests and benches use. The tests of all layers use the first two.
-	{"internal/testing/netnstest", []string{"internal/place"}},
+	{"internal/testing/netnstest", []string{"internal/place", "userstack/wire"}},
 	{"internal/testing/socktest", nil},
 	{"internal/testing/...", []string{"internal/...", "userstack", "userstack/...", "nl", "nl/...", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 
 	// The program: free to use everything below it, but nothing under the roof.
 	{"internal/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
-	{"examples/...", []string{"internal/testing/netnstest", "userstack", "nl", "stats", "pnet"}},
+	{"examples/...", []string{"internal/testing/netnstest", "userstack", "userstack/wire", "nl", "stats", "pnet"}},
 	{"cmd/...", []string{"internal/...", "userstack", "userstack/...", "nl", "stats", "pnet", "rdmaverbs", "rdmaverbs/..."}},
 }
 

@@ -16,7 +16,7 @@ import (
 
 // rfcTable has one row for each requirement of RFC 7609:
 //
-//	| section | what it asks | code | test |
+//	| section | requirement | code | test |
 //
 // Code and tests are named in backquotes by package and declaration:
 // `linkgroup.Group.Connect`, `e2e.TestFlap`. A part of a table test may follow:
@@ -29,7 +29,7 @@ const notApplicable = "Not applicable: "
 
 // rfcPackages are the directories of the packages that the table names.
 var rfcPackages = map[string]string{
-	"e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
+	"conn": "userstack/conn", "e2e": "internal/testing/e2e", "interop": "internal/testing/interop",
 	"launch": "userstack/launch", "linkgroup": "userstack/linkgroup", "service": "userstack/service",
 	"inside": "userstack/internal/inside", "network": "userstack/network", "programs": "userstack/internal/programs", "devices": "userstack/devices", "simulation": "userstack/simulation", "softroce": "rdmaverbs/softroce", "tcpopt": "userstack/tcpopt",
 	"smc": "smc", "userstack": "userstack", "wire": "userstack/wire", "rendezvous": "userstack/rendezvous",

@@ -24,9 +24,9 @@ type Result string
 
 // Results.
 const (
-	OK      Result = "ok"
-	Failed  Result = "FAILED"
-	Skipped Result = "skipped"
+	OK      Result = "ok"      // the step found what is needed
+	Failed  Result = "FAILED"  // the step found what prevents SMC-R
+	Skipped Result = "skipped" // the step was not made, because it needs an earlier one
 )
 
 // A Step is one line of a check.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"smcr/internal/cmdutil"
-	"smcr/userstack/broker"
 )
 
 // Main runs the program with its arguments, without the name of the program, and
@@ -20,7 +19,7 @@ func Main(ctx context.Context, f *cmdutil.Factory, args []string) int {
 		root.SetArgs(args)
 		err = root.ExecuteContext(ctx)
 	}
-	if text := message(err); text != "" {
+	if text := cmdutil.Message(err); text != "" {
 		name := "smcr"
 		var said *cmdutil.Error
 		if errors.As(err, &said) && said.Command != "" {
@@ -29,19 +28,4 @@ func Main(ctx context.Context, f *cmdutil.Factory, args []string) int {
 		fmt.Fprintf(f.IO.ErrOut, "%s: %s\n", name, text)
 	}
 	return cmdutil.ExitCode(err)
-}
-
-// message returns what the user reads about an error, or "".
-func message(err error) string {
-	var status *cmdutil.StatusError
-	var said *cmdutil.Error
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &status):
-		return message(status.Err)
-	case errors.As(err, &said):
-		return broker.Plain(said.Text)
-	}
-	return broker.Plain(err.Error())
 }

@@ -43,7 +43,7 @@ func legacy(ctx context.Context, f *cmdutil.Factory, root *cobra.Command, backen
 	case !errors.Is(err, nl.ErrNoBackend):
 		// smc-tools' text for it, or another stack.
 	case verb == "" && noun != "info": // our answer to a noun alone is its help
-		fmt.Fprintf(f.IO.ErrOut, "smcr: %s\n", message(err))
+		fmt.Fprintf(f.IO.ErrOut, "smcr: %s\n", cmdutil.Message(err))
 		return cmdutil.ExitCode(err)
 	default:
 		return Main(ctx, f, argv[1:])

@@ -72,9 +72,10 @@ func newConnectionList(f *cmdutil.Factory) *cobra.Command {
 		Long: "List the connections of SMC sockets in this network namespace. Arguments select\n" +
 			"connections by the inode of the socket, or by one of its two addresses with the port.\n\n" +
 			"Mode is SMCR, SMCD, LOCAL, or TCP with the reason why the connection became plain\n" +
-			"TCP: the code found here, and after a slash the one that the peer sent. LOCAL\n" +
-			"joins two programs of this machine directly; nobody counts its bytes. The list\n" +
-			"includes connections of programs under 'smcr run' that were TCP from the start.\n" +
+			"TCP: the code found here, and after a slash the one that the peer sent. LOCAL is\n" +
+			"a direct connection between two programs of this machine; its bytes are not\n" +
+			"counted. The list includes connections of programs under 'smcr run' that were TCP\n" +
+			"from the start.\n" +
 			"--all includes sockets that listen or have no connection yet; so does --state\n" +
 			"with one of their states.",
 		Example: "  smcr connection list\n  smcr connection list --mode tcp --peer 10.1.0.0/16\n  smcr connection list --all -o json",

@@ -200,7 +200,7 @@ func deviceColumns(netdev func(uint32) string) columns[devicePort] {
 			col(">IB-P", func(l *devicePort) any { return l.number }),
 			col("IB-State", func(l *devicePort) any { return portState(l.port) }),
 			col("Type", func(l *devicePort) any { return output.Or(deviceType(l.device)) }),
-			col("Crit", func(l *devicePort) any { return yesNo(l.device.Critical) }),
+			col("Crit", func(l *devicePort) any { return output.YesNo(l.device.Critical) }),
 			col(">#Links", func(l *devicePort) any { return l.port.Links }),
 			col("PNET-ID", func(l *devicePort) any { return pnetidCell(l.port.PNETID, l.port.PNETUser) }),
 		},
@@ -236,12 +236,4 @@ func pnetidCell(id string, user bool) string {
 		return "*" + id
 	}
 	return output.Or(id)
-}
-
-// yesNo returns "Yes" or "No".
-func yesNo(yes bool) string {
-	if yes {
-		return "Yes"
-	}
-	return "No"
 }

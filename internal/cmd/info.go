@@ -171,7 +171,7 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 	}
 	line("SMC Version", "%d.%d", s.Version, s.Release)
 	line("SMC Hostname", "%s", output.Or(s.LocalHost))
-	line("SMC-R Features", "%s", features(s.SMCRv2))
+	line("SMC-R Features", "%s", output.SMCVersions(s.SMCRv2))
 	switch {
 	case !s.SMCRv2:
 	case s.ueids == 0:
@@ -180,7 +180,7 @@ func describe(b *strings.Builder, r nl.Row[stackInfo]) {
 		line("SMC-R v2 EIDs", "%d", s.ueids)
 	}
 	if s.Stack == "" {
-		line("SMC-D Features", "%s", features(s.Version >= 2))
+		line("SMC-D Features", "%s", output.SMCVersions(s.Version >= 2))
 	} else {
 		line("SMC-D Features", "none: the user-space stack has no SMC-D")
 	}
@@ -214,11 +214,4 @@ func roceVersions(s *nl.SysInfo) (versions []string) {
 		versions = append(versions, "v2")
 	}
 	return versions
-}
-
-func features(v2 bool) string {
-	if v2 {
-		return "v1 v2"
-	}
-	return "v1"
 }

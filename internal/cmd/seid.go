@@ -45,7 +45,7 @@ func newSEIDShow(f *cmdutil.Factory) *cobra.Command {
 				if s.Value == "" {
 					return "-"
 				}
-				return yesNo(s.Enabled)
+				return output.YesNo(s.Enabled)
 			}),
 		}},
 		json: func(r nl.Row[nl.SEID]) seidJSON { return seidJSON{r.Stack, r.Value.Value, r.Value.Enabled} },

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"smcr/nl"
+	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -16,14 +17,14 @@ import (
 // Exit statuses of smcr.
 const (
 	ExitOK         = 0 // done; also: nothing found in a list
-	ExitError      = 1
-	ExitUsage      = 2
+	ExitError      = 1 // any other error
+	ExitUsage      = 2 // the command line or a value in it is wrong
 	ExitNotFound   = 3 // what was named does not exist
-	ExitPermission = 4
+	ExitPermission = 4 // a privilege is missing
 	ExitNoBackend  = 5 // there is no such stack
 )
 
-// ErrUsage is matched by errors of the command line.
+// ErrUsage is matched by the errors of a wrong command line.
 var ErrUsage = errors.New("usage")
 
 // An Error is an error with the text that the user reads. The error it wraps
@@ -55,8 +56,8 @@ func CommandError(cmd *cobra.Command, format string, args ...any) error {
 	return &Error{Command: cmd.CommandPath(), Text: fmt.Sprintf(format, args...), Err: ErrUsage}
 }
 
-// A StatusError ends the program with a status of its own: that of a program
-// which was started. Err is printed unless it is nil.
+// A StatusError ends the program with the exit status Code, which is that of a program
+// that smcr started. Err is printed unless it is nil.
 type StatusError struct {
 	Code int
 	Err  error
@@ -93,6 +94,22 @@ func ExitCode(err error) int {
 	return ExitError
 }
 
+// Message returns the text that a user reads about an error, without the names of Go
+// packages, or "" if there is nothing to say.
+func Message(err error) string {
+	var status *StatusError
+	var said *Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &status):
+		return Message(status.Err)
+	case errors.As(err, &said):
+		return broker.Plain(said.Text)
+	}
+	return broker.Plain(err.Error())
+}
+
 // NoArgs refuses arguments, and names the first.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
@@ -101,8 +118,8 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// OneArg wants exactly one argument, of which what is the name in the text on the
-// use of the command, such as HOST.
+// OneArg requires exactly one argument. Its name in the usage text is what, such as
+// HOST.
 func OneArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch len(args) {
@@ -115,8 +132,8 @@ func OneArg(what string) cobra.PositionalArgs {
 	}
 }
 
-// RunE returns what a command without arguments runs: run with the options, or
-// runF, which tests give, in its place.
+// RunE returns the RunE of a command without arguments. It calls run with the options, or
+// runF if a test gives one.
 func RunE[O any](opts *O, runF func(*O) error, run func(context.Context, *O) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		if runF != nil {

@@ -241,9 +241,9 @@ func explain(err error) error {
 
 // Output formats.
 const (
-	FormatTable = "table"
-	FormatWide  = "wide"
-	FormatJSON  = "json"
+	FormatTable = "table" // columns of text
+	FormatWide  = "wide"  // columns of text, with those that tables leave out
+	FormatJSON  = "json"  // JSON
 )
 
 // AddFormatFlag adds the flag --output to a command.

@@ -111,7 +111,7 @@ func AddRoleFilter(cmd *cobra.Command, f *Filter) {
 		}
 		return "", fmt.Errorf("choose client or server")
 	}}
-	AddFilter(cmd, f, "role", "show only entries where this side is the `client` or server of the link group",
+	AddFilter(cmd, f, "role", "show only entries where this side has this `role` in the link group: client or server",
 		cobra.FixedCompletions([]string{"client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -64,9 +64,9 @@ type Action string
 
 // Actions.
 const (
-	Add    Action = "add"
-	Remove Action = "remove"
-	Set    Action = "set"
+	Add    Action = "add"    // the object is added
+	Remove Action = "remove" // the object is removed
+	Set    Action = "set"    // the setting gets another value
 )
 
 // A Change is one difference between a stack and a configuration, as a user

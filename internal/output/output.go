@@ -65,9 +65,6 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
-// Len returns the number of rows.
-func (t *Table) Len() int { return len(t.rows) }
-
 // Print writes the table.
 func (t *Table) Print(w io.Writer) error {
 	if len(t.rows) == 0 {
@@ -144,4 +141,21 @@ func Or(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// YesNo returns "Yes" or "No".
+func YesNo(yes bool) string {
+	if yes {
+		return "Yes"
+	}
+	return "No"
+}
+
+// SMCVersions returns the versions of SMC that a stack has: "v1 v2", or "v1" without
+// version 2.
+func SMCVersions(v2 bool) string {
+	if v2 {
+		return "v1 v2"
+	}
+	return "v1"
 }

@@ -14,8 +14,8 @@ import (
 
 // Names of the sockets.
 const (
-	Launchers = "run"
-	Commands  = "nl"
+	Launchers = "run" // for launchers: the protocol of package broker
+	Commands  = "nl"  // for commands: netlink messages of package nl
 	// Stacks is for the stacks of other network namespaces of this machine.
 	Stacks = "local"
 )

@@ -108,7 +108,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.VarP((*bufferSize)(&o.Kernel.SndBuf), "sndbuf", "t", "kernel: size of the send buffer in bytes, or with suffix k or M")
 	fl.BoolVar(&o.Kernel.Inet, "ipproto-smc", false, "kernel: keep the address family of the sockets and use protocol IPPROTO_SMC (Linux 6.11)")
 	fl.BoolVar(&o.IOUring, "io-uring", false, "user: allow the program to use io_uring; its io_uring connections are TCP")
-	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, also where many in a row had no use of it")
+	fl.BoolVar(&o.NoAdapt, "no-adapt", false, "user: try SMC-R for every connection, even if many short ones in a row did not benefit")
 	fl.StringArrayVar(&netdevs, "netdev", nil, "user, if smcr starts the stack: use only this `netdev` for RoCE; may be repeated")
 	fl.StringArrayVar(&assume, "assume-smc", nil, "user, if smcr starts the stack: assume that peers in this `prefix` use SMC; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))

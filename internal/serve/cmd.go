@@ -59,7 +59,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			"uses the port, the stack logs this once and continues with RoCE version 1. --roce\n" +
 			"v1 disables version 2 of both RoCE and SMC-R. With --roce v2, SMC-R version 1 uses\n" +
 			"RoCE version 2 too, and the peer must do the same.\n\n" +
-			"The bytes of a connection between two programs of this machine go straight from\n" +
+			"The bytes of a connection between two programs of this machine go directly from\n" +
 			"one to the other, over a socketpair, if both run under 'smcr run'. The TCP\n" +
 			"connection below stays open and idle. 'smcr connection list' shows such\n" +
 			"connections as LOCAL, without counting their bytes. --no-local disables this.\n\n" +
@@ -122,11 +122,11 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.IntVar(&o.RecvBuf, "rcvbuf", defaultBuf, "size of receive buffers (RMB elements) in `bytes`, at most 524288")
 	fl.IntVar(&o.SendBuf, "sndbuf", defaultBuf, "size of send buffers in `bytes`")
 	fl.IntVar(&o.MaxLinks, "max-links", 2, "maximum number of links in a link group, 2 to 8; Linux peers accept 2")
-	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "start RMB elements with the eye catcher of RFC 7609; Linux peers refuse it")
+	fl.BoolVar(&o.EyeCatcher, "eye-catcher", false, "start RMB elements with the eyecatcher of RFC 7609; Linux peers refuse it")
 	fl.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "end after this `time` without programs and connections; 0 means never")
 	fl.BoolVar(&o.NoDefaultEID, "no-default-eid", false, "start without the enterprise ID "+userstack.DefaultUEID+", which user-space stacks have in common")
 	fl.BoolVar(&o.NoEngine, "no-engine", false, "use goroutines instead of the event loop to move data, for comparison")
-	fl.BoolVar(&o.NoLocal, "no-local", false, "do not join two programs of this machine directly: their connections use RoCE, or TCP within a network namespace")
+	fl.BoolVar(&o.NoLocal, "no-local", false, "do not connect two programs of this machine directly: use RoCE, or TCP within a network namespace")
 	fl.IntVar(&o.Threads, "threads", 0, "`number` of event loops, among which link groups are spread; 0 means one for each two processors")
 	fl.DurationVar(&o.Spin, "spin", engine.DefaultSpin, "look for more work for this `time` before the event loop sleeps; 0 means not at all")
 	fl.DurationVar(&o.GroupIdle, "group-idle", 10*time.Minute, "end a link group after this `time` without connections")

@@ -26,10 +26,10 @@ const configTimeout = 10 * time.Second
 // A configurator brings the stack to the configuration file, at the start and
 // on SIGHUP.
 type configurator struct {
-	path string   // "": config.DefaultPath, which need not exist
-	eids []string // the enterprise IDs of a stack for which nothing says otherwise
-	keep *keeper
-	log  *slog.Logger
+	path    string   // "": config.DefaultPath, which need not exist
+	eids    []string // the enterprise IDs of a stack for which nothing says otherwise
+	control *persistentControl
+	log     *slog.Logger
 }
 
 // start applies the file, and what commands changed in an earlier stack. On
@@ -37,16 +37,16 @@ type configurator struct {
 func (c *configurator) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, configTimeout)
 	defer cancel()
-	c.keep.mu.Lock()
-	defer c.keep.mu.Unlock()
+	c.control.mu.Lock()
+	defer c.control.mu.Unlock()
 	digest, _, err := c.load(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.keep.setBase(ctx, digest); err != nil {
+	if err := c.control.setBase(ctx, digest); err != nil {
 		return err
 	}
-	c.keep.restore(ctx, func(file *config.Config) (*config.Config, error) {
+	c.control.restore(ctx, func(file *config.Config) (*config.Config, error) {
 		return c.usable(ctx, file, "state")
 	})
 	return nil
@@ -56,14 +56,14 @@ func (c *configurator) start(ctx context.Context) error {
 func (c *configurator) reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, configTimeout)
 	defer cancel()
-	c.keep.mu.Lock()
-	defer c.keep.mu.Unlock()
+	c.control.mu.Lock()
+	defer c.control.mu.Unlock()
 	digest, found, err := c.load(ctx)
 	if err != nil || !found {
 		return err
 	}
-	c.keep.forget()
-	return c.keep.setBase(ctx, digest)
+	c.control.removeState()
+	return c.control.setBase(ctx, digest)
 }
 
 // load applies the file and returns its digest, if there is one. What the file
@@ -85,7 +85,7 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
-	changes, err := usable.Complete(c.eids...).Apply(ctx, c.keep.Control)
+	changes, err := usable.Complete(c.eids...).Apply(ctx, c.control.Control)
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", path, err)
 	}
@@ -99,7 +99,7 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 // addEIDs gives the stack the enterprise IDs that it has without a file.
 func (c *configurator) addEIDs(ctx context.Context) error {
 	for _, id := range c.eids {
-		if err := c.keep.Control.AddUEID(ctx, id); err != nil && !errors.Is(err, syscall.EEXIST) {
+		if err := c.control.Control.AddUEID(ctx, id); err != nil && !errors.Is(err, syscall.EEXIST) {
 			return fmt.Errorf("default enterprise ID: %w", err)
 		}
 	}
@@ -120,7 +120,7 @@ func readConfig(path string) (*config.Config, string, error) {
 
 // usable leaves out of a configuration what the stack cannot take, and logs it.
 func (c *configurator) usable(ctx context.Context, file *config.Config, from string) (*config.Config, error) {
-	usable, skipped, err := file.Usable(ctx, c.keep.Control, func(name string) bool {
+	usable, skipped, err := file.Usable(ctx, c.control.Control, func(name string) bool {
 		_, err := net.InterfaceByName(name)
 		return err == nil
 	})

@@ -174,13 +174,13 @@ func TestStartOnDemand(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		inNamespace(t, func(t *testing.T, log string) {
 			// A process that keeps the namespace in sight of other services.
-			keeper := exec.Command("sleep", "60")
-			if err := keeper.Start(); err != nil {
+			holder := exec.Command("sleep", "60")
+			if err := holder.Start(); err != nil {
 				t.Error(err)
 				return
 			}
-			defer keeper.Wait() //nolint:errcheck // it was killed
-			defer keeper.Process.Kill()
+			defer holder.Wait() //nolint:errcheck // it was killed
+			defer holder.Process.Kill()
 			end(t, start(t), unix.SIGKILL)
 			if b, err := os.ReadFile(log); err != nil || len(b) == 0 {
 				t.Errorf("log: %q, %v", b, err)

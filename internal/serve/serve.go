@@ -102,10 +102,10 @@ func run(ctx context.Context, o *Options) error {
 			cfg.Log.Warn("cannot remove the sockets of network namespaces that are gone", "err", err)
 		}
 	}
-	keep := newKeeper(s.Stack().Control(), logDir, cfg.Log)
-	keep.v1, keep.v2 = o.RoCE != "v2", o.RoCE != "v1"
-	s.SetControl(keep)
-	conf := &configurator{path: o.Config, keep: keep, eids: o.eids(), log: cfg.Log}
+	control := newPersistentControl(s.Stack().Control(), logDir, cfg.Log)
+	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
+	s.SetControl(control)
+	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log}
 	// Signals count from before the start is reported: whoever sends SIGHUP
 	// early must not end the stack, and SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)

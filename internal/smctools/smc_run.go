@@ -15,7 +15,6 @@ import (
 	"smcr/internal/cmdutil"
 	"smcr/internal/run"
 	"smcr/internal/smctools/tool"
-	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 )
@@ -59,22 +58,10 @@ func smcRun(ctx context.Context, e *tool.Env, args []string) int {
 	cmd.SetOut(e.IO.Out)
 	cmd.SetErr(e.IO.ErrOut)
 	err := cmd.ExecuteContext(ctx)
-	if text := runMessage(err); text != "" {
+	if text := cmdutil.Message(err); text != "" {
 		e.Errorf("%s: %s\n", e.Name, text)
 	}
 	return cmdutil.ExitCode(err)
-}
-
-// runMessage returns the text about an error, or "".
-func runMessage(err error) string {
-	var status *cmdutil.StatusError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &status):
-		return runMessage(status.Err)
-	}
-	return broker.Plain(err.Error())
 }
 
 // parseRun parses the command line. It also raises limits that are too low for a size,

@@ -59,7 +59,7 @@ func (c *common) addFlags(cmd *cobra.Command, gidFlag, gidShort string, mtu int,
 	fl.Uint16VarP(&c.port, "port", "p", defaultPort, "TCP `port` to listen on or to connect to")
 	fl.IntVarP(&c.ibPort, "ib-port", "i", 1, "`port` of the device; must be 1")
 	fl.IntVarP(&c.mtu, "mtu", "m", mtu, mtuHelp)
-	fl.DurationVar(&c.patience, "timeout", 30*time.Second, "give up when the peer is silent for this `time`")
+	fl.DurationVar(&c.patience, "timeout", 30*time.Second, "give up when the peer sends nothing for this `time`")
 	fl.BoolVar(&c.counters, "counters", false, "write the packet counters of the device to standard error at the end, as JSON")
 	cmdutil.AddFormatFlag(cmd, &c.format, cmdutil.FormatTable, cmdutil.FormatJSON)
 	_ = cmd.RegisterFlagCompletionFunc("device", cmdutil.CompleteNetDevs)

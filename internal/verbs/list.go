@@ -25,7 +25,7 @@ func look(ctx context.Context, only cmdutil.Filter) (all []*softroce.Facts, name
 	}
 	for _, d := range devices {
 		name := d.Name
-		f, err := p.Look(ctx, name)
+		f, err := p.Query(ctx, name)
 		if err != nil || !only.Keep(name) && !only.Keep(f.Attr.NetDev) {
 			continue
 		}

@@ -51,7 +51,7 @@ func newPingPong(f *cmdutil.Factory) *cobra.Command {
 	fl.IntVarP(&o.Iters, "iters", "n", 1000, "`number` of messages in each direction")
 	fl.IntVarP(&o.RxDepth, "rx-depth", "r", 500, "`number` of receives posted, 2 to 8192")
 	fl.BoolVarP(&o.Check, "check", "c", false, "compare each message with the expected one")
-	fl.BoolVarP(&o.events, "events", "e", false, "accepted, without effect: smcr never busy-polls")
+	fl.BoolVarP(&o.events, "events", "e", false, "accepted, without effect: smcr always polls")
 	fl.IntVarP(&o.sl, "sl", "l", 0, "accepted, without effect: Ethernet has no service `level`")
 	return cmd
 }

@@ -17,7 +17,6 @@ import (
 
 	"smcr/internal/cmdutil"
 	"smcr/internal/output"
-	"smcr/userstack/broker"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -172,7 +171,7 @@ func (l lines) failed(now time.Time, err error, errOut io.Writer) error {
 
 // say tells of a list that could not be had, beside those that were.
 func say(now time.Time, err error, errOut io.Writer) error {
-	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), broker.Plain(err.Error()))
+	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), cmdutil.Message(err))
 	return werr
 }
 
@@ -227,7 +226,7 @@ func (t *terminal) show(now time.Time, _ any, text func(io.Writer) error) error 
 }
 
 func (t *terminal) failed(now time.Time, err error, _ io.Writer) error {
-	return t.draw(now, broker.Plain(err.Error())+"\n")
+	return t.draw(now, cmdutil.Message(err)+"\n")
 }
 
 func (t *terminal) draw(now time.Time, text string) error {

@@ -8,18 +8,18 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// batchLen is the number of packets sent at once, at most, besides an
+// batchLen is the largest number of packets that are sent at once, without the
 // acknowledgement.
 const batchLen = 128
 
-// batch is a train of outgoing packets of one queue pair. It owns their
-// headers; payload stays where it is, and refs keeps it there. Batches are
-// reused and never grow.
+// batch is a list of outgoing packets of one queue pair. It owns their headers.
+// The payload stays in its memory regions, and refs keeps these open. Batches
+// are reused and never grow.
 type batch struct {
 	pkts []packet
 	hdrs [batchLen + 1][header.MaxTransportLen]byte
 	refs []*mr
-	most int // packets it takes
+	most int // largest number of packets now
 }
 
 var batches = sync.Pool{New: func() any {
@@ -28,8 +28,8 @@ var batches = sync.Pool{New: func() any {
 
 func (b *batch) full() bool { return len(b.pkts) >= b.most }
 
-// wholeTrains has the batch take a whole number of trains of n packets each, or
-// what is left of it for one that is longer.
+// wholeTrains limits the batch to a whole number of trains of n packets each.
+// If there is no room for one train, the batch takes as many packets as it can.
 func (b *batch) wholeTrains(n int) {
 	if room := batchLen - len(b.pkts); n > 0 && room >= n {
 		b.most = len(b.pkts) + room/n*n
@@ -46,7 +46,7 @@ func (b *batch) next(n int) *packet {
 	return p
 }
 
-// hold keeps m's memory valid until reset; it reports false if m is closed.
+// hold keeps the memory of m valid until reset. It reports whether m is open.
 func (b *batch) hold(m *mr) bool {
 	for i := len(b.refs) - 1; i >= 0 && i >= len(b.refs)-4; i-- {
 		if b.refs[i] == m {
@@ -60,7 +60,7 @@ func (b *batch) hold(m *mr) bool {
 	return true
 }
 
-// reset empties the batch and lets go of the memory it refers to.
+// reset empties the batch and releases its memory regions.
 func (b *batch) reset() {
 	for i := range b.pkts {
 		b.pkts[i].payload = [2][]byte{}

@@ -7,18 +7,17 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// The completer is the half of the requester that takes answers
-// (InfiniBand specification, volume 1, section 9.7.5 and 9.9.2):
-//
+// The completer is the half of the requester that handles answers (InfiniBand
+// specification, volume 1, section 9.7.5 and 9.9.2):
 //	Answer                       | Action
 //	ACK                          | everything to its PSN is done
 //	ACK beyond a READ's response | the response was lost: send again from there
 //	READ response, in order      | everything before it is done; copy its data
 //	READ response, ahead         | a response was lost: send again from there
 //	NAK, sequence error          | everything before its PSN is done; send again
-//	RNR NAK                      | likewise, after the delay it asks for
-//	other NAK                    | likewise, and the request at its PSN fails
-//	any, outside [una, max)      | a ghost: ignore
+//	RNR NAK                      | the same, after the delay in the NAK
+//	other NAK                    | the same, and the request at its PSN fails
+//	any, outside [una, max)      | a ghost answer: ignore
 
 // response handles an answer from the peer.
 func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
@@ -35,32 +34,32 @@ func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
 	case s.IsACK():
 		probe := r.probing && at == r.probed
 		if r.acknowledge(now, at.add(1)) {
-			r.lossAt()
+			r.repairLoss()
 		} else if probe {
 			r.probeAnswered()
 		}
 	case s.IsRNR():
 		e.stats.rnrReceived++
 		if r.acknowledge(now, at) {
-			r.lossAt()
+			r.repairLoss()
 			return
 		}
 		r.notReady(now, s.Code())
 	case s == header.NAKSequence:
 		e.stats.nakReceived++
 		r.acknowledge(now, at)
-		r.lossAt()
+		r.repairLoss()
 	case s.IsNAK():
 		e.stats.nakReceived++
 		if r.acknowledge(now, at) {
-			r.lossAt()
+			r.repairLoss()
 			return
 		}
 		r.failAt(r.done, nakStatus(s))
 	}
 }
 
-// nakStatus is the completion status that a fatal NAK leads to.
+// nakStatus returns the completion status for a fatal NAK.
 func nakStatus(s header.Syndrome) rdmaverbs.WCStatus {
 	switch s {
 	case header.NAKInvalid:
@@ -73,9 +72,9 @@ func nakStatus(s header.Syndrome) rdmaverbs.WCStatus {
 	return rdmaverbs.StatusBadRespErr
 }
 
-// acknowledge takes everything before upto, which lies in (una, max], as
-// received by the peer. It stops short at a READ whose response is not
-// complete: then it reports that a response was lost.
+// acknowledge handles the acknowledgement of all packets before upto, which
+// lies in (una, max]. It stops at a READ whose response is not complete, and
+// then reports that a response was lost.
 func (r *requester) acknowledge(now instant, upto psn) (lostResponse bool) {
 	from := r.una
 	n := upto.sub(from)
@@ -100,7 +99,8 @@ func (r *requester) acknowledge(now instant, upto psn) (lostResponse bool) {
 	return lostResponse
 }
 
-// progress notes that una advanced by n: retries start anew, timers too.
+// progress is called after una advanced by n. It resets the retry counters and
+// restarts the timers.
 func (r *requester) progress(now instant, n int) {
 	late := r.nxt.before(r.una)
 	if late {
@@ -128,10 +128,10 @@ func (r *requester) progress(now instant, n int) {
 	r.armProbe(now)
 }
 
-// lossAt repairs the loss of the packet or the response at una, once: later
-// signs of the same loss, and signs that come before anything was sent
-// again, are ignored.
-func (r *requester) lossAt() {
+// repairLoss sends again from una, because the packet or the response at una
+// was lost. It does so once: it ignores further signs of the same loss, and
+// signs that arrive before a packet was sent again.
+func (r *requester) repairLoss() {
 	if r.gap || r.nxt == r.una {
 		return
 	}
@@ -139,20 +139,21 @@ func (r *requester) lossAt() {
 	r.gap = true
 }
 
-// probeAnswered handles an answer to a probe and nothing that follows it: the
-// rest was lost. Late answers, to what was sent before the probe, are for more
-// than its packet, or nearly always. No retry is counted.
+// probeAnswered handles an answer that acknowledges the probe and no later
+// packet: the later packets were lost. It counts no retry. An answer to packets
+// that were sent before the probe nearly always acknowledges more than the
+// probe.
 func (r *requester) probeAnswered() {
 	if r.nxt == r.una {
 		return
 	}
-	r.win.suspect(r.max)
+	r.win.onSuspectedLoss(r.max)
 	r.rewind()
 	r.gap = true
 }
 
-// notReady waits as the peer asked that had no receive request for the packet
-// at una.
+// notReady handles an RNR NAK: the peer had no receive request for the packet
+// at una. It waits as long as the timer code says.
 func (r *requester) notReady(now instant, code uint8) {
 	if r.nxt == r.una {
 		return // already waiting, or about to send it again
@@ -172,9 +173,10 @@ func (r *requester) notReady(now instant, code uint8) {
 func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Transport) {
 	w := r.at(r.done)
 	if at != r.una {
-		// What is not a READ before it was answered by it.
+		// The response also acknowledges the requests before it that are not
+		// READs.
 		if r.acknowledge(now, at); r.una != at {
-			r.lossAt()
+			r.repairLoss()
 			return
 		}
 		w = r.at(r.done)
@@ -183,8 +185,8 @@ func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Tra
 		e.stats.ghosts++
 		return
 	}
-	// A READ sent again from its middle is answered by a message of its
-	// own, so FIRST may stand for MIDDLE and ONLY for LAST.
+	// If a READ was sent again from its middle, the answer is a new message:
+	// FIRST may stand for MIDDLE, and ONLY for LAST.
 	k := at.sub(w.first)
 	off := k * e.mtu
 	want := min(w.length-off, e.mtu)
@@ -208,9 +210,9 @@ func (r *requester) readResponse(e *endpoint, now instant, at psn, t *header.Tra
 	r.progress(now, 1)
 }
 
-// retire completes the requests at the head of the queue that are done, but
-// not those in the batch that is under way, and fails the endpoint if the
-// oldest request that is not done cannot succeed.
+// retire completes the requests at the head of the queue that are done and have
+// no packet in the batch being sent. If the oldest request that is not done
+// cannot succeed, it fails the endpoint.
 func (r *requester) retire(e *endpoint) {
 	for r.done > 0 {
 		w := r.at(0)
@@ -232,7 +234,7 @@ func (r *requester) retire(e *endpoint) {
 	}
 }
 
-// success is the completion of w.
+// success returns the completion of w.
 func success(w *wqe) rdmaverbs.WC {
 	wc := rdmaverbs.WC{ID: w.id}
 	switch w.op {
@@ -259,7 +261,7 @@ func (r *requester) pop() {
 	r.cur = max(r.cur-1, 0)
 }
 
-// flush completes all requests, those not done as flushed.
+// flush completes all requests. Those that are not done get StatusFlushErr.
 func (r *requester) flush(e *endpoint) {
 	r.retire(e)
 	for r.n > 0 {

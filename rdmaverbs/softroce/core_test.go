@@ -74,7 +74,7 @@ type sentPacket struct {
 	psn psn
 }
 
-// sends takes all that the endpoint wants to send now.
+// sends returns all packets that the endpoint sends now.
 func (c *core) sends() []sentPacket {
 	c.t.Helper()
 	var out []sentPacket
@@ -83,7 +83,7 @@ func (c *core) sends() []sentPacket {
 		c.e.fill(c.now, b)
 		if len(b.pkts) == 0 {
 			b.reset()
-			c.e.settle()
+			c.e.completeReady()
 			return out
 		}
 		for _, p := range b.pkts {
@@ -156,7 +156,7 @@ func (c *core) getsRaw(b []byte) {
 	default:
 		c.e.receive(c.now, &t)
 	}
-	c.e.settle()
+	c.e.completeReady()
 }
 
 // write is a WRITE packet to the core's memory at offset off.
@@ -188,7 +188,7 @@ func (c *core) postPieces(op rdmaverbs.Opcode, a, b piece) {
 		}
 	}
 	r.posted(w, c.e.mtu)
-	c.e.settle()
+	c.e.completeReady()
 }
 
 func (c *core) recv(n int) {
@@ -200,13 +200,13 @@ func (c *core) recv(n int) {
 	c.e.rq.push(w)
 }
 
-// done takes the completions of a queue.
+// done returns the completions of a queue.
 func done(q *cq) []rdmaverbs.WC {
 	wcs := make([]rdmaverbs.WC, 64)
 	return wcs[:q.Poll(wcs)]
 }
 
-// wantSent checks opcodes and PSNs of what is sent next.
+// wantSent checks opcodes and PSNs of the packets that are sent next.
 func (c *core) wantSent(want ...pkt) []sentPacket {
 	c.t.Helper()
 	got := c.sends()
@@ -338,7 +338,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// FuzzEndpoint has the peer send anything at all.
+// FuzzEndpoint sends arbitrary packets from the peer.
 func FuzzEndpoint(f *testing.F) {
 	c := newCore(f)
 	var seed []byte
@@ -372,7 +372,8 @@ func FuzzEndpoint(f *testing.F) {
 			p := bytes.Clone(in[2 : 2+n])
 			in = in[2+n:]
 			if len(p) >= header.BTHLen+header.RETHLen && header.Opcode(p[0]).HasRETH() && p[1]&1 == 0 {
-				// Reach further: keys and addresses are different each run.
+				// Set valid keys and addresses in some packets: they are
+				// different in each run.
 				h := header.RETH(p[header.BTHLen:])
 				h.Encode(&header.RETHFields{VA: c.mr.addr + h.VA()&0x1ffff, RKey: c.mr.key, DMALen: h.DMALen()})
 			}

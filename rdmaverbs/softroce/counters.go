@@ -2,17 +2,17 @@
 
 package softroce
 
-// Counters tells what a device did since it was opened, all its queue pairs
-// together, those closed included.
+// Counters has the counters of a device since it was opened. They include all
+// queue pairs, also those that are closed.
 type Counters struct {
 	TxPackets, TxBytes uint64 // transport packets and their bytes, without ICRC
-	TxLost             uint64 // not taken by the netdev or its queue
+	TxLost             uint64 // packets that the netdev or its queue did not accept
 	RxPackets, RxBytes uint64 // with a valid ICRC, for this port
-	Overruns           uint64 // lost before we could read them
+	Overruns           uint64 // packets lost because the receive buffer was full
 
 	// Received and dropped.
 	WrongICRC  uint64
-	WrongPort  uint64 // MAC address, GID or partition is not ours
+	WrongPort  uint64 // MAC address, GID or partition is not that of this port
 	Malformed  uint64 // lengths or header fields are wrong
 	UnknownQP  uint64 // no such queue pair, or a special one
 	WrongPeer  uint64 // not from the peer that the queue pair is connected to
@@ -29,11 +29,11 @@ type Counters struct {
 	RNRReceived uint64
 }
 
-// Counters returns the counters as they are now.
+// Counters returns the present counters.
 func (d *Device) Counters() Counters {
 	sum := endpointStats{}
 	d.mu.RLock()
-	sum.add(&d.past)
+	sum.add(&d.closedStats)
 	d.mu.RUnlock()
 	for _, q := range d.allQPs() {
 		q.mu.Lock()

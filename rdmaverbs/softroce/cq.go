@@ -9,9 +9,9 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// cq is a completion queue: a ring that always has room for a completion of
-// every work request of the queue pairs attached to it, beyond the depth its
-// user asked for, so that even a queue that overran loses none.
+// cq is a completion queue. Its ring has room for the requested depth and for
+// one completion of each work request of the attached queue pairs, so no
+// completion is lost even if the queue overruns.
 type cq struct {
 	dev    *Device
 	notify func()
@@ -21,7 +21,7 @@ type cq struct {
 	ring   []rdmaverbs.WC
 	head   int // index of the oldest
 	n      int // completions queued
-	depth  int // as asked for
+	depth  int // as requested
 	need   int // work requests the attached queue pairs can have outstanding
 	qps    int
 }
@@ -61,9 +61,9 @@ func (c *cq) grow(size int) {
 	c.ring, c.head = ring, 0
 }
 
-// push adds a completion. wake says that the queue was empty, so that notify
-// is due; overrun that more completions wait than the depth and the attached
-// queues account for: the consumer does not poll.
+// push adds a completion. wake reports that the queue was empty, so notify must
+// be called. overrun reports that there are more completions than the depth and
+// the attached queues allow, because the consumer does not poll.
 func (c *cq) push(wc rdmaverbs.WC) (wake, overrun bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,8 +97,9 @@ func (c *cq) Poll(wc []rdmaverbs.WC) int {
 	return n
 }
 
-// Close frees the queue. It fails with rdmaverbs.ErrBusy while a queue pair
-// uses it. Completions not polled are lost.
+// Close frees the queue. It discards completions that were not polled. It fails
+// with rdmaverbs.ErrBusy while a queue pair uses the queue, and with
+// rdmaverbs.ErrClosed if it is closed.
 func (c *cq) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

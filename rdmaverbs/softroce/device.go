@@ -19,7 +19,7 @@ import (
 
 // Limits of every device.
 const (
-	maxMsg    = 1 << 30 // bytes; 2^22 packets of the smallest MTU, a quarter of the PSNs
+	maxMsg    = 1 << 30 // bytes; 2^22 packets with the smallest MTU, a quarter of all PSNs
 	maxInline = 256     // bytes
 	maxQPWR   = 1 << 14
 	maxRead   = 16
@@ -41,14 +41,14 @@ type Device struct {
 	epoch     time.Time
 	mrs       mrTable
 
-	mu       sync.RWMutex
-	info     netdevInfo
-	gids     []rdmaverbs.GIDEntry
-	qps      map[uint32]*qp
-	past     endpointStats // of closed queue pairs
-	departed []*departed   // oldest first
-	gone     bool          // the netdev or the wire is lost
-	closed   bool
+	mu          sync.RWMutex
+	info        netdevInfo
+	gids        []rdmaverbs.GIDEntry
+	qps         map[uint32]*qp
+	closedStats endpointStats // of closed queue pairs
+	closedQPs   []*closedQP   // oldest first
+	gone        bool          // the netdev or the wire cannot be used any more
+	closed      bool
 
 	eventMu     sync.Mutex
 	events      chan rdmaverbs.AsyncEvent
@@ -64,8 +64,8 @@ type dropCounters struct {
 	malformed, unknownQP, wrongPeer atomic.Uint64
 }
 
-// newDevice makes a device of a wire and starts it. The caller may set watch
-// before it makes the device known.
+// newDevice makes a device with wire w and starts it. The caller may set
+// d.watch before it passes the device on.
 func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) {
 	d := &Device{
 		name:      name,
@@ -98,7 +98,8 @@ func newDevice(name string, w wire, info netdevInfo, c config) (*Device, error) 
 
 func (d *Device) now() instant { return instant(time.Since(d.epoch)) }
 
-// setInfo takes new facts about the netdev. d.mu is held or d not yet shared.
+// setInfo stores new facts about the netdev. d.mu is held, or d is not shared
+// yet.
 func (d *Device) setInfo(info netdevInfo) {
 	d.info = info
 	var gids []rdmaverbs.GIDEntry
@@ -166,7 +167,8 @@ func (d *Device) Port(num int) (rdmaverbs.PortAttr, error) {
 	return p, nil
 }
 
-// activeMTU is the largest path MTU for all types of GIDs that there can be.
+// activeMTU returns the largest path MTU that fits for every GID type of the
+// device.
 func (d *Device) activeMTU() smc.MTU {
 	if len(d.types) == 1 {
 		return d.info.pathMTU(d.types[0])
@@ -197,8 +199,8 @@ func (d *Device) GIDs(port int) ([]rdmaverbs.GIDEntry, error) {
 	return slices.Clone(d.gids), nil
 }
 
-// usable returns an error if the device is closed or its netdev gone. d.mu is
-// held.
+// usable returns ErrClosed if the device is closed and ErrNoDevice if its
+// netdev is gone. d.mu is held.
 func (d *Device) usable() error {
 	switch {
 	case d.closed:
@@ -237,7 +239,8 @@ func (d *Device) CreateCQ(depth int, notify func()) (rdmaverbs.CQ, error) {
 // Events returns the channel of asynchronous events.
 func (d *Device) Events() <-chan rdmaverbs.AsyncEvent { return d.events }
 
-// event reports ev; if the reader is behind, it finds the change in Port.
+// event reports ev. If the channel is full, the event is dropped: the reader
+// finds the change with Port.
 func (d *Device) event(ev rdmaverbs.AsyncEvent) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
@@ -250,8 +253,8 @@ func (d *Device) event(ev rdmaverbs.AsyncEvent) {
 	}
 }
 
-// addQP gives q a number and makes it known. Numbers are random, so that
-// packets of a queue pair that was do not reach a new one.
+// addQP gives q a number and adds it to the table. Numbers are random, so that
+// packets for a queue pair that was closed do not reach a new one.
 func (d *Device) addQP(q *qp) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -274,18 +277,18 @@ func (d *Device) addQP(q *qp) error {
 	}
 }
 
-// removeQP removes q, which is closed.
+// removeQP removes q from the table. q is closed.
 func (d *Device) removeQP(q *qp) {
 	d.mu.Lock()
 	delete(d.qps, q.ep.qpn)
-	d.past.add(&q.ep.stats)
-	p := d.depart(q)
+	d.closedStats.add(&q.ep.stats)
+	p := d.rememberClosed(q)
 	aside := p != nil && d.unreachable()
 	d.mu.Unlock()
 	d.timers.remove(q)
 	if aside {
-		q.bye = p
-		q.goodbye()
+		q.closeNotice = p
+		q.sendCloseNotice()
 	}
 }
 
@@ -325,7 +328,7 @@ func (s *shard) deliver(pkts []inbound) {
 	d := s.d
 	now := d.now()
 	var q *qp
-	var refused *departed
+	var refused *closedQP
 	for i := range pkts {
 		in := &pkts[i]
 		t, err := header.ParseTransport(in.data)
@@ -339,10 +342,10 @@ func (s *shard) deliver(pkts []inbound) {
 			}
 			if q = d.findQP(n); q == nil {
 				d.drops.unknownQP.Add(1)
-				// A train of packets has one answer, that to the first.
-				if p, at := d.late(in, t.BTH); p != nil && p != refused {
+				// Several packets at once get one answer, for the first.
+				if p, at := d.findClosed(in, t.BTH); p != nil && p != refused {
 					refused = p
-					d.refuse(p, at, at)
+					d.sendClosedNAK(p, at, at)
 				}
 				continue
 			}
@@ -366,8 +369,9 @@ func (s *shard) deliver(pkts []inbound) {
 func (s *shard) answer() {
 	if s.sendq != nil {
 		for _, q := range s.pending {
-			// A shard may be given what is another's: a train of packets is
-			// never cut, and has one destination on the way only.
+			// A shard may receive a packet for a queue pair of another shard:
+			// the kernel chooses the socket for all packets that it joins, by
+			// the first.
 			q.shard.sendq.add(q)
 		}
 		clear(s.pending)
@@ -385,10 +389,10 @@ func (s *shard) answer() {
 	s.pending = keep
 }
 
-// netdevChanged takes a report of the netdev watch.
+// netdevChanged handles a report of the netdev watch.
 func (d *Device) netdevChanged(c netdevChange) {
 	if c.Gone {
-		d.lost("netdev deleted")
+		d.fail("netdev deleted")
 		return
 	}
 	d.mu.Lock()
@@ -423,13 +427,13 @@ func (d *Device) wireFailed(err error) {
 	closed := d.closed
 	d.mu.RUnlock()
 	if !closed {
-		d.lost(err.Error())
+		d.fail(err.Error())
 	}
 }
 
-// lost puts all queue pairs into the error state: nothing can be sent or
-// received any more.
-func (d *Device) lost(why string) {
+// fail puts all queue pairs into the error state, because the device cannot
+// send or receive any more.
+func (d *Device) fail(why string) {
 	d.mu.Lock()
 	was := d.gone || d.closed
 	d.gone = true

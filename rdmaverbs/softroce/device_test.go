@@ -68,7 +68,7 @@ func TestInterruption(t *testing.T) {
 	})
 }
 
-// TestOnlyPeer sends packets that look right to a queue pair from elsewhere.
+// TestOnlyPeer sends valid packets to a queue pair from other addresses.
 func TestOnlyPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSimFabric(1, simFaults{})
@@ -97,7 +97,7 @@ func TestOnlyPeer(t *testing.T) {
 		if n := dev.Counters().WrongPeer; n != 2 {
 			t.Errorf("%d packets of strangers counted, want 2", n)
 		}
-		// A queue pair number of nobody, and a packet that is none.
+		// A queue pair number that is not in use, and an invalid packet.
 		header.BTH(hdr).SetDestQP(b.QP.QPN() ^ 1)
 		p := path{typ: right.typ, sgid: right.dgid, dgid: right.sgid}
 		if err := errors.Join(other.send(&p, pkts), other.send(&p, []packet{{hdr: hdr[:7]}})); err != nil {
@@ -113,7 +113,7 @@ func TestOnlyPeer(t *testing.T) {
 	})
 }
 
-// TestFairness has one queue pair send a long message, some 32 windows, while
+// TestFairness makes one queue pair send a long message, some 32 windows, while
 // another one of the same device sends small ones: each takes a round trip.
 func TestFairness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestFairness(t *testing.T) {
 	})
 }
 
-// TestNetdevReports checks the events that a netdev watch leads to.
+// TestNetdevReports checks the events after reports of a netdev watch.
 func TestNetdevReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSimFabric(1, simFaults{})
@@ -168,7 +168,7 @@ func TestNetdevReports(t *testing.T) {
 		info.GIDs = info.GIDs[:0:0]
 		d.netdevChanged(netdevChange{Info: info})
 		next(rdmaverbs.EventGIDChange)
-		// A reader that is behind does not block the device.
+		// A slow reader does not block the device.
 		for i := range 3 * numEvents {
 			info.Up = i%2 == 1
 			d.netdevChanged(netdevChange{Info: info})

@@ -8,9 +8,9 @@ import (
 )
 
 // endpoint is the RC protocol core of one queue pair: a requester with its
-// completer, and a responder. It is pure: each method is an event with its
-// time, and what the endpoint wants to send is taken from it with fill. Its
-// owner calls it from one goroutine at a time.
+// completer, and a responder. It does no I/O: each method is an event with its
+// time, and fill returns the packets to send. Its owner calls it from one
+// goroutine at a time.
 //
 //	From   | Event                                         | To
 //	Init   | toRTR                                         | RTR
@@ -32,10 +32,10 @@ type endpoint struct {
 	recvCQ *cq
 	dqpn   uint32
 	mtu    int // payload bytes a packet
-	train  int // packets that fit one datagram of the IP stack, which cuts it into them
+	train  int // packets of a train: as many as one message to the kernel may have, see segments
 
-	// writeOnly makes each packet of a WRITE a message of its own. All packets
-	// are of one length then, so that a train has no odd ones out.
+	// writeOnly sends each packet of a WRITE as a separate message. All full
+	// packets then have the same length, so a train takes all of them.
 	writeOnly bool
 
 	req requester
@@ -48,13 +48,13 @@ type endpoint struct {
 	sending     bool
 	sendingFrom psn
 
-	// What the owner is to do once its lock is dropped.
-	wakeSend, wakeRecv bool // call the queue's notify
-	fatal              bool // the endpoint entered Err by itself: EventQPFatal
+	// What the owner must do after it released its lock.
+	wakeSend, wakeRecv bool // call notify of the queue
+	fatal              bool // the endpoint itself entered Err: report EventQPFatal
 	stats              endpointStats
 }
 
-// endpointStats counts what the transport of one queue pair had to repair.
+// endpointStats has the counters of one queue pair.
 type endpointStats struct {
 	retransmits uint64 // packets sent again
 	timeouts    uint64 // expirations of the local ACK timer
@@ -81,16 +81,17 @@ func (e *endpoint) toRTS(p *rdmaverbs.PathInfo, limit windowLimit) {
 	e.state = rdmaverbs.QPSRTS
 }
 
-// toError enters the error state at the owner's wish. Nothing more is sent.
+// toError enters the error state because the owner asked for it. The endpoint
+// sends nothing more.
 func (e *endpoint) toError() {
 	e.state = rdmaverbs.QPSErr
 	e.rsp.stop()
 	e.flush()
 }
 
-// fail enters the error state for a reason of the transport's own. What the
-// responder still has to say, such as the NAK that tells the peer why, is
-// sent.
+// fail enters the error state because of an error of the transport. The answers
+// of the responder that are due are still sent, such as the NAK that tells the
+// peer the reason.
 func (e *endpoint) fail() {
 	if e.state == rdmaverbs.QPSErr {
 		return
@@ -100,8 +101,8 @@ func (e *endpoint) fail() {
 	e.flush()
 }
 
-// flush completes all work requests as flushed, unless a batch is under way:
-// then sent does it.
+// flush completes all work requests as flushed. If a batch is being sent, it
+// does nothing: sent flushes then.
 func (e *endpoint) flush() {
 	if e.sending {
 		return
@@ -113,10 +114,10 @@ func (e *endpoint) flush() {
 	}
 }
 
-// fill adds to b the packets that may be sent now, what the responder was asked
-// for first: the peer waits for it. It returns without filling b entirely only if
-// there is no more to send. After a fill that added packets, the owner sends
-// them and calls sent.
+// fill adds to b the packets that may be sent now. Answers of the responder are
+// first, because the peer waits for them. If b is not full afterwards, there is
+// no more to send. If fill added packets, the owner sends them and then calls
+// sent.
 func (e *endpoint) fill(now instant, b *batch) {
 	e.sendingFrom = e.req.nxt
 	if e.req.again {
@@ -135,21 +136,22 @@ func (e *endpoint) ready() bool {
 	return e.rsp.ready() || e.state == rdmaverbs.QPSRTS && e.req.ready(e)
 }
 
-// onlyACK reports whether an acknowledgement, for less than most packets, is all
-// that fill would have to send.
+// onlyACK reports whether fill would only send an acknowledgement, and for
+// fewer than most packets.
 func (e *endpoint) onlyACK(most int) bool {
 	r := &e.rsp
-	return e.state == rdmaverbs.QPSRTS && r.ackDue && r.jobN == 0 && r.nak == 0 && r.expect.sub(r.told) < most && !e.req.ready(e)
+	return e.state == rdmaverbs.QPSRTS && r.ackDue && r.jobN == 0 && r.nak == 0 && r.expect.sub(r.acked) < most && !e.req.ready(e)
 }
 
-// sent tells that the batch of the last fill was sent and is no longer read.
+// sent is called when the batch of the last fill was sent and nothing reads it
+// any more.
 func (e *endpoint) sent() {
 	e.sending = false
-	e.settle()
+	e.completeReady()
 }
 
-// settle completes the work requests that may complete.
-func (e *endpoint) settle() {
+// completeReady completes the work requests that may complete now.
+func (e *endpoint) completeReady() {
 	e.req.retire(e)
 	if e.state == rdmaverbs.QPSErr {
 		e.flush()
@@ -162,17 +164,17 @@ func (e *endpoint) receive(now instant, t *header.Transport) {
 	case t.BTH.Opcode().IsResponse():
 		if e.state == rdmaverbs.QPSRTS {
 			e.req.response(e, now, t)
-			e.settle()
+			e.completeReady()
 		}
 	case e.state == rdmaverbs.QPSRTR || e.state == rdmaverbs.QPSRTS:
 		e.rsp.request(e, t)
 	}
 }
 
-// receiveBad handles a packet from the peer that is whole but no valid
-// transport packet: an unknown opcode, or a length that the opcode does not
-// allow. Packets of other transport services, such as the congestion
-// notifications of RoCE version 2, are none of ours.
+// receiveBad handles a complete packet from the peer that is not a valid
+// transport packet: its opcode is unknown, or its length is not allowed for the
+// opcode. It ignores packets of other transport services, such as the
+// congestion notifications of RoCE version 2.
 func (e *endpoint) receiveBad(bth header.BTH) {
 	const serviceBits = 0xe0
 	if e.state != rdmaverbs.QPSRTR && e.state != rdmaverbs.QPSRTS ||
@@ -184,7 +186,7 @@ func (e *endpoint) receiveBad(bth header.BTH) {
 	}
 }
 
-// deadline is when expire wants to be called next, or never.
+// deadline returns the time at which expire must be called next, or never.
 func (e *endpoint) deadline() instant {
 	if e.state != rdmaverbs.QPSRTS {
 		return never
@@ -198,7 +200,7 @@ func (e *endpoint) expire(now instant) {
 		return
 	}
 	e.req.expire(e, now)
-	e.settle()
+	e.completeReady()
 }
 
 func (e *endpoint) completeSend(wc rdmaverbs.WC) {
@@ -219,8 +221,8 @@ func (e *endpoint) completeRecv(wc rdmaverbs.WC) {
 	}
 }
 
-// overrun stops the queue pair that overran its completion queue. The work
-// requests left are flushed by the next settle.
+// overrun puts the queue pair into the error state because it overran its
+// completion queue. The next completeReady flushes the remaining work requests.
 func (e *endpoint) overrun() {
 	if e.state != rdmaverbs.QPSErr {
 		e.state = rdmaverbs.QPSErr
@@ -228,12 +230,14 @@ func (e *endpoint) overrun() {
 	}
 }
 
-// windowLimit bounds the packets that a requester has outstanding.
+// windowLimit is the largest number of packets, and of payload bytes, that a
+// requester has outstanding.
 type windowLimit struct{ packets, bytes int }
 
 func (l windowLimit) forMTU(mtu int) int { return max(min(l.packets, l.bytes/mtu), windowMin) }
 
-// piece is local memory of a work request: n bytes at offset off of mr.
+// piece is one part of the local memory of a work request: n bytes at offset
+// off of mr.
 type piece struct {
 	mr     *mr
 	off, n int
@@ -248,12 +252,12 @@ type recvQueue struct {
 type recvWQE struct {
 	id   uint64
 	sg   piece
-	more piece // what does not fit sg
-	bad  bool  // they are no memory the queue pair may write
+	more piece // for the bytes that do not fit into sg
+	bad  bool  // the queue pair must not write to this memory
 }
 
-// put stores b at offset at of the message; it fits. False means that the
-// memory is gone.
+// put stores b at offset at of the message. b fits. It reports whether the
+// memory region is still open.
 func (w *recvWQE) put(at int, b []byte) bool {
 	if at < w.sg.n {
 		n := min(len(b), w.sg.n-at)

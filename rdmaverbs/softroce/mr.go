@@ -11,9 +11,9 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// mr is a memory region. Each access to its bytes, by a packet that arrived
-// or a batch being sent, lies between acquire and release, so that Close can
-// wait for them.
+// mr is a memory region. Each access to its bytes, for a received packet or for
+// a batch being sent, is between acquire and release, so that Close can wait
+// for the access.
 type mr struct {
 	pd     *pd
 	buf    []byte
@@ -21,8 +21,8 @@ type mr struct {
 	access rdmaverbs.Access
 	key    uint32
 
-	// state counts the accesses under way; mrClosing is set in it by
-	// Close, after which the count only falls.
+	// state is the number of present accesses. Close sets the bit mrClosing in
+	// it; after that the number only falls.
 	state atomic.Int64
 	idle  chan struct{} // closed when the last access after Close ends
 }
@@ -41,7 +41,7 @@ func (m *mr) Addr() uint64 { return m.addr }
 // Len is the length in bytes.
 func (m *mr) Len() int { return len(m.buf) }
 
-// acquire begins an access; it reports false if the region is closed.
+// acquire begins an access. It reports whether the region is open.
 func (m *mr) acquire() bool {
 	for {
 		s := m.state.Load()
@@ -60,9 +60,9 @@ func (m *mr) release() {
 	}
 }
 
-// Close invalidates the region's key and waits until no packet reads or
-// writes its memory. Work requests that still name it fail with a local
-// protection error.
+// Close invalidates the key of the region and waits until no packet reads or
+// writes its memory. Work requests that still use the region fail with
+// StatusLocProtErr. A second Close fails with rdmaverbs.ErrClosed.
 func (m *mr) Close() error {
 	for {
 		s := m.state.Load()
@@ -81,8 +81,8 @@ func (m *mr) Close() error {
 	}
 }
 
-// slice returns n bytes at virtual address addr, and false if they are not
-// all within the region.
+// slice returns n bytes at virtual address addr. It returns false if they are
+// not all within the region.
 func (m *mr) slice(addr uint64, n int) ([]byte, bool) {
 	off := addr - m.addr
 	if addr < m.addr || off > uint64(len(m.buf)) || uint64(n) > uint64(len(m.buf))-off {
@@ -91,9 +91,9 @@ func (m *mr) slice(addr uint64, n int) ([]byte, bool) {
 	return m.buf[off : off+uint64(n) : off+uint64(n)], true
 }
 
-// Keys are a slot number and 16 random bits, so that a key kept after its
-// region was closed does not open the slot's next region, but for one chance
-// in 65535.
+// A key is a slot number and 16 random bits. So the key of a region that was
+// closed opens the next region in the same slot only with a probability of 1 to
+// 65535.
 const (
 	mrSlotBits = 16
 	maxMR      = 1<<mrSlotBits - 1
@@ -103,7 +103,7 @@ const (
 type mrTable struct {
 	mu    sync.RWMutex
 	slots []mrSlot
-	free  []uint32 // slot numbers, the longest unused first
+	free  []uint32 // slot numbers; the one that is unused for the longest time is first
 }
 
 type mrSlot struct {
@@ -118,7 +118,7 @@ func (t *mrTable) insert(m *mr) error {
 	switch {
 	case len(t.slots) < maxMR && len(t.free) < mrReuseDelay:
 		if len(t.slots) == 0 {
-			t.slots = append(t.slots, mrSlot{}) // key 0 is no key
+			t.slots = append(t.slots, mrSlot{}) // key 0 is not used
 		}
 		i = uint32(len(t.slots))
 		t.slots = append(t.slots, mrSlot{})
@@ -140,7 +140,8 @@ func (t *mrTable) insert(m *mr) error {
 	return nil
 }
 
-// mrReuseDelay is how many free slots are kept before one is used again.
+// mrReuseDelay is the number of free slots that must be there before one is
+// used again.
 const mrReuseDelay = 64
 
 func (t *mrTable) remove(m *mr) {
@@ -153,7 +154,7 @@ func (t *mrTable) remove(m *mr) {
 	}
 }
 
-// find returns the region of that key, or nil.
+// find returns the region with that key, or nil.
 func (t *mrTable) find(key uint32) *mr {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

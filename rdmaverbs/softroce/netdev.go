@@ -11,12 +11,12 @@ import (
 	"smcr/smc"
 )
 
-// Bytes that a packet needs beside its payload in the netdev's MTU, for the
-// longest headers that carry a full payload: RDMA WRITE ONLY with immediate
-// (BTH, RETH, ImmDt), and the ICRC.
+// Bytes of headers and ICRC in the MTU of the netdev, for the longest headers
+// of a packet with full payload: RDMA WRITE ONLY with immediate (BTH, RETH,
+// ImmDt).
 const (
 	overheadV1 = header.GRHLen + header.BTHLen + header.RETHLen + header.ImmDtLen + header.ICRCLen
-	// overheadV2 takes the longer of the two IP headers.
+	// overheadV2 is for IPv6, the longer of the two IP headers.
 	overheadV2 = header.IPv6Len + header.UDPLen + header.BTHLen + header.RETHLen + header.ImmDtLen + header.ICRCLen
 )
 
@@ -27,18 +27,18 @@ var (
 	errNetdevGone  = errors.New("softroce: netdev is gone")
 )
 
-// netdevInfo tells the facts about a netdev at one moment.
+// netdevInfo has the facts about a netdev at one moment.
 type netdevInfo struct {
 	Name   string
 	Index  int
 	HWAddr net.HardwareAddr // 6 bytes; see loopbackMAC for lo
-	MTU    int              // bytes above the Ethernet header
+	MTU    int              // bytes after the Ethernet header
 	Up     bool             // administratively up, and has a carrier
 	VLAN   uint16           // VLAN id of a VLAN netdev, else 0
 	GIDs   []rdmaverbs.GIDEntry
 
 	loopback   bool
-	hasDefault bool // the link-local address made of HWAddr is an address of the netdev
+	hasDefault bool // the netdev has the link-local address that is derived from HWAddr
 }
 
 // pathMTU returns the largest path MTU that the netdev carries with the
@@ -50,8 +50,8 @@ func (i *netdevInfo) pathMTU(t rdmaverbs.GIDType) smc.MTU {
 	return smc.MTUFor(i.MTU, overheadV1)
 }
 
-// netdevChange is what a watch reports: the facts as they are now, or that
-// the netdev is gone (Info then holds the last facts).
+// netdevChange is a report of a watch: the present facts, or that the netdev is
+// gone. If it is gone, Info has the last facts.
 type netdevChange struct {
 	Info netdevInfo
 	Gone bool

@@ -10,15 +10,15 @@ import (
 	"smcr/smc"
 )
 
-// gidTable builds the GID table of a netdev as Linux does for a device that
-// has both versions (drivers/infiniband/core/roce_gid_mgmt.c): the default GID,
-// made of the MAC, as version 1 and as version 2 entry, whether or not it is an
-// address of the netdev; then each IP address with one entry for either
-// version, IPv4 in mapped form. An address that is the default GID has no other
-// entry.
+// gidTable builds the GID table of a netdev as Linux does for a device that has
+// both versions (drivers/infiniband/core/roce_gid_mgmt.c): the default GID,
+// derived from the MAC, as version 1 and as version 2 entry, whether or not it
+// is an address of the netdev; then each IP address with one entry for each
+// version, IPv4 in mapped form. An address equal to the default GID has no
+// further entries.
 //
-// The loopback address ::1 is left out: the RoCE annex, A16.7.2, has packets
-// with it dropped.
+// The loopback address ::1 is left out: packets with it must be dropped (RoCE
+// annex, A16.7.2).
 func gidTable(netdev string, mac [6]byte, ips []netip.Addr) []rdmaverbs.GIDEntry {
 	def := defaultGID(mac)
 	var t []rdmaverbs.GIDEntry
@@ -38,10 +38,11 @@ func gidTable(netdev string, mac [6]byte, ips []netip.Addr) []rdmaverbs.GIDEntry
 	return t
 }
 
-// mergeGIDs makes the table now the table was: entries that stay keep their
-// index, those that went leave a zero entry, and new ones take the first such
-// or come last, as on Linux. The first defaults entries of either are those of
-// the default GID, which change in place.
+// mergeGIDs returns the table now, with the indexes of the table was, as on
+// Linux: an entry that remains keeps its index, one that is gone leaves a zero
+// entry, and a new one takes the first zero entry or is added at the end. The
+// first defaults entries of both tables are those of the default GID; they
+// change in place.
 func mergeGIDs(was, now []rdmaverbs.GIDEntry, defaults int) []rdmaverbs.GIDEntry {
 	t := slices.Clone(now[:defaults])
 	if len(was) > defaults {
@@ -68,11 +69,12 @@ func mergeGIDs(was, now []rdmaverbs.GIDEntry, defaults int) []rdmaverbs.GIDEntry
 	return t
 }
 
-// loopbackGID is reserved: InfiniBand Architecture Specification, section
-// 4.1.1; RoCE annex, A16.7.2.
+// loopbackGID is ::1. It is reserved: InfiniBand Architecture Specification,
+// section 4.1.1; RoCE annex, A16.7.2.
 var loopbackGID = smc.GID{15: 1}
 
-// defaultGID is the link-local prefix and the modified EUI-64 of mac.
+// defaultGID returns the link-local prefix followed by the modified EUI-64 of
+// mac.
 func defaultGID(mac [6]byte) smc.GID {
 	return smc.GID{0: 0xfe, 1: 0x80,
 		8: mac[0] ^ 0x02, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}

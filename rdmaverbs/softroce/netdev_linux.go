@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopbackMAC stands for lo, whose own address is all zeros, which no peer
-// would take for an address. It is locally administered and the same on
-// every host, as it never leaves one. Frames on lo still carry zeros: the
-// kernel takes only these for its own.
+// loopbackMAC is the MAC address that devices on lo report. The address of lo
+// itself is all zeros, which peers do not accept as an address. It is locally
+// administered, and the same on every host because it never leaves the host.
+// Frames on lo still have zeros, because the kernel accepts only these.
 var loopbackMAC = [6]byte{0x02, 0, 0, 0, 0, 0}
 
 // facts reads netdev facts from the network namespace in which it was made.
@@ -44,8 +44,8 @@ func newFacts() (*facts, error) {
 
 func (f *facts) close() { f.h.Close() }
 
-// byName reads the facts about the netdev of that name. If there is none,
-// the error wraps rdmaverbs.ErrNoDevice.
+// byName reads the facts about the netdev with that name. If there is none, the
+// error wraps rdmaverbs.ErrNoDevice.
 func (f *facts) byName(name string) (*netdevInfo, error) {
 	l, err := f.h.LinkByName(name)
 	if err != nil {
@@ -115,7 +115,7 @@ func (f *facts) info(l netlink.Link) (*netdevInfo, error) {
 	}
 	var ips []netip.Addr
 	for _, ad := range addrs {
-		// A tentative address may turn out to be another host's.
+		// A tentative address may belong to another host.
 		if ad.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 			continue
 		}
@@ -128,13 +128,13 @@ func (f *facts) info(l netlink.Link) (*netdevInfo, error) {
 	return i, nil
 }
 
-// watchNetdev calls report, from one goroutine, with the facts about the
-// netdev of that index at the begin and after each change: up or down, MTU,
-// name, MAC, addresses, deletion. No change after the call is missed; changes
-// in quick succession may be reported as one. After the report that the
-// netdev is gone there is no other. Close stops the watch and waits for a
-// report under way, so a report must not call it. The watch belongs to the
-// calling thread's network namespace.
+// watchNetdev calls report, from one goroutine, with the facts about the netdev
+// of that index at the beginning and after each change: up or down, MTU, name,
+// MAC, addresses, deletion. No change after the call is missed; changes in
+// quick succession may be reported as one. The report that the netdev is gone
+// is the last one. Close stops the watch and waits until report has returned,
+// so report must not call it. The watch belongs to the network namespace of the
+// calling thread.
 func watchNetdev(index int, report func(netdevChange)) (io.Closer, error) {
 	f, err := newFacts()
 	if err != nil {
@@ -185,9 +185,9 @@ func (w *netdevWatch) run() {
 		}
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			// Messages were lost: look at the netdev whatever they were.
+			// Messages were lost: read the facts in any case.
 		case err != nil:
-			// Nothing else is known to happen here; do not spin if it does.
+			// No other error is expected; do not spin if there is one.
 			select {
 			case <-w.quit:
 				return
@@ -210,8 +210,8 @@ func (w *netdevWatch) concerns(m mdnetlink.Message) bool {
 	return false
 }
 
-// look reads the facts anew, reports them if they changed, and tells whether
-// the netdev is gone.
+// look reads the facts again and reports them if they changed. It returns
+// whether the netdev is gone.
 func (w *netdevWatch) look() (gone bool) {
 	i, err := w.facts.byIndex(w.index)
 	switch {
@@ -219,7 +219,7 @@ func (w *netdevWatch) look() (gone bool) {
 		w.report(netdevChange{Info: w.last, Gone: true})
 		return true
 	case err != nil:
-		return false // the next message makes us look again
+		return false // the next message leads to another look
 	case sameFacts(i, &w.last):
 		return false
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
 	"smcr/smc"
 
@@ -132,7 +133,7 @@ func TestNetdevFacts(t *testing.T) {
 			return err
 		}
 		gids := i.GIDs
-		i.GIDs, i.hasDefault = nil, false // the address comes in its own time
+		i.GIDs, i.hasDefault = nil, false // the kernel assigns the address later
 		want := netdevInfo{Name: "eth0", Index: i.Index, HWAddr: l.MAC, MTU: 4200, Up: true}
 		if d := cmp.Diff(want, *i, cmp.AllowUnexported(netdevInfo{})); d != "" {
 			t.Errorf("(-want +got)\n%s", d)
@@ -236,7 +237,7 @@ func TestNetdevWatch(t *testing.T) {
 	do(func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, mac) })
 	expect("MAC", func(c netdevChange) bool { return c.Info.GIDs[0].GID == defaultGID([6]byte(mac)) })
 
-	// Another netdev's changes are none of ours.
+	// Changes of another netdev are not reported.
 	for len(changes) > 0 {
 		<-changes
 	}
@@ -264,7 +265,7 @@ func TestNetdevWatch(t *testing.T) {
 // TestNetdevWatchClose closes watches at once and twice.
 func TestNetdevWatchClose(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
-	files := openFiles(t)
+	files := socktest.OpenFiles(t)
 	for range 50 {
 		if err := pair.A.Do(func() error {
 			w, err := watchNetdev(1, func(netdevChange) {})
@@ -276,7 +277,7 @@ func TestNetdevWatchClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := openFiles(t); n > files {
+	if n := socktest.OpenFiles(t); n > files {
 		t.Errorf("%d files open, were %d", n, files)
 	}
 }

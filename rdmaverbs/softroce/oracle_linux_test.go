@@ -41,7 +41,7 @@ var tsharkNames = map[header.Opcode]string{
 }
 
 // oraclePackets are packets of every opcode and of various lengths, so that
-// UDP_SEGMENT makes messages of one and of many of them.
+// there are UDP_SEGMENT messages with one packet and with many.
 func oraclePackets(full int) (pkts []packet) {
 	for op := header.SendFirst; op <= header.Acknowledge; op++ {
 		lengths := []int{0, 1, 2, 3, 44, full, full, full}
@@ -79,7 +79,7 @@ func captureAll(t *testing.T, pair *netnstest.Pair) (file string, pkts []packet,
 	return capture.File, pkts, kinds
 }
 
-// cutInSoftware has host's kernel cut UDP_SEGMENT messages apart and fill in
+// cutInSoftware makes the kernel of host split UDP_SEGMENT messages and compute
 // checksums before the frames reach the link, as on a NIC without offloads.
 func cutInSoftware(t *testing.T, h *netnstest.Host) {
 	t.Helper()
@@ -91,8 +91,8 @@ func cutInSoftware(t *testing.T, h *netnstest.Host) {
 	}
 }
 
-// TestOracleTshark has Wireshark's dissector read every kind of frame that
-// we send, and compares what it finds with what was sent.
+// TestOracleTshark lets the dissector of Wireshark read every kind of frame
+// that softroce sends, and compares the fields with those that were sent.
 func TestOracleTshark(t *testing.T) {
 	netnstest.Require(t, "tshark", "tcpdump")
 	pair := netnstest.New(t, netnstest.Options{})
@@ -105,7 +105,7 @@ func TestOracleTshark(t *testing.T) {
 		"infiniband.reth.va", "infiniband.reth.r_key", "infiniband.reth.dmalen",
 		"infiniband.aeth.syndrome", "infiniband.aeth.msn", "infiniband.immdt", "ip.checksum.status", "udp.checksum.status",
 	}
-	// The dissector would guess at protocols in our payload.
+	// The dissector would try to find protocols in the payload.
 	args := []string{"-r", file, "--disable-protocol", "rpcordma", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "occurrence=f"}
 	for _, f := range fields {
 		args = append(args, "-e", f)
@@ -171,9 +171,9 @@ func tsharkWant(kind string, p packet) map[string]string {
 	return w
 }
 
-// TestOracleICRC has a program of ours in Python, and scapy, compute the ICRC
-// of every kind of frame that we send: also with the identifications that
-// the kernel gives to the parts of a UDP_SEGMENT message.
+// TestOracleICRC compares the ICRC of every kind of frame that softroce sends
+// with that of a Python program and of scapy, also with the identifications
+// that the kernel gives to the parts of a UDP_SEGMENT message.
 func TestOracleICRC(t *testing.T) {
 	python := pythonWithScapy(t)
 	pair := netnstest.New(t, netnstest.Options{})

@@ -50,23 +50,23 @@ func TestAckTimeout(t *testing.T) {
 
 func TestWindow(t *testing.T) {
 	w := newWindow(256)
-	w.lost(1000)
-	w.lost(1000) // the same event
+	w.onLoss(1000)
+	w.onLoss(1000) // the same event
 	if w.size != 128 {
 		t.Fatalf("window %d after a loss, want 128", w.size)
 	}
 	w.acked(100, 900)
-	w.lost(1100) // still before what was sent at the first loss
+	w.onLoss(1100) // still before the packets that were sent at the first loss
 	if w.size != 128 {
 		t.Fatalf("window %d, want one reduction", w.size)
 	}
 	w.acked(100, 1000)
-	w.lost(1200)
+	w.onLoss(1200)
 	if w.size != 66 {
 		t.Fatalf("window %d after a second loss, want 66", w.size)
 	}
 	w.acked(300, 1300)
-	w.collapse(1400)
+	w.onTimeout(1400)
 	if w.size != windowMin {
 		t.Fatalf("window %d after silence, want %d", w.size, windowMin)
 	}
@@ -83,13 +83,13 @@ func TestWindow(t *testing.T) {
 	if w.size != 256 {
 		t.Errorf("window %d in the end, want the limit", w.size)
 	}
-	// A suspicion that was wrong costs nothing.
-	w.collapse(1500)
-	w.collapse(1500)
+	// A suspected loss that was none changes nothing.
+	w.onTimeout(1500)
+	w.onTimeout(1500)
 	if w.answered(true); w.size != 256 {
 		t.Errorf("window %d after a silence without loss", w.size)
 	}
-	w.suspect(1500)
+	w.onSuspectedLoss(1500)
 	if w.answered(false); w.size != 128 {
 		t.Errorf("window %d after a probe that found a loss", w.size)
 	}

@@ -13,8 +13,8 @@ import (
 // pd is a protection domain.
 type pd struct {
 	dev *Device
-	// users counts memory regions and queue pairs; closedPD is set in it
-	// by Close.
+	// users is the number of memory regions and queue pairs. Close sets the bit
+	// closedPD in it.
 	users atomic.Int64
 	shard atomic.Uint32 // of its queue pairs
 }
@@ -47,7 +47,10 @@ func (p *pd) Close() error {
 	return fmt.Errorf("softroce: protection domain: %w", rdmaverbs.ErrClosed)
 }
 
-// RegisterMR registers buf for the rights in access.
+// RegisterMR registers buf with the rights in access. It fails with
+// rdmaverbs.ErrInvalid for an empty buffer or for remote write without local
+// write, rdmaverbs.ErrNoResources if the device has no room for another region,
+// and rdmaverbs.ErrClosed if the domain is closed.
 func (p *pd) RegisterMR(buf []byte, access rdmaverbs.Access) (rdmaverbs.MR, error) {
 	if len(buf) == 0 {
 		return nil, fmt.Errorf("softroce: memory region of no bytes: %w", rdmaverbs.ErrInvalid)

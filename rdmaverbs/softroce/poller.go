@@ -11,29 +11,32 @@ import (
 
 var _ rdmaverbs.Sharded = (*pd)(nil)
 
-// A Poller runs the packet I/O of devices on one thread, in rounds: it reads
-// what has arrived, has others act on it, and then has the devices send. Its
-// functions are called one at a time.
+// A Poller runs the packet I/O of devices on one thread, in rounds. In a round
+// it first calls the functions that read packets, and at the end those that
+// send. It calls one function at a time.
 type Poller interface {
-	// WatchReadable calls take while fd is readable. The function that it
-	// returns ends that, while fd is still open; a call may be under way then.
+	// WatchReadable calls take whenever fd is readable. stop ends this; it must
+	// be called before fd is closed. A call of take may still run while stop
+	// returns.
 	WatchReadable(fd int, take func()) (stop func(), err error)
-	// AtEnd returns a function that has send called once, at the end of the
-	// present round or the next. Any goroutine may call it.
+	// AtEnd returns a function that schedules one call of send, at the end of
+	// the present round or of the next. Any goroutine may call schedule.
 	AtEnd(send func()) (schedule func())
-	// WhenIdle returns a function that has f called once, at the latest some
+	// WhenIdle returns a function that schedules one call of f, at most about
 	// 100 µs later.
 	WhenIdle(f func()) (schedule func())
 }
 
-// WithPoller has the sockets of devices read, and their packets sent, by p
-// instead of by goroutines. What is posted within a round leaves in as few
-// system calls as possible at its end. p must outlive the devices.
+// WithPoller makes p read the sockets of devices and send their packets,
+// instead of goroutines. Work requests that are posted within a round are sent
+// at its end, in as few system calls as possible. p must not end before the
+// devices are closed.
 //
-// With several, each device gives the queue pairs of a protection domain to one
-// of them: the next one, or that of [rdmaverbs.Sharded]. What arrives over UDP for these
-// is read by this one; RoCE version 1, and what a device sends to itself, is read
-// by the first.
+// With several Pollers, each device gives all queue pairs of a protection
+// domain to one of them: to each in turn, or to the one that
+// [rdmaverbs.Sharded] selects. This Poller also reads the UDP packets for these
+// queue pairs. The first Poller reads RoCE version 1, and packets that a device
+// sends to itself.
 func WithPoller(p ...Poller) Option {
 	return func(c *config) { c.pollers = slices.Clone(p) }
 }
@@ -41,12 +44,12 @@ func WithPoller(p ...Poller) Option {
 // SetShard implements rdmaverbs.Sharded.
 func (p *pd) SetShard(n int) { p.shard.Store(uint32(n)) }
 
-// shard is what one thread serves of a device. Without Pollers, or with one,
-// there is one.
+// shard is the part of a device that one thread serves. A device has one shard
+// for each Poller, and one if there is no Poller.
 type shard struct {
 	d       *Device
 	n       int
-	pending []*qp      // used by the handler alone
+	pending []*qp      // only the handler uses it
 	sendq   *sendQueue // nil without a Poller
 }
 
@@ -64,35 +67,35 @@ func (d *Device) makeShards(pollers []Poller) {
 	}
 }
 
-// spreader is a wire that receives with several threads.
+// spreader is a wire that can receive with several threads.
 type spreader interface {
-	// spread is called before start, with the handlers for queue pairs whose
-	// number modulo that of handlers is their index.
+	// spread is called before start. Handler i gets the packets of the queue
+	// pairs whose number modulo the number of handlers is i.
 	spread([]handler)
 }
 
-// WithWriteOnly has each packet of an RDMA WRITE sent as a message of its own
-// (opcode WRITE ONLY), as if it had been posted so. All full packets are then of
-// one length, which lets the IP stack carry more of them at once.
+// WithWriteOnly sends each packet of an RDMA WRITE as a separate message
+// (opcode WRITE ONLY), as if it had been posted that way. All full packets then
+// have the same length, so the IP stack carries more of them at once.
 func WithWriteOnly() Option { return func(c *config) { c.writeOnly = true } }
 
 // sendQueue holds the queue pairs of a shard with a Poller that have something
 // to send.
 //
-// An acknowledgement alone waits for company: the peer's program often answers
-// at once, and a packet less is a wake-up less at the peer.
+// If only an acknowledgement is due, it waits: the program often answers at
+// once, and then one packet carries both. This saves the peer a wake-up.
 type sendQueue struct {
 	schedule func()
 	idle     func() // schedules ackRound
 
-	acks []*qp // with an acknowledgement that waits; used by the poller's thread alone
+	acks []*qp // queue pairs whose acknowledgement waits; only the poller's thread uses it
 
 	mu  sync.Mutex
 	in  []*qp
-	out []*qp // used by the poller's thread alone
+	out []*qp // only the poller's thread uses it
 }
 
-// add has q send at the end of the round. No lock of q is held.
+// add makes q send at the end of the round. No lock of q is held.
 func (s *sendQueue) add(q *qp) {
 	s.mu.Lock()
 	if !q.toSend {
@@ -105,12 +108,14 @@ func (s *sendQueue) add(q *qp) {
 	s.mu.Unlock()
 }
 
-// ackMost is how many packets one acknowledgement that waits is for, at most.
+// ackMost is the largest number of packets for which an acknowledgement may
+// wait.
 const ackMost = 32
 
-// hold leaves the acknowledgement of q, if it has nothing else to send, until
-// the poller is idle. q.mu is held. It runs in the poller.
-func (s *sendQueue) hold(q *qp) bool {
+// holdACK delays the acknowledgement of q until the poller is idle, if q has
+// nothing else to send. It reports whether it did. q.mu is held. The poller's
+// thread calls it.
+func (s *sendQueue) holdACK(q *qp) bool {
 	if !q.ep.onlyACK(ackMost) {
 		return false
 	}
@@ -125,7 +130,7 @@ func (s *sendQueue) hold(q *qp) bool {
 	return true
 }
 
-// ackRound sends the acknowledgements that wait.
+// ackRound sends the delayed acknowledgements.
 func (s *shard) ackRound() {
 	for i, q := range s.sendq.acks {
 		q.mu.Lock()
@@ -149,8 +154,8 @@ func (s *sendQueue) take() []*qp {
 	return s.out
 }
 
-// sendRound lets each queue pair that has something to send do so, a batch at a
-// time in turns.
+// sendRound sends for the queue pairs that have something to send, one batch
+// for each in turn.
 func (s *shard) sendRound() {
 	qs := s.sendq.take()
 	for left := len(qs); left > 0; {
@@ -160,7 +165,7 @@ func (s *shard) sendRound() {
 				continue
 			}
 			q.mu.Lock()
-			if s.sendq.hold(q) {
+			if s.sendq.holdACK(q) {
 				q.unlock()
 				qs[i] = nil
 				continue
@@ -174,13 +179,14 @@ func (s *shard) sendRound() {
 	}
 }
 
-// later leaves the sending to the end of the poller's round, if the device has
-// one. q.mu is held, and dropped if so.
-func (q *qp) later() bool {
+// deferSend leaves the sending to the end of the Poller's round. If the device
+// has no Poller, it returns false and does nothing. q.mu is held, and released
+// if it returns true.
+func (q *qp) deferSend() bool {
 	if q.shard.sendq == nil {
 		return false
 	}
-	q.ep.settle()
+	q.ep.completeReady()
 	ready := q.ep.ready()
 	q.unlock()
 	if ready {

@@ -25,8 +25,9 @@ type Provider struct {
 	warned atomic.Bool
 }
 
-// lacksV2 says, once as a warning, why a device goes without version 2.
-func (p *Provider) lacksV2(why error) {
+// warnNoV2 logs why a device has no RoCE version 2: the first time as a
+// warning, then for debugging.
+func (p *Provider) warnNoV2(why error) {
 	level := slog.LevelDebug
 	if !p.warned.Swap(true) {
 		level = slog.LevelWarn
@@ -34,25 +35,25 @@ func (p *Provider) lacksV2(why error) {
 	p.c.log.Log(context.Background(), level, "RoCE version 2 is not available, continuing with version 1", "err", why)
 }
 
-// config is what the options of a Provider set.
+// config has the values that options of a Provider set.
 type config struct {
 	netdevs   []string // nil for all
 	types     []rdmaverbs.GIDType
 	maxQP     int
 	window    windowLimit
 	log       *slog.Logger
-	pollers   []Poller // none: goroutines
+	pollers   []Poller // if empty, goroutines do the I/O
 	writeOnly bool
 	noGSO     bool
-	noRing    bool // for sending
+	noRing    bool // no ring for sending
 
 	siblings *siblings // of the provider
 }
 
-// How much a queue pair keeps outstanding unless WithWindow says otherwise.
+// Defaults of WithWindow: how much a queue pair keeps outstanding.
 const (
-	DefaultWindowPackets = 512
-	DefaultWindowBytes   = 1 << 20
+	DefaultWindowPackets = 512     // packets
+	DefaultWindowBytes   = 1 << 20 // bytes
 )
 
 const defaultMaxQP = 1 << 14
@@ -95,22 +96,23 @@ func WithGIDTypes(types ...rdmaverbs.GIDType) Option {
 // WithMaxQP sets how many queue pairs a device can have.
 func WithMaxQP(n int) Option { return func(c *config) { c.maxQP = n } }
 
-// WithLogger sets where devices log; by default they do not.
+// WithLogger sets the logger of devices. By default they do not log.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 
-// WithoutSegmentation has each packet of RoCE version 2 sent by itself. Otherwise
-// the kernel or the netdev cuts many packets from one message (UDP_SEGMENT), where
-// they can.
+// WithoutSegmentation sends each packet of RoCE version 2 as a separate message
+// to the kernel. Without this option, one message carries many packets, and the
+// kernel or the netdev splits it if it can (UDP_SEGMENT).
 func WithoutSegmentation() Option { return func(c *config) { c.noGSO = true } }
 
-// WithoutSendRing has the kernel copy each packet of RoCE version 1. Otherwise
-// large batches are written into memory from which it sends (PACKET_TX_RING).
+// WithoutSendRing makes the kernel copy each packet of RoCE version 1. Without
+// this option, large batches are written into memory from which the kernel
+// sends (PACKET_TX_RING).
 func WithoutSendRing() Option { return func(c *config) { c.noRing = true } }
 
-// WithWindow bounds what a queue pair keeps outstanding: packets, and bytes of
-// payload. The peer's receive ring must take it, times the queue pairs that
-// send to it at once; what it loses is sent again. Values not positive leave
-// the default.
+// WithWindow limits what a queue pair keeps outstanding: packets, and bytes of
+// payload. The receive buffer of the peer must have room for this, times the
+// number of queue pairs that send at once; packets that it loses are sent
+// again. A value of 0 or less keeps the default.
 func WithWindow(packets, bytes int) Option {
 	return func(c *config) {
 		if packets > 0 {
@@ -134,7 +136,8 @@ func DeviceName(deviceOrNetDev string) string {
 	return namePrefix + deviceOrNetDev
 }
 
-// netdev returns the netdev of a device name, if the provider offers it.
+// netdev returns the netdev of a device name, and whether the provider offers
+// it.
 func (p *Provider) netdev(device string) (string, bool) {
 	name, ok := strings.CutPrefix(device, namePrefix)
 	return name, ok && name != "" && (p.c.netdevs == nil || slices.Contains(p.c.netdevs, name))

@@ -37,11 +37,13 @@ func (p *Provider) Devices(ctx context.Context) ([]rdmaverbs.DeviceInfo, error) 
 // would have.
 func (p *Provider) WhyNone(ctx context.Context, netdev string) (device string, err error) {
 	device = DeviceName(netdev)
-	_, err = p.Look(ctx, device)
+	_, err = p.Query(ctx, device)
 	return device, err
 }
 
-// Open opens the device of that name.
+// Open opens the device of that name. It needs CAP_NET_RAW. If the provider
+// does not offer the device, or the netdev does not exist, the error wraps
+// rdmaverbs.ErrNoDevice.
 func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -56,9 +58,9 @@ func (p *Provider) Open(ctx context.Context, name string) (rdmaverbs.Device, err
 	}
 	c := p.c
 	if lacks != nil {
-		// Addresses that come later change nothing.
+		// This holds for the life of the device.
 		c.types = []rdmaverbs.GIDType{rdmaverbs.RoCEv1}
-		p.lacksV2(lacks)
+		p.warnNoV2(lacks)
 	}
 	d, err := newDevice(name, w, *info, c)
 	if err != nil {

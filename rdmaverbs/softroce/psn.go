@@ -8,9 +8,9 @@ type psn uint32
 
 const (
 	psnMask = 1<<24 - 1
-	// psnHalf is half the sequence space: a PSN is before another if the
-	// way forward to it is shorter than this. A requester may not have
-	// more packets than this outstanding.
+	// psnHalf is half the sequence space. PSN a is before b if b-a modulo 2^24
+	// is less than this. A requester must not have more packets than this
+	// outstanding.
 	psnHalf = 1 << 23
 )
 
@@ -26,7 +26,7 @@ func (p psn) sub(o psn) int {
 	return d
 }
 
-// before reports whether p precedes o.
+// before reports whether p is before o.
 func (p psn) before(o psn) bool { return p.sub(o) < 0 }
 
 // in reports whether p lies in [lo, hi), an interval shorter than 2^23.

@@ -12,7 +12,7 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// qp is a queue pair: an endpoint, its lock, and what drives it.
+// qp is a queue pair: an endpoint, its lock, and its driver.
 type qp struct {
 	dev  *Device
 	pd   *pd
@@ -23,19 +23,23 @@ type qp struct {
 	ep     endpoint
 	closed bool
 	idle   sync.Cond // on mu: a batch was sent
-	wakeAt instant   // when the timers are known to call at the latest
+	wakeAt instant   // the timers call at this time at the latest
 
 	// Guarded by timers.mu.
 	timerAt    instant
 	timerIndex int
 
-	shard   *shard
-	ackHeld bool      // used by the shard's thread alone
-	toSend  bool      // guarded by shard.sendq.mu
-	bye     *departed // set when closed, if the peer is to be told of it
+	shard       *shard
+	ackHeld     bool      // only the shard's thread uses it
+	toSend      bool      // guarded by shard.sendq.mu
+	closeNotice *closedQP // set on close if the peer must be told
 }
 
-// CreateQP creates a queue pair in state Init.
+// CreateQP creates a queue pair in state Init. It fails with
+// rdmaverbs.ErrInvalid if a field of init is wrong, and with
+// rdmaverbs.ErrNoResources if the device has its maximum of queue pairs. It
+// fails with rdmaverbs.ErrClosed if the domain, a completion queue or the
+// device is closed.
 func (p *pd) CreateQP(init rdmaverbs.QPInit) (rdmaverbs.QP, error) {
 	scq, ok1 := init.SendCQ.(*cq)
 	rcq, ok2 := init.RecvCQ.(*cq)
@@ -113,7 +117,7 @@ func (q *qp) State() rdmaverbs.QPState {
 	return q.ep.state
 }
 
-// ToRTR moves Init to ready-to-receive.
+// ToRTR moves the queue pair from Init to ready-to-receive. See [rdmaverbs.QP].
 func (q *qp) ToRTR(p rdmaverbs.PathInfo) error {
 	if err := q.checkPath(&p); err != nil {
 		return err
@@ -140,15 +144,16 @@ func (q *qp) ToRTR(p rdmaverbs.PathInfo) error {
 		dgid:     p.DGID,
 		dmac:     dmac,
 		hopLimit: hop,
-		// Spread over the dynamic ports, so that paths with several links
-		// see several flows (annex A17, A17.9.2).
+		// One of the dynamic ports for each queue pair, so that a network with
+		// parallel links can spread the flows (annex A17, A17.9.2).
 		srcPort: 0xc000 | uint16(q.ep.qpn^p.DQPN)&0x3fff,
 	}
 	q.ep.toRTR(&p)
 	return nil
 }
 
-// ToRTS moves ready-to-receive to ready-to-send.
+// ToRTS moves the queue pair from ready-to-receive to ready-to-send. See
+// [rdmaverbs.QP].
 func (q *qp) ToRTS(p rdmaverbs.PathInfo) error {
 	if err := q.checkPath(&p); err != nil {
 		return err
@@ -197,7 +202,8 @@ func (q *qp) checkPath(p *rdmaverbs.PathInfo) error {
 	return nil
 }
 
-// resolve returns the destination's MAC address.
+// resolve returns the MAC address of the destination, or nil if the IP stack
+// finds it.
 func (q *qp) resolve(p *rdmaverbs.PathInfo) (net.HardwareAddr, error) {
 	switch {
 	case len(p.DMAC) == 6:
@@ -210,7 +216,7 @@ func (q *qp) resolve(p *rdmaverbs.PathInfo) (net.HardwareAddr, error) {
 		return net.HardwareAddr{g[8] ^ 2, g[9], g[10], g[13], g[14], g[15]}, nil
 	}
 	if q.sgid.Type == rdmaverbs.RoCEv2 {
-		return nil, nil // the IP stack does it
+		return nil, nil // the IP stack resolves it
 	}
 	return nil, fmt.Errorf("softroce: queue pair %d: GID %v does not contain a MAC address: set DMAC in the path: %w", q.ep.qpn, g, rdmaverbs.ErrInvalid)
 }
@@ -260,7 +266,7 @@ func (q *qp) PostRecv(wrs ...rdmaverbs.RecvWR) (int, error) {
 		}
 		n++
 	}
-	q.ep.settle()
+	q.ep.completeReady()
 	q.unlock()
 	return n, err
 }
@@ -284,7 +290,7 @@ func (q *qp) postRecv(wr *rdmaverbs.RecvWR) error {
 	return nil
 }
 
-// PostSend adds send work requests and sends as far as the window allows.
+// PostSend adds send work requests, and sends as much as the window allows.
 func (q *qp) PostSend(wrs ...rdmaverbs.SendWR) (int, error) {
 	q.mu.Lock()
 	if q.closed {
@@ -302,7 +308,7 @@ func (q *qp) PostSend(wrs ...rdmaverbs.SendWR) (int, error) {
 		}
 		n++
 	}
-	if !q.later() {
+	if !q.deferSend() {
 		q.pump(-1)
 	}
 	return n, err
@@ -352,8 +358,9 @@ func (q *qp) postSend(wr *rdmaverbs.SendWR) error {
 	return nil
 }
 
-// piece checks local memory. An error means that the request makes no sense;
-// a status other than success that it is to fail when its turn comes.
+// piece checks local memory. It returns an error if the request is invalid. If
+// it returns a status other than success, the request must fail with this
+// status when it is the oldest.
 func (q *qp) piece(g rdmaverbs.SGE, need rdmaverbs.Access) (piece, rdmaverbs.WCStatus, error) {
 	if g.Len == 0 {
 		return piece{}, rdmaverbs.StatusSuccess, nil
@@ -369,7 +376,7 @@ func (q *qp) piece(g rdmaverbs.SGE, need rdmaverbs.Access) (piece, rdmaverbs.WCS
 	return p, rdmaverbs.StatusSuccess, nil
 }
 
-// from reports whether a packet comes from the connected peer.
+// from reports whether a packet is from the connected peer.
 func (q *qp) from(in *inbound) bool {
 	return in.typ == q.path.typ && in.sgid == q.path.dgid && in.dgid == q.path.sgid
 }
@@ -383,19 +390,19 @@ func (q *qp) receive(now instant, t *header.Transport, err error) {
 	q.ep.receive(now, t)
 }
 
-// pump sends what the endpoint has ready, up to limit batches, or all if
-// limit is negative. It is called with q.mu held and returns with it dropped.
-// If another goroutine is sending for q, that one goes on with what is ready.
-// more reports that something is left to be sent.
+// pump sends the packets of the endpoint, up to limit batches, or all if limit
+// is negative. It is called with q.mu held and releases it. If another
+// goroutine is sending for q, that goroutine also sends these packets. more
+// reports whether packets remain.
 func (q *qp) pump(limit int) (more bool) {
-	q.ep.settle()
+	q.ep.completeReady()
 	for limit != 0 && !q.ep.sending && q.ep.ready() {
 		b := batches.Get().(*batch)
 		q.ep.fill(q.dev.now(), b)
 		if len(b.pkts) == 0 {
 			b.reset()
 			batches.Put(b)
-			q.ep.settle()
+			q.ep.completeReady()
 			continue
 		}
 		q.mu.Unlock()
@@ -421,7 +428,8 @@ func (q *qp) pump(limit int) (more bool) {
 	return more
 }
 
-// unlock drops q.mu, then does what the endpoint asked for.
+// unlock releases q.mu. Then it does what the endpoint asked for: set a timer,
+// call notify functions, report an event.
 func (q *qp) unlock() {
 	e := &q.ep
 	wakeSend, wakeRecv, fatal := e.wakeSend, e.wakeRecv, e.fatal
@@ -449,8 +457,8 @@ func (q *qp) unlock() {
 
 // expire is called by the timers.
 func (q *qp) expire() {
-	if q.bye != nil {
-		q.goodbye()
+	if q.closeNotice != nil {
+		q.sendCloseNotice()
 		return
 	}
 	for more := true; more; {

@@ -18,28 +18,29 @@ type wqe struct {
 	raddr  uint64
 	rkey   uint32
 	sg     [2]piece
-	inline []byte // payload copied at post; its memory stays with the slot
+	inline []byte // payload copied at post; the slot keeps the memory
 	length int    // bytes of the message
 	first  psn    // PSN of the first packet
-	npkts  int    // PSNs it takes; for a READ those of its responses
-	// bad is why the request fails once all before it are complete.
+	npkts  int    // number of its PSNs; for a READ those of its responses
+	// bad is the status with which the request fails when all before it are
+	// complete.
 	bad rdmaverbs.WCStatus
 }
 
-// end returns the PSN after the request's last.
+// end returns the PSN after the last one of the request.
 func (w *wqe) end() psn { return w.first.add(w.npkts) }
 
-// requester sends requests and, in completer.go, takes their answers.
+// requester sends requests. completer.go has its half that handles the answers.
 //
-// The send queue is a ring in which, from its head, come the requests that
-// are acknowledged but not completed because a batch is still under way
-// (done of them), then those with packets outstanding, then those not sent.
+// The send queue is a ring. From its head it has first the requests that are
+// acknowledged but not completed, because a batch is still being sent (their
+// number is done), then those with packets outstanding, then those not sent.
 // PSNs, in order:
 //
 //	una  the oldest that is not acknowledged
-//	nxt  the next to send; it returns to una when packets were lost
-//	max  the one after the highest that was ever sent
-//	end  the next to be given to a work request
+//	nxt  the next to send; it goes back to una when packets were lost
+//	max  the one after the highest that was sent
+//	end  the first PSN of the next work request
 type requester struct {
 	ring []wqe
 	head int
@@ -49,25 +50,25 @@ type requester struct {
 
 	una, nxt, max, end psn
 
-	win      window
-	maxReads int
-	reads    int // READs in [una, nxt)
-	sinceAsk int // packets since one that asked for an acknowledgement
-	timeout  time.Duration
-	retryCnt uint8
-	rnrRetry uint8
-	retries  uint8 // left
-	rnrs     uint8 // left
-	gap      bool  // a loss before una was noticed and is being repaired
-	ackAt    instant
-	probeAt  instant
-	backoff  uint // doublings of the probe delay
-	again    bool // the packet at una is to be sent once more, as a probe
-	probing  bool // a probe was sent, with PSN probed, and not answered
-	probed   psn
-	resumeAt instant
-	rttPSN   psn
-	rttAt    instant // when rttPSN was sent; never if none is timed
+	win         window
+	maxReads    int
+	reads       int // READs in [una, nxt)
+	sinceAckReq int // packets since the last one with the AckReq bit
+	timeout     time.Duration
+	retryCnt    uint8
+	rnrRetry    uint8
+	retries     uint8 // left
+	rnrs        uint8 // left
+	gap         bool  // the packets from una on are being sent again
+	ackAt       instant
+	probeAt     instant
+	backoff     uint // doublings of the probe delay
+	again       bool // send the packet at una once more, as a probe
+	probing     bool // a probe with PSN probed was sent and has no answer yet
+	probed      psn
+	resumeAt    instant
+	rttPSN      psn
+	rttAt       instant // when rttPSN was sent; never if none is timed
 }
 
 func (r *requester) start(p *rdmaverbs.PathInfo, w window) {
@@ -97,7 +98,7 @@ func (r *requester) post() *wqe {
 	return w
 }
 
-// posted gives the request in the slot its PSNs and adds it to the queue.
+// posted assigns PSNs to the request in the slot and adds it to the queue.
 func (r *requester) posted(w *wqe, mtu int) {
 	w.first = r.end
 	w.npkts = packets(w.length, mtu)
@@ -114,7 +115,7 @@ func packets(n, mtu int) int { return max((n+mtu-1)/mtu, 1) }
 // outstanding returns the PSNs sent and not acknowledged.
 func (r *requester) outstanding() int { return r.nxt.sub(r.una) }
 
-// ready reports whether fill would emit a packet.
+// ready reports whether fill would add a packet.
 func (r *requester) ready(e *endpoint) bool {
 	return r.again || r.more()
 }
@@ -153,7 +154,8 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 			ok = r.emit(e, now, w, b)
 		}
 		if !ok {
-			// The memory is gone: the request fails when it is the oldest.
+			// The memory region is closed: the request fails when it is the
+			// oldest.
 			w.bad = rdmaverbs.StatusLocProtErr
 			break
 		}
@@ -175,15 +177,15 @@ func (r *requester) fill(e *endpoint, now instant, b *batch) {
 	}
 }
 
-// emit adds the packet at nxt, of a SEND or WRITE.
+// emit adds the packet at nxt, which belongs to a SEND or WRITE.
 func (r *requester) emit(e *endpoint, now instant, w *wqe, b *batch) bool {
 	last := r.nxt.sub(w.first) == w.npkts-1
-	ask := r.asks() || last
+	ask := r.wantsAck() || last
 	if !w.emit(e, b, r.nxt, ask) {
 		return false
 	}
 	if ask {
-		r.asked(now)
+		r.noteAckReq(now)
 	}
 	r.nxt = r.nxt.add(1)
 	if last {
@@ -197,13 +199,13 @@ func (r *requester) emitRead(e *endpoint, w *wqe, b *batch) bool {
 	w.emitRead(e, b, r.nxt)
 	r.nxt = w.end()
 	r.reads++
-	r.sinceAsk = 0
+	r.sinceAckReq = 0
 	r.cur++
 	return true
 }
 
-// probe adds the packet at una once more, with the wish for an answer. Nothing
-// else is sent again before that: the peer may be late and nothing lost.
+// probe adds the packet at una once more, with the AckReq bit. Nothing else is
+// sent again before the answer, because the peer may only be late.
 func (r *requester) probe(e *endpoint, b *batch) {
 	r.again = false
 	w := r.at(r.done)
@@ -218,12 +220,13 @@ func (r *requester) probe(e *endpoint, b *batch) {
 	}
 	r.probing, r.probed = true, r.una
 	if r.rttPSN == r.una {
-		r.rttAt = never // its answer could be to either
+		r.rttAt = never // the answer may be to the first or the second transmission
 	}
 	e.stats.retransmits++
 }
 
-// emit adds the packet of w with PSN at. It reports false if memory is gone.
+// emit adds the packet of w with PSN at. It reports whether its memory regions
+// are open.
 func (w *wqe) emit(e *endpoint, b *batch, at psn, ask bool) bool {
 	k := at.sub(w.first)
 	off := k * e.mtu
@@ -279,8 +282,8 @@ func (w *wqe) emitRead(e *endpoint, b *batch, at psn) {
 	})
 }
 
-// gather returns n bytes of the message from offset off, in up to two
-// pieces, and keeps their memory regions open for b.
+// gather returns n bytes of the message from offset off, in up to two pieces,
+// and keeps their memory regions open for b. ok is false if a region is closed.
 func (w *wqe) gather(b *batch, off, n int) (p [2][]byte, ok bool) {
 	if w.flags&rdmaverbs.Inline != 0 {
 		p[0] = w.inline[off : off+n]
@@ -362,13 +365,13 @@ func requestOpcode(op rdmaverbs.Opcode, first, last bool) header.Opcode {
 	return header.WriteMiddle
 }
 
-// deadline is the earliest of the requester's timers.
+// deadline returns the time of the earliest timer, or never.
 func (r *requester) deadline() instant { return min(r.ackAt, r.probeAt, r.resumeAt) }
 
-// armProbe sets the probe timer if it would expire before the ACK timer's
-// period: it finds a loss that no NAK tells of, at the end of a train, long
-// before the local ACK timeout, which RoCE peers set to a tenth of a second
-// and more. It never counts as a retry.
+// armProbe sets the probe timer if its delay is shorter than the local ACK
+// timeout. If the last packets of a message are lost, the peer sends no NAK.
+// The probe finds this long before the local ACK timeout, which is usually 0.1
+// s or more. A probe does not count as a retry.
 func (r *requester) armProbe(now instant) {
 	d := r.win.probeDelay() << min(r.backoff, 16)
 	if r.timeout > 0 && d >= r.timeout || d > probeMax {
@@ -378,7 +381,7 @@ func (r *requester) armProbe(now instant) {
 	r.probeAt = now.add(d)
 }
 
-// probeMax bounds the probe delay where no ACK timeout does.
+// probeMax is the largest probe delay if there is no local ACK timeout.
 const probeMax = 4 * time.Second
 
 // expire handles the timers that are due at now.
@@ -401,35 +404,35 @@ func (r *requester) expire(e *endpoint, now instant) {
 	}
 }
 
-// retry sends everything from una on again, or fails the oldest request if
-// no retry is left. silent says that nothing at all came from the peer.
-func (r *requester) retry(silent bool) {
+// retry sends all packets from una on again, or fails the oldest request if no
+// retry is left. timedOut says that no answer at all came from the peer.
+func (r *requester) retry(timedOut bool) {
 	if r.retries == 0 {
 		r.failAt(r.done, rdmaverbs.StatusRetryExcErr)
 		return
 	}
 	r.retries--
-	if silent {
-		r.win.collapse(r.max)
+	if timedOut {
+		r.win.onTimeout(r.max)
 	} else {
-		r.win.lost(r.max)
+		r.win.onLoss(r.max)
 	}
 	r.rewind()
 }
 
-// rewind makes una the next packet to be sent.
+// rewind makes the packet at una the next one to send.
 func (r *requester) rewind() {
 	r.nxt = r.una
 	r.cur = r.done
 	r.reads = 0
-	r.sinceAsk = 0
+	r.sinceAckReq = 0
 	r.rttAt = never
 	r.ackAt, r.probeAt = never, never
 	r.again, r.probing = false, false
 }
 
-// failAt marks the request at index i to fail with status; retire does it
-// when those before it are complete.
+// failAt sets the status with which the request at index i fails. retire fails
+// it when all before it are complete.
 func (r *requester) failAt(i int, status rdmaverbs.WCStatus) {
 	if i < r.n {
 		r.at(i).bad = status

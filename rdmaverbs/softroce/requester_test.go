@@ -69,7 +69,7 @@ func TestRequesterGoBack(t *testing.T) {
 		c.post(rdmaverbs.OpSend, 10)
 	}
 	c.wantSent(only(0xfffffe), only(0xffffff), only(0), only(1), only(2))
-	// Ghosts: before the oldest, beyond the newest.
+	// Ghost answers: before the oldest, after the newest.
 	for _, p := range []pkt{ack(0xfffffd), ack(3), ack(0x7ffff0), nak(0xfffffd, header.NAKSequence), nak(3, header.NAKRemoteOp),
 		{op: header.ReadRespOnly, psn: 3, aeth: header.ACKNoCredits}} {
 		c.gets(p)
@@ -159,7 +159,8 @@ func TestRequesterProbe(t *testing.T) {
 	if d2 := c.e.deadline(); d2.since(c.now) <= at.since(0)/2 {
 		t.Errorf("second probe after %v, want it to back off", d2.since(c.now))
 	}
-	// The answer is to the probe alone: what follows it was lost, too.
+	// The answer acknowledges only the probe: the packets after it were lost,
+	// too.
 	c.gets(ack(0xffffff))
 	c.wantSent(pkt{op: header.SendOnly, psn: 0})
 	if c.e.req.retries != 3 || c.e.stats.probes != 1 {
@@ -169,7 +170,7 @@ func TestRequesterProbe(t *testing.T) {
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess, rdmaverbs.StatusSuccess)
 }
 
-// TestRequesterProbeRead has the response to a READ lost: a probe asks for the
+// TestRequesterProbeRead loses the response to a READ: a probe requests the
 // rest of it again.
 func TestRequesterProbeRead(t *testing.T) {
 	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.Timeout = 15 })
@@ -190,14 +191,14 @@ func TestRequesterProbeRead(t *testing.T) {
 	}
 }
 
-// TestRequesterLatePeer has a peer that loses nothing answer late again and
-// again, as one that waits for a processor does, in steps that tell least of
-// what arrived. A packet is sent again each time, and the window stays: it is
-// what the throughput to such a peer depends on.
+// TestRequesterLatePeer has a peer that loses nothing but answers late again
+// and again, as a process that waits for a processor. Each answer acknowledges
+// as little as possible. A packet is sent again each time, and the window does
+// not shrink, because the throughput to such a peer depends on it.
 func TestRequesterLatePeer(t *testing.T) {
 	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.Timeout = 15 })
 	for round := range 100 {
-		for range 30 { // what makes the next one late
+		for range 30 { // short round trips, so that the next one is late
 			c.post(rdmaverbs.OpSend, 10)
 			c.gets(ack(c.sends()[0].psn))
 			c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess)
@@ -271,7 +272,7 @@ func TestRequesterRNR(t *testing.T) {
 		t.Errorf("state %d", c.e.state)
 	}
 
-	// Seven is without end.
+	// A retry count of 7 means no limit.
 	c = newCore(t, func(p *rdmaverbs.PathInfo) { p.RNRRetry = 7 })
 	c.post(rdmaverbs.OpSend, 10)
 	for range 100 {
@@ -299,7 +300,7 @@ func TestRequesterRead(t *testing.T) {
 	// The response acknowledges the WRITE before it.
 	c.gets(resp(header.ReadRespFirst, 0xffffff, coreMTU))
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusSuccess)
-	// The second response is lost: ask again for it and what follows.
+	// The second response is lost: request it and the later ones again.
 	c.gets(resp(header.ReadRespLast, 1, coreMTU-6), resp(header.ReadRespOnly, 2, 1))
 	got := c.wantSent(request(0), request(2))
 	if h := got[0].RETH; h.VA() != 0x5000+coreMTU || h.DMALen() != 2*coreMTU-6 {
@@ -330,7 +331,7 @@ func TestRequesterRead(t *testing.T) {
 		c.wantStatus(c.e.sendCQ, rdmaverbs.StatusBadRespErr)
 	}
 
-	// A response of nobody's READ changes nothing.
+	// A response without a READ changes nothing.
 	c = newCore(t)
 	c.post(rdmaverbs.OpSend, 4)
 	c.sends()

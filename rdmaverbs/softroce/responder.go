@@ -12,14 +12,14 @@ import (
 //
 //	Request                    | Answer
 //	PSN as expected            | executed; ACK if asked for
-//	  no receive request       | RNR NAK, then silence until it comes again
+//	    no receive request       | RNR NAK; then no answer until it is sent again
 //	  breaks a rule            | NAK, then the error state
 //	PSN beyond it              | NAK sequence error, once for each gap
 //	PSN before it, READ        | executed again
-//	PSN before it, other       | ACK of everything executed
+//	PSN before it, other       | ACK of all executed requests
 //
-// An ACK is not sent at once but by the next fill, after the READ responses
-// that precede it, so that a batch of requests gets one.
+// An ACK is not sent at once. The next fill sends it after the READ responses
+// before it, so a batch of requests gets one ACK.
 type responder struct {
 	expect psn // next PSN
 	msn    uint32
@@ -30,18 +30,18 @@ type responder struct {
 	mr        *mr    // WRITE: where it goes
 	raddr     uint64 // WRITE: address of the next byte
 	remaining int    // WRITE: bytes to come
-	got       int    // bytes that came
+	got       int    // bytes received so far
 
-	silent bool // a NAK was sent for expect: nothing more until it comes
-	ackDue bool
-	told   psn             // all before it was confirmed
-	nak    header.Syndrome // NAK to send for PSN nakPSN; 0 if none
-	nakPSN psn
+	awaitsRetry bool // a NAK was sent for expect: send no other until that packet arrives
+	ackDue      bool
+	acked       psn             // all PSNs before it were acknowledged
+	nak         header.Syndrome // NAK to send for PSN nakPSN; 0 if none
+	nakPSN      psn
 
 	jobs    []readJob // ring of READs to answer
 	jobHead int
 	jobN    int
-	jobMax  int // those not duplicates
+	jobMax  int // largest number that are not duplicates
 }
 
 type msgKind uint8
@@ -64,13 +64,13 @@ type readJob struct {
 }
 
 func (r *responder) start(expect psn, minRNR uint8, reads int) {
-	r.expect, r.told, r.minRNR = expect, expect, minRNR
+	r.expect, r.acked, r.minRNR = expect, expect, minRNR
 	r.jobMax = reads
-	// Duplicates may come while the answers to the originals wait.
+	// Duplicates may arrive while the answers to the originals wait.
 	r.jobs = make([]readJob, 2*reads)
 }
 
-// stop forgets what was to be sent.
+// stop discards the answers that are due.
 func (r *responder) stop() {
 	r.jobN, r.ackDue, r.nak = 0, false, 0
 }
@@ -83,8 +83,8 @@ func (r *responder) request(e *endpoint, t *header.Transport) {
 	switch d := at.sub(r.expect); {
 	case d > 0:
 		e.stats.outOfOrder++
-		if !r.silent {
-			r.silent = true
+		if !r.awaitsRetry {
+			r.awaitsRetry = true
 			r.nak, r.nakPSN = header.NAKSequence, r.expect
 			e.stats.nakSent++
 		}
@@ -96,7 +96,7 @@ func (r *responder) request(e *endpoint, t *header.Transport) {
 	}
 }
 
-// duplicate answers again what was already executed.
+// duplicate answers a request that was already executed.
 func (r *responder) duplicate(e *endpoint, at psn, t *header.Transport) {
 	if t.BTH.Opcode() != header.ReadRequest {
 		r.ackDue = true
@@ -106,8 +106,8 @@ func (r *responder) duplicate(e *endpoint, at psn, t *header.Transport) {
 	if n > maxMsg || r.jobN == len(r.jobs) || packets(n, e.mtu) > r.expect.sub(at) {
 		return
 	}
-	// The right to the memory may have ended since; the requester that
-	// still waits for the answer learns it by its retries.
+	// The memory region may have been closed since. A requester that still
+	// waits for the answer then fails after its retries.
 	m, ok := e.remote(t.RETH, n, rdmaverbs.AccessRemoteRead)
 	if !ok || e.access&rdmaverbs.AccessRemoteRead == 0 {
 		return
@@ -117,10 +117,10 @@ func (r *responder) duplicate(e *endpoint, at psn, t *header.Transport) {
 
 // execute handles the request packet with the expected PSN.
 func (r *responder) execute(e *endpoint, t *header.Transport) {
-	if r.nak != 0 { // not sent yet, and no longer true
+	if r.nak != 0 { // not sent yet, and not valid any more
 		r.nak, r.ackDue = 0, true
 	}
-	r.silent = false
+	r.awaitsRetry = false
 	op := t.BTH.Opcode()
 	first, last := isFirst(op), isLast(op)
 	kind := kindOf(op)
@@ -207,7 +207,8 @@ func (r *responder) write(e *endpoint, t *header.Transport, first, last bool) {
 		r.refuse(e, header.NAKInvalid)
 		return
 	}
-	// A packet is executed as a whole: look for the receive request first.
+	// A packet is executed entirely or not at all: check for the receive
+	// request first.
 	if last && t.ImmDt != nil && e.rq.n == 0 {
 		r.notReady(e)
 		return
@@ -255,7 +256,7 @@ func (r *responder) read(e *endpoint, t *header.Transport) {
 	r.expect = r.expect.add(packets(n, e.mtu))
 }
 
-// done advances past the packet just executed.
+// done advances expect after a packet was executed.
 func (r *responder) done(t *header.Transport, last bool) {
 	r.expect = r.expect.add(1)
 	if last {
@@ -269,26 +270,29 @@ func (r *responder) done(t *header.Transport, last bool) {
 
 // notReady answers the expected packet with an RNR NAK.
 func (r *responder) notReady(e *endpoint) {
-	r.silent = true
+	r.awaitsRetry = true
 	r.nak, r.nakPSN = header.RNR(r.minRNR), r.expect
 	e.stats.rnrSent++
 }
 
-// refuse answers the expected packet with a NAK that ends the connection.
+// refuse answers the expected packet with a NAK, and puts the queue pair into
+// the error state.
 func (r *responder) refuse(e *endpoint, s header.Syndrome) {
 	r.nak, r.nakPSN = s, r.expect
 	e.stats.nakSent++
 	e.fail()
 }
 
-// refuseRecv is refuse where the receive request in use is at fault.
+// refuseRecv is like refuse, and completes the present receive request with
+// status.
 func (r *responder) refuseRecv(e *endpoint, s header.Syndrome, status rdmaverbs.WCStatus) {
 	e.completeRecv(rdmaverbs.WC{ID: e.rq.pop().id, Status: status})
 	r.refuse(e, s)
 }
 
-// remote returns the memory region that a RETH names if the peer may access
-// n bytes there. No bytes need no region (section 9.7.4.1.5).
+// remote returns the memory region that a RETH names. ok is false if the peer
+// must not access n bytes there. For n = 0 there is no check and no region
+// (section 9.7.4.1.5).
 func (e *endpoint) remote(h header.RETH, n int, need rdmaverbs.Access) (*mr, bool) {
 	if n == 0 {
 		return nil, true
@@ -312,8 +316,8 @@ func (r *responder) popJob() {
 	r.jobN--
 }
 
-// dropDuplicates removes the jobs that answer a READ again, to make room for
-// a new one: a requester that sends new READs has given up waiting for them.
+// dropDuplicates removes the jobs that answer duplicates, to make room for a
+// new READ: a requester that sends a new READ does not wait for them any more.
 // It reports whether there is room now.
 func (r *responder) dropDuplicates() bool {
 	for range r.jobN {
@@ -336,16 +340,16 @@ func (r *responder) fill(e *endpoint, b *batch) {
 	}
 	if r.nak != 0 && !b.full() {
 		r.emitAck(e, b, r.nak, r.nakPSN)
-		r.told, r.nak, r.ackDue = r.nakPSN, 0, false
+		r.acked, r.nak, r.ackDue = r.nakPSN, 0, false
 	}
 }
 
-// fillAck adds the acknowledgement that is due. It comes after requests: it may
-// be the short end of a train then. b has always room for it.
+// fillAck adds the acknowledgement that is due. It is added after requests, so
+// that it can be the shorter last packet of a train. b always has room for it.
 func (r *responder) fillAck(e *endpoint, b *batch) {
 	if r.ackDue && r.jobN == 0 && r.nak == 0 {
 		r.emitAck(e, b, header.ACKNoCredits, r.expect.add(-1))
-		r.told, r.ackDue = r.expect, false
+		r.acked, r.ackDue = r.expect, false
 	}
 }
 
@@ -358,8 +362,8 @@ func (r *responder) emitAck(e *endpoint, b *batch, s header.Syndrome, at psn) {
 	header.AETH(p.hdr[header.BTHLen:]).Encode(s, r.msn)
 }
 
-// fillJob adds packets of the oldest READ response; it reports false if b is
-// full before the response ends, or if the endpoint failed.
+// fillJob adds packets of the oldest READ response. It returns false if b is
+// full before the response ends.
 func (r *responder) fillJob(e *endpoint, b *batch) bool {
 	j := &r.jobs[r.jobHead]
 	for {
@@ -391,7 +395,7 @@ func (r *responder) fillJob(e *endpoint, b *batch) bool {
 		j.at, j.raddr, j.left, j.first = j.at.add(1), j.raddr+uint64(n), j.left-n, false
 		if j.left == 0 {
 			if !j.dup {
-				r.told = j.at
+				r.acked = j.at
 			}
 			r.popJob()
 			return true
@@ -411,8 +415,8 @@ func readOpcode(first, last bool) header.Opcode {
 	return header.ReadRespMid
 }
 
-// kindOf returns what message a request opcode belongs to; msgNone is a READ
-// request, a message of its own.
+// kindOf returns the kind of message to which a request opcode belongs. For a
+// READ request, which is always one packet, it returns msgNone.
 func kindOf(op header.Opcode) msgKind {
 	switch {
 	case op <= header.SendOnlyImm:

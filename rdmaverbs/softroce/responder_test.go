@@ -154,17 +154,17 @@ func TestResponderSequence(t *testing.T) {
 	if got[0].AETH.MSN() != 3 {
 		t.Errorf("MSN %d, want 3", got[0].AETH.MSN())
 	}
-	// A gap is told once.
+	// One NAK for each gap.
 	c.gets(send(3, "e"), send(4, "f"))
 	c.wantSent(nak(2, header.NAKSequence))
 	c.gets(send(5, "g"))
 	c.wantSent()
-	// The missing packet ends the gap; then the next gap is told.
+	// The missing packet ends the gap. The next gap gets a NAK again.
 	c.gets(send(2, "d"))
 	c.wantSent(ack(2))
 	c.gets(send(9, "x"))
 	c.wantSent(nak(3, header.NAKSequence))
-	// A NAK that was not sent yet is dropped if its reason went.
+	// A NAK that was not sent yet is dropped if its reason is gone.
 	c.gets(send(3, "e"), send(5, "g"), send(4, "f"))
 	c.wantSent(ack(4))
 	// Duplicates are acknowledged and not executed.
@@ -185,7 +185,7 @@ func TestResponderSequence(t *testing.T) {
 	// Other services: a congestion notification, a datagram.
 	c.gets(pkt{op: 0x81, psn: 5, payload: make([]byte, 16)}, pkt{op: 0x64, psn: 5, payload: make([]byte, 8)})
 	c.wantSent()
-	// Not asked for, not acknowledged.
+	// Without AckReq there is no ACK.
 	p := send(5, "g")
 	p.ask = false
 	c.gets(p)
@@ -242,13 +242,15 @@ func TestResponderRead(t *testing.T) {
 	if m := got[0].AETH.MSN(); m != 1 {
 		t.Errorf("MSN of the response is %d, want 1", m)
 	}
-	// Again, from the middle, as a requester does that lost the first half.
+	// Again, from the middle, as by a requester that lost the first half of the
+	// response.
 	c.gets(read(0, 10+coreMTU, 600-coreMTU))
 	got = c.wantSent(resp(header.ReadRespFirst, 0), resp(header.ReadRespLast, 1))
 	if !bytes.Equal(join(got), c.buf[10+coreMTU:610]) {
 		t.Error("data read again differs")
 	}
-	// A duplicate that claims more than was executed, or a key that ended.
+	// A duplicate with more bytes than were executed, or with the key of a
+	// closed region.
 	c.gets(read(0, 10, 5*coreMTU))
 	bad := read(0, 10, 8)
 	bad.rkey ^= 0x10000

@@ -4,8 +4,8 @@ package softroce
 
 import "time"
 
-// instant is a moment on the device's monotonic clock, in nanoseconds since
-// the device was opened. The protocol core knows no other clock.
+// instant is a time on the monotonic clock of the device, in nanoseconds since
+// the device was opened. The protocol core uses no other clock.
 type instant int64
 
 // never is the deadline of a timer that is not set.
@@ -24,29 +24,30 @@ func ackTimeout(code uint8) time.Duration {
 	return 4096 * time.Nanosecond << code
 }
 
-// rnrInfinite is the RNR retry count that means "without end".
+// rnrInfinite is the RNR retry count that means "no limit".
 const rnrInfinite = 7
 
-// window bounds the packets a requester has outstanding. Ethernet without
-// flow control loses what the peer's receive ring cannot take, so the window
-// shrinks by half when something was lost and grows again as packets are
-// acknowledged: doubling every round trip up to the last good size, then by
-// one packet in 32 every round trip.
+// window limits the packets that a requester has outstanding. Ethernet without
+// flow control loses packets for which the receive buffer of the peer has no
+// room. So the window is halved when a packet was lost. It grows again as
+// packets are acknowledged: up to half the old size it doubles every round
+// trip, then it grows by 1/32 every round trip.
 //
-// On a busy host a peer in user space is often late by more than the round trips
-// before: by that alone the window must not shrink.
+// On a busy host, a peer in user space often answers much later than in the
+// round trips before. The window must not shrink for this reason alone.
 type window struct {
 	max    int // packets
 	size   int // packets, in [windowMin, max]
 	thresh int // below it the window doubles every round trip
 	credit int // packets acknowledged since the last linear step
-	// recover is the first PSN that was not yet sent at the last
-	// reduction: losses before it belong to the same event.
+	// recover is the first PSN that was not sent yet at the last reduction.
+	// Losses before it belong to the same event.
 	recover psn
 	reduced bool
-	// What was reduced on a mere suspicion, to be restored if it was wrong.
-	doubt             bool
-	oldSize, oldLimit int
+	// suspected is set after a reduction for a loss that is not certain. The
+	// old values are restored if nothing was lost.
+	suspected          bool
+	oldSize, oldThresh int
 
 	smoothed  time.Duration // round-trip time, RFC 6298
 	variation time.Duration
@@ -59,8 +60,8 @@ func newWindow(limit int) window {
 	return window{max: limit, size: limit, thresh: limit}
 }
 
-// acked opens the window by n acknowledged packets, of which una is the
-// oldest not acknowledged.
+// acked grows the window after n packets were acknowledged. una is the oldest
+// PSN that is not acknowledged.
 func (w *window) acked(n int, una psn) {
 	if w.reduced && !una.before(w.recover) {
 		w.reduced = false
@@ -76,8 +77,8 @@ func (w *window) acked(n int, una psn) {
 	}
 }
 
-// lost halves the window, once for all the packets before next.
-func (w *window) lost(next psn) {
+// onLoss halves the window, once for all losses before PSN next.
+func (w *window) onLoss(next psn) {
 	if w.reduced {
 		return
 	}
@@ -86,31 +87,31 @@ func (w *window) lost(next psn) {
 	w.size, w.credit = w.thresh, 0
 }
 
-// suspect is lost for a sign of loss that may be none.
-func (w *window) suspect(next psn) {
-	if !w.doubt {
-		w.doubt, w.oldSize, w.oldLimit = true, w.size, w.thresh
+// onSuspectedLoss halves the window for a loss that is not certain.
+func (w *window) onSuspectedLoss(next psn) {
+	if !w.suspected {
+		w.suspected, w.oldSize, w.oldThresh = true, w.size, w.thresh
 	}
-	w.lost(next)
+	w.onLoss(next)
 }
 
-// collapse reduces the window to its minimum: nothing came back at all. The peer
-// may be late nevertheless.
-func (w *window) collapse(next psn) {
-	w.suspect(next)
+// onTimeout reduces the window to its minimum, because there was no answer at
+// all. The peer may still only be late.
+func (w *window) onTimeout(next psn) {
+	w.onSuspectedLoss(next)
 	w.size = windowMin
 }
 
-// answered tells that something came after a suspicion; wrong that it
-// acknowledges packets which were not sent again, so that nothing was lost.
+// answered is called for each answer. wrong says that it acknowledges packets
+// that were not sent again, so a suspected loss was none.
 func (w *window) answered(wrong bool) {
-	if w.doubt && wrong {
-		w.size, w.thresh, w.reduced = w.oldSize, w.oldLimit, false
+	if w.suspected && wrong {
+		w.size, w.thresh, w.reduced = w.oldSize, w.oldThresh, false
 	}
-	w.doubt = false
+	w.suspected = false
 }
 
-// sample takes a round-trip time into account.
+// sample updates the round-trip time estimate (RFC 6298).
 func (w *window) sample(rtt time.Duration) {
 	if w.smoothed == 0 {
 		w.smoothed, w.variation = rtt, rtt/2
@@ -120,14 +121,14 @@ func (w *window) sample(rtt time.Duration) {
 	w.smoothed += (rtt - w.smoothed) / 8
 }
 
-// Limits of the probe delay. The lower one leaves room for a peer that is
-// scheduled late.
+// The smallest probe delay, which allows for a peer that is scheduled late, and
+// the delay before the first round trip was measured.
 const (
 	probeMin     = 4 * time.Millisecond
 	probeInitial = 20 * time.Millisecond
 )
 
-// probeDelay is how long to wait for an answer before probing.
+// probeDelay returns how long to wait for an answer before a probe.
 func (w *window) probeDelay() time.Duration {
 	if w.smoothed == 0 {
 		return probeInitial

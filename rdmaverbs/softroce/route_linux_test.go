@@ -15,11 +15,11 @@ import (
 	"smcr/smc"
 )
 
-// TestWayChanges: a queue pair of version 2 behind a gateway lives on while the
-// way to its peer changes: another gateway, none for a moment, a neighbour that
-// does not answer or has another MAC address, an MTU that is too small, a source
-// address that is taken away and given back. What the IP stack does not take then
-// is lost as on any network.
+// TestWayChanges: a version 2 queue pair behind a gateway keeps working while
+// the route to its peer changes: another gateway, no gateway for a moment, a
+// neighbour that does not answer or has another MAC address, an MTU that is too
+// small, a source address that is removed and added again. Packets that the IP
+// stack does not accept are sent again later.
 func TestWayChanges(t *testing.T) {
 	netnstest.Require(t, "sysctl")
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
@@ -46,7 +46,7 @@ func TestWayChanges(t *testing.T) {
 	src, from := x.MR(size, 0)
 	dst, to := y.MR(size, verbstest.All)
 	id := uint64(0)
-	// write has x write all of its buffer into that of y.
+	// write makes x write its whole buffer into that of y.
 	write := func(t *testing.T) {
 		t.Helper()
 		id++
@@ -73,8 +73,8 @@ func TestWayChanges(t *testing.T) {
 	}{
 		{"OtherGateway", p.A, false, [2][]string{via(far, "via", "10.77.0.3"), nil}},
 		{"NobodyIsGateway", p.A, true, [2][]string{via(far, "via", "10.77.0.99"), via(far, "via", "10.77.0.3")}},
-		// Without a route Linux takes what a socket that is bound to a netdev
-		// sends to for a neighbour there.
+		// Without a route, Linux treats the destination of a socket that is
+		// bound to a netdev as a neighbour on this netdev.
 		{"NoRoute", p.A, false, [2][]string{via("unreachable", far), via("unicast", far, "via", p.B.Addr())}},
 		{"SmallerMTU", p.A, true, [2][]string{{"link", "set", "eth0", "mtu", "1500"}, {"link", "set", "eth0", "mtu", "9000"}}},
 		{"WrongNeighbour", p.A, true, [2][]string{
@@ -111,8 +111,8 @@ func TestWayChanges(t *testing.T) {
 			}
 		})
 	}
-	// That messages of several packets were refused for their size, by older
-	// kernels with EINVAL, does not mean that the netdev cannot cut them apart.
+	// Messages of several packets were refused because of their size (older
+	// kernels: EINVAL). This does not mean that the netdev cannot split them.
 	if a.wire.(*netWire).v2.noGSO.Load() {
 		t.Error("they are no longer tried")
 	}

@@ -113,8 +113,8 @@ func TestKernelGIDs(t *testing.T) {
 	t.Logf("%q", ours())
 }
 
-// TestKernelHasPort: where the kernel's soft-RoCE has the UDP port, version 1
-// goes on, and who wants version 2 alone is told what to do.
+// TestKernelHasPort: if the kernel's soft-RoCE has the UDP port, version 1
+// still works. If only version 2 is wanted, the error says what to do.
 func TestKernelHasPort(t *testing.T) {
 	needRXE(t)
 	netdev, _ := rxeOn(t)

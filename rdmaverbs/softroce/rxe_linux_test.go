@@ -100,10 +100,10 @@ func run(t *testing.T, name string, args ...string) {
 	}
 }
 
-// TestKernelRXE has a queue pair of ours and one of the kernel's soft-RoCE
-// exchange every operation in both directions, with RoCE version 2. It takes a
-// kernel with rdma_rxe, which uses the first network namespace only, and
-// python3-pyverbs.
+// TestKernelRXE exchanges every operation in both directions between a queue
+// pair of softroce and one of the kernel's soft-RoCE, with RoCE version 2. It
+// needs a kernel with rdma_rxe, which uses the first network namespace only,
+// and python3-pyverbs.
 func TestKernelRXE(t *testing.T) {
 	needRXE(t)
 	hosts := netnstest.New(t, netnstest.Options{MTU: 9000})
@@ -181,7 +181,7 @@ func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu smc.M
 	}
 	for i, n := range []int{1, 44, mtu.Bytes(), mtu.Bytes() + 1, size} {
 		id := uint64(i)
-		// We to them: SEND with immediate, WRITE, READ.
+		// softroce to the kernel: SEND with immediate, WRITE, READ.
 		p.do("recv", map[string]any{"id": id, "off": 0, "len": size})
 		a.Send(rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpSendImm, Imm: 0x01020304, Flags: rdmaverbs.Signaled, SG: sg(i, n)})
 		a.OK(id, 1)
@@ -203,7 +203,7 @@ func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu smc.M
 			t.Errorf("READ of %d bytes differs", n)
 		}
 
-		// They to us.
+		// The kernel to softroce.
 		a.Recv(rdmaverbs.RecvWR{ID: id, SG: rdmaverbs.SGE{MR: m, Off: 600000, Len: size}})
 		p.do("post", map[string]any{"id": id, "op": "send", "off": 300000, "len": n})
 		if wc := a.OKRecv(id, 1)[0]; wc.Len != n || hexSum(buf[600000:600000+n]) != p.sum(300000, n) {
@@ -222,7 +222,8 @@ func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu smc.M
 		}
 	}
 
-	// Not ready, either way: both wait for the receive request.
+	// Receiver not ready, in both directions: both wait for the receive
+	// request.
 	a.Send(rdmaverbs.SendWR{ID: 50, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled, SG: sg(0, 10)})
 	time.Sleep(20 * time.Millisecond)
 	a.None(a.SendCQ)
@@ -235,7 +236,8 @@ func checkRXE(t *testing.T, d *Device, device string, addr netip.Addr, mtu smc.M
 	a.OKRecv(51, 1)
 	p.ok(1)
 
-	// No right, either way: a NAK of the kernel's, and one of ours.
+	// No access right, in both directions: a NAK of the kernel, and one of
+	// softroce.
 	if mtu == smc.MTU256 {
 		a.Send(rdmaverbs.SendWR{ID: 60, Op: rdmaverbs.OpWrite, SG: sg(0, 10), RemoteAddr: them.Addr, RKey: them.RKey ^ 0xff})
 		a.Fails(a.SendCQ, 60, rdmaverbs.StatusRemAccessErr)

@@ -12,33 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// siblings are the open wires of a provider. A host with several netdevs has
-// packets of RoCE version 2 come to one for an address of another: where two
-// are in one subnet, either answers ARP for the addresses of both. And packets
-// from one to the other never leave the host: the IP stack has them go through
-// lo, past the sockets, which are bound to the netdevs.
+// siblings are the open wires of a provider. On a host with several netdevs, a
+// RoCE version 2 packet for an address of one may arrive at another: if both
+// are in one subnet, each answers ARP for the addresses of both. Packets
+// between two netdevs of the host never leave it: the IP stack sends them
+// through lo, where the sockets, which are bound to the netdevs, do not receive
+// them.
 type siblings struct {
 	mu    sync.RWMutex
 	wires []*netWire
 }
 
-// add makes w known.
+// add adds w.
 func (s *siblings) add(w *netWire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wires = append(s.wires, w)
 }
 
-// remove forgets w. Nothing is handed to it afterwards.
+// remove removes w. It gets no packets from siblings afterwards.
 func (s *siblings) remove(w *netWire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wires = slices.DeleteFunc(s.wires, func(x *netWire) bool { return x == w })
 }
 
-// owner returns the sibling of w that has gid as a version 2 entry, unless it is
-// one that each netdev may have, or nil. It stays open while s.mu, which is
-// held, is.
+// owner returns the sibling of w that has gid as a version 2 entry, or nil. It
+// returns nil for a link-local GID, which several netdevs may have. s.mu is
+// held; the sibling stays open as long as it is.
 func (s *siblings) owner(w *netWire, gid smc.GID) *netWire {
 	if isLinkLocal(gid) {
 		return nil
@@ -51,8 +52,8 @@ func (s *siblings) owner(w *netWire, gid smc.GID) *netWire {
 	return nil
 }
 
-// send hands version 2 packets that w is to send to the sibling that they are
-// for, and reports whether there is one.
+// send gives version 2 packets of w directly to the sibling that has their
+// destination. It reports whether there is one.
 func (s *siblings) send(w *netWire, dst *path, pkts []packet) bool {
 	if s == nil {
 		return false
@@ -66,9 +67,10 @@ func (s *siblings) send(w *netWire, dst *path, pkts []packet) bool {
 	return x != nil
 }
 
-// aside sends packets of w, whose netdev is down, through each of its siblings.
-// The host still has the address, which Linux lets it send from anywhere.
-func (s *siblings) aside(w *netWire, dst *path, pkts []packet) {
+// sendVia sends packets of w, whose netdev is down, through each of its
+// siblings. The host still has the address, and Linux permits it as source on
+// any netdev.
+func (s *siblings) sendVia(w *netWire, dst *path, pkts []packet) {
 	if s == nil {
 		return
 	}
@@ -81,18 +83,18 @@ func (s *siblings) aside(w *netWire, dst *path, pkts []packet) {
 		}
 		x.mu.RLock()
 		if !x.closed && !x.gone.Load() {
-			_ = x.transmit(dst, pkts) // its own device hears of it
+			_ = x.transmit(dst, pkts) // x reports its own errors to its device
 		}
 		x.mu.RUnlock()
 	}
 }
 
-// sendAside sends packets for a netdev that is down through others of the host,
+// sendViaSiblings sends packets for a netdev that is down through others of the host,
 // if any of these reaches the peer.
-func (w *netWire) sendAside(dst *path, pkts []packet) { w.siblings.aside(w, dst, pkts) }
+func (w *netWire) sendViaSiblings(dst *path, pkts []packet) { w.siblings.sendVia(w, dst, pkts) }
 
-// receive hands message i, which w received, to the sibling that it is for, and
-// reports whether there is one.
+// receive gives message i, which w received, to the sibling that has its
+// destination. It reports whether there is one.
 func (s *siblings) receive(w *netWire, i, family int, m *udpMeta, rx *rxBatch) bool {
 	if s == nil {
 		return false
@@ -110,7 +112,8 @@ func (s *siblings) receive(w *netWire, i, family int, m *udpMeta, rx *rxBatch) b
 	return true
 }
 
-// netnsID tells network namespaces apart: that of the calling thread.
+// netnsID returns a number that identifies the network namespace of the calling
+// thread.
 func netnsID() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {

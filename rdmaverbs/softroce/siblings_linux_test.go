@@ -92,9 +92,9 @@ func TestSeveralDevices(t *testing.T) {
 	}
 }
 
-// TestGoodbye: the peer of a queue pair that is closed while its netdev is down
-// learns it by the wire of another.
-func TestGoodbye(t *testing.T) {
+// TestCloseNotice: if a queue pair is closed while its netdev is down, its peer
+// gets the close notice through another netdev.
+func TestCloseNotice(t *testing.T) {
 	netnstest.Require(t, "sysctl")
 	p := netnstest.New(t, netnstest.Options{MTU: 9000, Links: 2})
 	for _, dev := range []string{"all", "eth0", "eth1"} {
@@ -122,7 +122,7 @@ func TestGoodbye(t *testing.T) {
 	x.Fails(x.SendCQ, 2, rdmaverbs.StatusRemOpErr)
 }
 
-// TestOtherUDP: the host's other UDP sockets receive what is theirs while a
+// TestOtherUDP: other UDP sockets of the host receive their packets while a
 // device is busy.
 func TestOtherUDP(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})

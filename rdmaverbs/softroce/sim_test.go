@@ -41,7 +41,7 @@ func newSimFabric(seed uint64, f simFaults) *simFabric {
 	return &simFabric{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[smc.GID]*simWire)}
 }
 
-// simWire is one end: a goroutine that hands packets over when they are due.
+// simWire is one end: a goroutine that delivers packets when they are due.
 type simWire struct {
 	net  *simFabric
 	gid  smc.GID
@@ -82,8 +82,8 @@ func (w *simWire) send(dst *path, pkts []packet) error {
 	return nil
 }
 
-// sendAside sends also while the wire is down, as through another netdev.
-func (w *simWire) sendAside(dst *path, pkts []packet) { w.forward(dst, pkts) }
+// sendViaSiblings sends also while the wire is down, as through another netdev.
+func (w *simWire) sendViaSiblings(dst *path, pkts []packet) { w.forward(dst, pkts) }
 
 // forward gives packets to the wire that they are for.
 func (w *simWire) forward(dst *path, pkts []packet) {

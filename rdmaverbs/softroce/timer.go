@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// timers calls queue pairs when their deadlines pass: one goroutine and one
-// heap for a device. A deadline is only ever moved forward in the heap; a
-// queue pair that is called too early, because its deadline moved back since,
-// says so by setting it again. Hence a packet that merely extends a deadline
-// costs nothing here.
+// timers calls queue pairs when their deadlines pass, with one goroutine and
+// one heap for each device. A deadline in the heap only becomes earlier. If the
+// deadline of a queue pair became later, the queue pair is called too early and
+// sets its deadline again. So a packet that extends a deadline costs nothing
+// here.
 type timers struct {
 	now    func() instant
 	expire func(*qp)
@@ -38,8 +38,8 @@ func newTimers(now func() instant, expire func(*qp)) *timers {
 	return t
 }
 
-// set has q called at the latest at that time. It may be called with no lock
-// of q held, in any order by any goroutine.
+// set schedules a call of q at time at or earlier. No lock of q is held. Any
+// goroutine may call it.
 func (t *timers) set(q *qp, at instant) {
 	t.mu.Lock()
 	switch {
@@ -106,7 +106,8 @@ func (t *timers) run() {
 	}
 }
 
-// pop removes and returns a queue pair whose time has come, or nil.
+// pop removes and returns a queue pair whose deadline has passed, or returns
+// nil.
 func (t *timers) pop(now instant) *qp {
 	t.mu.Lock()
 	defer t.mu.Unlock()

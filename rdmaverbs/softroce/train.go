@@ -9,10 +9,11 @@ import (
 	"smcr/rdmaverbs/softroce/header"
 )
 
-// emitTrain adds packets of w from nxt on, a WRITE whose packets are messages of
-// their own: as many full ones as may be sent and lie in one piece of memory.
-// They have one header, but for PSN, address and the wish for an acknowledgement.
-// What is not full, ends the request or lies in two pieces is left to emit.
+// emitTrain adds packets of w from nxt on. w is a WRITE whose packets are
+// separate messages. It adds as many full packets as may be sent and lie in one
+// piece of memory. Their headers differ only in PSN, address and AckReq bit, so
+// the rest is encoded once. emit adds a packet that is not full, is the last of
+// the request, or lies in two pieces.
 func (r *requester) emitTrain(e *endpoint, now instant, w *wqe, b *batch) bool {
 	k := r.nxt.sub(w.first)
 	off := k * e.mtu
@@ -38,9 +39,9 @@ func (r *requester) emitTrain(e *endpoint, now instant, w *wqe, b *batch) bool {
 		hdr := b.hdrs[i][:length]
 		copy(hdr, same[:])
 		number := uint32(r.nxt)
-		if r.asks() {
-			number |= askBit
-			r.asked(now)
+		if r.wantsAck() {
+			number |= ackReqBit
+			r.noteAckReq(now)
 		}
 		binary.BigEndian.PutUint32(hdr[header.BTHLen-4:], number)
 		binary.BigEndian.PutUint64(hdr[header.BTHLen:], va)
@@ -54,11 +55,11 @@ func (r *requester) emitTrain(e *endpoint, now instant, w *wqe, b *batch) bool {
 	return true
 }
 
-// askBit is the wish for an acknowledgement in the word of the PSN.
-const askBit = 1 << 31
+// ackReqBit is the AckReq bit in the 32-bit word of the PSN.
+const ackReqBit = 1 << 31
 
-// place returns the piece of memory in which byte off of the message lies, and
-// where in it.
+// place returns the piece of memory that has byte off of the message, and the
+// offset of this byte in the piece.
 func (w *wqe) place(off int) (g piece, at int) {
 	for _, g = range w.sg {
 		if off < g.n {
@@ -69,16 +70,17 @@ func (w *wqe) place(off int) (g piece, at int) {
 	return g, off
 }
 
-// asks reports whether the packet at nxt asks for an acknowledgement though its
-// message goes on, and counts it: so that the window does not run empty.
-func (r *requester) asks() bool {
-	r.sinceAsk++
-	return r.sinceAsk*4 >= r.win.size || r.outstanding()+1 >= r.win.size
+// wantsAck counts the packet at nxt and reports whether it must request an
+// acknowledgement although it is not the last of its message. Otherwise the
+// window would be used up before an acknowledgement arrives.
+func (r *requester) wantsAck() bool {
+	r.sinceAckReq++
+	return r.sinceAckReq*4 >= r.win.size || r.outstanding()+1 >= r.win.size
 }
 
-// asked notes that the packet at nxt asks for an acknowledgement.
-func (r *requester) asked(now instant) {
-	r.sinceAsk = 0
+// noteAckReq records that the packet at nxt requests an acknowledgement.
+func (r *requester) noteAckReq(now instant) {
+	r.sinceAckReq = 0
 	if r.rttAt == never && !r.nxt.before(r.max) {
 		r.rttPSN, r.rttAt = r.nxt, now
 	}

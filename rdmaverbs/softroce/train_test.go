@@ -13,10 +13,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTrain has WRITEs of any lengths, in one or two pieces of memory, sent as
-// messages of a packet each: every byte arrives at its address, under
-// consecutive PSNs, all packets but the last of a request are full, and the
-// window never runs empty without an acknowledgement asked for.
+// TestTrain sends WRITEs of any lengths, in one or two pieces of memory, with
+// one message for each packet. Every byte arrives at its address, PSNs are
+// consecutive, all packets of a request except the last are full, and an
+// acknowledgement is always requested before the window is full.
 func TestTrain(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCore(t)
@@ -64,7 +64,7 @@ func TestTrain(t *testing.T) {
 	})
 }
 
-// TestTrainAgain checks what counts as sent again after a loss.
+// TestTrainAgain checks which packets count as retransmitted after a loss.
 func TestTrainAgain(t *testing.T) {
 	c := newCore(t)
 	c.e.writeOnly = true
@@ -92,7 +92,7 @@ func TestTrainMemoryGone(t *testing.T) {
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusLocProtErr)
 }
 
-// trainCore is a core that has WRITEs of 64 KiB sent in packets of 1 KiB.
+// trainCore returns a core that sends WRITEs of 64 KiB in packets of 1 KiB.
 func trainCore(t testing.TB) *core {
 	c := newCore(t, func(p *rdmaverbs.PathInfo) { p.PathMTU = smc.MTU1024 })
 	c.e.writeOnly = true
@@ -114,7 +114,7 @@ func (c *core) train(b *batch) (packets int) {
 		c.e.sent()
 	}
 	c.e.req.acknowledge(c.now, c.e.req.nxt)
-	c.e.settle()
+	c.e.completeReady()
 	var wc [1]rdmaverbs.WC
 	c.e.sendCQ.Poll(wc[:])
 	return packets
@@ -143,8 +143,8 @@ func BenchmarkTrain(b *testing.B) {
 	}
 }
 
-// BenchmarkExecute executes packets of 1 KiB of RDMA WRITEs: parsed, and copied to
-// where they belong.
+// BenchmarkExecute executes packets of 1 KiB of RDMA WRITEs: it parses them and
+// copies the payload.
 func BenchmarkExecute(b *testing.B) {
 	c := trainCore(b)
 	data := c.write(header.WriteOnly, 0, 0, 1<<10, make([]byte, 1<<10)).bytes()

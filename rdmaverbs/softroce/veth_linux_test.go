@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/verbstest"
 	"smcr/smc"
@@ -98,7 +98,7 @@ func TestVerbsNetdev(t *testing.T) {
 	}
 }
 
-// TestLossyNetdev has the kernel lose packets of either direction at random.
+// TestLossyNetdev makes the kernel lose packets at random in both directions.
 func TestLossyNetdev(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
 	impair(t, p.A)
@@ -107,7 +107,7 @@ func TestLossyNetdev(t *testing.T) {
 		t.Run(fmt.Sprintf("v%d", typ), func(t *testing.T) {
 			a, b := verbstest.Connect(t, hostPair(p, typ)(t), verbstest.Config{MTU: smc.MTU1024, Reads: 4})
 			verbstest.Stress(t, a, b, verbstest.StressConfig{Seed: uint64(typ), Ops: 400, MaxSize: 20000})
-			// Few packets are lost, and by chance all in one direction.
+			// Few packets are lost. All of them may be in one direction.
 			again := uint64(0)
 			for _, c := range []*verbstest.Conn{a, b} {
 				q := c.QP.(*qp)
@@ -298,28 +298,19 @@ func TestNoLeak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle() // what the runtime opens once, such as epoll
-	fds, gos := countFDs(t), runtime.NumGoroutine()
+	cycle() // the runtime opens some descriptors once, such as epoll
+	fds, gos := socktest.OpenFiles(t), runtime.NumGoroutine()
 	for range 5 {
 		cycle()
 	}
 	if err := netnstest.Until(30*time.Second, func() error {
-		if n, g := countFDs(t), runtime.NumGoroutine(); n > fds || g > gos {
+		if n, g := socktest.OpenFiles(t), runtime.NumGoroutine(); n > fds || g > gos {
 			return fmt.Errorf("%d descriptors and %d goroutines, %d and %d before", n, g, fds, gos)
 		}
 		return nil
 	}); err != nil {
 		t.Error(err)
 	}
-}
-
-func countFDs(t *testing.T) int {
-	t.Helper()
-	l, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(l)
 }
 
 func ip(t testing.TB, h *netnstest.Host, args ...string) {

@@ -9,15 +9,15 @@ import (
 	"smcr/smc"
 )
 
-// wire is the packet I/O seam. Above it stands the RC transport, which deals
-// in transport packets (BTH, extended headers, payload, pad); below it the
-// encapsulation (Ethernet and GRH for RoCE version 1; IP and UDP for
-// version 2), the ICRC and the sockets. Tests put a simulated fabric there.
+// wire is the packet I/O of a device. The RC transport above it has transport
+// packets (BTH, extended headers, payload, pad). The wire has the encapsulation
+// (Ethernet and GRH for RoCE version 1; IP and UDP for version 2), the ICRC and
+// the sockets. Tests use a simulated fabric as a wire.
 type wire interface {
 	// send transmits packets to one destination, in order, in as few system
-	// calls as possible. It keeps nothing of pkts. Packets that the netdev
-	// does not take are lost, as on any network; an error means that the
-	// wire is unusable (closed, netdev gone).
+	// calls as possible. It does not keep pkts. Packets that the netdev does
+	// not accept are lost without an error. An error means that the wire cannot
+	// be used any more (closed, netdev gone).
 	send(dst *path, pkts []packet) error
 	// start begins reception; h is called from one goroutine at a time.
 	start(h handler) error
@@ -25,23 +25,23 @@ type wire interface {
 	close() error
 }
 
-// handler takes a batch of received packets that passed the ICRC and
-// address checks. The slices are valid until it returns.
+// handler handles a batch of received packets that passed the checks of ICRC
+// and addresses. The slices are valid until it returns.
 type handler func(batch []inbound)
 
-// path is where the packets of a queue pair go.
+// path has the addresses of the packets of a queue pair.
 type path struct {
 	typ      rdmaverbs.GIDType
 	sgid     smc.GID
 	dgid     smc.GID
-	dmac     net.HardwareAddr // 6 bytes; version 2: as resolved
+	dmac     net.HardwareAddr // 6 bytes; with version 2 it may be nil: the IP stack resolves it
 	hopLimit uint8
-	srcPort  uint16 // version 2: paths with different ones use different UDP source ports, as far as there are
+	srcPort  uint16 // version 2: selects one of the srcPorts UDP source ports
 }
 
-// packet is an outgoing transport packet: hdr (BTH and extended headers),
-// then the payload pieces, then 0 to 3 pad bytes as the BTH says. The ICRC
-// is the wire's.
+// packet is an outgoing transport packet: hdr (BTH and extended headers), then
+// the payload pieces, then 0 to 3 pad bytes as the BTH says. The wire adds the
+// ICRC.
 type packet struct {
 	hdr     []byte
 	payload [2][]byte
@@ -51,7 +51,7 @@ type packet struct {
 // ICRC.
 type inbound struct {
 	typ        rdmaverbs.GIDType
-	sgid, dgid smc.GID // as in the packet: its source, its destination
-	smac       [6]byte // zero where the socket does not tell (version 2)
+	sgid, dgid smc.GID // source and destination in the packet
+	smac       [6]byte // zero if the socket does not tell it (version 2)
 	data       []byte
 }

@@ -4,7 +4,7 @@ package softroce
 
 import "sync/atomic"
 
-// wireCounters counts what a wire did with packets.
+// wireCounters has the packet counters of a wire.
 type wireCounters struct {
 	txPackets, txBytes, txLost                  atomic.Uint64
 	rxPackets, rxBytes, overrunsV1, overrunsV2  atomic.Uint64
@@ -13,17 +13,17 @@ type wireCounters struct {
 	overrunsLoop, dropPKey                      atomic.Uint64
 }
 
-// wireStats is a snapshot of a wire's counters. Bytes are those of transport
-// packets: BTH to the end of pad.
+// wireStats is a snapshot of the counters of a wire. Bytes are counted from the
+// BTH to the end of the pad.
 type wireStats struct {
 	TxPackets, TxBytes uint64
-	TxLost             uint64 // the netdev or its queue did not take them
-	RxPackets, RxBytes uint64 // handed to the handler
-	Overruns           uint64 // lost because we did not receive fast enough
+	TxLost             uint64 // the netdev or its queue did not accept them
+	RxPackets, RxBytes uint64 // given to the handler
+	Overruns           uint64 // lost because the receive buffer was full
 	DropMAC            uint64 // other destination MAC, or another VLAN's frame
 	DropShort          uint64 // headers or length field exceed the frame
 	DropFormat         uint64 // GRH, IP or length not those of a RoCE packet
-	DropGID            uint64 // destination GID is none of ours
+	DropGID            uint64 // destination GID is not that of this port
 	DropLoopback       uint64 // source or destination is the loopback GID
 	DropICRC           uint64 // wrong ICRC
 	DropVersion        uint64 // transport header version is not 0

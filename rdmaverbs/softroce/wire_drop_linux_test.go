@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"testing"
 	"time"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/internal/testing/socktest"
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 
@@ -192,8 +192,8 @@ func TestWireDropsV2(t *testing.T) {
 	}
 }
 
-// TestWireVLAN checks that a VLAN netdev carries packets of its own, which
-// the netdev below does not take.
+// TestWireVLAN checks that a VLAN netdev carries packets of its own, which the
+// netdev below does not accept.
 func TestWireVLAN(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	addr := []netip.Addr{netip.MustParseAddr("10.88.7.1"), netip.MustParseAddr("10.88.7.2")}
@@ -280,7 +280,7 @@ func TestWireDown(t *testing.T) {
 		}
 	}
 	deleteLink(t, pair.A, "eth0")
-	for _, e := range []*wireEnd{a, b} { // a veth takes its peer along
+	for _, e := range []*wireEnd{a, b} { // deleting a veth deletes its peer too
 		if err := netnstest.Until(30*time.Second, func() error {
 			if err := e.send(p, pkts); !errors.Is(err, errNetdevGone) {
 				return fmt.Errorf("send on a deleted netdev: %v, want errNetdevGone", err)
@@ -292,8 +292,8 @@ func TestWireDown(t *testing.T) {
 	}
 }
 
-// TestWireBusyNetdev fills the queue of a netdev that does not take packets
-// for a while: send must not wait, and count what is lost.
+// TestWireBusyNetdev fills the queue of a netdev that does not accept packets
+// for a while: send must not wait, and must count the lost packets.
 func TestWireBusyNetdev(t *testing.T) {
 	t.Run("Ring", func(t *testing.T) { testBusyNetdev(t, true) })
 	t.Run("NoRing", func(t *testing.T) { testBusyNetdev(t, false) })
@@ -347,7 +347,7 @@ func deleteLink(t *testing.T, h *netnstest.Host, name string) {
 func TestWireClose(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	b := openQuiet(t, pair.B, "eth0")
-	fds, goroutines := openFiles(t), runtime.NumGoroutine()
+	fds, goroutines := socktest.OpenFiles(t), runtime.NumGoroutine()
 	for i := range 20 {
 		a := openQuiet(t, pair.A, "eth0")
 		closed := make(chan struct{})
@@ -397,7 +397,7 @@ func TestWireClose(t *testing.T) {
 		<-stopped
 	}
 	if err := netnstest.Until(30*time.Second, func() error {
-		if f, g := openFiles(t), runtime.NumGoroutine(); f > fds || g > goroutines {
+		if f, g := socktest.OpenFiles(t), runtime.NumGoroutine(); f > fds || g > goroutines {
 			return fmt.Errorf("%d files and %d goroutines, were %d and %d", f, g, fds, goroutines)
 		}
 		return nil
@@ -406,17 +406,8 @@ func TestWireClose(t *testing.T) {
 	}
 }
 
-func openFiles(t *testing.T) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(d)
-}
-
-// TestWireSharedPort opens a second wire on one netdev: it must do without
-// version 2, and say so.
+// TestWireSharedPort opens a second wire on one netdev: it has no version 2 and
+// reports the reason.
 func TestWireSharedPort(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	first, second := openQuiet(t, pair.A, "eth0"), openQuiet(t, pair.A, "eth0")
@@ -446,13 +437,13 @@ func TestPortTakenLeavesNothing(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	first := openQuiet(t, pair.A, "eth0")
 	if err := pair.A.Do(func() error {
-		fds := openFiles(t)
+		fds := socktest.OpenFiles(t)
 		for range 10 {
 			if u, err := openUDPPorts(first.info, 1); !errors.Is(err, unix.EADDRINUSE) {
 				t.Errorf("%v, %v, want EADDRINUSE", u, err)
 			}
 		}
-		if n := openFiles(t); n != fds {
+		if n := socktest.OpenFiles(t); n != fds {
 			t.Errorf("%d descriptors, %d before", n, fds)
 		}
 		return nil
@@ -487,8 +478,9 @@ func TestWireNoAllocs(t *testing.T) {
 				}
 			}
 		}
-		// The pool of batches is emptied now and then, the more often the
-		// busier the machine; what is allocated for each packet is so always.
+		// The runtime empties the pool of batches sometimes, more often on a
+		// busy machine. So one run without allocations is enough: an allocation
+		// for each packet would be in every run.
 		n := testing.AllocsPerRun(100, exchange)
 		for range 4 {
 			if n == 0 {

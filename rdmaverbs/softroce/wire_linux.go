@@ -21,12 +21,12 @@ import (
 
 func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
 
-// ioBatch is how many packets go to the handler, or to a system call, at
-// once: a batch and its acknowledgement.
+// ioBatch is the largest number of packets for one call of the handler or one
+// system call: a batch and its acknowledgement.
 const ioBatch = batchLen + 1
 
-// netWire is the wire of one netdev: RoCE version 1 by a packet socket, and
-// version 2 by UDP sockets.
+// netWire is the wire of one netdev, with a packet socket for RoCE version 1
+// and UDP sockets for version 2.
 //
 // Sending is safe for concurrent use. The sockets belong to the network
 // namespace of the thread that called openWire.
@@ -40,14 +40,14 @@ type netWire struct {
 	gone     atomic.Bool
 	v1       *packetPort // nil without version 1
 	v2       *udpPorts   // nil without version 2
-	ll       *llPort     // likewise
+	ll       *llPort     // nil without version 2
 	watch    io.Closer
 	loop     *loop
-	pollers  []Poller  // none: a goroutine for each socket
-	shards   []handler // of version 2, nil if the first takes all
+	pollers  []Poller  // if empty, each socket has a goroutine
+	shards   []handler // of version 2; nil if the first handles all packets
 	stats    wireCounters
 
-	one sync.Mutex // one goroutine at a time is in handler
+	one sync.Mutex // held while h runs, so one goroutine at a time does
 	h   handler    // set by start
 
 	mu          sync.RWMutex // guards the descriptors against close
@@ -59,18 +59,19 @@ type netWire struct {
 	releaseOnce sync.Once
 }
 
-// identity is who we are at one moment: which packets are ours.
+// identity has the addresses of the port at one moment. They decide which
+// packets it accepts.
 type identity struct {
-	mac     [6]byte
-	v1      []smc.GID
-	v2      []smc.GID
-	mtu     int
-	def     smc.GID // the default GID
-	foreign bool    // it is not an address of the netdev
+	mac        [6]byte
+	v1         []smc.GID
+	v2         []smc.GID
+	mtu        int
+	def        smc.GID // the default GID
+	defForeign bool    // def is not an address of the netdev
 }
 
 func newIdentity(i *netdevInfo) *identity {
-	id := &identity{mac: [6]byte(i.HWAddr), mtu: i.MTU, foreign: !i.hasDefault}
+	id := &identity{mac: [6]byte(i.HWAddr), mtu: i.MTU, defForeign: !i.hasDefault}
 	id.def = defaultGID(id.mac)
 	for _, e := range i.GIDs {
 		if e.Type == rdmaverbs.RoCEv2 {
@@ -82,7 +83,8 @@ func newIdentity(i *netdevInfo) *identity {
 	return id
 }
 
-// portTakenError tells that version 2 of RoCE cannot be used on a netdev.
+// portTakenError means that RoCE version 2 cannot be used on a netdev because
+// its UDP port is in use.
 type portTakenError struct {
 	netdev string
 	err    error
@@ -97,12 +99,12 @@ func (e *portTakenError) Error() string {
 func (e *portTakenError) Unwrap() error { return e.err }
 
 // openWire opens the packet I/O on a netdev of the calling thread's network
-// namespace for the GID types of c, and reads the facts about it. It needs CAP_NET_RAW. An unknown name gives an error that wraps
-// rdmaverbs.ErrNoDevice.
+// namespace for the GID types of c, and reads the facts about it. It needs
+// CAP_NET_RAW. An unknown name gives an error that wraps rdmaverbs.ErrNoDevice.
 //
-// Where UDP port 4791 is taken, by the kernel's rxe or by another wire on the
-// same netdev, the wire does version 1 only, info.GIDs has no version 2 entries
-// and lacks is why. If only version 2 was asked for, that is the error.
+// If UDP port 4791 is in use, by the kernel's rxe or by another wire on the
+// same netdev, the wire has version 1 only, info.GIDs has no version 2 entries,
+// and lacks is the reason. If c wants only version 2, err is the reason.
 func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err error) {
 	wants := func(t rdmaverbs.GIDType) bool { return len(c.types) == 0 || slices.Contains(c.types, t) }
 	f, err := newFacts()
@@ -158,7 +160,7 @@ func openWire(netdev string, c config) (_ wire, info *netdevInfo, lacks, err err
 	return w, info, lacks, nil
 }
 
-// changed follows what the watch reports.
+// changed handles a report of the netdev watch.
 func (w *netWire) changed(c netdevChange) {
 	if c.Gone {
 		w.gone.Store(true)
@@ -173,7 +175,7 @@ func (w *netWire) changed(c netdevChange) {
 	}
 }
 
-// counters returns what was sent, received and dropped so far.
+// counters returns the present counters.
 func (w *netWire) counters() wireStats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -183,12 +185,12 @@ func (w *netWire) counters() wireStats {
 	return w.stats.snapshot()
 }
 
-// countOverruns brings the count of overruns up to date.
+// countOverruns updates the counters of overruns.
 func (w *netWire) countOverruns() {
 	if w.v1 != nil {
 		w.stats.overrunsV1.Add(w.v1.overruns())
 	}
-	w.stats.overrunsLoop.Store(w.loop.lost())
+	w.stats.overrunsLoop.Store(w.loop.dropped())
 	if w.v2 != nil {
 		w.stats.overrunsV2.Store(w.v2.overruns())
 		w.stats.overrunsV1.Add(w.ll.overruns())
@@ -217,7 +219,7 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 	return w.transmit(dst, pkts)
 }
 
-// transmit puts packets on the wire. w.mu is held.
+// transmit sends packets with the sockets. w.mu is held.
 func (w *netWire) transmit(dst *path, pkts []packet) error {
 	tx := txPool.Get().(*txBatch)
 	defer txPool.Put(tx)
@@ -227,7 +229,7 @@ func (w *netWire) transmit(dst *path, pkts []packet) error {
 		switch {
 		case dst.typ != rdmaverbs.RoCEv2:
 			err = w.sendV1(tx, dst, pkts[:n])
-		case w.past(dst):
+		case w.bypassesIP(dst):
 			err = w.sendLL(tx, dst, pkts[:n])
 		default:
 			err = w.sendV2(tx, dst, pkts[:n])
@@ -240,7 +242,8 @@ func (w *netWire) transmit(dst *path, pkts []packet) error {
 	return nil
 }
 
-// isSelf reports whether dst is this port. On lo packets come back anyway.
+// isSelf reports whether dst is this port. On lo it returns false, because the
+// kernel returns packets there.
 func (w *netWire) isSelf(dst *path) bool {
 	if w.loopback {
 		return false
@@ -272,9 +275,9 @@ func (w *netWire) start(h handler) error {
 		return errors.New("softroce: wire was started twice")
 	}
 	w.started = true
-	// One goroutine a socket, one of them at a time in h.
+	// Each socket has a goroutine. Only one at a time runs h.
 	w.h = h
-	serial := w.hand
+	serial := w.handle
 	if w.v1 != nil {
 		if err := w.read(w.v1.sock, w.ringReader(w.v1, serial)); err != nil {
 			return err
@@ -307,8 +310,8 @@ func (w *netWire) start(h handler) error {
 	return nil
 }
 
-// read calls take, again as long as it returns true, when s is readable: in the
-// poller, or in a goroutine of its own.
+// read calls take when s is readable, again as long as it returns true. The
+// first Poller does this, or a new goroutine if there is no Poller.
 func (w *netWire) read(s *socket, take func() bool) error {
 	if len(w.pollers) > 0 {
 		return s.watch(w.pollers[0], &w.stopping, take)
@@ -323,8 +326,8 @@ func (w *netWire) read(s *socket, take func() bool) error {
 // spread implements spreader.
 func (w *netWire) spread(hs []handler) { w.shards = hs }
 
-// hand gives a batch to the handler.
-func (w *netWire) hand(batch []inbound) {
+// handle calls the handler for a batch.
+func (w *netWire) handle(batch []inbound) {
 	w.one.Lock()
 	defer w.one.Unlock()
 	w.h(batch)
@@ -335,14 +338,14 @@ func (w *netWire) close() error {
 	w.mu.Lock()
 	if !w.closed {
 		w.countOverruns()
-		w.closed = true // from here on nobody sends
+		w.closed = true // nobody sends any more
 	}
 	w.mu.Unlock()
 	w.releaseOnce.Do(w.release)
 	return nil
 }
 
-// release ends the reception and frees all that openWire got.
+// release ends the reception and frees everything that openWire opened.
 func (w *netWire) release() {
 	w.stopping.Store(true)
 	if w.siblings != nil {
@@ -367,8 +370,8 @@ func (w *netWire) release() {
 	}
 }
 
-// ringReader returns a function that hands packets of a packet socket to h, and
-// reports whether there may be more.
+// ringReader returns a function that gives packets of a packet socket to h. The
+// function reports whether there may be more.
 func (w *netWire) ringReader(p *packetPort, h handler) func() bool {
 	rx := newRxBatch()
 	return func() bool {
@@ -382,7 +385,8 @@ func (w *netWire) ringReader(p *packetPort, h handler) func() bool {
 	}
 }
 
-// udpReader does so for version 2 packets over IPv4 or IPv6.
+// udpReader returns a function that gives version 2 packets over IPv4 or IPv6
+// to h. The function reports whether there may be more.
 func (w *netWire) udpReader(s *socket, family int, h handler) func() bool {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()

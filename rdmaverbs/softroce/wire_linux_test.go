@@ -118,7 +118,7 @@ func testPacket(op header.Opcode, psn uint32, n int) packet {
 	return packet{hdr: hdr, payload: [2][]byte{p[:cut], p[cut:]}}
 }
 
-// flat is p as a receiver gets it.
+// flat returns the bytes of p as a receiver gets them.
 func flat(p packet) []byte {
 	b := bytes.Join([][]byte{p.hdr, p.payload[0], p.payload[1]}, nil)
 	return append(b, make([]byte, header.BTH(p.hdr).PadCount())...)
@@ -290,8 +290,8 @@ func TestWireLo(t *testing.T) {
 	}
 }
 
-// TestWireSelf sends to the port itself (RoCE annex, A16.7.2); nothing of it
-// goes out.
+// TestWireSelf sends to the port itself (RoCE annex, A16.7.2); no packet leaves
+// the host.
 func TestWireSelf(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	a, b := openEnd(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
@@ -302,7 +302,7 @@ func TestWireSelf(t *testing.T) {
 	if s := b.counters(); s.RxPackets != 0 || s.dropped() != 0 {
 		t.Errorf("the peer saw self-addressed packets: %+v", s)
 	}
-	// A queue without a reader is bounded.
+	// A queue without a reader has a limit.
 	q := openQuiet(t, pair.B, "lo")
 	q.loopback = false
 	pkts := []packet{testPacket(header.SendOnly, 0, 4096)}

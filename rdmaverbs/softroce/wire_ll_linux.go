@@ -15,16 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// llPort carries RoCE version 2 between link-local GIDs past the IP stack, as
-// an RNIC does. Such a GID tells the MAC, or the path does, so that a packet
-// needs neither route nor neighbour discovery; and the default GID is in the
-// GID table whether or not the netdev has that address. Hosts with addresses
-// that do not show the MAC (RFC 7217), or without IPv6, have it not.
+// llPort carries RoCE version 2 between link-local GIDs without the IP stack,
+// as an RNIC does. The GID or the path has the MAC address, so a packet needs
+// neither a route nor neighbour discovery. The default GID is in the GID table
+// whether or not the netdev has it as an address. A netdev does not have it if
+// its addresses do not contain the MAC (RFC 7217), or without IPv6.
 //
-// Packets always leave here. They arrive here as long as the netdev lacks the
-// address; else at the UDP socket, like all others. Both ways the kernel carries
-// many packets in one pass, as it does for UDP sockets: the virtio_net header
-// before a frame tells how it is to be cut, or was joined (Linux 6.2).
+// All packets between link-local GIDs are sent here. They are received here if
+// the netdev does not have the address, and otherwise by the UDP socket. In
+// both directions the kernel carries many packets in one pass, as for UDP
+// sockets: the virtio_net header before a frame says how the kernel must split
+// it, or joined it (Linux 6.2).
 type llPort struct {
 	*packetPort
 	noGSO atomic.Bool
@@ -32,7 +33,7 @@ type llPort struct {
 	mu        sync.Mutex
 	start     func() // begins the reception
 	listening bool
-	to        smc.GID // what passes the filter; zero for nothing
+	to        smc.GID // destination that passes the filter; zero for none
 }
 
 // newLLPort opens the sockets in the calling thread's network namespace.
@@ -41,7 +42,7 @@ func newLLPort(i *netdevInfo) (*llPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The kernel is to compute the UDP checksum and to cut trains.
+	// The kernel must compute the UDP checksum and split trains.
 	for _, fd := range []int{p.tx, p.sock.fd} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
 			p.close()
@@ -51,7 +52,8 @@ func newLLPort(i *netdevInfo) (*llPort, error) {
 	return &llPort{packetPort: p}, nil
 }
 
-// started tells what begins the reception, once the wire is started.
+// started sets the function that begins the reception. It is called when the
+// wire is started.
 func (l *llPort) started(start func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,12 +63,12 @@ func (l *llPort) started(start func()) {
 	}
 }
 
-// follow makes the port receive what the UDP socket does not.
+// follow makes the port receive the packets that the UDP socket does not.
 func (l *llPort) follow(self *identity) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var to smc.GID
-	if self.foreign {
+	if self.defForeign {
 		to = self.def
 	}
 	if to == l.to || to.IsZero() && !l.listening {
@@ -91,7 +93,8 @@ func (l *llPort) follow(self *identity) error {
 	return nil
 }
 
-// filter lets only RoCE packets to that address pass, none for the zero GID.
+// filter attaches a filter that only lets RoCE packets to this address pass,
+// and none for the zero GID.
 func (l *llPort) filter(to smc.GID) error {
 	const (
 		ip      = header.EthernetLen
@@ -118,7 +121,8 @@ func (l *llPort) filter(to smc.GID) error {
 		code = append(code, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 18})
 	}
 	code = append(code, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K})
-	// What is not equal goes to the last instruction, which takes nothing.
+	// If a comparison fails, it jumps to the last instruction, which drops the
+	// packet.
 	for i := range code {
 		if code[i].Code&7 == unix.BPF_JMP {
 			code[i].Jf = uint8(len(code) - 2 - i)
@@ -131,8 +135,8 @@ func (l *llPort) filter(to smc.GID) error {
 	return nil
 }
 
-// llReader returns a function that hands packets of the port to h, and reports
-// whether there may be more.
+// llReader returns a function that gives packets of the port to h. The function
+// reports whether there may be more.
 func (w *netWire) llReader(h handler) func() bool {
 	rx := newRxBatch()
 	rx.udp = newUDPRx()
@@ -155,8 +159,8 @@ func (l *llPort) split(i int, rx *rxBatch, self *identity, c *wireCounters) {
 	r := rx.udp
 	b := r.buf[i*udpBuf:][:r.msgs[i].n]
 	from := (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&r.names[i]))
-	// The kernel has compared the destination MAC with the netdev's. A socket on
-	// a netdev also gets what its VLAN netdevs take.
+	// The kernel has compared the destination MAC with that of the netdev. A
+	// socket on a netdev also receives the frames of its VLAN netdevs.
 	if from.Pkttype != unix.PACKET_HOST || int(from.Ifindex) != l.index {
 		c.dropMAC.Add(1)
 		return

@@ -51,7 +51,7 @@ func TestLinkLocal(t *testing.T) {
 		}
 	}
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
-	// The kernel is to compute checksums, which veth would leave out.
+	// The kernel must compute the checksums, which veth would leave out.
 	for _, h := range []*netnstest.Host{p.A, p.B} {
 		if out, err := h.Command(t.Context(), "ethtool", "-K", "eth0", "tx", "off").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -90,8 +90,8 @@ func TestLinkLocal(t *testing.T) {
 	})
 }
 
-// llBulk has a WRITE of many packets arrive whole. trains says that the sender
-// leaves it to the kernel to cut them, which Linux can from 6.2 on.
+// llBulk checks that a WRITE of many packets arrives completely. trains says
+// that the kernel of the sender splits the trains (Linux 6.2).
 func llBulk(t *testing.T, open verbstest.Open, trains bool) {
 	t.Helper()
 	p := open(t)
@@ -133,8 +133,8 @@ func kernelAtLeast(t *testing.T, major, minor int) bool {
 	return x > major || x == major && y >= minor
 }
 
-// TestLinkLocalFrames checks frames of one packet and of several, as a reader gets
-// them that the kernel has not cut them for, and that damaged ones are dropped.
+// TestLinkLocalFrames checks received frames with one packet and with several
+// that the kernel has not split, and that damaged ones are dropped.
 func TestLinkLocalFrames(t *testing.T) {
 	src, dst := defaultGID([6]byte{2, 0, 0, 0, 0, 1}), defaultGID([6]byte{2, 0, 0, 0, 0, 2})
 	l := &llPort{packetPort: &packetPort{index: 7}}

@@ -10,17 +10,19 @@ import (
 	"smcr/smc"
 )
 
-// past reports whether packets to dst go past the IP stack.
-func (w *netWire) past(dst *path) bool {
+// bypassesIP reports whether packets to dst are sent as frames, without the IP
+// stack.
+func (w *netWire) bypassesIP(dst *path) bool {
 	return w.ll != nil && dst.typ == rdmaverbs.RoCEv2 && isLinkLocal(dst.dgid) && (w.loopback || len(dst.dmac) == 6)
 }
 
 func isLinkLocal(g smc.GID) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
 
-// vnetHdrLen is the length of struct virtio_net_hdr (linux/virtio_net.h), which
-// goes before each packet to be sent: flags, segmentation type, header length,
-// segment size, begin of the checksummed bytes, and place of the sum in these,
-// in host byte order but for devices of virtio 1.0.
+// vnetHdrLen is the length in bytes of struct virtio_net_hdr
+// (linux/virtio_net.h), which is before each packet to be sent. Its fields are
+// flags, segmentation type, header length, segment size, start of the bytes
+// under the checksum, and offset of the checksum in these. They are in host
+// byte order.
 const vnetHdrLen = 10
 
 const (
@@ -29,19 +31,19 @@ const (
 	vnetGSOECN    = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// Offsets in what goes before a link-local packet's BTH.
+// Offsets in the headers before the BTH of a link-local packet.
 const (
 	llAtIP  = vnetHdrLen + header.EthernetLen
 	llAtUDP = llAtIP + header.IPv6Len
 	llAtBTH = llAtUDP + header.UDPLen
 )
 
-// maxLLBytes is how many bytes of datagrams one frame to be cut has at most: an
-// IPv6 packet, and what a reader has room for.
+// maxLLBytes is the largest number of bytes of datagrams in one frame that the
+// kernel splits: it must fit an IPv6 packet and the buffer of a reader.
 const maxLLBytes = min(65535-header.UDPLen, udpBuf-llAtBTH)
 
-// sendLL sends up to ioBatch packets as RoCE version 2 frames over IPv6: several
-// packets in one frame that the kernel or the netdev cuts, where it can.
+// sendLL sends up to ioBatch packets as RoCE version 2 frames over IPv6:
+// several packets in one frame, if the kernel or the netdev can split it.
 func (w *netWire) sendLL(tx *txBatch, dst *path, pkts []packet) error {
 	var bytes int
 	for i := range pkts {
@@ -50,8 +52,8 @@ func (w *netWire) sendLL(tx *txBatch, dst *path, pkts []packet) error {
 	w.stats.txBytes.Add(uint64(bytes))
 	err := w.sendLLFrames(tx, dst, pkts, !w.ll.noGSO.Load())
 	if err == errNoGSO {
-		// As for UDP sockets: see sendV2.
-		if err = w.sendLLFrames(tx, dst, pkts, false); err == nil && tx.lost == 0 {
+		// The packets that were sent before are sent again: see sendV2.
+		if err = w.sendLLFrames(tx, dst, pkts, false); err == nil && tx.dropped == 0 {
 			w.ll.noGSO.Store(true)
 		}
 	}
@@ -67,8 +69,8 @@ func (w *netWire) sendLLFrames(tx *txBatch, dst *path, pkts []packet, gso bool) 
 	msgs := 0
 	for i := 0; i < len(pkts); {
 		n := 1
-		// A frame to be cut passes whatever its pieces' length is; the netdev
-		// would drop those that exceed its MTU without a word.
+		// The kernel does not check the length of the packets in a frame. The
+		// netdev would silently drop those that exceed its MTU.
 		if gso && header.IPv6Len+header.UDPLen+datagramLen(&pkts[i]) <= self.mtu {
 			n = segments(pkts[i:], maxLLBytes)
 		}
@@ -81,14 +83,15 @@ func (w *netWire) sendLLFrames(tx *txBatch, dst *path, pkts []packet, gso bool) 
 	return err
 }
 
-// llHeaders fills in what all frames to dst begin with, but for lengths and sums.
+// llHeaders writes the headers that all frames to dst have, without lengths and
+// checksums.
 func (w *netWire) llHeaders(same *[llAtBTH]byte, self *identity, dst *path) {
 	same[0] = vnetNeedsCsum
 	binary.NativeEndian.PutUint16(same[2:], llAtBTH-vnetHdrLen)
 	binary.NativeEndian.PutUint16(same[6:], llAtUDP-vnetHdrLen)
 	binary.NativeEndian.PutUint16(same[8:], 6)
 	eth := header.EthernetFields{Type: header.EtherTypeIPv6}
-	// On lo source and destination stay zero: see loopbackMAC.
+	// On lo, source and destination are zero: see loopbackMAC.
 	if !w.loopback {
 		eth.Src = self.mac
 		copy(eth.Dst[:], dst.dmac)
@@ -102,7 +105,8 @@ func (w *netWire) llHeaders(same *[llAtBTH]byte, self *identity, dst *path) {
 	header.UDP(same[llAtUDP:]).Encode(&header.UDPFields{SrcPort: dst.srcPort, DstPort: header.UDPPortRoCE})
 }
 
-// frame makes message m of pkts: a frame that is to be cut if they are several.
+// frame makes message m, a frame with pkts. If they are several, the kernel
+// splits it.
 func (tx *txBatch) frame(m, first int, pkts []packet, same *[llAtBTH]byte) {
 	head := append(tx.head[first][:0], same[:]...)
 	n := header.UDPLen
@@ -120,8 +124,8 @@ func (tx *txBatch) frame(m, first int, pkts []packet, same *[llAtBTH]byte) {
 	tx.pieces(m, first, pkts, head, false)
 }
 
-// pseudoSum is the sum over the pseudo-header of UDP (RFC 8200, section 8.1),
-// to which the kernel adds the rest.
+// pseudoSum returns the checksum of the pseudo-header of UDP (RFC 8200, section
+// 8.1). The kernel adds the rest.
 func pseudoSum(ip header.IPv6) uint16 {
 	sum := uint32(header.ProtocolUDP) + uint32(ip.PayloadLen())
 	for i := 8; i < header.IPv6Len; i += 2 {

@@ -10,22 +10,22 @@ import (
 	"smcr/smc"
 )
 
-// maxLooped bounds the bytes of packets that wait to be looped back.
+// maxLooped is the largest number of bytes of packets that wait in a loop.
 const maxLooped = 4 << 20
 
-// loop brings self-addressed packets back (RoCE annex, A16.7.2): a network
-// does not return a frame to the port it came from. It also takes what comes
-// from siblings.
+// loop returns packets that the port sends to itself (RoCE annex, A16.7.2),
+// because a network does not return a frame to its sender. It also receives the
+// packets that siblings pass on.
 type loop struct {
-	wake chan struct{} // holds a token when in is not empty
+	wake chan struct{} // has an element when in is not empty
 
 	mu   sync.Mutex
 	in   looped // filled by senders
-	out  looped // in the hands of run
-	full uint64 // packets that found no room
+	out  looped // used by run
+	full uint64 // number of packets for which there was no room
 }
 
-// looped is a batch of packets and the memory they lie in.
+// looped is a batch of packets and their memory.
 type looped struct {
 	buf  []byte
 	pkts []loopedPacket
@@ -34,7 +34,7 @@ type looped struct {
 type loopedPacket struct {
 	typ        rdmaverbs.GIDType
 	sgid, dgid smc.GID
-	end        int  // in buf; it begins where the one before ends
+	end        int  // end in buf; a packet begins at the end of the one before
 	passed     bool // checked and counted already
 }
 
@@ -61,7 +61,7 @@ func (l *loop) send(dst *path, pkts []packet) {
 	l.wakeUp()
 }
 
-// pass copies packets that another netdev received and checked.
+// pass copies packets that a sibling received and checked into the queue.
 func (l *loop) pass(in []inbound) {
 	l.mu.Lock()
 	for i := range in {
@@ -84,14 +84,14 @@ func (l *loop) wakeUp() {
 	}
 }
 
-// lost returns the packets that found no room.
-func (l *loop) lost() uint64 {
+// dropped returns the number of packets for which there was no room.
+func (l *loop) dropped() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.full
 }
 
-// run hands what senders put in to h until quit is closed.
+// run gives the packets in the queue to h until quit is closed.
 func (l *loop) run(quit <-chan struct{}, h handler, c *wireCounters, self func() *identity) {
 	rx := newRxBatch()
 	for {

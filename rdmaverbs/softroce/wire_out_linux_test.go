@@ -87,8 +87,8 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// TestSourcePortOfQueuePair: the queue pairs of one device do not all ask for the
-// same source port, and each for one of its own for good.
+// TestSourcePortOfQueuePair: the queue pairs of one device do not all ask for
+// the same source port, and each always asks for the same one.
 func TestSourcePortOfQueuePair(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	a, b := openIn(t, pair.A, "eth0"), openIn(t, pair.B, "eth0")
@@ -159,7 +159,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestNoFragments: what does not fit the MTU of the netdev is not sent in pieces.
+// TestNoFragments: a packet that exceeds the MTU of the netdev is not
+// fragmented.
 func TestNoFragments(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	la, lb := pair.A.Links[0], pair.B.Links[0]
@@ -179,9 +180,9 @@ func TestNoFragments(t *testing.T) {
 	}
 }
 
-// TestAddressesChange: a wire takes packets for an address that its netdev has got
-// since, none for one that it has lost, and goes on under a new MAC address with
-// the default GID of that.
+// TestAddressesChange: a wire accepts packets for an address that was added to
+// its netdev later, and none for an address that was removed. With a new MAC
+// address it has the default GID of that address.
 func TestAddressesChange(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	la := pair.A.Links[0]
@@ -226,12 +227,13 @@ func TestAddressesChange(t *testing.T) {
 	checkCross(t, b, a, &path{typ: rdmaverbs.RoCEv1, sgid: now, dgid: a.info.GIDs[0].GID, dmac: a.info.HWAddr})
 }
 
-// TestSourceMAC: packets between link-local GIDs that go past the IP stack come
-// from the MAC address of the netdev.
+// TestSourceMAC: packets between link-local GIDs that bypass the IP stack have
+// the MAC address of the netdev as source.
 func TestSourceMAC(t *testing.T) {
 	netnstest.Require(t, "sysctl")
 	pair := netnstest.New(t, netnstest.Options{})
-	// So the packets arrive past the IP stack too, with their MAC addresses.
+	// So the packets also bypass the IP stack at the receiver, with their MAC
+	// addresses.
 	if out, err := pair.B.Command(t.Context(), "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -257,8 +259,8 @@ func TestSourceMAC(t *testing.T) {
 	}
 }
 
-// TestOnlyOwnGID: a queue pair takes packets from its peer only under the GID that
-// it is connected with, not under another one of its device.
+// TestOnlyOwnGID: a queue pair accepts packets from its peer only for the GID
+// that it is connected with, not for another GID of its device.
 func TestOnlyOwnGID(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{})
 	ip(t, pair.B, "addr", "add", "10.77.0.66/24", "dev", "eth0")
@@ -286,8 +288,8 @@ func TestOnlyOwnGID(t *testing.T) {
 	y.OKRecv(1, 1)
 }
 
-// TestMTUOfNetdev: a queue pair does not take a path MTU that its netdev does not
-// carry; 4096 bytes is the most.
+// TestMTUOfNetdev: a queue pair rejects a path MTU that its netdev does not
+// carry; 4096 bytes is the largest.
 func TestMTUOfNetdev(t *testing.T) {
 	for mtu, want := range map[int]smc.MTU{1500: smc.MTU1024, 9000: smc.MTU4096} {
 		pair := netnstest.New(t, netnstest.Options{MTU: mtu})
@@ -305,7 +307,7 @@ func TestMTUOfNetdev(t *testing.T) {
 	}
 }
 
-// TestTentativeAddress: an address that another host turns out to have is no GID.
+// TestTentativeAddress: an address that another host has does not become a GID.
 func TestTentativeAddress(t *testing.T) {
 	netnstest.Require(t, "sysctl")
 	pair := netnstest.New(t, netnstest.Options{})

@@ -13,9 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a non-blocking socket whose reader is a Poller, or waits in Go's poller. That
-// wakes a waiting goroutine within microseconds where a thread blocked in
-// poll(2) needs tens: the thread that finds the event runs the goroutine.
+// socket is a non-blocking socket. It is read by a Poller, or by a goroutine
+// that waits in Go's poller. Go's poller wakes a goroutine within a few
+// microseconds, because the thread that finds the event also runs the
+// goroutine. A thread that is blocked in poll(2) needs some tens of
+// microseconds.
 type socket struct {
 	fd   int // for system calls, while the owner knows that it is open
 	name string
@@ -25,7 +27,7 @@ type socket struct {
 	unwatch func() // nil: no Poller reads it
 }
 
-// newSocket takes over fd, also when it fails.
+// newSocket makes a socket of fd. It closes fd if it fails.
 func newSocket(fd int, name string) (*socket, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
@@ -34,7 +36,8 @@ func newSocket(fd int, name string) (*socket, error) {
 	return &socket{fd: fd, name: name}, nil
 }
 
-// close closes the socket; whenReadable returns, and a Poller reads it no more.
+// close closes the socket. whenReadable returns, and a Poller does not read it
+// any more.
 func (s *socket) close() {
 	if s.unwatch != nil {
 		s.unwatch()
@@ -55,11 +58,12 @@ func (s *socket) pollable() (err error) {
 	return nil
 }
 
-// pollRounds is how often a Poller's round takes from one socket at most: the
-// others, and the acknowledgements, are to have their turn.
+// pollRounds is how often a round of a Poller reads one socket at most, so that
+// the other sockets and the acknowledgements get their turn.
 const pollRounds = 4
 
-// watch has p call take when the socket is readable, until it is closed.
+// watch makes p call take when the socket is readable, until the socket is
+// closed.
 func (s *socket) watch(p Poller, stop *atomic.Bool, take func() bool) (err error) {
 	s.unwatch, err = p.WatchReadable(s.fd, func() {
 		for i := 0; i < pollRounds && !stop.Load() && take(); i++ {
@@ -71,8 +75,8 @@ func (s *socket) watch(p Poller, stop *atomic.Bool, take func() bool) (err error
 	return nil
 }
 
-// whenReadable calls take, again as long as it returns true, else when the
-// socket is readable, until it is closed or stop is set by whoever closes it.
+// whenReadable calls take when the socket is readable, again as long as it
+// returns true. It returns when the socket is closed or stop is set.
 func (s *socket) whenReadable(stop *atomic.Bool, take func() bool) {
 	drain := func(uintptr) (done bool) {
 		for !stop.Load() {
@@ -87,9 +91,9 @@ func (s *socket) whenReadable(stop *atomic.Bool, take func() bool) {
 		if err == nil || errors.Is(err, os.ErrClosed) {
 			return
 		}
-		// The poller reports an error of the socket, such as ENETDOWN when
-		// the netdev goes down, if nothing else is to be reported. It lasts
-		// until the next event.
+		// The poller reports an error of the socket, such as ENETDOWN when the
+		// netdev goes down, if nothing else is to be reported. The error stays
+		// until the next event, so read it away.
 		_ = s.raw.Control(func(fd uintptr) {
 			_, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 		})

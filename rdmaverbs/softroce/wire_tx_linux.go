@@ -20,20 +20,22 @@ type mmsghdr struct {
 	n   uint32
 }
 
-// iovsPerPacket: headers, two payload pieces, pad with ICRC.
+// iovsPerPacket is the number of vectors of a packet: headers, two payload
+// pieces, pad with ICRC.
 const iovsPerPacket = 4
 
-// headLen holds the headers of the longest packet: those of sendLL.
+// headLen is the length in bytes of the longest headers, those of sendLL.
 const headLen = vnetHdrLen + header.EthernetLen + header.IPv6Len + header.UDPLen + header.MaxTransportLen
 
-// tailLen holds what ends a packet: pad and ICRC.
+// tailLen is the largest length in bytes of pad and ICRC.
 const tailLen = 4 + header.ICRCLen
 
-// defaultHopLimit is for paths that do not say.
+// defaultHopLimit is for paths without a hop limit.
 const defaultHopLimit = 64
 
-// sendWait is how long a send waits for room in the socket's send buffer
-// before the rest of its packets are lost. The transport repeats them.
+// sendWait is how long a send waits for room in the send buffer of the socket.
+// After that it drops the rest of its packets, and the transport sends them
+// again.
 const sendWait = 2 * time.Millisecond
 
 // transportLen returns the bytes of p from the BTH to the end of pad.
@@ -41,7 +43,8 @@ func transportLen(p *packet) int {
 	return len(p.hdr) + len(p.payload[0]) + len(p.payload[1]) + int(header.BTH(p.hdr).PadCount())
 }
 
-// appendTail appends pad and ICRC. crc is that of all before the pad.
+// appendTail appends pad and ICRC to b. crc is the ICRC of everything before
+// the pad.
 func (p *packet) appendTail(b []byte, crc header.ICRC) []byte {
 	var zero [3]byte
 	at := len(b)
@@ -54,7 +57,7 @@ type txBatch struct {
 	msgs [ioBatch]mmsghdr
 	iovs [ioBatch * iovsPerPacket]unix.Iovec
 	head [ioBatch][headLen]byte
-	last [ioBatch][tailLen]byte // what ends a message
+	last [ioBatch][tailLen]byte // end of a message: pad and ICRC
 	pre  header.Prefix
 
 	// Version 2.
@@ -64,22 +67,22 @@ type txBatch struct {
 	control [ioBatch][udpControl]byte
 	segs    [ioBatch]uint16 // packets in each message
 
-	lost uint64 // packets that the last flush could not send
+	dropped uint64 // packets that the last flush could not send
 }
 
-// errNoGSO means that a message of several segments was refused.
+// errNoGSO means that the kernel refused a message of several segments.
 var errNoGSO = errors.New("softroce: netdev does not segment UDP messages")
 
 var txPool = sync.Pool{New: func() any { return new(txBatch) }}
 
-// setIov points vector i at b.
+// setIov makes vector i point to b.
 func (tx *txBatch) setIov(i int, b []byte) {
 	tx.iovs[i].Base = unsafe.SliceData(b)
 	tx.iovs[i].SetLen(len(b))
 }
 
-// fill completes message i: head and tail are parts of the batch, the
-// payload stays where it is.
+// fill completes message i. head and tail are parts of the batch; the payload
+// is not copied.
 func (tx *txBatch) fill(i int, head []byte, p *packet, tail []byte) {
 	v := i * iovsPerPacket
 	n := v
@@ -99,20 +102,19 @@ func (tx *txBatch) fill(i int, head []byte, p *packet, tail []byte) {
 	tx.segs[i] = 1
 }
 
-// clear forgets the payloads of n messages. They may be memory outside the
-// Go heap that its owner unmaps: a pointer there must not be left behind for
-// the garbage collector to find, once the heap has grown to that address.
+// clear removes the pointers to the payloads of n messages. Payload may be
+// memory outside the Go heap that its owner unmaps later. If the heap grows to
+// that address, the garbage collector must not find such a pointer.
 func (tx *txBatch) clear(n int) {
 	clear(tx.iovs[:n*iovsPerPacket])
 	clear(tx.msgs[:n])
 }
 
-// flush sends the first n messages on fd. Packets that the netdev does not
-// take are counted and left; the error means that no other packet will pass
-// either.
+// flush sends the first n messages on fd. It counts and skips packets that the
+// netdev does not accept. An error means that no further packet can be sent.
 func (tx *txBatch) flush(fd, n int, c *wireCounters) error {
 	_, err := tx.push(fd, n, c, func(i int) (int, syscall.Errno) {
-		// It never waits: the scheduler need not know of it.
+		// This call never waits, so the scheduler does not need to know of it.
 		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd),
 			uintptr(unsafe.Pointer(&tx.msgs[i])), uintptr(n-i), unix.MSG_DONTWAIT, 0, 0)
 		if errno != 0 {
@@ -123,13 +125,13 @@ func (tx *txBatch) flush(fd, n int, c *wireCounters) error {
 	return err
 }
 
-// push is flush with another way to send: send takes the messages from i on, as far
-// as it can, and tells how many that were and why they were no more. fd is what
-// to poll for room. It returns n, or how many messages are done when send found its
-// ring full.
+// push sends n messages with the function send, which sends messages from i on
+// and returns how many it sent and the error of the next. push polls fd when
+// there is no room. It returns n, or the number of messages that are done when
+// send returns errRingFull.
 func (tx *txBatch) push(fd, n int, c *wireCounters, send func(i int) (int, syscall.Errno)) (done int, err error) {
-	tx.lost = 0
-	defer func() { c.txLost.Add(tx.lost) }()
+	tx.dropped = 0
+	defer func() { c.txLost.Add(tx.dropped) }()
 	var deadline time.Time
 	for i := 0; i < n; {
 		sent, errno := send(i)
@@ -148,25 +150,25 @@ func (tx *txBatch) push(fd, n int, c *wireCounters, send func(i int) (int, sysca
 				deadline = now.Add(sendWait)
 			}
 			if !now.Before(deadline) {
-				tx.lost += tx.packets(i, n)
+				tx.dropped += tx.packets(i, n)
 				return n, nil
 			}
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 1)
 		case unix.ENXIO, unix.ENODEV:
-			tx.lost += tx.packets(i, n)
+			tx.dropped += tx.packets(i, n)
 			return n, errNetdevGone
 		case unix.ENETDOWN:
-			tx.lost += tx.packets(i, n)
+			tx.dropped += tx.packets(i, n)
 			return n, nil
 		default:
-			// ENOBUFS: the queue of the netdev dropped this packet.
-			// EMSGSIZE: it exceeds the MTU of now. EPERM, EHOSTUNREACH and
-			// others: firewall or routing. The next one may pass. EIO and
-			// EINVAL: see errNoGSO.
+			// ENOBUFS: the queue of the netdev dropped this packet. EMSGSIZE:
+			// it exceeds the present MTU. EPERM, EHOSTUNREACH and others:
+			// firewall or routing. The next packet may pass. EIO and EINVAL:
+			// see errNoGSO.
 			if tx.segs[i] > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
 				return i, errNoGSO
 			}
-			tx.lost += uint64(tx.segs[i])
+			tx.dropped += uint64(tx.segs[i])
 			i++
 		}
 	}

@@ -16,16 +16,16 @@ import (
 )
 
 // The receive ring of a packet socket (TPACKET_V2). Version 3 has larger
-// batches, but holds a packet back until its block is full or times out.
-// A slot takes the largest packet whatever the MTU is, as that may change:
-// 80 bytes before the GRH, the headers, 4096 bytes of payload, ICRC.
+// batches, but delays a packet until its block is full or a timeout. A slot has
+// room for the largest packet, because the MTU may change: 80 bytes before the
+// GRH, the headers, 4096 bytes of payload, ICRC.
 const (
 	ringSlot   = 4352
 	ringBlock  = 64 << 10
 	perBlock   = ringBlock / ringSlot
 	ringBlocks = 256
 
-	sndBuf = 4 << 20 // bytes of packets on their way out
+	sndBuf = 4 << 20 // bytes of packets that wait in the send buffer
 )
 
 // Offsets in a slot: struct tpacket2_hdr, then struct sockaddr_ll.
@@ -39,8 +39,8 @@ const (
 )
 
 // packetPort is a pair of packet sockets for frames of one ethertype on one
-// netdev. What is sent goes by a socket of its own: the poller would wake the
-// reader of sock for each packet that leaves the send buffer.
+// netdev. It sends with a separate socket: otherwise the poller would wake the
+// reader for each packet that leaves the send buffer.
 type packetPort struct {
 	sock  *socket
 	tx    int // descriptor
@@ -48,7 +48,7 @@ type packetPort struct {
 	lo    bool // see loopbackMAC
 	ring  []byte
 	slots int
-	head  int     // slot that the kernel fills next, as far as we have seen
+	head  int     // slot to read next
 	out   *txRing // for large batches, or nil
 }
 
@@ -74,7 +74,7 @@ func openPacketPort(i *netdevInfo, sendRing bool) (_ *packetPort, err error) {
 }
 
 // newPacketPort opens the sockets in the calling thread's network namespace.
-// They receive nothing until listen.
+// They receive nothing before listen.
 func newPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 	p := &packetPort{index: i.Index, lo: i.loopback, tx: -1}
 	defer func() {
@@ -97,7 +97,7 @@ func newPacketPort(i *netdevInfo) (_ *packetPort, err error) {
 
 // packetSender opens a packet socket that sends on a netdev and receives nothing.
 func packetSender(index int) (fd int, err error) {
-	// Protocol 0 takes nothing until bind names netdev and ethertype.
+	// A socket with protocol 0 receives nothing.
 	if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 		return -1, fmt.Errorf("softroce: packet socket (needs CAP_NET_RAW): %w", err)
 	}
@@ -109,13 +109,14 @@ func packetSender(index int) (fd int, err error) {
 	return fd, nil
 }
 
-// listen begins the reception of RoCE version 1 frames, into a ring.
+// listen begins the reception of RoCE version 1 frames in a ring.
 func (p *packetPort) listen() (err error) {
 	fd := p.sock.fd
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
 		return fmt.Errorf("softroce: select TPACKET_V2: %w", err)
 	}
-	// A socket for one ethertype sees no outgoing frames; this makes sure.
+	// A socket for one ethertype should not get outgoing frames. This option
+	// makes sure.
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
 		return fmt.Errorf("softroce: ignore outgoing frames: %w", err)
 	}
@@ -136,7 +137,7 @@ func (p *packetPort) listen() (err error) {
 	return nil
 }
 
-// setSendBuffer enlarges the send buffer as far as we may.
+// setSendBuffer enlarges the send buffer as far as the process is allowed to.
 func setSendBuffer(fd int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sndBuf) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sndBuf)
@@ -149,7 +150,7 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// close closes the sockets, once nobody sends; the reception ends.
+// close closes the sockets and ends the reception. Nobody may be sending.
 func (p *packetPort) close() {
 	if p.sock != nil {
 		p.sock.close()
@@ -162,8 +163,8 @@ func (p *packetPort) close() {
 	}
 }
 
-// unmap frees the ring, after the socket was closed and no reception is under
-// way.
+// unmap frees the ring. It is called after close, when no goroutine receives
+// any more.
 func (p *packetPort) unmap() {
 	if p.ring != nil {
 		_ = unix.Munmap(p.ring)
@@ -171,7 +172,8 @@ func (p *packetPort) unmap() {
 	}
 }
 
-// overruns returns the frames lost since the last call for want of a slot.
+// overruns returns the number of frames lost since the last call because no
+// slot was free.
 func (p *packetPort) overruns() uint64 {
 	st, err := unix.GetsockoptTpacketStats(p.sock.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
@@ -188,9 +190,9 @@ func (p *packetPort) slot(i int) []byte {
 
 func status(slot []byte) *uint32 { return (*uint32)(unsafe.Pointer(&slot[slotStatus])) }
 
-// take puts the packets that are there into rx, up to a batch, dropping what
-// is not ours, and returns how many slots that used. They stay ours until
-// free.
+// take puts the received packets into rx, up to one batch, and drops those for
+// other ports. It returns the number of slots that it used. The kernel does not
+// use these slots before free.
 func (p *packetPort) take(rx *rxBatch, self *identity, c *wireCounters) (slots int) {
 	var bytes uint64
 	at := p.head
@@ -227,10 +229,10 @@ func (p *packetPort) free(n int) {
 }
 
 // frame checks the link layer of the frame in a slot. It returns the Ethernet
-// header and what follows, or the counter of the reason to drop it.
+// header and the rest of the frame, or the drop counter.
 func (p *packetPort) frame(s []byte, c *wireCounters) (eth header.Ethernet, rest []byte, drop *atomic.Uint64) {
-	// The kernel has compared the destination MAC with the netdev's. A
-	// socket on a netdev also gets what its VLAN netdevs take.
+	// The kernel has compared the destination MAC with that of the netdev. A
+	// socket on a netdev also receives the frames of its VLAN netdevs.
 	if s[llPktType] != unix.PACKET_HOST || int(nativeUint32(s[llIfIndex:])) != p.index {
 		return nil, nil, &c.dropMAC
 	}
@@ -246,8 +248,8 @@ func (p *packetPort) frame(s []byte, c *wireCounters) (eth header.Ethernet, rest
 	return eth, rest, nil
 }
 
-// parseV1 checks the frame in a slot. It returns the packet, or the counter of
-// the reason to drop it.
+// parseV1 checks the frame in a slot. It returns the packet, or the drop
+// counter.
 func (p *packetPort) parseV1(s []byte, rx *rxBatch, self *identity, c *wireCounters) (in inbound, drop *atomic.Uint64) {
 	eth, b, drop := p.frame(s, c)
 	if drop != nil {
@@ -281,7 +283,7 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 		return nil
 	}
 	eth := header.EthernetFields{Type: header.EtherTypeRoCE}
-	// On lo source and destination stay zero: see loopbackMAC.
+	// On lo, source and destination are zero: see loopbackMAC.
 	if !w.loopback {
 		eth.Src = w.self.Load().mac
 		copy(eth.Dst[:], dst.dmac)
@@ -291,7 +293,7 @@ func (w *netWire) sendV1(tx *txBatch, dst *path, pkts []packet) error {
 		grh.HopLimit = defaultHopLimit
 	}
 	const headers = header.EthernetLen + header.GRHLen
-	var same [headers]byte // of all packets, but for the length
+	var same [headers]byte // the same for all packets, without the length
 	header.Ethernet(same[:]).Encode(&eth)
 	header.GRH(same[header.EthernetLen:]).Encode(&grh)
 	tx.pre.UseV1((*[16]byte)(&dst.sgid), (*[16]byte)(&dst.dgid))

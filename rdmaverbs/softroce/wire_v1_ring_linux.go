@@ -21,39 +21,41 @@ import (
 //
 //	status of a slot       | set by | when
 //	-----------------------+--------+-----------------------------------------
-//	TP_STATUS_AVAILABLE    | kernel | the frame has left
+//	TP_STATUS_AVAILABLE    | kernel | the frame was sent
 //	TP_STATUS_SEND_REQUEST | txRing | the frame is complete
-//	TP_STATUS_SENDING      | kernel | the frame is on its way
+//	TP_STATUS_SENDING      | kernel | the frame is being sent
 //	TP_STATUS_WRONG_FORMAT | kernel | it does not fit the netdev
 //
-// Some drivers say that a frame has left while it waits in a queue of theirs. So
-// a slot is used again only after txSlots-1 others, which is twice what a queue
-// pair has outstanding. Should a frame be overwritten all the same, its ICRC is
-// wrong, and it is sent again.
+// Some drivers set TP_STATUS_AVAILABLE while the frame still waits in a queue
+// of the driver. So a slot is used again only after txSlots-1 others, which is
+// twice the number of packets that a queue pair has outstanding. If a frame is
+// overwritten nevertheless, its ICRC is wrong, and the transport sends it
+// again.
 //
-// The ring is made when there is something large to send. Once a socket has one,
-// it sends nothing else: the ring has a socket of its own.
+// The ring is made when the first large batch is sent. A socket with a ring can
+// only send from the ring, so the ring has a separate socket.
 type txRing struct {
 	fd int
 
 	mu   sync.Mutex
 	ring []byte
 	head int  // slot of the next frame
-	off  bool // it cannot be made
+	off  bool // the ring cannot be made
 }
 
 const (
 	txSlots  = 2 * DefaultWindowPackets
 	txBlocks = (txSlots + perBlock - 1) / perBlock
 
-	// Offsets in a slot to be sent.
-	slotLen   = 4 // of the frame
+	// Offsets in a slot of the send ring.
+	slotLen   = 4 // length of the frame
 	slotFrame = slotLL
 
-	// txRingLeast is how much payload makes a batch worth the ring.
+	// txRingLeast is the smallest payload, in bytes, of a batch that is sent
+	// with the ring.
 	txRingLeast = 8 << 10
 
-	// errRingFull says that the ring takes no batch now.
+	// errRingFull means that the ring has no room for the batch now.
 	errRingFull = unix.EXFULL
 )
 
@@ -81,7 +83,7 @@ func (r *txRing) open() (err error) {
 	return nil
 }
 
-// close frees the ring, once nobody sends.
+// close frees the ring. Nobody may be sending.
 func (r *txRing) close() {
 	if r.ring != nil {
 		_ = unix.Munmap(r.ring)
@@ -90,7 +92,8 @@ func (r *txRing) close() {
 	unix.Close(r.fd)
 }
 
-// slot returns slot i, counted from the next one. No slot straddles two blocks.
+// slot returns the slot at i places after the next one. No slot is in two
+// blocks.
 func (r *txRing) slot(i int) []byte {
 	i = (r.head + i) % (txBlocks * perBlock)
 	at := i/perBlock*ringBlock + i%perBlock*ringSlot
@@ -113,9 +116,9 @@ func (r *txRing) ready(n int) bool {
 	return true
 }
 
-// send has the kernel send pkts, and returns how many it took and why it did not
-// take the next one. same is what their frames begin with, but for the length; pre
-// is the start of their ICRCs.
+// send makes the kernel send pkts. It returns how many it accepted and the
+// error of the next one. same has the headers of the frames, without the
+// length. pre computes the start of their ICRCs.
 func (r *txRing) send(same []byte, pre *header.Prefix, pkts []packet) (sent int, errno syscall.Errno) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +132,8 @@ func (r *txRing) send(same []byte, pre *header.Prefix, pkts []packet) (sent int,
 	_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(r.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	sent = len(pkts)
 	for sent > 0 && waits(r.slot(sent-1)) {
-		// The kernel goes on with the first frame that it did not take.
+		// The kernel would continue with the first frame that it did not
+		// accept.
 		sent--
 		atomic.StoreUint32(status(r.slot(sent)), unix.TP_STATUS_AVAILABLE)
 	}
@@ -137,13 +141,13 @@ func (r *txRing) send(same []byte, pre *header.Prefix, pkts []packet) (sent int,
 	return sent, errno
 }
 
-// waits reports whether the kernel has not taken the frame of a slot.
+// waits reports whether the kernel has not accepted the frame in a slot.
 func waits(slot []byte) bool {
 	s := atomic.LoadUint32(status(slot))
 	return s == unix.TP_STATUS_SEND_REQUEST || s == unix.TP_STATUS_WRONG_FORMAT
 }
 
-// fillSlot writes the frame of p and requests that it be sent.
+// fillSlot writes the frame of p into a slot and sets TP_STATUS_SEND_REQUEST.
 func fillSlot(slot, same []byte, pre *header.Prefix, p *packet) {
 	n := transportLen(p) + header.ICRCLen
 	b := append(append(slot[slotFrame:slotFrame], same...), p.hdr...)
@@ -155,7 +159,7 @@ func fillSlot(slot, same []byte, pre *header.Prefix, p *packet) {
 	atomic.StoreUint32(status(slot), unix.TP_STATUS_SEND_REQUEST)
 }
 
-// worthRing reports whether pkts are better sent by way of the ring.
+// worthRing reports whether pkts are large enough for the ring.
 func worthRing(pkts []packet) bool {
 	n := 0
 	for i := range pkts {

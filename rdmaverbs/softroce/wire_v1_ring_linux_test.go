@@ -73,8 +73,8 @@ func TestSendRing(t *testing.T) {
 	}
 }
 
-// TestSendRingFull: slots that the netdev holds are left alone, and what has no
-// slot is sent without the ring.
+// TestSendRingFull: slots that the netdev still uses are not overwritten, and
+// packets without a slot are sent without the ring.
 func TestSendRingFull(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{MTU: 9000})
 	a, b := openEnd(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")
@@ -107,8 +107,9 @@ func TestSendRingFull(t *testing.T) {
 	}
 }
 
-// TestSendRingRefused: a packet that exceeds the MTU of now is lost, those around
-// it are not, and neither is what is sent after the netdev was down.
+// TestSendRingRefused: a packet that exceeds the present MTU is lost. The
+// packets before and after it are not lost, and neither are those sent after
+// the netdev was down.
 func TestSendRingRefused(t *testing.T) {
 	pair := netnstest.New(t, netnstest.Options{MTU: 9000})
 	a, b := openEnd(t, pair.A, "eth0"), openEnd(t, pair.B, "eth0")

@@ -14,37 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpPorts are the UDP sockets for RoCE version 2 on one netdev: for each
-// version of IP one on port 4791 that receives, and some on dynamic ports that
-// send.
+// udpPorts are the UDP sockets for RoCE version 2 on one netdev: for each IP
+// version one receiving socket on port 4791, and some sending sockets on
+// dynamic ports.
 //
-// All are bound to the netdev, so that several netdevs can each have port
-// 4791, and do not share it with others: with SO_REUSEPORT the kernel would deal
-// packets out among the sockets, and with SO_REUSEADDR give all to the last one.
-// Shards share it, see openShards.
+// All are bound to the netdev, so that each netdev can have port 4791. They do
+// not share the port with other programs: with SO_REUSEPORT the kernel would
+// spread packets over the sockets, and with SO_REUSEADDR it would give all
+// packets to the last one. Shards share it, see openShards.
 //
-// Several source ports make several flows for paths with parallel links
-// (annex A17). They are opened beforehand, as only openWire surely runs in
-// the right network namespace. That they are not the receiving socket spares
-// its reader a wake-up by the poller for each packet that leaves the send
+// Several source ports make several flows for paths with parallel links (annex
+// A17). They are opened in advance, because only openWire is sure to run in the
+// right network namespace. They are separate from the receiving socket, whose
+// reader the poller would otherwise wake for each packet that leaves the send
 // buffer.
 //
-// None is connected, though that would spare the kernel the look for a route: it
-// counts the IPv4 identification of connected sockets from a random number, which
-// it tells nobody and the ICRC covers. Each message finds the route of the moment.
+// They are not connected, so the kernel looks up the route for each message.
+// With a connected socket the kernel would count the IPv4 identification from a
+// random number that is not readable, but the ICRC covers the identification.
 type udpPorts struct {
 	netdev string
 	sock   [2]*socket   // IPv4, IPv6; nil if the host has no IPv6
-	more   [2][]*socket // those of further shards
+	more   [2][]*socket // sockets of the other shards
 	tx     [2][srcPorts]udpSource
 	noGSO  atomic.Bool
 	ids    *header.IDSolver
 }
 
-// srcPorts is how many source ports there are for each version of IP.
+// srcPorts is the number of source ports for each IP version.
 const srcPorts = 4
 
-// udpSource is a socket to send from.
+// udpSource is a sending socket.
 type udpSource struct {
 	fd   int // 0 if there is none
 	port uint16
@@ -54,7 +54,7 @@ const (
 	udp4 = 0
 	udp6 = 1
 
-	rcvBuf = 16 << 20 // bytes of packets that wait for us
+	rcvBuf = 16 << 20 // bytes of packets in the receive buffer
 )
 
 // openUDPPorts opens the sockets in the calling thread's network namespace, one
@@ -113,9 +113,9 @@ func (u *udpPorts) openFamily(family, shards int) error {
 	return nil
 }
 
-// Source ports are dynamic ports, as adapters have it and Linux's soft-RoCE too
-// (rdma_flow_label_to_udp_sport). The upper ones are not among those that Linux
-// gives to programs by itself (ip_local_port_range).
+// Source ports are dynamic ports, as with adapters and with Linux's soft-RoCE
+// (rdma_flow_label_to_udp_sport). Linux does not assign the ports from
+// quietSourcePort on to programs by default (ip_local_port_range).
 const (
 	minSourcePort   = 0xc000
 	quietSourcePort = 61000
@@ -124,8 +124,8 @@ const (
 	sourceTries = 64 // for each of the two ranges
 )
 
-// openSource opens a socket to send from, on a dynamic port that is free. Where
-// next to all are taken the kernel chooses another one.
+// openSource opens a sending socket on a free dynamic port. If nearly all of
+// these are in use, the kernel chooses another port.
 func (u *udpPorts) openSource(family int) (fd int, err error) {
 	for i := range 2 * sourceTries {
 		lowest := quietSourcePort
@@ -140,14 +140,14 @@ func (u *udpPorts) openSource(family int) (fd int, err error) {
 	return u.open(family, 0)
 }
 
-// source returns the socket to send from for a path with that source port;
-// the port itself is the socket's.
+// source returns the sending socket for a path with this srcPort. Packets have
+// the port of the socket.
 func (u *udpPorts) source(family int, port uint16) *udpSource {
 	return &u.tx[family][port%srcPorts]
 }
 
-// open opens a socket bound to the netdev and to port; 0 lets the kernel
-// choose one.
+// open opens a socket bound to the netdev and to port. For port 0 the kernel
+// chooses one.
 func (u *udpPorts) open(family int, port int, more ...sockopt) (int, error) {
 	af, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: port})
 	opts := []sockopt{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE}}
@@ -194,20 +194,23 @@ func setsockopts(fd int, opts []sockopt) error {
 	return nil
 }
 
-// setReceive prepares a socket for receive: addresses and batches.
+// setReceive sets the options of a receiving socket: destination addresses, and
+// joined datagrams.
 func setReceive(family, fd int) error {
 	setReceiveBuffer(fd)
 	opts := []sockopt{{unix.SOL_UDP, unix.UDP_GRO, 1}, {unix.SOL_IP, unix.IP_PKTINFO, 1}}
 	if family == udp6 {
 		opts[1] = sockopt{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1}
-		// RoCE packets of Linux, and of some adapters, come without a UDP
-		// checksum: the ICRC protects them. IPv6 sockets drop these else.
+		// RoCE packets of Linux and of some adapters have no UDP checksum,
+		// because the ICRC protects them. IPv6 sockets drop them without this
+		// option.
 		opts = append(opts, sockopt{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1})
 	}
 	return setsockopts(fd, opts)
 }
 
-// setReceiveBuffer enlarges the receive buffer as far as we may.
+// setReceiveBuffer enlarges the receive buffer as far as the process is allowed
+// to.
 func setReceiveBuffer(fd int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvBuf) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, rcvBuf)
@@ -232,7 +235,8 @@ func (u *udpPorts) close() {
 	}
 }
 
-// overruns returns the datagrams that the receive buffers had no room for.
+// overruns returns the number of datagrams that were dropped because a receive
+// buffer was full.
 func (u *udpPorts) overruns() (n uint64) {
 	for family, s := range u.sock {
 		if s != nil {
@@ -245,7 +249,8 @@ func (u *udpPorts) overruns() (n uint64) {
 	return n
 }
 
-// overruns returns the datagrams that the receive buffer had no room for.
+// overruns returns the number of datagrams that were dropped because the
+// receive buffer was full.
 func (s *socket) overruns() uint64 {
 	const skMeminfoDrops = 8 // linux/sock_diag.h, SK_MEMINFO_DROPS
 	var info [9]uint32

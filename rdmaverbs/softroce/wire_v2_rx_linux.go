@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	udpMsgs = 16 // messages a recvmmsg
-	// Bytes a message: the kernel joins datagrams up to 64 KiB; from packet
-	// sockets they come with their headers.
+	udpMsgs = 16 // messages in one recvmmsg
+	// Bytes of one message: the kernel joins datagrams up to 64 KiB, and packet
+	// sockets add the headers.
 	udpBuf     = 64<<10 + 128
 	udpControl = 128
 )
@@ -62,17 +62,18 @@ func (r *udpRx) receive(fd int) int {
 			return int(n)
 		case unix.EINTR:
 		default:
-			// EAGAIN; or an ICMP error that this call has cleared.
+			// EAGAIN, or an ICMP error, which this call has cleared.
 			return 0
 		}
 	}
 }
 
-// udpMeta is what the control messages and the name of a message tell.
+// udpMeta is the information in the control messages and the address of a
+// message.
 type udpMeta struct {
 	src, dst smc.GID
 	srcPort  uint16
-	segment  int // bytes of each datagram but the last; 0 for a single one
+	segment  int // bytes of each datagram except the last; 0 for a single one
 	ok       bool
 }
 
@@ -112,8 +113,9 @@ func (r *udpRx) meta(i, family int) (m udpMeta) {
 	return m
 }
 
-// take hands messages that a socket of a family holds to h, those for another
-// netdev to that one, and tells whether there may be more.
+// take reads messages from a socket of a family and gives their packets to h,
+// or to the sibling that has their destination. It reports whether there may be
+// more.
 func (w *netWire) take(s *socket, family int, rx *rxBatch, h handler) (more bool) {
 	self := w.self.Load()
 	n := rx.udp.receive(s.fd)
@@ -145,8 +147,8 @@ func (u *udpPorts) split(i, family int, m *udpMeta, rx *rxBatch, self *identity,
 	splitTrain(b, size, family, m, [6]byte{}, rx, u.ids, self, c)
 }
 
-// splitTrain puts the packets of datagrams into rx, which lie side by side in b,
-// all of one size but the last.
+// splitTrain puts the packets of the datagrams in b into rx. All datagrams have
+// the same size, except the last, which may be shorter.
 func splitTrain(b []byte, size, family int, m *udpMeta, smac [6]byte, rx *rxBatch, ids *header.IDSolver, self *identity, c *wireCounters) {
 	datagrams := max(1, (len(b)+size-1)/size)
 	if drop := c.checkGIDs(m.src, m.dst, self.v2); drop != nil {
@@ -177,9 +179,9 @@ func splitTrain(b []byte, size, family int, m *udpMeta, smac [6]byte, rx *rxBatc
 	c.rxBytes.Add(bytes)
 }
 
-// parseDatagram checks one datagram. It returns the transport packet, or the counter
-// of the reason to drop it. id is the identification expected in an IPv4
-// header, and becomes the one that was there.
+// parseDatagram checks one datagram. It returns the transport packet, or the
+// drop counter. id is the expected identification of the IPv4 header;
+// parseDatagram sets it to the real one.
 func parseDatagram(d []byte, family int, id *uint16, rx *rxBatch, ids *header.IDSolver, c *wireCounters) ([]byte, *atomic.Uint64) {
 	data, icrc, err := header.ParseV2(d)
 	if err != nil {

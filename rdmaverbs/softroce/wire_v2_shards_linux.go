@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openShards opens the sockets of all shards but the first, whose socket is open.
-// They share its port, and the kernel gives each packet to the socket of the
-// shard that has the queue pair. Only the processes of this user can bind to the
-// port too, and only if they ask for SO_REUSEPORT: another stack does not, so it
-// fails as it does without shards.
+// openShards opens the sockets of all shards except the first, whose socket is
+// already open. They share its port, and the kernel gives each packet to the
+// socket of the shard that has the queue pair. Only a process of the same user
+// that sets SO_REUSEPORT could also bind to the port. Another stack does not
+// set it, so its bind fails.
 func (u *udpPorts) openShards(family, shards int) error {
 	if shards == 1 {
 		return nil
 	}
 	first := u.sock[family].fd
-	// Not before bind: it is to fail where the port is taken.
+	// Only after bind, which must fail if the port is in use.
 	if err := unix.SetsockoptInt(first, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return fmt.Errorf("softroce: share UDP port: %w", err)
 	}
@@ -41,9 +41,10 @@ func (u *udpPorts) openShards(family, shards int) error {
 	return steer(first, shards)
 }
 
-// steer has the kernel choose among the shards' sockets, which share the port of
-// fd, in the order in which they were bound: by the queue pair number modulo
-// shards. What is too short to have one goes to the first.
+// steer makes the kernel choose the socket of a shard by the queue pair number
+// modulo shards. The sockets share the port of fd and count in the order in
+// which they were bound. A packet that is too short for a queue pair number
+// goes to the first.
 func steer(fd, shards int) error {
 	const lastOfQPN = 7 // offset of the last byte of DestQP in the BTH
 	prog := []unix.SockFilter{

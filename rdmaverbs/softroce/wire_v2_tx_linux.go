@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of UDP_SEGMENT: segments a message (Linux UDP_MAX_SEGMENTS, at
-// first 64), and bytes, the largest IPv4 packet.
+// Limits of UDP_SEGMENT: segments in one message (Linux UDP_MAX_SEGMENTS, 64 in
+// older kernels), and bytes, from the largest IPv4 packet.
 const (
 	maxSegs     = 64
 	maxSegBytes = 65535 - header.IPv4Len - header.UDPLen
 )
 
-// v2Target is where and how a batch of version 2 packets goes.
+// v2Target has the socket, address and control data for a batch of version 2
+// packets.
 type v2Target struct {
 	fd      int
 	family  int
@@ -29,10 +30,10 @@ type v2Target struct {
 	pktinfo [20]byte // struct in_pktinfo or in6_pktinfo
 }
 
-// sendV2 sends up to ioBatch packets as RoCE version 2 datagrams. The
-// kernel makes the IP and UDP headers; those here are as they will be, for
-// the ICRC. Where it can, one message carries many packets of one size and
-// the kernel or the netdev cuts them apart (UDP_SEGMENT).
+// sendV2 sends up to ioBatch packets as RoCE version 2 datagrams. The kernel
+// makes the IP and UDP headers. The same headers are computed here for the
+// ICRC. If possible, one message carries many packets of the same size, and the
+// kernel or the netdev splits it (UDP_SEGMENT).
 func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
 	t := &tx.v2
 	if !w.target(tx, t, dst) {
@@ -46,10 +47,11 @@ func (w *netWire) sendV2(tx *txBatch, dst *path, pkts []packet) error {
 	w.stats.txBytes.Add(uint64(bytes))
 	err := w.sendTo(tx, t, pkts, !w.v2.noGSO.Load())
 	if err == errNoGSO {
-		// What was sent before is sent again, which a transport must stand
-		// anyway. That the netdev cannot is known only if the packets leave one
-		// by one: those that have become too long for its MTU do not either.
-		if err = w.sendTo(tx, t, pkts, false); err == nil && tx.lost == 0 {
+		// Packets that were sent before the error are sent again; the peer
+		// ignores duplicates. The netdev does not support segmentation only if
+		// all packets can be sent one by one. If they cannot, they may have
+		// become too long for the MTU.
+		if err = w.sendTo(tx, t, pkts, false); err == nil && tx.dropped == 0 {
 			w.v2.noGSO.Store(true)
 		}
 	}
@@ -73,7 +75,7 @@ func (w *netWire) sendTo(tx *txBatch, t *v2Target, pkts []packet, gso bool) erro
 	return err
 }
 
-// target fills in t. It returns false if dst cannot be reached at all.
+// target sets t for dst. It returns false if dst cannot be reached at all.
 func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 	if w.v2 == nil {
 		return false
@@ -90,8 +92,8 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 		t.family = udp4
 		tx.name4 = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(header.UDPPortRoCE), Addr: to.As4()}
 		t.name, t.nameLen = unsafe.Pointer(&tx.name4), unix.SizeofSockaddrInet4
-		// ipi_ifindex 0: the socket is bound to the netdev. ipi_spec_dst is
-		// the source address.
+		// ipi_ifindex is 0, because the socket is bound to the netdev.
+		// ipi_spec_dst is the source address.
 		t.pktinfo = [20]byte{}
 		copy(t.pktinfo[4:8], dst.sgid[12:])
 	} else {
@@ -117,9 +119,10 @@ func (w *netWire) target(tx *txBatch, t *v2Target, dst *path) bool {
 // datagramLen returns the bytes of UDP payload of p.
 func datagramLen(p *packet) int { return transportLen(p) + header.ICRCLen }
 
-// segments returns how many packets from the start of pkts go into one
-// message of at most so many bytes: all of one length, and one shorter at the end
-// if it does not begin a run of its own.
+// segments returns how many packets from the start of pkts form one message of
+// at most the given number of bytes (a train). All have the same length, except
+// that the last may be shorter if the next packet does not have the same length
+// as it.
 func segments(pkts []packet, bytes int) int {
 	size := datagramLen(&pkts[0])
 	most := min(len(pkts), maxSegs, bytes/size)
@@ -138,10 +141,11 @@ func segments(pkts []packet, bytes int) int {
 	return n
 }
 
-// pieces makes message m of pkts, which use the batch's memory from packet first
-// on, after head, which lies there. What ends a packet and what begins the next
-// one lie side by side, so that the kernel has fewer pieces to gather. numbered
-// says that the kernel numbers the packets.
+// pieces makes message m with pkts, after head. They use the memory of the
+// batch from packet first on, and head is the start of that memory. The end of
+// a packet and the start of the next are adjacent in memory, so that the kernel
+// has fewer pieces to gather. numbered says that the kernel numbers the
+// packets.
 func (tx *txBatch) pieces(m, first int, pkts []packet, head []byte, numbered bool) {
 	v := first * iovsPerPacket
 	n := v
@@ -175,10 +179,11 @@ func (tx *txBatch) pieces(m, first int, pkts []packet, head []byte, numbered boo
 	h.SetIovlen(n - v)
 }
 
-// message makes message m of pkts for a UDP socket, likewise.
+// message makes message m with pkts for a UDP socket. They use the memory of
+// the batch from packet first on.
 func (tx *txBatch) message(m, first int, pkts []packet, t *v2Target) {
-	// The kernel numbers the segments of an IPv4 message from 0, as RFC 6864
-	// lets it for packets that are never fragmented.
+	// The kernel numbers the segments of an IPv4 message from 0. RFC 6864
+	// permits this for packets that are never fragmented.
 	tx.pieces(m, first, pkts, tx.head[first][:0], t.family == udp4)
 	h := &tx.msgs[m].hdr
 	h.Name = (*byte)(t.name)
@@ -218,5 +223,6 @@ func appendCmsg32(b []byte, level, typ, v int32) []byte {
 	return appendCmsg(b, level, typ, d[:])
 }
 
-// cmsgAlign is the alignment of control messages, that of a C long.
+// cmsgAlign is the alignment of control messages in bytes, the size of a C
+// long.
 const cmsgAlign = int(unsafe.Sizeof(uintptr(0)))

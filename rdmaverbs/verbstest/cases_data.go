@@ -20,10 +20,10 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// sge is all of a memory region.
+// sge returns an entry for a whole memory region.
 func sge(m rdmaverbs.MR) rdmaverbs.SGE { return rdmaverbs.SGE{MR: m, Len: m.Len()} }
 
-// sizes are message sizes around everything that matters to segmentation.
+// sizes returns message sizes around the limits of segmentation.
 func sizes(mtu int) []int {
 	return []int{0, 1, 2, 3, 4, 5, 44, 255, mtu - 1, mtu, mtu + 1, 2*mtu - 1, 2 * mtu, 2*mtu + 3, 5*mtu + 7}
 }
@@ -92,7 +92,7 @@ func send(t *testing.T, open Open) {
 	}
 }
 
-// sendSplit sends into receive requests of two pieces.
+// sendSplit sends into receive requests with two pieces of memory.
 func sendSplit(t *testing.T, open Open) {
 	a, b := Connect(t, open(t), Config{})
 	src, data := a.MR(1<<14, rdmaverbs.AccessLocalWrite)
@@ -275,7 +275,7 @@ func unsignaled(t *testing.T, open Open) {
 	}
 }
 
-// postFromNotify has B answer each message from its notify function.
+// postFromNotify makes B answer each message from its notify function.
 func postFromNotify(t *testing.T, open Open) {
 	const rounds = 500
 	var b *Conn
@@ -321,7 +321,7 @@ func postFromNotify(t *testing.T, open Open) {
 	}
 }
 
-// manyQueuePairs has many connections busy at once.
+// manyQueuePairs uses many connections at the same time.
 func manyQueuePairs(t *testing.T, open Open) {
 	const conns, msgs, size = 24, 20, 9000
 	p := open(t)
@@ -332,8 +332,8 @@ func manyQueuePairs(t *testing.T, open Open) {
 	}
 	var ps []pairOf
 	for i := range conns {
-		// So many at once overrun a receiver that the race detector slows
-		// down: give them time to come through.
+		// So many connections overrun a receiver that the race detector slows
+		// down, so the timeout is longer.
 		a, b := Connect(t, p, Config{Timeout: 18})
 		c := pairOf{a: a, b: b}
 		c.src, c.data = a.MR(msgs*size, 0)

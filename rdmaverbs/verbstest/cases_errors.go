@@ -58,7 +58,7 @@ func receiveTooSmall(t *testing.T, open Open) {
 	b.inError()
 }
 
-// remoteAccess tries every way to reach memory without the right to.
+// remoteAccess tries each kind of access to memory without permission.
 func remoteAccess(t *testing.T, open Open) {
 	const size = 4096
 	type target struct {
@@ -133,7 +133,7 @@ func remoteAccess(t *testing.T, open Open) {
 	}
 }
 
-// otherDomain registers memory in a protection domain of its own.
+// otherDomain registers memory in a new protection domain.
 func (x *Conn) otherDomain(n int) rdmaverbs.MR {
 	x.T.Helper()
 	pd, err := x.Dev.AllocPD()
@@ -156,8 +156,8 @@ func (x *Conn) otherDomain(n int) rdmaverbs.MR {
 	return m
 }
 
-// staleKey uses the key of a region that was closed and another registered
-// on the same memory.
+// staleKey uses the key of a region that was closed, after another region was
+// registered on the same memory.
 func staleKey(t *testing.T, open Open) {
 	a, b := Connect(t, open(t), Config{})
 	old, buf := b.MR(4096, All)
@@ -178,7 +178,7 @@ func staleKey(t *testing.T, open Open) {
 	checkOnly(t, buf, 0, nil)
 }
 
-// noQueuePairAccess reaches for memory over a queue pair that allows nothing.
+// noQueuePairAccess accesses memory over a queue pair without access rights.
 func noQueuePairAccess(t *testing.T, open Open) {
 	p := open(t)
 	for _, op := range []rdmaverbs.Opcode{rdmaverbs.OpWrite, rdmaverbs.OpRead} {
@@ -187,7 +187,7 @@ func noQueuePairAccess(t *testing.T, open Open) {
 		local, data := a.MR(8, rdmaverbs.AccessLocalWrite)
 		fill(data, 1)
 		a.Send(rdmaverbs.SendWR{ID: 1, Op: op, SG: [2]rdmaverbs.SGE{sge(local)}, RemoteAddr: m.Addr(), RKey: m.RKey()})
-		// Devices differ in which of the two they answer.
+		// Devices differ in which of the two errors they answer.
 		if wc := a.Wait(a.SendCQ, 1)[0]; wc.Status != rdmaverbs.StatusRemInvReqErr && wc.Status != rdmaverbs.StatusRemAccessErr {
 			t.Errorf("operation %d: %v", op, wc.Status)
 		}

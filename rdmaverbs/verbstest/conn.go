@@ -12,25 +12,25 @@ import (
 	"smcr/smc"
 )
 
-// Patience bounds every wait of the suite.
+// Patience is the longest time that the suite waits for anything.
 const Patience = 20 * time.Second
 
-// A Pair is two devices whose first ports reach each other. Both may be the
-// same device. Whoever opened them closes them.
+// A Pair is two devices whose first ports can reach each other. Both may be the
+// same device. The function that opened them closes them.
 type Pair struct{ A, B End }
 
 // An End is a device and how its peer reaches it.
 type End struct {
 	Dev       rdmaverbs.Device
 	SGIDIndex int              // GID table entry to use
-	DMAC      net.HardwareAddr // of the peer, see rdmaverbs.PathInfo
+	DMAC      net.HardwareAddr // MAC address of the peer, see rdmaverbs.PathInfo
 }
 
-// Open opens a pair of devices for one test; it closes them by t.Cleanup.
+// Open opens a pair of devices for one test, and closes them with t.Cleanup.
 type Open func(t testing.TB) Pair
 
-// Config is how Connect makes queue pairs. Zero fields take the values that
-// Linux uses for SMC-R, or ones that are large enough.
+// Config has the parameters of the queue pairs that Connect creates. A zero
+// field means the value that Linux uses for SMC-R, or a sufficient one.
 type Config struct {
 	MaxSend, MaxRecv int
 	CQDepth          int
@@ -44,9 +44,9 @@ type Config struct {
 	NoRetry          bool // RetryCnt and RNRRetry are meant to be 0
 	MinRNR           uint8
 	Reads            uint8
-	Notify           func() // for the receive queue of B, else a channel
-	NotifySend       func() // for the send queue of B, likewise
-	NotifyA          func() // for the receive queue of A, likewise
+	Notify           func() // for the receive queue of B; nil: the suite waits on a channel
+	NotifySend       func() // for the send queue of B; nil as for Notify
+	NotifyA          func() // for the receive queue of A; nil as for Notify
 }
 
 func (c *Config) defaults() {
@@ -75,8 +75,8 @@ func (c *Config) defaults() {
 	set8(&c.Reads, 1)
 }
 
-// Conn is one side of a connection: a queue pair with its own domain and
-// completion queues.
+// Conn is one side of a connection: a queue pair with its own protection domain
+// and completion queues.
 type Conn struct {
 	T      testing.TB
 	Dev    rdmaverbs.Device
@@ -90,8 +90,8 @@ type Conn struct {
 	bufs   [][]byte
 }
 
-// Connect makes a connected queue pair on each device of the pair. All
-// objects are closed by t.Cleanup.
+// Connect creates a queue pair on each device of the pair and connects the two.
+// t.Cleanup closes all objects. A failure ends the test.
 func Connect(t testing.TB, p Pair, c Config) (a, b *Conn) {
 	t.Helper()
 	a, b = Create(t, p, c)
@@ -100,7 +100,7 @@ func Connect(t testing.TB, p Pair, c Config) (a, b *Conn) {
 	return a, b
 }
 
-// Create is Connect without the steps to the states RTR and RTS.
+// Create does the same as Connect, but leaves the queue pairs in state Init.
 func Create(t testing.TB, p Pair, c Config) (a, b *Conn) {
 	t.Helper()
 	c.defaults()
@@ -153,8 +153,8 @@ func newConn(t testing.TB, e End, c Config, notify, notifySend func()) *Conn {
 	return x
 }
 
-// close closes what is not closed yet. Errors are those of objects that the
-// test closed itself.
+// close closes all objects. It ignores errors: the test may have closed some
+// objects itself.
 func (x *Conn) close() {
 	x.QP.Close()
 	for _, m := range x.mrs {
@@ -209,10 +209,10 @@ func (x *Conn) ToRTS() {
 	}
 }
 
-// All is every access right.
+// All has every access right.
 const All = rdmaverbs.AccessLocalWrite | rdmaverbs.AccessRemoteWrite | rdmaverbs.AccessRemoteRead
 
-// MR allocates and registers n bytes.
+// MR allocates and registers n bytes. t.Cleanup frees them.
 func (x *Conn) MR(n int, access rdmaverbs.Access) (rdmaverbs.MR, []byte) {
 	x.T.Helper()
 	buf, err := rdmaverbs.AllocBuffer(n)
@@ -244,7 +244,7 @@ func (x *Conn) Recv(wr ...rdmaverbs.RecvWR) {
 	}
 }
 
-// Wait returns the next n completions of cq, which is one of x.
+// Wait waits for n completions of cq, which is a queue of x, and returns them.
 func (x *Conn) Wait(cq rdmaverbs.CQ, n int) []rdmaverbs.WC {
 	x.T.Helper()
 	wcs := make([]rdmaverbs.WC, n)
@@ -262,7 +262,7 @@ func (x *Conn) wait(cq rdmaverbs.CQ, wcs []rdmaverbs.WC) (int, error) {
 	}
 	timer := time.NewTimer(Patience)
 	defer timer.Stop()
-	// The wake-up may be for the other queue, or have been taken by it.
+	// Both queues share the channel, so a wake-up may be for the other queue.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -285,7 +285,8 @@ func (x *Conn) OK(first uint64, n int) []rdmaverbs.WC {
 	return x.check(x.Wait(x.SendCQ, n), first)
 }
 
-// OKRecv is OK for the receive queue.
+// OKRecv waits for n successful completions of the receive queue with IDs that
+// count up from first.
 func (x *Conn) OKRecv(first uint64, n int) []rdmaverbs.WC {
 	x.T.Helper()
 	return x.check(x.Wait(x.RecvCQ, n), first)

@@ -8,15 +8,16 @@ import "testing"
 type Case struct {
 	Name string
 	Run  func(t *testing.T, open Open)
-	// Once says that the case depends on an answer that is sent only once,
-	// a NAK that ends the connection: not for fabrics that lose packets.
+	// Once says that the case depends on an answer that is sent only once, a
+	// NAK that ends the connection. It cannot run on a fabric that loses
+	// packets.
 	Once bool
 	// Closes says that the case closes a device of its pair.
 	Closes bool
 }
 
-// Run runs all cases as subtests. They share one pair of devices, but for
-// those that close it, which come first.
+// Run runs all cases as subtests. The cases that close a device run first, each
+// with a new pair. The others share one pair.
 func Run(t *testing.T, open Open) {
 	cases := Cases()
 	for _, c := range cases {

@@ -10,20 +10,21 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// streamDepth is how many messages a Stream has outstanding.
+// streamDepth is the largest number of messages that a Stream has outstanding.
 const streamDepth = 4
 
-// streamSend is the length of the SEND of a message, that of a CDC message.
+// streamSend is the length in bytes of the SEND of a message, the same as of a
+// CDC message.
 const streamSend = 44
 
 // A Stream carries messages as SMC-R does: each is an RDMA WRITE and a SEND
-// that tells of it. The notify functions post what follows, so that no goroutine
-// is woken between two messages.
+// that announces it. The notify functions post the next messages, so no
+// goroutine is woken between two messages.
 type Stream struct {
 	a, b  *Conn
 	recv  []rdmaverbs.RecvWR
 	send  []rdmaverbs.SendWR
-	idle  chan struct{} // all messages of a Run are complete and received
+	idle  chan struct{} // receives an element when all messages of a Run are complete and received
 	clock *time.Timer
 	took  [2 * streamDepth]rdmaverbs.WC // of the receive queue
 
@@ -123,7 +124,7 @@ func (s *Stream) received() {
 	}
 }
 
-// fail notes what completed without success. s.mu is held.
+// fail records the status of completions without success. s.mu is held.
 func (s *Stream) fail(wcs []rdmaverbs.WC) {
 	for _, wc := range wcs {
 		if wc.Status != rdmaverbs.StatusSuccess {

@@ -10,16 +10,16 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// StressConfig is how much Stress does.
+// StressConfig has the parameters of Stress.
 type StressConfig struct {
 	Seed    uint64
 	Ops     int // work requests of each side
 	MaxSize int // bytes of a message, at most
 }
 
-// Stress has both sides of a connection post random work requests of every
-// operation and size at once, and checks every byte and every completion:
-// order, length, immediate data.
+// Stress makes both sides of a connection post random work requests of every
+// operation and size at the same time. It checks every byte and every
+// completion: order, length, immediate data.
 func Stress(t testing.TB, a, b *Conn, c StressConfig) {
 	t.Helper()
 	sa := newStresser(a, c, 1)
@@ -57,8 +57,8 @@ const (
 	stressArena = 1 << 20
 )
 
-// stresser is one side: source is read by local and remote, target is
-// written by the peer, and image is what it should then hold.
+// stresser is one side. Both sides read source, the peer writes to target, and
+// image has the bytes that target must have afterwards.
 type stresser struct {
 	*Conn
 	cfg  StressConfig
@@ -73,18 +73,18 @@ type stresser struct {
 	recvNext uint64     // ID of the next receive request to post
 	recvDone uint64     // ID of the next to complete
 	incoming []stressMsg
-	budget   int // receive requests the peer posted and we have not used
+	budget   int // receive requests that the peer posted and this side has not used
 }
 
 type stressOp struct {
 	id     uint64
 	signal bool
-	read   []byte // where a READ goes
-	want   []byte // and what it is to bring
+	read   []byte // local memory of a READ
+	want   []byte // expected result of the READ
 	op     rdmaverbs.WCOp
 }
 
-// stressMsg is a completion that the peer's requests lead to.
+// stressMsg is an expected completion in the receive queue.
 type stressMsg struct {
 	data   []byte // of a SEND
 	n      int
@@ -113,7 +113,7 @@ func (s *stresser) idle() bool {
 	return s.posted == s.cfg.Ops || len(s.ops) >= stressOps || s.budget == 0
 }
 
-// supply posts all receive requests that are free.
+// supply posts receive requests until stressRecv are outstanding.
 func (s *stresser) supply() {
 	for s.recvNext < s.recvDone+stressRecv {
 		slot := int(s.recvNext % stressRecv)
@@ -123,7 +123,7 @@ func (s *stresser) supply() {
 	}
 }
 
-// size draws a message size, with small ones and the odd empty one.
+// size returns a random message size. Many are small and some are 0.
 func (s *stresser) size() int {
 	switch s.rng.IntN(8) {
 	case 0:
@@ -157,8 +157,8 @@ func (s *stresser) postOne() {
 	}
 	data := s.source[src : src+n]
 	if wr.Op == rdmaverbs.OpRead {
-		// Reads go to memory of their own, one after another, so that none
-		// outstanding overlap.
+		// Each outstanding READ has separate memory, so that they do not
+		// overlap.
 		off := int(wr.ID) % stressReads * s.cfg.MaxSize
 		op.read, op.want = s.read[off:off+n], s.peer.source[src:src+n]
 		op.op = rdmaverbs.WCRead
@@ -188,14 +188,15 @@ func (s *stresser) postOne() {
 	s.Send(wr)
 }
 
-// expect notes a completion the peer will see, before it can.
+// expect records a completion that the peer must get. It is called before the
+// request is posted.
 func (s *stresser) expect(m stressMsg) {
 	s.peer.incoming = append(s.peer.incoming, m)
 	s.budget--
 }
 
-// await waits for a completion if requests are outstanding; the last before
-// a side becomes idle is always signaled.
+// await waits for a completion if requests are outstanding. The last request
+// before a side becomes idle is always signaled.
 func (s *stresser) await() {
 	if len(s.ops) == 0 {
 		return
@@ -216,7 +217,8 @@ func (s *stresser) reap() int {
 	return n
 }
 
-// take checks a completion; it completes the unsignaled requests before it.
+// take checks a completion. It also completes the unsignaled requests before
+// it.
 func (s *stresser) take(wc rdmaverbs.WC) {
 	s.T.Helper()
 	for {

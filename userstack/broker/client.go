@@ -42,19 +42,9 @@ type Client struct {
 	conns   map[uint64]*ClientConn
 }
 
-// Dial opens a session with the service whose socket is at path. command is
-// the command line being launched, for display.
-func Dial(ctx context.Context, path, command string) (*Client, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unixpacket", path)
-	if err != nil {
-		return nil, fmt.Errorf("broker: %w", err)
-	}
-	return NewClient(ctx, c.(*net.UnixConn), command)
-}
-
-// DialStack is Dial for the stack of this network namespace, if it is one of root
-// or of the caller's user: see package place.
+// DialStack opens a session with the stack of this network namespace, if it belongs
+// to root or to the caller's user: see package place. command is the command line of
+// the program that is launched, for display.
 func DialStack(ctx context.Context, command string) (*Client, error) {
 	c, err := place.Dial(ctx, place.Launchers)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/quota"
 )
 
@@ -207,7 +208,7 @@ func TestLostDescriptor(t *testing.T) {
 		},
 	}
 	cl := dial(t, serve(t, &Server{Handler: h}))
-	before := openFiles(t)
+	before := socktest.OpenFiles(t)
 	many := make([]int, 20)
 	for i := range many {
 		many[i] = tcpSocket(t)
@@ -266,20 +267,11 @@ func TestLostDescriptor(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 	// Less the sockets that the test opened itself.
-	for end := time.Now().Add(30 * time.Second); openFiles(t) > before+len(many)+2; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); socktest.OpenFiles(t) > before+len(many)+2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
+			t.Fatalf("%d descriptors, %d before", socktest.OpenFiles(t), before)
 		}
 	}
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // TestAttachUnasked: a pair that nobody asked for ends the session, it does not

@@ -22,9 +22,10 @@ const (
 	headerLen = 36
 	addrLen   = 24
 
-	// MaxText bounds Message.Text, MaxValue bounds Message.Value: the longest
-	// socket option that a program may set or read through the service.
-	MaxText  = 512
+	// MaxText is the largest length of Message.Text in bytes.
+	MaxText = 512
+	// MaxValue is the largest length of Message.Value in bytes: the longest socket
+	// option that a program may set or read through the service.
 	MaxValue = 2048
 
 	minMessage = headerLen + 2*addrLen
@@ -58,10 +59,12 @@ const (
 	TypeRelease
 	// TypeCancel tells that the program's side of the connection is gone.
 	TypeCancel
-	// TypeSetOption and TypeGetOption carry Level, Name, Value or Size, and
-	// Rights; answered by TypeResult, but for a TypeSetOption with a Seq of 0. Those
-	// of a connection are carried out in their order.
+	// TypeSetOption sets a socket option: Level, Name, Value and Rights. TypeResult
+	// answers it unless its Seq is 0. The options of one connection are set and read
+	// in the order of the messages.
 	TypeSetOption
+	// TypeGetOption reads a socket option: Level, Name, Size and Rights. TypeResult
+	// answers it.
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.
 	TypeBrokenDone
@@ -137,38 +140,32 @@ func (t Type) carriesSocket() bool {
 // carriesRights tells whether a message of the type has the field Rights.
 func (t Type) carriesRights() bool { return t == TypeSetOption || t == TypeGetOption }
 
-// Mode tells what carries a connection's bytes.
+// Mode is what carries the bytes of a connection. The numbers are those in messages.
 type Mode uint8
 
-// Modes of a connection.
+// The modes of a connection.
 const (
-	// ModeTCP is plain TCP: the peer declined, or the handshake failed in a
-	// way that TCP survives.
-	ModeTCP Mode = iota
+	// ModeTCP is plain TCP: the peer declined, or the handshake failed in a way
+	// that leaves TCP intact.
+	ModeTCP Mode = 0
 	// ModeSMCR is SMC over RDMA.
-	ModeSMCR
-	// ModeSMCD is SMC over a direct memory device.
-	ModeSMCD
-	// ModeLocal joins two programs of the same host directly: each has one end of
-	// a socketpair.
-	ModeLocal
-	modeEnd
+	ModeSMCR Mode = 1
+	// ModeLocal joins two programs of the same host: each has one end of a
+	// socketpair.
+	ModeLocal Mode = 3
 )
+
+var modeNames = [...]string{ModeTCP: "TCP", ModeSMCR: "SMC-R", ModeLocal: "local"}
+
+// valid reports whether m is one of the modes.
+func (m Mode) valid() bool { return int(m) < len(modeNames) && modeNames[m] != "" }
 
 // String returns the mode's name as users know it.
 func (m Mode) String() string {
-	switch m {
-	case ModeTCP:
-		return "TCP"
-	case ModeSMCR:
-		return "SMC-R"
-	case ModeSMCD:
-		return "SMC-D"
-	case ModeLocal:
-		return "local"
-	default:
+	if !m.valid() {
 		return "mode " + strconv.Itoa(int(m))
 	}
+	return modeNames[m]
 }
 
 // Flags qualify a message.
@@ -279,7 +276,7 @@ func ParseMessage(b []byte) (Message, error) {
 	switch {
 	case typeNames[m.Type] == "":
 		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Type)
-	case m.Mode >= modeEnd:
+	case !m.Mode.valid():
 		return Message{}, fmt.Errorf("%w: unknown %v", ErrMalformed, m.Mode)
 	case m.Flags >= flagsEnd:
 		return Message{}, fmt.Errorf("%w: flags %#x", ErrMalformed, uint16(m.Flags))

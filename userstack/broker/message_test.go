@@ -99,7 +99,8 @@ func TestMessageRefused(t *testing.T) {
 	}
 	for name, f := range map[string]func(b []byte){
 		"type":    func(b []byte) { b[0] = 0 },
-		"mode":    func(b []byte) { b[1] = byte(modeEnd) },
+		"mode":    func(b []byte) { b[1] = byte(len(modeNames)) },
+		"mode 2":  func(b []byte) { b[1] = 2 },
 		"flags":   func(b []byte) { b[3] = 0x80 },
 		"size":    func(b []byte) { b[30] = 1 },
 		"text":    func(b []byte) { b[32] = 1 },

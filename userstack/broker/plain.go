@@ -7,11 +7,13 @@ import (
 	"strings"
 )
 
-// packageNames are the names that errors begin with.
+// packageNames are the names of the packages whose errors begin with the name. A
+// test in internal/archtest checks that the public packages are all here.
 var packageNames = []string{
 	"bounded",
 	"broker",
 	"config",
+	"conn",
 	"connector",
 	"devices",
 	"engine",
@@ -35,7 +37,6 @@ var packageNames = []string{
 	"service",
 	"simfabric",
 	"smc",
-	"smctools",
 	"sockopt",
 	"softroce",
 	"stats",
@@ -47,8 +48,7 @@ var packageNames = []string{
 }
 
 // Plain returns the text of an error as people read it: without the names of Go
-// packages, which stand at its beginning and before the causes that it wraps.
-// It turns "userstack: no RoCE device: softroce: netdev is gone" into "no RoCE
+// packages at its beginning and before the causes that it wraps. It turns "userstack: no RoCE device: softroce: netdev is gone" into "no RoCE
 // device: netdev is gone".
 func Plain(text string) string {
 	var b strings.Builder

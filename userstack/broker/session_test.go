@@ -81,9 +81,19 @@ func serveOn(t *testing.T, srv *Server, l *net.UnixListener) {
 	})
 }
 
+// dialPath opens a session with the service whose socket is at path.
+func dialPath(t *testing.T, path string) (*Client, error) {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewClient(t.Context(), c, "program")
+}
+
 func dial(t *testing.T, path string) *Client {
 	t.Helper()
-	cl, err := Dial(t.Context(), path, "program")
+	cl, err := dialPath(t, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +178,7 @@ func TestRefused(t *testing.T) {
 		Authorize: func(l *Launcher) error { return errors.New("not the owner") },
 		Ended:     func(*Launcher) { t.Error("a refused session was opened") },
 	})
-	if _, err := Dial(t.Context(), path, ""); !errors.Is(err, syscall.EACCES) {
+	if _, err := dialPath(t, path); !errors.Is(err, syscall.EACCES) {
 		t.Errorf("Dial: %v", err)
 	}
 	// Another version, garbage, and descriptors where none belong.

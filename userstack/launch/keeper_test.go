@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/testing/socktest"
 	"smcr/userstack/broker"
 )
 
@@ -64,8 +65,11 @@ func mortalStack(t *testing.T) (cl *broker.Client, kill func()) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "serving\n" {
 		t.Fatalf("the stack said %q, %v", line, err)
 	}
-	cl, err = broker.Dial(t.Context(), name, t.Name())
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: name, Net: "unixpacket"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if cl, err = broker.NewClient(t.Context(), c, t.Name()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cl.Close() })
@@ -206,7 +210,7 @@ func TestKeepersLetGo(t *testing.T) {
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	cl, kill := mortalStack(t)
-	fds := countFDs(t)
+	fds := socktest.OpenFiles(t)
 	p := start(t, Config{Broker: cl, Argv: []string{"python3", "-u", "-c", mortalProgram + `
 for i in range(300):
     t = socket.create_connection((host, int(port)))
@@ -219,7 +223,7 @@ print('closed'); print(read(s))`, addr}})
 		t.Fatal(got)
 	}
 	const own = 20 // what a launch needs
-	until(t, fmt.Sprintf("descriptors of connections are closed, %d were open before", fds), func() bool { return countFDs(t) <= fds+own })
+	until(t, fmt.Sprintf("descriptors of connections are closed, %d were open before", fds), func() bool { return socktest.OpenFiles(t) <= fds+own })
 	kill()
 	if res := p.wait(t); res.out != "104\n" {
 		t.Errorf("%q", res.out)

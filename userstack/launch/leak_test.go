@@ -5,22 +5,13 @@
 package launch
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// countFDs counts this process's open descriptors.
-func countFDs(t *testing.T) int {
-	t.Helper()
-	names, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(names)
-}
+	"smcr/internal/testing/socktest"
+)
 
 // A launch leaves no descriptor behind, however its connections went.
 func TestNoDescriptorLeft(t *testing.T) {
@@ -36,13 +27,13 @@ func TestNoDescriptorLeft(t *testing.T) {
 		probe(t, &fakeStack{}, "goecho", "127.0.0.1:0")
 	}
 	run() // what the runtime and the test keep
-	before := countFDs(t)
+	before := socktest.OpenFiles(t)
 	run()
 	const perRound = 7 + 7 + 7 + 1 // sessions, both ends and a pidfd, and the second greeter: open until the test ends
-	after := countFDs(t)
+	after := socktest.OpenFiles(t)
 	for end := time.Now().Add(patience); after > before+perRound && time.Now().Before(end); {
 		time.Sleep(20 * ms) // the peers of the echo servers close
-		after = countFDs(t)
+		after = socktest.OpenFiles(t)
 	}
 	if after > before+perRound {
 		t.Errorf("%d descriptors, %d a round before", after, before)

@@ -258,8 +258,8 @@ func (c *conn) closeOwn() {
 	}
 }
 
-// smcOptionIn looks into an IP packet with a TCP SYN for the SMC option (kind 254,
-// ExID E2D4C3D9, RFC 7609, section 3.1).
+// smcOptionIn reports whether an IP packet with a TCP SYN, as TCP_SAVED_SYN returns
+// it, announces SMC-R. The packet has no IPv6 extension headers.
 func smcOptionIn(p []byte) bool {
 	if len(p) == 0 {
 		return false
@@ -272,18 +272,5 @@ func smcOptionIn(p []byte) bool {
 		return false
 	}
 	end := min(ip+int(p[ip+12]>>4)*4, len(p))
-	for o := p[min(ip+20, end):end]; len(o) > 0 && o[0] != 0; {
-		if o[0] == 1 {
-			o = o[1:]
-			continue
-		}
-		if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
-			return false
-		}
-		if o[0] == 254 && o[1] == 6 && binary.BigEndian.Uint32(o[2:]) == 0xe2d4c3d9 {
-			return true
-		}
-		o = o[o[1]:]
-	}
-	return false
+	return wire.HasTCPOption(p[min(ip+20, end):end])
 }

@@ -28,8 +28,8 @@ import (
 
 // Exit statuses of a program that could not be started, as shells have them.
 const (
-	ExitNotFound      = 127
-	ExitNotExecutable = 126
+	ExitNotFound      = 127 // there is no such program
+	ExitNotExecutable = 126 // the program cannot be executed
 	exitSignal        = 128 // plus the signal's number
 )
 

@@ -13,8 +13,8 @@ import (
 
 // Stats counts the connections of the program and all its descendants.
 type Stats struct {
-	// ByMode counts connections that left TCP: broker.ModeSMCR, ModeSMCD and
-	// ModeLocal.
+	// ByMode counts the connections that are not TCP, by broker.ModeSMCR and
+	// broker.ModeLocal.
 	ByMode map[broker.Mode]uint64
 	// TCP counts connections that run over TCP by the reason why.
 	TCP map[string]uint64
@@ -32,16 +32,26 @@ type Stats struct {
 
 // Reasons for TCP that the launcher itself finds. The service has its own.
 const (
-	ReasonNoPeer      = "the peer does not speak SMC"
-	ReasonShort       = "connections to the peer were too short for SMC"
-	ReasonNoService   = "the stack does not answer"
-	ReasonNoAccess    = "no permission to access the process"
+	// ReasonNoPeer: the peer did not send the TCP option of SMC.
+	ReasonNoPeer = "the peer does not speak SMC"
+	// ReasonShort: earlier connections ended before SMC was of use.
+	ReasonShort = "connections to the peer were too short for SMC"
+	// ReasonNoService: the session with the stack has ended.
+	ReasonNoService = "the stack does not answer"
+	// ReasonNoAccess: the kernel refuses access to descriptors or memory.
+	ReasonNoAccess = "no permission to access the process"
+	// ReasonSocketState: the state or an option of the socket does not allow it.
 	ReasonSocketState = "the socket cannot be taken over"
+	// ReasonInterrupted: a signal ended connect while the launcher worked on it.
 	ReasonInterrupted = "the call was interrupted"
-	ReasonBusy        = "the process is slow to provide its memory"
-	ReasonNoSocket    = "the kernel did not create an SMC socket"
-	ReasonNetns       = "no privilege in the program's network namespace"
-	ReasonLandlock    = "a program has limited its connections with Landlock"
+	// ReasonBusy: a read or write of its memory did not end in time.
+	ReasonBusy = "the process is slow to provide its memory"
+	// ReasonNoSocket: in mode kernel, socket(2) for AF_SMC failed.
+	ReasonNoSocket = "the kernel did not create an SMC socket"
+	// ReasonNetns: the launcher cannot create a socket in the network namespace.
+	ReasonNetns = "no privilege in the program's network namespace"
+	// ReasonLandlock: a rule of Landlock would not apply to the launcher's sockets.
+	ReasonLandlock = "a program has limited its connections with Landlock"
 )
 
 type counters struct {

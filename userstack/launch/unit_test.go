@@ -194,8 +194,7 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// A SYN with MSS, the SMC option (RFC 7609, section 3.1) and padding, as
-// TCP_SAVED_SYN has it.
+// synWithOptions returns a SYN with TCP options as TCP_SAVED_SYN returns it.
 func synWithOptions(v6 bool, options ...byte) []byte {
 	tcp := append(make([]byte, 20), options...)
 	tcp[12] = byte(len(tcp)/4) << 4

@@ -3,8 +3,10 @@
 package linkgroup
 
 import (
-	"smcr/smc"
 	"strconv"
+
+	"smcr/smc"
+	"smcr/userstack/conn"
 )
 
 // MsgLen is the size in bytes of each CDC message and of each LLC message of
@@ -74,7 +76,7 @@ type Action struct {
 	// wire.MaxLLCLenV2 bytes.
 	Long []byte
 	// Off and Len are the part of Chunk that an [ActWrite] takes, in bytes.
-	Chunk    *Chunk
+	Chunk    *conn.Chunk
 	Off, Len int
 	// RemoteAddr and RKey say where in the peer's RMB it goes.
 	RemoteAddr uint64

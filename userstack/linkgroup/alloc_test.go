@@ -85,7 +85,7 @@ func (l *loop) push(data []byte) {
 		if data = data[n:]; n > 0 {
 			s.Produced(l.now, n)
 		}
-		if n > 0 && len(data) > 0 && int(s.prep-s.fin) < s.ssize {
+		if n > 0 && len(data) > 0 && int(s.Positions().Produced-s.Positions().Delivered) < s.SendSize() {
 			continue
 		}
 		l.exchange()
@@ -101,11 +101,11 @@ func TestDataPathAllocs(t *testing.T) {
 	for range 100 {
 		l.move(5000)
 	}
-	before := l.ends[1].c.rcons
+	before := l.ends[1].c.Positions().Read
 	if n := testing.AllocsPerRun(1000, func() { l.move(7777) }); n != 0 {
 		t.Errorf("%v allocations for 7777 bytes", n)
 	}
-	if got := l.ends[1].c.rcons - before; got != 1001*7777 {
+	if got := l.ends[1].c.Positions().Read - before; got != 1001*7777 {
 		t.Errorf("%d bytes went through", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 )
 
 // Device is a local RoCE port on the LAN of the group.
@@ -100,10 +101,10 @@ type Env interface {
 	FreeRMB(handle any)
 	// NewChunk gives a chunk of send memory of size bytes, readable by the
 	// devices of all links. It is on the way of each message.
-	NewChunk(size int) (*Chunk, error)
+	NewChunk(size int) (*conn.Chunk, error)
 	// FreeChunk takes it back. No queue pair that is open reads from it any more,
 	// and actions that do are for links that are closed.
-	FreeChunk(k *Chunk)
+	FreeChunk(k *conn.Chunk)
 	// Random returns random bits for alert tokens and test data.
 	Random() uint32
 }
@@ -165,6 +166,7 @@ type Config struct {
 
 // Timers are the times after which a group stops waiting.
 type Timers struct {
+	conn.Timers // those of its connections
 	// TestLink is the silence on a link after which TEST LINK is sent;
 	// zero switches the tests off. TestLinkAnswer is how long the answer
 	// may take before the link counts as failed, TestLinkBusy the same as long
@@ -197,22 +199,6 @@ type Timers struct {
 	// add a link after an attempt failed or was rejected; zero means only
 	// when a device comes up.
 	AddLinkRetry time.Duration
-	// CloseWait is how long a closed connection waits for the peer to
-	// close it too; the connection is aborted then.
-	CloseWait time.Duration
-	// AbortWait is how long an aborted connection waits for the peer's
-	// abort.
-	AbortWait time.Duration
-	// UrgentWait is how long data may wait for the peer to confirm an urgent
-	// byte before it, which is all that the peer has left to read; the
-	// connection is aborted then. Zero means for ever.
-	UrgentWait time.Duration
-	// TCPGrace is how long after the end of the TCP connection the peer may
-	// still close the SMC-R connection in order.
-	TCPGrace time.Duration
-	// TCPGraceAlive is the same for a peer that speaks on the link and has
-	// ended the TCP connection by FIN.
-	TCPGraceAlive time.Duration
 	// Terminate is how long the message that deletes all links may take.
 	Terminate time.Duration
 	// RMBIdle is how long an RMB without connections is kept.
@@ -222,6 +208,13 @@ type Timers struct {
 // DefaultTimers returns the times that Linux uses, where it has them.
 func DefaultTimers(role smc.Role) Timers {
 	t := Timers{
+		Timers: conn.Timers{
+			CloseWait:     60 * time.Second,
+			AbortWait:     10 * time.Second,
+			UrgentWait:    60 * time.Second,
+			TCPGrace:      2 * time.Second,
+			TCPGraceAlive: 10 * time.Second,
+		},
 		TestLink:       30 * time.Second,
 		TestLinkAnswer: 2 * time.Second,
 		TestLinkBusy:   12 * time.Second,
@@ -232,11 +225,6 @@ func DefaultTimers(role smc.Role) Timers {
 		ConfirmLink:    5 * time.Second,
 		ConfirmFirst:   10 * time.Second,
 		LLCStart:       20 * time.Second,
-		CloseWait:      60 * time.Second,
-		AbortWait:      10 * time.Second,
-		UrgentWait:     60 * time.Second,
-		TCPGrace:       2 * time.Second,
-		TCPGraceAlive:  10 * time.Second,
 		Terminate:      2 * time.Second,
 		AddLinkRetry:   300 * time.Second,
 		RMBIdle:        60 * time.Second,

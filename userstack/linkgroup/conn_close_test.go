@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -39,11 +40,11 @@ func TestStates(t *testing.T) {
 		{"3A shutdown with data", "data>cdc:ACTIVE shut>:ACTIVE ok>cdc+D:PEERCLOSEWAIT1", errNone},
 		{"3A close", "close>cdc+C:PEERCLOSEWAIT1", errNone},
 		{"3A close with data", "data>cdc:ACTIVE close>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1", errNone},
-		{"3A close with unread data", "in>:ACTIVE close>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
+		{"3A close with unread data", "in>:ACTIVE close>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrAborted},
 		{"3A close waits for the window", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE took>cdc:ACTIVE ok>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
 		{"3A shutdown, then close, with data", "data>cdc:ACTIVE shut>:ACTIVE close>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
 		{"3A close with data, peer closes meanwhile", "data>cdc:ACTIVE close>:ACTIVE C>:APPCLOSEWAIT1 ok>cdc+C:APPCLOSEWAIT1 ok>:CLOSED", nil},
-		{"3A close with data unsent, peer closes", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE C>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrReset},
+		{"3A close with data unsent, peer closes", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE C>cdc+A:PEERABORTWAIT ok>:CLOSED", conn.ErrReset},
 		{"4.8.1 data is taken late", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE 59s>:ACTIVE took>cdc:ACTIVE 59s>:ACTIVE ok>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
 		{"3B", "shut>cdc+D:PEERCLOSEWAIT1 D>:PEERCLOSEWAIT2 ok>:PEERCLOSEWAIT2 close>cdc+D+C:PEERCLOSEWAIT2 ok>:PEERCLOSEWAIT2 C>:CLOSED", nil},
 		{"3C close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 C>:CLOSED", nil},
@@ -54,49 +55,49 @@ func TestStates(t *testing.T) {
 		{"3D after 3B", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 D>:PEERCLOSEWAIT2 C>:APPFINCLOSEWAIT close>cdc+D+C:APPFINCLOSEWAIT ok>:CLOSED", nil},
 		{"4A done", "D>:APPCLOSEWAIT1", errNone},
 		{"4A closed", "C>:APPCLOSEWAIT1", errNone},
-		{"4A closed with data pending", "full>cdc+B:ACTIVE C>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrReset},
+		{"4A closed with data pending", "full>cdc+B:ACTIVE C>cdc+A:PEERABORTWAIT ok>:CLOSED", conn.ErrReset},
 		{"4A data received, then done", "in>:ACTIVE D>:APPCLOSEWAIT1", errNone},
 		{"4B", "D>:APPCLOSEWAIT1 data>cdc:APPCLOSEWAIT1 ok>:APPCLOSEWAIT1 shut>cdc+D:APPCLOSEWAIT2 ok>:APPCLOSEWAIT2 C>:APPCLOSEWAIT2 close>cdc+D+C:APPCLOSEWAIT2 ok>:CLOSED", nil},
 		{"4C after C", "C>:APPCLOSEWAIT1 close>cdc+C:APPCLOSEWAIT1 ok>:CLOSED", nil},
 		{"4C after D", "D>:APPCLOSEWAIT1 close>cdc+C:PEERFINCLOSEWAIT ok>:PEERFINCLOSEWAIT C>:CLOSED", nil},
 		{"4C after 4B", "D>:APPCLOSEWAIT1 shut>cdc+D:APPCLOSEWAIT2 ok>:APPCLOSEWAIT2 close>cdc+D+C:PEERFINCLOSEWAIT ok>:PEERFINCLOSEWAIT C>:CLOSED", nil},
 		{"4D before completion", "D>:APPCLOSEWAIT1 close>cdc+C:PEERFINCLOSEWAIT C>:PEERFINCLOSEWAIT ok>:CLOSED", nil},
-		{"4.8.1 stranded", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 59s>:PEERCLOSEWAIT1 2s>cdc+C+A:PEERABORTWAIT ok>:PEERABORTWAIT 8s>:PEERABORTWAIT 2s>:CLOSED", ErrCloseTimeout},
-		{"4.8.1 stranded, peer answers abort", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 61s>cdc+C+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrCloseTimeout},
-		{"4.8.1 data is never taken", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE 61s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrCloseTimeout},
+		{"4.8.1 stranded", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 59s>:PEERCLOSEWAIT1 2s>cdc+C+A:PEERABORTWAIT ok>:PEERABORTWAIT 8s>:PEERABORTWAIT 2s>:CLOSED", conn.ErrCloseTimeout},
+		{"4.8.1 stranded, peer answers abort", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 61s>cdc+C+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrCloseTimeout},
+		{"4.8.1 data is never taken", "full>cdc+B:ACTIVE ok>:ACTIVE close>:ACTIVE 61s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", conn.ErrCloseTimeout},
 		{"shutdown waits for ever", "shut>cdc+D:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 20s>:PEERCLOSEWAIT1", errNone},
-		{"1A, 1B", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
-		{"1A with data outstanding", "data>cdc:ACTIVE much>cdc:ACTIVE abort>:PEERABORTWAIT ok>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrAborted},
-		{"1B closed instead", "abort>cdc+A:PEERABORTWAIT C>:PEERABORTWAIT ok>:CLOSED", ErrAborted},
-		{"1B other messages are ignored", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT in>:PEERABORTWAIT D>:PEERABORTWAIT A>:CLOSED", ErrAborted},
-		{"1B timer", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrAborted},
-		{"1 both abort", "abort>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", ErrAborted},
-		{"2A, 2B", "A>cdc+A:PROCESSABORT ok>:CLOSED", ErrReset},
-		{"2 with data both ways", "in>:ACTIVE data>cdc:ACTIVE A>cdc+A:PROCESSABORT ok>:CLOSED", ErrReset},
-		{"2 never delivered", "A>cdc+A:PROCESSABORT 11s>:CLOSED", ErrReset},
-		{"2 after our shutdown", "shut>cdc+D:PEERCLOSEWAIT1 A>cdc+D+A:PROCESSABORT ok>:CLOSED", ErrReset},
-		{"2 after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 A>:CLOSED", ErrReset},
-		{"2 before our close is delivered", "close>cdc+C:PEERCLOSEWAIT1 A>:PROCESSABORT ok>:CLOSED", ErrReset},
-		{"abort after the peer's close", "C>:APPCLOSEWAIT1 abort>cdc+A:PEERABORTWAIT ok>:CLOSED", ErrAborted},
-		{"bad message", "bad>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
-		{"overlay", "smash>:ACTIVE in>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrProtocol},
-		{"TCP FIN, never explained", "fin>:ACTIVE 1s>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
-		{"TCP FIN, never explained, peer alive", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 8s>:ACTIVE 2s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", ErrReset},
-		{"TCP FIN, never explained, acknowledged", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE 2s>:CLOSED", ErrReset},
+		{"1A, 1B", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrAborted},
+		{"1A with data outstanding", "data>cdc:ACTIVE much>cdc:ACTIVE abort>:PEERABORTWAIT ok>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrAborted},
+		{"1B closed instead", "abort>cdc+A:PEERABORTWAIT C>:PEERABORTWAIT ok>:CLOSED", conn.ErrAborted},
+		{"1B other messages are ignored", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT in>:PEERABORTWAIT D>:PEERABORTWAIT A>:CLOSED", conn.ErrAborted},
+		{"1B timer", "abort>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", conn.ErrAborted},
+		{"1 both abort", "abort>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", conn.ErrAborted},
+		{"2A, 2B", "A>cdc+A:PROCESSABORT ok>:CLOSED", conn.ErrReset},
+		{"2 with data both ways", "in>:ACTIVE data>cdc:ACTIVE A>cdc+A:PROCESSABORT ok>:CLOSED", conn.ErrReset},
+		{"2 never delivered", "A>cdc+A:PROCESSABORT 11s>:CLOSED", conn.ErrReset},
+		{"2 after our shutdown", "shut>cdc+D:PEERCLOSEWAIT1 A>cdc+D+A:PROCESSABORT ok>:CLOSED", conn.ErrReset},
+		{"2 after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 A>:CLOSED", conn.ErrReset},
+		{"2 before our close is delivered", "close>cdc+C:PEERCLOSEWAIT1 A>:PROCESSABORT ok>:CLOSED", conn.ErrReset},
+		{"abort after the peer's close", "C>:APPCLOSEWAIT1 abort>cdc+A:PEERABORTWAIT ok>:CLOSED", conn.ErrAborted},
+		{"bad message", "bad>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrProtocol},
+		{"overlay", "smash>:ACTIVE in>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrProtocol},
+		{"TCP FIN, never explained", "fin>:ACTIVE 1s>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
+		{"TCP FIN, never explained, peer alive", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 8s>:ACTIVE 2s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT 11s>:CLOSED", conn.ErrReset},
+		{"TCP FIN, never explained, acknowledged", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE 2s>:CLOSED", conn.ErrReset},
 		{"TCP FIN, explained behind other data", "fin>:ACTIVE 1s>test-link:ACTIVE 500ms>:ACTIVE ok>:ACTIVE 1s>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
 		{"TCP FIN, explained late", "fin>:ACTIVE 1s>test-link:ACTIVE test>:ACTIVE 5s>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
-		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", ErrReset},
+		{"TCP RST, never explained, peer alive", "rst>:ACTIVE 1s>:ACTIVE in>:ACTIVE 2s>cdc+A:PEERABORTWAIT A>:PEERABORTWAIT ok>:CLOSED", conn.ErrReset},
 		{"TCP FIN, peer silent, another connection has TCP", "another>:ACTIVE fin>:ACTIVE 1s>test-link:ACTIVE 1300ms>:ACTIVE D>:APPCLOSEWAIT1 test>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
-		{"TCP FIN, peer silent, the other one's TCP ends too", "another>:ACTIVE fin>:ACTIVE 100ms>:ACTIVE otherfin>:ACTIVE 900ms>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
+		{"TCP FIN, peer silent, the other one's TCP ends too", "another>:ACTIVE fin>:ACTIVE 100ms>:ACTIVE otherfin>:ACTIVE 900ms>test-link:ACTIVE 1s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
 		{"TCP FIN with D", "fin>:ACTIVE D>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
-		{"TCP RST with D", "D>:APPCLOSEWAIT1 rst>:APPCLOSEWAIT1 3s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", ErrReset},
+		{"TCP RST with D", "D>:APPCLOSEWAIT1 rst>:APPCLOSEWAIT1 3s>cdc+A:PEERABORTWAIT ok>:PEERABORTWAIT A>:CLOSED", conn.ErrReset},
 		{"TCP RST with C", "rst>:ACTIVE C>:APPCLOSEWAIT1 20s>:APPCLOSEWAIT1", errNone},
-		{"4.8.3 link lost", "fail>:CLOSED", ErrReset},
-		{"4.8.3 link lost while closing", "close>cdc+C:PEERCLOSEWAIT1 fail>:CLOSED", ErrReset},
-		{"4.8.3 link lost while aborting", "abort>cdc+A:PEERABORTWAIT fail>:CLOSED", ErrAborted},
-		{"4.4.2 element reused", "reuse>:CLOSED", ErrReset},
+		{"4.8.3 link lost", "fail>:CLOSED", conn.ErrReset},
+		{"4.8.3 link lost while closing", "close>cdc+C:PEERCLOSEWAIT1 fail>:CLOSED", conn.ErrReset},
+		{"4.8.3 link lost while aborting", "abort>cdc+A:PEERABORTWAIT fail>:CLOSED", conn.ErrAborted},
+		{"4.4.2 element reused", "reuse>:CLOSED", conn.ErrReset},
 		{"4.4.2 element reused after our close", "close>cdc+C:PEERCLOSEWAIT1 ok>:PEERCLOSEWAIT1 reuse>:CLOSED", nil},
-		{"RKey deleted", "delrkey>re:delete-rkey(1):CLOSED", ErrReset},
+		{"RKey deleted", "delrkey>re:delete-rkey(1):CLOSED", conn.ErrReset},
 		{"RKey deleted after our close", "close>cdc+C:PEERCLOSEWAIT1 delrkey>re:delete-rkey(1):CLOSED", nil},
 	}
 	for _, role := range []smc.Role{smc.Server, smc.Client} {
@@ -176,10 +177,14 @@ func (r *rig) do(ev string) {
 		r.send(3000)
 	case "full":
 		// The peer's element is full and there is more.
-		r.c.pcons, r.c.sent, r.c.fin, r.c.prep = 0, 16384-10, 16384-10, 16384-10
+		for left := 16384 - 10; left > 0; left -= 4096 {
+			r.send(min(left, 4096))
+			r.done()
+		}
+		r.acts = nil
 		r.send(20)
 	case "took":
-		r.got(int(r.c.sent - r.c.pcons))
+		r.got(int(r.c.Positions().Written - r.c.Positions().PeerRead))
 	case "D", "C", "A":
 		m := r.cdc()
 		m.State = map[string]wire.StateFlags{"D": wire.ConnSendingDone, "C": wire.ConnClosed, "A": wire.ConnAbnormalClose}[ev]
@@ -191,7 +196,7 @@ func (r *rig) do(ev string) {
 		m.Prod.Count = 1 << 20
 		r.recv(r.link, m)
 	case "smash":
-		r.c.mem[2]++
+		r.c.element()[2]++
 	case "ok":
 		r.take()
 		if t := r.tok[r.link]; t != 0 {
@@ -251,15 +256,15 @@ func TestErrors(t *testing.T) {
 		{"open", "", nil, nil},
 		{"peer done", "D", io.EOF, nil},
 		{"peer done, data left", "in D", nil, nil},
-		{"peer closed", "C", io.EOF, ErrPeerClosed},
-		{"peer closed, data left", "in C", nil, ErrPeerClosed},
-		{"shut", "shut", nil, ErrWriteClosed},
-		{"shut, peer done", "shut D", io.EOF, ErrWriteClosed},
-		{"closed", "close", ErrClosed, ErrClosed},
-		{"aborted", "abort", ErrAborted, ErrAborted},
-		{"reset", "A", ErrReset, ErrReset},
-		{"reset, data left", "in A", ErrReset, ErrReset},
-		{"link lost", "fail", ErrReset, ErrReset},
+		{"peer closed", "C", io.EOF, conn.ErrPeerClosed},
+		{"peer closed, data left", "in C", nil, conn.ErrPeerClosed},
+		{"shut", "shut", nil, conn.ErrWriteClosed},
+		{"shut, peer done", "shut D", io.EOF, conn.ErrWriteClosed},
+		{"closed", "close", conn.ErrClosed, conn.ErrClosed},
+		{"aborted", "abort", conn.ErrAborted, conn.ErrAborted},
+		{"reset", "A", conn.ErrReset, conn.ErrReset},
+		{"reset, data left", "in A", conn.ErrReset, conn.ErrReset},
+		{"link lost", "fail", conn.ErrReset, conn.ErrReset},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -404,7 +409,7 @@ func TestNotItsOwn(t *testing.T) {
 				err = c.Attach(r.s.now, peer)
 				r.take()
 				if tt.ok {
-					if err != nil || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+					if err != nil || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 						t.Errorf("Attach: %v; ended: %v, want the connection of before reset", err, r.close)
 					}
 					return
@@ -412,7 +417,7 @@ func TestNotItsOwn(t *testing.T) {
 				if !errors.Is(err, ErrNotItsOwn) {
 					t.Errorf("Attach: %v, want ErrNotItsOwn", err)
 				}
-				if len(r.close) != 0 || len(r.acts) != 0 || r.c.State() != smc.StateActive || c.attached {
+				if len(r.close) != 0 || len(r.acts) != 0 || r.c.State() != smc.StateActive || c.Protocol().Established() {
 					t.Errorf("ended: %v; actions: %v; state %v", r.close, r.kinds(), r.c.State())
 				}
 			})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -52,10 +53,10 @@ func TestStash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(c.mem, "hello")
-	r.recv(r.link, wire.CDC{Seq: 1, Token: c.token, Prod: wire.Cursor{Count: 3}})
-	r.recv(r.link, wire.CDC{Seq: 3, Token: c.token, Prod: wire.Cursor{Count: 5}, State: wire.ConnSendingDone})
-	r.recv(r.link, wire.CDC{Seq: 2, Token: c.token, Prod: wire.Cursor{Count: 4}})
+	copy(c.element(), "hello")
+	r.recv(r.link, wire.CDC{Seq: 1, Token: c.Token(), Prod: wire.Cursor{Count: 3}})
+	r.recv(r.link, wire.CDC{Seq: 3, Token: c.Token(), Prod: wire.Cursor{Count: 5}, State: wire.ConnSendingDone})
+	r.recv(r.link, wire.CDC{Seq: 2, Token: c.Token(), Prod: wire.Cursor{Count: 4}})
 	if a, _ := c.RecvData(); len(a) != 0 {
 		t.Fatal("data before the connection is open")
 	}
@@ -147,13 +148,13 @@ func TestEyeCatcher(t *testing.T) {
 			if err := r.c.Attach(r.s.now, peerRMB); err != nil {
 				t.Fatal(err)
 			}
-			if has := bytes.HasPrefix(r.c.mem, eyeCatcher[:]); has != tt.eye {
+			if has := bytes.HasPrefix(r.c.element(), eyeCatcher); has != tt.eye {
 				t.Errorf("eye catcher in the element: %v", has)
 			}
-			if got, want := r.c.rx.start > 0, tt.eye; got != want {
+			if got, want := r.c.ours().start > 0, tt.eye; got != want {
 				t.Errorf("our cursors skip it: %v", got)
 			}
-			if got, want := r.c.tx.start > 0, tt.peerEye; got != want {
+			if got, want := r.c.theirs().start > 0, tt.peerEye; got != want {
 				t.Errorf("the peer's cursors skip it: %v", got)
 			}
 		})
@@ -211,7 +212,7 @@ func TestAttach(t *testing.T) {
 		if err := c.Attach(r.s.now, q); err != nil {
 			t.Fatal(err)
 		}
-		if old.State() != smc.StateClosed || !errors.Is(old.ReadErr(), ErrReset) {
+		if old.State() != smc.StateClosed || !errors.Is(old.ReadErr(), conn.ErrReset) {
 			t.Errorf("old connection: %s, %v", old.State(), old.ReadErr())
 		}
 	}
@@ -221,8 +222,8 @@ func TestAttach(t *testing.T) {
 func TestZeroed(t *testing.T) {
 	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
-	for i := range r.c.mem {
-		r.c.mem[i] = 0xEE
+	for i := range r.c.element() {
+		r.c.element()[i] = 0xEE
 	}
 	m := r.c.rmb
 	r.do("C")
@@ -233,7 +234,7 @@ func TestZeroed(t *testing.T) {
 	if err != nil || c.rmb != m {
 		t.Fatal("element is not used again", err)
 	}
-	if i := bytes.IndexFunc(c.mem, func(r rune) bool { return r != 0 }); i >= 0 {
+	if i := bytes.IndexFunc(c.element(), func(r rune) bool { return r != 0 }); i >= 0 {
 		t.Errorf("byte %d is not zero", i)
 	}
 }
@@ -374,11 +375,24 @@ func TestWritesBeforeMessages(t *testing.T) {
 	if got, want := told(), "write1(10) write2(11) cdc1(10,false) cdc2(11,false) "; got != want {
 		t.Errorf("actions %q, want %q", got, want)
 	}
-	srv.c.inflight, second.c.inflight = 0, 0
-	srv.c.verify = true
+	g.Sent(s.now, srv.c.link, srv.c.link.lastToken)
 	produce(second.c, s.now, 12)
+	srv.c.Protocol().Moved() // which is followed by a validation
 	produce(srv.c, s.now, 13)
 	if got, want := told(), "write2(12) cdc2(23,false) cdc1(0,true) "; got != want {
 		t.Errorf("with a validation: actions %q, want %q", got, want)
+	}
+}
+
+// TestUnknownToken: a message for a connection that does not exist has no effect.
+func TestUnknownToken(t *testing.T) {
+	r := newRig(t, smc.Client, noTest)
+	r.open()
+	m := r.cdc()
+	m.Token++
+	m.Prod.Count = 1 << 30
+	r.recv(r.link, m)
+	if r.c.State() != smc.StateActive || !r.g.CanAccept() {
+		t.Errorf("state %s, the group takes connections: %v", r.c.State(), r.g.CanAccept())
 	}
 }

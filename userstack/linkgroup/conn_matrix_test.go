@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 )
 
 // stateMatrix says for each state of section 4.8 of RFC 7609, reached by the
@@ -193,11 +194,11 @@ func TestStateMatrix(t *testing.T) {
 			case len(r.close) == 0:
 			case r.close[0] == nil:
 				end = "in order"
-			case errors.Is(r.close[0], ErrCloseTimeout):
+			case errors.Is(r.close[0], conn.ErrCloseTimeout):
 				end = "timeout"
-			case errors.Is(r.close[0], ErrAborted):
+			case errors.Is(r.close[0], conn.ErrAborted):
 				end = "aborted"
-			case errors.Is(r.close[0], ErrReset):
+			case errors.Is(r.close[0], conn.ErrReset):
 				end = "reset"
 			}
 			if got := fmt.Sprintf("%s; %s; %s", msg, strings.Join(chain, " "), end); got != want {

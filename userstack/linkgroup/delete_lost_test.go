@@ -27,16 +27,16 @@ func TestDeleteLostLink(t *testing.T) {
 	q := lost.Data.(*qp)
 	q.broken = true // nothing is confirmed any more, and retries go on
 	cli.total, cli.chunk = 3000, 3000
-	if n := cli.writeSome(3000); n != 3000 || cli.c.inflight == 0 {
-		t.Fatalf("%d bytes written, %d messages outstanding", n, cli.c.inflight)
+	if n := cli.writeSome(3000); n != 3000 || cli.c.Positions().Outstanding == 0 {
+		t.Fatalf("%d bytes written, %d messages outstanding", n, cli.c.Positions().Outstanding)
 	}
 	cli.h.drain()
 	s.trace = nil
 	s.group(smc.Server).DeviceDown(s.now, lost.dev.ID)
 	srv.h.drain()
 	s.pass(10 * time.Millisecond)
-	if cli.c.link == lost || cli.c.inflight != 0 {
-		t.Errorf("the connection is on link %d with %d messages outstanding", cli.c.link.id, cli.c.inflight)
+	if cli.c.link == lost || cli.c.Positions().Outstanding != 0 {
+		t.Errorf("the connection is on link %d with %d messages outstanding", cli.c.link.id, cli.c.Positions().Outstanding)
 	}
 	if n := srv.readSome(4096); n != 3000 {
 		t.Errorf("the server reads %d bytes, want 3000", n)

@@ -6,32 +6,6 @@ import "errors"
 
 // Errors of connections.
 var (
-	// ErrReset means that the peer, its host or the last link is gone
-	// (ECONNRESET).
-	ErrReset = errors.New("linkgroup: connection reset by peer")
-	// ErrAborted means that this side ended the connection without
-	// waiting for the peer (ECONNABORTED).
-	ErrAborted = errors.New("linkgroup: connection aborted")
-	// ErrPeerClosed means that the peer has closed the connection and takes
-	// no more data (EPIPE).
-	ErrPeerClosed = errors.New("linkgroup: peer closed the connection")
-	// ErrWriteClosed means that this side said that it sends no more
-	// (EPIPE).
-	ErrWriteClosed = errors.New("linkgroup: connection is closed for writing")
-	// ErrClosed means that this side has closed the connection.
-	ErrClosed = errors.New("linkgroup: connection is closed")
-	// ErrCloseTimeout means that the peer did not close its side in time.
-	ErrCloseTimeout = errors.New("linkgroup: peer did not close the connection in time")
-	// ErrUrgentTimeout means that the peer did not confirm an urgent byte
-	// in time, so that what follows it could not be sent.
-	ErrUrgentTimeout = errors.New("linkgroup: peer did not confirm urgent data in time")
-	// ErrNoUrgent means that there is no urgent byte to take (EINVAL).
-	ErrNoUrgent = errors.New("linkgroup: no urgent data")
-	// ErrUrgentPending means that an urgent byte is announced and still to
-	// come (EAGAIN).
-	ErrUrgentPending = errors.New("linkgroup: urgent data has not arrived yet")
-	// ErrUrgentMark means that what can be read ends before an urgent byte.
-	ErrUrgentMark = errors.New("linkgroup: an urgent byte comes next")
 	// ErrUnknownRKey means that the peer named an RMB which it did not make
 	// known on all links; decline SMC-R.
 	ErrUnknownRKey = errors.New("linkgroup: unknown RKey of the peer")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -139,7 +140,7 @@ func TestEyeCatcherCursors(t *testing.T) {
 			if len(a) != fill || len(b) != 0 {
 				t.Fatalf("%d and %d bytes to read, want %d", len(a), len(b), fill)
 			}
-			if &a[0] != &r.c.mem[own] {
+			if &a[0] != &r.c.element()[own] {
 				t.Errorf("data does not begin at byte %d of the element", own)
 			}
 			r.c.Consumed(r.s.now, fill)
@@ -156,7 +157,7 @@ func TestEyeCatcherCursors(t *testing.T) {
 				m = r.cdc()
 				m.Prod = wire.Cursor{Wrap: 1, Count: own - 1}
 				r.recv(r.link, m)
-				if got := r.sent(); got != "cdc+A" || !errors.Is(r.c.ReadErr(), ErrProtocol) {
+				if got := r.sent(); got != "cdc+A" || !errors.Is(r.c.ReadErr(), conn.ErrProtocol) {
 					t.Errorf("cursor %+v: sent %q, %v", m.Prod, got, r.c.ReadErr())
 				}
 			}

@@ -71,8 +71,8 @@ func FuzzReceived(f *testing.F) {
 				list := h.g.connsSorted()
 				if len(list) > 0 {
 					c := list[int(msg[7])%len(list)]
-					binary.BigEndian.PutUint32(msg[4:], c.token)
-					binary.BigEndian.PutUint16(msg[2:], c.rseq+uint16(msg[3]&7))
+					binary.BigEndian.PutUint32(msg[4:], c.Token())
+					binary.BigEndian.PutUint16(msg[2:], c.Positions().LastSeq+uint16(msg[3]&7))
 					if way&8 != 0 {
 						msg[8], msg[9], msg[12], msg[13], msg[16], msg[17], msg[20], msg[21] = 0, 0, 0, 0, 0, 0, 0, 0
 					}
@@ -99,8 +99,8 @@ func FuzzReceived(f *testing.F) {
 			}
 			h.drain()
 			for _, c := range h.g.connsSorted() {
-				if c.rprod-c.rcons > uint64(c.rx.size) || c.attached && (c.pcons > max(c.sent, c.replay) || c.sent > c.prep || c.inflight < 0) {
-					t.Fatalf("cursors: rprod %d rcons %d prep %d sent %d pcons %d inflight %d", c.rprod, c.rcons, c.prep, c.sent, c.pcons, c.inflight)
+				if c.Positions().Received-c.Positions().Read > uint64(c.ours().size) || c.Protocol().Established() && (c.Positions().PeerRead > c.Positions().Announced || c.Positions().Written > c.Positions().Produced || c.Positions().Outstanding < 0) {
+					t.Fatalf("cursors: rprod %d rcons %d prep %d sent %d pcons %d inflight %d", c.Positions().Received, c.Positions().Read, c.Positions().Produced, c.Positions().Written, c.Positions().PeerRead, c.Positions().Outstanding)
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -80,6 +81,7 @@ type Group struct {
 	peerEye  bool
 	settling bool
 	maxLinks int
+	connCfg  conn.Config    // what the connections have in common
 	layout   wire.LLCLayout // of our messages; version 2: as the peer's are
 
 	actions []Action
@@ -127,14 +129,14 @@ func New(cfg Config, env Env, now time.Time) *Group {
 		cfg.MaxConns = 255
 	}
 	if cfg.Autocork == 0 {
-		cfg.Autocork = defaultAutocork
+		cfg.Autocork = conn.DefaultAutocork
 	}
 	if cfg.SendQueue == 0 {
 		cfg.SendQueue = defaultSendQueue
 	}
 	cfg.SendQueue = max(cfg.SendQueue, minSendQueue)
 	if cfg.SendChunk <= 0 {
-		cfg.SendChunk = chunkSize
+		cfg.SendChunk = conn.DefaultChunk
 	}
 	if cfg.RMBEsPerRMB <= 0 {
 		cfg.RMBEsPerRMB = 16
@@ -153,6 +155,8 @@ func New(cfg Config, env Env, now time.Time) *Group {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
+	g.connCfg = conn.Config{Timers: cfg.Timers.Timers, Autocork: cfg.Autocork, Log: g.log}
+	g.setProfile()
 	return g
 }
 
@@ -178,6 +182,14 @@ func (g *Group) v2() bool { return g.cfg.Version >= wire.Version2 }
 func (g *Group) SetPeer(id smc.PeerID, os smc.OS, release uint8) {
 	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease = id, os, release
 	g.layout = wire.LLCLayoutFor(g.cfg.Version, os)
+	g.setProfile()
+}
+
+// setProfile takes note of what the peer's operating system changes. A Linux that is
+// known to stop at urgent bytes is one with release 1 of version 2, which came with
+// Linux 6.7.
+func (g *Group) setProfile() {
+	g.connCfg.Peer.StopsAtUrgent = g.v2() && g.cfg.PeerOS == smc.OSLinux && g.cfg.PeerRelease >= wire.ReleaseV21
 }
 
 // VLAN returns the VLAN id, 0 for none.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -35,7 +36,7 @@ func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 		// Messages for connections that are gone are normal.
 		if c := g.conns[m.Token]; c != nil {
 			c.onto = l
-			c.recvCDC(now, m)
+			c.Protocol().Receive(m)
 		}
 		return
 	}
@@ -64,7 +65,7 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 	for l.sqLen > 0 && int64(l.sq[l.sqHead].token-token) <= 0 {
 		r := l.pop()
 		if r.conn != nil {
-			r.conn.completed(&r)
+			r.conn.Protocol().Delivered(r.receipt)
 			continue
 		}
 		slow = true
@@ -207,7 +208,7 @@ func (g *Group) terminate(reason wire.DeleteLinkReason, err error) {
 	if first {
 		g.act(Action{Kind: ActFirstLink, Err: g.firstErr(err)})
 	}
-	g.endConns(errors.Join(ErrAborted, err))
+	g.endConns(errors.Join(conn.ErrAborted, err))
 	if alone {
 		g.die(err)
 		return
@@ -274,10 +275,7 @@ func (g *Group) firstErr(err error) error {
 func (g *Group) endConns(err error) {
 	for _, c := range g.connsSorted() {
 		c.setReady(err)
-		if c.err == nil {
-			c.err = err
-		}
-		c.closed(c.err, false)
+		c.Protocol().End(err)
 	}
 }
 
@@ -311,8 +309,8 @@ func (g *Group) die(err error) {
 		l.closeQP()
 	}
 	cause := err
-	if !errors.Is(err, ErrReset) {
-		cause = errors.Join(ErrReset, err)
+	if !errors.Is(err, conn.ErrReset) {
+		cause = errors.Join(conn.ErrReset, err)
 	}
 	g.endConns(cause)
 	for _, l := range g.links {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -92,7 +93,7 @@ func (g *Group) moveConns(l *Link) {
 		return
 	}
 	for _, c := range g.connsSorted() {
-		if c.link != l || c.inflight > 0 {
+		if c.link != l || c.Protocol().Outstanding() {
 			continue // completions on a link that is alive come first
 		}
 		c.move(g.bestLink(l))
@@ -137,7 +138,7 @@ func (g *Group) failLink(l *Link, reason wire.DeleteLinkReason, err error) {
 	l.closeQP()
 	via := g.bestLink(l)
 	if via == nil {
-		g.die(errors.Join(ErrReset, err))
+		g.die(errors.Join(conn.ErrReset, err))
 		return
 	}
 	g.log.Warn("link is down", "link", l.id, "dev", l.dev.Name, "err", err)

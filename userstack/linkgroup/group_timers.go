@@ -106,11 +106,9 @@ func (g *Group) fire(timer int) {
 		}
 	case timerConn:
 		for _, c := range g.connsSorted() {
-			c.expire(g.now)
-			for _, t := range [...]time.Time{c.closeAt, c.graceAt, c.checkAt, c.urgentAt, c.takenAt, c.corkAt, c.keepAt, c.moveAt, c.strayAt} {
-				if !t.IsZero() && c.state != smc.StateClosed {
-					g.connTimer(t)
-				}
+			c.Protocol().Tick(g.now)
+			if at, ok := c.Protocol().Deadline(); ok {
+				g.connTimer(at)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -71,15 +72,12 @@ type Link struct {
 
 // request is a signaled work request with the unsignaled ones before it.
 type request struct {
-	token uint64
-	n     int   // work requests
-	conn  *Conn // of a CDC message
-	sent  uint64
-	seq   uint16
-	state wire.StateFlags
-	check bool // failover validation
-	then  after
-	on    *Link
+	token   uint64
+	n       int          // work requests
+	conn    *Conn        // of a CDC message
+	receipt conn.Receipt // its receipt
+	then    after
+	on      *Link
 }
 
 type llcItem struct {
@@ -128,6 +126,9 @@ func (l *Link) ConnCount() int { return l.conns }
 // version 2 the GID, an address, does it alone: proposals of Linux that offer
 // nothing else come without MAC.
 func (g *Group) samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && (g.v2() || a.MAC == b.MAC) }
+
+// usable reports whether the link is active and its queue pair takes work requests.
+func (l *Link) usable() bool { return l.state == smc.LinkActive && l.qpOpen }
 
 // room returns how many work requests the data path may post.
 func (l *Link) room() int { return len(l.sq) - llcReserve - l.used }
@@ -199,13 +200,13 @@ func (l *Link) pump() {
 		l.llcq = append(l.llcq[:0], l.llcq[1:]...)
 	}
 	for c := l.waitHead; c != nil; c = l.waitHead {
-		if c.mayPost() {
-			if !c.post() {
+		if c.Protocol().MayPost() {
+			if !c.Protocol().Post() {
 				return
 			}
 		}
 		l.unqueue(c)
-		if c.mayPost() {
+		if c.Protocol().MayPost() {
 			l.enqueue(c) // behind the others
 		}
 	}
@@ -263,7 +264,7 @@ func (l *Link) closeQP() {
 	l.g.dropActions(l)
 	for l.sqLen > 0 {
 		if r := l.pop(); r.conn != nil {
-			r.conn.failed(&r)
+			r.conn.Protocol().Undelivered(r.receipt)
 		}
 	}
 	l.llcq = nil

@@ -205,7 +205,7 @@ func (g *Group) unhook(l *Link) {
 		g.clear(timerPeerRK)
 	}
 	for _, c := range g.connsSorted() {
-		if c.next == l {
+		if c.planned == l {
 			c.unbind()
 		}
 	}

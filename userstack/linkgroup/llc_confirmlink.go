@@ -102,7 +102,7 @@ func (g *Group) open() {
 	g.log.Info("link group is open", "type", g.Type().String())
 	g.act(Action{Kind: ActFirstLink})
 	for _, c := range g.connsSorted() {
-		c.transmit()
+		c.Protocol().Transmit()
 	}
 }
 
@@ -191,9 +191,6 @@ func (g *Group) negotiate(m wire.ConfirmLink) {
 		g.eye = g.peerEye
 	}
 	for _, c := range g.connsSorted() {
-		c.initRing()
-		if c.attached {
-			c.tx = newRing(c.peer.SizeCode.Bytes(), g.peerEye)
-		}
+		c.Protocol().LayOut(g.eye, g.peerEye)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -33,7 +34,7 @@ import (
 //	drain         | all completed, half the timer | replied     | reply                               | 3.5.5.1.3
 //	replied       | reply delivered               | -           | free                                | 3.5.5.1.3
 //	any           | DELETE LINK, unknown link     | same        | reply with reason 1                 | C.7.1
-//	any           | DELETE LINK all               | dead        | conns ErrReset                      | 3.5.4
+//	any           | DELETE LINK all               | dead        | conns conn.ErrReset                      | 3.5.4
 
 // startDelete is the server's first step.
 func (g *Group) startDelete(l *Link) {
@@ -121,7 +122,7 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 		if g.cfg.Role == smc.Server && g.phase >= phaseSecond {
 			// The client asked; the server does it.
 			g.deadErr = err
-			g.endConns(fmt.Errorf("%w: %w", ErrReset, err))
+			g.endConns(fmt.Errorf("%w: %w", conn.ErrReset, err))
 			g.terminate(m.Reason, err)
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -29,7 +30,7 @@ func TestTestLink(t *testing.T) {
 	r.wait(2 * time.Second)
 	r.expect("test-link")
 	r.wait(2 * time.Second)
-	if len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.dead) != 1 || !errors.Is(r.dead[0], ErrTimeout) || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("dead %v, closed %v", r.dead, r.close)
 	}
 
@@ -144,9 +145,9 @@ func TestTerminate(t *testing.T) {
 				t.Errorf("%s is not gone", smc.Role(r))
 			}
 			for _, p := range h.apps {
-				want := ErrReset
+				want := conn.ErrReset
 				if h.role == role {
-					want = ErrAborted
+					want = conn.ErrAborted
 				}
 				if !errors.Is(p.closeErr, want) {
 					t.Errorf("%s: connection ended with %v", h.role, p.closeErr)

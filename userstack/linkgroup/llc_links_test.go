@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -88,7 +89,7 @@ func TestDeletionTimeouts(t *testing.T) {
 			t.Errorf("the %s has not waited: %v", role, s.hosts[role].deadE)
 		}
 		s.pass(4 * time.Second)
-		if !s.hosts[role].gone || !errors.Is(s.hosts[role].deadE, ErrReset) {
+		if !s.hosts[role].gone || !errors.Is(s.hosts[role].deadE, conn.ErrReset) {
 			t.Errorf("%s: %v", role, s.hosts[role].deadE)
 		}
 		s.block = nil
@@ -140,7 +141,7 @@ func TestBothLinksLost(t *testing.T) {
 	g.Terminate(s.now, wire.DeleteLinkOperator)
 	s.hosts[smc.Server].drain()
 	for _, p := range s.hosts[smc.Server].apps {
-		if !errors.Is(p.closeErr, ErrReset) {
+		if !errors.Is(p.closeErr, conn.ErrReset) {
 			t.Errorf("closed with %v", p.closeErr)
 		}
 	}

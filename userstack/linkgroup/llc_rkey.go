@@ -364,8 +364,8 @@ func (g *Group) forgetRKey(l *Link, rkey smc.RKey) bool {
 // are over.
 func (g *Group) rkeyLost(t *rtoken) {
 	for _, c := range g.connsSorted() {
-		if c.rtoken == t {
-			c.evict()
+		if c.peerRMB == t {
+			c.Protocol().Evict()
 		}
 	}
 }

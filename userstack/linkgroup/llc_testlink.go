@@ -99,3 +99,25 @@ func (g *Group) recvTestLink(l *Link, m wire.TestLink) {
 		g.armTest(l)
 	}
 }
+
+// peerLives reports whether the peer's stack has not ended, though it may be too busy
+// to send: it has just given a sign on another link, or another connection still has
+// its TCP connection, which would have ended with the stack.
+func (g *Group) peerLives() bool {
+	if g.mournedAt.Equal(g.now) {
+		return false
+	}
+	for _, l := range g.links {
+		if l.state == smc.LinkActive && l.alive().Add(g.cfg.Timers.TCPGrace).After(g.now) {
+			return true
+		}
+	}
+	for _, c := range g.conns {
+		// What has begun to end may have no TCP connection any more.
+		if c.Protocol().Undisturbed() {
+			return true
+		}
+	}
+	g.mournedAt = g.now // all connections that it had ask at once
+	return false
+}

@@ -4,8 +4,9 @@ package linkgroup
 
 import (
 	"slices"
-	"smcr/smc"
 	"time"
+
+	"smcr/smc"
 )
 
 // ConfirmWait is how long a server waits for CONFIRM on a link group that
@@ -13,10 +14,6 @@ import (
 // CONFIRM, Linux waits up to 20 s for its turn to tell an RMB and 2 s for the
 // answer.
 const ConfirmWait = 30 * time.Second
-
-// moveWait is how long a client whose CONFIRM named a lost link may take to move
-// the connection.
-const moveWait = 10 * time.Second
 
 // maxPast is how many links a group remembers.
 const maxPast = 8
@@ -70,24 +67,5 @@ func (g *Group) forgetPast(t *rtoken) {
 				delete(p.rmbs, rkey)
 			}
 		}
-	}
-}
-
-// awaitMove waits for the peer to move a connection whose CONFIRM named a link
-// that was lost. Linux does not move one that it has not opened yet when the link
-// goes, and could never use it.
-func (c *Conn) awaitMove(now time.Time) {
-	if !c.moved {
-		c.strayAt = now.Add(moveWait)
-		c.g.connTimer(c.strayAt)
-	}
-}
-
-// stray looks at a connection that the peer was to move.
-func (c *Conn) stray() {
-	c.strayAt = time.Time{}
-	if !c.moved {
-		c.g.log.Warn("connection reset: the peer did not move it from a failed link", "token", c.token)
-		c.abort(ErrReset)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -88,9 +89,9 @@ func TestConfirmOfLostLink(t *testing.T) {
 		t.Error("the link counts for a proposal, or not for CONFIRM")
 	}
 	// The client has written already, and has moved.
-	copy(r.next.mem, "early")
-	r.recv(r.l2, wire.CDC{Seq: 1, Token: r.next.token, Prod: wire.Cursor{Count: 5}})
-	r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.token, Flags: wire.ProdFailoverVerify})
+	copy(r.next.element(), "early")
+	r.recv(r.l2, wire.CDC{Seq: 1, Token: r.next.Token(), Prod: wire.Cursor{Count: 5}})
+	r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.Token(), Flags: wire.ProdFailoverVerify})
 	if err := r.next.Attach(r.s.now, r.said); err != nil {
 		t.Fatal(err)
 	}
@@ -118,12 +119,12 @@ func TestConfirmOfLostLinkNotMoved(t *testing.T) {
 		if err := r.next.Attach(r.s.now, r.said); err != nil {
 			t.Fatal(err)
 		}
-		r.wait(moveWait - time.Second)
+		r.wait(9 * time.Second)
 		if moves {
-			r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.token, Flags: wire.ProdFailoverVerify})
+			r.recv(r.l2, wire.CDC{Seq: 0, Token: r.next.Token(), Flags: wire.ProdFailoverVerify})
 		}
-		if r.wait(time.Minute); errors.Is(r.next.err, ErrReset) == moves {
-			t.Errorf("the client moves it: %v, and the connection has %v", moves, r.next.err)
+		if r.wait(time.Minute); errors.Is(r.next.ReadErr(), conn.ErrReset) == moves {
+			t.Errorf("the client moves it: %v, and the connection has %v", moves, r.next.ReadErr())
 		}
 	}
 }
@@ -152,7 +153,7 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 			r.wait(time.Minute / 4)
 			r.add(0x902)
 		}, ErrNoLink},
-		{"RMB on no active link", func(r *pastRig) { r.c.rtoken.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
+		{"RMB on no active link", func(r *pastRig) { r.c.peerRMB.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
 		{"links came and went since", func(r *pastRig) {
 			for i := range smc.QPN(maxPast) {
 				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
@@ -199,7 +200,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 	if l3.slot != slot {
 		t.Fatalf("the new link has slot %d, want %d", l3.slot, slot)
 	}
-	first, second := r.c.rtoken, r.g.findRToken(r.l2, 0xB2)
+	first, second := r.c.peerRMB, r.g.findRToken(r.l2, 0xB2)
 	token := uint32(20)
 	for _, tt := range []struct {
 		qpn  smc.QPN
@@ -218,7 +219,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 		if err := c.Attach(r.s.now, p); err != nil {
 			t.Fatal(err)
 		}
-		if c.rtoken != tt.want {
+		if c.peerRMB != tt.want {
 			t.Errorf("RKey %s on queue pair %s is another RMB", tt.rkey, tt.qpn)
 		}
 	}
@@ -229,7 +230,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 		t.Errorf("an RKey of the queue pair that was there before: %v", err)
 	}
 	r.said.RKey, r.said.VAddr = 0xE2, 5
-	if err := r.next.Attach(r.s.now, r.said); err != nil || r.next.rtoken != second {
+	if err := r.next.Attach(r.s.now, r.said); err != nil || r.next.peerRMB != second {
 		t.Errorf("%v", err)
 	}
 }
@@ -242,7 +243,7 @@ func TestAttachWhereKnown(t *testing.T) {
 	l3 := r.add(0x902, r.pair(0xBBBB, 0xC1))
 	for _, l := range []*Link{r.l2, l3} {
 		other := r.g.bestLink(l)
-		at := &r.c.rtoken.at[other.slot]
+		at := &r.c.peerRMB.at[other.slot]
 		was := *at
 		*at = slotToken{}
 		c := r.conn()
@@ -303,7 +304,7 @@ func TestEarlyValidation(t *testing.T) {
 			c := r.next
 			play := func(list []wire.CDC) {
 				for _, m := range list {
-					m.Token = c.token
+					m.Token = c.Token()
 					r.recv(r.l2, m)
 				}
 			}
@@ -313,12 +314,12 @@ func TestEarlyValidation(t *testing.T) {
 				t.Fatal(err)
 			}
 			play(tt.after)
-			r.wait(verifyWait)
-			if lost := errors.Is(c.ReadErr(), ErrReset); lost != tt.lost {
+			r.wait(200 * time.Millisecond)
+			if lost := errors.Is(c.ReadErr(), conn.ErrReset); lost != tt.lost {
 				t.Errorf("reset: %v, want %v", lost, tt.lost)
 			}
-			if !tt.lost && c.rprod != tt.prod {
-				t.Errorf("%d bytes arrived, want %d", c.rprod, tt.prod)
+			if !tt.lost && c.Positions().Received != tt.prod {
+				t.Errorf("%d bytes arrived, want %d", c.Positions().Received, tt.prod)
 			}
 		})
 	}
@@ -329,14 +330,14 @@ func TestMovedBeforeConfirm(t *testing.T) {
 	r := newPastRig(t, smc.Server)
 	r.lose(r.link)
 	c := r.next
-	r.recv(r.l2, wire.CDC{Seq: 1, Token: c.token, Prod: wire.Cursor{Count: 100}})
-	r.recv(r.l2, wire.CDC{Token: c.token, Flags: wire.ProdFailoverVerify})
+	r.recv(r.l2, wire.CDC{Seq: 1, Token: c.Token(), Prod: wire.Cursor{Count: 100}})
+	r.recv(r.l2, wire.CDC{Token: c.Token(), Flags: wire.ProdFailoverVerify})
 	if err := c.Attach(r.s.now, r.said); err != nil {
 		t.Fatal(err)
 	}
-	r.recv(r.l2, wire.CDC{Seq: 2, Token: c.token, Prod: wire.Cursor{Count: 50}})
-	r.recv(r.l2, wire.CDC{Seq: 3, Token: c.token, Prod: wire.Cursor{Count: 120}})
-	if c.State() != smc.StateActive || c.rprod != 120 {
-		t.Errorf("%s, %d bytes", c.State(), c.rprod)
+	r.recv(r.l2, wire.CDC{Seq: 2, Token: c.Token(), Prod: wire.Cursor{Count: 50}})
+	r.recv(r.l2, wire.CDC{Seq: 3, Token: c.Token(), Prod: wire.Cursor{Count: 120}})
+	if c.State() != smc.StateActive || c.Positions().Received != 120 {
+		t.Errorf("%s, %d bytes", c.State(), c.Positions().Received)
 	}
 }

@@ -68,7 +68,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		if s.maxDelay >= time.Millisecond {
 			p.chunk = max(p.chunk, 200)
 		}
-		if p.c.ssize < 100 {
+		if p.c.SendSize() < 100 {
 			p.total = min(p.total, 1000)
 		}
 		p.closeEarly = r.IntN(5) == 0
@@ -172,8 +172,8 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 		for _, h := range s.hosts {
 			for _, p := range h.apps {
 				if !p.closed {
-					t.Logf("%s conn %d token %#x: %s open=%v wrote %d/%d read %d done=%v eof=%v info %+v inflight %d link %d %s verify=%v update=%v waitOn=%v phase %d",
-						h.role, p.id, p.c.token, p.c.State(), p.open, p.wrote, p.total, p.read, p.done, p.eof, p.c.Info(), p.c.inflight, p.c.link.id, p.c.link.state, p.c.verify, p.c.update, p.c.waitOn != nil, h.g.phase)
+					t.Logf("%s conn %d token %#x: %s open=%v wrote %d/%d read %d done=%v eof=%v info %+v inflight %d link %d %s waitOn=%v phase %d",
+						h.role, p.id, p.c.Token(), p.c.State(), p.open, p.wrote, p.total, p.read, p.done, p.eof, p.c.Info(), p.c.Positions().Outstanding, p.c.link.id, p.c.link.state, p.c.waitOn != nil, h.g.phase)
 				}
 			}
 		}

@@ -49,7 +49,7 @@ func (r *replay) expectCDC(m capMessage) {
 	switch {
 	case same == k:
 		r.timing++ // one more, or less, before
-	case full == same && c.c.prep == c.c.sent:
+	case full == same && c.c.Positions().Produced == c.c.Positions().Written:
 		r.known[justFull]++
 	case purged == same && k.State&wire.ConnAbnormalClose != 0:
 		r.known[readsOn]++
@@ -111,14 +111,15 @@ func (r *replay) byToken(token uint32) *replayConn {
 // actConn reads, writes and closes up to where the kernel's application was.
 func (r *replay) actConn(m capMessage, c *replayConn, x wire.CDC) {
 	r.feedUntil(func() bool {
-		cons, _ := c.c.rx.ahead(x.Cons, c.c.rcons)
-		prod, _ := c.c.tx.ahead(x.Prod, c.c.sent)
-		return cons <= uint64(c.c.unread()) && prod <= uint64(c.c.window()) && x.State == c.c.tstate
+		cons, _ := c.c.ours().ahead(x.Cons, c.c.Positions().Read)
+		prod, _ := c.c.theirs().ahead(x.Prod, c.c.Positions().Written)
+		at := c.c.Positions()
+		return cons <= at.Received-at.Read && prod <= uint64(at.Window) && x.State == c.c.Info().TxState
 	})
-	if n, ok := c.c.rx.ahead(x.Cons, c.c.rcons); ok && n > 0 && n <= uint64(c.c.unread()) {
+	if n, ok := c.c.ours().ahead(x.Cons, c.c.Positions().Read); ok && n > 0 && n <= c.c.Positions().Received-c.c.Positions().Read {
 		c.c.Consumed(r.now, int(n))
 	}
-	if n, ok := c.c.tx.ahead(x.Prod, c.c.prep); ok && n > 0 && n <= uint64(c.c.tx.size) {
+	if n, ok := c.c.theirs().ahead(x.Prod, c.c.Positions().Produced); ok && n > 0 && n <= uint64(c.c.theirs().size) {
 		produce(c.c, r.now, int(n)+r.waiting(m, c, x))
 	}
 	if x.State&wire.ConnSendingDone != 0 {
@@ -142,8 +143,8 @@ func (r *replay) waiting(m capMessage, c *replayConn, x wire.CDC) (n int) {
 		if err != nil || o.to != m.to || next.Token != x.Token {
 			continue
 		}
-		at, _ := c.c.tx.ahead(x.Prod, 0)
-		d, _ := c.c.tx.ahead(next.Prod, at)
+		at, _ := c.c.theirs().ahead(x.Prod, 0)
+		d, _ := c.c.theirs().ahead(next.Prod, at)
 		n += int(d)
 		x = next
 	}

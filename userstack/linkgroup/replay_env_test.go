@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -207,12 +208,14 @@ func (p *capPlan) RegisterRMB(handle any, l *Link) (smc.RKey, uint64, error) {
 	return k.RKey, k.Addr, nil
 }
 
-func (p *capPlan) DeregisterRMB(any, *Link)          {}
-func (p *capPlan) FreeRMB(any)                       {}
-func (p *capPlan) ZeroRMB(any, int, int)             {}
-func (p *capPlan) TrimRMB(any, int, int)             {}
-func (p *capPlan) NewChunk(size int) (*Chunk, error) { return &Chunk{Mem: make([]byte, size)}, nil }
-func (p *capPlan) FreeChunk(*Chunk)                  {}
+func (p *capPlan) DeregisterRMB(any, *Link) {}
+func (p *capPlan) FreeRMB(any)              {}
+func (p *capPlan) ZeroRMB(any, int, int)    {}
+func (p *capPlan) TrimRMB(any, int, int)    {}
+func (p *capPlan) NewChunk(size int) (*conn.Chunk, error) {
+	return &conn.Chunk{Mem: make([]byte, size)}, nil
+}
+func (p *capPlan) FreeChunk(*conn.Chunk) {}
 
 // Random is asked for alert tokens, and for the data of TEST LINK, which is
 // zero with Linux.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -276,7 +277,7 @@ func TestGoodbyeDelivered(t *testing.T) {
 	r = newRig(t, smc.Client, noTest)
 	r.open()
 	r.recv(r.link, wire.DeleteLink{All: true, Reason: wire.DeleteLinkProgram})
-	if len(r.dead) != 1 || len(r.s.qps) != 0 || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.dead) != 1 || len(r.s.qps) != 0 || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("client: dead %v, %d queue pairs, connection closed %v", r.dead, len(r.s.qps), r.close)
 	}
 }

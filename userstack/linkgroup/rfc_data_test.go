@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -42,7 +43,7 @@ func TestElementReusedByPeer(t *testing.T) {
 				t.Errorf("%s: %s for a connection whose element the peer has given away", role, a.Kind)
 			}
 		}
-		if r.c.State() != smc.StateClosed || len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) || !errors.Is(r.c.ReadErr(), ErrReset) || !errors.Is(r.c.WriteErr(), ErrReset) {
+		if r.c.State() != smc.StateClosed || len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) || !errors.Is(r.c.ReadErr(), conn.ErrReset) || !errors.Is(r.c.WriteErr(), conn.ErrReset) {
 			t.Errorf("%s: state %s, closed with %v, reads %v", role, r.c.State(), r.close, r.c.ReadErr())
 		}
 		if a, b := r.c.RecvData(); len(a)+len(b) != 0 {
@@ -67,14 +68,14 @@ func TestElementIsThePeers(t *testing.T) {
 	var before []byte
 	same := func(when string) {
 		t.Helper()
-		if !bytes.Equal(before, r.c.mem) {
+		if !bytes.Equal(before, r.c.element()) {
 			t.Errorf("%s: the element has changed", when)
 		}
 	}
-	for i := range r.c.mem[eyeCatcherLen:] { // the peer's writes
-		r.c.mem[eyeCatcherLen+i] = byte(i * 7)
+	for i := range r.c.element()[len(eyeCatcher):] { // the peer's writes
+		r.c.element()[len(eyeCatcher)+i] = byte(i * 7)
 	}
-	before = bytes.Clone(r.c.mem)
+	before = bytes.Clone(r.c.element())
 	for range 20 {
 		r.give(3000, 0)
 		same("received")
@@ -112,7 +113,7 @@ func TestValidationSaysNothingElse(t *testing.T) {
 	r.acts = nil
 	was := r.c.Info()
 	r.recv(r.link, wire.CDC{
-		Seq: r.seq + 1, Token: r.c.token, Prod: wire.Cursor{Wrap: 9, Count: 1 << 31}, Cons: wire.Cursor{Wrap: 7, Count: 12345},
+		Seq: r.seq + 1, Token: r.c.Token(), Prod: wire.Cursor{Wrap: 9, Count: 1 << 31}, Cons: wire.Cursor{Wrap: 7, Count: 12345},
 		Flags: wire.ProdFailoverVerify | wire.ProdWriterBlocked | wire.ProdCursorRequest | prodUrgent,
 		State: wire.ConnSendingDone | wire.ConnClosed | wire.ConnAbnormalClose,
 	})
@@ -174,7 +175,7 @@ func TestReplayNumbers(t *testing.T) {
 				t.Error("a write before the validation message")
 			}
 			for i := range a.Len {
-				wrote[int(a.Chunk.from)+a.Off+i] = true
+				wrote[offset(a, cli.c)+i] = true
 			}
 		case a.Kind == ActSend && wire.IsCDC(a.Message()):
 			m, err := wire.ParseCDC(a.Message())
@@ -187,7 +188,7 @@ func TestReplayNumbers(t *testing.T) {
 			}
 		}
 	}
-	if len(got) < 2 || got[0].Seq != 1 || got[0].Flags != wire.ProdFailoverVerify || got[0].Token != cli.c.token {
+	if len(got) < 2 || got[0].Seq != 1 || got[0].Flags != wire.ProdFailoverVerify || got[0].Token != cli.c.Token() {
 		t.Fatalf("messages %+v", got)
 	}
 	for i, m := range got[1:] {

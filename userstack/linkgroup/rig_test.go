@@ -233,14 +233,14 @@ func (r *rig) open() {
 // cdc makes a message of the peer that changes nothing but flags.
 func (r *rig) cdc() wire.CDC {
 	r.seq++
-	return wire.CDC{Seq: r.seq, Token: r.c.token, Prod: r.c.rx.cursor(r.c.rprod), Cons: r.c.tx.cursor(r.c.pcons)}
+	return wire.CDC{Seq: r.seq, Token: r.c.Token(), Prod: r.c.ours().cursor(r.c.Positions().Received), Cons: r.c.theirs().cursor(r.c.Positions().PeerRead)}
 }
 
 // give has the peer write n bytes and announce them.
 func (r *rig) give(n int, flags wire.ProducerFlags) {
 	r.t.Helper()
 	m := r.cdc()
-	m.Prod = r.c.rx.cursor(r.c.rprod + uint64(n))
+	m.Prod = r.c.ours().cursor(r.c.Positions().Received + uint64(n))
 	m.Flags = flags
 	r.recv(r.link, m)
 }
@@ -249,7 +249,7 @@ func (r *rig) give(n int, flags wire.ProducerFlags) {
 func (r *rig) got(n int) {
 	r.t.Helper()
 	m := r.cdc()
-	m.Cons = r.c.tx.cursor(r.c.pcons + uint64(n))
+	m.Cons = r.c.theirs().cursor(r.c.Positions().PeerRead + uint64(n))
 	r.recv(r.link, m)
 }
 
@@ -288,4 +288,47 @@ func produce(c *Conn, now time.Time, n int) {
 func produceUrgent(c *Conn, now time.Time, n int) {
 	_, _, _ = c.SendSpace(n, n)
 	c.ProducedUrgent(now, n)
+}
+
+// eyeCatcher is the eye catcher of RFC 7609, section 4.2.
+var eyeCatcher = []byte{0xE2, 0xD4, 0xC3, 0xD9}
+
+// layout is where the data is in an RMB element: size bytes from start on.
+type layout struct{ start, size int }
+
+// ours and theirs return the layouts of the elements of both sides.
+func (c *Conn) ours() layout {
+	return layout{c.rmb.size - c.RecvSize(), c.RecvSize()}
+}
+
+func (c *Conn) theirs() layout {
+	l := layout{size: c.peer.SizeCode.Bytes()}
+	if c.g.peerEye {
+		l.start = 4
+	}
+	l.size -= l.start
+	return l
+}
+
+// cursor returns the cursor of a position in the stream.
+func (l layout) cursor(pos uint64) wire.Cursor {
+	return wire.Cursor{Wrap: uint16(pos / uint64(l.size)), Count: uint32(l.start) + uint32(pos%uint64(l.size))}
+}
+
+// ahead returns how far a cursor is ahead of a position, modulo the 65536 windows
+// that a cursor can tell apart. It returns false if the cursor is not in the element.
+func (l layout) ahead(c wire.Cursor, pos uint64) (uint64, bool) {
+	if int(c.Count) < l.start || int(c.Count) > l.start+l.size {
+		return 0, false
+	}
+	at := uint64(c.Wrap)*uint64(l.size) + uint64(c.Count) - uint64(l.start)
+	return (at - pos) % (uint64(l.size) << 16), true
+}
+
+// element returns the RMB element of a connection.
+func (c *Conn) element() []byte { return c.rmb.mem0(c.elem) }
+
+// offset returns where in the element of to an RDMA WRITE goes.
+func offset(a Action, to *Conn) int {
+	return int(a.RemoteAddr-to.rmb.at[a.Link.slot].Addr) - to.elem*to.rmb.size
 }

@@ -177,14 +177,10 @@ func (g *Group) useElement(r *rmb, i int) {
 }
 
 // putElement takes an element back.
-func (g *Group) putElement(r *rmb, i int, notBefore time.Time, lost bool) {
+func (g *Group) putElement(r *rmb, i int, notBefore time.Time) {
 	e := &r.elems[i]
 	e.used, e.notBefore, e.freed = false, notBefore, g.now
 	g.resting++
-	if lost {
-		e.lost = true
-		g.lose(r)
-	}
 	r.inUse--
 	if r.inUse > 0 {
 		return
@@ -244,7 +240,7 @@ type rtoken struct {
 // on says that the RMB can be written to over l.
 func (t *rtoken) on(l *Link) bool { return t.at[l.slot].ok && !t.at[l.slot].noAddr }
 
-// peerRMB returns the link and the RMB that ACCEPT or CONFIRM names. The link is
+// findPeerRMB returns the link and the RMB that ACCEPT or CONFIRM names. The link is
 // nil if it was removed while CONFIRM was under way. A client that gets such an
 // ACCEPT declines: a Linux server does not move a connection that is not open yet.
 //
@@ -253,7 +249,7 @@ func (t *rtoken) on(l *Link) bool { return t.at[l.slot].ok && !t.at[l.slot].noAd
 // RKEY before (RFC 7609, section 3.5.5.2.1), so that CLC names nothing new; Linux
 // does so too. Anybody who can make a TCP connection says such things by CLC, but
 // only the peer has the queue pair.
-func (g *Group) peerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, err error) {
+func (g *Group) findPeerRMB(peer ConnParams, first bool) (on *Link, t *rtoken, err error) {
 	on = g.links[0]
 	if g.phase == phaseOpen {
 		on = g.linkTo(peer.Link)

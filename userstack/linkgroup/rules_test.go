@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -61,7 +62,7 @@ func TestRMBInUseDeleted(t *testing.T) {
 	r.recv(r.link, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{peerRMB.RKey}})
 	produce(r.c, r.s.now, 100)
 	r.expect("re:delete-rkey(1)")
-	if len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("connection ended with %v", r.close)
 	}
 	for _, a := range r.acts {

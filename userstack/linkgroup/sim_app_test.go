@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -67,7 +68,7 @@ func (p *app) step() {
 		p.c.Abort(s.now)
 		return
 	}
-	if !p.eof && !(p.done && p.c.appClosed) {
+	if !p.eof && !(p.done && p.appClosed()) {
 		n := p.readSome(1 + s.rng.IntN(p.chunk))
 		if n > 0 {
 			again = true
@@ -80,7 +81,7 @@ func (p *app) step() {
 		if n > 0 && p.wrote < p.total {
 			again = true
 		}
-		if p.wrote == p.total && !p.c.appClosed {
+		if p.wrote == p.total && !p.appClosed() {
 			if p.closeEarly {
 				p.c.Close(s.now)
 			} else {
@@ -92,7 +93,7 @@ func (p *app) step() {
 			p.done = true
 		}
 	}
-	if p.done && p.eof && !p.c.appClosed {
+	if p.done && p.eof && !p.appClosed() {
 		p.c.Close(s.now)
 	}
 	if again {
@@ -359,7 +360,7 @@ func (s *sim) checkRMBEs() {
 	for _, h := range s.hosts {
 		var list []*Conn
 		for c := range h.apps {
-			if !c.freed {
+			if c.Info().RMBE > 0 {
 				list = append(list, c)
 			}
 		}
@@ -372,3 +373,7 @@ func (s *sim) checkRMBEs() {
 		}
 	}
 }
+
+// appClosed reports whether the program has closed its connection, and nothing else
+// has ended it.
+func (p *app) appClosed() bool { return errors.Is(p.c.WriteErr(), conn.ErrClosed) }

@@ -7,11 +7,13 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 )
 
 // This file joins two groups in memory: fake adapters with queue pairs that
@@ -87,9 +89,9 @@ type host struct {
 	gone   bool
 	apps   map[*Conn]*app
 	rmbs   map[*region]bool
-	chunks map[*Chunk]bool // in use
-	spare  []*Chunk        // not in use; the last one is used first
-	keep   bool            // what is in a free chunk is not spoiled
+	chunks map[*conn.Chunk]bool // in use
+	spare  []*conn.Chunk        // not in use; the last one is used first
+	keep   bool                 // what is in a free chunk is not spoiled
 	// noMemory makes NewChunk fail.
 	noMemory bool
 	failQP   int // NewQP calls that fail
@@ -124,7 +126,7 @@ func device(role smc.Role, i int) Device {
 }
 
 func (s *sim) addHost(role smc.Role, devices int, edit func(*Config)) *host {
-	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*Chunk]bool{}}
+	h := &host{s: s, role: role, apps: map[*Conn]*app{}, rmbs: map[*region]bool{}, chunks: map[*conn.Chunk]bool{}}
 	cfg := Config{Role: role, ID: [4]byte{0, 0, byte(role) + 1, 0}, RMBEsPerRMB: 4}
 	for i := range devices {
 		cfg.Devices = append(cfg.Devices, device(role, i))
@@ -210,7 +212,7 @@ func (s *sim) check() {
 		}
 		for c, p := range h.apps {
 			if p.other != nil && h.role == smc.Client && p.open && p.other.open && !p.closed && !p.other.closed {
-				if err := CheckPair(c, p.other.c); err != nil {
+				if err := conn.CheckPair(&c.Conn, &p.other.c.Conn); err != nil {
 					s.t.Fatal(err)
 				}
 			}
@@ -316,7 +318,7 @@ func (h *host) FreeRMB(handle any) {
 
 var errNoMemory = errors.New("no memory")
 
-func (h *host) NewChunk(size int) (*Chunk, error) {
+func (h *host) NewChunk(size int) (*conn.Chunk, error) {
 	if h.noMemory {
 		return nil, errNoMemory
 	}
@@ -324,18 +326,18 @@ func (h *host) NewChunk(size int) (*Chunk, error) {
 	for i >= 0 && len(h.spare[i].Mem) != size {
 		i--
 	}
-	var k *Chunk
+	var k *conn.Chunk
 	if i >= 0 {
 		k = h.spare[i]
 		h.spare = append(h.spare[:i], h.spare[i+1:]...)
 	} else {
-		k = &Chunk{Mem: make([]byte, size)}
+		k = &conn.Chunk{Mem: make([]byte, size)}
 	}
 	h.chunks[k] = true
 	return k, nil
 }
 
-func (h *host) FreeChunk(k *Chunk) {
+func (h *host) FreeChunk(k *conn.Chunk) {
 	if !h.chunks[k] {
 		h.s.t.Fatal("chunk freed twice")
 	}
@@ -479,7 +481,7 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 	}
 	var c *Conn
 	for o := range p.h.apps {
-		if o.rmb != nil && o.rmb.handle == any(r) && !o.freed {
+		if o.rmb != nil && o.rmb.handle == any(r) && o.Info().RMBE > 0 {
 			if lo := o.elem * o.rmb.size; off >= lo && off+a.Len <= lo+o.rmb.size {
 				c = o
 			}
@@ -491,18 +493,18 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 				return // nobody uses it yet, because the peer may write
 			}
 		}
-		s.t.Fatalf("rkey %s off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.token, a.Link.id)
+		s.t.Fatalf("rkey %s off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.Token(), a.Link.id)
 	}
 	in := off - c.elem*c.rmb.size
-	if in < c.rx.start {
+	if in < c.ours().start {
 		s.t.Fatalf("write over the eye catcher")
 	}
-	if c.state != smc.StateClosed && c.err == nil {
+	if c.State() != smc.StateClosed && (c.ReadErr() == nil || c.ReadErr() == io.EOF) {
 		for i, b := range src {
-			pos := in - c.rx.start + i
-			d := (uint64(pos) + uint64(c.rx.size) - c.rcons%uint64(c.rx.size)) % uint64(c.rx.size)
-			if d < c.rprod-c.rcons && c.mem[in+i] != b {
-				s.t.Fatalf("write over unread byte %d of connection %#x", c.rcons+d, c.token)
+			pos := in - c.ours().start + i
+			d := (uint64(pos) + uint64(c.ours().size) - c.Positions().Read%uint64(c.ours().size)) % uint64(c.ours().size)
+			if d < c.Positions().Received-c.Positions().Read && c.element()[in+i] != b {
+				s.t.Fatalf("write over unread byte %d of connection %#x", c.Positions().Read+d, c.Token())
 			}
 		}
 	}

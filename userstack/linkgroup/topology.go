@@ -4,6 +4,7 @@ package linkgroup
 
 import (
 	"slices"
+
 	"smcr/smc"
 )
 

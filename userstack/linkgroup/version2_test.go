@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/wire"
 )
 
@@ -159,7 +160,7 @@ func TestDeleteRKeyV2(t *testing.T) {
 	}
 	// The connection that wrote there is over, and so is its own RMB after a
 	// while.
-	if len(r.close) != 1 || !errors.Is(r.close[0], ErrReset) {
+	if len(r.close) != 1 || !errors.Is(r.close[0], conn.ErrReset) {
 		t.Errorf("connection closed: %v", r.close)
 	}
 	r.c.Release()

@@ -15,12 +15,12 @@ var clientTable = newTable([]transition{
 	// What this host has, and PROPOSAL.
 	{Claiming, EvClaimed, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
 	{Claiming, EvFailed, to(Over), (*Machine).broken},
-	{Surveying, EvSurveyed, to(Proposing, Declining, Over), (*Machine).propose},
+	{Surveying, EvSurveyed, to(Proposing, Declining), (*Machine).propose},
 	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
 	{Proposing, EvSent, to(AwaitAccept), func(m *Machine, now time.Time, _ Event) { m.await(AwaitAccept, now.Add(MessageWait)) }},
 	{AwaitAccept, EvAccept, to(FindingPath, MakingGroup, Joining, Declining, Over), (*Machine).accepted},
 	{AwaitAccept, EvDecline, to(Over), (*Machine).peerDeclined},
-	{FindingPath, EvPathFound, to(MakingGroup, Joining, Declining), (*Machine).pathFound},
+	{FindingPath, EvPathFound, to(MakingGroup, Declining), (*Machine).pathFound},
 	{FindingPath, EvFailed, to(Declining), (*Machine).declineFailure},
 	// Subsequent contact: CONFIRM is the last message of the client.
 	{Joining, EvJoined, to(AwaitRKey), (*Machine).awaitRKey},

@@ -12,9 +12,9 @@ import (
 
 // What a link group of version 2 may have, in the bounds of Linux.
 const (
-	MinConnsV2 = 16
-	MaxConnsV2 = 255
-	MaxLinksV2 = 2
+	MinConnsV2 = 16  // least value of the maximum number of connections
+	MaxConnsV2 = 255 // largest value of the maximum number of connections
+	MaxLinksV2 = 2   // links
 )
 
 // Terms are what both sides agree on for a link group of version 2.

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errClaimed tells of a socket that a launcher hands over while the service speaks
-// CLC on it already: two handshakes on one connection would mix.
+// errClaimed is the error of a socket that a launcher passes while another handshake
+// is in progress on it: the messages of two handshakes on one connection would mix.
 var errClaimed = fmt.Errorf("%w: it is being connected already", errSocket)
 
-// claims are the sockets on which handshakes are under way, by their cookies.
+// claims are the sockets on which handshakes are in progress, by their cookies.
 type claims struct {
 	mu    sync.Mutex
 	taken map[uint64]struct{}
 }
 
-// take takes a socket, or returns errClaimed. release gives it back; it is never nil.
+// take claims a socket, or returns errClaimed. release ends the claim and is never nil.
 func (c *claims) take(fd int) (release func(), err error) {
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	if err != nil {

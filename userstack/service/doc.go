@@ -1,56 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package service is the stack of one network namespace as a process
-// (smcr serve): it owns a [userstack.Stack], serves the control protocol of
-// package nl and carries the connections of programs that package launch
-// started.
+// Package service runs the stack of one network namespace as a process
+// (smcr serve). It owns a [userstack.Stack], serves the control protocol of
+// package nl, and carries the connections of programs that package launch
+// started. The command line, the configuration file and the log belong to
+// internal/serve, not here.
 //
-// Both of its sockets are in a directory of root's that bears the number of the
-// network namespace (package place): who is in the namespace finds the service
-// with no configuration, and no other user can take its place.
+// Both sockets of a service are in a directory whose name is the number of the
+// network namespace (package place). So programs of the namespace find the
+// service without configuration. The directory belongs to root, so no other
+// user can replace the service.
 //
 // # Resets
 //
-// A program reads from a socketpair, and the kernel gives ECONNRESET to the
-// end of one only when the other is closed with data unread in it. To make a
-// reset of an end, the service therefore stops reading, has the launcher write
-// a byte in the program's place ([broker.Conn.Broken]) and closes. The launcher
-// has a copy of the end, too, which it closes when the connection has ended:
-// the death of the service by SIGKILL therefore closes nothing, and the
-// launcher makes a reset of it. A service that lives on without the session
-// marks the ends that it reads no more ([broker.MarkLetGo]). There are cases
-// in which a reset looks like an end of file, unless something that the program
-// wrote lay there unread:
+// A program reads from a socketpair. The kernel returns ECONNRESET on one end
+// of a pair only if the other end is closed with unread data in it. To reset a
+// program's end, the service therefore stops reading, lets the launcher write
+// a byte into the program's end ([broker.Conn.Broken]), and closes. The
+// launcher has a copy of the service's end, which it closes when the connection
+// has ended. So if SIGKILL ends the service, no end is closed, and the launcher
+// makes the reset. If only the session ends, the service marks the ends that it
+// does not read any more ([broker.MarkLetGo]). In these cases a program sees end
+// of file instead of a reset, unless data that it wrote was unread:
 //
-//   - after the program's own shutdown(SHUT_WR), which the kernel does not take
-//     back for anybody. getsockopt(SO_ERROR) tells the program even then.
-//   - after the death of the launcher by SIGKILL.
+//   - after its own shutdown(SHUT_WR), which the kernel cannot undo.
+//     getsockopt(SO_ERROR) still returns the reset.
+//   - after SIGKILL has ended the launcher.
 //
-// A service that is told to end makes resets of the connections that are left.
+// At its end, a service resets the connections that remain.
 //
 // # Rights
 //
 // The service sets and reads options of a program's socket on a thread that has no
-// more capabilities than the program ([sockopt.WithRights]), however many it has
-// itself. See docs/security.md.
+// more capabilities than the program ([sockopt.WithRights]). See docs/security.md.
 //
 // # Threads
 //
-// Programs and launchers share the sockets that the service has of them, and can
-// change O_NONBLOCK and SO_LINGER of those at any time. No system call of the
-// service relies on either: it waits by epoll and calls with MSG_DONTWAIT, or by
-// way of package bounded. Run ends soon after its context does, whatever programs
-// do: launchers that do not answer are waited for no longer than relayTime.
+// The service shares sockets with programs and launchers, which can change
+// O_NONBLOCK and SO_LINGER at any time. So no system call of the service relies on
+// either: it waits with epoll and calls with MSG_DONTWAIT, or uses package bounded.
+// Run returns soon after its context ends, whatever programs do: it waits at most
+// relayTime for launchers that do not answer.
 //
 // # One host
 //
-// Two programs of one host get the ends of one socketpair (local.go), also where each
-// has a stack in a network namespace of its own (neighbour.go). Config.NoLocal is
-// without.
+// Two programs of one host get the two ends of a socketpair (local.go), also if they
+// use stacks in different network namespaces (neighbour.go). Config.NoLocal disables
+// this.
 //
 // # Rules
 //
-// A Service is safe for concurrent use. It needs what the stack needs:
-// CAP_NET_RAW for software RoCE, CAP_BPF and CAP_NET_ADMIN for the TCP
-// option.
+// A Service is safe for concurrent use. It needs the same privileges as the stack:
+// CAP_NET_RAW for software RoCE, CAP_BPF and CAP_NET_ADMIN for the TCP option.
 package service

@@ -18,12 +18,12 @@ import (
 
 var _ broker.Decliner = (*Service)(nil)
 
-// errSocket is wrapped by the error of a socket that a launcher handed over and
-// that is not what the message says.
+// errSocket is wrapped by the error of a socket that a launcher passed and that is
+// not what the message says.
 var errSocket = errors.New("the stack does not take this socket")
 
-// errNetns tells of a socket that stands in another network namespace: its
-// addresses are not those that the stack knows routes and devices for.
+// errNetns is the error of a socket of another network namespace: the stack does
+// not know the routes and devices for its addresses.
 var errNetns = fmt.Errorf("%w: it belongs to another network namespace", errSocket)
 
 // TCP states (linux/tcp_states.h).
@@ -34,7 +34,7 @@ const (
 	tcpListen      = 10
 )
 
-// socketUse is what a socket is handed over for.
+// socketUse is the purpose for which a launcher passes a socket.
 type socketUse int
 
 const (
@@ -43,8 +43,8 @@ const (
 	isAccepted                  // connected
 )
 
-// checkSocket checks what a launcher handed over, which may lie: a TCP socket of
-// the stack's network namespace in the state that use wants.
+// checkSocket checks what a launcher passed, because a launcher is not trusted: it
+// must be a TCP socket of the stack's network namespace, in the state for use.
 func (s *Service) checkSocket(fd int, use socketUse) error {
 	listens := []int{0}
 	if use == toListen {
@@ -105,7 +105,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 			return err
 		}
 		if smc, err = s.programs.PeerAnnounced(fd, remote.Addr()); err != nil {
-			smc = true // as far as anybody knows
+			smc = true // unless the kernel reports otherwise
 		}
 		return nil
 	})

@@ -27,26 +27,26 @@ import (
 
 var _ broker.Handler = (*Service)(nil)
 
-// reasonLeft is said of an accepted connection whose client reset it before the
-// service had a look at it.
+// reasonLeft is the reason of an accepted connection that its client reset before
+// the service examined it.
 const reasonLeft = "the client disconnected during the handshake"
 
-// errEnds tells that the service takes no connection any more: one over SMC would be
-// reset in a moment.
+// errEnds means that the service is about to end and does not start connections over
+// SMC any more: they would be reset at once.
 var errEnds error = &userstack.DeclineError{Code: userstack.ReasonNoDevice, Err: errors.New("the stack ends")}
 
-// held is what the service keeps of a program's connection.
+// held is what the service stores for a program's connection.
 type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu       sync.Mutex      // for one change of options at a time
+	mu       sync.Mutex      // held during a change of options
 	smc      *userstack.Conn // nil: none yet
 	carriage inside.Carriage // of smc
 	side     *localSide      // of a local connection, or nil
 }
 
-// hold lets the program's options act on sock from now on.
+// hold makes the program's options take effect on sock from now on.
 func hold(c *broker.Conn, sock *broker.Descriptor) *held {
 	if h, ok := c.Data().(*held); ok {
 		return h
@@ -87,7 +87,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	var local netip.AddrPort
 	release := func() {}
 	defer func() { release() }()
-	var here *flight // nil: to another host
+	var here *localConn // nil: to another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, toConnect); err != nil {
 			return err
@@ -108,7 +108,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if here != nil {
-		defer s.local.land(here, wentAway) // unless it has
+		defer s.local.finish(here, outcomeClosed) // unless it has
 	}
 	if err := s.connector.Connect(ctx, sock, req.Remote); err != nil {
 		if ending(ctx) {
@@ -134,14 +134,14 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	if smc {
 		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
-			defer s.local.land(f, wentAway) // unless it has
+			defer s.local.finish(f, outcomeClosed) // unless it has
 			goesOn = s.connectLocal(ctx, c, sock, f)
 			return
 		}
 	}
 	if !smc {
 		if here != nil {
-			s.local.land(here, wentTCP)
+			s.local.finish(here, outcomeTCP)
 		}
 		s.staysTCP(c, sock, true, s.programs.NoSMC())
 		_ = c.Established(ctx, false)
@@ -176,13 +176,13 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 }
 
-// ending tells whether the service itself ends. A connection that is not made by
-// then is none of its any more: the launcher makes it over TCP.
+// ending reports whether the service itself ends. If a connection is not complete by
+// then, the service leaves it to the launcher, which makes it over TCP.
 func ending(ctx context.Context) bool {
 	return errors.Is(context.Cause(ctx), context.Canceled)
 }
 
-// carry relays a program's connection over SMC-R. For goesOn see Service.relay.
+// carry relays a program's connection over SMC-R. See Service.relay for goesOn.
 func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, conn *userstack.Conn) (goesOn bool) {
 	end, err := c.Ready(ctx, broker.ModeSMCR, "")
 	if err != nil {
@@ -194,16 +194,16 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 
 // staysTCP counts and lists a connection that is TCP.
 func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
-	_ = sock.Control(func(fd int) error { // else it has ended
+	_ = sock.Control(func(fd int) error { // fails if the connection has ended
 		c.SetReason(s.programs.StaysTCP(ownerOf(c.Launcher()), fd, client, why))
 		return nil
 	})
 }
 
-// backToTCP gives the socket back to the program, or relays it if the
-// program got a socketpair already.
+// backToTCP returns the socket to the program, or relays its connection if the
+// program already has a socketpair.
 func (s *Service) backToTCP(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, tcp *sharedTCP, restore func(), d *userstack.DeclineError) {
-	// The program must find its socket blocking or not as it was.
+	// The program's socket must have the same blocking mode as before.
 	restore()
 	end, err := c.Ready(ctx, broker.ModeTCP, d.Error())
 	if err != nil || end == nil {
@@ -244,7 +244,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	var unknown error
 	release := func() {}
 	defer func() { release() }()
-	var here *flight // nil: from another host
+	var here *localConn // nil: from another host
 	err := sock.Control(func(fd int) (err error) {
 		if err = s.checkSocket(fd, isAccepted); err != nil {
 			return err
@@ -253,7 +253,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return err
 		}
 		if here, err = s.local.claim(fd, c.Launcher().UID); err != nil {
-			return errors.Join(err, s.programs.OpenAgreed(fd)) // it is the program's now
+			return errors.Join(err, s.programs.OpenAgreed(fd)) // the program uses it as TCP now
 		}
 		if here != nil {
 			if here.abroad == nil {
@@ -282,8 +282,8 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		_ = c.NotCandidate(err.Error())
 		return
 	case unknown != nil:
-		// The peer may wait for CLC messages, or for data. The launcher drops
-		// what nothing is said of.
+		// The peer may wait for CLC messages, or for data. The launcher closes a
+		// connection for which it gets no answer.
 		s.log.Warn("connection dropped: cannot tell whether the peer announced SMC", "remote", remote, "err", unknown)
 		return
 	case !smc:
@@ -333,21 +333,21 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 	}
 }
 
-// dropEnd closes the service's end of a pair that it has never read from.
+// dropEnd closes the service's end of a pair. The service has never read from it.
 func dropEnd(end *broker.Descriptor) {
 	_ = end.Control(broker.MarkLetGo)
 	_ = end.Close()
 }
 
-// takeTCP is the function takeTCP while the program changes no options.
+// takeTCP calls the function takeTCP and prevents changes of options meanwhile.
 func (h *held) takeTCP() (tcp *sharedTCP, restore func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return takeTCP(h.sock)
 }
 
-// takeTCP makes a sharedTCP of a program's socket. restore sets blocking
-// mode back to what the program had.
+// takeTCP makes a sharedTCP from a program's socket. restore restores the blocking
+// mode that the program had set.
 func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) {
 	flags := 0
 	restore = func() {
@@ -382,9 +382,8 @@ func takeTCP(sock *broker.Descriptor) (_ *sharedTCP, restore func(), err error) 
 	return t, restore, err
 }
 
-// keepOptions reads the options that package net changes on a connection it
-// is given, and returns a function that sets them back: they are the
-// program's.
+// keepOptions reads the options that package net changes on a connection, and
+// returns a function that restores them, because they belong to the program.
 func keepOptions(sock *broker.Descriptor) (restore func()) {
 	type option struct {
 		level, name, value int
@@ -419,7 +418,7 @@ func keepOptions(sock *broker.Descriptor) (restore func()) {
 	}
 }
 
-// fileConn makes a net.Conn of fd, which it consumes.
+// fileConn makes a net.Conn from fd. It closes fd or takes it over.
 func fileConn(fd int) (net.Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	if f == nil {
@@ -460,7 +459,7 @@ func socketAddr(sa unix.Sockaddr, err error) (netip.AddrPort, error) {
 	}
 }
 
-// errnoOf finds what connect() is to report.
+// errnoOf returns the error that connect() must report for err.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	switch {

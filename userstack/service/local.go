@@ -16,21 +16,21 @@ import (
 	"smcr/userstack/network"
 )
 
-// A connection whose both programs are of this host needs nobody to carry its
-// bytes: each program gets one end of a socketpair. The service sees both TCP
-// sockets, and the kernel says of them that they are the ends of one connection.
+// If both programs of a connection are on this host, no process carries its bytes:
+// each program gets one end of a socketpair. The service sees both TCP sockets, and
+// the kernel reports that they are the two ends of one connection.
 //
 //	client's handler (Connect)              | server's handler (Accept)
-//	flight enters the table                 |
+//	adds a localConn to the table           |
 //	TCP connection is made                  |
-//	Local: the launcher places one end      | finds the flight by its addresses, and
-//	                                        | gives the other end at once
-//	the client has it                       | joined
-//	it has not (interrupted, ...)           | relays between the pair and TCP
-//	the client has gone                     | the program reads the end of the stream
-//	nobody accepts here (see awaitAccept)   | -
+//	Local: the launcher places one end      | finds the localConn by its addresses, and
+//	                                        | gives the other end to the program
+//	the client has its end                  | complete
+//	it does not (interrupted, ...)          | relays between the pair and TCP
+//	the client has closed                   | the program reads the end of the stream
+//	no accept here (see awaitAccept)        | -
 //
-// From then on the service has no end of the pair. It keeps the TCP sockets, for
+// After that, the service has no end of the pair. It keeps the TCP sockets, for
 // options and listings, until an end of the pair is closed.
 
 // errNotLocal is wrapped by the reason why a connection to this host stays TCP.
@@ -46,19 +46,19 @@ var (
 	errNotIdle   = errors.New("service: a TCP connection is not established and unused")
 )
 
-// outcome is what became of a flight at its client.
+// outcome is the result of a localConn on the client's side.
 type outcome uint8
 
 const (
-	underWay  outcome = iota
-	wentLocal         // the program has its end
-	wentTCP           // the program has its TCP socket
-	wentAway          // the program gave up
+	outcomePending outcome = iota
+	outcomeLocal           // the program has its end
+	outcomeTCP             // the program has its TCP socket
+	outcomeClosed          // the program gave up
 )
 
-// candidate is Candidate of the stack. Where the peer is a program of this host, it
-// returns a flight.
-func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*flight, error) {
+// candidate calls Candidate of the stack. If the peer is a program of this host, it
+// returns a localConn.
+func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*localConn, error) {
 	err := s.programs.Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, network.ErrThisHost):
@@ -75,7 +75,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	if err != nil {
 		return nil, err
 	}
-	f := s.local.newFlight(c, sock, remote.Port(), p, q, sealed)
+	f := s.local.newLocalConn(c, sock, remote.Port(), p, q, sealed)
 	uid := c.Launcher().UID
 	if !sealed && !s.local.hasListener(f.port, &uid) {
 		err = errNotSealed
@@ -84,7 +84,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
-		err = s.local.depart(f)
+		err = s.local.add(f)
 	}
 	if err != nil {
 		_ = p.Close()
@@ -94,13 +94,13 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 	return f, nil
 }
 
-// joinable tells why a socket is better left to TCP.
+// joinable returns nil, or the reason why a socket must stay TCP.
 func joinable(fd int) error {
 	if dev, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err != nil || dev != 0 {
-		return errBound // the addresses alone would not name the connection
+		return errBound // the addresses alone would not identify the connection
 	}
 	if l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Onoff != 0 && l.Linger == 0 {
-		return errLinger // nobody could make a reset of the program's close
+		return errLinger // the kernel would not turn the program's close into a reset
 	}
 	return nil
 }
@@ -109,8 +109,8 @@ func joinable(fd int) error {
 const soPassRights = 83
 
 // localPair makes the pair for two programs that may not trust each other. sealed
-// tells that the kernel takes no descriptors from one of them for the other, who
-// could hang in closing them.
+// means that the kernel refuses to pass descriptors over the pair. Without it, the
+// close of a passed descriptor could block the receiver.
 func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -123,7 +123,8 @@ func localPair() (p, q *broker.Descriptor, sealed bool, err error) {
 	return broker.NewDescriptor(fds[0]), broker.NewDescriptor(fds[1]), sealed, nil
 }
 
-// idleTCP is nil for a TCP socket on whose connection no byte went either way.
+// idleTCP returns nil if no byte was sent in either direction on the connection of
+// a TCP socket.
 func idleTCP(fd int) error {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil || info.State != tcpEstablished || info.Bytes_sent != 0 || info.Bytes_received != 0 {
@@ -132,20 +133,20 @@ func idleTCP(fd int) error {
 	return nil
 }
 
-// connectLocal serves the client of a flight whose TCP connection is made.
-func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
+// connectLocal serves the client of a localConn after its TCP connection is made.
+func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
 	hold(c, sock).setSide(&f.clientSide)
 	switch placed, err := c.Local(ctx, f.p); {
 	case err != nil:
-		s.local.land(f, wentAway)
+		s.local.finish(f, outcomeClosed)
 		return false
 	case !placed:
 		s.staysTCP(c, sock, true, errNotPlaced)
-		s.local.land(f, wentTCP)
+		s.local.finish(f, outcomeTCP)
 		s.openAgreed(f, sock)
 		return false
 	}
-	s.local.land(f, wentLocal)
+	s.local.finish(f, outcomeLocal)
 	s.isLocal(c, sock, true)
 	if !s.awaitAccept(ctx, f) {
 		return s.unaccepted(ctx, c, sock, f)
@@ -154,9 +155,9 @@ func (s *Service) connectLocal(ctx context.Context, c *broker.Conn, sock *broker
 	return true
 }
 
-// acceptLocal serves the server of a flight, which has claimed it.
-func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
-	if s.local.outcome(f) == wentTCP {
+// acceptLocal serves the server of a localConn, after it has claimed it.
+func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
+	if s.local.outcome(f) == outcomeTCP {
 		s.staysTCP(c, sock, false, errNotPlaced)
 		_ = c.NotCandidate(errNotPlaced.Error())
 		return false
@@ -169,13 +170,13 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	_ = f.q.Close()
 	if err == nil {
 		select {
-		case <-f.landed:
+		case <-f.finished:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
 	}
 	result := s.local.outcome(f)
-	if err == nil && result == wentLocal {
+	if err == nil && result == outcomeLocal {
 		s.isLocal(c, sock, false)
 		s.local.side(ctx, &f.serverSide, sock)
 		return true
@@ -183,15 +184,15 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	s.local.mu.Lock()
 	s.local.noSide(f)
 	s.local.mu.Unlock()
-	if result == wentTCP {
+	if result == outcomeTCP {
 		s.openAgreed(f, sock)
 		return s.relayHere(ctx, c, sock, f.p)
 	}
 	return false
 }
 
-// outcome returns what became of a flight so far.
-func (t *localTable) outcome(f *flight) outcome {
+// outcome returns the current result of a localConn.
+func (t *localTable) outcome(f *localConn) outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return f.result
@@ -204,9 +205,9 @@ func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) 
 	})
 }
 
-// awaitAccept waits until a handler of this service has the other side of a flight
-// whose client has its end, and reports false if that is not to be.
-func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
+// awaitAccept waits until a handler of this service has the server's side of a
+// localConn whose client has its end. It reports false if that will not happen.
+func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 	select {
 	case <-f.taken:
 		return true
@@ -226,7 +227,7 @@ func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
 		case <-look.due():
 			elsewhere = look.sees()
 			continue
-		case <-tcp: // whoever accepted speaks TCP, or nobody will
+		case <-tcp: // the process that accepted uses TCP, or the connection has ended
 		case <-f.stranger:
 		case <-ctx.Done():
 		case <-s.ending.Done():
@@ -239,27 +240,28 @@ func (s *Service) awaitAccept(ctx context.Context, f *flight) bool {
 	return !s.local.withdraw(f)
 }
 
-// strangerFirst is when it is asked first whether a process without a launcher of
-// this stack has accepted a connection; each pause is twice the one before.
+// strangerFirst is the time of the first check whether a process without a launcher
+// of this stack has accepted a connection; each pause is twice the one before.
 const (
 	strangerFirst = time.Second
 	strangerLast  = 16 * time.Second
 )
 
-// strangerLook asks that. A program's launcher tells of a connection as soon as it has
-// it, so one that is accepted at two looks is somebody else's.
+// strangerLook makes these checks. A program's launcher reports a connection as soon
+// as the program has it. So if two checks find the connection accepted, another
+// process has it.
 type strangerLook struct {
-	locator network.Locator // nil: nobody knows
+	locator network.Locator // nil: cannot be found out
 	name    tuple
 	pause   time.Duration
 	held    bool
 }
 
-// lookForStranger begins the looks for a flight whose server is at this stack.
-func (s *Service) lookForStranger(f *flight) *strangerLook {
+// lookForStranger begins the checks for a localConn whose server uses this stack.
+func (s *Service) lookForStranger(f *localConn) *strangerLook {
 	l := &strangerLook{locator: s.programs.Locator(), name: s.local.nameOf(f), pause: strangerFirst}
 	if f.abroad != nil && f.sock != nil {
-		l.locator = nil // the other stack looks
+		l.locator = nil // the other stack checks
 	}
 	return l
 }
@@ -276,20 +278,20 @@ func (l *strangerLook) sees() bool {
 	before := l.held
 	held, ok, err := l.locator.Finds(l.name.server, l.name.client)
 	l.held = held && ok
-	return err == nil && (before && l.held || !ok) // or the connection has ended
+	return err == nil && (before && l.held || !ok) // !ok: the connection has ended
 }
 
-// unaccepted goes on with a flight that its client takes for made, after
-// awaitAccept reported false: the program's bytes go over TCP. The kernel may reset
-// that, which the relay passes on.
-func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *flight) (goesOn bool) {
+// unaccepted continues a localConn whose client has its end, after awaitAccept
+// reported false: the program's bytes go over TCP. If the kernel resets the TCP
+// connection, the relay resets the program's end.
+func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, f *localConn) (goesOn bool) {
 	s.openAgreed(f, sock)
 	return s.relayHere(ctx, c, sock, f.q)
 }
 
-// openAgreed lets the programs send over TCP after all, where both stacks know that
-// nobody speaks CLC on the connection.
-func (s *Service) openAgreed(f *flight, sock *broker.Descriptor) {
+// openAgreed opens the gate, so that the programs can send over TCP. Both stacks know
+// that there are no CLC messages on the connection.
+func (s *Service) openAgreed(f *localConn, sock *broker.Descriptor) {
 	if f.abroad == nil {
 		return // open already
 	}

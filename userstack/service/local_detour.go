@@ -16,8 +16,8 @@ import (
 
 var _ broker.Diverter = (*Service)(nil)
 
-// Divert implements broker.Diverter: from here on the relay carries the bytes of
-// this side, by its rules of closing.
+// Divert implements broker.Diverter: from now on, the relay carries the bytes of
+// this side and applies its rules of closing.
 func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broker.Descriptor) {
 	h, _ := c.Data().(*held)
 	var x *localSide
@@ -62,15 +62,15 @@ func (h *held) localSide() *localSide {
 	return h.side
 }
 
-// pairStream is the end of a local connection that its program had, as a stream. A
-// program has the other end, or a detour of its own.
+// pairStream is the former end of the program of a local connection, as a stream. The
+// other end belongs to the other program, or to a detour of that program.
 type pairStream struct {
 	*relay.Socket
 	s *Service
 	x *localSide
 
 	once    sync.Once
-	reads   sync.Mutex // held by whoever reads
+	reads   sync.Mutex // held while a goroutine reads
 	aborted bool       // guarded by reads
 }
 
@@ -130,21 +130,21 @@ func (p *pairStream) read(buf []byte) (n int, urgent bool, err error) {
 	return p.ReadMark(buf)
 }
 
-// Close implements relay.Stream. No Abort comes after it.
+// Close implements relay.Stream. Abort must not be called after it.
 func (p *pairStream) Close() error {
 	p.once.Do(func() {})
 	return p.Socket.Close()
 }
 
-// Abort implements relay.Stream. The kernel makes a reset of the other end if
-// something is unread in this one, so the launcher there puts a byte into it.
+// Abort implements relay.Stream. The kernel resets the other end if this end has
+// unread data at its close, so the launcher of the other side writes a byte.
 func (p *pairStream) Abort() error {
 	first := false
 	p.once.Do(func() { first = true })
 	if !first {
 		return nil
 	}
-	// A deadline alone would let a read that it wakes take the byte.
+	// With only a deadline, a read that it wakes could still take the byte.
 	_ = p.SetReadDeadline(time.Unix(1, 0))
 	p.reads.Lock()
 	p.aborted = true

@@ -13,23 +13,23 @@ import (
 	"smcr/userstack/broker"
 )
 
-// tuple names a TCP connection as its client sees it.
+// tuple identifies a TCP connection by its addresses, as the client sees it.
 type tuple struct{ client, server netip.AddrPort }
 
-// A flight is a connection of which both programs are of this host, or may be: from
-// before its client's SYN until an end of the pair is closed.
-type flight struct {
+// A localConn is a connection whose two programs are, or may be, on this host. It
+// exists from before the client's SYN until an end of the pair is closed.
+type localConn struct {
 	table  *localTable
 	id     uint64
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
 	port   uint16             // of the server
-	abroad *abroad            // its other side, at another stack; nil: here
+	abroad *abroad            // its other side, at another stack; nil: at this stack
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	sealed bool               // neither end can pass descriptors to the other
 
-	taken  chan struct{} // closed when the server's handler has it
-	landed chan struct{} // closed when the outcome is known
+	taken    chan struct{} // closed when the server's handler has it
+	finished chan struct{} // closed when the result is known
 
 	// Guarded by localTable.mu.
 	name                   tuple // zero until the client's port is known
@@ -38,27 +38,27 @@ type flight struct {
 	hungUp                 bool // one of the ends was closed
 	missing                int  // how many sides have not called side or noSide
 	clientSide, serverSide localSide
-	stranger               chan struct{} // closed when somebody else has accepted
+	stranger               chan struct{} // closed when another process has accepted
 }
 
-// localTable has the flights of a service.
+// localTable has the local connections of a service.
 type localTable struct {
 	off bool // --no-local
-	// exists tells whether there is a connection to a server of this network
-	// namespace. Nil: nobody knows.
+	// exists reports whether there is a connection to a server of this network
+	// namespace. Nil: this cannot be found out.
 	exists func(tuple) bool
 
 	mu      sync.Mutex
 	ports   map[uint16]map[uint32]bool // ports on which programs have listened, and their users
-	leaving map[uint16]map[*flight]bool
-	pending map[tuple]*flight
-	byID    map[uint64]*flight
-	abroad  map[tuple]*flight // those with an other side at another stack
+	leaving map[uint16]map[*localConn]bool
+	pending map[tuple]*localConn
+	byID    map[uint64]*localConn
+	abroad  map[tuple]*localConn // those whose other side is at another stack
 	watch   pairWatch
 	closed  bool
 }
 
-// listens remembers that a program's socket is about to listen.
+// listens records that a program's socket is about to listen.
 func (t *localTable) listens(fd int, uid uint32) {
 	ap, err := socketAddr(unix.Getsockname(fd))
 	if err != nil || t.off {
@@ -77,8 +77,8 @@ func (t *localTable) listens(fd int, uid uint32) {
 	users[uid] = true
 }
 
-// hasListener tells whether a program has listened on a port, of the user where one
-// is given.
+// hasListener reports whether a program, of user uid if it is given, has listened on
+// a port.
 func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,36 +91,36 @@ func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 	return false
 }
 
-// newFlight makes a flight that is not in the table yet.
-func (t *localTable) newFlight(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *flight {
-	f := &flight{
+// newLocalConn makes a localConn that is not in the table yet.
+func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *localConn {
+	f := &localConn{
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), landed: make(chan struct{}), stranger: make(chan struct{}),
+		taken: make(chan struct{}), finished: make(chan struct{}), stranger: make(chan struct{}),
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
 	f.serverSide = localSide{f: f, peer: &f.clientSide}
 	return f
 }
 
-// depart enters a flight whose connection is about to be made.
-func (t *localTable) depart(f *flight) error {
+// add adds a localConn whose TCP connection is about to be made.
+func (t *localTable) add(f *localConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.enter(f); err != nil {
+	if err := t.insert(f); err != nil {
 		return err
 	}
 	if t.leaving[f.port] == nil {
-		t.leaving[f.port] = map[*flight]bool{}
+		t.leaving[f.port] = map[*localConn]bool{}
 	}
 	t.leaving[f.port][f] = true
 	return nil
 }
 
-// enter enters a flight as one whose ends are watched. mu is held.
-func (t *localTable) enter(f *flight) error {
+// insert adds a localConn and watches the ends of its pair. The caller holds mu.
+func (t *localTable) insert(f *localConn) error {
 	if t.byID == nil {
-		t.leaving, t.pending = map[uint16]map[*flight]bool{}, map[tuple]*flight{}
-		t.byID, t.abroad = map[uint64]*flight{}, map[tuple]*flight{}
+		t.leaving, t.pending = map[uint16]map[*localConn]bool{}, map[tuple]*localConn{}
+		t.byID, t.abroad = map[uint64]*localConn{}, map[tuple]*localConn{}
 	}
 	if err := t.watch.add(t, f); err != nil {
 		return err
@@ -129,12 +129,13 @@ func (t *localTable) enter(f *flight) error {
 	return nil
 }
 
-// departAbroad enters a flight whose other side is at another stack. Its connection
-// is made. Where the client is at the other one, its server may claim it.
-func (t *localTable) departAbroad(f *flight) error {
+// addAbroad adds a localConn whose other side is at another stack, after its TCP
+// connection is made. If the client is at the other stack, the server here may claim
+// it.
+func (t *localTable) addAbroad(f *localConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.enter(f); err != nil {
+	if err := t.insert(f); err != nil {
 		return err
 	}
 	t.abroad[f.name] = f
@@ -144,23 +145,25 @@ func (t *localTable) departAbroad(f *flight) error {
 	return nil
 }
 
-// find returns the flight of that name whose other side is at another stack, or nil.
-func (t *localTable) find(name tuple) *flight {
+// find returns the localConn with these addresses whose other side is at another
+// stack, or nil.
+func (t *localTable) find(name tuple) *localConn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.abroad[name]
 }
 
-// gone forgets a flight that needs no watch any more. mu is held.
-func (t *localTable) gone(f *flight) {
+// gone removes a localConn that does not have to be watched any more. The caller
+// holds mu.
+func (t *localTable) gone(f *localConn) {
 	delete(t.byID, f.id)
 	if t.abroad[f.name] == f {
 		delete(t.abroad, f.name)
 	}
 }
 
-// taken notes that another stack's program has the server's end.
-func (t *localTable) taken(f *flight) {
+// taken records that a program of another stack has the server's end.
+func (t *localTable) taken(f *localConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.accept = true
@@ -168,11 +171,11 @@ func (t *localTable) taken(f *flight) {
 	go f.q.Close() //nolint:errcheck // a duplicate
 }
 
-// claim finds the flight whose TCP connection ends in fd, an accepted socket, for
-// user uid. It is the caller's then: nobody else gets it. An error tells of a
-// connection that had one and is to be TCP: nobody may speak CLC on it, as a program
-// at the other end may send what it likes.
-func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
+// claim finds the localConn whose TCP connection ends in fd, an accepted socket of
+// user uid. No other caller gets the same one. An error means that the connection had
+// a localConn and must be TCP: CLC messages are not trusted on it, because a program at
+// the other end can send anything.
+func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.leaving) == 0 && len(t.pending) == 0 {
@@ -194,7 +197,7 @@ func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
 	if f == nil || f.abroad != nil && !f.sameSequences(fd) {
 		return nil, nil
 	}
-	if f.result == wentTCP {
+	if f.result == outcomeTCP {
 		delete(t.pending, name)
 		return nil, errNotPlaced
 	}
@@ -217,16 +220,16 @@ func (t *localTable) claim(fd int, uid uint32) (*flight, error) {
 	return f, nil
 }
 
-// sameSequences tells whether an accepted TCP socket is the other end of the
-// connection that another stack has offered. f.abroad is of that stack's socket.
-func (f *flight) sameSequences(fd int) bool {
+// sameSequences reports whether an accepted TCP socket is the other end of the
+// connection that another stack has offered. f.abroad describes that stack's socket.
+func (f *localConn) sameSequences(fd int) bool {
 	s, err := sequences(fd)
 	return err == nil && s == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
 }
 
-// nameIt enters a flight under its addresses once the kernel has chosen them. mu is
-// held.
-func (t *localTable) nameIt(f *flight) {
+// nameIt sets the addresses of a localConn after the kernel has chosen them. The
+// caller holds mu.
+func (t *localTable) nameIt(f *localConn) {
 	var client, server netip.AddrPort
 	if f.sock.Control(func(fd int) (err error) {
 		if client, err = socketAddr(unix.Getsockname(fd)); err == nil {
@@ -241,8 +244,8 @@ func (t *localTable) nameIt(f *flight) {
 	t.pending[f.name] = f
 }
 
-// nameOf returns the addresses of a flight whose connection is made.
-func (t *localTable) nameOf(f *flight) tuple {
+// nameOf returns the addresses of a localConn whose TCP connection is made.
+func (t *localTable) nameOf(f *localConn) tuple {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.sock != nil && f.abroad == nil {
@@ -253,8 +256,8 @@ func (t *localTable) nameOf(f *flight) tuple {
 	return f.name
 }
 
-// forget takes a flight out of those that may be claimed. mu is held.
-func (t *localTable) forget(f *flight) {
+// forget removes a localConn from those that may be claimed. The caller holds mu.
+func (t *localTable) forget(f *localConn) {
 	if byPort := t.leaving[f.port]; byPort[f] {
 		delete(byPort, f)
 		if len(byPort) == 0 {
@@ -270,21 +273,21 @@ func unzoned(ap netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())
 }
 
-// tcpMemory is when it is asked whether there still is a connection that went TCP, and
-// that its server has not accepted.
+// tcpMemory is the time after which remember checks whether a connection that became
+// TCP, and that its server has not accepted, still exists.
 const tcpMemory = 2 * time.Minute
 
-// land tells what became of a flight at its client, once.
-func (t *localTable) land(f *flight, result outcome) {
+// finish sets the result of a localConn on the client's side. The first call counts.
+func (t *localTable) finish(f *localConn, result outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.result != underWay {
+	if f.result != outcomePending {
 		return
 	}
 	f.result = result
-	close(f.landed)
-	if result == wentLocal {
-		// The last reference is the program's.
+	close(f.finished)
+	if result == outcomeLocal {
+		// The last reference belongs to the program.
 		_ = unix.Close(f.p.Take())
 		return
 	}
@@ -294,10 +297,10 @@ func (t *localTable) land(f *flight, result outcome) {
 	switch {
 	case f.accept && f.abroad != nil && f.abroad.talk != nil:
 		go f.p.Close() //nolint:errcheck // a duplicate
-	case f.accept && result == wentTCP: // the server's handler needs p
+	case f.accept && result == outcomeTCP: // the server's handler needs p
 	case f.accept:
-		go f.p.Close() //nolint:errcheck // nobody is left to be told
-	case result == wentTCP:
+		go f.p.Close() //nolint:errcheck // no one needs the result
+	case result == outcomeTCP:
 		if f.sock != nil {
 			t.nameIt(f)
 		}
@@ -309,10 +312,10 @@ func (t *localTable) land(f *flight, result outcome) {
 	}
 }
 
-// remember keeps a flight that went TCP until its server accepts it, or the connection
-// has ended. mu is held.
-func (t *localTable) remember(f *flight) {
-	f.result = wentTCP
+// remember keeps a localConn that became TCP until its server accepts it, or the
+// connection has ended. The caller holds mu.
+func (t *localTable) remember(f *localConn) {
+	f.result = outcomeTCP
 	t.pending[f.name] = f
 	var again func()
 	again = func() {
@@ -327,9 +330,9 @@ func (t *localTable) remember(f *flight) {
 	time.AfterFunc(tcpMemory, again)
 }
 
-// giveBack is withdraw for a flight of which the other stack is told: its bytes come
-// over TCP.
-func (t *localTable) giveBack(f *flight) bool {
+// giveBack does the same as withdraw, and reports it to the other stack: the bytes of
+// the connection go over TCP.
+func (t *localTable) giveBack(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.accept {
@@ -340,8 +343,8 @@ func (t *localTable) giveBack(f *flight) bool {
 	return true
 }
 
-// drop ends the pair of a flight that nobody has claimed. mu is held.
-func (t *localTable) drop(f *flight) {
+// drop closes the pair of a localConn that was not claimed. The caller holds mu.
+func (t *localTable) drop(f *localConn) {
 	t.gone(f)
 	go func() {
 		_ = f.p.Close()
@@ -349,15 +352,16 @@ func (t *localTable) drop(f *flight) {
 	}()
 }
 
-// claimed tells whether a flight is claimed.
-func (t *localTable) claimed(f *flight) bool {
+// claimed reports whether a localConn is claimed.
+func (t *localTable) claimed(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return f.accept
 }
 
-// withdraw reports whether nobody has claimed a flight, and nobody will.
-func (t *localTable) withdraw(f *flight) bool {
+// withdraw makes it impossible to claim a localConn. It reports false if it was
+// claimed before.
+func (t *localTable) withdraw(f *localConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f.accept {
@@ -368,20 +372,20 @@ func (t *localTable) withdraw(f *flight) bool {
 	return true
 }
 
-// localSide is one side of a flight, as its handler leaves it.
+// localSide is one side of a localConn after its handler has returned.
 type localSide struct {
-	f    *flight
+	f    *localConn
 	c    *broker.Conn
 	peer *localSide
 
 	// Guarded by localTable.mu.
 	leave  func() // ends it; nil until its handler has returned
 	detour bool   // the service carries its bytes, and calls leave then
-	over   bool   // it did
+	over   bool   // the service has called leave
 }
 
-// side lets one side of a flight go on without its handler, until an end of the
-// pair is closed or the launcher leaves.
+// side lets one side of a localConn continue without its handler, until an end of the
+// pair is closed or the launcher ends.
 func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descriptor) {
 	end := x.c.Keep()
 	var once sync.Once
@@ -408,15 +412,15 @@ func (t *localTable) side(ctx context.Context, x *localSide, sock *broker.Descri
 	t.noSide(x.f)
 }
 
-// noSide counts a side of a flight that is settled, one way or the other. mu is
-// held.
-func (t *localTable) noSide(f *flight) {
+// noSide counts a side of a localConn that is complete. The caller holds mu.
+func (t *localTable) noSide(f *localConn) {
 	f.missing--
 	t.review(f)
 }
 
-// review ends a flight that is over. mu is held.
-func (t *localTable) review(f *flight) {
+// review ends a localConn if an end of its pair is closed and both of its sides are
+// complete. The caller holds mu.
+func (t *localTable) review(f *localConn) {
 	if !f.hungUp || f.missing > 0 {
 		return
 	}

@@ -14,13 +14,13 @@ import (
 	"smcr/userstack/internal/epollset"
 )
 
-// pairWatch tells when an end of a pair is closed that only programs have. An epoll
-// set has no reference to the sockets in it: each end is entered before it is given
-// away, and tells of the other's close for as long as it lives itself.
+// pairWatch reports when an end of a pair is closed that only programs have. An epoll
+// set holds no reference to its sockets. So each end is added before it is given away,
+// and as long as it exists, the set reports the close of the other end.
 //
-// When both ends are closed before the set is read, it tells nothing: they are no
-// longer in it. So what is in it (fdinfo) is compared with the table now and then:
-// after a number of new connections, and some time after the last one.
+// If both ends are closed before the set is read, the set reports nothing, because
+// they are not in it any more. So its content (fdinfo) is compared with the table after
+// a number of new connections, and some time after the last one.
 type pairWatch struct {
 	set  *epollset.Set
 	next uint64
@@ -36,22 +36,22 @@ type pairWatch struct {
 const (
 	sweepFirst = time.Second
 	sweepLast  = time.Minute
-	sweepLeast = 64 // new connections that are worth a sweep
+	sweepLeast = 64 // new connections before a sweep
 
-	// Two bits of what an event carries; the rest is the flight's number.
+	// Two bits of the data of an event; the others are the number of the localConn.
 	endsBits = 2
 	tcpBits  = 2 // of the TCP socket; 0 and 1 are the ends
 )
 
-// add enters both ends of a flight, and numbers it. t.mu is held.
-func (w *pairWatch) add(t *localTable, f *flight) error {
+// add adds both ends of a localConn and gives it a number. The caller holds t.mu.
+func (w *pairWatch) add(t *localTable, f *localConn) error {
 	if err := w.open(t); err != nil {
 		return err
 	}
 	w.next++
 	f.id = w.next
 	for i, end := range []interface{ Control(func(int) error) error }{f.p, f.q} {
-		// A hang-up is told of in any case. Nothing else is.
+		// Epoll always reports a hang-up. No other event is needed.
 		if err := end.Control(func(fd int) error {
 			return w.set.Add(fd, unix.EPOLLET, f.id<<endsBits|uint64(i))
 		}); err != nil {
@@ -70,9 +70,9 @@ func (w *pairWatch) add(t *localTable, f *flight) error {
 	return nil
 }
 
-// tcp returns a channel that is closed when something comes over the client's TCP
-// connection. stop ends the watch.
-func (w *pairWatch) tcp(f *flight) (event <-chan struct{}, stop func(), err error) {
+// tcp returns a channel that is closed when data, or the end, arrives on the client's
+// TCP connection. stop ends the watch.
+func (w *pairWatch) tcp(f *localConn) (event <-chan struct{}, stop func(), err error) {
 	t := f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *pairWatch) tcp(f *flight) (event <-chan struct{}, stop func(), err erro
 	}, nil
 }
 
-// open makes the set where there is none. t.mu is held.
+// open makes the set if there is none. The caller holds t.mu.
 func (w *pairWatch) open(t *localTable) (err error) {
 	switch {
 	case t.closed:
@@ -108,7 +108,7 @@ func (w *pairWatch) open(t *localTable) (err error) {
 	return nil
 }
 
-// deliver is told what has happened.
+// deliver handles the events of the set.
 func (t *localTable) deliver(events []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +126,7 @@ func (t *localTable) deliver(events []uint64) {
 	}
 }
 
-// sweep ends the flights of whose ends none is left.
+// sweep ends each localConn whose two ends do not exist any more.
 func (t *localTable) sweep() {
 	t.mu.Lock()
 	if t.closed {
@@ -134,7 +134,7 @@ func (t *localTable) sweep() {
 		return
 	}
 	w := &t.watch
-	since := w.next // later ones may be missing in what is read
+	since := w.next // fdinfo may not have later ones
 	w.begun = 0
 	buf, num := w.buf, w.set.Num()
 	t.mu.Unlock()
@@ -166,12 +166,12 @@ func (t *localTable) sweep() {
 		w.timer.Reset(w.pause)
 		w.pause = min(2*w.pause, sweepLast)
 	default:
-		w.pause = 0 // the next one starts it
+		w.pause = 0 // the next connection starts it again
 	}
 }
 
-// registration returns what an event of an epoll set's entry carries, of a line of
-// its fdinfo.
+// registration parses a line of an epoll set's fdinfo and returns the data of the
+// entry's events.
 func registration(line []byte) (data uint64, ok bool) {
 	if !bytes.HasPrefix(line, []byte("tfd:")) {
 		return 0, false
@@ -188,7 +188,7 @@ func registration(line []byte) (data uint64, ok bool) {
 	return data, err == nil
 }
 
-// readInto is os.ReadFile into buf.
+// readInto reads a file like os.ReadFile, into buf.
 func readInto(buf []byte, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -200,7 +200,7 @@ func readInto(buf []byte, path string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// close ends the watch. Flights that are left have no handler any more.
+// close ends the watch. The connections that remain have no handler any more.
 func (t *localTable) close() error {
 	t.mu.Lock()
 	t.closed = true

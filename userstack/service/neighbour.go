@@ -18,29 +18,30 @@ import (
 	"smcr/userstack/network"
 )
 
-// The stacks of a machine, each in a network namespace of its own, join programs as
-// one stack does. The client's stack offers a pair to the stack that has the server's
-// address, over a socket that only root's stacks, or those of one user, can reach:
+// Two stacks of one machine, in different network namespaces, can connect two programs
+// by a socketpair too. The client's stack offers a pair to the stack that has the
+// server's address, over a socket that only root's stacks, or those of one user, can
+// open:
 //
 //	client's stack                          server's stack
-//	opOwns, remembered for a while   ->     has it the address?
+//	opOwns, remembered for a while   ->     does it have the address?
 //	(the TCP connection is made, and
 //	both ends announced SMC)
 //	opOffer + both ends of a pair    ->     is there such a TCP connection, and has a
 //	                                        program listened on the port?
 //	                                 <-     yes: it waits for the program's accept();
-//	                                        no, and the CLC handshake begins
+//	                                        no: the CLC handshake begins
 //	(the program gets its end)
 //	local                            ->     it closes its copy of that end
 //	                                 <-     taken: the program there has the other end,
 //	                                        the sequence numbers of both TCP sockets
 //	                                        were the same
 //
-// What the other host says over the network counts for nothing in this. A host that
-// pretends to be another one has no such socket to ask, and no TCP connection with
-// these addresses and sequence numbers.
+// None of this depends on what the other host sends over the network. A host that
+// pretends to be another one has no such socket, and no TCP connection with these
+// addresses and sequence numbers.
 
-// neighbours is what a stack knows of the others of its machine.
+// neighbours is what a stack knows about the other stacks of its machine.
 type neighbours struct {
 	claim   *place.Claim // nil: there are none
 	machine [32]byte
@@ -49,18 +50,18 @@ type neighbours struct {
 
 	mu      sync.Mutex
 	owners  map[netip.Addr]ownerOfAddr
-	changed time.Time // of the directory, when owners was begun
+	changed time.Time // modification time of the directory when owners was emptied
 	awaited map[tuple]chan struct{}
 }
 
-// ownerOfAddr is the network namespace of this machine that has an address.
+// ownerOfAddr is the network namespace, on this machine, that has an address.
 type ownerOfAddr struct {
 	netns uint64 // 0: none
 	since time.Time
 }
 
 const (
-	// ownerTime is how long an answer to opOwns counts.
+	// ownerTime is how long an answer to opOwns is used.
 	ownerTime = 5 * time.Second
 	maxOwners = 4096
 	// askTime bounds all questions about one address.
@@ -70,7 +71,7 @@ const (
 	offerTime = 500 * time.Millisecond
 )
 
-// owner returns the network namespace, other than this one, that has an address.
+// owner returns the other network namespace that has an address, or 0.
 func (x *neighbours) owner(ctx context.Context, addr netip.Addr) (netns uint64) {
 	if x.claim == nil || x.locator == nil {
 		return 0
@@ -108,8 +109,8 @@ func (x *neighbours) forget(addr netip.Addr) {
 	delete(x.owners, addr.Unmap().WithZone(""))
 }
 
-// ask asks all stacks of the machine for an address. More than one may have it, in
-// networks that do not know of each other: then it is nobody's.
+// ask asks all stacks of the machine whether they have an address. If more than one
+// has it, in separate networks, the result is 0.
 func (x *neighbours) ask(ctx context.Context, addr netip.Addr) (netns uint64) {
 	cookies, _, err := x.claim.Others()
 	if err != nil {
@@ -134,10 +135,10 @@ func (x *neighbours) message(op neighbourOp, name tuple) *neighbourMessage {
 	return &neighbourMessage{op: op, machine: x.machine, netns: x.netns, name: name}
 }
 
-// errRefused is the answer no.
+// errRefused means that another stack has answered no.
 var errRefused = errors.New("service: another stack of this machine refused")
 
-// question asks one stack, and is nil if the answer is yes.
+// question asks one stack and returns nil if the answer is yes.
 func (x *neighbours) question(ctx context.Context, netns uint64, m *neighbourMessage) error {
 	u, err := x.converse(ctx, netns, m)
 	if err != nil {
@@ -146,7 +147,7 @@ func (x *neighbours) question(ctx context.Context, netns uint64, m *neighbourMes
 	return u.Close()
 }
 
-// converse begins a conversation with a yes.
+// converse asks one stack and returns the connection if the answer is yes.
 func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMessage, ends ...*broker.Descriptor) (*net.UnixConn, error) {
 	u, err := x.claim.DialOther(ctx, netns)
 	if err != nil {
@@ -154,7 +155,7 @@ func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMes
 	}
 	if err = sendNeighbour(u, m, ends...); err == nil {
 		var word byte
-		if word, err = hear(u, neighbourTime); err == nil && word != wordYes {
+		if word, err = receiveWord(u, neighbourTime); err == nil && word != wordYes {
 			err = errRefused
 		}
 	}
@@ -165,18 +166,18 @@ func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMes
 	return u, nil
 }
 
-// abroad is the other half of a flight, at another stack.
+// abroad is the other side of a localConn, at another stack.
 type abroad struct {
 	netns uint64
 	talk  *net.UnixConn // nil at the server's side
 	seqs  tcpSeqs       // at the server's side: those of the client
-	uid   uint32        // and its user
-	words chan byte     // what the server's side said last; closed at the end
+	uid   uint32        // at the server's side: the user of the client
+	words chan byte     // the last word of the server's side; closed at the end
 }
 
-// offer has another stack of the machine join a connection of a program, which is
-// made, and returns its flight, or nil.
-func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *flight {
+// offer offers the connection of a program, after its TCP connection is made, to
+// another stack of the machine. It returns the localConn, or nil.
+func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *localConn {
 	x := &s.neighbours
 	if s.local.off {
 		return nil
@@ -196,7 +197,7 @@ func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descri
 	return f
 }
 
-func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *flight, err error) {
+func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *localConn, err error) {
 	m := s.neighbours.message(opOffer, tuple{})
 	m.uid = c.Launcher().UID
 	if err := sock.Control(func(fd int) error {
@@ -233,10 +234,10 @@ func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if !sealed {
 		return nil, fmt.Errorf("%w: no SO_PASSRIGHTS", errNotLocal)
 	}
-	f := s.local.newFlight(c, sock, m.name.server.Port(), p, q, sealed)
+	f := s.local.newLocalConn(c, sock, m.name.server.Port(), p, q, sealed)
 	f.name, f.missing = m.name, 1
 	f.abroad = &abroad{netns: netns, words: make(chan byte, 4)}
-	if err := s.local.departAbroad(f); err != nil {
+	if err := s.local.addAbroad(f); err != nil {
 		return nil, err
 	}
 	if f.abroad.talk, err = s.neighbours.converse(ctx, netns, m, p, q); err != nil {
@@ -247,19 +248,19 @@ func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	return f, nil
 }
 
-// follow is the client's side of a conversation: it ends when the client's outcome
-// is told, and the other side has said what becomes of the server's end.
-func (s *Service) follow(f *flight) {
+// follow runs the client's side of a conversation. It returns when it has reported
+// the client's result, and the other side has reported the result of the server's end.
+func (s *Service) follow(f *localConn) {
 	a := f.abroad
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		<-f.landed
+		<-f.finished
 		a.tell(s.local.outcome(f))
 	})
 	wg.Go(func() {
 		defer close(a.words)
 		for {
-			word, err := hear(a.talk, 0)
+			word, err := receiveWord(a.talk, 0)
 			if err != nil {
 				return
 			}
@@ -279,27 +280,27 @@ func (s *Service) follow(f *flight) {
 	_ = a.talk.Close()
 }
 
-// tell tells the server's stack what became of a flight.
+// tell reports the result of a localConn to the server's stack.
 func (a *abroad) tell(result outcome) {
 	switch result {
-	case wentLocal:
-		_ = say(a.talk, wordLocal)
-	case wentTCP:
-		_ = say(a.talk, wordTCP)
+	case outcomeLocal:
+		_ = sendWord(a.talk, wordLocal)
+	case outcomeTCP:
+		_ = sendWord(a.talk, wordTCP)
 	default:
 		_ = a.talk.Close()
 	}
 }
 
-// withdrawAbroad reports whether the server's stack gives a flight back: nobody will
-// take it there.
-func (f *flight) withdrawAbroad() bool {
-	_ = say(f.abroad.talk, wordWithdraw)
+// withdrawAbroad asks the server's stack to give back a localConn. It reports whether
+// no program there has it or will get it.
+func (f *localConn) withdrawAbroad() bool {
+	_ = sendWord(f.abroad.talk, wordWithdraw)
 	timer := time.NewTimer(neighbourTime)
 	defer timer.Stop()
 	select {
 	case word, ok := <-f.abroad.words:
-		return !ok || word != wordTaken // a stack that has ended has given nothing
+		return !ok || word != wordTaken // !ok: the stack has ended and gave no end away
 	case <-timer.C:
 		_ = f.abroad.talk.Close()
 		return true
@@ -323,7 +324,7 @@ func (s *Service) openNeighbours() (l *net.UnixListener, err error) {
 	return l, nil
 }
 
-// tellPeer has the launcher at the other side of a flight do op.
+// tellPeer lets the launcher at the other side of a localConn carry out op.
 func (s *Service) tellPeer(x *localSide, op neighbourOp) {
 	s.local.mu.Lock()
 	c, f := x.peer.c, x.f

@@ -25,7 +25,7 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
-		if err != nil { // of descriptors, say
+		if err != nil { // for example, no free descriptors
 			select {
 			case <-time.After(50 * time.Millisecond):
 				continue
@@ -47,7 +47,7 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 	}
 }
 
-// serveNeighbour answers one message, and what follows it.
+// serveNeighbour answers one message and runs the conversation that follows.
 func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 	if err := u.SetReadDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return
@@ -63,26 +63,26 @@ func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 	}()
 	x := &s.neighbours
 	if err != nil || s.local.off || m.machine != x.machine || x.locator == nil || len(ends) != 0 && (m.op != opOffer || len(ends) != 2) {
-		_ = say(u, wordNo)
+		_ = sendWord(u, wordNo)
 		return
 	}
 	switch m.op {
 	case opOwns:
 		if !x.locator.Owns(m.name.server.Addr()) || m.name.server.Addr().IsLoopback() {
-			_ = say(u, wordNo)
+			_ = sendWord(u, wordNo)
 			return
 		}
-		_ = say(u, wordYes)
+		_ = sendWord(u, wordYes)
 	case opOffer:
 		if len(ends) != 2 {
-			_ = say(u, wordNo)
+			_ = sendWord(u, wordNo)
 			return
 		}
 		f, err := s.offered(&m, ends[0], ends[1])
 		if err != nil {
 			s.log.Debug("connection is not local", "client", m.name.client, "err", err)
 			x.came(m.name)
-			_ = say(u, wordNo)
+			_ = sendWord(u, wordNo)
 			return
 		}
 		kept = true
@@ -95,37 +95,38 @@ func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 				_ = c.PassMark(ctx)
 			}
 		}
-		_ = say(u, wordYes)
+		_ = sendWord(u, wordYes)
 	}
 }
 
-// offered makes a flight of an offer.
-func (s *Service) offered(m *neighbourMessage, p, q *broker.Descriptor) (*flight, error) {
+// offered makes a localConn from an offer.
+func (s *Service) offered(m *neighbourMessage, p, q *broker.Descriptor) (*localConn, error) {
 	if !s.local.hasListener(m.name.server.Port(), nil) {
 		return nil, errNoProgram
 	}
 	if _, ok, err := s.neighbours.locator.Finds(m.name.server, m.name.client); err != nil || !ok {
 		return nil, errors.Join(errNotIdle, err)
 	}
-	f := s.local.newFlight(nil, nil, m.name.server.Port(), p, q, true)
+	f := s.local.newLocalConn(nil, nil, m.name.server.Port(), p, q, true)
 	f.name, f.missing = m.name, 1
 	f.abroad = &abroad{netns: m.netns, seqs: m.seqs, uid: m.uid}
-	if err := s.local.departAbroad(f); err != nil {
+	if err := s.local.addAbroad(f); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-// converseOn tells the client's stack what becomes of a flight, and follows what it
-// tells, until both know of the other's part.
-func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
+// converseOn runs the server's side of a conversation: it reports the result of the
+// server's end to the client's stack, and receives the result of the client, until
+// both are known.
+func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *localConn) {
 	words := make(chan byte)
 	over := make(chan struct{})
 	defer close(over)
 	go func() {
 		defer close(words)
 		for {
-			word, err := hear(u, 0)
+			word, err := receiveWord(u, 0)
 			if err != nil {
 				return
 			}
@@ -136,35 +137,35 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 			}
 		}
 	}()
-	// Before the answer, so that an accept that waits finds the flight.
+	// This comes before the answer, so that an accept that waits finds the localConn.
 	s.neighbours.came(f.name)
-	if say(u, wordYes) != nil {
-		s.local.land(f, wentAway)
+	if sendWord(u, wordYes) != nil {
+		s.local.finish(f, outcomeClosed)
 		return
 	}
-	taken, landed := f.taken, f.landed
+	taken, landed := f.taken, f.finished
 	look := s.lookForStranger(f)
 	due := look.due()
 	for taken != nil || landed != nil {
 		select {
 		case <-taken:
 			taken = nil
-			_ = say(u, wordTaken)
+			_ = sendWord(u, wordTaken)
 		case <-landed:
 			landed = nil
-			if s.local.outcome(f) != wentLocal && !s.local.claimed(f) {
+			if s.local.outcome(f) != outcomeLocal && !s.local.claimed(f) {
 				return
 			}
 		case word, ok := <-words:
 			switch {
 			case !ok:
-				// After the client has its end the offer stands without its stack.
-				s.local.land(f, wentAway)
+				// After the client has its end, the offer remains valid without the client's stack.
+				s.local.finish(f, outcomeClosed)
 				words = nil
 			case word == wordLocal:
-				s.local.land(f, wentLocal)
+				s.local.finish(f, outcomeLocal)
 			case word == wordTCP:
-				s.local.land(f, wentTCP)
+				s.local.finish(f, outcomeTCP)
 			case word == wordWithdraw && s.giveBack(u, f):
 				return
 			}
@@ -180,21 +181,21 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *flight) {
 	}
 }
 
-// giveBack ends a flight that nobody will claim here, and reports false if somebody
-// has.
-func (s *Service) giveBack(u *net.UnixConn, f *flight) bool {
+// giveBack withdraws a localConn, and reports false if it was already claimed.
+func (s *Service) giveBack(u *net.UnixConn, f *localConn) bool {
 	if !s.local.giveBack(f) {
 		return false
 	}
 	_ = f.p.Close()
 	_ = f.q.Close()
-	_ = say(u, wordWithdrawn)
+	_ = sendWord(u, wordWithdrawn)
 	return true
 }
 
-// expect is claim for an accepted connection whose client announced SMC. It waits for
-// the offer of another stack of the machine, if that has the address of the client.
-func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, error) {
+// expect calls claim for an accepted connection whose client announced SMC. If another
+// stack of the machine has the address of the client, it waits for the offer of that
+// stack.
+func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*localConn, error) {
 	client, err := socketAddr(unix.Getpeername(fd))
 	if err != nil {
 		return nil, nil
@@ -222,7 +223,7 @@ func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, 
 			delete(x.awaited, name)
 		}
 	}()
-	if f, err := s.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // it came meanwhile
+	if f, err := s.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // the offer has come
 		return f, err
 	}
 	timer := time.NewTimer(offerTime)
@@ -235,7 +236,7 @@ func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*flight, 
 	return s.local.claim(fd, c.Launcher().UID)
 }
 
-// came wakes who waits for an offer that has come, or was refused.
+// came wakes the goroutine that waits for an offer that has come or was refused.
 func (x *neighbours) came(name tuple) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -245,9 +246,9 @@ func (x *neighbours) came(name tuple) {
 	}
 }
 
-// here returns the connection of this stack's side of a flight, whose other side is
+// here returns the connection of this stack's side of a localConn whose other side is
 // at the stack of netns.
-func (f *flight) here(netns uint64) *broker.Conn {
+func (f *localConn) here(netns uint64) *broker.Conn {
 	t := f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -124,7 +124,7 @@ func (b *localBed) asks(m *neighbourMessage, want byte, ends ...*broker.Descript
 	if err := sendNeighbour(u, m, ends...); err != nil {
 		b.t.Fatal(err)
 	}
-	if word, err := hear(u, testTime); err != nil || word != want {
+	if word, err := receiveWord(u, testTime); err != nil || word != want {
 		b.t.Fatalf("answer %q, %v, want %q", word, err, want)
 	}
 	return u
@@ -138,7 +138,7 @@ func TestNeighbour(t *testing.T) {
 	b.asks(&neighbourMessage{op: opOwns, machine: [32]byte{1}, name: tuple{server: netip.MustParseAddrPort("10.0.0.1:0")}}, wordYes)
 	m, p, q := b.client()
 	u := b.asks(m, wordYes, p, q)
-	if err := say(u, wordLocal); err != nil {
+	if err := sendWord(u, wordLocal); err != nil {
 		t.Fatal(err)
 	}
 	end, err := fileConn(p.Take())
@@ -149,7 +149,7 @@ func TestNeighbour(t *testing.T) {
 	_ = q.Close()
 	sc := b.handOver(b.server, b.accept())
 	other := b.end(next(t, sc, broker.EventLocal))
-	if word, err := hear(u, testTime); err != nil || word != wordTaken {
+	if word, err := receiveWord(u, testTime); err != nil || word != wordTaken {
 		t.Errorf("word %q, %v", word, err)
 	}
 	exchange(t, end, other)
@@ -195,15 +195,15 @@ func TestNeighbourForged(t *testing.T) {
 			m, p, q := b.client()
 			change(m)
 			u := b.asks(m, wordYes, p, q) // there is such a connection
-			if err := say(u, wordLocal); err != nil {
+			if err := sendWord(u, wordLocal); err != nil {
 				t.Fatal(err)
 			}
 			b.opt.smc.Store(false)
 			next(t, b.handOver(b.server, b.accept()), broker.EventNotCandidate)
-			if err := say(u, wordWithdraw); err != nil {
+			if err := sendWord(u, wordWithdraw); err != nil {
 				t.Fatal(err)
 			}
-			if word, err := hear(u, testTime); err != nil || word != wordWithdrawn {
+			if word, err := receiveWord(u, testTime); err != nil || word != wordWithdrawn {
 				t.Errorf("word %q, %v", word, err)
 			}
 		})
@@ -217,7 +217,7 @@ func TestNeighbourBytes(t *testing.T) {
 	b := neighbourBed(t)
 	m, p, q := b.client()
 	u := b.asks(m, wordYes, p, q)
-	if err := say(u, wordLocal); err != nil {
+	if err := sendWord(u, wordLocal); err != nil {
 		t.Fatal(err)
 	}
 	for fd := range b.socks {

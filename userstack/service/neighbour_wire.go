@@ -19,39 +19,39 @@ import (
 )
 
 // neighbourVersion is the version of the messages between the stacks of a machine.
-// A stack answers those of another version with no.
+// A stack answers no to a message of another version.
 const neighbourVersion = 1
 
-// neighbourOp is what a stack asks another one of its machine.
+// neighbourOp is the type of a request to another stack of the machine.
 type neighbourOp uint8
 
 const (
-	// opOwns asks whether the address of server is one of the other's network
-	// namespace, and its programs may be joined.
+	// opOwns asks whether the address of server belongs to the other stack's network
+	// namespace, and whether that stack makes local connections.
 	opOwns neighbourOp = iota + 1
-	// opOffer passes both ends of a pair for a connection, the client's first. The
-	// conversation goes on if the answer is yes.
+	// opOffer passes both ends of a pair for a connection, the client's end first. The
+	// conversation continues if the answer is yes.
 	opOffer
-	// opBroken has the launcher at the other side make a reset possible
-	// (broker.Conn.Broken), opPassMark the same for urgent data.
+	// opBroken lets the launcher at the other side prepare a reset
+	// (broker.Conn.Broken). opPassMark does the same for urgent data.
 	opBroken
 	opPassMark
 	opEnd
 )
 
-// Words of a conversation, one byte each. The client's side sends the outcome of
-// its flight, and may ask to withdraw it.
+// Words of a conversation, one byte each. The client's side sends the result of its
+// localConn, and may ask to withdraw it.
 const (
 	wordNo        = 'n'
 	wordYes       = 'y'
-	wordLocal     = 'l' // wentLocal
-	wordTCP       = 't' // wentTCP
+	wordLocal     = 'l' // outcomeLocal
+	wordTCP       = 't' // outcomeTCP
 	wordWithdraw  = 'w' // answered by wordWithdrawn or wordTaken
 	wordTaken     = 'a' // the program that accepts has its end
 	wordWithdrawn = 'd'
 )
 
-// neighbourMessage is what a stack asks.
+// neighbourMessage is a request to another stack of the machine.
 //
 //	offset size
 //	     0    4  "SMCL"
@@ -62,7 +62,7 @@ const (
 //	    40    8  cookie of the sender's network namespace
 //	    48    4  user of the launcher of the client
 //	    52    4  next sequence number that the client sends, opOffer
-//	    56    4  next one that it receives, opOffer
+//	    56    4  next sequence number that it receives, opOffer
 //	    60   20  client
 //	    80   20  server
 //
@@ -77,9 +77,9 @@ type neighbourMessage struct {
 	name    tuple
 }
 
-// tcpSeqs are the sequence numbers with which the first bytes of a TCP connection are
-// sent and received, at an end that has sent none. Nobody but the two hosts, and who is between them, knows those
-// of a new connection.
+// tcpSeqs are the sequence numbers of the first bytes that one end of a TCP connection
+// sends and receives. For a new connection, only the two hosts and those on the path
+// between them know these numbers.
 type tcpSeqs struct{ send, recv uint32 }
 
 const neighbourLen = 100
@@ -148,11 +148,11 @@ func getAddr(b []byte) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a, binary.LittleEndian.Uint16(b[2:])), nil
 }
 
-// HostIDVariable is what tests of several hosts on one machine tell them apart by:
-// stacks are of one machine if it is the same to all of them, or empty.
+// HostIDVariable names the environment variable by which tests have several hosts on
+// one machine: stacks are on one machine if they have the same value, or none.
 const HostIDVariable = "SMCR_HOST_ID"
 
-// machineID tells machines apart, from one start to the next.
+// machineID returns an identifier of the machine that changes with each boot.
 func machineID() (id [32]byte, err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -161,8 +161,8 @@ func machineID() (id [32]byte, err error) {
 	return sha256.Sum256(append(boot, os.Getenv(HostIDVariable)...)), nil
 }
 
-// sequences reads the sequence numbers of a connection, as only who may administer
-// the network can. The program's SO_REUSEADDR, which that changes, is restored.
+// sequences reads the sequence numbers of a connection, which needs CAP_NET_ADMIN. It
+// restores the program's SO_REUSEADDR, which this changes.
 func sequences(fd int) (s tcpSeqs, err error) {
 	const (
 		recvQueue, sendQueue = 1, 2
@@ -187,7 +187,7 @@ func sequences(fd int) (s tcpSeqs, err error) {
 	}
 	err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, offWithoutProbe))
 	info, ierr := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if ierr == nil { // data may have come since
+	if ierr == nil { // data may have arrived meanwhile
 		s.recv -= uint32(info.Bytes_received)
 	}
 	err = errors.Join(err, ierr)
@@ -219,8 +219,8 @@ func sendNeighbour(u *net.UnixConn, m *neighbourMessage, ends ...*broker.Descrip
 	return err
 }
 
-// receiveNeighbour receives a message and the descriptors that came with it, which
-// are the caller's to close, also with an error.
+// receiveNeighbour receives a message and the descriptors that came with it. The
+// caller must close the descriptors, also after an error.
 func receiveNeighbour(u *net.UnixConn) (m neighbourMessage, ends []*broker.Descriptor, err error) {
 	var b [neighbourLen + 1]byte
 	oob := make([]byte, unix.CmsgSpace(4*4))
@@ -244,8 +244,8 @@ func receiveNeighbour(u *net.UnixConn) (m neighbourMessage, ends []*broker.Descr
 	return m, ends, err
 }
 
-// say sends a word.
-func say(u *net.UnixConn, word byte) error {
+// sendWord sends a word.
+func sendWord(u *net.UnixConn, word byte) error {
 	if err := u.SetWriteDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return err
 	}
@@ -253,8 +253,8 @@ func say(u *net.UnixConn, word byte) error {
 	return err
 }
 
-// hear waits for a word. Without a limit it waits for ever.
-func hear(u *net.UnixConn, limit time.Duration) (byte, error) {
+// receiveWord waits for a word, for at most limit. A limit of 0 means no limit.
+func receiveWord(u *net.UnixConn, limit time.Duration) (byte, error) {
 	at := time.Time{}
 	if limit > 0 {
 		at = time.Now().Add(limit)

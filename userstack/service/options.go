@@ -45,8 +45,8 @@ func (h *held) set(r rights.Rights, level, name int, value []byte) error {
 	return nil
 }
 
-// carryOptions applies what the program has set on its socket so far, and from
-// now on what it sets, to smc, if there is one.
+// carryOptions applies the options that the program has set on its socket to smc, if
+// smc is not nil, and from now on every option that it sets.
 func (h *held) carryOptions(smc *userstack.Conn, k inside.Carriage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,8 +55,8 @@ func (h *held) carryOptions(smc *userstack.Conn, k inside.Carriage) {
 		return
 	}
 	h.smc, h.carriage = smc, k
-	// The statistics count only what a program sets on a connection. So what is the
-	// default of a connection is not set again.
+	// The statistics count only what a program sets on a connection. So an option that
+	// has its default value is not set again.
 	if number(h.sock, unix.IPPROTO_TCP, unix.TCP_NODELAY) == 0 {
 		_ = smc.SetNoDelay(false)
 	}
@@ -71,8 +71,8 @@ func (h *held) noteLinger() {
 	h.linger0.Store(err == nil && sec == 0)
 }
 
-// ended makes an errno of what becomes of an option once the TCP socket is no
-// more: the launcher knows better then.
+// ended converts the error of an option after the TCP socket is closed into an errno.
+// The launcher then answers the call itself.
 func ended(err error) error {
 	if errors.Is(err, os.ErrClosed) {
 		return syscall.ENOTCONN

@@ -19,20 +19,20 @@ import (
 )
 
 // A connection rides while the engine carries its bytes, without a goroutine.
-// The goroutines of the relay start when there is something else to do, act by
-// its table, and end again if the connection can ride on:
+// The goroutines of the relay start when there is something else to do, follow
+// the table of the relay, and end if the connection can ride again:
 //
 //	rides, and                                      | then
 //	the engine hands a direction back: urgent byte, | goroutines; after an urgent byte the
 //	end of the stream, error, end of the connection | connection rides again
-//	the service ends, or the launcher has left      | goroutines, which cut the connection;
-//	                                                | it rides no more
+//	the service ends, or the launcher has ended     | goroutines, which end the connection;
+//	                                                | it does not ride any more
 //
 // Connections that stay TCP, and all of them without an engine, have goroutines
 // all the time.
 
-// relay runs a relay until the program is through with the connection. If goesOn,
-// it does so after its return, and closes sock then.
+// relay runs a relay until the connection has ended. If it returns goesOn, the
+// connection continues after its return, and relay closes sock when it has ended.
 func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor, n relay.Stream) (goesOn bool) {
 	safe := false
 	defer func() {
@@ -61,11 +61,11 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	var carriage inside.Carriage
 	if smc != nil {
 		carriage = s.programs.Carriage(smc)
-		// The TCP connection ends with its last descriptor: ours must not
-		// outlive the stack's.
+		// The TCP connection ends with its last descriptor, so this one must be
+		// closed before the stack's.
 		release := c.Retain()
 		carriage.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
-		_ = smc.SetOOBInline(true)                              // the program's own end decides
+		_ = smc.SetOOBInline(true)                              // the option of the program's end counts
 	}
 	h.carryOptions(smc, carriage)
 	data.PassMark = func() { _ = c.PassMark(ctx) }
@@ -76,6 +76,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	leave := s.enterRelay()
 	if smc != nil {
 		r.Carried = func() { c.SetCarried(carriage.Bytes()) }
+		r.Detach = carriage.Detach
 	}
 	if engines, _ := app.(*engine.Socket); engines != nil && smc != nil {
 		safe = true
@@ -83,7 +84,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		carriage.Attach(engines)
 		ride(r, smc, carriage, s.ending, ctx, func(reset bool, err error) {
 			defer end()
-			defer sock.Close() //nolint:errcheck // nobody is left to be told
+			defer sock.Close() //nolint:errcheck // no one needs the result
 			defer leave()
 			switch {
 			case err != nil:
@@ -102,8 +103,8 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	return false
 }
 
-// relayHere carries the bytes between a pair's end and TCP, as the program at the
-// peer has its TCP socket.
+// relayHere carries the bytes between an end of a pair and TCP, because the other
+// program has its TCP socket.
 func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *broker.Descriptor) (goesOn bool) {
 	h := hold(c, sock)
 	tcp, _, err := h.takeTCP()
@@ -115,17 +116,16 @@ func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *brok
 	return false
 }
 
-// letGo tells a launcher whose session has ended, and which Broken does not
-// reach any more, that it may make a reset of the program's end itself.
+// letGo allows a launcher whose session has ended to reset the program's end itself.
+// Broken cannot reach such a launcher any more.
 func letGo(app relay.Conn) {
 	if rc, err := app.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
 	}
 }
 
-// ride is r.Run without a goroutine while a connection rides. conn is r.Net, and k its
-// carriage, which is attached. over is called when Run would return; an error is a
-// panic.
+// ride does the same as r.Run, without a goroutine while conn rides. conn is r.Net,
+// and k its carriage, which is attached. over is called when Run would return; an error means a panic.
 func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left context.Context, over func(reset bool, err error)) {
 	forget := []func() bool{context.AfterFunc(ending, k.Recall), context.AfterFunc(left, k.Recall)}
 	var work func()
@@ -148,8 +148,8 @@ func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left 
 	}
 }
 
-// takeEnd takes over a program's end, into the engine that serves n if there is
-// one.
+// takeEnd takes over an end of a pair. If an engine serves n, the end belongs to that
+// engine.
 func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, error) {
 	c, _ := n.(*userstack.Conn)
 	var loop *engine.Loop
@@ -186,8 +186,8 @@ func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, e
 	return nil, fmt.Errorf("service: take a program's end: %w", err)
 }
 
-// takeUnix makes a net.UnixConn of the service's end of a pair, which it closes
-// unless it fails.
+// takeUnix makes a net.UnixConn from the service's end of a pair. It closes end unless
+// it fails.
 func takeUnix(end *broker.Descriptor) (*net.UnixConn, error) {
 	fd, err := end.Dup()
 	if err != nil {

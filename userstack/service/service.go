@@ -21,32 +21,32 @@ import (
 	"smcr/userstack/internal/programs"
 )
 
-// ErrRunning means that the network namespace has a stack already.
+// ErrRunning means that the network namespace already has a stack.
 var ErrRunning = errors.New("a stack is already running in this network namespace: see 'smcr info'")
 
 // Config configures a Service.
 type Config struct {
 	Stack userstack.Config
-	// Engines carry the programs' bytes, and are those of Stack too. The devices of
-	// Stack should have them as their pollers. Run closes them at its end. Without
-	// any, goroutines do.
+	// Engines carry the programs' bytes. Stack must have the same engines, and the
+	// devices of Stack should use them as pollers. Run closes them at its end. Without
+	// engines, goroutines carry the bytes.
 	Engines []*engine.Loop
-	// IdleTimeout ends Run after this long without launcher and connection.
+	// IdleTimeout ends Run after this time without a launcher or connection.
 	// Zero means never.
 	IdleTimeout time.Duration
-	// UserFDs is how many descriptors of this process one user other than root
-	// may take, UserSessions how many sessions of launchers. Zero is what suits
+	// UserFDs is the maximum number of descriptors of this process for each user
+	// except root, and UserSessions that of launcher sessions. Zero means a share of
 	// RLIMIT_NOFILE (see package quota), and broker.DefaultMaxSessions.
 	UserFDs, UserSessions int
-	// NoLocal keeps programs of one host from being joined by a socketpair.
+	// NoLocal disables direct connections of two programs over a socketpair.
 	NoLocal bool
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*broker.Launcher) error
-	// Quiet is called when many connections have begun or ended and for a while no
-	// more do, if it is not nil. A process that does nothing else gives the memory
-	// of its heap back then: debug.FreeOSMemory.
+	// Quiet, if set, is called some time after many connections have begun or ended.
+	// A process that does nothing else can return the memory of its heap then:
+	// debug.FreeOSMemory.
 	Quiet func()
-	// Log takes what an operator should know. Nil discards it.
+	// Log receives messages for operators. Nil discards them.
 	Log *slog.Logger
 }
 
@@ -56,7 +56,7 @@ type Service struct {
 	log      *slog.Logger
 	stack    *userstack.Stack
 	programs *programs.Programs // the stack's verbs
-	answer   nl.Control         // of commands
+	answer   nl.Control         // answers commands
 	claim    *place.Claim       // of the sockets below
 	run      *net.UnixListener
 	ctl      *net.UnixListener
@@ -77,12 +77,12 @@ type Service struct {
 	mu        sync.Mutex
 	launchers int
 	idleSince time.Time
-	relays    sync.WaitGroup // no more are added once ending is over
+	relays    sync.WaitGroup // none is added after ending has ended
 }
 
-// New starts the stack and opens the sockets: when it returns, launchers and
-// commands find the service. If the namespace has one already the error is
-// ErrRunning.
+// New starts the stack and opens the sockets. When it returns, launchers and
+// commands can find the service. If the namespace already has a stack, the error
+// matches ErrRunning.
 func New(cfg Config) (_ *Service, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -103,7 +103,7 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.netns, err = place.Cookie(); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
-	// The place first: it tells whether there is a stack already.
+	// This comes first, because it shows whether there is already a stack.
 	if s.claim, err = place.Take(); errors.Is(err, place.ErrTaken) {
 		return nil, ErrRunning
 	} else if err != nil {
@@ -144,7 +144,7 @@ func New(cfg Config) (_ *Service, err error) {
 	return s, nil
 }
 
-// leave gives the place back.
+// leave releases the claim on the directory of the sockets.
 func (s *Service) leave() error {
 	if s.claim == nil {
 		return nil
@@ -158,8 +158,8 @@ func (s *Service) Stack() *userstack.Stack { return s.stack }
 // Dir returns the directory of the sockets.
 func (s *Service) Dir() string { return s.claim.Dir() }
 
-// SetControl has ctl answer commands in the place of the stack's own Control. It
-// is for the time before Run.
+// SetControl makes ctl answer commands instead of the stack's own Control. It must be
+// called before Run.
 func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
 
 func (s *Service) count(d int) {
@@ -169,7 +169,7 @@ func (s *Service) count(d int) {
 	s.idleSince = time.Now()
 }
 
-// idle reports for how long nobody has needed the service.
+// idle returns the time since the last launcher or connection ended.
 func (s *Service) idle(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,20 +185,20 @@ func (s *Service) enterRelay() (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ending.Err() != nil {
-		return func() {} // it ends at once
+		return func() {} // the relay ends at once
 	}
 	s.relays.Add(1)
 	return s.relays.Done
 }
 
-// relayTime is how long launchers may take to make resets of the connections that
-// are left when the service ends: as long as Conn.Broken waits for one, and what
-// it takes to ask. A launcher that does not read its messages is waited for no
-// longer.
+// relayTime is how long launchers may take to reset the remaining connections when
+// the service ends: the time that Conn.Broken waits for an answer, plus the time to
+// send the request. The service does not wait longer for a launcher that does not read
+// its messages.
 const relayTime = 1300 * time.Millisecond
 
-// endRelays cuts the connections that are left while there are sessions still
-// by which their launchers make it resets. What takes longer than relayTime ends
+// endRelays ends the remaining connections while their sessions still exist, so that
+// the launchers can make resets. A connection that takes longer than relayTime ends
 // with its session.
 func (s *Service) endRelays() {
 	s.mu.Lock()
@@ -215,8 +215,8 @@ func (s *Service) endRelays() {
 	}
 }
 
-// idleTick returns how often to look whether the service has been idle for the
-// timeout. 0 is not at all: a service without one does not wake up for that.
+// idleTick returns the interval of checks whether the service has been idle for the
+// timeout. 0 means no checks: a service without a timeout does not wake up for this.
 func idleTick(timeout time.Duration) time.Duration {
 	if timeout <= 0 {
 		return 0
@@ -224,8 +224,8 @@ func idleTick(timeout time.Duration) time.Duration {
 	return max(10*time.Millisecond, min(time.Second, timeout/4))
 }
 
-// Run serves until ctx ends or the idle timeout passes, then ends the stack:
-// the connections that are left are reset.
+// Run serves until ctx ends or the idle timeout passes. It then ends the stack and
+// resets the remaining connections.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -238,7 +238,7 @@ func (s *Service) Run(ctx context.Context) error {
 		wg.Go(func() { _ = s.serveNeighbours(ctx, s.stacks) })
 	}
 	var err error
-	var tick <-chan time.Time // never, where no idle time is an end
+	var tick <-chan time.Time // nil without an idle timeout
 	if d := idleTick(s.cfg.IdleTimeout); d > 0 {
 		t := time.NewTicker(d)
 		defer t.Stop()
@@ -258,7 +258,7 @@ loop:
 			}
 		}
 	}
-	// New launchers and commands must not find a service that ends.
+	// New launchers and commands must not find a service that is about to end.
 	err = errors.Join(err, s.leave())
 	s.endRelays()
 	cancel()

@@ -15,17 +15,17 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// sharedTCP is a TCP socket that a program has descriptors of, too. A *net.TCPConn
-// relies on O_NONBLOCK, which the program can clear: its reads and writes would
-// occupy a thread each. Those of a sharedTCP wait in Go's poller, and its end does
-// not wait for SO_LINGER.
+// sharedTCP is a TCP socket of which a program has descriptors too. A *net.TCPConn
+// relies on O_NONBLOCK, which the program can clear: each of its reads and writes would
+// then block a thread. Those of a sharedTCP wait in Go's poller, and its close does not
+// wait for SO_LINGER.
 //
-// It has the methods that a rendezvous needs (inside.TCPConn) and no more of
-// net.TCPConn's, which would be the wrong ones.
+// It has the methods that a rendezvous needs (inside.TCPConn). It has no other methods
+// of net.TCPConn, because they would rely on O_NONBLOCK.
 type sharedTCP struct {
 	c     *net.TCPConn
 	raw   syscall.RawConn
-	reset atomic.Bool // Close makes a reset
+	reset atomic.Bool // Close resets the connection
 }
 
 func newSharedTCP(c *net.TCPConn) (*sharedTCP, error) {
@@ -109,8 +109,8 @@ func (t *sharedTCP) SetReadDeadline(at time.Time) error { return t.c.SetReadDead
 // SetWriteDeadline implements net.Conn.
 func (t *sharedTCP) SetWriteDeadline(at time.Time) error { return t.c.SetWriteDeadline(at) }
 
-// SetLinger with 0 has Close make a reset. The option is set then, as whoever sets it
-// waits for the socket's lock. Other values have no use here.
+// SetLinger with 0 makes Close reset the connection. Close sets the option, because
+// the call that sets it waits for the socket's lock. Other values are not used.
 func (t *sharedTCP) SetLinger(sec int) error {
 	t.reset.Store(sec == 0)
 	return nil

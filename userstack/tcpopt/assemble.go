@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/wire"
 )
 
 // Names by which instructions refer to maps.
@@ -31,12 +33,10 @@ const (
 	slotInt = slotValue - 8
 )
 
-// optionSize is the size in bytes of the option on the wire, without padding.
-const optionSize = 6
-
-// option is RFC 7609, appendix A.1: kind, length, ExID. Two bytes fill a word.
-func option() [8]byte {
-	return [8]byte{254, optionSize, 0xe2, 0xd4, 0xc3, 0xd9}
+// option returns the TCP option of SMC-R, filled up to a 64-bit stack slot.
+func option() (slot [8]byte) {
+	copy(slot[:], wire.AppendTCPOption(nil))
+	return slot
 }
 
 // Registers that hold the same throughout: a program's context, the mark of the
@@ -282,11 +282,11 @@ func (a *assembler) unlessReceived(from int32, label string) {
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
 	a.stackPtr(asm.R2, slotOption)
 	a.emit(
-		asm.Mov.Imm(asm.R3, optionSize),
+		asm.Mov.Imm(asm.R3, wire.TCPOptionLen),
 		asm.Mov.Imm(asm.R4, from),
 		asm.FnLoadHdrOpt.Call(),
-		// An option of the same ExID and another length is not ours.
-		asm.JNE.Imm(asm.R0, optionSize, label),
+		// An option of the same ExID and another length is not that of SMC.
+		asm.JNE.Imm(asm.R0, wire.TCPOptionLen, label),
 	)
 }
 
@@ -294,7 +294,7 @@ func (a *assembler) unlessReceived(from int32, label string) {
 func (a *assembler) reserve() {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
-		asm.Mov.Imm(asm.R2, optionSize),
+		asm.Mov.Imm(asm.R2, wire.TCPOptionLen),
 		asm.Mov.Imm(asm.R3, 0),
 		asm.FnReserveHdrOpt.Call(),
 	)
@@ -306,7 +306,7 @@ func (a *assembler) store(label string) {
 	a.emit(asm.Mov.Reg(asm.R1, regCtx))
 	a.stackPtr(asm.R2, slotOption)
 	a.emit(
-		asm.Mov.Imm(asm.R3, optionSize),
+		asm.Mov.Imm(asm.R3, wire.TCPOptionLen),
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnStoreHdrOpt.Call(),
 		asm.JEq.Imm(asm.R0, 0, label),
@@ -370,6 +370,20 @@ func (a *assembler) callbacks(clear, set int32) {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
 		asm.FnSockOpsCbFlagsSet.Call(),
+	)
+}
+
+// setSaveSYN makes the listener in R1 keep the SYNs of its connections, with
+// the value 1 in its slot.
+func (a *assembler) setSaveSYN() {
+	a.emit(
+		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
+		asm.Mov.Imm(asm.R3, unix.TCP_SAVE_SYN),
+	)
+	a.stackPtr(asm.R4, slotInt)
+	a.emit(
+		asm.Mov.Imm(asm.R5, 4),
+		asm.FnSetsockopt.Call(),
 	)
 }
 

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/userstack/wire"
 )
 
 // ioTimeout bounds every connect, accept and read of a test.
@@ -236,8 +237,7 @@ type segment struct {
 
 // announces says how often the option is in the segment.
 func (s segment) announces() int {
-	opt := option()
-	return bytes.Count(s.options, opt[:optionSize])
+	return bytes.Count(s.options, wire.AppendTCPOption(nil))
 }
 
 // segments returns what tshark makes of a capture that ends here.

@@ -18,14 +18,13 @@ import (
 // stead. It is attached for the moment of one setsockopt(2) of our own, with a
 // level that no protocol has; calls of other programs meanwhile pass unchanged.
 const (
-	commandLevel    = 0x534d4352
-	commandListen   = 1
-	commandUnlisten = 2
+	commandLevel  = 0x534d4352
+	commandListen = 1
 )
 
-// command runs the command program on a socket whose mark has flagListen. The
-// caller holds listenMu.
-func (p *Program) command(fd, command int) error {
+// registerListening runs the command program on a listening socket whose mark has
+// flagListen. The caller holds listenMu.
+func (p *Program) registerListening(fd int) error {
 	if p.cmd == nil {
 		prog, err := p.objs.loadCommand()
 		if errors.Is(err, ErrUnsupportedKernel) {
@@ -44,7 +43,7 @@ func (p *Program) command(fd, command int) error {
 	if err != nil {
 		return bpfError("attach the setsockopt program", err)
 	}
-	err = unix.SetsockoptInt(fd, commandLevel, command, 0)
+	err = unix.SetsockoptInt(fd, commandLevel, commandListen, 0)
 	if cerr := l.Close(); cerr != nil {
 		return fmt.Errorf("tcpopt: detach the setsockopt program: %w", cerr)
 	}
@@ -61,11 +60,10 @@ func (p *Program) command(fd, command int) error {
 // sockets of ours only: the mark is the authority, which none but the owner of
 // the map can set.
 //
-//	option   | mark             | does
-//	listen   | listen           | registers the address, asks for the callbacks, saves SYNs
-//	unlisten | registered       | takes all of that back
+//	option | mark   | does
+//	listen | listen | registers the address, asks for the callbacks, saves SYNs
 func commandProgram() asm.Instructions {
-	a := &assembler{}
+	a := sockOption{new(assembler)}
 	a.emit(
 		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_command"),
 		asm.LoadMem(asm.R1, regCtx, soLevel, asm.Word),
@@ -78,12 +76,8 @@ func commandProgram() asm.Instructions {
 		asm.LoadMem(asm.R1, regSock, sockState, asm.Word),
 		asm.JNE.Imm(asm.R1, unix.BPF_TCP_LISTEN, "pass"),
 		asm.LoadMem(asm.R1, regCtx, soOptname, asm.Word),
-		asm.JEq.Imm(asm.R1, commandListen, "listen"),
-		asm.JEq.Imm(asm.R1, commandUnlisten, "unlisten"),
-		asm.Ja.Label("pass"),
+		asm.JNE.Imm(asm.R1, commandListen, "pass"),
 	)
-
-	a.here("listen")
 	a.unlessBits(regMark, markFlags, flagListen, "pass")
 	a.ifBits(regMark, markFlags, flagRegistered, "done")
 	a.readCallbacks("refuse")
@@ -110,20 +104,6 @@ func commandProgram() asm.Instructions {
 	a.unregister()
 	a.emit(asm.Ja.Label("refuse"))
 
-	a.here("unlisten")
-	a.unlessBits(regMark, markFlags, flagRegistered, "done")
-	a.sockListenerKey()
-	a.unregister()
-	a.flags(flagListen, flagRetired)
-	// SYNs stay saved, for the connections under way. What cannot be taken
-	// back has no effect any more.
-	a.readCallbacks("done")
-	a.emit(asm.And.Imm(regResult, ^cbFlagWriteHdrOpt))
-	a.unlessBits(regMark, markFlags, flagOwnState, "unlisten_flags")
-	a.emit(asm.And.Imm(regResult, ^cbFlagState))
-	a.here("unlisten_flags")
-	a.writeCallbacks()
-
 	// Older verifiers want the context written from a register.
 	a.here("done")
 	a.emit(asm.Mov.Imm(asm.R1, -1), asm.Ja.Label("answer")) // do not ask the protocol
@@ -139,13 +119,16 @@ func commandProgram() asm.Instructions {
 	return a.finish()
 }
 
-func (a *assembler) sockListenerKey() {
+// sockOption assembles the setsockopt program.
+type sockOption struct{ *assembler }
+
+func (a sockOption) sockListenerKey() {
 	a.listenerKey(addressFields{base: regSock, family: sockFamily, ip4: sockLocalIP4, ip6: sockLocalIP6, port: sockLocalPort})
 }
 
 // readCallbacks loads the callback flags of the socket into regResult, or jumps
 // to label.
-func (a *assembler) readCallbacks(label string) {
+func (a sockOption) readCallbacks(label string) {
 	a.emit(
 		asm.StoreImm(asm.RFP, slotInt, 0, asm.Word),
 		asm.Mov.Reg(asm.R1, regSock),
@@ -163,7 +146,7 @@ func (a *assembler) readCallbacks(label string) {
 
 // writeCallbacks sets the callback flags of the socket to regResult; R0 is 0 on
 // success.
-func (a *assembler) writeCallbacks() {
+func (a sockOption) writeCallbacks() {
 	a.emit(
 		asm.StoreMem(asm.RFP, slotInt, regResult, asm.Word),
 		asm.Mov.Reg(asm.R1, regSock),

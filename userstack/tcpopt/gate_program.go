@@ -49,7 +49,7 @@ const maxExtensions = 4
 //
 // TCP takes a drop for a segment that was not sent, and tries again later.
 func gateProgram() asm.Instructions {
-	a := &assembler{}
+	a := egress{new(assembler)}
 	a.emit(
 		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_gate"),
 		asm.LoadMem(asm.R2, regCtx, skbSk, asm.DWord),
@@ -88,8 +88,11 @@ func gateProgram() asm.Instructions {
 	return a.finish()
 }
 
+// egress assembles the program for packets that leave.
+type egress struct{ *assembler }
+
 // loadHeader copies n bytes of the packet from regOffset on to the buffer.
-func (a *assembler) loadHeader(n int32) {
+func (a egress) loadHeader(n int32) {
 	a.emit(
 		asm.Mov.Reg(asm.R1, regCtx),
 		asm.Mov.Reg(asm.R2, regOffset),
@@ -104,7 +107,7 @@ func (a *assembler) loadHeader(n int32) {
 
 // extension goes past an extension header of IPv6, or jumps to label if there is
 // none.
-func (a *assembler) extension(label string) {
+func (a egress) extension(label string) {
 	is := a.unique("extension")
 	for _, kind := range []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS} {
 		a.emit(asm.JEq.Imm(regProto, kind, is))
@@ -122,7 +125,7 @@ func (a *assembler) extension(label string) {
 }
 
 // segment decides on the TCP segment at regOffset.
-func (a *assembler) segment() {
+func (a egress) segment() {
 	a.loadHeader(gateBufSize)
 	a.emit(
 		asm.LoadMem(asm.R1, asm.RFP, gateBuf+tcpFlagsByte, asm.Byte),

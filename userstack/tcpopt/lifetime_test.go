@@ -27,7 +27,7 @@ func TestCloseDetaches(t *testing.T) {
 	_, peerErr := b.prog.Peer(fd)
 	for what, err := range map[string]error{
 		"MarkConnect": b.prog.MarkConnect(fd), "MarkListen": b.prog.MarkListen(fd),
-		"Unmark": b.prog.Unmark(fd), "Peer": peerErr,
+		"Peer": peerErr,
 	} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s after Close: %v", what, err)
@@ -48,7 +48,7 @@ func TestCloseWhileUsed(t *testing.T) {
 		wg.Go(func() {
 			for {
 				_, err := b.prog.Peer(fd)
-				err = errors.Join(err, b.prog.MarkConnect(fd), b.prog.MarkListen(l), b.prog.Unmark(l))
+				err = errors.Join(err, b.prog.MarkConnect(fd), b.prog.MarkListen(l))
 				if errors.Is(err, ErrClosed) {
 					return
 				}

@@ -43,7 +43,6 @@ const (
 	flagOwnState               // we asked for the listener's state callbacks
 	flagAccepted               // the socket was accepted from a marked listener
 	flagSavesSYN               // the application asked for saved SYNs itself
-	flagRetired                // the listener lost its mark, handshakes may be under way
 	flagGated                  // with SMC announced by both, data passes up to Limit only
 	flagGateListen             // sockets accepted from the listener are gated
 )

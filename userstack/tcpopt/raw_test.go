@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/internal/testing/netnstest"
+	"smcr/userstack/wire"
 )
 
 // phantom is an address of host A's network that no kernel has: segments sent
@@ -92,7 +93,7 @@ var mss = []byte{2, 4, 5, 180}
 func TestForeignSYN(t *testing.T) {
 	b := newBed(t)
 	b.addPhantom()
-	opt := option()
+	opt := wire.AppendTCPOption(nil)
 	b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
 	b.listener(unix.AF_INET, "0.0.0.0", 4002, false)
 	tests := []struct {
@@ -102,25 +103,28 @@ func TestForeignSYN(t *testing.T) {
 		want    bool
 	}{
 		{"none", mss, 4001, false},
-		{"the option alone", opt[:6], 4001, true},
-		{"the option in front", slices.Concat(opt[:6], mss), 4001, true},
-		{"the option behind", slices.Concat(mss, []byte{1, 1}, opt[:6]), 4001, true},
-		{"twice", slices.Concat(opt[:6], opt[:6]), 4001, true},
-		{"to an unmarked listener", slices.Concat(mss, opt[:6]), 4002, false},
+		{"the option alone", opt, 4001, true},
+		{"the option in front", slices.Concat(opt, mss), 4001, true},
+		{"the option behind", slices.Concat(mss, []byte{1, 1}, opt), 4001, true},
+		{"twice", slices.Concat(opt, opt), 4001, true},
+		{"to an unmarked listener", slices.Concat(mss, opt), 4002, false},
 		{"other ExID", []byte{254, 6, 0xe2, 0xd4, 0xc3, 0xd8}, 4001, false},
 		{"short ExID", []byte{254, 4, 0xe2, 0xd4}, 4001, false},
 		{"longer", []byte{254, 8, 0xe2, 0xd4, 0xc3, 0xd9, 0, 0}, 4001, false},
 		{"kind 253", []byte{253, 6, 0xe2, 0xd4, 0xc3, 0xd9}, 4001, false},
 		{"cut by the end of the header", slices.Concat(mss, []byte{254, 6, 0xe2, 0xd4}), 4001, false},
 		{"length 0", []byte{254, 0, 0xe2, 0xd4, 0xc3, 0xd9}, 4001, false},
-		{"other experiment in front", slices.Concat([]byte{254, 6, 1, 2, 3, 4}, opt[:6]), 4001, true},
+		{"other experiment in front", slices.Concat([]byte{254, 6, 1, 2, 3, 4}, opt), 4001, true},
 		// The kernel's search gives up at an experimental option that is too
 		// short for the ExID.
-		{"shorter experiment in front", slices.Concat([]byte{254, 4, 1, 2}, opt[:6]), 4001, false},
-		{"shorter experiment behind", slices.Concat(opt[:6], []byte{254, 4, 1, 2}), 4001, true},
+		{"shorter experiment in front", slices.Concat([]byte{254, 4, 1, 2}, opt), 4001, false},
+		{"shorter experiment behind", slices.Concat(opt, []byte{254, 4, 1, 2}), 4001, true},
 	}
 	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
 	for i, test := range tests {
+		if test.port == 4001 && test.name != "shorter experiment in front" && wire.HasTCPOption(test.options) != test.want {
+			t.Errorf("%s: package wire differs from the program", test.name)
+		}
 		b.sendTCP(5000+i, test.port, tcpFlagSYN, 1000, 0, slices.Clone(test.options), nil)
 	}
 	time.Sleep(1500 * time.Millisecond) // the first SYN-ACKs are repeated after a second
@@ -152,13 +156,13 @@ func TestFastOpenServer(t *testing.T) {
 	b := newBed(t)
 	b.addPhantom()
 	b.sysctl(b.B, "ipv4/tcp_fastopen", "514") // server, no cookie required
-	opt := option()
+	opt := wire.AppendTCPOption(nil)
 	l := b.bind(b.B, unix.AF_INET, "0.0.0.0", 4001)
 	b.must(unix.SetsockoptInt(l, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, 16))
 	b.must(b.prog.MarkListen(l))
 	b.must(unix.Listen(l, 8))
 	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
-	b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt[:6]), []byte("early data"))
+	b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt), []byte("early data"))
 	fd := b.accept(l)
 	b.wantPeer("server", fd, PeerNoSMC)
 	if got := b.read(fd); got != "early data" {
@@ -346,7 +350,6 @@ func TestHalfOpen(t *testing.T) {
 		change func(b *bed, listener int)
 	}{
 		{"nothing", func(*bed, int) {}},
-		{"unmarked", func(b *bed, l int) { b.must(b.prog.Unmark(l)) }},
 		{"forgotten", func(b *bed, _ int) { // in a flood of handshakes
 			var key uint64
 			b.must(b.prog.objs.handshakes.NextKey(nil, &key))
@@ -356,10 +359,10 @@ func TestHalfOpen(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBed(t)
 			b.addPhantom()
-			opt := option()
+			opt := wire.AppendTCPOption(nil)
 			l := b.listener(unix.AF_INET, "0.0.0.0", 4001, true)
 			capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
-			b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt[:6]), nil)
+			b.sendTCP(5000, 4001, tcpFlagSYN, 1000, 0, slices.Concat(mss, opt), nil)
 			var key, fact uint64
 			b.must(netnstest.Until(ioTimeout, func() error {
 				return b.prog.objs.handshakes.NextKey(nil, &key)

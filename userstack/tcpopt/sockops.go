@@ -21,7 +21,7 @@ import (
 //	PASSIVE_ESTABLISHED | its listener's   | recalls the SYN-ACK; ends the callbacks
 //	STATE               | registered       | a listener ended: takes its address back
 func sockOpsProgram() asm.Instructions {
-	a := &assembler{}
+	a := sockOps{new(assembler)}
 	a.emit(
 		asm.Mov.Reg(regCtx, asm.R1).WithSymbol("smcr_tcpopt"),
 		asm.LoadMem(asm.R1, regCtx, opsOp, asm.Word),
@@ -45,8 +45,11 @@ func sockOpsProgram() asm.Instructions {
 	return a.finish()
 }
 
+// sockOps assembles the sock_ops program.
+type sockOps struct{ *assembler }
+
 // mark points regMark at the mark of the context's socket, or leaves.
-func (a *assembler) mark() {
+func (a sockOps) mark() {
 	a.emit(
 		asm.LoadMem(asm.R2, regCtx, opsSk, asm.DWord),
 		asm.JEq.Imm(asm.R2, 0, labelOut),
@@ -54,11 +57,11 @@ func (a *assembler) mark() {
 	a.storage(labelOut)
 }
 
-func (a *assembler) opsListenerKey() {
+func (a sockOps) opsListenerKey() {
 	a.listenerKey(addressFields{base: regCtx, family: opsFamily, ip4: opsLocalIP4, ip6: opsLocalIP6, port: opsLocalPort})
 }
 
-func (a *assembler) connect() {
+func (a sockOps) connect() {
 	a.here("connect")
 	a.mark()
 	a.ifBits(regMark, markFlags, flagConnect, "connect_marked")
@@ -72,7 +75,7 @@ func (a *assembler) connect() {
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-func (a *assembler) active() {
+func (a sockOps) active() {
 	a.here("active")
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
@@ -99,7 +102,7 @@ func (a *assembler) active() {
 
 // gateBase notes where the data of the connection begins, of which the gate lets
 // nothing pass.
-func (a *assembler) gateBase() {
+func (a sockOps) gateBase() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
 		asm.StoreMem(regMark, markBase, asm.R1, asm.Word),
@@ -109,7 +112,7 @@ func (a *assembler) gateBase() {
 
 // unlessHere jumps to label unless the connection leads to the address from which it
 // comes, which is within this host. It uses R1 and R2.
-func (a *assembler) unlessHere(label string) {
+func (a sockOps) unlessHere(label string) {
 	v4, same := a.unique("v4"), a.unique("same")
 	equal := func(remote, local int16) {
 		a.emit(
@@ -131,10 +134,10 @@ func (a *assembler) unlessHere(label string) {
 	a.here(same)
 }
 
-func (a *assembler) passive() {
+func (a sockOps) passive() {
 	a.here("passive")
 	a.mark()
-	a.ifBits(regMark, markFlags, flagListen|flagRetired, "accepted")
+	a.ifBits(regMark, markFlags, flagListen, "accepted")
 	// Without a listener it is a simultaneous open: both ends sent a SYN, and
 	// neither answered the other's option.
 	a.unlessBits(regMark, markFlags, flagArmed, labelOut)
@@ -146,7 +149,7 @@ func (a *assembler) passive() {
 	// the application's already. Ending the callbacks below keeps the option
 	// from the SYN-ACK, which Fast Open sends afterwards.
 	a.ifBits(regCtx, opsTCPFlags, tcpFlagSYN, "passive_done")
-	a.unlessBits(regMark, markFlags, flagRegistered|flagRetired, "passive_done")
+	a.unlessBits(regMark, markFlags, flagRegistered, "passive_done")
 	a.recall("passive_saved")
 	a.emit(asm.JNE.Imm(asm.R1, synAckSMC, "passive_forget"))
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
@@ -157,15 +160,8 @@ func (a *assembler) passive() {
 	// So many handshakes at a time that this one fell into oblivion, or it
 	// used SYN cookies: then there is no saved SYN either.
 	a.here("passive_saved")
-	a.ifBits(regMark, markFlags, flagRetired, "passive_retired")
 	a.unlessReceived(loadFromSYN, "passive_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
-
-	a.emit(asm.Ja.Label("passive_done"))
-
-	// The listener lost its mark before it could answer this SYN.
-	a.here("passive_retired")
-	a.emit(asm.StoreImm(regMark, markFlags, 0, asm.Word), asm.Ja.Label(labelOut))
 
 	a.here("passive_done")
 	a.emit(asm.StoreMem(regMark, markState, regResult, asm.Word))
@@ -197,7 +193,7 @@ func (a *assembler) passive() {
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-func (a *assembler) listen() {
+func (a sockOps) listen() {
 	a.here("listen")
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagListen, labelOut)
@@ -216,21 +212,7 @@ func (a *assembler) listen() {
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-// setSaveSYN makes the listener in R1 keep the SYNs of its connections, with
-// the value 1 in its slot.
-func (a *assembler) setSaveSYN() {
-	a.emit(
-		asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
-		asm.Mov.Imm(asm.R3, unix.TCP_SAVE_SYN),
-	)
-	a.stackPtr(asm.R4, slotInt)
-	a.emit(
-		asm.Mov.Imm(asm.R5, 4),
-		asm.FnSetsockopt.Call(),
-	)
-}
-
-func (a *assembler) state() {
+func (a sockOps) state() {
 	a.here("state")
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
@@ -243,7 +225,7 @@ func (a *assembler) state() {
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-func (a *assembler) length() {
+func (a sockOps) length() {
 	a.here("length")
 	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
 	a.emit(
@@ -281,7 +263,7 @@ func (a *assembler) length() {
 
 // synAckWanted leaves unless the SYN-ACK at hand is of a marked listener and
 // answers a SYN with the option.
-func (a *assembler) synAckWanted() {
+func (a sockOps) synAckWanted() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsArg0, asm.Word),
 		// The SYN is not kept, so the option could not be known later.
@@ -292,7 +274,7 @@ func (a *assembler) synAckWanted() {
 	a.unlessReceived(loadFromSYN, labelOut)
 }
 
-func (a *assembler) write() {
+func (a sockOps) write() {
 	a.here("write")
 	a.unlessBits(regCtx, opsTCPFlags, tcpFlagSYN, labelOut)
 	a.emit(

@@ -98,20 +98,6 @@ func Attach(opts Options) (*Program, error) {
 	return &Program{log: log, cgroup: dir, objs: objs, link: l}, nil
 }
 
-// Available returns nil if Attach can work for this process on this kernel,
-// else the error that Attach would give. It attaches nothing.
-func Available() error {
-	objs, err := loadObjects()
-	if err != nil {
-		return err
-	}
-	dir, err := openCgroup("")
-	if err != nil {
-		return errors.Join(err, objs.Close())
-	}
-	return errors.Join(dir.Close(), objs.Close())
-}
-
 // Close detaches the program and forgets every mark. Handshakes under way go on
 // without the option. Sockets are not touched. A second Close does nothing.
 func (p *Program) Close() error {
@@ -180,7 +166,7 @@ func (p *Program) markConnect(fd int, flags uint32) error {
 // MarkListen makes the socket answer SYNs that announce SMC-R with SYN-ACKs
 // that do. It is called before listen(2), which costs one map update, or at any
 // time after (Linux 6.12), which costs a temporary attachment to the cgroup;
-// it then holds for the SYNs that follow. The mark lasts until Unmark.
+// it then holds for the SYNs that follow. The mark lasts as long as the socket.
 // Errors: ErrUnsupportedSocket, ErrSocketState, ErrListening.
 func (p *Program) MarkListen(fd int) error {
 	if err := p.acquire(); err != nil {
@@ -236,45 +222,13 @@ func (p *Program) markListen(fd int, want uint32) error {
 	if m.Flags&flagRegistered != 0 {
 		return nil
 	}
-	if err := p.command(fd, commandListen); err != nil {
+	if err := p.registerListening(fd); err != nil {
 		if before.Flags == 0 {
 			return errors.Join(err, p.objs.delete(fd))
 		}
 		return errors.Join(err, p.objs.update(fd, before))
 	}
 	return nil
-}
-
-// Unmark takes the marks of MarkConnect and MarkListen back. It has no effect
-// on a socket that is connecting, and connections whose handshake was begun with
-// the option end it as announced. Unmarking a socket without a mark is no error.
-func (p *Program) Unmark(fd int) error {
-	if err := p.acquire(); err != nil {
-		return err
-	}
-	defer p.release()
-	p.listenMu.Lock()
-	defer p.listenMu.Unlock()
-	m, err := p.objs.lookup(fd)
-	if errors.Is(err, ErrNotMarked) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	switch {
-	case m.Flags&flagRegistered != 0:
-		// Leaves a mark for the sockets to be accepted from handshakes under way.
-		return p.command(fd, commandUnlisten)
-	case m.Flags&(flagListen|flagConnect) == 0:
-		return nil // what is there is the finding about the peer
-	case m.Flags&flagArmed != 0:
-		state, err := tcpState(fd)
-		if err != nil || state != unix.BPF_TCP_CLOSE {
-			return err
-		}
-	}
-	return p.objs.delete(fd)
 }
 
 // Peer returns what the peer of a socket announced: of one connected after
@@ -293,10 +247,6 @@ func (p *Program) Peer(fd int) (State, error) {
 	}
 	if m.State != Unknown {
 		return m.State, nil
-	}
-	if m.Flags == 0 {
-		// Cloned from a listener that had lost its mark by then.
-		return Unknown, ErrNotMarked
 	}
 	state, err := tcpState(fd)
 	if err != nil {

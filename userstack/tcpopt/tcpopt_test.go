@@ -92,18 +92,6 @@ func TestAlreadyListening(t *testing.T) {
 		b.wantPeer("client", marked.client, PeerSMC)
 		b.wantPeer("server", marked.server, PeerSMC)
 
-		b.must(b.prog.Unmark(l))
-		if n := b.listeners(); n != 0 {
-			t.Errorf("%d listeners after Unmark, want 0", n)
-		}
-		after := b.dial(l, true)
-		b.wantPeer("client after Unmark", after.client, PeerNoSMC)
-		b.wantPeer("server after Unmark", after.server, unmarked)
-		b.wantPeer("server of before", marked.server, PeerSMC)
-
-		b.must(b.prog.MarkListen(l))
-		again := b.dial(l, true)
-		b.wantPeer("server marked again", again.server, PeerSMC)
 		b.close(l)
 		// The kernel may end the listener a moment after close returned.
 		b.must(netnstest.Until(ioTimeout, func() error {
@@ -117,8 +105,6 @@ func TestAlreadyListening(t *testing.T) {
 			segs := b.segments(capture)
 			wantAnnounced(t, segs, "before MarkListen", before, true, false)
 			wantAnnounced(t, segs, "after MarkListen", marked, true, true)
-			wantAnnounced(t, segs, "after Unmark", after, true, false)
-			wantAnnounced(t, segs, "marked again", again, true, true)
 		}
 	}
 }
@@ -138,24 +124,6 @@ func TestRelisten(t *testing.T) {
 		t.Errorf("%d listeners, want 1", n)
 	}
 	b.wantPeer("second", b.dial(l, true).server, PeerSMC)
-}
-
-// TestUnmarkBeforeUse takes marks back before they had an effect.
-func TestUnmarkBeforeUse(t *testing.T) {
-	b := newBed(t)
-	capture := b.A.StartCapture(t, netnstest.CaptureOptions{})
-	l := b.bind(b.B, unix.AF_INET, "0.0.0.0", 4001)
-	b.must(b.prog.MarkListen(l))
-	b.must(b.prog.Unmark(l))
-	b.must(b.prog.Unmark(l))
-	b.must(unix.Listen(l, 8))
-	fd := b.socket(b.A, unix.AF_INET)
-	b.must(b.prog.MarkConnect(fd))
-	b.must(b.prog.Unmark(fd))
-	c := b.connect(fd, l, unix.AF_INET, b.B.Addr())
-	b.wantPeer("client", c.client, unmarked)
-	b.wantPeer("server", c.server, unmarked)
-	wantAnnounced(t, b.segments(capture), "unmarked", c, false, false)
 }
 
 // TestMarksAreNotInherited connects sockets once more whose mark was for
@@ -330,15 +298,6 @@ func TestFailedConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantPeer("refused client", fd, Unknown)
-
-	other := b.socket(b.A, unix.AF_INET)
-	b.must(b.prog.MarkConnect(other))
-	err = connectTo(other, &unix.SockaddrInet4{Port: 4001, Addr: b.B.Links[0].IPv4.As4()})
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		t.Fatal(err)
-	}
-	b.must(b.prog.Unmark(other))
-	b.wantPeer("refused and unmarked client", other, unmarked)
 
 	c := b.connect(fd, b.listener(unix.AF_INET, "0.0.0.0", 4001, true), unix.AF_INET, b.B.Addr())
 	b.wantPeer("client", c.client, PeerSMC)

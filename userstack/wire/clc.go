@@ -24,14 +24,14 @@ const (
 
 // The eyecatchers, in EBCDIC. Every CLC message begins and ends with one.
 const (
-	EyecatcherSMCR uint32 = 0xE2D4C3D9
-	EyecatcherSMCD uint32 = 0xE2D4C3C4
+	EyecatcherSMCR uint32 = 0xE2D4C3D9 // "SMCR": messages of SMC-R
+	EyecatcherSMCD uint32 = 0xE2D4C3C4 // "SMCD": messages of SMC-D
 )
 
 // Versions of SMC in a CLC header.
 const (
-	Version1 uint8 = 1
-	Version2 uint8 = 2
+	Version1 uint8 = 1 // SMC-Rv1 (RFC 7609)
+	Version2 uint8 = 2 // SMC-Rv2
 )
 
 // CLCType is the type of a CLC message.
@@ -39,10 +39,10 @@ type CLCType uint8
 
 // The CLC message types (RFC 7609, appendix A.2).
 const (
-	TypeProposal CLCType = 1
-	TypeAccept   CLCType = 2
-	TypeConfirm  CLCType = 3
-	TypeDecline  CLCType = 4
+	TypeProposal CLCType = 1 // client: what it can do
+	TypeAccept   CLCType = 2 // server: what the connection uses
+	TypeConfirm  CLCType = 3 // client: its side of that
+	TypeDecline  CLCType = 4 // either: the connection stays TCP
 )
 
 // String returns the name of the type.

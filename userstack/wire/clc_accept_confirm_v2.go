@@ -12,9 +12,9 @@ import (
 // Lengths of ACCEPT and CONFIRM of SMC-R version 2 in bytes. In a first
 // contact a CONFIRM also has a list of GIDs: ConfirmFirstLenV2 and 16 for each.
 const (
-	AcceptConfirmLenV2 = 108
-	AcceptFirstLenV2   = 160
-	ConfirmFirstLenV2  = 164
+	AcceptConfirmLenV2 = 108 // of a subsequent contact
+	AcceptFirstLenV2   = 160 // ACCEPT of a first contact
+	ConfirmFirstLenV2  = 164 // CONFIRM of a first contact, without the list
 )
 
 const (

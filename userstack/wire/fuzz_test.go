@@ -134,11 +134,7 @@ func FuzzTCPOptions(f *testing.F) {
 		f.Add(readHex(f, file))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		found, err := ParseTCPOptions(in)
-		if found && err != nil {
-			t.Fatalf("found, and %v", err)
-		}
-		if found && !bytes.Contains(in, AppendTCPOption(nil)[2:]) {
+		if HasTCPOption(in) && !bytes.Contains(in, AppendTCPOption(nil)) {
 			t.Fatalf("found in %x", in)
 		}
 	})

@@ -30,15 +30,15 @@ const llcV2Bit = 0x20
 // The LLC messages (RFC 7609, appendix A.3). LLCReqAddLink is defined in
 // version 2 alone, the two continuations in version 1 alone.
 const (
-	LLCConfirmLink     LLCType = 1
-	LLCAddLink         LLCType = 2
-	LLCAddLinkCont     LLCType = 3
-	LLCDeleteLink      LLCType = 4
-	LLCReqAddLink      LLCType = 5
-	LLCConfirmRKey     LLCType = 6
-	LLCTestLink        LLCType = 7
-	LLCConfirmRKeyCont LLCType = 8
-	LLCDeleteRKey      LLCType = 9
+	LLCConfirmLink     LLCType = 1 // CONFIRM LINK: the link works
+	LLCAddLink         LLCType = 2 // ADD LINK: a second link
+	LLCAddLinkCont     LLCType = 3 // ADD LINK CONTINUATION: the RTokens on the new link
+	LLCDeleteLink      LLCType = 4 // DELETE LINK: a link, or all, ends
+	LLCReqAddLink      LLCType = 5 // REQUEST ADD LINK: the client asks for a link
+	LLCConfirmRKey     LLCType = 6 // CONFIRM RKEY: a new RMB
+	LLCTestLink        LLCType = 7 // TEST LINK: whether the peer answers
+	LLCConfirmRKeyCont LLCType = 8 // CONFIRM RKEY CONTINUATION: the RMB on further links
+	LLCDeleteRKey      LLCType = 9 // DELETE RKEY: RMBs that are not used any more
 )
 
 // String returns the name of the message.

@@ -14,8 +14,8 @@ type AddLinkReason uint8
 
 // The reasons: four bits on the wire.
 const (
-	AddLinkNoAlternatePath AddLinkReason = 1
-	AddLinkInvalidMTU      AddLinkReason = 2
+	AddLinkNoAlternatePath AddLinkReason = 1 // no other path to the peer
+	AddLinkInvalidMTU      AddLinkReason = 2 // the path MTU is a reserved value
 )
 
 // String returns what the reason means.

@@ -12,11 +12,11 @@ type DeleteLinkReason uint32
 
 // The reasons of RFC 7609, appendix A.3.4, and one of Linux.
 const (
-	DeleteLinkLostPath          DeleteLinkReason = 0x00010000
-	DeleteLinkOperator          DeleteLinkReason = 0x00020000
-	DeleteLinkProgram           DeleteLinkReason = 0x00030000
-	DeleteLinkProtocolViolation DeleteLinkReason = 0x00040000
-	DeleteLinkAsymmetric        DeleteLinkReason = 0x00050000
+	DeleteLinkLostPath          DeleteLinkReason = 0x00010000 // the path to the peer was lost
+	DeleteLinkOperator          DeleteLinkReason = 0x00020000 // an operator ended it
+	DeleteLinkProgram           DeleteLinkReason = 0x00030000 // the program that owns it ends, in order
+	DeleteLinkProtocolViolation DeleteLinkReason = 0x00040000 // the peer broke the protocol
+	DeleteLinkAsymmetric        DeleteLinkReason = 0x00050000 // the link is asymmetric and not needed any more
 	// DeleteLinkUnknownLink is for replies.
 	DeleteLinkUnknownLink DeleteLinkReason = 0x00100000
 	// DeleteLinkUnknownGroup is for replies, and not in RFC 7609.

@@ -5,6 +5,7 @@ package smcrd
 import (
 	"fmt"
 
+	"smcr/internal/output"
 	"smcr/nl"
 )
 
@@ -77,7 +78,7 @@ func (t *commandLine) printISM(list []nl.Device) {
 			p = d.Ports[0]
 		}
 		t.Printf("%04x %-4s  %-12s  %04x   %-4s  %5d  %-16s \n",
-			pci.FID, deviceType(pci.Device), pci.ID, pci.CHID, yes(d.Critical), d.UseCount, pnetid(p))
+			pci.FID, deviceType(pci.Device), pci.ID, pci.CHID, output.YesNo(d.Critical), d.UseCount, pnetid(p))
 	}
 }
 
@@ -99,7 +100,7 @@ func (t *commandLine) printRNICs(list []nl.Device, s selection) {
 			if p.Active {
 				state = "ACTIVE"
 			}
-			t.Printf("%-15s %-8.8s %4d  %8s  %-13s  %3s   ", netdev, d.Name, i+1, state, deviceType(pci.Device), yes(d.Critical))
+			t.Printf("%-15s %-8.8s %4d  %8s  %-13s  %3s   ", netdev, d.Name, i+1, state, deviceType(pci.Device), output.YesNo(d.Critical))
 			if details {
 				t.Printf("%04x  %-12s  %04x    ", pci.FID, pci.ID, pci.CHID)
 			}
@@ -127,11 +128,4 @@ func pnetid(p nl.Port) string {
 		id = "*" + id
 	}
 	return id
-}
-
-func yes(b bool) string {
-	if b {
-		return "Yes"
-	}
-	return "No"
 }

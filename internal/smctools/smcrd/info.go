@@ -5,6 +5,7 @@ package smcrd
 import (
 	"fmt"
 
+	"smcr/internal/output"
 	"smcr/internal/smctools/tool"
 	"smcr/nl"
 )
@@ -47,14 +48,14 @@ func (t *commandLine) info(args []string) int {
 			}
 		}
 	}
-	smcd := features(i.Version >= 2)
+	smcd := output.SMCVersions(i.Version >= 2)
 	if i.Stack != "" {
 		// A stack in user space has devices in software, and no SMC-D.
 		smcd, roce = "", roceVersions(&i)
 	}
 	hasISM := ""
 	if len(ism) > 0 {
-		hasISM = features(i.ISMv2)
+		hasISM = output.SMCVersions(i.ISMv2)
 	}
 	version, host, seid := "", i.LocalHost, i.SEID
 	if i.Version != 0 || i.Release != 0 {
@@ -70,15 +71,8 @@ func (t *commandLine) info(args []string) int {
 		"SMC Version:      %s\nSMC Hostname:     %s\nSMC-D Features:   %s\nSMC-R Features:   %s\n\n"+
 		"Hardware Capabilities\n"+
 		"SEID:             %s\nISM:              %s\nRoCE:             %s\n",
-		known(version), known(host), known(smcd), features(i.SMCRv2), known(seid), known(hasISM), known(roce))
+		known(version), known(host), known(smcd), output.SMCVersions(i.SMCRv2), known(seid), known(hasISM), known(roce))
 	return 0
-}
-
-func features(v2 bool) string {
-	if v2 {
-		return "v1 v2"
-	}
-	return "v1"
 }
 
 // roceVersions returns the versions of RoCE that a stack in user space speaks.

@@ -5,6 +5,7 @@ package smcrd
 import (
 	"fmt"
 
+	"smcr/internal/output"
 	"smcr/nl"
 	"smcr/smc"
 )
@@ -114,7 +115,7 @@ func (t *commandLine) version(v *nl.V2Common, g *nl.LinkGroup) {
 	}
 	t.Printf("Version  : %d\nPeer-Rel : %d\nPeer-Host: %s\nPeer-OS  : %s\n", v.Version, v.Release, trim(v.PeerHost), peerOS(v.OS))
 	if g != nil {
-		t.Printf("Direct   : %s\n", yes(g.V2R != nil && g.V2R.Direct))
+		t.Printf("Direct   : %s\n", output.YesNo(g.V2R != nil && g.V2R.Direct))
 	}
 	t.Printf("EID      : %-32s\n", v.EID)
 }

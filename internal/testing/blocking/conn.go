@@ -16,8 +16,8 @@ type Protocol int
 
 // Protocols.
 const (
-	TCP Protocol = iota
-	SMC          // AF_SMC of the kernel, which falls back to TCP
+	TCP Protocol = iota // plain TCP
+	SMC                 // AF_SMC of the kernel, which falls back to TCP
 )
 
 // Protocols of AF_SMC sockets (linux/smc.h, enum of SMCPROTO).

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
@@ -143,27 +142,5 @@ func TestCountTrafficBroken(t *testing.T) {
 		if got := tr.Other.Packets + tr.TCP.Packets + tr.RoCEv1.Packets + tr.RoCEv2.Packets; got != 1 {
 			t.Errorf("frame of %d bytes counted %d times", n, got)
 		}
-	}
-}
-
-func TestHasSMCOption(t *testing.T) {
-	smc := []byte{254, 6, 0xe2, 0xd4, 0xc3, 0xd9}
-	got := map[string]bool{}
-	for name, opts := range map[string][]byte{
-		"alone":        smc,
-		"after others": append([]byte{2, 4, 5, 0xb4, 1, 1}, smc...),
-		"after end":    append([]byte{0}, smc...),
-		"other id":     {254, 6, 0xe2, 0xd4, 0xc3, 0xd8},
-		"cut":          smc[:5],
-		"length 0":     append([]byte{3, 0}, smc...),
-		"none":         nil,
-	} {
-		got[name] = hasSMCOption(opts)
-	}
-	want := map[string]bool{
-		"alone": true, "after others": true, "after end": false, "other id": false, "cut": false, "length 0": false, "none": false,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -3,12 +3,11 @@
 package netnstest
 
 import (
-	"bufio"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"io"
 	"net/netip"
+
+	"smcr/userstack/wire"
 )
 
 // Numbers that classify a frame.
@@ -58,7 +57,7 @@ type Traffic struct {
 	// repetitions included.
 	SYNs, SYNACKs int
 	// SMCSYNs and SMCSYNACKs count those that carry the SMC-R option of RFC
-	// 7609, section 3.1: kind 254 with the experiment id E2D4C3D9.
+	// 7609, section 3.1: see wire.AppendTCPOption.
 	SMCSYNs, SMCSYNACKs int
 }
 
@@ -85,44 +84,19 @@ func (t *Traffic) MaxFlowPayload() int64 {
 // CountTraffic counts a classic pcap file with Ethernet frames, which may be
 // cut to any length that keeps the headers (96 bytes are enough).
 func CountTraffic(r io.Reader) (*Traffic, error) {
-	br := bufio.NewReaderSize(r, 1<<20)
-	var head [24]byte
-	if _, err := io.ReadFull(br, head[:]); err != nil {
-		return nil, fmt.Errorf("netnstest: read capture: %w", err)
-	}
-	var order binary.ByteOrder
-	switch binary.LittleEndian.Uint32(head[:]) {
-	case 0xa1b2c3d4, 0xa1b23c4d:
-		order = binary.LittleEndian
-	case 0xd4c3b2a1, 0x4d3cb2a1:
-		order = binary.BigEndian
-	default:
-		return nil, errors.New("netnstest: not a classic pcap file")
-	}
-	if link := order.Uint32(head[20:]); link != 1 {
-		return nil, fmt.Errorf("netnstest: capture of link type %d, want Ethernet (1)", link)
+	p, err := newPcap(r)
+	if err != nil {
+		return nil, err
 	}
 	t := &Traffic{Flows: make(map[Flow]*Tally)}
-	var buf []byte
 	for {
-		var rec [16]byte
-		if _, err := io.ReadFull(br, rec[:]); err == io.EOF {
+		rec, err := p.next()
+		if err == io.EOF {
 			return t, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("netnstest: read capture: %w", err)
+			return nil, err
 		}
-		capLen, origLen := order.Uint32(rec[8:]), order.Uint32(rec[12:])
-		if capLen > 1<<20 || origLen < capLen {
-			return nil, fmt.Errorf("netnstest: capture record of %d bytes for a frame of %d", capLen, origLen)
-		}
-		if cap(buf) < int(capLen) {
-			buf = make([]byte, capLen)
-		}
-		buf = buf[:capLen]
-		if _, err := io.ReadFull(br, buf); err != nil {
-			return nil, fmt.Errorf("netnstest: read capture: %w", err)
-		}
-		t.count(buf, int(origLen))
+		t.count(rec.kept, rec.length)
 	}
 }
 
@@ -199,7 +173,7 @@ func (t *Traffic) countTCP(b []byte, length, frameLen int, src, dst netip.Addr) 
 	if b[13]&syn == 0 {
 		return
 	}
-	smc := hasSMCOption(b[20:min(len(b), max(hlen, 20))])
+	smc := wire.HasTCPOption(b[20:min(len(b), max(hlen, 20))])
 	if b[13]&ack == 0 {
 		t.SYNs++
 		if smc {
@@ -211,23 +185,4 @@ func (t *Traffic) countTCP(b []byte, length, frameLen int, src, dst netip.Addr) 
 			t.SMCSYNACKs++
 		}
 	}
-}
-
-// hasSMCOption looks for kind 254, length 6, E2D4C3D9 in TCP options.
-func hasSMCOption(opts []byte) bool {
-	for len(opts) > 0 {
-		switch kind := opts[0]; {
-		case kind == 0:
-			return false
-		case kind == 1:
-			opts = opts[1:]
-		case len(opts) < 2 || opts[1] < 2 || int(opts[1]) > len(opts):
-			return false
-		case kind == 254 && opts[1] == 6 && binary.BigEndian.Uint32(opts[2:]) == 0xe2d4c3d9:
-			return true
-		default:
-			opts = opts[opts[1]:]
-		}
-	}
-	return false
 }

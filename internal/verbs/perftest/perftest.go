@@ -18,9 +18,9 @@ type Verb int
 
 // Verbs.
 const (
-	Write Verb = iota
-	Send
-	Read
+	Write Verb = iota // RDMA WRITE
+	Send              // SEND
+	Read              // RDMA READ
 )
 
 // A Test is one of the programs.

@@ -13,9 +13,9 @@ import (
 	"smcr/smc"
 )
 
-// ErrSilent is matched by the error of a wait in which the peer did nothing for
-// longer than the patience of the waiting side.
-var ErrSilent = errors.New("the peer is silent")
+// ErrNoAnswer is matched by the error of a wait in which the peer did nothing for
+// Config.Patience.
+var ErrNoAnswer = errors.New("the peer is silent")
 
 // A Config is the size and the rights of a connection's end.
 type Config struct {
@@ -161,23 +161,23 @@ func newQueue(s *Source, depth int, patience time.Duration) (*Queue, error) {
 	return q, err
 }
 
-// Next takes completions, at least one, and returns how many. A completion that
-// is not a success is an error. The device is held.
+// Next waits for completions and returns how many there are, at least one. A completion
+// that is not a success is an error. The caller holds the device.
 func (q *Queue) Next(ctx context.Context, wc []rdmaverbs.WC) (n int, err error) {
 	if n, err = q.Poll(wc); n > 0 {
 		return n, err
 	}
-	silent := q.source.Await(ctx, q.patience, func() bool {
+	werr := q.source.Await(ctx, q.patience, func() bool {
 		n, err = q.Poll(wc)
 		return n > 0
 	})
-	if silent != nil {
-		return 0, silent
+	if werr != nil {
+		return 0, werr
 	}
 	return n, err
 }
 
-// Poll is Next that does not wait: it may return 0.
+// Poll does what Next does, but does not wait. It may return 0.
 func (q *Queue) Poll(wc []rdmaverbs.WC) (int, error) {
 	n := q.cq.Poll(wc)
 	for _, c := range wc[:n] {

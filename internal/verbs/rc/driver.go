@@ -270,7 +270,7 @@ func (d *driver) await(ctx context.Context, patience time.Duration, seen func() 
 		case since.IsZero():
 			since = now
 		case now.Sub(since) > patience:
-			return fmt.Errorf("%w for %v", ErrSilent, patience)
+			return fmt.Errorf("%w for %v", ErrNoAnswer, patience)
 		}
 	}
 	return nil

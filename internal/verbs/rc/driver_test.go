@@ -124,8 +124,8 @@ func TestDriverGivesUp(t *testing.T) {
 	d.run.Lock()
 	defer d.run.Unlock()
 	never := func() bool { return false }
-	if err := d.await(t.Context(), time.Millisecond, never); !errors.Is(err, ErrSilent) {
-		t.Errorf("%v, want %v", err, ErrSilent)
+	if err := d.await(t.Context(), time.Millisecond, never); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("%v, want %v", err, ErrNoAnswer)
 	}
 	cause := errors.New("interrupted")
 	ctx, cancel := context.WithCancelCause(t.Context())

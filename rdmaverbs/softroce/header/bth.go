@@ -14,35 +14,36 @@ type Opcode uint8
 
 // Operation codes of the reliable connection service.
 const (
-	SendFirst     Opcode = 0x00
-	SendMiddle    Opcode = 0x01
-	SendLast      Opcode = 0x02
-	SendLastImm   Opcode = 0x03
-	SendOnly      Opcode = 0x04
-	SendOnlyImm   Opcode = 0x05
-	WriteFirst    Opcode = 0x06
-	WriteMiddle   Opcode = 0x07
-	WriteLast     Opcode = 0x08
-	WriteLastImm  Opcode = 0x09
-	WriteOnly     Opcode = 0x0a
-	WriteOnlyImm  Opcode = 0x0b
-	ReadRequest   Opcode = 0x0c
-	ReadRespFirst Opcode = 0x0d
-	ReadRespMid   Opcode = 0x0e
-	ReadRespLast  Opcode = 0x0f
-	ReadRespOnly  Opcode = 0x10
-	Acknowledge   Opcode = 0x11
+	SendFirst     Opcode = 0x00 // first packet of a SEND
+	SendMiddle    Opcode = 0x01 // packet in the middle of a SEND
+	SendLast      Opcode = 0x02 // last packet of a SEND
+	SendLastImm   Opcode = 0x03 // last packet of a SEND with immediate data
+	SendOnly      Opcode = 0x04 // only packet of a SEND
+	SendOnlyImm   Opcode = 0x05 // only packet of a SEND with immediate data
+	WriteFirst    Opcode = 0x06 // first packet of an RDMA WRITE
+	WriteMiddle   Opcode = 0x07 // packet in the middle of an RDMA WRITE
+	WriteLast     Opcode = 0x08 // last packet of an RDMA WRITE
+	WriteLastImm  Opcode = 0x09 // last packet of an RDMA WRITE with immediate data
+	WriteOnly     Opcode = 0x0a // only packet of an RDMA WRITE
+	WriteOnlyImm  Opcode = 0x0b // only packet of an RDMA WRITE with immediate data
+	ReadRequest   Opcode = 0x0c // request of an RDMA READ
+	ReadRespFirst Opcode = 0x0d // first packet of the response to an RDMA READ
+	ReadRespMid   Opcode = 0x0e // packet in the middle of the response
+	ReadRespLast  Opcode = 0x0f // last packet of the response
+	ReadRespOnly  Opcode = 0x10 // only packet of the response
+	Acknowledge   Opcode = 0x11 // ACK or NAK, see AETH
 )
 
-// Lengths in bytes.
+// Lengths of headers in bytes.
 const (
-	BTHLen   = 12
-	RETHLen  = 16
-	AETHLen  = 4
-	ImmDtLen = 4
-	ICRCLen  = 4
+	BTHLen   = 12 // base transport header
+	RETHLen  = 16 // RDMA extended transport header
+	AETHLen  = 4  // ACK extended transport header
+	ImmDtLen = 4  // immediate data
+	ICRCLen  = 4  // invariant CRC, behind the payload
 
-	// MaxTransportLen is the longest transport header ParseTransport knows.
+	// MaxTransportLen is the length of the longest transport headers that
+	// ParseTransport knows.
 	MaxTransportLen = BTHLen + RETHLen + ImmDtLen
 )
 
@@ -54,7 +55,7 @@ const DefaultPKey = 0xffff
 // number or a message sequence number.
 const PSNMask = 1<<24 - 1
 
-// opInfo tells which extended headers follow the BTH.
+// opInfo says which extended headers follow the BTH.
 type opInfo struct {
 	name              string
 	reth, aeth, immDt bool
@@ -113,21 +114,21 @@ func (o Opcode) HeaderLen() int {
 	return n
 }
 
-// HasRETH, HasAETH and HasImmDt report which extended headers follow the
-// BTH, in this order, in a packet with opcode o.
+// HasRETH reports whether a RETH follows the BTH in a packet with opcode o.
 func (o Opcode) HasRETH() bool { return o.Known() && ops[o].reth }
 
-// HasAETH reports whether an AETH follows the BTH.
+// HasAETH reports whether an AETH follows the BTH in a packet with opcode o.
 func (o Opcode) HasAETH() bool { return o.Known() && ops[o].aeth }
 
-// HasImmDt reports whether an ImmDt follows the BTH or the RETH.
+// HasImmDt reports whether an ImmDt follows the BTH, or the RETH if there is
+// one, in a packet with opcode o.
 func (o Opcode) HasImmDt() bool { return o.Known() && ops[o].immDt }
 
 // HasPayload reports whether a packet with opcode o may carry payload.
 func (o Opcode) HasPayload() bool { return o.Known() && ops[o].payload }
 
-// IsResponse reports whether a responder sends o, so that it goes to the
-// peer's requester.
+// IsResponse reports whether a responder sends o, so that it is for the
+// requester of the peer.
 func (o Opcode) IsResponse() bool { return o >= ReadRespFirst && o <= Acknowledge }
 
 // BTH is a base transport header: 12 bytes (InfiniBand Architecture
@@ -139,8 +140,8 @@ func (o Opcode) IsResponse() bool { return o >= ReadRespFirst && o <= Acknowledg
 //	|A| reserved    | Packet Sequence Number                        |
 type BTH []byte
 
-// BTHFields are the fields of a BTH to encode. TVer is always 0, and so are
-// the bits F and B, unused in RoCE (annex A16, CA16-16).
+// BTHFields are the fields of a BTH to encode. TVer is always 0. The bits F and
+// B are also 0: RoCE does not use them (annex A16, CA16-16).
 type BTHFields struct {
 	Opcode    Opcode
 	Solicited bool
@@ -152,7 +153,7 @@ type BTHFields struct {
 	PSN       uint32 // 24 bits
 }
 
-// Encode writes f into b, all of its 12 bytes.
+// Encode writes f into the 12 bytes of b.
 func (b BTH) Encode(f *BTHFields) {
 	_ = b[BTHLen-1]
 	b[0] = byte(f.Opcode)

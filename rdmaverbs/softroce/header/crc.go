@@ -7,14 +7,15 @@ import (
 	"hash/crc32"
 )
 
-// crcLong is from how many bytes on hash/crc32 has an instruction of the
-// processor to use. It takes them 16 at a time and needs long for a rest.
+// crcLong is the number of bytes from which on hash/crc32 uses an instruction
+// of the processor. It is fast for multiples of crcStep bytes, and slow for the
+// rest.
 const (
 	crcLong = 64
 	crcStep = 16
 )
 
-// crcTables tell what a byte adds to the CRC that is followed by 0 to 7 others.
+// crcTables[n] has what a byte contributes to the CRC if n bytes follow it.
 var crcTables = makeCRCTables()
 
 func makeCRCTables() *[8][256]uint32 {
@@ -30,8 +31,9 @@ func makeCRCTables() *[8][256]uint32 {
 	return t
 }
 
-// updateCRC continues a CRC-32 over p. Transport headers are short, and all
-// packets a multiple of four bytes long.
+// updateCRC continues a CRC-32 over p. It is fast for short p, because
+// transport headers are short, and for multiples of four bytes, because packets
+// are.
 func updateCRC(c uint32, p []byte) uint32 {
 	if len(p) >= crcLong {
 		n := len(p) &^ (crcStep - 1)

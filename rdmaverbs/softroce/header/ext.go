@@ -19,7 +19,7 @@ type RETHFields struct {
 	DMALen uint32 // length of the whole RDMA operation, bytes
 }
 
-// Encode writes f into b, all of its 16 bytes.
+// Encode writes f into the 16 bytes of b.
 func (b RETH) Encode(f *RETHFields) {
 	_ = b[RETHLen-1]
 	binary.BigEndian.PutUint64(b, f.VA)
@@ -61,8 +61,8 @@ func (b AETH) Syndrome() Syndrome { return Syndrome(b[0]) }
 // MSN returns the message sequence number, 24 bits.
 func (b AETH) MSN() uint32 { return binary.BigEndian.Uint32(b) & PSNMask }
 
-// Syndrome is the first byte of an AETH: what kind of answer it is, and in
-// the low five bits a credit count, an RNR timer code or a NAK code
+// Syndrome is the first byte of an AETH. The upper three bits are the kind of
+// answer. The low five bits are a credit count, an RNR timer code or a NAK code
 // (InfiniBand Architecture Specification, section 9.7.5.2.1, table 43).
 type Syndrome uint8
 
@@ -75,30 +75,32 @@ const (
 	NAKInvalidRDReqt Syndrome = 0x64 // invalid RD request, not used in RC
 )
 
-// ACKNoCredits is a positive acknowledgement that takes no part in
-// end-to-end flow control: its credit count is the invalid code.
+// ACKNoCredits is a positive acknowledgement without end-to-end flow control:
+// its credit count is the invalid code.
 const ACKNoCredits Syndrome = 0x1f
 
-// ACK returns a positive acknowledgement with a credit code, 0 to 31.
+// ACK returns the syndrome of a positive acknowledgement with a credit code, 0
+// to 31.
 func ACK(credits uint8) Syndrome { return Syndrome(credits & 0x1f) }
 
-// RNR returns a receiver-not-ready NAK with a timer code, 0 to 31.
+// RNR returns the syndrome of a receiver-not-ready NAK with a timer code, 0 to
+// 31.
 func RNR(code uint8) Syndrome { return 0x20 | Syndrome(code&0x1f) }
 
-// IsACK reports whether s acknowledges positively.
+// IsACK reports whether s is a positive acknowledgement.
 func (s Syndrome) IsACK() bool { return s>>5 == 0 }
 
 // IsRNR reports whether s is a receiver-not-ready NAK.
 func (s Syndrome) IsRNR() bool { return s>>5 == 1 }
 
-// IsNAK reports whether s is a NAK other than receiver-not-ready. The code
-// may be a reserved one.
+// IsNAK reports whether s is a NAK other than receiver-not-ready. The code may
+// be reserved.
 func (s Syndrome) IsNAK() bool { return s>>5 == 3 }
 
 // Code returns the credit code, the timer code or the NAK code.
 func (s Syndrome) Code() uint8 { return uint8(s & 0x1f) }
 
-// String tells what s means.
+// String returns a description of s.
 func (s Syndrome) String() string {
 	switch {
 	case s.IsACK():
@@ -126,8 +128,8 @@ var rnrDelays = [32]uint32{
 	4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 }
 
-// RNRDelay returns the time that an RNR NAK with that timer code (0 to 31)
-// asks the requester to wait.
+// RNRDelay returns how long a requester must wait after an RNR NAK with this
+// timer code, 0 to 31.
 func RNRDelay(code uint8) time.Duration {
 	return time.Duration(rnrDelays[code&0x1f]) * 10 * time.Microsecond
 }

@@ -34,7 +34,7 @@ func FuzzParseTransport(f *testing.F) {
 		again := make(header.BTH, header.BTHLen)
 		fields := p.BTH.Fields()
 		again.Encode(&fields)
-		// What Encode does not keep: transport version, reserved bits.
+		// Encode does not keep transport version and reserved bits.
 		want := bytes.Clone(p.BTH)
 		want[1] &^= 0x0f
 		want[4] = 0

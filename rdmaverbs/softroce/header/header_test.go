@@ -72,8 +72,7 @@ func readHex(t testing.TB) []namedFrame {
 	return out
 }
 
-// TestV1Golden takes frames apart that another implementation made, and puts
-// them together again.
+// TestV1Golden parses frames of another implementation, and encodes them again.
 func TestV1Golden(t *testing.T) {
 	for i, f := range readHex(t) {
 		t.Run(f.name, func(t *testing.T) {
@@ -264,8 +263,8 @@ func TestICRCCovers(t *testing.T) {
 	}
 }
 
-// TestIDSolverRefuses checks that damage is taken for a different
-// identification about once in 2^16.
+// TestIDSolverRefuses checks that about one damaged packet in 2^16 passes as
+// one with a different identification.
 func TestIDSolverRefuses(t *testing.T) {
 	s := header.NewIDSolver()
 	accepted := 0
@@ -309,7 +308,7 @@ func TestSetters(t *testing.T) {
 	if !b.AckReq() || b.PSN() != 0xabcdef {
 		t.Errorf("AckReq: %x", []byte(b))
 	}
-	// Encode zeroes what is reserved, and cuts what is too wide.
+	// Encode zeroes reserved bits, and cuts values that are too wide.
 	b.Encode(&header.BTHFields{DestQP: 0xff000001, PSN: 0xff000002, PadCount: 7})
 	if d := cmp.Diff(header.BTH{0, 0x30, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2}, b); d != "" {
 		t.Errorf("Encode (-want +got)\n%s", d)

@@ -6,13 +6,13 @@ import (
 	"encoding/binary"
 )
 
-// ICRC is an invariant CRC under computation or complete: the CRC-32 of
-// Ethernet over everything that does not change between the two ends
-// (InfiniBand Architecture Specification, section 7.8.1; annex A16, A16.3.3;
-// annex A17, A17.3.3). Fields that may change count as ones, and a masked
-// local routing header, eight bytes of ones, goes before all else. Start
-// with a method of [Checker] and add what follows the BTH with Add, or with one
-// of [Prefix], which is for many packets of one path.
+// ICRC is an invariant CRC, complete or not: the CRC-32 of Ethernet over all
+// fields that do not change between the two ends (InfiniBand Architecture
+// Specification, section 7.8.1; annex A16, A16.3.3; annex A17, A17.3.3). Fields
+// that may change count as ones. A masked local routing header, eight bytes of
+// ones, is before all other bytes. Start with a method of [Checker], or with
+// one of [Prefix] for many packets of one path. Then use Add for the bytes
+// after the BTH.
 type ICRC uint32
 
 // lrhOnes is the CRC-32 of the eight bytes of ones.
@@ -27,15 +27,14 @@ func (c ICRC) Add(p []byte) ICRC {
 // first, as packets carry it.
 func (c ICRC) Put(b []byte) { binary.LittleEndian.PutUint32(b, uint32(c)) }
 
-// Append appends c to b, likewise.
+// Append appends the four bytes of c to b, least significant byte first.
 func (c ICRC) Append(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, uint32(c)) }
 
 // ReadICRC reads the ICRC from the first four bytes of b.
 func ReadICRC(b []byte) ICRC { return ICRC(binary.LittleEndian.Uint32(b)) }
 
-// A Checker computes the masked part of ICRCs in memory of its own, so that
-// this costs no allocation. The zero value is ready for use, by one
-// goroutine at a time.
+// A Checker starts ICRCs. It masks the headers in its own memory, so it does
+// not allocate. The zero value is ready for use, by one goroutine at a time.
 type Checker struct {
 	buf [IPv6Len + UDPLen + BTHLen]byte
 }
@@ -63,9 +62,9 @@ func (k *Checker) V2IPv4(ip IPv4, udp UDP, bth []byte) ICRC {
 	return k.udpBTH(b, IPv4Len, udp, bth)
 }
 
-// V2IPv6 starts the ICRC of a version 2 packet over IPv6, likewise: traffic
-// class, flow label, hop limit, UDP checksum and the byte with F and B are
-// masked.
+// V2IPv6 starts the ICRC of a version 2 packet over IPv6: the IP header, the
+// UDP header and the first 12 bytes of bth. Traffic class, flow label, hop
+// limit, UDP checksum and the byte with F and B are masked.
 func (k *Checker) V2IPv6(ip IPv6, udp UDP, bth []byte) ICRC {
 	b := k.buf[:IPv6Len+UDPLen+BTHLen]
 	copy(b, ip[:IPv6Len])

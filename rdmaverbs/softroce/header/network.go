@@ -7,22 +7,22 @@ import (
 	"net/netip"
 )
 
-// Lengths in bytes, and numbers that tell what follows a header.
+// Lengths of headers in bytes, and the numbers of protocols.
 const (
 	EthernetLen = 14 // without VLAN tag
-	VLANTagLen  = 4
-	GRHLen      = 40
+	VLANTagLen  = 4  // tag of IEEE 802.1Q
+	GRHLen      = 40 // global route header
 	IPv4Len     = 20 // without options
-	IPv6Len     = 40
-	UDPLen      = 8
+	IPv6Len     = 40 // without extension headers
+	UDPLen      = 8  // UDP header
 
 	EtherTypeRoCE = 0x8915 // annex A16, A16.3.2
 	EtherTypeVLAN = 0x8100 // IEEE 802.1Q
-	EtherTypeIPv4 = 0x0800
-	EtherTypeIPv6 = 0x86dd
+	EtherTypeIPv4 = 0x0800 // RFC 894
+	EtherTypeIPv6 = 0x86dd // RFC 2464
 
 	NextHeaderIBA = 0x1b // GRH: a BTH follows
-	ProtocolUDP   = 17
+	ProtocolUDP   = 17   // IPv4 protocol and IPv6 next header
 	UDPPortRoCE   = 4791 // annex A17
 )
 
@@ -35,7 +35,7 @@ type EthernetFields struct {
 	Tagged   bool
 	PCP      uint8  // 802.1Q priority, 3 bits
 	VID      uint16 // 802.1Q VLAN id, 12 bits
-	Type     uint16 // of what follows
+	Type     uint16 // Ethertype
 }
 
 // Encode writes f into b and returns its length, 14 or 18 bytes.
@@ -52,8 +52,9 @@ func (b Ethernet) Encode(f *EthernetFields) int {
 	return EthernetLen + VLANTagLen
 }
 
-// ParseEthernet returns the Ethernet header at the start of b, with one
-// 802.1Q tag if there is one, and what follows.
+// ParseEthernet returns the Ethernet header at the start of b, with one 802.1Q
+// tag if there is one, and the bytes after it. It returns ErrShort if b is too
+// short.
 func ParseEthernet(b []byte) (h Ethernet, rest []byte, err error) {
 	n := EthernetLen
 	if len(b) < n {
@@ -93,7 +94,7 @@ func (b Ethernet) VID() uint16 {
 	return binary.BigEndian.Uint16(b[14:]) & 0x0fff
 }
 
-// Type returns the type of what follows the header and the tag.
+// Type returns the Ethertype after the tag, if there is one.
 func (b Ethernet) Type() uint16 {
 	if b.Tagged() {
 		return binary.BigEndian.Uint16(b[16:])
@@ -132,20 +133,11 @@ func encodeV6(b []byte, class uint8, flow uint32, n uint16, next, hops uint8) {
 // Version returns the IP version field, 6.
 func (b GRH) Version() uint8 { return b[0] >> 4 }
 
-// TrafficClass returns the traffic class.
-func (b GRH) TrafficClass() uint8 { return b[0]<<4 | b[1]>>4 }
-
-// FlowLabel returns the flow label, 20 bits.
-func (b GRH) FlowLabel() uint32 { return binary.BigEndian.Uint32(b) & 0xfffff }
-
 // PayloadLen returns the bytes from the BTH to the end of the ICRC.
 func (b GRH) PayloadLen() uint16 { return binary.BigEndian.Uint16(b[4:]) }
 
-// NextHeader returns the number of what follows.
+// NextHeader returns the number of the protocol after the header.
 func (b GRH) NextHeader() uint8 { return b[6] }
-
-// HopLimit returns the hop limit.
-func (b GRH) HopLimit() uint8 { return b[7] }
 
 // SGID returns the source GID.
 func (b GRH) SGID() [16]byte { return [16]byte(b[8:24]) }
@@ -199,7 +191,7 @@ func (b IPv4) TotalLen() uint16 { return binary.BigEndian.Uint16(b[2:]) }
 // ID returns the identification.
 func (b IPv4) ID() uint16 { return binary.BigEndian.Uint16(b[4:]) }
 
-// Protocol returns the number of what follows.
+// Protocol returns the number of the protocol after the header.
 func (b IPv4) Protocol() uint8 { return b[9] }
 
 // Src returns the source address.
@@ -234,7 +226,7 @@ func (b IPv6) PayloadLen() uint16 { return binary.BigEndian.Uint16(b[4:]) }
 // SetPayloadLen sets the bytes after the IPv6 header.
 func (b IPv6) SetPayloadLen(n uint16) { binary.BigEndian.PutUint16(b[4:], n) }
 
-// NextHeader returns the number of what follows.
+// NextHeader returns the number of the protocol after the header.
 func (b IPv6) NextHeader() uint8 { return b[6] }
 
 // Src returns the source address.

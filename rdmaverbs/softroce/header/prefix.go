@@ -7,13 +7,13 @@ import (
 	"hash/crc32"
 )
 
-// A Prefix computes what comes before the BTH in ICRCs: the masked network
-// headers, which packets of one path and one length have in common. It keeps the
-// results for the lengths of late, so that most packets cost no more than the
-// BTH and what follows it.
+// A Prefix computes the part of ICRCs before the BTH: the masked network
+// headers, which are the same for all packets of one path and one length. It
+// stores the results for recent lengths, so for most packets only the BTH and
+// the bytes after it are computed.
 //
 // A method that begins with Use chooses the path; Start or StartID returns the
-// ICRC so far, to be continued with AddBTH. The zero value is ready for use, by
+// start of an ICRC; continue with AddBTH. The zero value is ready for use, by
 // one goroutine at a time.
 type Prefix struct {
 	kind     prefixKind
@@ -55,7 +55,7 @@ func (p *Prefix) UseIPv4(src, dst *[16]byte, port uint16) {
 	p.useUDP(IPv4Len)
 }
 
-// UseIPv6 does so for IPv6.
+// UseIPv6 chooses version 2 packets from a UDP port between two IPv6 addresses.
 func (p *Prefix) UseIPv6(src, dst *[16]byte, port uint16) {
 	if !p.change(prefixIPv6, port, src, dst) {
 		return
@@ -70,7 +70,7 @@ func (p *Prefix) useUDP(at int) {
 	maskUDP(p.head[at:])
 }
 
-// change reports whether the path is another one than before.
+// change sets the path and reports whether it is different from the one before.
 func (p *Prefix) change(kind prefixKind, port uint16, src, dst *[16]byte) bool {
 	if p.kind == kind && p.port == port && p.src == *src && p.dst == *dst {
 		return false
@@ -91,7 +91,8 @@ func (p *Prefix) Start(n int) ICRC {
 
 // StartID is Start for an identification of the IPv4 header.
 func (p *Prefix) StartID(n int, id uint16) ICRC {
-	// A CRC is linear: the identification adds the same whatever else there is.
+	// A CRC is linear: what the identification contributes does not depend on
+	// the other bytes.
 	return p.Start(n) ^ ICRC(idPart.high[id>>8]^idPart.low[id&0xff])
 }
 
@@ -112,8 +113,8 @@ func (p *Prefix) compute(n int) ICRC {
 	return ICRC(lrhOnes).Add(b)
 }
 
-// AddBTH returns the ICRC continued over b, which begins with a BTH. The byte
-// with F and B is masked; it changes meanwhile.
+// AddBTH returns the ICRC continued over b, which begins with a BTH. It masks
+// the byte with F and B: b is changed during the call.
 func (c ICRC) AddBTH(b []byte) ICRC {
 	was := b[4]
 	b[4] = 0xff
@@ -122,8 +123,8 @@ func (c ICRC) AddBTH(b []byte) ICRC {
 	return c
 }
 
-// idPart is what the two bytes of the identification add to the CRC of the IPv4
-// and UDP headers.
+// idPart has what the two bytes of the identification contribute to the CRC of
+// the IPv4 and UDP headers.
 var idPart = makeIDPart()
 
 type idParts struct{ high, low [256]uint32 }

@@ -6,10 +6,10 @@ import "errors"
 
 // Errors of ParseTransport, ParseV1, ParseV2 and ParseUDPIPv6.
 var (
-	// ErrShort means that a packet ends before its headers or its pad do,
-	// or that a length field exceeds what there is.
+	// ErrShort means that a packet is shorter than its headers and its pad, or
+	// than a length field says.
 	ErrShort = errors.New("header: packet is too short")
-	// ErrOpcode means that the opcode is none of those this package knows.
+	// ErrOpcode means that this package does not know the opcode.
 	ErrOpcode = errors.New("header: unknown opcode")
 	// ErrLength means that a packet carries payload that its opcode does
 	// not allow, or is not a multiple of four bytes long.
@@ -18,8 +18,8 @@ var (
 	ErrFormat = errors.New("header: not a RoCE packet")
 )
 
-// Transport is a transport packet taken apart. All of it points into the
-// bytes that were parsed. Headers that the opcode does not have are nil.
+// Transport has the parts of a transport packet. They point into the parsed
+// bytes. Headers that the opcode does not have are nil.
 type Transport struct {
 	BTH     BTH
 	RETH    RETH
@@ -28,9 +28,10 @@ type Transport struct {
 	Payload []byte // without pad
 }
 
-// ParseTransport takes apart a transport packet: BTH to the end of the pad,
-// without ICRC. With ErrOpcode and ErrLength, t.BTH is valid, so that the
-// request can be answered; with ErrShort it is only if it is not nil.
+// ParseTransport parses a transport packet: BTH to the end of the pad, without
+// ICRC. It returns ErrOpcode, ErrLength or ErrShort. With ErrOpcode and
+// ErrLength, t.BTH is valid, so that the request can be answered. With
+// ErrShort, t.BTH is valid if it is not nil.
 func ParseTransport(b []byte) (t Transport, err error) {
 	if len(b) < BTHLen {
 		return t, ErrShort
@@ -71,10 +72,10 @@ func ParseTransport(b []byte) (t Transport, err error) {
 	return t, nil
 }
 
-// ParseV1 takes apart what follows the Ethernet header of a RoCE version 1
-// frame. It trusts the GRH's payload length, not len(b): short frames are
-// padded by Ethernet. transport goes from the BTH to the end of the pad;
-// icrc are the four bytes after it.
+// ParseV1 parses the bytes after the Ethernet header of a RoCE version 1 frame.
+// It uses the payload length of the GRH, not len(b), because Ethernet pads
+// short frames. transport goes from the BTH to the end of the pad; icrc are the
+// four bytes after it.
 func ParseV1(b []byte) (grh GRH, transport, icrc []byte, err error) {
 	if len(b) < GRHLen {
 		return nil, nil, nil, ErrShort
@@ -87,16 +88,19 @@ func ParseV1(b []byte) (grh GRH, transport, icrc []byte, err error) {
 	return grh, transport, icrc, err
 }
 
-// ParseV2 takes apart the payload of a UDP datagram to port 4791.
+// ParseV2 parses the payload of a UDP datagram to port 4791. transport goes
+// from the BTH to the end of the pad; icrc are the four bytes after it. It
+// returns ErrShort or ErrLength.
 func ParseV2(udpPayload []byte) (transport, icrc []byte, err error) {
 	return splitICRC(udpPayload, len(udpPayload))
 }
 
-// ParseUDPIPv6 takes apart what follows the Ethernet header of a frame with RoCE
-// version 2 over IPv6 without extension headers. It trusts the lengths in the
-// headers, which must agree, not len(b). payload is what follows the UDP header:
-// one datagram, or several that the kernel has joined. The UDP checksum is not
-// looked at: the ICRC covers more.
+// ParseUDPIPv6 parses the bytes after the Ethernet header of a frame with RoCE
+// version 2 over IPv6 without extension headers. It uses the lengths in the
+// headers, which must agree, not len(b). payload are the bytes after the UDP
+// header: one datagram, or several that the kernel has joined. It does not
+// check the UDP checksum, because the ICRC covers more. It returns ErrShort,
+// ErrFormat or ErrLength.
 func ParseUDPIPv6(b []byte) (ip IPv6, udp UDP, payload []byte, err error) {
 	if len(b) < IPv6Len+UDPLen {
 		return nil, nil, nil, ErrShort

@@ -37,8 +37,9 @@ const (
 	// TypeSignal asks the agent to signal the command's process group; data:
 	// the number of the signal, one byte.
 	TypeSignal
-	// TypeStdout and TypeStderr are what the command wrote.
+	// TypeStdout is what the command wrote to its standard output.
 	TypeStdout
+	// TypeStderr is what the command wrote to its standard error.
 	TypeStderr
 	// TypeExit ends a command, nothing follows of it; data: [Exit] in JSON.
 	TypeExit

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"syscall"
+
+	"smcr/internal/config"
+	"smcr/nl"
+)
+
+// A persistentControl is the Control that a stack offers to commands. It saves what they
+// change in a file, so that the next stack of the network namespace has it too. A change
+// is done even if it cannot be saved; SysInfo reports whether it is saved.
+type persistentControl struct {
+	nl.Control // of the stack
+	log        *slog.Logger
+	v1, v2     bool // the versions of RoCE that were asked for
+
+	mu     sync.Mutex // held during a change, and while the configuration file is read
+	file   *stateFile // nil: there is no directory for it
+	err    error      // why nothing is saved
+	logged string     // the last warning of change
+	// What the stack had from the configuration file, and the file's digest.
+	base   *config.Config
+	digest string
+}
+
+var _ nl.Control = (*persistentControl)(nil)
+
+// newPersistentControl returns the persistentControl of ctl, with its file in dir.
+func newPersistentControl(ctl nl.Control, dir string, log *slog.Logger) *persistentControl {
+	p := &persistentControl{Control: ctl, log: log, base: &config.Config{}}
+	if p.file, p.err = newStateFile(dir); p.err == nil {
+		p.err = p.file.place()
+	}
+	if p.err != nil {
+		p.logged = p.err.Error()
+		log.Warn("changes by commands last only as long as this stack", "why", p.err)
+	} else {
+		p.file.removeStale()
+	}
+	return p
+}
+
+// SysInfo implements nl.Control.
+func (p *persistentControl) SysInfo(ctx context.Context) (nl.SysInfo, error) {
+	info, err := p.Control.SysInfo(ctx)
+	if err != nil {
+		return info, err
+	}
+	if !info.RoCEv1 && !info.RoCEv2 {
+		info.RoCEv1, info.RoCEv2 = p.v1, p.v2
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		info.StateError = p.err.Error()
+	} else {
+		info.StateFile = p.file.path
+	}
+	return info, nil
+}
+
+// setBase notes that the stack now has what the configuration file with the digest says.
+// p.mu is held.
+func (p *persistentControl) setBase(ctx context.Context, digest string) error {
+	base, err := config.Export(ctx, p.Control)
+	if err != nil {
+		return err
+	}
+	p.base, p.digest = base, digest
+	return nil
+}
+
+// removeState removes the file, because a configuration file has replaced the state. p.mu
+// is held.
+func (p *persistentControl) removeState() {
+	if p.file == nil {
+		return
+	}
+	if err := p.file.remove(); err != nil {
+		p.log.Warn("cannot remove the state of the stack", "err", err)
+	}
+}
+
+// restore changes the stack, which has what the configuration file says, to the state
+// that the stack before it saved. If that is not possible, it logs why and changes
+// nothing. p.mu is held.
+func (p *persistentControl) restore(ctx context.Context, usable func(*config.Config) (*config.Config, error)) {
+	if p.file == nil {
+		return
+	}
+	b, err := p.file.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var s *config.State
+	if err == nil {
+		s, err = config.ParseState(b)
+	}
+	if err == nil && s.File != p.digest {
+		p.log.Warn("the configuration file has changed since the last change by a command: all changes by commands are dropped", "file", p.file.path)
+		p.removeState()
+		return
+	}
+	var target *config.Config
+	if err == nil {
+		target, err = usable(s.On(p.base))
+	}
+	var changes []config.Change
+	if err == nil {
+		changes, err = target.Apply(ctx, p.Control)
+	}
+	if err != nil {
+		aside, rerr := p.file.putAside()
+		p.log.Error("cannot restore the changes by commands", "err", err, "aside", aside, "rename", rerr)
+		return
+	}
+	for _, ch := range changes {
+		p.log.Info("state", "change", ch.String())
+	}
+	p.log.Info("state read", "file", p.file.path, "changes", len(changes))
+}
+
+// change makes a change and saves the state.
+func (p *persistentControl) change(ctx context.Context, do func() error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := do()
+	if err != nil && !errors.Is(err, syscall.EAGAIN) { // EAGAIN: the change is done
+		return err
+	}
+	// The change is done, so it is saved even if nobody waits for the answer any more.
+	p.err = p.save(context.WithoutCancel(ctx))
+	text := ""
+	if p.err != nil {
+		text = p.err.Error()
+	}
+	if text != "" && text != p.logged {
+		p.log.Warn("changes by commands last only as long as this stack", "why", p.err)
+	}
+	p.logged = text
+	return err
+}
+
+// save writes the state of the stack to the file.
+func (p *persistentControl) save(ctx context.Context) error {
+	if p.file == nil {
+		return p.err
+	}
+	now, err := config.Export(ctx, p.Control)
+	if err != nil {
+		return err
+	}
+	s := config.State{File: p.digest, Namespace: p.file.ino, Base: p.base, Now: now}
+	if !s.Changed() {
+		if err := p.file.place(); err != nil {
+			return err
+		}
+		return p.file.remove()
+	}
+	b, err := s.AppendYAML(nil)
+	if err != nil {
+		return err
+	}
+	return p.file.write(b)
+}
+
+// AddPNET implements nl.Control.
+func (p *persistentControl) AddPNET(ctx context.Context, entry nl.PNET) error {
+	return p.change(ctx, func() error { return p.Control.AddPNET(ctx, entry) })
+}
+
+// RemovePNET implements nl.Control.
+func (p *persistentControl) RemovePNET(ctx context.Context, id string) error {
+	return p.change(ctx, func() error { return p.Control.RemovePNET(ctx, id) })
+}
+
+// FlushPNET implements nl.Control.
+func (p *persistentControl) FlushPNET(ctx context.Context) error {
+	return p.change(ctx, func() error { return p.Control.FlushPNET(ctx) })
+}
+
+// AddUEID implements nl.Control.
+func (p *persistentControl) AddUEID(ctx context.Context, eid string) error {
+	return p.change(ctx, func() error { return p.Control.AddUEID(ctx, eid) })
+}
+
+// RemoveUEID implements nl.Control.
+func (p *persistentControl) RemoveUEID(ctx context.Context, eid string) error {
+	return p.change(ctx, func() error { return p.Control.RemoveUEID(ctx, eid) })
+}
+
+// FlushUEID implements nl.Control.
+func (p *persistentControl) FlushUEID(ctx context.Context) error {
+	return p.change(ctx, func() error { return p.Control.FlushUEID(ctx) })
+}
+
+// SetSEID implements nl.Control.
+func (p *persistentControl) SetSEID(ctx context.Context, on bool) error {
+	return p.change(ctx, func() error { return p.Control.SetSEID(ctx, on) })
+}
+
+// SetHSLimitation implements nl.Control.
+func (p *persistentControl) SetHSLimitation(ctx context.Context, on bool) error {
+	return p.change(ctx, func() error { return p.Control.SetHSLimitation(ctx, on) })
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"slices"
+	"time"
+
+	"smcr/rdmaverbs/softroce/header"
+)
+
+// A closedQP is a queue pair that was closed and whose peer may not know it. By
+// the InfiniBand specification, packets for it are dropped, and the peer
+// notices after its retries. But the soft-RoCE of Linux retries without end if
+// the retry count is 7, which is the count of SMC. SMC in Linux then waits
+// without end for its work requests before it deletes the link, and so do
+// connections that are opened or closed at that time. So the peer gets a NAK
+// with the code "remote operational error":
+//
+//	Event                           | Who gets the NAK
+//	--------------------------------+------------------------------------------
+//	closed while the netdev is down | the peer, through another netdev of the
+//	                                | host if one reaches it, some times over
+//	a request comes                 | its sender
+//
+// A NAK also acknowledges all packets before its PSN. This one must not
+// acknowledge anything, even if it was received: if SMC in Linux has moved a
+// connection to another link and then sees a success on the old link, it
+// regards the send buffer as free, overwrites it, and sends the overwritten
+// bytes again. So the NAK has the oldest PSN that is not acknowledged for the
+// peer. If the peer sent a request, this is the PSN of its first packet,
+// because retries begin there. Otherwise the device sends a NAK for each PSN
+// that it may be, in rising order, because the last ACKs may be lost. The peer
+// ignores a NAK for a PSN that is acknowledged.
+type closedQP struct {
+	qpn   uint32
+	dqpn  uint32
+	path  path
+	acked psn // all PSNs before it were acknowledged
+	msn   uint32
+
+	notices  int           // close notices that were scheduled; only the timers use it
+	interval time.Duration // before the last close notice
+}
+
+// maxClosedQPs is the number of closed queue pairs that a device remembers.
+const maxClosedQPs = 256
+
+// If the peer cannot reach this device, the device repeats the close notice
+// closeNotices times: after firstCloseNotice, then each time after five times
+// the interval before. The peer may have had no request outstanding at the
+// first notice. It may still send until the layer above tells it of the
+// failure.
+//
+// maxUncertain is the number of packets that the peer may have outstanding,
+// which is 128 with Linux.
+const (
+	maxUncertain     = 128
+	closeNotices     = 4
+	firstCloseNotice = 20 * time.Millisecond
+)
+
+// rememberClosed records q, which was just closed, if it ever had a peer. It
+// returns nil if not. d.mu is held.
+func (d *Device) rememberClosed(q *qp) *closedQP {
+	if q.path.dgid.IsZero() || d.closed {
+		return nil
+	}
+	p := &closedQP{qpn: q.ep.qpn, dqpn: q.ep.dqpn, path: q.path, acked: q.ep.rsp.acked, msn: q.ep.rsp.msn}
+	d.closedQPs = append(d.closedQPs, p)
+	if len(d.closedQPs) > maxClosedQPs {
+		d.closedQPs = slices.Delete(d.closedQPs, 0, 1)
+	}
+	return p
+}
+
+// findClosed looks at a packet whose queue pair is not known. It returns the
+// closed queue pair that must answer it and the PSN for the NAK, or nil.
+func (d *Device) findClosed(in *inbound, bth header.BTH) (*closedQP, psn) {
+	const serviceBits = 0xe0
+	if bth.Opcode()&serviceBits != 0 || bth.Opcode().IsResponse() {
+		return nil, 0
+	}
+	qpn := bth.DestQP()
+	d.mu.RLock()
+	i := slices.IndexFunc(d.closedQPs, func(p *closedQP) bool { return p.qpn == qpn })
+	var p *closedQP
+	if i >= 0 {
+		p = d.closedQPs[i]
+	}
+	d.mu.RUnlock()
+	if p == nil || in.typ != p.path.typ || in.sgid != p.path.dgid || in.dgid != p.path.sgid {
+		return nil, 0
+	}
+	at := psn(bth.PSN())
+	if at.sub(p.acked) > 0 {
+		at = p.acked
+	}
+	return p, at
+}
+
+// sendClosedNAK tells the peer of a closed queue pair that its requests fail:
+// it sends a NAK for each PSN from from to last.
+func (d *Device) sendClosedNAK(p *closedQP, from, last psn) {
+	d.mu.Lock()
+	up := !d.unreachable()
+	d.closedStats.nakSent++
+	d.mu.Unlock()
+	aside, _ := d.wire.(interface{ sendViaSiblings(*path, []packet) })
+	b := batches.Get().(*batch)
+	defer batches.Put(b)
+	for at := from; at.sub(last) <= 0; {
+		for ; at.sub(last) <= 0 && !b.full(); at = at.add(1) {
+			out := b.next(header.Acknowledge.HeaderLen())
+			header.BTH(out.hdr).Encode(&header.BTHFields{
+				Opcode: header.Acknowledge, MigReq: true, PKey: header.DefaultPKey, DestQP: p.dqpn, PSN: uint32(at),
+			})
+			header.AETH(out.hdr[header.BTHLen:]).Encode(header.NAKRemoteOp, p.msn)
+		}
+		var err error
+		if up {
+			err = d.wire.send(&p.path, b.pkts)
+		} else if aside != nil {
+			aside.sendViaSiblings(&p.path, b.pkts)
+		}
+		b.reset()
+		if err != nil {
+			d.wireFailed(err)
+			return
+		}
+	}
+}
+
+// sendCloseNotice tells the peer that q is closed, and schedules the next
+// notice if there is one. The timers call it.
+func (q *qp) sendCloseNotice() {
+	p := q.closeNotice
+	q.dev.sendClosedNAK(p, p.acked.add(-maxUncertain), p.acked)
+	if p.notices < closeNotices {
+		p.interval = max(firstCloseNotice, 5*p.interval)
+		p.notices++
+		q.dev.timers.set(q, q.dev.now().add(p.interval))
+	}
+}
+
+// unreachable reports whether peers cannot reach the port. d.mu is held.
+func (d *Device) unreachable() bool { return !d.info.Up || d.gone }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package softroce
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/softroce/header"
+	"smcr/rdmaverbs/verbstest"
+	"smcr/smc"
+)
+
+// oneByte is a write of one byte.
+func oneByte(id uint64, dst rdmaverbs.MR) rdmaverbs.SendWR {
+	return rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpWrite, Flags: rdmaverbs.Inline | rdmaverbs.Signaled, InlineData: []byte{1}, RemoteAddr: dst.Addr(), RKey: dst.RKey()}
+}
+
+// TestClosedQP: a peer that sends to a closed queue pair gets a NAK at once.
+// The NAK does not acknowledge requests that were not acknowledged before.
+func TestClosedQP(t *testing.T) {
+	for _, confirmed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newSimFabric(1, simFaults{delay: time.Microsecond})
+			a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 15, RetryCnt: 7})
+			dst, mem := b.MR(64, verbstest.All)
+			f.tap = func(_, _ smc.GID, data []byte) bool {
+				return !confirmed && header.BTH(data).Opcode().IsResponse() && mem[0] == 1
+			}
+			a.Send(oneByte(1, dst))
+			if confirmed {
+				a.OK(1, 1)
+			} else {
+				synctest.Wait()
+				time.Sleep(10 * time.Microsecond)
+			}
+			if mem[0] != 1 {
+				t.Fatal("the write was not executed")
+			}
+			if err := b.QP.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f.mu.Lock()
+			f.tap = nil
+			f.mu.Unlock()
+			start := time.Now()
+			first := uint64(1)
+			if confirmed {
+				first = 2
+				a.Send(oneByte(2, dst))
+			}
+			a.Fails(a.SendCQ, first, rdmaverbs.StatusRemOpErr)
+			if d := time.Since(start); d > 200*time.Millisecond {
+				t.Errorf("confirmed %v: it took %v", confirmed, d)
+			}
+			if c := b.Dev.(*Device).Counters(); c.NAKSent == 0 || c.UnknownQP == 0 {
+				t.Errorf("counters %+v", c)
+			}
+		})
+	}
+}
+
+// TestClosedQPUnreachable: a peer that cannot reach the device gets the close
+// notice through another netdev, a limited number of times. This also works if
+// it begins to send later.
+func TestClosedQPUnreachable(t *testing.T) {
+	for _, late := range []time.Duration{0, 30 * time.Millisecond, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newSimFabric(1, simFaults{delay: time.Microsecond})
+			a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 22, RetryCnt: 7})
+			dst, _ := b.MR(64, verbstest.All)
+			a.Send(oneByte(1, dst))
+			a.OK(1, 1)
+			d := b.Dev.(*Device)
+			f.wires[a.Path.DGID].setDown(true)
+			info := d.info
+			info.Up = false
+			d.netdevChanged(netdevChange{Info: info})
+			if late == 0 {
+				a.Send(oneByte(2, dst))
+			}
+			start := time.Now()
+			if err := b.QP.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if late > 0 {
+				time.Sleep(late)
+				a.Send(oneByte(2, dst))
+			}
+			a.Fails(a.SendCQ, 2, rdmaverbs.StatusRemOpErr)
+			if took := time.Since(start) - late; took > 3*time.Second {
+				t.Errorf("%v after the close: it took %v", late, took)
+			}
+			time.Sleep(time.Minute)
+			if n := d.Counters().NAKSent; n != 1+closeNotices {
+				t.Errorf("told %d times", n)
+			}
+		})
+	}
+}
+
+// TestClosedQPUnacknowledged: if the last ACKs were lost, the close notice does
+// not acknowledge the requests.
+func TestClosedQPUnacknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newSimFabric(1, simFaults{delay: time.Microsecond})
+		a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 22, RetryCnt: 7})
+		dst, _ := b.MR(64, verbstest.All)
+		for id := range uint64(200) {
+			a.Send(oneByte(1+id, dst))
+			a.OK(1+id, 1)
+		}
+		f.tap = func(_, _ smc.GID, data []byte) bool { return header.BTH(data).Opcode().IsResponse() }
+		for id := range uint64(20) {
+			a.Send(oneByte(201+id, dst))
+			time.Sleep(10 * time.Microsecond)
+		}
+		f.mu.Lock()
+		f.tap = nil
+		f.mu.Unlock()
+		d := b.Dev.(*Device)
+		f.wires[a.Path.DGID].setDown(true)
+		info := d.info
+		info.Up = false
+		d.netdevChanged(netdevChange{Info: info})
+		if err := b.QP.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a.Fails(a.SendCQ, 201, rdmaverbs.StatusRemOpErr)
+		for id := range uint64(19) {
+			a.Fails(a.SendCQ, 202+id, rdmaverbs.StatusFlushErr)
+		}
+	})
+}
+
+// TestClosedQPLimit: a device remembers at most maxClosedQPs closed queue
+// pairs, and none that had no peer.
+func TestClosedQPLimit(t *testing.T) {
+	d := &Device{}
+	if p := d.rememberClosed(&qp{}); p != nil {
+		t.Errorf("%+v", p)
+	}
+	for n := range uint32(maxClosedQPs + 10) {
+		q := &qp{path: path{dgid: smc.GID{1}}}
+		q.ep.qpn = n
+		d.rememberClosed(q)
+	}
+	if len(d.closedQPs) != maxClosedQPs || d.closedQPs[0].qpn != 10 {
+		t.Errorf("%d remembered, the first %d", len(d.closedQPs), d.closedQPs[0].qpn)
+	}
+}

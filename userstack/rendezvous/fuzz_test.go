@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// driven is a machine under arbitrary events, and what it has asked for.
+type driven struct {
+	*script
+	made    string // what it would have to give back
+	declare int    // DECLINE messages that were sent
+}
+
+// check looks at what the machine has done with an event.
+func (d *driven) check(t testing.TB) {
+	t.Helper()
+	actions := d.m.TakeActions(nil)
+	for _, a := range actions {
+		switch a := a.(type) {
+		case MakeGroup:
+			d.made = "group"
+		case JoinGroup:
+			d.made = "conn" // if it is answered so
+		case CancelConn:
+			if d.made != "conn" {
+				t.Fatalf("CancelConn of %q", d.made)
+			}
+			d.made = ""
+		case AbortConn:
+			if d.made != "conn" {
+				t.Fatalf("AbortConn of %q", d.made)
+			}
+			d.made = ""
+		case EndGroup:
+			if d.made != "group" {
+				t.Fatalf("EndGroup of %q", d.made)
+			}
+			d.made = ""
+		case Send:
+			if _, err := a.Message.AppendBinary(nil); err != nil {
+				t.Fatalf("%s cannot be sent: %v", a.Message.CLCType(), err)
+			}
+			if a.Message.CLCType().String() == "DECLINE" {
+				d.declare++
+			}
+			if d.declare > 1 || d.declare == 1 && a.Message.CLCType().String() != "DECLINE" {
+				t.Fatal("a message after DECLINE")
+			}
+		}
+	}
+	o := d.m.Outcome()
+	switch {
+	case d.m.State() != Over:
+		if o != (Outcome{}) {
+			t.Fatalf("an outcome in state %s: %+v", d.m.State(), o)
+		}
+		if d.m.State().reads() != (d.m.Want() > 0) && !d.m.ended {
+			t.Fatalf("wants %d bytes in state %s", d.m.Want(), d.m.State())
+		}
+	case o.Refused != nil && o.Err != nil:
+		t.Fatalf("two outcomes: %v and %v", o.Refused, o.Err)
+	case o.Refused == nil && o.Err == nil:
+		if d.made == "" || d.declare > 0 {
+			t.Fatal("SMC-R without a connection, or after DECLINE")
+		}
+	case !d.m.Deadline().IsZero():
+		t.Fatal("a deadline after the end")
+	}
+	if len(d.m.part) > 2048 {
+		t.Fatalf("holds %d bytes of a message", len(d.m.part))
+	}
+}
+
+// names are those of testEvents in order, and of times that pass.
+var names = func() []string {
+	list := slices.Sorted(maps.Keys(testEvents))
+	return append(list, "+1ms", "+50ms", "+500ms", "+2s", "+6s", "+30s")
+}()
+
+// fitting returns the events for which the table has an entry.
+func (d *driven) fitting() []string {
+	var list []string
+	for _, n := range names {
+		on := EvDeadline
+		switch ev := testEvents[n].(type) {
+		case wire.CLC:
+			on = message{ev}.kind()
+		case Event:
+			on = ev.kind()
+		}
+		if d.m.table[d.m.State()][on] != nil {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// TestAnyOrder hands in events in any order, most of them such that the table has an entry
+// for: nothing panics, what was made is given back once, nothing follows a DECLINE, and
+// each rendezvous ends.
+func TestAnyOrder(t *testing.T) {
+	ends := map[string]int{}
+	for seed := range uint64(20_000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		who := []string{"client", "server", "looking", "looking, option", "refusing"}[r.IntN(5)]
+		d := newDriven(t, who)
+		for range 200 {
+			if d.m.State() == Over {
+				break
+			}
+			list := d.fitting()
+			switch r.IntN(40) {
+			case 0:
+				list = names
+			case 1, 2, 3:
+			default: // what leads on
+				list = slices.DeleteFunc(list, func(n string) bool {
+					return strings.Contains(n, "ailed") || strings.HasPrefix(n, "DECLINE") || n == "EOF"
+				})
+			}
+			if len(list) == 0 {
+				continue
+			}
+			d.happens(t, list[r.IntN(len(list))])
+			d.check(t)
+		}
+		for range 100 {
+			d.happens(t, "+30s")
+			d.check(t)
+		}
+		if d.m.State() != Over {
+			d.happens(t, "Closed")
+			d.check(t)
+		}
+		if d.m.State() != Over {
+			t.Fatalf("seed %d: %s is still in state %s", seed, who, d.m.State())
+		}
+		o := d.m.Outcome()
+		switch {
+		case o.Refused != nil:
+			ends["TCP"]++
+		case o.Err != nil:
+			ends["reset"]++
+		default:
+			ends["SMC-R"]++
+		}
+	}
+	t.Log(ends)
+	if len(ends) < 3 {
+		t.Errorf("ends %v: the events do not reach every kind", ends)
+	}
+}
+
+func newDriven(t testing.TB, who string) *driven {
+	d := &driven{}
+	d.script = newScript(t, who, func(tb *table, from State, on EventKind, to State) {
+		if err := allowed(tb, from, on, to); err != nil {
+			t.Fatal(err)
+		}
+	})
+	d.check(t)
+	return d
+}
+
+// FuzzMachine takes a machine through events and bytes of the fuzzer's choice: the machine
+// must end as it should (see driven.check), whatever its peer and its driver do.
+func FuzzMachine(f *testing.F) {
+	for who := range byte(5) {
+		f.Add(append([]byte{who}, 0, 10, 20, 30, 40, 50, 60, 70))
+		f.Add([]byte{who, 255, 8, 0xe2, 0xd4, 0xc3, 0xd9, 4, 0, 28, 0x10})
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if len(in) == 0 {
+			return
+		}
+		d := newDriven(t, []string{"client", "server", "looking", "looking, option", "refusing"}[int(in[0])%5])
+		for in = in[1:]; len(in) > 0; {
+			b := in[0]
+			in = in[1:]
+			switch {
+			case b == 255 && len(in) > 0: // bytes of the peer
+				n := min(int(in[0]), len(in)-1)
+				d.feed(in[1 : 1+n])
+				in = in[1+n:]
+			case b >= 200: // what fits
+				if list := d.fitting(); len(list) > 0 {
+					d.happens(t, list[int(b-200)*len(list)/55%len(list)])
+				}
+			case int(b) < len(names):
+				d.happens(t, names[b])
+			default:
+				d.now = d.now.Add(time.Duration(b) * time.Millisecond)
+				d.m.Handle(d.now, Tick{})
+			}
+			d.check(t)
+		}
+		d.happens(t, "Closed")
+		d.check(t)
+		if d.m.State() != Over {
+			t.Fatalf("still in state %s", d.m.State())
+		}
+	})
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Beginnings of scripts.
+const (
+	toAccept   = "Claimed; Surveyed; Sent"
+	toAccept1  = "Claimed; Surveyed, version 1; Sent"
+	clientLink = toAccept + "; ACCEPT, first; GroupMade; Sent"
+	toAdmit    = "Claimed; PROPOSAL; Admitted"
+	toJoin     = toAdmit + "; Surveyed; Turn"
+	toConfirm  = toJoin + "; Joined; LLCDone; Sent"
+	toFirst    = toJoin + "; NoGroup; GroupMade; Sent"
+	serverLink = toFirst + "; CONFIRM; Connected"
+)
+
+// transitionTests are scripts: a machine, what happens to it (see script.happens), and what
+// it does with the last event (see script.did).
+var transitionTests = []struct{ who, events, want string }{
+	// Client: PROPOSAL.
+	{"client", "", "Claiming: Claim"},
+	{"client", "Claimed", "Surveying: Survey"},
+	{"client", "Failed", "Over = reset"},
+	{"client", "Claimed; Surveyed", "Proposing: Send PROPOSAL 1 and 2"},
+	{"client", "Claimed; Surveyed, version 1", "Proposing: Send PROPOSAL"},
+	{"client", "Claimed; Surveyed, version 2", "Proposing: Send PROPOSAL 2"},
+	{"client", "Claimed; Surveyed, no port 2", "Proposing: Send PROPOSAL"},
+	{"client", "Claimed; Surveyed, nothing", "Declining: Send DECLINE"},
+	{"client", "Claimed; Surveyed, nothing; Sent", "Over = TCP, no route to the peer's RNIC"},
+	{"client", "Claimed; Failed", "Declining: Send DECLINE"},
+	{"client", "Claimed; Canceled", "Over = reset"},
+	{"client", "Claimed; Surveyed; Sent", "AwaitAccept"},
+	{"client", "Claimed; Surveyed; SendFailed", "Over = reset"},
+	// Client: ACCEPT.
+	{"client", toAccept + "; ACCEPT", "Joining: JoinGroup"},
+	{"client", toAccept + "; ACCEPT 2", "Joining: JoinGroup"},
+	{"client", toAccept + "; ACCEPT, first", "MakingGroup: MakeGroup"},
+	{"client", toAccept + "; ACCEPT 2, first", "MakingGroup: MakeGroup"},
+	{"client", toAccept + "; ACCEPT 2, first, routed", "FindingPath: FindPath"},
+	{"client", toAccept + "; ACCEPT 2, first, routed; PathFound, routed", "MakingGroup: MakeGroup"},
+	{"client", toAccept + "; ACCEPT 2, first, routed; PathFound", "Declining: Send DECLINE 2"},
+	{"client", toAccept + "; ACCEPT 2, first, routed; Failed", "Declining: Send DECLINE 2"},
+	{"client", toAccept + "; ACCEPT 2, other EID", "Declining: Send DECLINE 2"},
+	{"client", toAccept + "; ACCEPT 2, release; Sent", "Over = TCP, release negotiation failed"},
+	{"client", toAccept + "; ACCEPT 2, connections", "Declining: Send DECLINE 2"},
+	{"client", toAccept + "; ACCEPT 2, links", "Declining: Send DECLINE 2"},
+	{"client", toAccept1 + "; ACCEPT 2, first", "Over = reset, protocol"},
+	{"client", "Claimed; Surveyed, version 2; Sent; ACCEPT, first", "Over = reset, protocol"},
+	{"client", toAccept + "; DECLINE", "Over = peer declined negotiation of connections per link group failed"},
+	{"client", toAccept + "; CONFIRM", "Over = reset, protocol"},
+	{"client", toAccept + "; data", "Over = reset, protocol"},
+	{"client", toAccept + "; EOF", "Over = reset, EOF"},
+	{"client", toAccept + "; half; EOF", "Over = reset, protocol"},
+	{"client", toAccept + "; half; ReadFailed", "Over = reset, protocol"},
+	{"client", toAccept + "; ReadFailed", "Over = reset"},
+	{"client", toAccept + "; +5.999s", "AwaitAccept"},
+	{"client", toAccept + "; +6s", "AwaitAccept"}, // it may have come in time
+	{"client", toAccept + "; +6s; ACCEPT", "Joining: JoinGroup"},
+	{"client", toAccept + "; +6s; +50ms", "Over = reset"},
+	{"client", toAccept + "; half a DECLINE; +6s; +50ms", "Over = reset, protocol"},
+	{"client", toAccept + "; Canceled", "Over = reset"},
+	{"client", toAccept + "; Closed", "Over = reset"},
+	// Client: subsequent contact.
+	{"client", toAccept + "; ACCEPT; NoGroup", "Declining: Send DECLINE out of sync"},
+	{"client", toAccept + "; ACCEPT; NoGroup; Sent", "Over = TCP, link group out of sync"},
+	{"client", toAccept + "; ACCEPT; Failed", "Declining: Send DECLINE"},
+	{"client", toAccept + "; ACCEPT; Joined", "AwaitRKey: AwaitLLC"},
+	{"client", toAccept + "; ACCEPT; Joined; LLCFailed", "Declining: CancelConn, Send DECLINE"},
+	{"client", toAccept + "; ACCEPT; Joined; +30s", "Declining: CancelConn, Send DECLINE"},
+	{"client", toAccept + "; ACCEPT; Joined; Canceled", "Over: CancelConn = reset"},
+	{"client", toAccept + "; ACCEPT; Joined; LLCDone", "Attaching: Attach"},
+	{"client", toAccept + "; ACCEPT; Joined; LLCDone; Failed", "Declining: CancelConn, Send DECLINE"},
+	{"client", toAccept + "; ACCEPT; Joined; LLCDone; Attached", "Confirming: Send CONFIRM"},
+	{"client", toAccept + "; ACCEPT 2; Joined; LLCDone; Attached", "Confirming: Send CONFIRM 2"},
+	{"client", toAccept + "; ACCEPT; Joined; LLCDone; Attached; SendFailed", "Over: AbortConn = reset"},
+	{"client", toAccept + "; ACCEPT; Joined; LLCDone; Attached; Sent", "Over = SMC-R"},
+	// Client: first contact.
+	{"client", toAccept + "; ACCEPT, first; Failed", "Declining: EndGroup, Send DECLINE"},
+	{"client", toAccept + "; ACCEPT, first; Failed; Sent", "AwaitAck: WatchDecline"},
+	{"client", toAccept + "; ACCEPT, first; Failed, too late", "Over: EndGroup = reset, too late"},
+	{"client", toAccept + "; ACCEPT, first; GroupMade", "ConfirmingFirst: Send CONFIRM first"},
+	{"client", toAccept + "; ACCEPT 2, first; GroupMade", "ConfirmingFirst: Send CONFIRM 2 first"},
+	{"client", toAccept + "; ACCEPT, first; GroupMade; SendFailed", "Over: EndGroup = reset"},
+	{"client", clientLink, "AwaitLink: AwaitLLC"},
+	{"client", clientLink + "; LLCFailed; +1.999s", "AwaitDecline"},
+	{"client", clientLink + "; LLCFailed; +2s", "Draining: StopReading"},
+	{"client", clientLink + "; LLCFailed, too late; +50ms; ReadStopped", "Over: EndGroup = reset, too late"},
+	{"client", clientLink + "; +1s; LLCFailed; EOF; Sent; TCPState, acked", "AwaitAck"},
+	{"client", clientLink + "; +1s; LLCFailed; EOF; Sent; +999ms; TCPState, acked", "AwaitAck"},
+	{"client", clientLink + "; +1s; LLCFailed; EOF; Sent; +1s; TCPState, acked", "Over = TCP, not enough memory"},
+	// Both: from CONFIRM on in a first contact.
+	{"server", serverLink, "AwaitLink: AwaitLLC"},
+	{"server", serverLink + "; LLCDone", "Draining: StopReading"},
+	{"server", serverLink + "; LLCDone; ReadStopped", "AttachingFirst: Attach"},
+	{"server", serverLink + "; LLCDone; half; ReadStopped", "Over: EndGroup = reset, protocol"},
+	{"server", serverLink + "; LLCDone; DECLINE", "Over: EndGroup = peer declined negotiation of connections per link group failed"},
+	{"server", serverLink + "; LLCDone; CONFIRM", "Over: EndGroup = reset, protocol"},
+	{"server", serverLink + "; LLCDone; ReadStopped; Attached", "Over = SMC-R"},
+	{"server", serverLink + "; LLCDone; ReadStopped; Failed", "Over: EndGroup = reset, too late"},
+	{"server", serverLink + "; DECLINE", "Over: EndGroup = peer declined negotiation of connections per link group failed"},
+	{"server", serverLink + "; data", "Over: EndGroup = reset, protocol"},
+	{"server", serverLink + "; half; EOF", "Over: EndGroup = reset, protocol"},
+	{"server", serverLink + "; EOF", "AwaitLink"},
+	{"server", serverLink + "; EOF; LLCDone", "AttachingFirst: Attach"},
+	{"server", serverLink + "; EOF; LLCFailed", "Declining: EndGroup, Send DECLINE"},
+	{"server", serverLink + "; EOF; LLCFailed, too late", "Over: EndGroup = reset, too late"},
+	{"server", serverLink + "; EOF; Canceled", "Over: EndGroup = reset"},
+	{"server", serverLink + "; ReadFailed", "Declining: EndGroup, Send DECLINE"},
+	{"server", serverLink + "; LLCFailed", "AwaitDecline"},
+	{"server", serverLink + "; LLCFailed; DECLINE", "Over: EndGroup = peer declined negotiation of connections per link group failed"},
+	{"server", serverLink + "; LLCFailed; EOF", "Declining: EndGroup, Send DECLINE"},
+	{"server", serverLink + "; LLCFailed, too late; EOF", "Over: EndGroup = reset, too late"},
+	{"server", serverLink + "; LLCFailed; ReadFailed", "Declining: EndGroup, Send DECLINE"},
+	{"server", serverLink + "; LLCFailed, too late; ReadFailed", "Over: EndGroup = reset, too late"},
+	{"server", serverLink + "; LLCFailed; +50ms", "Draining: StopReading"},
+	{"server", serverLink + "; LLCFailed; +50ms; ReadStopped", "Declining: EndGroup, Send DECLINE"},
+	{"server", serverLink + "; LLCFailed; half; +50ms; ReadStopped", "Over: EndGroup = reset, protocol"},
+	{"server", serverLink + "; Canceled", "Over: EndGroup = reset"},
+	// Both: DECLINE that may meet another one.
+	{"server", serverLink + "; ReadFailed; SendFailed", "Over = reset"},
+	{"server", serverLink + "; ReadFailed; Sent", "AwaitAck: WatchDecline"},
+	{"server", serverLink + "; ReadFailed; Sent; TCPState, unacked", "AwaitAck"},
+	{"server", serverLink + "; ReadFailed; Sent; +499ms; TCPState, unacked", "AwaitAck"},
+	{"server", serverLink + "; ReadFailed; Sent; +500ms; TCPState, unacked", "Over = reset"},
+	{"server", serverLink + "; ReadFailed; Sent; TCPState, acked", "Over = TCP, internal error"},
+	{"server", serverLink + "; ReadFailed; Sent; TCPState, data", "Over = TCP, internal error"},
+	{"server", serverLink + "; ReadFailed; Sent; TCPState, DECLINE", "Over = reset"},
+	{"server", serverLink + "; ReadFailed; Sent; Canceled", "Over = reset"},
+	// Server: the look at the first bytes.
+	{"looking", "", "Looking: Look"},
+	{"looking", "FirstBytes, CLC", "Claiming: Claim"},
+	{"looking", "FirstBytes, data", "Opening: OpenToData"},
+	{"looking", "FirstBytes, data; Opened", "Over = TCP, the peer does not speak SMC"},
+	{"looking", "FirstBytes, data; Failed", "Over = reset"},
+	{"looking", "FirstBytes, few", "Looking"},
+	{"looking", "FirstBytes, few; +50ms; FirstBytes, few; +50ms", "Opening: OpenToData"},
+	{"looking", "FirstBytes, few; FirstBytes, CLC", "Claiming: Claim"},
+	{"looking", "EOF", "Opening: OpenToData"},
+	{"looking", "ReadFailed", "Opening: OpenToData"},
+	{"looking", "Canceled", "Over = reset"},
+	{"looking", "+6s", "Opening: OpenToData"},
+	{"looking, option", "+6s", "Over = reset"},
+	{"looking, option", "FirstBytes, few; +100ms", "Opening: OpenToData"},
+	{"looking", "FirstBytes, CLC; Claimed", "AwaitProposal"},
+	// Server: PROPOSAL.
+	{"server", "", "Claiming: Claim"},
+	{"server", "Claimed", "AwaitProposal"},
+	{"server", "Failed", "Over = reset"},
+	{"server", "Claimed; PROPOSAL", "Admitting: Admit"},
+	{"server", "Claimed; DECLINE", "Over = peer declined negotiation of connections per link group failed"},
+	{"server", "Claimed; CONFIRM", "Over = reset, protocol"},
+	{"server", "Claimed; +6s; +50ms", "Over = reset"},
+	{"refusing", "Claimed; PROPOSAL", "Declining: Send DECLINE"},
+	{"refusing", "Claimed; PROPOSAL, version 2; Sent", "Over = TCP, not enough memory"},
+	{"refusing", "Claimed; PROPOSAL, version 2", "Declining: Send DECLINE 2"},
+	{"server", "Claimed; PROPOSAL; Failed", "Declining: Send DECLINE"},
+	{"server", "Claimed; PROPOSAL, version 2; Failed", "Declining: Send DECLINE"},
+	{"server", "Claimed; PROPOSAL; Admitted", "Surveying: Survey"},
+	{"server", "Claimed; PROPOSAL, neither; Admitted", "Declining: Send DECLINE"},
+	{"server", toAdmit + "; Failed", "Declining: Send DECLINE"},
+	{"server", toAdmit + "; Surveyed", "Queueing: AwaitTurn"},
+	{"server", toAdmit + "; Surveyed, other subnet", "Declining: Send DECLINE"},
+	{"server", "Claimed; PROPOSAL, both; Admitted; Surveyed", "Queueing: AwaitTurn"},
+	{"server", "Claimed; PROPOSAL, both; Admitted; Surveyed, no path", "Queueing: Version1, AwaitTurn"},
+	{"server", "Claimed; PROPOSAL, both, other EID; Admitted; Surveyed", "Queueing: Version1, AwaitTurn"},
+	{"server", "Claimed; PROPOSAL, both; Admitted; Surveyed, other subnet", "Declining: Version1, Send DECLINE"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed", "Queueing: AwaitTurn"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed, version 1; Sent", "Over = TCP, no user EID in common"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed, no port 2", "Declining: Send DECLINE 2"},
+	{"server", "Claimed; PROPOSAL, other EID; Admitted; Surveyed", "Declining: Send DECLINE 2"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Failed", "Declining: Send DECLINE 2"},
+	{"server", toAdmit + "; Surveyed; Canceled", "Over = reset"},
+	{"server", toJoin, "Joining: JoinGroup"},
+	// Server: subsequent contact.
+	{"server", toJoin + "; Joined", "AwaitRKey: EndTurn, AwaitLLC"},
+	{"server", toJoin + "; Joined; LLCFailed", "Declining: CancelConn, Send DECLINE"},
+	{"server", toJoin + "; Joined; +30s", "Declining: CancelConn, Send DECLINE"},
+	{"server", toJoin + "; Joined; LLCDone", "Accepting: Send ACCEPT"},
+	{"server", toJoin + "; Joined; LLCDone; Canceled", "Over: CancelConn = reset"},
+	{"server", toJoin + "; Joined; LLCDone; SendFailed", "Over: CancelConn = reset"},
+	{"server", toConfirm, "AwaitConfirm"},
+	{"server", toConfirm + "; CONFIRM", "Attaching: Attach"},
+	{"server", toConfirm + "; CONFIRM 2", "Over: CancelConn = reset, protocol"},
+	{"server", toConfirm + "; CONFIRM; Attached", "Over = SMC-R"},
+	{"server", toConfirm + "; CONFIRM; Failed", "Over: RefuseConn, CancelConn = reset, too late"},
+	{"server", toConfirm + "; CONFIRM; Failed, not its own", "Over: CancelConn = reset, too late"},
+	{"server", toConfirm + "; CONFIRM; Canceled", "Over: RefuseConn, CancelConn = reset, too late"},
+	{"server", toConfirm + "; CONFIRM; Closed", "Over: RefuseConn, CancelConn = reset, too late"},
+	{"server", toConfirm + "; DECLINE", "Over: CancelConn = peer declined negotiation of connections per link group failed"},
+	{"server", toConfirm + "; DECLINE, out of sync", "Over: CancelConn, PeerLostGroup = peer declined link group out of sync"},
+	{"server", toConfirm + "; Canceled", "AwaitConfirm"},
+	{"server", toConfirm + "; Canceled; CONFIRM", "Over: RefuseConn, CancelConn = reset, too late"},
+	{"server", toConfirm + "; Canceled; +30s; +50ms", "Over: CancelConn = reset"},
+	{"server", toConfirm + "; Closed", "Over: CancelConn = reset"},
+	{"server", toConfirm + "; EOF", "Over: CancelConn = reset, EOF"},
+	// Server: first contact.
+	{"server", toJoin + "; NoGroup", "MakingGroup: MakeGroup"},
+	{"server", toJoin + "; NoGroup; Failed", "Declining: EndGroup, Send DECLINE"},
+	{"server", toJoin + "; NoGroup; Failed, too late", "Over: EndGroup = reset, too late"},
+	{"server", toJoin + "; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT first"},
+	{"server", toJoin + "; NoGroup; GroupMade; SendFailed", "Over: EndGroup = reset"},
+	{"server", toFirst, "AwaitFirstConfirm"},
+	{"server", toFirst + "; DECLINE", "Over: EndGroup = peer declined negotiation of connections per link group failed"},
+	{"server", toFirst + "; +6s; +50ms", "Over: EndGroup = reset"},
+	{"server", toFirst + "; Canceled", "Over: EndGroup = reset"},
+	{"server", toFirst + "; CONFIRM", "ConnectingFirst: ConnectFirst"},
+	{"server", toFirst + "; CONFIRM 2, first", "Over: EndGroup = reset, protocol"},
+	{"server", toFirst + "; CONFIRM; Failed", "Declining: EndGroup, Send DECLINE"},
+	{"server", toFirst + "; CONFIRM; Failed, too late", "Over: EndGroup = reset, too late"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT 2 first"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first", "ConnectingFirst: ConnectFirst"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first, links", "Declining: EndGroup, Send DECLINE 2"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2", "Declining: EndGroup, Send DECLINE 2"},
+	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM", "Over: EndGroup = reset, protocol"},
+	// What a driver must not do.
+	{"client", "Joined", "Over = reset, internal"},
+	{"client", "data", "Over = reset, internal"},
+	{"server", toConfirm + "; CONFIRM; Attached; DECLINE", "Over = SMC-R"}, // after the end nothing counts
+}
+
+// TestTransitions runs the scripts. Together they have to lead from every state of both
+// tables, by every event that the table has for it, to every state that it lists.
+func TestTransitions(t *testing.T) {
+	type step struct {
+		tb   *table
+		from State
+		on   EventKind
+		to   State
+	}
+	seen := map[step]bool{}
+	for _, tt := range transitionTests {
+		s := newScript(t, tt.who, func(tb *table, from State, on EventKind, to State) {
+			seen[step{tb, from, on, to}] = true
+			if err := allowed(tb, from, on, to); err != nil {
+				t.Errorf("%s: %s: %v", tt.who, tt.events, err)
+			}
+		})
+		got := s.did()
+		for ev := range strings.SplitSeq(tt.events, "; ") {
+			if ev != "" {
+				s.happens(t, ev)
+				got = s.did()
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s:\n got %s\nwant %s", tt.who, tt.events, got, tt.want)
+		}
+	}
+	for name, tb := range map[string]*table{"client": clientTable, "server": serverTable} {
+		var missing []string
+		for from := range tb {
+			for on, tr := range tb[from] {
+				if tr == nil {
+					continue
+				}
+				for _, to := range tr.to {
+					// What both sides have in common is tried on one.
+					if !seen[step{tb, State(from), EventKind(on), to}] && !(common(tr) && (seen[step{clientTable, State(from), EventKind(on), to}] || seen[step{serverTable, State(from), EventKind(on), to}])) {
+						missing = append(missing, fmt.Sprintf("%s in %s to %s", EventKind(on), State(from), to))
+					}
+				}
+			}
+		}
+		slices.Sort(missing)
+		if len(missing) > 0 {
+			t.Errorf("%s: no script for\n%s", name, strings.Join(missing, "\n"))
+		}
+	}
+}
+
+// common reports whether a transition is in both tables.
+func common(tr *transition) bool {
+	return clientTable[tr.in][tr.on] == tr && serverTable[tr.in][tr.on] == tr
+}

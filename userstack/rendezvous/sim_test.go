@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"smcr/userstack/wire"
+)
+
+// The simulation lets a client and a server rendezvous over a TCP connection in virtual
+// time. Everything follows from the seed: delays, failures, who gives up and when.
+
+// simWorld is the time, and what is to happen.
+type simWorld struct {
+	r     *rand.Rand
+	now   time.Time
+	queue simQueue
+	seq   int
+	sides [2]*simSide // client and server
+	llc   [2]Event    // outcomes of CONFIRM LINK, if both sides get so far
+	wait  [2]bool     // who waits for one
+	known [2]bool     // who has the existing link group
+	note  []string
+}
+
+// simSide is one host: its machine, and its end of the TCP connection.
+type simSide struct {
+	w      *simWorld
+	name   string
+	peer   *simSide
+	m      *Machine
+	delay  time.Duration // of what it sends
+	unread []byte
+	onWay  int  // bytes that the peer's TCP has not acknowledged
+	eof    bool // the peer has reset TCP
+	over   bool
+}
+
+type simEvent struct {
+	at  time.Time
+	seq int
+	f   func()
+}
+
+type simQueue []simEvent
+
+func (q simQueue) Len() int { return len(q) }
+func (q simQueue) Less(i, j int) bool {
+	return q[i].at.Before(q[j].at) || q[i].at.Equal(q[j].at) && q[i].seq < q[j].seq
+}
+func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
+func (q *simQueue) Pop() any     { x := (*q)[len(*q)-1]; *q = (*q)[:len(*q)-1]; return x }
+
+func (w *simWorld) after(d time.Duration, f func()) {
+	w.seq++
+	heap.Push(&w.queue, simEvent{w.now.Add(d), w.seq, f})
+}
+
+func (w *simWorld) some(d time.Duration) time.Duration { return time.Duration(w.r.Int64N(int64(d))) }
+
+func newSimWorld(seed uint64) *simWorld {
+	w := &simWorld{r: rand.New(rand.NewPCG(seed, 2)), now: start}
+	c := Config{PeerID: testOwn, ConfirmWait: 30 * time.Second}
+	w.sides[0] = &simSide{w: w, name: "client", m: NewClient(c), delay: w.some(400 * time.Millisecond)}
+	w.sides[1] = &simSide{w: w, name: "server", m: NewServer(w.now, c), delay: w.some(400 * time.Millisecond)}
+	w.sides[0].peer, w.sides[1].peer = w.sides[1], w.sides[0]
+	group := w.r.IntN(2) == 0
+	w.known = [2]bool{group && w.r.IntN(8) > 0, group}
+	// A link group falls back on both sides, or it is too late for one of them (RFC 7609,
+	// appendix C.2).
+	fails, late := LLCFailed{failed(Failure{})}, LLCFailed{failed(Failure{NoFallback: true})}
+	w.llc = [][2]Event{{LLCDone{}, LLCDone{}}, {LLCDone{}, LLCDone{}}, {fails, fails}, {late, LLCDone{}}, {LLCDone{}, late}, {fails, late}, {late, fails}}[w.r.IntN(7)]
+	for _, s := range w.sides {
+		if w.r.IntN(6) == 0 {
+			w.after(w.some(3*time.Second), func() { s.happens(Canceled{errTest}) })
+		}
+		if w.r.IntN(12) == 0 {
+			w.after(w.some(3*time.Second), func() { s.happens(Closed{errTest}) })
+		}
+	}
+	return w
+}
+
+// happens hands an event to the machine, and carries out what follows.
+func (s *simSide) happens(ev Event) {
+	if s.over {
+		return
+	}
+	s.m.Handle(s.w.now, ev)
+	s.carryOut()
+}
+
+func (s *simSide) carryOut() {
+	for actions := s.m.TakeActions(nil); len(actions) > 0; actions = s.m.TakeActions(nil) {
+		for _, a := range actions {
+			if ev := s.answer(a); ev != nil {
+				s.m.Handle(s.w.now, ev)
+			}
+		}
+	}
+	for s.m.Want() > 0 && len(s.unread) > 0 {
+		n := min(s.m.Want(), len(s.unread), 1+s.w.r.IntN(20))
+		s.m.Handle(s.w.now, Received{s.unread[:n]})
+		s.unread = s.unread[n:]
+		s.carryOut()
+	}
+	if s.m.Want() > 0 && s.eof {
+		s.m.Handle(s.w.now, ReadFailed{errTest})
+		s.carryOut()
+	}
+	if s.m.State() == Over {
+		s.end()
+		return
+	}
+	if at := s.m.Deadline(); !at.IsZero() {
+		s.w.after(at.Sub(s.w.now), func() { s.happens(Tick{}) })
+	}
+}
+
+// answer does what a driver does. Now and then it cannot.
+func (s *simSide) answer(a Action) Event {
+	w := s.w
+	i := 0
+	if s.name == "server" {
+		i = 1
+	}
+	if w.r.IntN(100) == 0 {
+		switch a.(type) {
+		case Claim, Survey, FindPath, Admit, MakeGroup, ConnectFirst, Attach:
+			return Failed{failed(Failure{})}
+		}
+	}
+	switch a := a.(type) {
+	case Claim:
+		return Claimed{}
+	case Survey:
+		h := testHost()
+		h.PeerID = testOwn
+		if w.r.IntN(3) == 0 {
+			h.EIDs = nil
+		}
+		return Surveyed{h}
+	case FindPath:
+		return PathFound{Routed: true}
+	case Admit:
+		return Admitted{}
+	case AwaitTurn:
+		w.after(w.some(20*time.Millisecond), func() { s.happens(Turn{testOwn}) })
+	case JoinGroup:
+		if !w.known[i] {
+			return NoGroup{}
+		}
+		return Joined{}
+	case MakeGroup:
+		return GroupMade{testEndpoint()}
+	case ConnectFirst:
+		return Connected{}
+	case Attach:
+		return Attached{testEndpoint()}
+	case AwaitLLC:
+		s.awaitLLC(i)
+	case StopReading:
+		return ReadStopped{}
+	case WatchDecline:
+		s.poll()
+	case Send:
+		raw, err := a.Message.AppendBinary(nil)
+		if err != nil || s.eof {
+			return SendFailed{errTest}
+		}
+		w.note = append(w.note, fmt.Sprintf("+%v %s sends %s", w.now.Sub(start), s.name, a.Message.CLCType()))
+		s.write(raw)
+		return Sent{}
+	}
+	return nil
+}
+
+// awaitLLC is an LLC exchange. CONFIRM LINK needs both sides; otherwise it times out.
+func (s *simSide) awaitLLC(i int) {
+	w := s.w
+	if s.m.State() == AwaitRKey {
+		ev := Event(LLCDone{testEndpoint()})
+		if w.r.IntN(20) == 0 {
+			ev = LLCFailed{failed(Failure{})}
+		}
+		w.after(w.some(time.Second), func() { s.happens(ev) })
+		return
+	}
+	if w.wait[i] = true; !w.wait[1-i] || s.peer.over {
+		w.after(4*time.Second, func() {
+			if !w.wait[1-i] || s.peer.over {
+				s.happens(LLCFailed{failed(Failure{})})
+			}
+		})
+		return
+	}
+	for j, x := range w.sides {
+		w.after(w.some(4*time.Second), func() { x.happens(w.llc[j]) })
+	}
+}
+
+func (s *simSide) poll() {
+	s.happens(TCPState{Unacked: s.onWay > 0, First: s.unread[:min(len(s.unread), wire.HeaderLen)]})
+	if s.m.State() == AwaitAck {
+		s.w.after(time.Millisecond, s.poll)
+	}
+}
+
+// write sends bytes over TCP: they arrive, and then the acknowledgement does.
+func (s *simSide) write(b []byte) {
+	p := s.peer
+	s.onWay += len(b)
+	s.w.after(s.delay, func() {
+		p.unread = append(p.unread, b...)
+		s.w.after(p.delay, func() { s.onWay -= len(b) })
+		if !p.over {
+			p.carryOut()
+		}
+	})
+}
+
+// end is what a program does with the outcome: it sends data over TCP, or TCP is reset.
+func (s *simSide) end() {
+	if s.over {
+		return
+	}
+	s.over = true
+	o := s.m.Outcome()
+	s.w.note = append(s.w.note, fmt.Sprintf("+%v %s ends: %+v", s.w.now.Sub(start), s.name, o))
+	switch {
+	case o.Refused != nil:
+		s.write([]byte("data of the " + s.name))
+	case o.Err != nil:
+		p := s.peer
+		s.w.after(s.delay, func() {
+			p.eof = true
+			if !p.over {
+				p.carryOut()
+			}
+		})
+	}
+}
+
+// run lets everything happen, and returns what is wrong.
+func (w *simWorld) run() error {
+	for _, s := range w.sides {
+		s.carryOut()
+	}
+	for len(w.queue) > 0 {
+		e := heap.Pop(&w.queue).(simEvent)
+		w.now = e.at
+		e.f()
+	}
+	c, s := w.sides[0], w.sides[1]
+	for _, x := range w.sides {
+		if !x.over {
+			return fmt.Errorf("%s is in state %s at the end", x.name, x.m.State())
+		}
+	}
+	co, so := c.m.Outcome(), s.m.Outcome()
+	switch {
+	case co.Refused != nil && so == (Outcome{}), so.Refused != nil && co == (Outcome{}):
+		return errors.New("one side uses SMC-R and the other TCP")
+	case co.Refused != nil && so.Refused != nil:
+		for _, x := range w.sides {
+			if want := "data of the " + x.peer.name; string(x.unread) != want {
+				return fmt.Errorf("the program of the %s reads %q, want %q", x.name, x.unread, want)
+			}
+			if x.m.Outcome().Refused.Remote && x.peer.m.Outcome().Refused.Remote {
+				return errors.New("each side says that the other has declined")
+			}
+		}
+	}
+	return nil
+}
+
+// kind names an outcome.
+func kind(o Outcome) string {
+	switch {
+	case o.Refused != nil:
+		return "TCP"
+	case o.Err != nil:
+		return "reset"
+	}
+	return "SMC-R"
+}
+
+// TestSimulatedRendezvous: whatever fails, and whenever a side gives up, it does not happen that
+// one side uses SMC-R and the other TCP; and where both use TCP, what a program reads is
+// what the other wrote (RFC 7609, appendices C.1 to C.3).
+func TestSimulatedRendezvous(t *testing.T) {
+	ends := map[string]int{}
+	for seed := range uint64(30_000) {
+		w := newSimWorld(seed)
+		if err := w.run(); err != nil {
+			for _, n := range w.note {
+				t.Log(n)
+			}
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		ends[kind(w.sides[0].m.Outcome())+", "+kind(w.sides[1].m.Outcome())]++
+	}
+	t.Log(ends)
+	for _, both := range []string{"SMC-R, SMC-R", "TCP, TCP", "reset, reset"} {
+		if ends[both] == 0 {
+			t.Errorf("no seed ends with %s", both)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/conn"
+	"smcr/userstack/simfabric"
+	"smcr/userstack/wire"
+)
+
+// wrongEndpoints are what no peer may say of a connection on a link group that
+// exists: numbers out of range, a queue pair that is no end of a link, an RMB
+// that was not told by CONFIRM RKEY.
+var wrongEndpoints = map[string]func(*wire.Endpoint){
+	"queue pair 0": func(e *wire.Endpoint) { e.QPN = 0 },
+	"MTU 0":        func(e *wire.Endpoint) { e.MTU = 0 },
+	"MTU 9":        func(e *wire.Endpoint) { e.MTU = 9 },
+	"element 0":    func(e *wire.Endpoint) { e.RMBEIndex = 0 },
+	"token 0":      func(e *wire.Endpoint) { e.AlertToken = 0 },
+	"new RKey":     func(e *wire.Endpoint) { e.RMB.RKey++ },
+	"new address":  func(e *wire.Endpoint) { e.RMB.Addr += 4096 },
+}
+
+// said is what a side has said of itself with a connection, with another element
+// and alert token: what it would say of the next one.
+func (c *Conn) said() (e wire.Endpoint) {
+	c.g.do(func(time.Time) {
+		p := c.core.Local()
+		p.Token, p.Index = p.Token+1, p.Index+1
+		e = endpoint(c.s.peerIDNow(), p)
+	})
+	return e
+}
+
+// third makes a TCP connection to the server from a third host.
+func (b *bed) third() (c, s *simfabric.TCPConn) {
+	b.t.Helper()
+	c, s, err := b.w.Connect(netip.AddrPortFrom(addr(3, 0), 0), netip.AddrPortFrom(addr(2, 0), 80))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c, s
+}
+
+// unharmed checks that a link group carries its connection and takes another.
+func (b *bed) unharmed(c, s *Conn) {
+	b.t.Helper()
+	b.exchange(c, s, pattern(1, 200_000))
+	b.exchange(s, c, pattern(2, 200_000))
+	c2, s2 := b.connect()
+	if c2.g != c.g || s2.g != s.g {
+		b.t.Error("the next connection is in another link group")
+	}
+	b.exchange(c2, s2, pattern(3, 1000))
+	b.finish(c2, s2)
+	b.finish(c, s)
+}
+
+// TestSubsequentAccept: a client declines such an ACCEPT, and its link group is
+// as before.
+func TestSubsequentAccept(t *testing.T) {
+	for name, edit := range wrongEndpoints {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				c, s := b.connect()
+				ct, st := b.tcp()
+				e := s.said()
+				edit(&e)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					p := scripted{t, st}
+					as[wire.Proposal](p)
+					p.send(wire.Accept{Endpoint: e})
+					if d := as[wire.Decline](p); d.Diagnosis != smc.DiagRToken || d.OutOfSync {
+						t.Errorf("declined with %+v", d)
+					}
+				}()
+				_, err := b.client.Client(t.Context(), ct)
+				<-done
+				wantDecline(t, "client", err, smc.DiagRToken, false)
+				ct.Close()
+				st.Close()
+				b.unharmed(c, s)
+			})
+		})
+	}
+}
+
+// proposal is what the host of c has proposed with its first connection, which
+// everybody on the LAN can know.
+func (c *Conn) proposal() wire.Proposal {
+	e := c.said()
+	return wire.Proposal{PeerID: e.PeerID, GID: e.GID, MAC: e.MAC, IPv4: prefix(1, 0).Masked()}
+}
+
+// TestSubsequentConfirm: a server refuses such a CONFIRM, of the peer and of a
+// third host, and its link group is as before.
+func TestSubsequentConfirm(t *testing.T) {
+	for name, edit := range wrongEndpoints {
+		for _, from := range []string{"the peer", "a third host"} {
+			t.Run(name+" of "+from, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					b := newBed(t, bedConfig{})
+					c, s := b.connect()
+					ct, st := b.tcp()
+					if from == "a third host" {
+						b.w.Host("third", netdevs(3, 1)...)
+						ct.Close()
+						st.Close()
+						ct, st = b.third()
+					}
+					done := ended(t, b.server.Server, st)
+					p := scripted{t, ct}
+					p.send(c.proposal())
+					if a := as[wire.Accept](p); a.FirstContact {
+						t.Fatal("a first contact")
+					}
+					e := c.said()
+					edit(&e)
+					p.send(wire.Confirm{Endpoint: e})
+					wantBroken(t, <-done, nil)
+					ct.Close()
+					st.Close()
+					time.Sleep(settled)
+					b.unharmed(c, s)
+				})
+			})
+		}
+	}
+}
+
+// TestThirdHost: a third host that says that it is another one cannot end the
+// link group of two others, nor a connection in it.
+func TestThirdHost(t *testing.T) {
+	for name, say := range map[string]func(t *testing.T, b *bed, c *Conn, p scripted){
+		"a write to nowhere": func(t *testing.T, b *bed, c *Conn, p scripted) {
+			// What it cannot know it leaves zero or guesses.
+			p.send(wire.Confirm{Endpoint: wire.Endpoint{
+				PeerID: c.said().PeerID, GID: c.said().GID, MAC: c.said().MAC, MTU: 3,
+				RMB: smc.RToken{RKey: 0x1234, Addr: 1 << 20}, RMBEIndex: 1, AlertToken: 77, RMBESize: 1,
+			}})
+		},
+		"out of sync": func(t *testing.T, b *bed, c *Conn, p scripted) {
+			p.send(wire.Decline{PeerID: c.said().PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
+		},
+		"its alert token": func(t *testing.T, b *bed, c *Conn, p scripted) {
+			e := c.said()
+			e.AlertToken-- // that of the connection
+			e.RMB.RKey, e.RMB.Addr = 0x1234, 1<<20
+			p.send(wire.Confirm{Endpoint: e})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{})
+				c, s := b.connect()
+				b.w.Host("third", netdevs(3, 1)...)
+				for range 3 {
+					ct, st := b.third()
+					done := make(chan error, 1)
+					go func() {
+						x, err := b.server.Server(t.Context(), st)
+						if err == nil {
+							_, _ = x.Write(pattern(9, 1000))
+							_, _ = io.Copy(io.Discard, x)
+							x.Close()
+						}
+						done <- err
+					}()
+					p := scripted{t, ct}
+					p.send(c.proposal())
+					as[wire.Accept](p)
+					say(t, b, c, p)
+					if err := <-done; err == nil {
+						t.Error("the third host got a connection")
+					}
+					ct.Close()
+					st.Close()
+					time.Sleep(settled)
+				}
+				b.unharmed(c, s)
+			})
+		})
+	}
+}
+
+// TestThirdHostTellsTheTruth: if the peer has really lost the link group, and
+// says so over a connection of another address, that is found out in seconds.
+func TestThirdHostTellsTheTruth(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, bedConfig{})
+		c, s := b.connect()
+		proposal := c.proposal()
+		b.w.Host("third", netdevs(3, 1)...)
+		ct, st := b.third()
+		b.w.SetLAN("lan", false)
+		groups(b.client)[0].do(func(now time.Time) {
+			g := c.g
+			for _, l := range g.core.Links() {
+				g.core.LinkFailed(now, l, conn.ErrReset)
+			}
+		})
+		b.w.SetLAN("lan", true)
+		done := ended(t, b.server.Server, st)
+		p := scripted{t, ct}
+		p.send(proposal)
+		as[wire.Accept](p)
+		p.send(wire.Decline{PeerID: proposal.PeerID, Diagnosis: smc.DiagSync, OutOfSync: true})
+		wantDecline(t, "server", <-done, smc.DiagSync, true)
+		time.Sleep(10 * time.Second)
+		if err := b.ended(s); err == nil {
+			t.Error("the connection ended in order")
+		}
+		b.ended(c)
+		ct.Close()
+		st.Close()
+		b.finish(b.connect())
+	})
+}
