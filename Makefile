@@ -84,7 +84,7 @@ fuzz:
 
 plant:
 	$(say) 'bugs planted in the stack'
-	@$(GO) test -count=1 -v -timeout 0 -run 'TestPlantedBugs$$' ./userstack -sim.plant='$(or $(BUG),.)'
+	@$(GO) test -count=1 -v -timeout 0 -run 'TestPlantedBugs$$' ./userstack/stacktest -sim.plant='$(or $(BUG),.)'
 
 resets:
 	$(say) '$(RESETS) connections reset in the middle of the handshake'

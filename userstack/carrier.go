@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 )
 
@@ -71,7 +72,7 @@ type carried struct {
 func (c *Conn) loop() *engine.Loop { return c.g.loop }
 
 // Attach lets the engine carry the bytes between c and a program's socket while
-// the connection rides, or ReadFrom and WriteTo are called with what [Carried]
+// the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
 // finds to be that socket. Detach ends that, before the socket is closed.
 func (c *Conn) attach(sock *engine.Socket) {
 	k := &carrier{c: c, sock: sock}
@@ -132,12 +133,6 @@ func (c *Conn) recall() {
 	k.mu.Unlock()
 }
 
-// A Carried is a reader or writer that stands for a socket of the engine.
-type engineEnd interface {
-	// Conn returns that socket.
-	Conn() syscall.Conn
-}
-
 // kick has the carrier look at its connection, and a goroutine that waits in the
 // place of the engine too.
 func (c *Conn) kick() {
@@ -182,7 +177,7 @@ func (c *Conn) carrierOf(end any) *carrier {
 	if k == nil {
 		return nil
 	}
-	if e, ok := end.(engineEnd); !ok || e.Conn() != syscall.Conn(k.sock) {
+	if e, ok := end.(inside.EngineEnd); !ok || e.Conn() != syscall.Conn(k.sock) {
 		return nil
 	}
 	return k

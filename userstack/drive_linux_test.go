@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -374,4 +376,11 @@ func TestUrgentEndsRide(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("the ride goes on over an urgent byte")
 	}
+}
+
+// raceDetector reports whether the test runs with the race detector, with which
+// sync.Pool drops values.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

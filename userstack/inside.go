@@ -3,140 +3,100 @@
 package userstack
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"net/netip"
-	"time"
 
-	"smcr/guard"
 	"smcr/smc"
-	"smcr/stats"
-	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
-	"smcr/userstack/network"
-	"smcr/userstack/rendezvous"
+	"smcr/userstack/linkgroup"
 )
 
-// insideStack is a stack as package inside shows it to the packages that carry the
-// connections of other programs.
-type insideStack struct{ s *Stack }
-
-var _ inside.Stack[*Conn] = insideStack{}
-
-// The only connection between package inside and the types of this package.
-var _ = inside.Bind(
-	func(config any, h inside.Host) {
+// Package inside gives package service, and tests of whole stacks, what is not exported.
+var _ = inside.Bind(inside.Binding{
+	SetHost: func(config any, h inside.Host) {
 		c := config.(*Config)
 		c.network, c.option = h.Network, h.Option
 	},
-	func(stack any) any { return insideStack{stack.(*Stack)} },
-)
+	Tune: func(config any, t inside.Tuning) {
+		c := config.(*Config)
+		c.tuneTimers, c.random, c.sendChunk = t.Timers, t.Random, t.SendChunk
+	},
+	Stack:   func(stack any) any { return insideStack{stack.(*Stack)} },
+	Inspect: func(stack any) any { return inspector{stack.(*Stack)} },
+})
 
-// Log implements inside.Stack.
-func (i insideStack) Log() *slog.Logger { return i.s.log }
+// inspector implements inside.Inspector.
+type inspector struct{ s *Stack }
 
-// Guard implements inside.Stack.
-func (i insideStack) Guard() *guard.Guard { return &i.s.guard }
+var _ inside.Inspector[*Conn] = inspector{}
 
-// Stats implements inside.Stack.
-func (i insideStack) Stats() *stats.Collector { return &i.s.stats }
+func (i inspector) MemoryInUse() int { return i.s.mem.inUse() }
 
-// Network implements inside.Stack.
-func (i insideStack) Network() network.Network { return i.s.net }
-
-// Option implements inside.Stack.
-func (i insideStack) Option() network.OptionMarker { return i.s.option }
-
-// Closed implements inside.Stack.
-func (i insideStack) Closed() bool { return i.s.ctx.Err() != nil }
-
-// CanAnnounce implements inside.Stack.
-func (i insideStack) CanAnnounce(local, remote netip.Addr) error {
-	return i.s.canAnnounce(local, remote)
-}
-
-// Assumed implements inside.Stack.
-func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.assumed(remote) }
-
-// NotAnnounced implements inside.Stack.
-func (i insideStack) NotAnnounced() error { return i.s.notAnnounced() }
-
-// noCLC is why a connection stays TCP whose peer sends something else than CLC messages.
-func noCLC() rendezvous.Refusal {
-	return rendezvous.Refusal{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
-}
-
-// ServeUnsure implements inside.Stack.
-func (i insideStack) ServeUnsure(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
-	return i.s.serverLook(ctx, tcp, noCLC(), nil)
-}
-
-// Decline implements inside.Stack.
-func (i insideStack) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
-	code := smc.DiagMem
-	if d, ok := errors.AsType[*DeclineError](why); ok {
-		code = d.Code
-	}
-	_, err := i.s.serverLook(ctx, tcp, noCLC(), &rendezvous.Refusal{Code: code, Err: why})
-	return err
-}
-
-// StaysTCP implements inside.Stack.
-func (i insideStack) StaysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
-	return i.s.staysTCP(o, fd, client, err)
-}
-
-// CountFallback implements inside.Stack.
-func (i insideStack) CountFallback(client bool, code smc.Diagnosis) { i.s.countFallback(client, code) }
-
-// Note implements inside.Stack.
-func (i insideStack) Note(cookie uint64, t inside.TCPSocket) { i.s.tcpSockets.Note(cookie, t) }
-
-// Busy implements inside.Stack.
-func (i insideStack) Busy() bool {
+func (i inspector) Ending() int {
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()
-	return len(i.s.conns) > 0
+	return len(i.s.ending)
 }
 
-// OnQuiet implements inside.Stack.
-func (i insideStack) OnQuiet(f func()) {
-	i.s.trim.mu.Lock()
-	defer i.s.trim.mu.Unlock()
-	i.s.trim.quiet = f
+func (i inspector) Groups() (list []inside.Group) {
+	for _, g := range i.s.groupList() {
+		list = append(list, inspectedGroup{g})
+	}
+	return list
 }
 
-// Carriage implements inside.Stack.
-func (i insideStack) Carriage(c *Conn) inside.Carriage { return carriage{c} }
+func (i inspector) SetLimits(links, conns int) { i.s.cfg.MaxLinks, i.s.cfg.MaxConns = links, conns }
 
-// carriage is a connection as the packages that carry programs' bytes see it.
-type carriage struct{ c *Conn }
+func (inspector) GroupOf(c *Conn) inside.Group { return inspectedGroup{c.g} }
 
-// Loop implements inside.Carriage.
-func (k carriage) Loop() *engine.Loop { return k.c.loop() }
+func (inspector) View(c *Conn, f func(*linkgroup.Conn)) {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	f(c.core)
+}
 
-// Attach implements inside.Carriage.
-func (k carriage) Attach(sock *engine.Socket) { k.c.attach(sock) }
+func (inspector) Readable(c *Conn) (n int, err error) {
+	c.g.mu.Lock()
+	a, b, err := c.readable()
+	c.g.unlock()
+	return len(a) + len(b), err
+}
 
-// Detach implements inside.Carriage.
-func (k carriage) Detach() { k.c.detach() }
+func (inspector) Writable(c *Conn) (n int, err error) {
+	c.g.mu.Lock()
+	a, b, err := c.lend(c.core.SendSize(), 0)
+	c.dropSpace()
+	c.g.unlock()
+	return len(a) + len(b), err
+}
 
-// Ride implements inside.Carriage.
-func (k carriage) Ride(back func()) bool { return k.c.ride(back) }
+func (inspector) Woken(c *Conn) (woken bool) {
+	for _, ch := range []chan struct{}{c.rwake, c.wwake} {
+		select {
+		case <-ch:
+			woken = true
+		default:
+		}
+	}
+	return woken
+}
 
-// Recall implements inside.Carriage.
-func (k carriage) Recall() { k.c.recall() }
+// inspectedGroup implements inside.Group.
+type inspectedGroup struct{ g *group }
 
-// AfterDone implements inside.Carriage.
-func (k carriage) AfterDone(f func()) { k.c.afterDone(f) }
+func (x inspectedGroup) Name() string { return x.g.name() }
 
-// KeepLinkAlive implements inside.Carriage.
-func (k carriage) KeepLinkAlive(idle time.Duration) { k.c.keepLinkAlive(idle) }
+func (x inspectedGroup) Peer() netip.Addr {
+	x.g.mu.Lock()
+	defer x.g.mu.Unlock()
+	return x.g.peerAddr
+}
 
-// Bytes implements inside.Carriage.
-func (k carriage) Bytes() uint64 {
-	k.c.g.mu.Lock()
-	defer k.c.g.mu.Unlock()
-	return k.c.rxBytes + k.c.txBytes
+func (x inspectedGroup) View(f func(*linkgroup.Group)) {
+	x.g.mu.Lock()
+	defer x.g.mu.Unlock()
+	f(x.g.core)
+}
+
+func (x inspectedGroup) PeerHasLost(qpn smc.QPN, from netip.Addr, cause error) {
+	x.g.peerHasLost(qpn, from, cause)
 }

@@ -61,7 +61,7 @@ var edges = []struct {
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
 	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
-	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "guard", "nl", "smc", "stats"}},
+	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
 
 	// The stack and what serves it.
@@ -89,12 +89,13 @@ var edges = []struct {
 // whole suites. Nothing that ships imports anything from it.
 const roof = "internal/testing/..."
 
-// conformance are the suites for those who implement a public interface. They stand
-// beside the interface. They are for tests alone, as everything under the roof is.
-var conformance = []string{"nl/nltest", "rdmaverbs/verbstest", "userstack/simfabric"}
+// testKits are the packages for tests alone that are not under the roof: suites for those
+// who implement a public interface, which stand beside the interface, and what needs
+// internal packages of userstack.
+var testKits = []string{"nl/nltest", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/stacktest"}
 
 // testOnly reports whether a package is for tests and benches alone.
-func testOnly(p string) bool { return match(roof, p) || matchAny(conformance, p) }
+func testOnly(p string) bool { return match(roof, p) || matchAny(testKits, p) }
 
 // confined says where alone a module from outside may be imported.
 var confined = map[string][]string{
@@ -111,7 +112,7 @@ var confined = map[string][]string{
 }
 
 // testPackages are the patterns of the packages for which [testOnly] holds.
-var testPackages = append([]string{roof}, conformance...)
+var testPackages = append([]string{roof}, testKits...)
 
 type pkg struct {
 	ImportPath, Dir                                    string

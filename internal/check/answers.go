@@ -19,21 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerTimeout bounds the wait for a sign of life. A neighbour of which the
-// kernel has heard some time ago is asked anew after 5 seconds only.
+// answerTimeout is the time limit for any answer of the host. If the kernel has an old
+// neighbour entry for the host, it sends a new request only after 5 seconds.
 const answerTimeout = 8 * time.Second
 
-// discardPort is that of a service which does nothing; almost nowhere there is
-// one, but a host that is up refuses.
+// discardPort is the TCP port of the discard service. Almost no host has this service,
+// but a running host refuses the connection.
 const discardPort = 9
 
-// Answers reports whether a host gives a sign of life, and which: it accepts or
-// refuses a TCP connection, answers an ICMP echo request, or its address is
-// resolved on the network device.
+// Answers reports whether a host answers, and how: it accepts or refuses a TCP
+// connection, answers an ICMP echo request, or its address is resolved on the network
+// device.
 func (system) Answers(ctx context.Context, remote netip.Addr, netdev string) (string, bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	signs := make(chan string, 3) // "": none, and none to come
+	signs := make(chan string, 3) // one result of each method; "": no answer
 	for _, f := range []func(context.Context, netip.Addr, string) string{tcpAnswer, echoAnswer, neighbourAnswer} {
 		go func() { signs <- f(ctx, remote, netdev) }()
 	}
@@ -45,8 +45,8 @@ func (system) Answers(ctx context.Context, remote netip.Addr, netdev string) (st
 	return "", false
 }
 
-// tcpAnswer tries a connection. The first packet makes the kernel resolve the
-// address of a neighbour, too.
+// tcpAnswer tries a TCP connection. Its first packet also makes the kernel resolve the
+// address of a neighbour.
 func tcpAnswer(ctx context.Context, remote netip.Addr, _ string) string {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(remote, discardPort).String())
@@ -60,8 +60,7 @@ func tcpAnswer(ctx context.Context, remote netip.Addr, _ string) string {
 	return ""
 }
 
-// neighbourAnswer watches the neighbour table, where the network device has one
-// that knows remote.
+// neighbourAnswer watches the neighbour table of the network device for remote.
 func neighbourAnswer(ctx context.Context, remote netip.Addr, netdev string) string {
 	link, err := netlink.LinkByName(netdev)
 	if err != nil {
@@ -97,7 +96,7 @@ func neighbourAnswer(ctx context.Context, remote netip.Addr, netdev string) stri
 	}
 }
 
-// echoAnswer sends ICMP echo requests, if this user may.
+// echoAnswer sends ICMP echo requests, if this user is permitted to.
 func echoAnswer(ctx context.Context, remote netip.Addr, _ string) string {
 	networks, typ, reply, protocol := []string{"udp4", "ip4:icmp"}, icmp.Type(ipv4.ICMPTypeEcho), icmp.Type(ipv4.ICMPTypeEchoReply), unix.IPPROTO_ICMP
 	if remote.Is6() {
@@ -127,17 +126,17 @@ func echoAnswer(ctx context.Context, remote netip.Addr, _ string) string {
 			return ""
 		}
 		if _, err := c.WriteTo(b, to); err != nil {
-			return "" // such as no route to host
+			return "" // for example, no route to host
 		}
-		if heardEcho(ctx, c, remote, protocol, reply) {
+		if echoReplied(ctx, c, remote, protocol, reply) {
 			return "ICMP echo"
 		}
 	}
 	return ""
 }
 
-// heardEcho waits for an answer of remote for a second at most.
-func heardEcho(ctx context.Context, c *icmp.PacketConn, remote netip.Addr, protocol int, reply icmp.Type) bool {
+// echoReplied reports whether remote answers within a second.
+func echoReplied(ctx context.Context, c *icmp.PacketConn, remote netip.Addr, protocol int, reply icmp.Type) bool {
 	deadline := time.Now().Add(time.Second)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		deadline = end

@@ -18,35 +18,35 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultTimeout bounds a check; a CLC handshake with a peer that is silent
-// ends after half of it.
+// defaultTimeout is the time limit of a check. A CLC handshake with a peer that does
+// not answer ends after half of it.
 const defaultTimeout = 20 * time.Second
 
 type options struct {
 	*cmdutil.Factory
 	host    string
-	port    string // or ""
+	port    string // "" if there is none
 	format  string
 	timeout time.Duration
 
 	env environment
 }
 
-// An environment answers what is not asked of a stack.
+// An environment answers the questions that are not for a stack.
 type environment interface {
 	// Resolve returns the addresses of a host.
 	Resolve(ctx context.Context, host string) ([]netip.Addr, error)
-	// Port returns the number of a port, which may have a name.
+	// Port returns the number of a port, which may be given by name.
 	Port(ctx context.Context, port string) (uint16, error)
-	// Route returns the way to an address.
+	// Route returns the route to an address.
 	Route(remote netip.Addr) (route, error)
-	// GIDTypes returns the types of the GIDs of a port, as sysfs names them,
-	// and none for a port that the kernel does not know.
+	// GIDTypes returns the types of the GIDs of a port, with their names in
+	// sysfs. The result is empty for a port that the kernel does not know.
 	GIDTypes(ibdev string, port uint8) []string
-	// Start starts the stack in user space and returns a control of it.
+	// Start starts the user-space stack and returns its control interface.
 	Start(ctx context.Context) (nl.Multi, error)
-	// Answers reports whether a host gives a sign of life, and which. It looks
-	// for a neighbour on netdev.
+	// Answers reports whether a host answers, and how. It looks for a neighbour
+	// on netdev.
 	Answers(ctx context.Context, remote netip.Addr, netdev string) (how string, ok bool)
 	// Probe connects to remote through a stack and closes the connection.
 	Probe(ctx context.Context, b nl.Backend, remote netip.AddrPort) (outcome, error)
@@ -96,13 +96,14 @@ func newCmd(f *cmdutil.Factory, env environment, runF func(*options) error) *cob
 	return cmd
 }
 
-// split takes the port from a host. An IPv6 address with a port needs brackets.
+// split splits an argument into host and port. An IPv6 address with a port needs
+// brackets.
 func split(arg string) (host, port string, err error) {
 	bare := arg
 	if in, ok := strings.CutPrefix(arg, "["); ok {
 		bare = strings.TrimSuffix(in, "]")
 		if bare == in {
-			bare = "" // no address
+			bare = "" // not an address
 		}
 	}
 	if _, err := netip.ParseAddr(bare); err == nil {
@@ -121,7 +122,7 @@ func split(arg string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// A reportJSON is the check of one stack in JSON.
+// A reportJSON is the result for one stack in JSON.
 type reportJSON struct {
 	Stack  string `json:"stack"`
 	Host   string `json:"host"`
@@ -165,8 +166,8 @@ func checkRun(ctx context.Context, opts *options) error {
 	return failed(opts, reports)
 }
 
-// stacks connects to the stacks to check, and starts one where there is none
-// and none was asked for.
+// stacks connects to the stacks to check. If there is none, and --backend names none,
+// it starts one.
 func stacks(ctx context.Context, opts *options) (nl.Multi, error) {
 	m, err := opts.Dial(ctx, opts.Backend)
 	if cmdutil.ExitCode(err) == cmdutil.ExitNoBackend && (opts.Backend == "auto" || opts.Backend == "user") {
@@ -175,8 +176,8 @@ func stacks(ctx context.Context, opts *options) (nl.Multi, error) {
 	return m, err
 }
 
-// failed prints the reports and returns the error of a check that no stack
-// passed.
+// failed prints the reports and returns the error for a check that failed with every
+// stack.
 func failed(opts *options, reports []reportJSON) error {
 	if err := show(opts, reports); err != nil {
 		return err

@@ -77,7 +77,7 @@ func (system) Route(remote netip.Addr) (route, error) {
 		ones, _ := a.Mask.Size()
 		r.Local = netip.PrefixFrom(ip.Unmap(), ones)
 	}
-	// Bounded: stacked devices are few, and a cycle would be the kernel's bug.
+	// The limit is enough for stacked devices, and prevents an endless loop.
 	for i := link.Attrs().ParentIndex; i > 0 && len(r.Lower) < 8; {
 		below, err := netlink.LinkByIndex(i)
 		if err != nil {
@@ -108,7 +108,7 @@ func (system) GIDTypes(ibdev string, port uint8) (types []string) {
 }
 
 func (system) Start(ctx context.Context) (nl.Multi, error) {
-	// The session keeps the stack from ending before we ask it.
+	// As long as the session exists, the stack does not end.
 	s, _, err := run.Session(ctx, "smcr check")
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func socket(domain, protocol int) (int, error) {
 	return fd, nil
 }
 
-// localAddr returns the own address of a socket.
+// localAddr returns the local address of a socket.
 func localAddr(fd int) netip.AddrPort {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {

@@ -22,11 +22,12 @@ const (
 	smcProtoIPv6 = 1
 )
 
-// pollStep bounds each wait for the kernel, so that the context's end is seen.
+// pollStep is the time limit of each wait for the kernel, so that the end of the
+// context is noticed.
 const pollStep = 100 * time.Millisecond
 
-// probeKernel connects an AF_SMC socket, which the kernel takes through all
-// handshakes, and reads from sock_diag what became of it.
+// probeKernel connects an AF_SMC socket, for which the kernel makes all handshakes,
+// and reads the result from sock_diag.
 func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out outcome, err error) {
 	protocol := smcProtoIPv4
 	if remote.Addr().Is6() {
@@ -58,7 +59,8 @@ func probeKernel(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (ou
 	return out, nil
 }
 
-// connect connects without blocking. The first error is the socket's.
+// connect connects without blocking. sockErr is the error of the connection, and err
+// any other error.
 func connect(ctx context.Context, fd int, sa unix.Sockaddr) (sockErr, err error) {
 	switch err := unix.Connect(fd, sa); {
 	case err == nil:
@@ -88,7 +90,7 @@ func connect(ctx context.Context, fd int, sa unix.Sockaddr) (sockErr, err error)
 	}
 }
 
-// kernel takes the outcome from the socket's row.
+// kernel sets the outcome from the socket's row.
 func (o *outcome) kernel(c *nl.Connection) {
 	if c.Mode != nl.ModeTCP {
 		o.Announced, o.SMC = true, true

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// closeWait bounds the wait for the orderly end of the connection tried.
+// closeWait is the time limit for the orderly end of the test connection.
 const closeWait = 2 * time.Second
 
-// probeUser connects as a program under smcr run does: the stack gets a TCP
-// socket and says what became of it.
+// probeUser connects in the same way as a program under smcr run: the stack gets a TCP
+// socket and reports the result.
 func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out outcome, err error) {
 	session, _, err := run.Session(ctx, "smcr check "+remote.String())
 	if err != nil {
@@ -64,15 +64,15 @@ func probeUser(ctx context.Context, ctl nl.Control, remote netip.AddrPort) (out 
 	}
 }
 
-// user takes the next event of a connection. It returns true when the outcome
-// is known.
+// user handles the next event of a connection. It reports whether the outcome is
+// known.
 func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientConn, ev broker.Event, fd int, remote netip.AddrPort, begin time.Time) (bool, error) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
 		o.NotCandidate, o.Reason = broker.Plain(ev.Text), smc.Diagnosis(ev.Reason)
 		return true, nil
 	case broker.EventFailed:
-		if o.Took != 0 { // TCP was through
+		if o.Took != 0 { // the TCP connection was established
 			o.Text = broker.Plain(ev.Text)
 			return true, nil
 		}
@@ -91,7 +91,7 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 		o.Local = localAddr(fd)
 		o.Announced, o.Here = true, true
 		err := conn.Proceed()
-		if ev.End != nil { // the peer's program sees an end of file
+		if ev.End != nil { // close in order: the peer's program reads end of file
 			err = errors.Join(err, ev.End.Close())
 		}
 		return true, err
@@ -114,8 +114,8 @@ func (o *outcome) user(ctx context.Context, ctl nl.Control, conn *broker.ClientC
 	return false, nil
 }
 
-// end closes a connection over SMC-R in order, so that the peer's program sees
-// an end of file and no reset.
+// end closes a connection over SMC-R in order, so that the peer's program reads end of
+// file and does not get a reset.
 func end(ctx context.Context, conn *broker.ClientConn) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -144,7 +144,7 @@ func end(ctx context.Context, conn *broker.ClientConn) error {
 	}
 }
 
-// declined takes over why the stack left a connection to TCP.
+// declined records why the stack left a connection to TCP.
 func (o *outcome) declined(ev broker.Event) {
 	o.Text = broker.Plain(ev.Text)
 	o.Reason = smc.Diagnosis(ev.Reason)

@@ -19,7 +19,7 @@ import (
 	"smcr/userstack/broker"
 )
 
-// A Result is the outcome of a step.
+// A Result is the result of a step.
 type Result string
 
 // Results.
@@ -34,30 +34,30 @@ type Step struct {
 	Name   string `json:"name"`
 	Result Result `json:"result"`
 	Text   string `json:"text"`
-	Advice string `json:"advice,omitempty"` // what to do where it failed
+	Advice string `json:"advice,omitempty"` // what to do if it failed
 }
 
-// A route is the way to a peer.
+// A route is the route to a peer.
 type route struct {
 	NetDev  string       // outgoing network device
-	Lower   []string     // the devices beneath, if it is a VLAN or the like
-	Local   netip.Prefix // own address on it, with the prefix length
+	Lower   []string     // the devices below, if it is a VLAN device, for example
+	Local   netip.Prefix // local address on it, with the prefix length
 	Gateway netip.Addr   // zero: the peer is in the same subnet
 	IsLocal bool         // the peer is this host
 }
 
-// An outcome is what became of a connection that was tried.
+// An outcome is the result of a test connection.
 type outcome struct {
 	TCPError     error          // TCP could not connect
 	NotCandidate string         // why the stack did not try SMC
 	Announced    bool           // the peer's SYN-ACK had the SMC option
 	SMC          bool           // the connection used SMC
-	Here         bool           // the peer is a program of this machine, which was joined directly
+	Here         bool           // local connection: the peer is a program of this machine
 	Remote       bool           // the peer declined
-	Reason       smc.Diagnosis  // of the decline, or of NotCandidate
-	Text         string         // of an error that is no decline
-	Local        netip.AddrPort // own end
-	Took         time.Duration  // until it was known
+	Reason       smc.Diagnosis  // reason of the decline, or of NotCandidate
+	Text         string         // text of an error other than a decline
+	Local        netip.AddrPort // local address
+	Took         time.Duration  // time until the result was known
 	LinkGroup    nl.LinkGroupID // 0: not known
 	IBDev        string
 }
@@ -87,8 +87,8 @@ func (c *checker) ok() bool {
 	return !slices.ContainsFunc(c.steps, func(s Step) bool { return s.Result == Failed })
 }
 
-// run takes the steps until one fails; those after it are skipped, because they
-// depend on it.
+// run carries out the steps until one fails. It skips the steps after that one,
+// because they depend on it.
 func (c *checker) run(ctx context.Context, b nl.Backend) {
 	steps := []struct {
 		name string
@@ -119,7 +119,7 @@ func (c *checker) stack(ctx context.Context, b nl.Backend) bool {
 	return c.add("stack", OK, "", "%s, SMC version %d.%d", b.Name, info.Version, info.Release)
 }
 
-// name chooses the address: the first one to which there is a direct way.
+// name selects the address: the first one with a direct route.
 func (c *checker) name(context.Context, nl.Backend) bool {
 	c.remote = c.addrs[0]
 	for _, a := range c.addrs {
@@ -129,7 +129,7 @@ func (c *checker) name(context.Context, nl.Backend) bool {
 		}
 	}
 	if c.host == c.remote.String() {
-		return true // says nothing new
+		return true // the host was given as an address: no line for this step
 	}
 	return c.add("name", OK, "", "%s is %s", c.host, c.remote)
 }
@@ -170,7 +170,7 @@ func (c *checker) path(context.Context, nl.Backend) bool {
 	return c.add("route", OK, "", "%s, local address %s: same subnet", r.NetDev, r.Local)
 }
 
-// device finds the RoCE ports for the route, as the stacks do.
+// device finds the RoCE ports for the route by the rules of the stacks.
 func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	devices, err := b.Devices(ctx)
 	if err != nil {
@@ -182,7 +182,7 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 	}
 	table := new(pnet.Table)
 	for _, p := range pnets {
-		_ = table.Add(p) // a stack holds none that is refused
+		_ = table.Add(p) // entries of a stack are valid
 	}
 	var ports []pnet.Port
 	for _, d := range devices {
@@ -191,8 +191,8 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 				continue
 			}
 			port := pnet.Port{Device: d.Name, Port: uint8(i + 1), NetDev: c.netdev(p.NetDev), Active: p.Active}
-			// The stack's word: a device in software has the pnetid of its
-			// netdev, which the table does not tell.
+			// The stack reports this: a software device has the pnetid of its
+			// netdev, which is not in the table.
 			port.Hardware = p.PNETID
 			ports = append(ports, port)
 		}
@@ -228,8 +228,8 @@ func (c *checker) device(ctx context.Context, b nl.Backend) bool {
 		"no RoCE device on netdev %s, and no pnetid selects another one", c.route.NetDev)
 }
 
-// onlyV2 reports whether no port has a GID of RoCE version 1, without which the
-// kernel does not use it for version 1 of SMC-R. Soft-RoCE has none.
+// onlyV2 reports whether no port has a GID of RoCE version 1. Without such a GID, the
+// kernel does not use a port for version 1 of SMC-R. Soft-RoCE has no such GID.
 func (c *checker) onlyV2(ports []pnet.Port) bool {
 	return !slices.ContainsFunc(ports, func(p pnet.Port) bool {
 		types := c.env.GIDTypes(p.Device, p.Port)
@@ -237,7 +237,7 @@ func (c *checker) onlyV2(ports []pnet.Port) bool {
 	})
 }
 
-// because says how a device was found.
+// because returns how a device was found.
 func because(id, netdev string) string {
 	if id == "" {
 		return ", on the netdev of the route"
@@ -245,8 +245,8 @@ func because(id, netdev string) string {
 	return fmt.Sprintf(", pnetid %s as netdev %s", id, netdev)
 }
 
-// connect takes the steps for which a connection is needed: the TCP handshake,
-// the option in it, the CLC handshake.
+// connect carries out the steps that need a connection: the TCP handshake, the option
+// in it, the CLC handshake.
 func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	if !c.hasPort {
 		how, ok := c.env.Answers(ctx, c.remote, c.route.NetDev)
@@ -298,7 +298,7 @@ func (c *checker) connect(ctx context.Context, b nl.Backend) bool {
 	return c.add("clc", Failed, advise(out.Reason, out.Remote), "%s declined: %s", who, out.Reason)
 }
 
-// candidateAdvice says what to do where the stack does not try SMC.
+// candidateAdvice returns what to do if the stack does not try SMC.
 func candidateAdvice(d smc.Diagnosis) string {
 	switch d {
 	case smc.DiagConfig:
@@ -309,7 +309,7 @@ func candidateAdvice(d smc.Diagnosis) string {
 	return ""
 }
 
-// advise says what to do about a decline.
+// advise returns what to do about a decline.
 func advise(d smc.Diagnosis, remote bool) string {
 	on := "on this host"
 	if remote {

@@ -11,8 +11,8 @@ import (
 	"smcr/nl"
 )
 
-// A Host is what is known about the host of a user-space stack. If the stack is
-// elsewhere, so that nothing is known, both functions return true.
+// A Host answers questions about the host of a user-space stack. If the stack is on
+// another host, both functions return true.
 type Host struct {
 	// NetDev reports whether the stack could use a netdev of that name.
 	NetDev func(name string) bool
@@ -21,8 +21,8 @@ type Host struct {
 	RoCEDevice func(name string) bool
 }
 
-// Check finds out, without a change, whether the stack would refuse the plan, and
-// returns the [ApplyError] of Apply then.
+// Check checks, without a change, whether the stack would refuse the plan. If so, it
+// returns the [ApplyError] that Apply would return.
 func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
 	if len(p.Changes) == 0 {
 		return nil
@@ -49,7 +49,7 @@ func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
 		switch {
 		case ch.Action == Remove:
 		case ch.Object == "pnetid" && info.Stack == "":
-			// The kernel keeps entries of devices that are still to come.
+			// The kernel keeps entries of devices that do not exist yet.
 		case ch.Object == "pnetid" && n.NetDev != "" && !host.NetDev(n.NetDev):
 			return refuse(ch, unknown("netdev", n.NetDev))
 		case ch.Object == "pnetid" && n.IBDev != "" && !roce(n.IBDev) && !host.RoCEDevice(n.IBDev):
@@ -63,7 +63,7 @@ func (p *Plan) Check(ctx context.Context, ctl nl.Control, host Host) error {
 	return nil
 }
 
-// step returns what the change is called in an [ApplyError].
+// step returns the name of the change in an [ApplyError].
 func (c Change) step() string {
 	switch {
 	case c.Object == "pnetid":

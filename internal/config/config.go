@@ -20,21 +20,21 @@ import (
 // DefaultPath is the file that services read at their start.
 const DefaultPath = "/etc/smcr/smcr.yaml"
 
-// MaxSize is the largest file that Parse takes, in bytes.
+// MaxSize is the largest size of a file that Parse accepts, in bytes.
 const MaxSize = 1 << 20
 
-// ErrInvalid is matched by the errors of files that say something wrong. They
-// also match [os.ErrInvalid].
+// ErrInvalid is matched by the errors of invalid files. They also match
+// [os.ErrInvalid].
 var ErrInvalid = fmt.Errorf("config: %w", os.ErrInvalid)
 
-// A Config is a configuration file. A nil field is a section that is not there.
+// A Config is the content of a configuration file. A nil field is a missing section.
 type Config struct {
 	// PNETs is the pnetid table: entries with a network device or a RoCE
 	// port, in the order of the file, pnetids in upper case.
 	PNETs []nl.PNET
 	// UEIDs are the user-defined enterprise IDs, without padding.
 	UEIDs []string
-	// SEID says whether the system enterprise ID is proposed to peers.
+	// SEID is true if the system enterprise ID is proposed to peers.
 	SEID *bool
 	// HSLimitation is the handshake limitation.
 	HSLimitation *bool
@@ -55,10 +55,9 @@ type entry struct {
 	IBPort *uint8 `yaml:"ibport,omitempty"`
 }
 
-// An Error says what is wrong in a file, and in which line. It matches
-// [ErrInvalid].
+// An Error describes an error in a file, and its line. It matches [ErrInvalid].
 type Error struct {
-	Line int    // counted from 1; 0 where it concerns the whole
+	Line int    // counted from 1; 0 if the error concerns the whole file
 	Text string // what is wrong
 }
 
@@ -76,10 +75,10 @@ func (e *Error) Where() string {
 // Is reports whether target is ErrInvalid or os.ErrInvalid.
 func (e *Error) Is(target error) bool { return target == ErrInvalid || target == os.ErrInvalid }
 
-// Errors are all that is wrong in a file. It matches [ErrInvalid].
+// Errors are all errors in a file. It matches [ErrInvalid].
 type Errors []*Error
 
-// Error returns one line an error.
+// Error returns one line for each error.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, x := range e {
@@ -116,8 +115,8 @@ func Read(r io.Reader) (*Config, error) {
 	return Parse(b)
 }
 
-// Parse parses a file. The error is an [Errors] with everything that is wrong.
-// An empty file is a Config without sections.
+// Parse parses a file. The error is an [Errors] with all errors in the file. An
+// empty file is a Config without sections.
 func Parse(b []byte) (*Config, error) {
 	if len(b) > MaxSize {
 		return nil, Errors{{Text: fmt.Sprintf("the file is larger than %d KiB", MaxSize>>10)}}
@@ -146,7 +145,7 @@ func Parse(b []byte) (*Config, error) {
 	return c, nil
 }
 
-// syntax gives the errors of the YAML decoder our form.
+// syntax converts an error of the YAML decoder into Errors.
 func syntax(err error) Errors {
 	texts := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
 	var te *yaml.TypeError
@@ -168,7 +167,7 @@ func syntax(err error) Errors {
 	return out
 }
 
-// plain takes the decoder's Go types out of a message.
+// plain removes the Go types of the decoder from a message.
 func plain(s string) string {
 	if field, ok := strings.CutPrefix(s, "field "); ok {
 		if name, _, ok := strings.Cut(field, " not found in type"); ok {
@@ -182,7 +181,7 @@ func plain(s string) string {
 	).Replace(s)
 }
 
-// A parser checks what the file says and collects what is wrong.
+// A parser checks the content of a file and collects the errors.
 type parser struct {
 	root *yaml.Node
 	errs Errors
@@ -222,8 +221,8 @@ func (p *parser) line(key string, i int) int {
 }
 
 func (p *parser) config(f *file) *Config {
-	// A key without value is neither the empty list nor absent: which of
-	// both was meant decides whether a table is emptied.
+	// A key without a value is an error, because it could mean an empty list, which
+	// empties a table, or a missing section, which changes nothing.
 	for _, key := range []string{"pnetids", "ueids", "seid", "handshake_limitation"} {
 		if n := p.find(key); n != nil && n.Tag == "!!null" {
 			p.fail(n.Line, "%s has no value: remove the key, or write [] for an empty list", key)
@@ -263,7 +262,7 @@ func (p *parser) pnets(entries []entry) []nl.PNET {
 		case e.IBPort != nil:
 			n.IBPort = *e.IBPort
 		}
-		// A device that is named twice would silently keep one of both.
+		// If a device is named twice, only one of its entries would take effect.
 		for _, half := range halves(n) {
 			if err := table.Add(half); err != nil {
 				p.fail(line, "pnetid %s: %s", e.ID, reason(err))
@@ -282,7 +281,7 @@ func halves(n nl.PNET) []nl.PNET {
 	return []nl.PNET{{ID: n.ID, NetDev: n.NetDev}, {ID: n.ID, IBDev: n.IBDev, IBPort: n.IBPort}}
 }
 
-// reason returns the text of a table's error, for a user.
+// reason returns the text of an error of a table, for users.
 func reason(err error) string {
 	var invalid *pnet.InvalidError
 	switch {
@@ -315,9 +314,9 @@ func (p *parser) ueids(list []string) []string {
 	return out
 }
 
-// Complete returns a copy of c in which each section that c leaves out has the
-// value of a stack that was just started, except SEID, whose value depends on
-// the host. ueids are those that such a stack has.
+// Complete returns a copy of c in which each section that is missing in c has the
+// value of a stack that was just started, except SEID, whose value depends on the
+// host. ueids are the enterprise IDs of such a stack.
 func (c *Config) Complete(ueids ...string) *Config {
 	d := *c
 	if d.PNETs == nil {
@@ -332,7 +331,7 @@ func (c *Config) Complete(ueids ...string) *Config {
 	return &d
 }
 
-// AppendYAML appends the YAML form of c. Parsing it gives c again.
+// AppendYAML appends the YAML form of c. Parse of the result returns c.
 func (c *Config) AppendYAML(b []byte) ([]byte, error) {
 	f := file{SEID: c.SEID, HSLimitation: c.HSLimitation}
 	if c.PNETs != nil {

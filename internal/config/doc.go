@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config is the configuration file of an SMC stack: what it means and
-// how a stack, the kernel's or the one in user space, is brought to it.
+// Package config reads, writes and applies the configuration file of an SMC stack,
+// the kernel's or the user-space stack. Flags of commands and the reading of the file
+// at start belong to other packages.
 //
 //	pnetids:                      # smcr pnet
 //	  - pnetid: NET1
@@ -14,12 +15,12 @@
 //	seid: true                    # smcr seid: proposed to peers
 //	handshake_limitation: false   # smcr hslimit
 //
-// A section that is there describes the whole of what it names: with
-// "pnetids: []" a stack has no pnetids. A section that is not there says
-// nothing, and what it would name is left alone.
+// A section describes a whole table: "pnetids: []" removes all pnetids. A missing
+// section changes nothing.
 //
-// [Parse] checks everything that can be known without a stack. [Config.Plan]
-// compares with a stack and [Plan.Apply] changes it: wholly, or not at all.
-// [Export] is the inverse. Values are not safe for concurrent change. Planning
-// and exporting need no privileges; applying needs those of the stack.
+// [Parse] checks everything that can be checked without a stack. [Config.Plan]
+// compares a configuration with a stack, and [Plan.Apply] changes the stack,
+// completely or not at all. [Export] is the inverse. Values are not safe for
+// concurrent change. Planning and exporting need no privileges; applying needs those
+// of the stack.
 package config

@@ -13,13 +13,12 @@ import (
 	"smcr/nl"
 )
 
-// undoTimeout bounds the undoing of a plan that failed, which also happens
-// after the caller's context has ended.
+// undoTimeout is the time limit for undoing a failed plan, also after the end of the
+// caller's context.
 const undoTimeout = 10 * time.Second
 
-// Export returns the configuration that a stack has now. Sections that the
-// stack does not know are left out, and the system enterprise ID where there is
-// none.
+// Export returns the current configuration of a stack. It leaves out sections that
+// the stack does not support, and the system enterprise ID if there is none.
 func Export(ctx context.Context, ctl nl.Control) (*Config, error) {
 	c := &Config{}
 	pnets, err := ctl.PNETs(ctx)
@@ -51,7 +50,7 @@ func Export(ctx context.Context, ctl nl.Control) (*Config, error) {
 	return c, nil
 }
 
-// known drops the error of a stack that does not know what was asked.
+// known drops the error of a stack that does not support the request.
 func known(err error) error {
 	if errors.Is(err, nl.ErrNotSupported) {
 		return nil
@@ -59,7 +58,7 @@ func known(err error) error {
 	return err
 }
 
-// An Action says what happens to an object of the configuration.
+// An Action is a kind of change to an object of the configuration.
 type Action string
 
 // Actions.
@@ -69,13 +68,12 @@ const (
 	Set    Action = "set"    // the setting gets another value
 )
 
-// A Change is one difference between a stack and a configuration, as a user
-// sees it.
+// A Change is one difference between a stack and a configuration, as users see it.
 type Change struct {
 	Action Action  `json:"action"`
 	Object string  `json:"object"`          // "pnetid", "ueid", "seid" or "handshake_limitation"
 	PNET   nl.PNET `json:"-"`               // of a pnetid
-	Value  string  `json:"value,omitempty"` // the enterprise ID; true or false where set
+	Value  string  `json:"value,omitempty"` // the enterprise ID, or true or false
 }
 
 // String returns the change in one line: "+" adds, "-" removes, "=" sets.
@@ -96,17 +94,17 @@ type step struct {
 	do   func(context.Context, nl.Control) error
 }
 
-// A Plan is how to bring one stack to a configuration.
+// A Plan is the list of steps that bring one stack to a configuration.
 type Plan struct {
-	// Changes is what differs, removals first. Empty means that the stack
-	// has the configuration already.
+	// Changes are the differences, removals first. Empty means that the stack
+	// already has the configuration.
 	Changes []Change
 
 	before *Config
 	steps  []step
 }
 
-// Plan compares the stack with c. It changes nothing.
+// Plan compares the stack with c, without a change.
 func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	now, err := Export(ctx, ctl)
 	if err != nil {
@@ -116,8 +114,8 @@ func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	if c.PNETs != nil {
 		p.pnets(now.PNETs, c.PNETs)
 	}
-	// Enabling goes first and disabling last: where no user-defined
-	// enterprise ID is left, a stack does not disable the one of the system.
+	// Enabling comes first and disabling last: without a user-defined enterprise
+	// ID, a stack refuses to disable that of the system.
 	seid := c.SEID
 	if seid != nil && *seid && (now.SEID == nil || !*now.SEID) {
 		p.set("seid", true, nl.Control.SetSEID)
@@ -130,7 +128,7 @@ func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	case seid != nil && !*seid && (now.SEID == nil || *now.SEID):
 		p.set("seid", false, nl.Control.SetSEID)
 	case emptied && now.SEID != nil && !*now.SEID && len(c.UEIDs) > 0 && (seid == nil || !*seid):
-		// The table was empty for a moment, which enables it: not a change.
+		// The table was empty for a moment, which enables it. This is not a change.
 		p.steps = append(p.steps, setStep("seid", false, nl.Control.SetSEID))
 	}
 	if hs := c.HSLimitation; hs != nil && (now.HSLimitation == nil || *now.HSLimitation != *hs) {
@@ -139,8 +137,8 @@ func (c *Config) Plan(ctx context.Context, ctl nl.Control) (*Plan, error) {
 	return p, nil
 }
 
-// pnets plans the way from one table to another. A stack removes all entries of
-// a pnetid together, so those that are to stay are put back at once.
+// pnets plans the steps from one table to another. A stack removes all entries of a
+// pnetid together, so the entries that must stay are added again at once.
 func (p *Plan) pnets(now, want []nl.PNET) {
 	cleared := map[string]bool{}
 	for _, n := range now {
@@ -168,8 +166,8 @@ func (p *Plan) pnets(now, want []nl.PNET) {
 	}
 }
 
-// ueids plans the way from one list to another and reports whether the stack's
-// is empty for a moment. A stack holds few: removals go first.
+// ueids plans the steps from one list to another and reports whether the stack's list
+// is empty for a moment. A stack holds only a few, so removals come first.
 func (p *Plan) ueids(now, want []string) (emptied bool) {
 	left := len(now)
 	for _, eid := range now {
@@ -181,7 +179,7 @@ func (p *Plan) ueids(now, want []string) (emptied bool) {
 		p.steps = append(p.steps, step{"remove enterprise ID " + eid, func(ctx context.Context, ctl nl.Control) error {
 			err := ctl.RemoveUEID(ctx, eid)
 			if errors.Is(err, syscall.EAGAIN) {
-				return nil // done; says that the system's is enabled again
+				return nil // done; the error only says that the system's is enabled again
 			}
 			return err
 		}})
@@ -208,15 +206,15 @@ func setStep(object string, on bool, f func(nl.Control, context.Context, bool) e
 	}}
 }
 
-// An ApplyError says which step of a plan failed, and whether the stack is as
-// it was before.
+// An ApplyError says which step of a plan failed, and whether the stack is in the
+// same state as before.
 type ApplyError struct {
 	Step string // such as "give pnetid NET1 to eth0"
 	Err  error  // why it failed
-	Undo error  // nil: the stack is as before; else why it is not
+	Undo error  // nil: the stack is in the same state as before; otherwise why not
 }
 
-// Error returns what failed, why, and what state the stack is in.
+// Error returns what failed, why, and the state of the stack.
 func (e *ApplyError) Error() string {
 	s := fmt.Sprintf("config: %s: %v", e.Step, e.Err)
 	if e.Undo != nil {
@@ -228,8 +226,8 @@ func (e *ApplyError) Error() string {
 // Unwrap returns the cause.
 func (e *ApplyError) Unwrap() error { return e.Err }
 
-// Apply carries the plan out on the stack for which it was made. If a step
-// fails, what was done is undone, and the error is an [ApplyError].
+// Apply carries out the plan on the stack for which it was made. If a step fails,
+// Apply undoes the steps before it and returns an [ApplyError].
 func (p *Plan) Apply(ctx context.Context, ctl nl.Control) error {
 	for i, s := range p.steps {
 		err := s.do(ctx, ctl)
@@ -245,7 +243,7 @@ func (p *Plan) Apply(ctx context.Context, ctl nl.Control) error {
 	return nil
 }
 
-// restore brings the stack back to an earlier state, whatever was done since.
+// restore brings the stack back to an earlier state.
 func restore(ctx context.Context, ctl nl.Control, before *Config) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -261,7 +259,7 @@ func restore(ctx context.Context, ctl nl.Control, before *Config) error {
 	return nil
 }
 
-// Apply plans and applies c, and returns what it changed.
+// Apply plans and applies c, and returns the changes.
 func (c *Config) Apply(ctx context.Context, ctl nl.Control) ([]Change, error) {
 	p, err := c.Plan(ctx, ctl)
 	if err != nil {

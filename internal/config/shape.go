@@ -10,11 +10,11 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// A kind says what the value of a key must be.
+// A kind describes the valid values of a key.
 type kind struct {
-	rule string                // the message if it is not
-	ok   func(*yaml.Node) bool // whether it is; nil accepts
-	// item is what each element of a list must be, keys what each key of it.
+	rule string                // the message for an invalid value
+	ok   func(*yaml.Node) bool // whether a value is valid; nil accepts all
+	// item describes the elements of a list, and keys the keys of a mapping.
 	item *kind
 	keys map[string]kind
 }
@@ -26,7 +26,7 @@ func isMap(n *yaml.Node) bool { return n.Kind == yaml.MappingNode }
 // decodes reports whether a value is a T as the decoder sees it.
 func decodes[T any](n *yaml.Node) bool { return n.Decode(new(T)) == nil }
 
-// root says what a file must be.
+// root describes a valid file.
 var root = kind{
 	rule: `the file must consist of keys and values, for example "ueids: [MY-EID]"`, ok: isMap,
 	keys: map[string]kind{
@@ -51,7 +51,7 @@ var root = kind{
 	},
 }
 
-// check returns what is wrong with n, which must be k.
+// check returns the errors of n, which must be of kind k.
 func (k kind) check(n *yaml.Node) (out Errors) {
 	line := n.Line
 	if n.Kind == yaml.AliasNode {
@@ -59,7 +59,7 @@ func (k kind) check(n *yaml.Node) (out Errors) {
 	}
 	switch {
 	case n.Tag == "!!null":
-		return nil // another check's matter
+		return nil // another check reports it
 	case !k.ok(n):
 		return Errors{{Line: line, Text: k.rule}}
 	case k.item != nil:
@@ -76,8 +76,8 @@ func (k kind) check(n *yaml.Node) (out Errors) {
 	return out
 }
 
-// wrongKinds replaces what the decoder says of values of a wrong kind, in terms of
-// YAML, by which key must be what.
+// wrongKinds replaces the decoder's messages about values of a wrong kind, which use
+// terms of YAML, by messages that name the key and its valid values.
 func wrongKinds(errs Errors, b []byte) Errors {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(b, &doc); err != nil || len(doc.Content) == 0 {

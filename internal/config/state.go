@@ -14,21 +14,20 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// A State is what commands changed in a stack since it read its configuration
-// file: what the next stack of the network namespace needs to go on from there.
+// A State is what commands have changed in a stack since it read its configuration
+// file. The next stack of the network namespace applies these changes too.
 type State struct {
-	// File is the digest of the configuration file, or "" if there was none.
-	// With another file, the changes are of no meaning.
+	// File is the digest of the configuration file, or "" if there was none. The
+	// changes are only valid together with this file.
 	File string
 	// Namespace is the inode number of the network namespace.
 	Namespace uint64
-	// Base is what the stack had from the file, Now what it has since the
-	// last change. Both have all sections that the stack knows.
+	// Base is the configuration from the file, and Now the configuration after
+	// the last change. Both have all sections that the stack supports.
 	Base, Now *Config
 }
 
-// stateFile is the YAML form. Its last key tells a whole file from one that
-// was cut.
+// stateFile is the YAML form. The last key shows that the file is complete.
 type stateFile struct {
 	File      string    `yaml:"file"`
 	Namespace uint64    `yaml:"namespace"`
@@ -41,7 +40,7 @@ const stateComment = `# Changes by commands in the SMC stack of a network namesp
 # and reads this file. For your own configuration file, use 'smcr export'.
 `
 
-// AppendYAML appends the YAML form of s. Parsing it gives s again.
+// AppendYAML appends the YAML form of s. ParseState of the result returns s.
 func (s *State) AppendYAML(b []byte) ([]byte, error) {
 	f := stateFile{File: s.File, Namespace: s.Namespace, Whole: true}
 	for node, c := range map[*yaml.Node]*Config{&f.Base: s.Base, &f.Now: s.Now} {
@@ -65,8 +64,8 @@ func (s *State) AppendYAML(b []byte) ([]byte, error) {
 	return append(append(b, stateComment...), text...), nil
 }
 
-// ParseState parses what [State.AppendYAML] writes. The error matches
-// [ErrInvalid] for anything else, such as a part of it.
+// ParseState parses the output of [State.AppendYAML]. For anything else, such as a
+// truncated file, the error matches [ErrInvalid].
 func ParseState(b []byte) (*State, error) {
 	if len(b) > MaxSize {
 		return nil, Errors{{Text: fmt.Sprintf("the state is larger than %d KiB", MaxSize>>10)}}
@@ -101,8 +100,8 @@ func (s *State) Changed() bool {
 		!sameFlag(s.Base.SEID, s.Now.SEID) || !sameFlag(s.Base.HSLimitation, s.Now.HSLimitation)
 }
 
-// On returns what a stack should have that has live from the same file: live
-// with the changes of s. They win where both concern one device.
+// On returns the configuration of a stack that has read live from the same file: live
+// with the changes of s. If both concern one device, the changes count.
 func (s *State) On(live *Config) *Config {
 	c := *live
 	if s.Now.PNETs != nil {
@@ -123,8 +122,9 @@ func (s *State) On(live *Config) *Config {
 	return &c
 }
 
-// changed returns live without what is in base and not in now, and with what
-// is in now and not in base, which replaces what is the same to it.
+// changed returns live, without the elements that are in base but not in now, and with
+// those that are in now but not in base. These replace elements of live for which same
+// returns true.
 func changed[T comparable](live, base, now []T, same func(a, b T) bool) []T {
 	out := []T{}
 	for _, x := range live {

@@ -10,12 +10,12 @@ import (
 	"smcr/nl"
 )
 
-// Usable returns c without what the stack behind ctl cannot take, and says in
-// one line each what that is: entries of devices that are not there, and what
-// belongs to a version of SMC that the stack does not speak. A file may serve
-// several stacks and network namespaces, and at boot it should not matter which
-// device comes first. netdev reports whether a network device exists in the
-// stack's network namespace.
+// Usable returns c without the entries that the stack behind ctl cannot use, and one
+// line of text for each of them. These are entries of devices that do not exist, and of a
+// version of SMC that the stack does not support. A file may be used for several stacks
+// and network namespaces, and at boot the order in which devices appear should not
+// matter. netdev reports whether a network device exists in the stack's network
+// namespace.
 func (c *Config) Usable(ctx context.Context, ctl nl.Control, netdev func(string) bool) (*Config, []string, error) {
 	d := *c
 	var left []string

@@ -25,7 +25,7 @@ type Column struct {
 }
 
 // NewTable returns an empty table. A column whose name begins with ">" is aligned
-// at the right, as numbers are; the character is not part of the name.
+// to the right, for numbers; the character is not part of the name.
 func NewTable(names ...string) *Table {
 	t := &Table{}
 	for _, n := range names {
@@ -35,7 +35,7 @@ func NewTable(names ...string) *Table {
 	return t
 }
 
-// Add adds a row with one cell a column, formatted as [fmt.Sprint] does.
+// Add adds a row with one cell for each column, formatted by [fmt.Sprint].
 func (t *Table) Add(cells ...any) {
 	if len(cells) != len(t.columns) {
 		panic(fmt.Sprintf("output: row of %d cells in a table of %d columns", len(cells), len(t.columns)))
@@ -54,8 +54,8 @@ func (t *Table) Add(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// clean keeps a cell from breaking the table or the terminal: names come from
-// other hosts.
+// clean replaces characters that could disturb the table or the terminal, because
+// names come from other hosts.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -102,7 +102,7 @@ func (t *Table) Print(w io.Writer) error {
 	for _, row := range t.rows {
 		print(row)
 	}
-	return out.Flush() // or the first error of Write
+	return out.Flush() // also returns the first error of Write
 }
 
 // bufferSize is the size of a write in bytes.
@@ -127,7 +127,7 @@ func JSON[T any](w io.Writer, v []T) error {
 	return enc.Encode(v)
 }
 
-// Count returns a number with the noun for what it counts: "1 link", "2 links".
+// Count returns a number with a noun: "1 link", "2 links".
 func Count[N int | uint32 | uint64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -135,7 +135,7 @@ func Count[N int | uint32 | uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Or returns s, or "-" for nothing.
+// Or returns s, or "-" if s is empty.
 func Or(s string) string {
 	if s == "" {
 		return "-"

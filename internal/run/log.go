@@ -14,8 +14,9 @@ import (
 	"smcr/userstack/broker"
 )
 
-// newLog returns the launcher's log from a level on. Above [slog.LevelDebug] it
-// has the form of the program's other messages.
+// newLog returns the launcher's log, with messages of this level and above. If the
+// level is above [slog.LevelDebug], lines have the form of the program's other
+// messages.
 func newLog(w io.Writer, level slog.Level) *slog.Logger {
 	if level <= slog.LevelDebug {
 		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
@@ -23,10 +24,9 @@ func newLog(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(&messages{level: level, w: w, mu: new(sync.Mutex)})
 }
 
-// messages is a [slog.Handler] that writes "smcr: warning: MESSAGE: ERROR (KEY
-// VALUE, ...)", one line each, and without the word "warning" what is only for
-// information. Errors follow the message, other attributes stand in the
-// parentheses.
+// messages is a [slog.Handler] that writes lines of the form "smcr: warning: MESSAGE:
+// ERROR (KEY VALUE, ...)". Lines for information have no "warning". Errors follow the
+// message, other attributes are in parentheses.
 type messages struct {
 	level slog.Level
 	mu    *sync.Mutex // one line at a time; shared with handlers made of this one
@@ -78,6 +78,6 @@ func (h *messages) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &c
 }
 
-// WithGroup implements slog.Handler. The launcher has no groups whose names a
-// reader would miss.
+// WithGroup implements slog.Handler. It ignores the name, because the launcher uses
+// no groups.
 func (h *messages) WithGroup(string) slog.Handler { return h }

@@ -19,19 +19,19 @@ import (
 	"smcr/userstack/launch"
 )
 
-// kernelTimeout bounds the questions to the kernel before a program starts and
-// after it ended.
+// kernelTimeout is the time limit for requests to the kernel before a program starts
+// and after it has ended.
 const kernelTimeout = 5 * time.Second
 
-// errNoDevice tells that the kernel's SMC has nothing to carry connections.
+// errNoDevice means that the kernel's SMC has no device for connections.
 var errNoDevice = errors.New("the kernel's SMC has no RoCE or ISM device with an active port")
 
-// carrier is what carries the connections of a program.
+// carrier is the transport of the connections of a program.
 type carrier struct {
 	mode    string         // never ModeAuto
-	broker  *broker.Client // of ModeUser
-	started bool           // ModeUser: the stack, for this program
-	control *nl.Client     // of ModeKernel; nil if the kernel cannot be asked
+	broker  *broker.Client // the session with the stack, for ModeUser
+	started bool           // ModeUser: the stack was started for this program
+	control *nl.Client     // for ModeKernel; nil if the kernel has no netlink interface
 }
 
 func (c *carrier) close() {
@@ -43,9 +43,8 @@ func (c *carrier) close() {
 	}
 }
 
-// choose finds what carries the connections. In mode auto there is always
-// something, and a line to the user if it is TCP; else the error says what is
-// missing.
+// choose selects the transport. In mode auto there is always one, with a message to
+// the user if it is TCP. In other modes, the error says what is missing.
 func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 	switch o.Mode {
 	case ModeTCP:
@@ -55,7 +54,7 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 	case ModeKernel:
 		c, err := kernel(ctx, o)
 		if errors.Is(err, errNoDevice) {
-			// One may come while the program runs.
+			// A device may become available while the program runs.
 			log.Warn(errNoDevice.Error() + ": connections are plain TCP until there is one")
 			err = nil
 		}
@@ -68,7 +67,7 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 		return c, err
 	}
 	var why []error
-	// Flags for a user-space stack ask for one.
+	// With flags for a user-space stack, the kernel is not used.
 	if len(o.Serve) == 0 {
 		c, err := kernel(ctx, o)
 		if err == nil {
@@ -94,7 +93,7 @@ func choose(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error)
 	return &carrier{mode: ModeTCP}, nil
 }
 
-// plainTCP tells the user why all connections are TCP.
+// plainTCP prints why all connections are TCP.
 func plainTCP(o *Options, why ...error) {
 	var texts []string
 	for _, err := range why {
@@ -115,7 +114,7 @@ func user(ctx context.Context, o *Options, log *slog.Logger) (*carrier, error) {
 	return &carrier{mode: ModeUser, broker: c, started: started}, nil
 }
 
-// sessionError says why there is no session with a stack.
+// sessionError converts the error of a session with a stack into one for the user.
 func sessionError(err error) error {
 	if errors.Is(err, serve.ErrPrivilege) {
 		return cmdutil.Say(errors.Join(err, os.ErrPermission), "no smcr stack in this network namespace and no privilege to start one: run 'smcr serve' as root")
@@ -123,9 +122,9 @@ func sessionError(err error) error {
 	return err
 }
 
-// kernel finds out whether the kernel can carry connections. The error matches
-// launch.ErrNoKernelSMC if it has no SMC, and errNoDevice if nothing but a
-// device is missing, when the carrier is valid, too.
+// kernel checks whether the kernel can carry connections. The error matches
+// launch.ErrNoKernelSMC if it has no SMC, and errNoDevice if only a device is
+// missing. In the latter case, the carrier is valid too.
 func kernel(ctx context.Context, o *Options) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, kernelTimeout)
 	defer cancel()
@@ -135,7 +134,7 @@ func kernel(ctx context.Context, o *Options) (*carrier, error) {
 	c := &carrier{mode: ModeKernel}
 	var err error
 	if c.control, err = nl.DialKernel(ctx); err != nil {
-		// A kernel before 5.11 has SMC sockets and cannot be asked.
+		// A kernel before 5.11 has SMC sockets, but no netlink interface for SMC.
 		if errors.Is(err, nl.ErrNoBackend) {
 			err = nil
 		}

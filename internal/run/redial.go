@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// dialTimeout bounds one try to open a session.
+	// dialTimeout is the time limit of one attempt to open a session.
 	dialTimeout = 5 * time.Second
-	// restartGrace is how long a launcher that had its stack started leaves it
-	// to others to start one when that is gone. Tries that fail are repeated
-	// after pauses, which double up to restartLast.
+	// restartGrace is how long a launcher that started its stack waits for others
+	// to start another one, after the stack has ended. Attempts that fail are
+	// repeated after pauses, which double up to restartLast.
 	restartGrace = time.Second
 	restartLast  = time.Minute
 )
 
-// redialer opens sessions for a launcher that lost its own.
+// redialer opens new sessions for a launcher whose session has ended.
 type redialer struct {
 	command string
 	serve   []string // flags of smcr serve
-	starts  bool     // this launcher had the stack started, and does so again
+	starts  bool     // this launcher started the stack, and starts it again
 	log     *slog.Logger
 
-	next  time.Time // when to start a stack; zero: none was missing
+	next  time.Time // when to start a stack; zero: a stack is running
 	pause time.Duration
 	said  string // the error that was logged last
 
@@ -45,7 +45,7 @@ func newRedialer(command string, serveArgs []string, starts bool, log *slog.Logg
 	return &redialer{command: command, serve: serveArgs, starts: starts, log: log, dial: broker.DialStack, start: serve.StartOnDemand, now: time.Now}
 }
 
-// redial is for launch.Config.Redial.
+// redial implements launch.Config.Redial.
 func (r *redialer) redial(ctx context.Context) (launch.Session, error) {
 	c, err := r.open(ctx)
 	if err == nil {
@@ -53,7 +53,7 @@ func (r *redialer) redial(ctx context.Context) (launch.Session, error) {
 		return c, nil
 	}
 	if !absent(err) {
-		r.warn(err) // somebody is there who does not serve us
+		r.warn(err) // there is a process, but it refuses the session
 		return nil, err
 	}
 	now := r.now()
@@ -87,7 +87,7 @@ func (r *redialer) open(ctx context.Context) (*broker.Client, error) {
 	return r.dial(ctx, r.command)
 }
 
-// warn logs an error unless it was the last one, too.
+// warn logs an error, unless it is the same as the last one.
 func (r *redialer) warn(err error) {
 	if text := err.Error(); text != r.said {
 		r.said = text

@@ -28,12 +28,12 @@ type Options struct {
 	Mode    string // one of the Mode constants
 	IOUring bool
 	NoAdapt bool
-	Serve   []string // flags for a stack in user space that has to be started
+	Serve   []string // flags of smcr serve if the stack must be started
 	Kernel  launch.Kernel
 	Argv    []string
 }
 
-// Modes of smcr run: what carries the connections.
+// Modes of smcr run: the transport of the connections.
 const (
 	ModeAuto   = "auto"   // the first of the following that is possible
 	ModeKernel = "kernel" // the kernel's SMC
@@ -98,7 +98,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 			return Run(cmd.Context(), o)
 		},
 	}
-	// What follows the program belongs to the program.
+	// Words after the program are arguments of the program.
 	cmd.Flags().SetInterspersed(false)
 	fl := cmd.Flags()
 	fl.BoolVarP(&o.Verbose, "verbose", "v", false, "report when the user-space stack ends and comes back, and at the end how many\nconnections used SMC-R and why the others did not")
@@ -115,8 +115,8 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	return cmd
 }
 
-// check finds flags that do not go together, and lets flags of one mode choose
-// it where the mode is free. serve tells of flags for a stack to be started.
+// check rejects flags that cannot be combined. In mode auto, a flag that belongs to one
+// mode selects that mode. serve is true if there are flags for starting a stack.
 func (o *Options) check(modes []string, serve bool) error {
 	known := false
 	for _, m := range modes {
@@ -136,9 +136,9 @@ func (o *Options) check(modes []string, serve bool) error {
 	return nil
 }
 
-// Run runs a program as Options say. The error is a [cmdutil.StatusError] if
-// the program's exit status is not 0. In mode tcp it does not return: the
-// program takes this one's place.
+// Run runs a program with the Options. The error is a [cmdutil.StatusError] if the
+// program's exit status is not 0. In mode tcp, Run does not return: the program
+// replaces this process.
 func Run(ctx context.Context, o *Options) error {
 	level := slog.LevelWarn
 	switch {
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o *Options) error {
 		level = slog.LevelInfo
 	}
 	log := newLog(o.Err, level)
-	// A program that is not there needs no stack.
+	// This comes first: if the program does not exist, no stack is started.
 	if err := launch.LookPath(o.Argv[0], os.Environ()); err != nil {
 		return startError(err)
 	}
@@ -200,16 +200,16 @@ func Run(ctx context.Context, o *Options) error {
 	return nil
 }
 
-// native becomes the program.
+// native replaces this process by the program.
 func native(o *Options) error {
-	if o.Verbose && o.Mode == ModeTCP { // else the reason has been told
+	if o.Verbose && o.Mode == ModeTCP { // in mode auto, the reason was printed before
 		fmt.Fprintln(o.Err, "smcr: all connections over TCP")
 	}
 	return startError(launch.Exec(o.Argv))
 }
 
-// startError says why a program could not be started, with the exit status
-// of a shell.
+// startError returns the error of a program that could not be started, with the exit
+// status that a shell would return.
 func startError(err error) error {
 	var se *launch.StartError
 	if !errors.As(err, &se) {

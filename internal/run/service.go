@@ -13,13 +13,12 @@ import (
 	"smcr/userstack/service"
 )
 
-// errEmbedded means that the stack at the address for commands serves no
-// launchers.
+// errEmbedded means that the stack at the default address does not serve launchers.
 var errEmbedded = errors.New("the stack of this network namespace belongs to another program, see 'smcr info', and carries only the connections of that program: " +
 	"end the program, or let it answer commands at another address (userstack.Stack.ServeControl)")
 
-// startWait is how long a stack that another process has just started may take
-// to serve launchers.
+// startWait is how long session waits for a stack that another process has just
+// started.
 const startWait = time.Second
 
 // session opens a session with the stack of this network namespace and
@@ -44,8 +43,8 @@ func session(ctx context.Context, command string, serveArgs []string) (_ *broker
 	return c, err == nil, derr
 }
 
-// Session opens a session for a command of smcr that tries the stack out, and
-// starts the stack if there is none. The error says what to do.
+// Session opens a session for a command of smcr that tests the stack, and starts the
+// stack if there is none. The error says what to do.
 func Session(ctx context.Context, command string) (_ *broker.Client, started bool, err error) {
 	c, started, err := session(ctx, command, nil)
 	if err != nil {
@@ -54,8 +53,8 @@ func Session(ctx context.Context, command string) (_ *broker.Client, started boo
 	return c, started, nil
 }
 
-// absent reports whether nobody serves at the address, as opposed to a
-// service that refuses.
+// absent reports whether err means that no process serves at the address. Other errors
+// mean that a service refuses.
 func absent(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)

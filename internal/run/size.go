@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A bufferSize is the flag of a buffer's size in bytes, as smc_run has it: a
-// number, or one with the suffix k or K (KiB) or m or M (MiB).
+// A bufferSize is the flag value of a buffer size in bytes, as in smc_run: a number,
+// or a number with the suffix k or K (KiB) or m or M (MiB).
 type bufferSize int
 
 // parseSize parses a buffer size. 0 is the default size.

@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/launch"
 )
 
-// summary tells how many connections used SMC-R, and why each other did not:
-// one line a reason, the most frequent first.
+// summary prints how many connections used SMC-R, and why the others did not: one
+// line for each reason, the most frequent first.
 func summary(w io.Writer, s launch.Stats) {
 	tcp, failed := total(s.TCP), total(s.Failed)
 	fmt.Fprintf(w, "smcr: %s over SMC-R, %d over TCP", output.Count(s.ByMode[broker.ModeSMCR], "connection"), tcp)
@@ -57,9 +57,9 @@ func countKernel(ctx context.Context, c *nl.Client) (k kernelCounters, err error
 	return k, err
 }
 
-// kernelSummary is summary for the kernel's SMC. The sockets are the program's,
-// the launcher does not see what becomes of them; the kernel counts the
-// connections of a network namespace, those of other programs included.
+// kernelSummary prints the summary for the kernel's SMC. The launcher does not see
+// the connections of the program's sockets. The kernel counts the connections of a
+// network namespace, including those of other programs.
 func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 	if before.valid && after.valid {
 		d, f := after.stats.Sub(before.stats), after.fallbacks.Sub(before.fallbacks)
@@ -75,7 +75,7 @@ func kernelSummary(w io.Writer, s launch.Stats, before, after kernelCounters) {
 	reasons(w, func(n uint64) string { return output.Count(n, "TCP socket") }, s.NativeSockets)
 }
 
-// fallbackText says why a connection became TCP.
+// fallbackText returns why a connection became TCP.
 func fallbackText(r stats.Fallback) string {
 	text := cmp.Or(smc.Diagnosis(r.Reason).Text(), "unknown reason")
 	return fmt.Sprintf("%s (0x%08x, as %s)", text, r.Reason, r.Side)
@@ -90,7 +90,7 @@ func total(m map[string]uint64) (n uint64) {
 	return n
 }
 
-// reasons prints one line a reason, the most frequent first.
+// reasons prints one line for each reason, the most frequent first.
 func reasons(w io.Writer, count func(uint64) string, m map[string]uint64) {
 	keys := slices.SortedFunc(maps.Keys(m), func(a, b string) int {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))

@@ -12,13 +12,14 @@ import (
 	"smcr/userstack/broker"
 )
 
-// Allow says who may run programs over the stack: everyone, or these users and the
-// members of these groups. Root and the owner of the stack always may.
+// Allow is the list of users who may run programs over the stack: everyone, or these
+// users and the members of these groups. Root and the owner of the stack always may.
 type Allow struct {
 	Users, Groups []uint32
 }
 
-// authorize returns what refuses launchers of others, or nil where everyone may.
+// authorize returns a function that refuses launchers of other users, or nil if
+// everyone is allowed.
 func (a Allow) authorize() func(*broker.Launcher) error {
 	if len(a.Users) == 0 && len(a.Groups) == 0 {
 		return nil
@@ -35,7 +36,7 @@ func (a Allow) authorize() func(*broker.Launcher) error {
 	}
 }
 
-// parseUser returns the number of a user, who may be given by it.
+// parseUser returns the number of a user that is given by name or number.
 func parseUser(s string) (uint32, error) {
 	return parseID(s, func() (string, error) {
 		u, err := user.Lookup(s)
@@ -46,7 +47,7 @@ func parseUser(s string) (uint32, error) {
 	})
 }
 
-// parseGroup does so for a group.
+// parseGroup returns the number of a group that is given by name or number.
 func parseGroup(s string) (uint32, error) {
 	return parseID(s, func() (string, error) {
 		g, err := user.LookupGroup(s)
@@ -57,8 +58,8 @@ func parseGroup(s string) (uint32, error) {
 	})
 }
 
-// parseID looks a name up, which may also be a number. As for chown(1) a name that
-// consists of digits comes first.
+// parseID looks up a name, or parses it as a number. As in chown(1), a name that
+// consists of digits takes precedence over the number.
 func parseID(s string, lookup func() (string, error)) (uint32, error) {
 	id, err := lookup()
 	if err != nil {
@@ -66,7 +67,7 @@ func parseID(s string, lookup func() (string, error)) (uint32, error) {
 	}
 	n, nerr := strconv.ParseUint(id, 10, 32)
 	switch {
-	case nerr == nil && n != 1<<32-1: // which stands for no user
+	case nerr == nil && n != 1<<32-1: // this number means no user
 		return uint32(n), nil
 	case err == nil:
 		err = nerr

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupName is the cgroup of the services that were started on demand, at the top
-// of the cgroup v2 tree. Such a service is for all programs of its network
-// namespace, so it must not end with the cgroup of the one that started it, nor
-// count for that.
+// cgroupName is the cgroup of services that were started on demand, at the top of the
+// cgroup v2 tree. Such a service is for all programs of its network namespace. So it
+// must not end with the cgroup of the program that started it, and its resources must
+// not count for that cgroup.
 const cgroupName = "smcr"
 
-// errCgroup tells that a service cannot have a cgroup of its own.
+// errCgroup means that the cgroup of the services cannot be used.
 var errCgroup = errors.New("no cgroup for the stack")
 
-// openCgroup opens the cgroup of the services, which it makes if need be.
+// openCgroup opens the cgroup of the services, and creates it if necessary.
 func openCgroup() (*os.File, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: needs root", errCgroup)
@@ -62,8 +62,8 @@ func cgroupTop() (string, error) {
 	return parseCgroupTop(f)
 }
 
-// parseCgroupTop finds the mount of the whole cgroup v2 tree that this process
-// sees in mountinfo (proc_pid_mountinfo(5)).
+// parseCgroupTop finds the mount point of the whole cgroup v2 tree in mountinfo
+// (proc_pid_mountinfo(5)).
 func parseCgroupTop(r io.Reader) (string, error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
@@ -80,8 +80,8 @@ func parseCgroupTop(r io.Reader) (string, error) {
 	return "", errors.New("no cgroup v2 tree is mounted")
 }
 
-// inCgroup has the child of attr start in the cgroup of the services. done is for
-// after the start.
+// inCgroup makes the child of attr start in the cgroup of the services. The caller
+// must call done after the start.
 func inCgroup(attr *syscall.SysProcAttr) (done func(), err error) {
 	f, err := openCgroup()
 	if err != nil {

@@ -137,7 +137,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	fl.StringVar(&level, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	fl.BoolVar(&o.OnDemand, "on-demand", false, "report the start on descriptor 3 (used by smcr run)")
 	if err := fl.MarkHidden("on-demand"); err != nil {
-		panic(err) // the flag was defined a line ago
+		panic(err) // cannot happen: the flag is defined above
 	}
 	_ = cmd.RegisterFlagCompletionFunc("allow-user", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("allow-group", cobra.NoFileCompletions)
@@ -148,7 +148,7 @@ func newCmd(f *cmdutil.Factory, runF func(*Options) error) *cobra.Command {
 	return cmd
 }
 
-// parsePrefix takes a prefix, or an address for the prefix of itself alone.
+// parsePrefix parses a prefix. An address means the prefix with only this address.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), nil

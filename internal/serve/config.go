@@ -20,20 +20,20 @@ import (
 	"smcr/internal/config"
 )
 
-// configTimeout bounds the application of a configuration file.
+// configTimeout is the time limit for applying a configuration file.
 const configTimeout = 10 * time.Second
 
-// A configurator brings the stack to the configuration file, at the start and
-// on SIGHUP.
+// A configurator applies the configuration file to the stack, at the start and on
+// SIGHUP.
 type configurator struct {
-	path    string   // "": config.DefaultPath, which need not exist
-	eids    []string // the enterprise IDs of a stack for which nothing says otherwise
+	path    string   // "": config.DefaultPath, if it exists
+	eids    []string // the enterprise IDs of a stack without a configuration
 	control *persistentControl
 	log     *slog.Logger
 }
 
-// start applies the file, and what commands changed in an earlier stack. On
-// error the stack is as it was.
+// start applies the file, and the changes that commands made in an earlier stack. On
+// error, the stack is unchanged.
 func (c *configurator) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, configTimeout)
 	defer cancel()
@@ -52,7 +52,7 @@ func (c *configurator) start(ctx context.Context) error {
 	return nil
 }
 
-// reload applies the file, which replaces what commands have changed.
+// reload applies the file, which replaces the changes that commands have made.
 func (c *configurator) reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, configTimeout)
 	defer cancel()
@@ -66,9 +66,9 @@ func (c *configurator) reload(ctx context.Context) error {
 	return c.control.setBase(ctx, digest)
 }
 
-// load applies the file and returns its digest, if there is one. What the file
-// leaves out becomes as after a start, so that a reload leads to the same state
-// as a restart.
+// load applies the file, if there is one, and returns its digest. Missing sections get
+// the values of a stack that was just started, so that a reload leads to the same
+// state as a restart.
 func (c *configurator) load(ctx context.Context) (digest string, found bool, err error) {
 	path := c.path
 	if path == "" {
@@ -96,7 +96,7 @@ func (c *configurator) load(ctx context.Context) (digest string, found bool, err
 	return digest, true, nil
 }
 
-// addEIDs gives the stack the enterprise IDs that it has without a file.
+// addEIDs adds the enterprise IDs that a stack has without a configuration file.
 func (c *configurator) addEIDs(ctx context.Context) error {
 	for _, id := range c.eids {
 		if err := c.control.Control.AddUEID(ctx, id); err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -118,7 +118,8 @@ func readConfig(path string) (*config.Config, string, error) {
 	return file, fmt.Sprintf("%x", h.Sum(nil)), err
 }
 
-// usable leaves out of a configuration what the stack cannot take, and logs it.
+// usable returns a configuration without the entries that the stack cannot use, and
+// logs these entries.
 func (c *configurator) usable(ctx context.Context, file *config.Config, from string) (*config.Config, error) {
 	usable, skipped, err := file.Usable(ctx, c.control.Control, func(name string) bool {
 		_, err := net.InterfaceByName(name)
@@ -130,7 +131,8 @@ func (c *configurator) usable(ctx context.Context, file *config.Config, from str
 	return usable, err
 }
 
-// reloadOnHangup calls reload on each SIGHUP until stop, which waits for it.
+// reloadOnHangup calls reload on each SIGHUP, until stop is called. stop waits for a
+// reload in progress.
 func (c *configurator) reloadOnHangup(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hangup := make(chan os.Signal, 1)

@@ -17,18 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// logDir is where services that were started on demand log. The log of each
-// bears the inode number of its network namespace, which a later namespace may
-// get again, and its cookie, which none does. It is removed when the service
-// ends in order and kept after a failure. When the next service of the namespace
-// starts, the log of one that had served moves aside, and stays until another
-// one dies; that of one that never came up is overwritten. Both go when a
-// service starts anywhere and the namespace is gone.
+// logDir is the directory for logs of services that were started on demand. The name
+// of a log has two numbers of the network namespace: its inode number, which a later
+// namespace may have again, and its cookie, which is never reused. A log is removed
+// when its service ends in order, and kept after a failure. When the next service of
+// the namespace starts, it renames the log of a service that had served. That log stays
+// until another service fails. The log of a service that never served is overwritten.
+// If the network namespace does not exist any more, the next service of any namespace
+// removes both logs.
 const logDir = "/run/smcr"
 
-// openLog opens the log of the service of this network namespace, or returns
-// nil where there is no place for it. Whoever has it open and locked is a
-// service; one that starts beside it only adds to the log.
+// openLog opens the log of the service of this network namespace, or returns nil if
+// that is not possible. A process that has the log open and locked is a service. A
+// second service that starts at the same time only appends to the log.
 func openLog(dir string) *os.File {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil
@@ -52,8 +53,8 @@ func openLog(dir string) *os.File {
 	return f
 }
 
-// openLocked opens a log, and locks it if no service has. The lock goes with the
-// descriptor that the service inherits. f is nil if it cannot be opened.
+// openLocked opens a log, and locks it if no service has locked it. The lock belongs
+// to the descriptor, which the service inherits. f is nil if the log cannot be opened.
 func openLocked(name string) (f *os.File, locked bool) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR|unix.O_NOFOLLOW, 0o640)
 	if err != nil {
@@ -62,32 +63,32 @@ func openLocked(name string) (f *os.File, locked bool) {
 	return f, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
-// servingMessage is what a service logs when it serves.
+// servingMessage is the message that a service logs when it begins to serve.
 const servingMessage = "serving"
 
-// served reports whether the log is of a service that came up, which says so
-// early.
+// served reports whether a service has served, by a message near the beginning of its
+// log.
 func served(f *os.File) bool {
 	b := make([]byte, 64<<10)
 	n, _ := f.ReadAt(b, 0)
 	return bytes.Contains(b[:n], []byte("msg="+servingMessage+" "))
 }
 
-// diedSuffix ends the name of the log of a service that died.
+// diedSuffix is the end of the name of a log of a failed service.
 const diedSuffix = ".died.log"
 
-// diedName returns where the log of a service goes that died.
+// diedName returns the new name for the log of a failed service.
 func diedName(name string) string { return strings.TrimSuffix(name, ".log") + diedSuffix }
 
-// Died is the log that a service left which did not end in order.
+// Died is the log of a service that did not end in order.
 type Died struct {
 	Log  string    // path
-	Last time.Time // of its last line
+	Last time.Time // time of its last line
 }
 
-// LastDied returns the log of the last service of this network namespace that
-// was started on demand and died, if it is still there. One that died since may
-// be told to its user and to root only.
+// LastDied returns the log of the last service of this network namespace that was
+// started on demand and failed, if the log still exists. A log that was not renamed
+// yet is returned only to the user of that service and to root.
 func LastDied() (Died, bool) { return lastDied(logDir) }
 
 func lastDied(dir string) (Died, bool) {
@@ -95,7 +96,7 @@ func lastDied(dir string) (Died, bool) {
 	if err != nil {
 		return Died{}, false
 	}
-	// The log of a service that died and has no successor yet.
+	// The log of a failed service after which no other service has started.
 	if f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
 		defer f.Close()
 		st, err := f.Stat()
@@ -121,7 +122,7 @@ func logName(dir string) (string, error) {
 	return filepath.Join(dir, fmt.Sprintf("serve-%d-%d.log", ns.ino, ns.cookie)), nil
 }
 
-// logNamespace returns the network namespace that a log's name tells of.
+// logNamespace returns the network namespace in the name of a log.
 func logNamespace(name string) (namespace, bool) {
 	digits, pre := strings.CutPrefix(name, "serve-")
 	digits, post := strings.CutSuffix(digits, diedSuffix)
@@ -136,7 +137,7 @@ func logNamespace(name string) (namespace, bool) {
 	return ns, pre && post && both && err == nil && err2 == nil
 }
 
-// removeLog removes the log of this network namespace if f is it.
+// removeLog removes the log of this network namespace if f is this log.
 func removeLog(dir string, f *os.File) error {
 	name, err := logName(dir)
 	if err != nil {
@@ -148,7 +149,7 @@ func removeLog(dir string, f *os.File) error {
 	}
 	there, err := os.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(mine, there) {
-		return nil // logged elsewhere
+		return nil // f is another log
 	}
 	if err != nil {
 		return err
@@ -156,15 +157,16 @@ func removeLog(dir string, f *os.File) error {
 	return os.Remove(name)
 }
 
-// removeStaleLogs removes the logs of network namespaces that are gone. A
-// namespace out of sight can lose the log of a failure, but no service its log.
+// removeStaleLogs removes the logs of network namespaces that do not exist any more.
+// If this process cannot see a namespace, the log of a failed service of that
+// namespace can be removed, but not the log of a running service.
 func removeStaleLogs(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
-	// In this order: a service and who starts it are in their namespace before
-	// there is a log.
+	// This order matters: a service, and the process that starts it, are in their
+	// namespace before the log exists.
 	alive, err := namespaces()
 	if err != nil {
 		return
@@ -175,7 +177,7 @@ func removeStaleLogs(dir string) {
 	}
 	for _, e := range entries {
 		ns, ok := logNamespace(e.Name())
-		// One that had this namespace's number before is gone, too.
+		// An earlier namespace with the same inode number does not exist any more.
 		before := ns.ino == own.ino && ns.cookie != own.cookie
 		if !ok || alive[ns.ino] && !before || !e.Type().IsRegular() {
 			continue
@@ -184,7 +186,7 @@ func removeStaleLogs(dir string) {
 	}
 }
 
-// removeUnlocked removes a log that no service has open, wherever it runs.
+// removeUnlocked removes a log unless a service has locked it.
 func removeUnlocked(name string) {
 	f, err := os.OpenFile(name, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -196,9 +198,8 @@ func removeUnlocked(name string) {
 	}
 }
 
-// namespaces returns the inode numbers of the network namespaces that a
-// process is in or that are mounted somewhere (ip netns), as far as this
-// process may see them.
+// namespaces returns the inode numbers of the network namespaces that processes use
+// or that are mounted (ip netns), if this process may see them.
 func namespaces() (map[uint64]bool, error) {
 	alive := make(map[uint64]bool)
 	procs, err := filepath.Glob("/proc/[0-9]*/ns/net")
@@ -208,7 +209,7 @@ func namespaces() (map[uint64]bool, error) {
 	for _, name := range append(procs, "/proc/thread-self/ns/net") {
 		link, err := os.Readlink(name)
 		if err != nil {
-			continue // it has ended, or is none of ours to look at
+			continue // the process has ended, or this process may not see its namespace
 		}
 		if ino, ok := parseNamespace(link); ok {
 			alive[ino] = true
@@ -221,7 +222,7 @@ func namespaces() (map[uint64]bool, error) {
 	defer mounts.Close()
 	lines := bufio.NewScanner(mounts)
 	for lines.Scan() {
-		// ID, parent's ID, device, root: for a namespace what its link says.
+		// ID, parent's ID, device, root: for a namespace, the text of its link.
 		if f := strings.Fields(lines.Text()); len(f) > 3 {
 			if ino, ok := parseNamespace(f[3]); ok {
 				alive[ino] = true

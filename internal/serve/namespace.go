@@ -10,10 +10,10 @@ import (
 	"smcr/internal/place"
 )
 
-// A namespace is what names a network namespace on this machine.
+// A namespace identifies a network namespace on this machine.
 type namespace struct {
-	ino    uint64 // what its users see (net:[INO]); used again after its end
-	cookie uint64 // never used again until the machine starts anew
+	ino    uint64 // the number that users see (net:[INO]); reused after its end
+	cookie uint64 // not reused until the machine restarts
 }
 
 // ownNamespace returns the network namespace of the calling thread.

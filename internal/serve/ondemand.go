@@ -19,16 +19,17 @@ import (
 	"smcr/userstack/service"
 )
 
-// readyFD is the descriptor at which a service started on demand tells how
-// the start went: a line with "ok", or with the name of a cause, a tab and the error.
+// readyFD is the descriptor to which a service started on demand writes the result of
+// its start: a line with "ok", or with the name of a cause, a tab and the error.
 const readyFD = 3
 
-// startCauses are what callers of StartOnDemand tell apart, by what the line has.
+// startCauses are the errors that callers of StartOnDemand distinguish, by their names
+// in the line.
 var startCauses = map[string]error{"running": service.ErrRunning, "privilege": ErrPrivilege}
 
-// startError is the error of a service that said itself why it does not start.
+// startError is an error that the service itself reported.
 type startError struct {
-	cause error // nil: none of startCauses
+	cause error // one of startCauses, or nil
 	text  string
 }
 
@@ -41,7 +42,7 @@ func (e *startError) Unwrap() []error {
 	return []error{ErrStart, e.cause}
 }
 
-// readyLine is the line for err, the error of a start or nil.
+// readyLine returns the line for err, the error of a start, or nil.
 func readyLine(err error) string {
 	if err == nil {
 		return "ok"
@@ -55,31 +56,31 @@ func readyLine(err error) string {
 	return cause + "\t" + strings.ReplaceAll(broker.Plain(err.Error()), "\n", "; ")
 }
 
-// parseReady is the inverse of readyLine, of a line that is not empty.
+// parseReady is the inverse of readyLine. The line must not be empty.
 func parseReady(line string) error {
 	if line == "ok" {
 		return nil
 	}
 	cause, text, ok := strings.Cut(line, "\t")
 	if !ok {
-		text = line // of something that is no service
+		text = line // not from a service
 	}
 	return &startError{startCauses[cause], text}
 }
 
-// startTimeout bounds the start of a service on demand.
+// startTimeout is the time limit for the start of a service on demand.
 const startTimeout = 15 * time.Second
 
-// IdleTimeout is how long a service that was started on demand waits for the
-// next program before it ends.
+// IdleTimeout is the time after which a service that was started on demand ends if
+// no program uses it.
 const IdleTimeout = time.Minute
 
 // ErrStart is wrapped by the error of a service that could not be started.
 var ErrStart = errors.New("cannot start the stack of this network namespace")
 
-// StartOnDemand starts "smcr serve" in the background, in the network
-// namespace of the caller, and returns when it serves, or with the reason why
-// it does not. args are further flags of smcr serve.
+// StartOnDemand starts "smcr serve" in the background, in the network namespace of
+// the caller. It returns when the service serves, or with the error of the start. args
+// are additional flags of smcr serve. The error wraps [ErrStart].
 func StartOnDemand(ctx context.Context, args ...string) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -102,8 +103,8 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStart, err)
 	}
-	// The service outlives this process; while this one lives it must not
-	// leave a zombie.
+	// The service can run longer than this process. Wait prevents a zombie if
+	// the service ends first.
 	go func() { _ = cmd.Wait() }()
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, startTimeout)
@@ -125,14 +126,15 @@ func StartOnDemand(ctx context.Context, args ...string) error {
 	}
 }
 
-// staysMessage is what the log of a service has that has no cgroup of its own.
+// staysMessage is the log message of a service that is not in the services' cgroup.
 const staysMessage = "the stack stays in the cgroup of the program that started it"
 
-// startOwnCgroup starts a command in the cgroup of the services, or else in that of
-// this process. The command logs to f, if that is not nil, which it takes over.
+// startOwnCgroup starts a command in the cgroup of the services or, if that is not
+// possible, in that of this process. If f is not nil, the command logs to f, and
+// startOwnCgroup closes f.
 func startOwnCgroup(newCmd func() *exec.Cmd, f *os.File) (*exec.Cmd, error) {
 	logTo := func(cmd *exec.Cmd) {
-		if f != nil { // an interface with a nil file would be one
+		if f != nil { // a nil *os.File in the interface would not be nil
 			cmd.Stderr = f
 		}
 	}
@@ -149,8 +151,8 @@ func startOwnCgroup(newCmd func() *exec.Cmd, f *os.File) (*exec.Cmd, error) {
 			return cmd, nil
 		}
 	}
-	// Also where clone3 is not permitted. If something else is wrong it will be
-	// again.
+	// This can also mean that clone3 is not permitted. Any other error will
+	// happen again.
 	if f != nil {
 		newLogger(f, slog.LevelInfo).Info(staysMessage, "err", why)
 	}
@@ -159,7 +161,7 @@ func startOwnCgroup(newCmd func() *exec.Cmd, f *os.File) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-// reportStart tells the process that started this one how the start went.
+// reportStart reports the result of the start to the process that started this one.
 func reportStart(err error) {
 	f := os.NewFile(readyFD, "ready")
 	if f == nil {
@@ -169,7 +171,7 @@ func reportStart(err error) {
 	fmt.Fprintln(f, readyLine(err))
 }
 
-// newLogger logs to standard error, errors as people read them.
+// newLogger returns a logger that writes to w, with errors in plain text.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, ok := a.Value.Any().(error); ok {

@@ -41,26 +41,26 @@ type Options struct {
 	IdleTimeout time.Duration
 	GroupIdle   time.Duration
 	OnDemand    bool
-	// NoDefaultEID leaves out the enterprise ID that all stacks of ours have.
+	// NoDefaultEID leaves out the enterprise ID that all user-space stacks have.
 	NoDefaultEID bool
-	// NoEngine leaves the sockets to goroutines, and Spin is how long the
-	// engine looks for more to do before it sleeps.
+	// NoEngine uses goroutines for the sockets. Spin is how long the engine looks
+	// for more work before it sleeps.
 	NoEngine bool
-	// NoLocal is that of service.Config.
+	// NoLocal is NoLocal of service.Config.
 	NoLocal bool
-	// Threads is how many event loops there are; 0 is one for each two processors.
+	// Threads is the number of event loops; 0 means one for each two processors.
 	Threads int
 	Spin    time.Duration
-	// UserFDs and UserSessions are those of service.Config.
+	// UserFDs and UserSessions are the fields of service.Config.
 	UserFDs, UserSessions int
 	Allow                 Allow
 	LogLevel              slog.Level
-	// Config is the configuration file. Empty means that of the host, which
-	// need not exist.
+	// Config is the configuration file. Empty means the file of the host, if it
+	// exists.
 	Config string
 }
 
-// ErrPrivilege tells that software RoCE cannot be used by this user.
+// ErrPrivilege means that this user may not use software RoCE.
 var ErrPrivilege = errors.New("the user-space stack needs CAP_NET_RAW and CAP_NET_ADMIN: run it as root")
 
 // Run serves until a signal ends it.
@@ -71,7 +71,7 @@ func Run(ctx context.Context, o *Options) error {
 		reportStart(err)
 	}
 	if err == nil && onDemand {
-		// Nobody will ask how it went.
+		// The stack has ended in order, so its log is not needed.
 		if err := removeLog(logDir, os.Stderr); err != nil {
 			return fmt.Errorf("remove the log: %w", err)
 		}
@@ -106,13 +106,13 @@ func run(ctx context.Context, o *Options) error {
 	control.v1, control.v2 = o.RoCE != "v2", o.RoCE != "v1"
 	s.SetControl(control)
 	conf := &configurator{path: o.Config, control: control, eids: o.eids(), log: cfg.Log}
-	// Signals count from before the start is reported: whoever sends SIGHUP
-	// early must not end the stack, and SIGTERM ends it in order.
+	// Signals are handled before the start is reported, so that an early SIGHUP
+	// does not end the stack, and an early SIGTERM ends it in order.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer conf.reloadOnHangup(ctx)()
 	if err := conf.start(ctx); err != nil {
-		// With its context ended Run takes the stack down at once.
+		// Run with an ended context ends the stack at once.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		return errors.Join(err, s.Run(ended))
@@ -120,7 +120,7 @@ func run(ctx context.Context, o *Options) error {
 	cfg.Log.Info(servingMessage, "pid", os.Getpid(), "sockets", s.Dir())
 	if o.OnDemand {
 		reportStart(nil)
-		o.OnDemand = false // said
+		o.OnDemand = false // the start is reported
 	}
 	err = inTime(ctx, s.Run)
 	if err == nil {
@@ -135,9 +135,8 @@ const endTime = 4500 * time.Millisecond
 // errEnd means that the stack did not end by itself after a signal.
 var errEnd = fmt.Errorf("the stack did not end in order within %v", endTime)
 
-// inTime runs run, which has to return soon once ctx has ended, and returns
-// without it when it does not: the process ends then, and the kernel closes what
-// is left.
+// inTime calls run, which must return soon after the end of ctx. If it does not,
+// inTime returns without it: the process then ends, and the kernel closes the rest.
 func inTime(ctx context.Context, run func(context.Context) error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
@@ -154,7 +153,7 @@ func inTime(ctx context.Context, run func(context.Context) error) error {
 	}
 }
 
-// eids are the enterprise IDs of the stack where no configuration says otherwise.
+// eids returns the enterprise IDs of a stack without a configuration.
 func (o *Options) eids() []string {
 	if o.NoDefaultEID || o.RoCE == "v1" {
 		return nil
@@ -197,21 +196,21 @@ func (o *Options) config() (service.Config, error) {
 			Providers: []rdmaverbs.Provider{softroce.New(opts...)}, NetDevs: o.NetDevs, AssumeSMC: o.AssumeSMC, NoOption: o.NoOption,
 			RecvBuf: o.RecvBuf, SendBuf: o.SendBuf, MaxLinks: o.MaxLinks, EyeCatcher: o.EyeCatcher, Log: log,
 			GroupIdle: o.GroupIdle,
-			// Version 2 of SMC-R names RoCE version 2 GIDs.
+			// Version 2 of SMC-R needs RoCE version 2 GIDs.
 			NoVersion2: o.RoCE == "v1",
 		},
 	}, nil
 }
 
-// maxThreads bounds Threads.
+// maxThreads is the maximum of Threads.
 const maxThreads = 64
 
-// defaultBuf is the size in bytes of receive and send buffers: docs/architecture.md
-// tells why.
+// defaultBuf is the size in bytes of receive and send buffers. docs/architecture.md
+// explains the value.
 const defaultBuf = 256 << 10
 
-// engines starts the event loops: as many as Threads says, or one for each two
-// processors, as the programs need some too, and 8 at most.
+// engines starts the event loops: Threads of them, or one for each two processors,
+// because programs need processors too, but at most 8.
 func (o *Options) engines() (loops []*engine.Loop, err error) {
 	n := o.Threads
 	switch {
@@ -235,8 +234,8 @@ func (o *Options) engines() (loops []*engine.Loop, err error) {
 	return loops, nil
 }
 
-// raiseOpenFiles raises the soft limit of open files to the hard one, by which the
-// limits of users go.
+// raiseOpenFiles raises the soft limit of open files to the hard limit, from which the
+// limits of users are computed.
 func raiseOpenFiles() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -249,8 +248,8 @@ func raiseOpenFiles() error {
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }
 
-// permitted fails early, before anything is changed, where packet sockets
-// are not allowed.
+// permitted returns an error if packet sockets are not permitted. It is called before
+// anything is changed.
 func permitted() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

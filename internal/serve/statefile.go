@@ -17,21 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initialPIDs is the inode number of the PID namespace that has all processes
-// of the machine in sight (linux/proc_ns.h).
+// initialPIDs is the inode number of the PID namespace that shows all processes of
+// the machine (linux/proc_ns.h).
 const initialPIDs = 0xeffffffc
 
-// A stateFile is the file that keeps what commands changed in the stack of a
-// network namespace. It lasts until the machine starts anew, as the directory
-// does.
+// A stateFile is the file with the changes that commands made in the stack of a
+// network namespace. Like its directory, it exists until the machine restarts.
 type stateFile struct {
 	path string
-	ino  uint64 // of the network namespace
+	ino  uint64 // inode number of the network namespace
 }
 
-// newStateFile returns the state file of the calling thread's network
-// namespace, named by its cookie, which the kernel gives to one namespace only
-// between two starts of the machine.
+// newStateFile returns the state file of the calling thread's network namespace. Its
+// name has the cookie of the namespace, which is unique until the machine restarts.
 func newStateFile(dir string) (*stateFile, error) {
 	ns, err := ownNamespace()
 	if err != nil {
@@ -40,13 +38,13 @@ func newStateFile(dir string) (*stateFile, error) {
 	return &stateFile{filepath.Join(dir, fmt.Sprintf("state-%d.yaml", ns.cookie)), ns.ino}, nil
 }
 
-// isState reports whether a name in the directory is that of a state.
+// isState reports whether a name in the directory is the name of a state file.
 func isState(name string) bool {
 	return strings.HasPrefix(name, "state-") && strings.HasSuffix(name, ".yaml")
 }
 
-// place makes the directory if need be, and fails where somebody else than root
-// and this user could put files into it, or where this user cannot.
+// place creates the directory if necessary. It fails if users other than root and this
+// user can create files in it, or if this user cannot.
 func (f *stateFile) place() error {
 	dir := filepath.Dir(f.path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -68,7 +66,7 @@ func (f *stateFile) place() error {
 	return nil
 }
 
-// ours fails for what somebody else than root and this user could have written.
+// ours fails if users other than root and this user could have written the file.
 func ours(name string, st fs.FileInfo) error {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	if !ok || sys.Uid != 0 && int(sys.Uid) != os.Geteuid() {
@@ -80,10 +78,10 @@ func ours(name string, st fs.FileInfo) error {
 	return nil
 }
 
-// read returns what the file holds. The error matches fs.ErrNotExist where
-// there is none.
+// read returns the content of the file. The error matches fs.ErrNotExist if there is
+// no file.
 func (f *stateFile) read() ([]byte, error) {
-	// Opening a named pipe must not wait.
+	// O_NONBLOCK: opening a named pipe must not wait.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -102,14 +100,14 @@ func (f *stateFile) read() ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, config.MaxSize+1))
 }
 
-// write replaces the file: whoever reads it, also after a crash, finds the old
-// content or the new one.
+// write replaces the file. A reader, also after a crash, finds either the old or the
+// new content.
 func (f *stateFile) write(b []byte) (err error) {
 	if err := f.place(); err != nil {
 		return err
 	}
-	// One of an earlier process that died in between may be there; the stack
-	// is the only one of its namespace.
+	// A file of an earlier process that was killed may exist. There is only one
+	// stack in a namespace, so no other process uses it.
 	name := f.path + ".new"
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -123,7 +121,7 @@ func (f *stateFile) write(b []byte) (err error) {
 			_ = os.Remove(name)
 		}
 	}()
-	// The umask of whoever started the stack does not matter.
+	// Chmod makes the mode independent of the umask.
 	_, werr := file.Write(b)
 	if err := errors.Join(werr, file.Chmod(0o644), file.Sync(), file.Close()); err != nil {
 		return err
@@ -146,21 +144,21 @@ func (f *stateFile) remove() error {
 	return nil
 }
 
-// putAside keeps a file that is of no use for whoever wants to look at it, and
+// putAside renames an unusable file, so that an administrator can look at it, and
 // returns its new name.
 func (f *stateFile) putAside() (string, error) {
 	name := f.path + ".broken"
 	return name, os.Rename(f.path, name)
 }
 
-// seesAll reports whether this process has all processes of the machine in sight.
+// seesAll reports whether this process can see all processes of the machine.
 func seesAll() bool {
 	var st unix.Stat_t
 	return unix.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == initialPIDs
 }
 
-// removeStale removes the states of network namespaces that are gone. Only a
-// stack that has all processes in sight can tell.
+// removeStale removes the state files of network namespaces that do not exist any
+// more. Only a stack that can see all processes does this.
 func (f *stateFile) removeStale() {
 	if !seesAll() {
 		return
@@ -170,7 +168,7 @@ func (f *stateFile) removeStale() {
 	if err != nil {
 		return
 	}
-	// The states first: a namespace is there before its state.
+	// The state files are listed first, because a namespace exists before its file.
 	gone := map[string]uint64{}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())

@@ -10,28 +10,28 @@ import (
 	"smcr/internal/smctools/tool"
 )
 
-// CompatEnv is the environment variable that, when it is "strict", makes smcr
-// nothing but the smcr of smc-tools.
+// CompatEnv is the environment variable that, with the value "strict", makes smcr
+// accept only the command lines of smc-tools.
 const CompatEnv = "SMCR_COMPAT"
 
-// commandWords are the words that smc-tools takes after an object. All others
-// that a command of ours has are ours.
+// commandWords are the words that smc-tools accepts after an object. All other words
+// of our commands select our grammar.
 var commandWords = []string{"show", "link-show", "all", "ibdev", "netdev", "reset", "json", "add", "del", "flush", "enable", "disable", "help"}
 
 // IsLegacy reports whether the arguments of smcr are a command line of
 // smc-tools, not of our own grammar:
 //
-//   - options of smc-tools before an object, and words after "--", are theirs;
-//     --help and --version are ours;
-//   - the first word is theirs when it abbreviates one of their objects and is
-//     not the name of a command that only we have, as link is; seid, which the
-//     smcr of smc-tools refuses, is ours;
-//   - after the object, one of our verbs or a flag makes the line ours, and so
-//     does a word that smc-tools does not know: our grammar says what is wrong
-//     with it, where theirs prints a usage, or an empty list.
+//   - Options of smc-tools before an object, and words after "--", belong to
+//     smc-tools. --help and --version are ours.
+//   - The first word belongs to smc-tools if it abbreviates one of its objects and is
+//     not the name of a command that only we have, such as link. seid, which the smcr
+//     of smc-tools refuses, is ours.
+//   - After the object, one of our verbs or a flag makes the line ours. So does a word
+//     that smc-tools does not know: our grammar reports the error, but smc-tools prints
+//     a usage, or an empty list.
 //
-// The function ours returns the name of the command of our own that words lead
-// to, which may be aliases, or "".
+// The function ours returns the name of our command for words, which may be aliases,
+// or "".
 func IsLegacy(args []string, ours func(words ...string) string) bool {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		switch {
@@ -60,7 +60,7 @@ func IsLegacy(args []string, ours func(words ...string) string) bool {
 	case object != args[0] && ours(args[0]) != "" && ours(args[0]) != object:
 		return false // link, not an abbreviation of linkgroup
 	case object == "seid" && ours("seid") != "":
-		return false // smc-tools has it for smcd only
+		return false // in smc-tools, only smcd has it
 	case object == "help" && len(args) > 1:
 		return false // help on a command
 	}
@@ -69,7 +69,7 @@ func IsLegacy(args []string, ours func(words ...string) string) bool {
 		return false
 	}
 	if object == "ueid" && len(rest) == 2 && (tool.IsPrefix(rest[0], "add") || tool.IsPrefix(rest[0], "del")) {
-		// The next word is an enterprise ID, whatever it begins with.
+		// The next word is an enterprise ID, even if it begins with a dash.
 		return rest[1] != "--help" && rest[1] != "-h"
 	}
 	if slices.ContainsFunc(rest, func(word string) bool { return strings.HasPrefix(word, "-") }) {

@@ -142,7 +142,7 @@ func (r pnetRequest) perform(ctx context.Context, e *tool.Env, ctl nl.Control) e
 	switch r.action {
 	case 'a':
 		if !r.hasID || r.hasNet && r.netdev == "" || r.hasDev && r.ibdev == "" {
-			return syscall.EINVAL // the kernel's answer to a name that is empty or not there
+			return syscall.EINVAL // the kernel's answer to a missing or empty name
 		}
 		p := nl.PNET{ID: r.id, NetDev: r.netdev, IBDev: r.ibdev}
 		if r.hasDev {
@@ -151,7 +151,7 @@ func (r pnetRequest) perform(ctx context.Context, e *tool.Env, ctl nl.Control) e
 		return ctl.AddPNET(ctx, p)
 	case 'd':
 		if !r.hasID {
-			return syscall.EOPNOTSUPP // the request would be a dump, which the command has not
+			return syscall.EOPNOTSUPP // the request would be a dump, which the command does not have
 		}
 		return ctl.RemovePNET(ctx, r.id)
 	case 'f':
@@ -180,7 +180,7 @@ func orNone(name string) string {
 	return name
 }
 
-// pnetPort returns the port of a RoCE device; the kernel has 255 where there is
+// pnetPort returns the port of a RoCE device, or 255, like the kernel, if there is
 // none.
 func pnetPort(p nl.PNET) uint8 {
 	if p.IBDev == "" {

@@ -115,7 +115,7 @@ func parseRun(e *tool.Env, args []string, limits string) (j runJob, status int, 
 	return j, 0, false
 }
 
-// scriptName returns the path that a shell would have found the program at.
+// scriptName returns the path at which a shell would find the program.
 func scriptName(e *tool.Env) string {
 	if strings.Contains(e.Argv0, "/") {
 		return e.Argv0
@@ -144,8 +144,8 @@ func parseSize(s string) (int, bool) {
 	return int(n) * unit, true
 }
 
-// raiseLimit raises a limit of the kernel to n bytes. A limit that cannot be raised
-// is told and no failure.
+// raiseLimit raises a limit of the kernel to n bytes. If that is not possible, it
+// prints a message; this is not a failure.
 func raiseLimit(e *tool.Env, file string, n int) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -183,8 +183,8 @@ func (j runJob) environment() map[string]string {
 	return env
 }
 
-// runArgs returns the arguments of smcr run for the job. Sizes are for modes
-// that know them.
+// runArgs returns the arguments of smcr run for the job. Sizes are only for modes that
+// support them.
 func (j runJob) runArgs(cmd *cobra.Command) []string {
 	var args []string
 	if j.debug {

@@ -145,7 +145,7 @@ func (o ssOptions) shows(c nl.Connection) bool {
 	return true
 }
 
-// row prints what a socket has in its state.
+// row prints the columns of a socket, which depend on its state.
 func (o ssOptions) row(w io.Writer, c nl.Connection) {
 	defer fmt.Fprintln(w)
 	fmt.Fprintf(w, "%-14s %05d %07d ", stateText(c.State), int32(c.UID), c.Inode)
@@ -210,7 +210,7 @@ func printDebug(w io.Writer, c nl.Connection) {
 	fmt.Fprintf(w, "%s %s %s ", i.TXPrep, i.TXSent, i.TXFin)
 }
 
-// stateText returns the name of a state. One name is not that of smcr itself.
+// stateText returns the name of a state. One name differs from that of smcr.
 func stateText(s smc.ConnState) string {
 	switch s {
 	case smc.StateAppFinCloseWait:

@@ -22,10 +22,10 @@ import (
 	"golang.org/x/term"
 )
 
-// DefaultInterval is the interval of a --watch without value.
+// DefaultInterval is the interval of --watch without a value.
 const DefaultInterval = 2 * time.Second
 
-// minInterval keeps a typing error from loading the machine.
+// minInterval limits the load that a typing error could cause.
 const minInterval = 100 * time.Millisecond
 
 // Options is the value of --watch.
@@ -34,9 +34,8 @@ type Options struct {
 	Interval time.Duration
 }
 
-// AddFlag adds --watch to a command without arguments. The interval may also
-// stand alone behind the flag, which is why the command's Args become those of
-// the flag.
+// AddFlag adds --watch to a command without arguments. The interval may also follow
+// the flag as a separate word. AddFlag therefore sets the Args of the command.
 func (o *Options) AddFlag(cmd *cobra.Command) {
 	cmd.Flags().VarP((*interval)(o), "watch", "w", "repeat the output every `interval`, 2s by default, until interrupted")
 	cmd.Flags().Lookup("watch").NoOptDefVal = DefaultInterval.String()
@@ -48,7 +47,7 @@ func (o *Options) AddFlag(cmd *cobra.Command) {
 		}
 		return cmdutil.NoArgs(cmd, args)
 	}
-	// The error of an unknown name is one of the program, not of the user.
+	// An unknown name would be an error of the program, not of the user.
 	_ = cmd.RegisterFlagCompletionFunc("watch", cobra.FixedCompletions([]string{"1s", "2s", "5s"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -79,14 +78,15 @@ func (i *interval) Set(s string) error {
 	return nil
 }
 
-// A View is one list: its rows, which only JSON needs, and how it prints as text.
+// A View is one list: its rows, which are only for JSON, and a function that prints it
+// as text.
 type View[T any] struct {
 	Rows []T
 	Text func(io.Writer) error
 }
 
-// Loop shows what read returns, once or repeatedly; then a signal (SIGINT,
-// SIGTERM) ends it without error.
+// Loop shows the list that read returns, once or repeatedly. If repeatedly, a signal
+// (SIGINT, SIGTERM) ends it without an error.
 func Loop[T any](ctx context.Context, streams *cmdutil.IOStreams, o Options, format string, read func(context.Context) (View[T], error)) error {
 	if o.Interval == 0 {
 		v, err := read(ctx)
@@ -112,9 +112,9 @@ func Loop[T any](ctx context.Context, streams *cmdutil.IOStreams, o Options, for
 	return repeat(ctx, o.Interval, s, streams.ErrOut, read)
 }
 
-// repeat shows a list each interval until ctx ends. The first must succeed; when
-// a later one cannot be had, because the stack is restarted say, that is told
-// and the next is tried.
+// repeat shows a list each interval until ctx ends. The first one must succeed. If a
+// later one fails, for example because the stack is restarted, repeat prints the error
+// and tries the next.
 func repeat[T any](ctx context.Context, every time.Duration, s screen, errOut io.Writer, read func(context.Context) (View[T], error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -169,7 +169,7 @@ func (l lines) failed(now time.Time, err error, errOut io.Writer) error {
 	return say(now, err, errOut)
 }
 
-// say tells of a list that could not be had, beside those that were.
+// say prints the error of a list that could not be read.
 func say(now time.Time, err error, errOut io.Writer) error {
 	_, werr := fmt.Fprintf(errOut, "smcr: %s: %s\n", now.UTC().Format(time.RFC3339), cmdutil.Message(err))
 	return werr
@@ -199,8 +199,8 @@ func (a *appender) failed(now time.Time, err error, errOut io.Writer) error {
 	return say(now, err, errOut)
 }
 
-// terminal redraws one list in place. Each line is cleared as it is written
-// rather than all before, so that nothing flickers.
+// terminal redraws one list in place. To avoid flicker, it clears each line when it
+// writes it, and not all lines before.
 type terminal struct {
 	w     io.Writer
 	title string
@@ -252,8 +252,8 @@ func (t *terminal) draw(now time.Time, text string) error {
 	return err
 }
 
-// sizeOf returns a function that asks for the size of a terminal, which can
-// change; 0 stands for unknown.
+// sizeOf returns a function that returns the current size of a terminal; 0 means
+// unknown.
 func sizeOf(w io.Writer) func() (int, int) {
 	f, ok := w.(*os.File)
 	if !ok {

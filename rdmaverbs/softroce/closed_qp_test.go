@@ -23,7 +23,7 @@ func oneByte(id uint64, dst rdmaverbs.MR) rdmaverbs.SendWR {
 func TestClosedQP(t *testing.T) {
 	for _, confirmed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newSimFabric(1, simFaults{delay: time.Microsecond})
+			f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 			a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 15, RetryCnt: 7})
 			dst, mem := b.MR(64, verbstest.All)
 			f.tap = func(_, _ smc.GID, data []byte) bool {
@@ -68,7 +68,7 @@ func TestClosedQP(t *testing.T) {
 func TestClosedQPUnreachable(t *testing.T) {
 	for _, late := range []time.Duration{0, 30 * time.Millisecond, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newSimFabric(1, simFaults{delay: time.Microsecond})
+			f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 			a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 22, RetryCnt: 7})
 			dst, _ := b.MR(64, verbstest.All)
 			a.Send(oneByte(1, dst))
@@ -105,7 +105,7 @@ func TestClosedQPUnreachable(t *testing.T) {
 // not acknowledge the requests.
 func TestClosedQPUnacknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{delay: time.Microsecond})
+		f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 		a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 22, RetryCnt: 7})
 		dst, _ := b.MR(64, verbstest.All)
 		for id := range uint64(200) {

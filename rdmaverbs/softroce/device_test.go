@@ -18,7 +18,7 @@ import (
 // that is gone: 1 + RetryCnt times the local ACK timeout, to the nanosecond.
 func TestRetryExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{delay: time.Microsecond})
+		f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 		a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 15, RetryCnt: 7})
 		dst, _ := b.MR(4096, verbstest.All)
 		f.wires[a.Path.DGID].setDown(true)
@@ -41,7 +41,7 @@ func TestRetryExhausted(t *testing.T) {
 // TestRNRExhausted measures the delays of an RNR NAK.
 func TestRNRExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{delay: time.Microsecond})
+		f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 		a, _ := verbstest.Connect(t, f.pair(t), verbstest.Config{RNRRetry: 6, MinRNR: 15})
 		start := time.Now()
 		a.Send(rdmaverbs.SendWR{ID: 1, Op: rdmaverbs.OpSendImm})
@@ -53,10 +53,10 @@ func TestRNRExhausted(t *testing.T) {
 	})
 }
 
-// TestInterruption cuts the fabric for less than the retries last.
+// TestInterruption cuts the network for less than the retries last.
 func TestInterruption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{delay: 10 * time.Microsecond})
+		f := newSimNetwork(1, simFaults{delay: 10 * time.Microsecond})
 		a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{Timeout: 15})
 		w := f.wires[a.Path.DGID]
 		time.AfterFunc(5*time.Millisecond, func() { w.setDown(true) })
@@ -71,7 +71,7 @@ func TestInterruption(t *testing.T) {
 // TestOnlyPeer sends valid packets to a queue pair from other addresses.
 func TestOnlyPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{})
+		f := newSimNetwork(1, simFaults{})
 		pair := f.pair(t)
 		a, b := verbstest.Connect(t, pair, verbstest.Config{})
 		third, other := f.simDevice(t, 3)
@@ -118,7 +118,7 @@ func TestOnlyPeer(t *testing.T) {
 func TestFairness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 32 << 20
-		f := newSimFabric(1, simFaults{delay: time.Microsecond})
+		f := newSimNetwork(1, simFaults{delay: time.Microsecond})
 		pair := f.pair(t)
 		big, bigPeer := verbstest.Connect(t, pair, verbstest.Config{MTU: smc.MTU4096})
 		small, smallPeer := verbstest.Connect(t, pair, verbstest.Config{})
@@ -138,7 +138,7 @@ func TestFairness(t *testing.T) {
 // TestNetdevReports checks the events after reports of a netdev watch.
 func TestNetdevReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{})
+		f := newSimNetwork(1, simFaults{})
 		pair := f.pair(t)
 		d := pair.A.Dev.(*Device)
 		a, _ := verbstest.Connect(t, pair, verbstest.Config{})
@@ -193,7 +193,7 @@ func TestNetdevReports(t *testing.T) {
 // TestWireLost closes the wire under a device.
 func TestWireLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newSimFabric(1, simFaults{})
+		f := newSimNetwork(1, simFaults{})
 		pair := f.pair(t)
 		a, _ := verbstest.Connect(t, pair, verbstest.Config{})
 		w := f.wires[defaultGID([6]byte(pair.A.Dev.Attr().HWAddr))]
@@ -212,7 +212,7 @@ func TestWireLost(t *testing.T) {
 func TestManyDevicesClose(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
-			f := newSimFabric(seed, simFaults{delay: 10 * time.Microsecond, loss: 0.1})
+			f := newSimNetwork(seed, simFaults{delay: 10 * time.Microsecond, loss: 0.1})
 			pair := f.pair(t)
 			a, b := verbstest.Connect(t, pair, verbstest.Config{})
 			src, _ := a.MR(1<<20, 0)

@@ -16,7 +16,7 @@ import (
 )
 
 // pair opens two devices on f for the verbs suite.
-func (f *simFabric) pair(t testing.TB, opts ...Option) verbstest.Pair {
+func (f *simNetwork) pair(t testing.TB, opts ...Option) verbstest.Pair {
 	a, b := f.simPair(t, opts...)
 	t.Cleanup(func() {
 		a.Close()
@@ -25,7 +25,7 @@ func (f *simFabric) pair(t testing.TB, opts ...Option) verbstest.Pair {
 	return verbstest.Pair{A: verbstest.End{Dev: a}, B: verbstest.End{Dev: b}}
 }
 
-// TestStressLossy runs random work requests over fabrics with every kind of
+// TestStressLossy runs random work requests over networks with every kind of
 // fault; the seed decides everything but the order of goroutines.
 func TestStressLossy(t *testing.T) {
 	faults := map[string]simFaults{
@@ -45,7 +45,7 @@ func TestStressLossy(t *testing.T) {
 			for seed := range seeds {
 				t.Run(fmt.Sprintf("%s/%d/%d", name, mtu.Bytes(), seed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						f := newSimFabric(seed, ft)
+						f := newSimNetwork(seed, ft)
 						a, b := verbstest.Connect(t, f.pair(t), verbstest.Config{
 							MTU: mtu, PSN: 0xffffff - uint32(seed)*50, Reads: 1 + uint8(seed)*3, RNRRetry: 7, Timeout: 12,
 						})
@@ -61,7 +61,7 @@ func TestStressLossy(t *testing.T) {
 }
 
 // TestStressRandom draws the faults, the path and the sizes as well.
-// SMCR_SOAK_SEEDS sets how many fabrics it tries.
+// SMCR_SOAK_SEEDS sets how many networks it tries.
 func TestStressRandom(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
@@ -74,7 +74,7 @@ func TestStressRandom(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 99))
-				f := newSimFabric(seed, simFaults{
+				f := newSimNetwork(seed, simFaults{
 					delay: time.Duration(r.IntN(200_000)), jitter: time.Duration(1 + r.IntN(3_000_000)),
 					loss: r.Float64() * 0.1, dup: r.Float64() * 0.1, reorder: r.Float64() * 0.2,
 				})

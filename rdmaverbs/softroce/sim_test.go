@@ -14,10 +14,10 @@ import (
 	"smcr/smc"
 )
 
-// simFabric joins in-memory wires. Each packet may be lost, doubled, delayed
+// simNetwork joins in-memory wires. Each packet may be lost, doubled, delayed
 // and so reordered, as its seed decides. In a synctest bubble time passes
 // only while everybody waits.
-type simFabric struct {
+type simNetwork struct {
 	faults simFaults
 
 	mu    sync.Mutex
@@ -28,7 +28,7 @@ type simFabric struct {
 	tap func(from, to smc.GID, data []byte) (drop bool)
 }
 
-// simFaults are probabilities and times of a fabric.
+// simFaults are probabilities and times of a network.
 type simFaults struct {
 	loss, dup, reorder float64
 	delay              time.Duration // of each packet
@@ -37,13 +37,13 @@ type simFaults struct {
 
 type simCount struct{ sent, lost, doubled, reordered int }
 
-func newSimFabric(seed uint64, f simFaults) *simFabric {
-	return &simFabric{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[smc.GID]*simWire)}
+func newSimNetwork(seed uint64, f simFaults) *simNetwork {
+	return &simNetwork{faults: f, rng: rand.New(rand.NewPCG(seed, 1)), wires: make(map[smc.GID]*simWire)}
 }
 
 // simWire is one end: a goroutine that delivers packets when they are due.
 type simWire struct {
-	net  *simFabric
+	net  *simNetwork
 	gid  smc.GID
 	h    handler
 	kick chan struct{}
@@ -61,7 +61,7 @@ type simPacket struct {
 	in  inbound
 }
 
-func (f *simFabric) wire(gid smc.GID) *simWire {
+func (f *simNetwork) wire(gid smc.GID) *simWire {
 	w := &simWire{net: f, gid: gid, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	f.mu.Lock()
 	f.wires[gid] = w
@@ -207,8 +207,8 @@ func (w *simWire) close() error {
 	return nil
 }
 
-// simDevice makes a device on the fabric, whose MAC ends with n.
-func (f *simFabric) simDevice(t testing.TB, n byte, opts ...Option) (*Device, *simWire) {
+// simDevice makes a device on the network, whose MAC ends with n.
+func (f *simNetwork) simDevice(t testing.TB, n byte, opts ...Option) (*Device, *simWire) {
 	t.Helper()
 	mac := [6]byte{0x02, 0, 0, 0, 0, n}
 	w := f.wire(defaultGID(mac))
@@ -225,7 +225,7 @@ func (f *simFabric) simDevice(t testing.TB, n byte, opts ...Option) (*Device, *s
 }
 
 // simPair makes two devices.
-func (f *simFabric) simPair(t testing.TB, opts ...Option) (a, b *Device) {
+func (f *simNetwork) simPair(t testing.TB, opts ...Option) (a, b *Device) {
 	a, _ = f.simDevice(t, 1, opts...)
 	b, _ = f.simDevice(t, 2, opts...)
 	return a, b

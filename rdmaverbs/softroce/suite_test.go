@@ -10,7 +10,7 @@ import (
 	"smcr/rdmaverbs/verbstest"
 )
 
-// TestVerbsSim runs the verbs suite over the simulated fabric, without and
+// TestVerbsSim runs the verbs suite over the simulated network, without and
 // with faults.
 func TestVerbsSim(t *testing.T) {
 	for name, faults := range map[string]simFaults{
@@ -24,7 +24,7 @@ func TestVerbsSim(t *testing.T) {
 				}
 				t.Run(c.Name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						c.Run(t, func(t testing.TB) verbstest.Pair { return newSimFabric(7, faults).pair(t) })
+						c.Run(t, func(t testing.TB) verbstest.Pair { return newSimNetwork(7, faults).pair(t) })
 					})
 				})
 			}

@@ -12,7 +12,7 @@ import (
 // wire is the packet I/O of a device. The RC transport above it has transport
 // packets (BTH, extended headers, payload, pad). The wire has the encapsulation
 // (Ethernet and GRH for RoCE version 1; IP and UDP for version 2), the ICRC and
-// the sockets. Tests use a simulated fabric as a wire.
+// the sockets. Tests use a simulated network as a wire.
 type wire interface {
 	// send transmits packets to one destination, in order, in as few system
 	// calls as possible. It does not keep pkts. Packets that the netdev does

@@ -42,6 +42,6 @@ var ErrUrgentMark = errors.New("conn: an urgent byte comes next")
 var ErrProtocol = errors.New("conn: protocol violation")
 
 // ErrInvariant means that the state of a connection contradicts itself: a fault of
-// this package or of its caller, never of the peer. [Conn.Check], [Conn.CheckWrite]
-// and [CheckPair] return it.
+// this package or of its caller, never of the peer. [Protocol.Check] and
+// [Protocol.CheckWrite] return it.
 var ErrInvariant = errors.New("conn: invariant broken")

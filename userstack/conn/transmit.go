@@ -77,10 +77,12 @@ func (p *Protocol) Post() bool {
 		p.group.Write(w.chunk, w.off, w.n, w.at)
 	}
 	s.advance(n)
+	told := s.flags&wire.ProdWriterBlocked != 0
 	s.flags = 0
 	if !reset && s.blocked() {
 		s.flags = wire.ProdWriterBlocked
 	}
+	full := s.flags != 0 && (n > 0 || !told)
 	s.flags |= s.urgent.flags(s.written, n) | p.cursorRequest(n)
 	p.setEnd(n)
 	p.in.told, s.update = p.in.read, false
@@ -90,7 +92,7 @@ func (p *Protocol) Post() bool {
 	p.group.Send(wire.CDC{
 		Seq: s.seq, Token: p.peer, Prod: s.elem.cursor(s.written), Cons: p.in.elem.cursor(p.in.read),
 		Flags: s.flags, State: p.closing.sent,
-	}, np+1, Receipt{written: s.written, seq: s.seq, state: p.closing.sent})
+	}, np+1, Receipt{written: s.written, seq: s.seq, state: p.closing.sent, peerFull: full})
 	return true
 }
 

@@ -67,7 +67,7 @@ func (m *member) Send(msg wire.CDC, requests int, r conn.Receipt) {
 	req := m.link.push(requests)
 	req.conn, req.receipt = (*Conn)(m), r
 	a := m.g.newAction()
-	*a = Action{Kind: ActSend, Link: m.link, Conn: (*Conn)(m), Token: req.token, plain: msg.Flags&wire.ProdFailoverVerify == 0}
+	*a = Action{Kind: ActSend, Link: m.link, Conn: (*Conn)(m), Token: req.token, PeerFull: r.PeerFull(), plain: msg.Flags&wire.ProdFailoverVerify == 0}
 	if _, err := msg.AppendBinary(a.Msg[:0]); err != nil {
 		panic("linkgroup: cannot encode a CDC message: " + err.Error())
 	}

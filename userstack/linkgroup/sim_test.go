@@ -7,11 +7,11 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"smcr/internal/testing/conntest"
 	"smcr/smc"
 	"smcr/userstack/conn"
 )
@@ -212,7 +212,7 @@ func (s *sim) check() {
 		}
 		for c, p := range h.apps {
 			if p.other != nil && h.role == smc.Client && p.open && p.other.open && !p.closed && !p.other.closed {
-				if err := conn.CheckPair(&c.Conn, &p.other.c.Conn); err != nil {
+				if err := conntest.CheckPair(&c.Conn, &p.other.c.Conn); err != nil {
 					s.t.Fatal(err)
 				}
 			}
@@ -468,8 +468,7 @@ func (s *sim) breakQP(q *qp) {
 	}
 }
 
-// write checks and does an RDMA WRITE: inside one element that is in use,
-// not into its eye catcher, and not over unread bytes unless with the same.
+// write does an RDMA WRITE that [Group.CheckWrite] allows.
 func (s *sim) write(p *qp, a Action, src []byte) {
 	r := p.mr[a.RKey]
 	if r == nil {
@@ -479,34 +478,8 @@ func (s *sim) write(p *qp, a Action, src []byte) {
 	if off < 0 || off+a.Len > len(r.mem) || a.Len != len(src) || a.Len == 0 {
 		s.t.Fatalf("write of %d bytes at %d outside of the RMB", a.Len, off)
 	}
-	var c *Conn
-	for o := range p.h.apps {
-		if o.rmb != nil && o.rmb.handle == any(r) && o.Info().RMBE > 0 {
-			if lo := o.elem * o.rmb.size; off >= lo && off+a.Len <= lo+o.rmb.size {
-				c = o
-			}
-		}
-	}
-	if c == nil {
-		for _, m := range p.h.g.rmbs {
-			if i := off / m.size; m.handle == any(r) && (m.elems[i].notBefore.After(s.now) || m.elems[i].lost) {
-				return // nobody uses it yet, because the peer may write
-			}
-		}
-		s.t.Fatalf("rkey %s off %d conn %#x link %d write to an RMB element that is not in use", a.RKey, off, a.Conn.Token(), a.Link.id)
-	}
-	in := off - c.elem*c.rmb.size
-	if in < c.ours().start {
-		s.t.Fatalf("write over the eye catcher")
-	}
-	if c.State() != smc.StateClosed && (c.ReadErr() == nil || c.ReadErr() == io.EOF) {
-		for i, b := range src {
-			pos := in - c.ours().start + i
-			d := (uint64(pos) + uint64(c.ours().size) - c.Positions().Read%uint64(c.ours().size)) % uint64(c.ours().size)
-			if d < c.Positions().Received-c.Positions().Read && c.element()[in+i] != b {
-				s.t.Fatalf("write over unread byte %d of connection %#x", c.Positions().Read+d, c.Token())
-			}
-		}
+	if ok, err := p.h.g.CheckWrite(s.now, a.RKey, a.RemoteAddr, r.mem[off:][:a.Len], src); !ok || err != nil {
+		s.t.Fatalf("rkey %s off %d conn %#x link %d: a write to the RMB is known: %v, %v", a.RKey, off, a.Conn.Token(), a.Link.id, ok, err)
 	}
 	copy(r.mem[off:], src)
 }

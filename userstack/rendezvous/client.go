@@ -11,10 +11,10 @@ import (
 
 // clientTable says what a client does (RFC 7609, sections 3.5.1 and 3.5.2). anyState
 // tells what events do that are not in it.
-var clientTable = newTable([]transition{
+var clientTable = newTable(&anyState, []transition{
 	// What this host has, and PROPOSAL.
-	{Claiming, EvClaimed, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
-	{Claiming, EvFailed, to(Over), (*Machine).broken},
+	{Preparing, EvPrepared, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
+	{Preparing, EvFailed, to(Over), (*Machine).broken},
 	{Surveying, EvSurveyed, to(Proposing, Declining), (*Machine).propose},
 	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
 	{Proposing, EvSent, to(AwaitAccept), func(m *Machine, now time.Time, _ Event) { m.await(AwaitAccept, now.Add(MessageWait)) }},
@@ -47,8 +47,8 @@ const declineWait = 2 * time.Second
 func NewClient(c Config) *Machine {
 	m := newMachine(clientTable, c)
 	m.client = true
-	m.enter(Claiming)
-	m.do(Claim{})
+	m.enter(Preparing)
+	m.do(Prepare{})
 	return m
 }
 

@@ -34,9 +34,6 @@ func (m *Machine) declineFailure(now time.Time, ev Event) {
 	m.decline(&why)
 }
 
-// internal is the refusal for an error that has no diagnosis of its own.
-func internal(err error) Refusal { return Refusal{Code: smc.DiagInternal, Err: err} }
-
 // decline gives back what was made and tells the peer that the connection continues as
 // TCP.
 func (m *Machine) decline(why *Refusal) {

@@ -12,17 +12,17 @@ import (
 
 // serverTable says what a server does (RFC 7609, sections 3.5.1 and 3.5.2). anyState
 // tells what events do that are not in it.
-var serverTable = newTable([]transition{
+var serverTable = newTable(&anyState, []transition{
 	// Where only the first bytes tell whether the peer speaks CLC.
-	{Looking, EvFirstBytes, to(Looking, Claiming, Opening), (*Machine).looked},
+	{Looking, EvFirstBytes, to(Looking, Preparing, Opening), (*Machine).looked},
 	{Looking, EvEOF, to(Opening), (*Machine).open},
 	{Looking, EvReadFailed, to(Opening), (*Machine).open},
 	{Looking, EvDeadline, to(Opening, Over), (*Machine).nothingSeen},
 	{Opening, EvOpened, to(Over), (*Machine).opened},
 	{Opening, EvFailed, to(Over), (*Machine).broken},
 	// PROPOSAL, and what this host has.
-	{Claiming, EvClaimed, to(AwaitProposal), func(m *Machine, now time.Time, _ Event) { m.await(AwaitProposal, now.Add(MessageWait)) }},
-	{Claiming, EvFailed, to(Over), (*Machine).broken},
+	{Preparing, EvPrepared, to(AwaitProposal), func(m *Machine, now time.Time, _ Event) { m.await(AwaitProposal, now.Add(MessageWait)) }},
+	{Preparing, EvFailed, to(Over), (*Machine).broken},
 	{AwaitProposal, EvProposal, to(Admitting, Declining), (*Machine).proposed},
 	{AwaitProposal, EvDecline, to(Over), (*Machine).peerDeclined},
 	{Admitting, EvAdmitted, to(Surveying, Declining), (*Machine).admitted},
@@ -59,7 +59,7 @@ var serverTable = newTable([]transition{
 func NewServer(now time.Time, c Config) *Machine {
 	m := newMachine(serverTable, c)
 	if !c.Look {
-		m.claim()
+		m.prepare()
 		return m
 	}
 	m.await(Looking, now.Add(MessageWait))
@@ -67,9 +67,9 @@ func NewServer(now time.Time, c Config) *Machine {
 	return m
 }
 
-func (m *Machine) claim() {
-	m.enter(Claiming)
-	m.do(Claim{})
+func (m *Machine) prepare() {
+	m.enter(Preparing)
+	m.do(Prepare{})
 }
 
 // looked takes the first bytes of the peer.
@@ -85,7 +85,7 @@ func (m *Machine) looked(now time.Time, ev Event) {
 		m.open(now, ev)
 		return
 	}
-	m.claim()
+	m.prepare()
 }
 
 // nothingSeen is the end of the wait for the first bytes.

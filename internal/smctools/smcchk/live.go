@@ -20,29 +20,30 @@ import (
 	"smcr/smc"
 )
 
-// PeerCommand is the first argument that makes the program an echo server or
-// client of smc_chk, followed by "client ADDRESS:PORT" or "server ADDRESS:PORT".
-// It ends when its standard input does.
+// PeerCommand is the first argument of a program that runs as echo server or client of
+// smc_chk. It is followed by "client ADDRESS:PORT" or "server ADDRESS:PORT". The
+// program ends when its standard input ends.
 const PeerCommand = "__smc_chk"
 
-// connected is what a client prints once it has its connection.
+// connected is the text that a client prints when its connection is established.
 const connected = "connected"
 
 const (
-	// patience bounds the start of a server, and the search for a connection.
+	// patience is the time limit for the start of a server, and for the search for
+	// a connection.
 	patience = 10 * time.Second
 
 	interval = 100 * time.Millisecond
 
-	// grace is how long a stack may take to know of a connection that the
-	// client has.
+	// grace is how long a stack may take to list a connection after the client
+	// has it.
 	grace = 2 * time.Second
 
-	// linger is how long a client holds its connection at most.
+	// linger is the maximum time for which a client holds its connection.
 	linger = patience + 5*time.Second
 
-	// farewell bounds the end of a process.
-	farewell = 5 * time.Second
+	// endTime is the time limit for the end of a process.
+	endTime = 5 * time.Second
 )
 
 // Peer is the echo server or client. It returns the exit status.
@@ -111,11 +112,11 @@ func echo(ctx context.Context, address string) error {
 type process struct {
 	cmd       *exec.Cmd
 	stdin     io.Closer
-	connected chan struct{} // closed when it said so
+	connected chan struct{} // closed when the client has printed connected
 	ended     chan struct{}
 }
 
-// start starts a peer by smc_run. What it says goes to errOut.
+// start starts a peer by smc_run. Its messages go to errOut.
 func (c *check) start(what, role, address string, errOut io.Writer) (*process, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -124,7 +125,7 @@ func (c *check) start(what, role, address string, errOut io.Writer) (*process, e
 	cmd := exec.CommandContext(c.ctx, exe)
 	cmd.Args = []string{"smc_run", exe, PeerCommand, role, address}
 	cmd.Stderr = errOut
-	cmd.WaitDelay = farewell
+	cmd.WaitDelay = endTime
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (c *check) start(what, role, address string, errOut io.Writer) (*process, e
 			}
 		}
 		_, _ = io.Copy(io.Discard, stdout)
-		_ = cmd.Wait() // its status says nothing that its connection does not
+		_ = cmd.Wait() // the status is not needed: the connection shows the result
 	}()
 	return p, nil
 }
@@ -157,13 +158,13 @@ func (p *process) stop() {
 	p.stdin.Close()
 	select {
 	case <-p.ended:
-	case <-time.After(farewell):
+	case <-time.After(endTime):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
 }
 
-// connect runs a client and prints what its connection uses.
+// connect runs a client and prints the transport of its connection.
 func (c *check) connect(ip netip.Addr, port uint16) {
 	target := netip.AddrPortFrom(ip, port)
 	client, err := c.start("Running client", "client", target.String(), nil)
@@ -206,12 +207,12 @@ func (c *check) connect(ip netip.Addr, port uint16) {
 	}
 }
 
-// explain returns a decline code with what it means.
+// explain returns a decline code with its meaning.
 func explain(code uint32) string {
 	return fmt.Sprintf("       0x%08x   %s", code, reason(code))
 }
 
-// reason returns what a decline code means.
+// reason returns the meaning of a decline code.
 func reason(code uint32) string {
 	if t := smc.Diagnosis(code).Text(); t != "" {
 		return t
@@ -219,14 +220,13 @@ func reason(code uint32) string {
 	return "unknown reason"
 }
 
-// find waits for a connection to the target to appear in a stack. A stack in
-// user space may come into being only now, and it knows nothing of connections
-// that were none of its business from the beginning.
+// find waits for a connection to the target to appear in a stack. The user-space stack
+// may start only now, and it does not know connections for which it was never asked.
 func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, bool) {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
-	var since time.Time     // the client is connected
-	var other nl.Connection // to the same target, of another process as it seems
+	var since time.Time     // when the client was connected
+	var other nl.Connection // to the same target, apparently of another process
 	for {
 		gone := false
 		select {
@@ -244,8 +244,8 @@ func (c *check) find(client *process, target netip.AddrPort) (nl.Connection, boo
 			if remote != target || conn.State != smc.StateActive {
 				continue
 			}
-			// The kernel does not tell whose a connection is, and numbers of
-			// processes are not the same everywhere.
+			// The kernel does not report the process of a connection, and process
+			// numbers differ between PID namespaces.
 			if conn.PID == 0 || int(conn.PID) == client.cmd.Process.Pid {
 				return conn, true
 			}
@@ -310,7 +310,7 @@ func (c *check) serve() int {
 	return 0
 }
 
-// freePort returns the first port from port on that nobody has.
+// freePort returns the first free port, from port on.
 func freePort(network string, port uint16) (uint16, error) {
 	for p := int(port); p < 1<<16; p++ {
 		l, err := net.Listen(network, ":"+strconv.Itoa(p))
@@ -347,7 +347,7 @@ func (c *check) startServer(network, host string, port uint16) (*process, error)
 	return nil, errors.New("the server does not listen")
 }
 
-// servers are one server each for IPv4 and IPv6.
+// servers are a server for IPv4 and one for IPv6.
 type servers struct {
 	list         []*process
 	port4, port6 uint16

@@ -30,7 +30,7 @@ const usageText = "\nUsage: smc_chk [OPTIONS] -C <IP>\n" +
 
 const defaultPort = 37373
 
-// A mode is what to do.
+// A mode is the kind of check.
 type mode int
 
 const (
@@ -89,13 +89,13 @@ func (c *check) debug(format string, args ...any) {
 	}
 }
 
-// fail prints an error where smc_chk has its errors: on standard output.
+// fail prints an error to standard output, as smc_chk of smc-tools does.
 func (c *check) fail(format string, args ...any) (status int, done bool) {
 	c.Printf("Error: "+format+"\n", args...)
 	return 1, true
 }
 
-// parse reads the command line, and looks up what it names as it goes.
+// parse reads the command line, and looks up hosts and interfaces at the same time.
 func (c *check) parse(args []string) (status int, done bool) {
 	g := tool.Getopt{Program: "getopt", Short: "C:dhi:lp:sSv6", Long: []tool.LongOption{
 		{Name: "connect", Value: true, Short: 'C'}, {Name: "debug", Short: 'd'}, {Name: "help", Short: 'h'},
@@ -144,7 +144,7 @@ func (c *check) parse(args []string) (status int, done bool) {
 	return 0, false
 }
 
-// setMode reads an option that says what to do.
+// setMode reads an option that selects the mode.
 func (c *check) setMode(o tool.Option) (status int, done bool) {
 	m := map[byte]mode{'C': modeConnect, 'i': modePNETID, 'l': modeLive, 's': modeStatic, 'S': modeServer}[o.Letter]
 	switch {
@@ -176,8 +176,8 @@ func (c *check) setMode(o tool.Option) (status int, done bool) {
 	return 0, false
 }
 
-// checkInterfaces checks the interfaces that were named, or takes all that are
-// up.
+// checkInterfaces checks the given interfaces. Without any, it selects all interfaces
+// that are up.
 func (c *check) checkInterfaces() (status int, done bool) {
 	if len(c.ifaces) == 0 {
 		list, err := net.Interfaces()
@@ -193,7 +193,7 @@ func (c *check) checkInterfaces() (status int, done bool) {
 	}
 	c.ipv6 = false // the interface decides
 	for i, name := range c.ifaces {
-		link, err := netlink.LinkByName(name) // also by another name of it
+		link, err := netlink.LinkByName(name) // finds alternative names too
 		if err != nil {
 			return c.fail("Interface %s does not exist", name)
 		}
@@ -206,7 +206,7 @@ func (c *check) checkInterfaces() (status int, done bool) {
 	return 0, false
 }
 
-// perform does what the command line asks for.
+// perform carries out the command line.
 func (c *check) perform() int {
 	c.debug("Interfaces to check: %s", strings.Join(c.ifaces, " "))
 	switch c.mode {
@@ -271,8 +271,8 @@ func (c *check) bold(sequence string) string {
 	return ""
 }
 
-// addresses returns the IP addresses of an interface that are not valid on the
-// link alone, those of IPv4 first, as ip-address(8) lists them.
+// addresses returns the IP addresses of an interface without link-local ones, IPv4
+// first, in the order of ip-address(8).
 func addresses(iface string) []netip.Prefix {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {

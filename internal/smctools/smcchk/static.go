@@ -54,7 +54,7 @@ func line(path ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// pnets returns the table of the stack; where there is none it is empty.
+// pnets returns the table of the stack. Without a stack, it is empty.
 func (c *check) pnets() []nl.PNET {
 	ctl, err := c.Open(c.ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *check) pnets() []nl.PNET {
 	return list
 }
 
-// analyze prints what SMC-D could do on an interface.
+// analyze prints the SMC-D capabilities of an interface.
 func (c *check) analyze(iface string) {
 	c.Printf("  Static Analysis (SMC-D only, EXPERIMENTAL)\n")
 	defer c.Printf("\n")
@@ -106,7 +106,7 @@ func (c *check) analyze(iface string) {
 	}
 }
 
-// tab is the width of what stands before a value on a line of its own.
+// tab returns the width of the text before a value on a separate line.
 func tab(own bool) int {
 	if own {
 		return 25
@@ -153,7 +153,7 @@ func (c *check) ism(id string) (v1, v2 []string, seid nl.SEID, ueids []string) {
 	return
 }
 
-// pnetidsInUse returns the pnetids of all interfaces and those that users gave.
+// pnetidsInUse returns the pnetids of all interfaces and those that users have set.
 func (c *check) pnetidsInUse() []string {
 	var list []string
 	for _, p := range c.pnets() {

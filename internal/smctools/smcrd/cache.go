@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CacheEnv is the environment variable with the cache file of smcr stats.
+// CacheEnv is the environment variable that names the cache file of smcr stats.
 const CacheEnv = "SMCR_STATS_CACHE"
 
-// cachePath returns the file that holds the counters as they were at the last
-// reset. smcr and smcd share it. The kernel's stack and the one in user space
-// have nothing in common that could be subtracted.
+// cachePath returns the file with the counters at the last reset. smcr and smcd share
+// it. The kernel's stack and the user-space stack have separate counters, and so
+// separate files.
 func (t *commandLine) cachePath() string { return cachePathOf(t.Env, t.Backend) }
 
-// cachePathOf is cachePath for the stack with a name.
+// cachePathOf returns the same for the stack with this name.
 func cachePathOf(e *tool.Env, stack string) string {
 	if path := e.Getenv(CacheEnv); path != "" {
 		return path
@@ -40,8 +40,8 @@ func cachePathOf(e *tool.Env, stack string) string {
 // the totals of both.
 type cacheFile struct{ f *os.File }
 
-// openCache opens the file, creates it if need be and waits for its lock. It
-// follows no symbolic link, for the folder is everybody's.
+// openCache opens the file, creates it if necessary, and waits for its lock. It does
+// not follow symbolic links, because every user can write to the directory.
 func openCache(path string) (*cacheFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -64,13 +64,13 @@ func reasonOf(err error) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// Close closes the file and gives the lock back. It may be called again.
+// Close closes the file and releases the lock. It may be called again.
 func (c *cacheFile) Close() { c.f.Close() }
 
 // Remove removes the file.
 func (c *cacheFile) Remove() { os.Remove(c.f.Name()) }
 
-// read returns what the file holds, or nil when it is empty.
+// read returns the content of the file, or nil if it is empty.
 func (c *cacheFile) read() (*counters, error) {
 	var out counters
 	list := out.numbers()
@@ -119,7 +119,7 @@ func (c *cacheFile) read() (*counters, error) {
 	return &out, nil
 }
 
-// write replaces what the file holds.
+// write replaces the content of the file.
 func (c *cacheFile) write(v *counters) error {
 	if err := c.f.Truncate(0); err != nil {
 		return fmt.Errorf("ftruncate: %s", reasonOf(err))

@@ -9,7 +9,7 @@ import (
 	"smcr/nl"
 )
 
-// PCI device IDs of the RNICs and the ISM device that IBM Z has.
+// PCI device IDs of the RNICs and the ISM device of IBM Z.
 const (
 	pciRoCE1 = 0x1004
 	pciRoCE2 = 0x1016
@@ -33,7 +33,7 @@ func deviceType(id uint16) string {
 	return fmt.Sprintf("%#x", id)
 }
 
-// device is the object device.
+// device carries out the object device.
 func (t *commandLine) device(args []string) int {
 	s, ok := t.words(args, false)
 	if !ok {
@@ -109,7 +109,7 @@ func (t *commandLine) printRNICs(list []nl.Device, s selection) {
 	}
 }
 
-// pciOf returns the PCI function of a device, all zero for one that has none.
+// pciOf returns the PCI function of a device, or zeros if it has none.
 func pciOf(d nl.Device) nl.PCI {
 	if d.PCI == nil {
 		return nl.PCI{}
@@ -117,11 +117,11 @@ func pciOf(d nl.Device) nl.PCI {
 	return *d.PCI
 }
 
-// shortPNETID returns a pnetid as smc-tools shows it: without the last of 16
+// shortPNETID returns a pnetid in the form of smc-tools, which omits the last of 16
 // characters.
 func shortPNETID(id string) string { return trim(id[:min(len(id), 15)]) }
 
-// pnetid returns the pnetid of a port with a star before one that a user set.
+// pnetid returns the pnetid of a port, with an asterisk before it if a user has set it.
 func pnetid(p nl.Port) string {
 	id := shortPNETID(p.PNETID)
 	if p.PNETUser {

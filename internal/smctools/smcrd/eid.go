@@ -12,7 +12,7 @@ import (
 	"smcr/nl"
 )
 
-// The same text for smcr.
+// smcr prints this text too.
 const ueidUsage = "Usage: smcd ueid [show]\n" +
 	"       smcd ueid add <eid>\n" +
 	"       smcd ueid del <eid>\n" +
@@ -32,7 +32,7 @@ func command(word string, names ...string) string {
 	return ""
 }
 
-// ueid is the object ueid.
+// ueid carries out the object ueid.
 func (t *commandLine) ueid(args []string) int {
 	cmd := "show"
 	if len(args) > 0 {
@@ -43,7 +43,7 @@ func (t *commandLine) ueid(args []string) int {
 	case cmd == "" || cmd == "help" || len(args) < want[cmd]:
 		return t.misused(ueidUsage)
 	case want[cmd] == 1:
-		// The ID is looked at before what follows it.
+		// The ID is checked before the words after it.
 		if text := checkEID(args[0]); text != "" {
 			t.Errorf("Error: Invalid User EID specified: %s\n", text)
 			return tool.Failed
@@ -76,7 +76,7 @@ func (t *commandLine) ueid(args []string) int {
 	return 0
 }
 
-// ueidError returns what a failure of a command is called.
+// ueidError returns the message for a failure of a command.
 func ueidError(cmd string, err error) string {
 	switch {
 	case errors.Is(err, nl.ErrNotSupported):
@@ -97,7 +97,7 @@ func ueidError(cmd string, err error) string {
 	return "Error: " + tool.ErrorText(err)
 }
 
-// checkEID says what is wrong with an enterprise ID.
+// checkEID returns the error in an enterprise ID, or "".
 func checkEID(eid string) string {
 	if len(eid) > nl.MaxEIDLen {
 		return "EID is longer than 32 characters"
@@ -120,7 +120,7 @@ func checkEID(eid string) string {
 	return ""
 }
 
-// seid is the object seid, of smcd only.
+// seid carries out the object seid, which only smcd has.
 func (t *commandLine) seid(args []string) int {
 	cmd := "show"
 	if len(args) > 0 {

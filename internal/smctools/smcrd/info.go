@@ -10,7 +10,7 @@ import (
 	"smcr/nl"
 )
 
-// info is the object info: the same for smcr and smcd.
+// info carries out the object info, which is the same for smcr and smcd.
 func (t *commandLine) info(args []string) int {
 	if len(args) > 1 || len(args) == 1 && !tool.IsPrefix(args[0], "show") {
 		return t.misused("Usage: " + t.program() + " info [show]\n")
@@ -36,7 +36,7 @@ func (t *commandLine) info(args []string) int {
 		return t.failed(err)
 	}
 
-	// Only RNICs with a PCI function that IBM Z has count.
+	// Only RNICs with a PCI function of IBM Z count.
 	roce := ""
 	for _, d := range rnics {
 		switch pciOf(d).Device {
@@ -50,7 +50,7 @@ func (t *commandLine) info(args []string) int {
 	}
 	smcd := output.SMCVersions(i.Version >= 2)
 	if i.Stack != "" {
-		// A stack in user space has devices in software, and no SMC-D.
+		// A user-space stack has software devices, and no SMC-D.
 		smcd, roce = "", roceVersions(&i)
 	}
 	hasISM := ""
@@ -75,7 +75,7 @@ func (t *commandLine) info(args []string) int {
 	return 0
 }
 
-// roceVersions returns the versions of RoCE that a stack in user space speaks.
+// roceVersions returns the versions of RoCE that a user-space stack supports.
 func roceVersions(i *nl.SysInfo) string {
 	switch {
 	case i.RoCEv1 && i.RoCEv2:

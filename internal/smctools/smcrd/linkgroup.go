@@ -10,7 +10,7 @@ import (
 	"smcr/smc"
 )
 
-// linkgroup is the object linkgroup.
+// linkgroup carries out the object linkgroup.
 func (t *commandLine) linkgroup(args []string) int {
 	s, ok := t.words(args, true)
 	if !ok {
@@ -68,7 +68,7 @@ func peerOS(os smc.OS) string {
 	return fmt.Sprintf("Unknown (%#x)", uint8(os))
 }
 
-// vlan returns a VLAN ID in hexadecimal; the C library puts no 0x before 0.
+// vlan returns a VLAN ID in hexadecimal. Like the C library, it writes 0 without 0x.
 func vlan(v uint16) string {
 	if v == 0 {
 		return "0"
@@ -107,7 +107,7 @@ func (t *commandLine) groups(s selection) error {
 	return nil
 }
 
-// version prints what version 2 tells of the peer; g is nil for SMC-D.
+// version prints the information of version 2 about the peer. g is nil for SMC-D.
 func (t *commandLine) version(v *nl.V2Common, g *nl.LinkGroup) {
 	if v == nil {
 		t.Printf("Version  : 1\n")

@@ -22,8 +22,8 @@ type commandLine struct {
 	ctl nl.Control
 }
 
-// Objects are the objects of smcd in the order in which abbreviations are
-// looked up; smcr has all but seid.
+// objects are the objects of smcd, in the order in which abbreviations are looked up.
+// smcr has all except seid.
 var objects = []string{"device", "linkgroup", "info", "stats", "ueid", "seid", "help"}
 
 // Object returns the object of smc-tools that a word names, or "".
@@ -36,8 +36,8 @@ func Object(word string) string {
 	return ""
 }
 
-// Main runs smcd, or else smcr, and returns its exit status. The messages have
-// the name of the program; e.Name does not count.
+// Main runs smcd if smcd is true, otherwise smcr, and returns its exit status. Messages
+// have the name of that program, not e.Name.
 func Main(ctx context.Context, e *tool.Env, smcd bool, args []string) int {
 	t := &commandLine{Env: e, ctx: ctx, smcd: smcd}
 	args, status, done := t.options(args)
@@ -107,8 +107,8 @@ func (t *commandLine) usage() {
 // an abbreviation of a name.
 func KnowsOption(word string) bool { return option(word) != "" }
 
-// option returns the name of the option that a word abbreviates, or "". The
-// order decides which, as in smc-tools.
+// option returns the name of the option that a word abbreviates, or "". If there are
+// several, the first one counts, as in smc-tools.
 func option(word string) string {
 	if strings.HasPrefix(word, "--") {
 		word = word[1:]
@@ -124,8 +124,8 @@ func option(word string) string {
 	return ""
 }
 
-// options reads the options. The last of several wins; done says that the
-// program ends with the status.
+// options reads the options. If there are several, the last one counts. If done is
+// true, the program ends with status.
 func (t *commandLine) options(args []string) (rest []string, status int, done bool) {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		word := args[0]
@@ -159,14 +159,14 @@ func (t *commandLine) options(args []string) (rest []string, status int, done bo
 	return args, 0, false
 }
 
-// misused prints how an object is used.
+// misused prints the usage of an object.
 func (t *commandLine) misused(text string) int {
 	t.Errorf("%s", text)
 	return tool.Failed
 }
 
-// failed prints an error of the stack. An operation that the stack does not know
-// has a text of its own.
+// failed prints an error of the stack. There is a special text for an operation that
+// the stack does not support.
 func (t *commandLine) failed(err error) int {
 	if errors.Is(err, nl.ErrNotSupported) {
 		t.Errorf("Error: Operation not supported by kernel\n")
@@ -176,8 +176,8 @@ func (t *commandLine) failed(err error) int {
 	return tool.Failed
 }
 
-// detailLevel is what device and linkgroup know of the options: -ad shows no
-// details there.
+// detailLevel returns the level of details for device and linkgroup, for which -ad
+// shows no details.
 func (t *commandLine) detailLevel() int {
 	if t.absolute {
 		return 0
@@ -185,7 +185,7 @@ func (t *commandLine) detailLevel() int {
 	return t.details
 }
 
-// smcdControl returns the part of the stack that knows SMC-D.
+// smcdControl returns the control interface of the stack for SMC-D.
 func (t *commandLine) smcdControl() (nl.ControlSMCD, error) {
 	c, ok := t.ctl.(nl.ControlSMCD)
 	if !ok {
@@ -199,5 +199,5 @@ func (t *commandLine) smcdControl() (nl.ControlSMCD, error) {
 	return c, nil
 }
 
-// trim removes blanks around what a kernel pads.
+// trim removes the padding of a kernel around s.
 func trim(s string) string { return strings.Trim(s, " \t\n\v\f\r") }

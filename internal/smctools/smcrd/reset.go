@@ -16,12 +16,13 @@ import (
 	"smcr/smc"
 )
 
-// errForeign tells of a cache file that somebody else could have written.
+// errForeign means that another user could have written the cache file.
 var errForeign = errors.New("it belongs to another user")
 
-// SinceReset returns of the counters of a stack what was added since 'smcr stats
-// reset', and all of them where there was none, or where the stack started anew
-// since. The cache file is that of smc-tools' smcr; it is not changed.
+// SinceReset returns what was added to the counters of a stack since 'smcr stats
+// reset'. It returns the counters themselves if there was no reset, or if the stack has
+// restarted since. It reads the cache file of the smcr of smc-tools, and does not
+// change it.
 func SinceReset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) (nl.Stats, nl.Fallbacks, error) {
 	path := cachePathOf(e, stack)
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -75,7 +76,7 @@ func readCache(file *os.File, uid int) (*counters, error) {
 	return (&cacheFile{file}).read()
 }
 
-// Reset has the counters of a stack count from these on.
+// Reset makes the counters of a stack count from these values on.
 func Reset(e *tool.Env, stack string, s nl.Stats, f nl.Fallbacks) error {
 	file, err := openCache(cachePathOf(e, stack))
 	if err != nil {

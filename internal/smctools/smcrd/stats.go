@@ -9,7 +9,7 @@ import (
 	"smcr/stats"
 )
 
-// stats is the object stats. A stack that does not answer is no failure.
+// stats carries out the object stats. A stack that does not answer is not a failure.
 func (t *commandLine) stats(args []string) int {
 	cmd := "show"
 	if len(args) > 0 {
@@ -47,7 +47,7 @@ func (t *commandLine) stats(args []string) int {
 		if now.follow(cached) {
 			shown = now.since(cached)
 		} else {
-			// The stack started anew: the reset is of the one before.
+			// The stack has restarted, so the reset is not valid any more.
 			file.Remove()
 		}
 	}
@@ -73,16 +73,15 @@ func (t *commandLine) stats(args []string) int {
 	return 0
 }
 
-// maxReasons is how many fallback reasons smc-tools keeps for each side.
+// maxReasons is the number of fallback reasons that smc-tools keeps for each side.
 const maxReasons = 30
 
-// A reason is how often connections became plain TCP for one reason.
+// A reason counts the connections that became plain TCP for one reason.
 type reason struct {
 	code, count int32
 }
 
-// counters is everything that the object stats shows, and what the cache file
-// holds.
+// counters are all counters that the object stats shows and the cache file stores.
 type counters struct {
 	nl.Stats
 	server, client       [maxReasons]reason
@@ -112,14 +111,13 @@ func (c *counters) numbers() []*uint64 {
 	return append(all, &c.ClientHandshakeErrors, &c.ServerHandshakeErrors)
 }
 
-// isGauge reports whether the i-th of numbers can fall.
+// isGauge reports whether the i-th number can decrease.
 func isGauge(i int) bool {
 	n := len(names)
 	return i < 2*n && i%n >= n-2
 }
 
-// follow reports whether c can be the counters some time after those before: no
-// counter fell.
+// follow reports whether c can be later than before, because no counter has decreased.
 func (c *counters) follow(before *counters) bool {
 	now, then := c.numbers(), before.numbers()
 	for i := range now {
@@ -137,8 +135,8 @@ func (c *counters) follow(before *counters) bool {
 	return c.serverSum >= before.serverSum && c.clientSum >= before.clientSum
 }
 
-// since returns what was added since the counters before. Of a gauge, too, it
-// returns what was added, and no less than nothing.
+// since returns the differences to the counters before. For a gauge, the difference is
+// at least 0.
 func (c counters) since(before *counters) counters {
 	now, then := c.numbers(), before.numbers()
 	for i := range now {

@@ -37,8 +37,8 @@ func (t *commandLine) printJSON(c *counters) {
 	t.Printf("}}\n")
 }
 
-// notCounted returns the counters that the stack does not have. smc-tools prints
-// those of a kernel as 0, so a kernel has all.
+// notCounted returns the counters that the stack does not have. For a kernel, the result
+// is empty, because smc-tools prints such counters of a kernel as 0.
 func (t *commandLine) notCounted(s *stats.Tech) (not []*uint64) {
 	if t.Backend != "user" && !strings.HasPrefix(t.Backend, "unix:") {
 		return nil
@@ -76,7 +76,7 @@ func (t *commandLine) printStats(c *counters) {
 		t.Printf("    v2                       %12d\n", s.ClientV2+s.ServerV2)
 	}
 	t.sides("Handshake errors", errs, c.ClientHandshakeErrors, c.ServerHandshakeErrors)
-	if local := c.ClientLocal + c.ServerLocal; local > 0 { // of our stack alone, as the next
+	if local := c.ClientLocal + c.ServerLocal; local > 0 { // only the user-space stack has this and the next counter
 		t.sides("Local connections", local, c.ClientLocal, c.ServerLocal)
 	}
 	if c.Panics > 0 {
@@ -121,7 +121,7 @@ func (t *commandLine) printStats(c *counters) {
 	}
 }
 
-// sides prints a number and with details its two parts.
+// sides prints a number and, with details, its two parts.
 func (t *commandLine) sides(name string, sum, client, server uint64) {
 	t.Printf("  %-26s %12d", name, sum)
 	if t.details > 0 {
@@ -181,7 +181,7 @@ func (t *commandLine) histograms(b *stats.Buffers, bufs, reqs stats.Histogram) {
 	}
 }
 
-// abbreviate writes a number in at most six characters: three digits or more, a
+// abbreviate formats a number in at most six characters: at least three digits, a
 // point, and a decimal unit.
 func abbreviate(n uint64) string {
 	const width = 6
@@ -189,7 +189,7 @@ func abbreviate(n uint64) string {
 	if digits < 4 {
 		return strconv.FormatUint(n, 10)
 	}
-	// before is how many digits stand before the point, after behind it.
+	// before and after are the numbers of digits before and after the point.
 	layout := func() (before, after int, unit byte, factor float64) {
 		before = (digits-1)%3 + 1
 		after = width - before - 2
@@ -199,7 +199,7 @@ func abbreviate(n uint64) string {
 	before, after, unit, factor := layout()
 	v := float64(n) / factor
 	if v+5*math.Pow(10, float64(-1-after)) >= math.Pow(10, float64(before)) {
-		// Rounded up it has one digit more.
+		// Rounding up has added a digit.
 		after--
 	}
 	return fmt.Sprintf("%*.*f%c", width-1, after, v, unit)

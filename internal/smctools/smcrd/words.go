@@ -9,28 +9,26 @@ import (
 	"smcr/nl"
 )
 
-// A selection is what the words after device or linkgroup select. Where several
-// words name something the network device counts before the RoCE device, and
-// that before the link group.
+// A selection is what the words after device or linkgroup select. If there are several,
+// the network device counts first, then the RoCE device, then the link group.
 type selection struct {
 	links  bool // link-show
 	netdev string
 	ibdev  string
 
-	// The link group: as typed, and without the byte that links are numbered
-	// in.
+	// The link group: as typed, and without the byte for the number of a link.
 	typed, group nl.LinkGroupID
 }
 
-// noGroup is the number that stands for words without any hexadecimal digit.
+// noGroup is the number for words without a hexadecimal digit.
 const noGroup = 0xffffffff
 
-// linkByte is the part of a link group's ID in which its links differ: a link ID
-// may be typed to name the group.
+// linkByte is the part of a link group's ID that is different for each of its links. A
+// link ID also selects the group.
 const linkByte = 0xff
 
-// words reads the words after device or, with groups, linkgroup. It returns
-// false when they have the wrong form.
+// words reads the words after device or, with groups, linkgroup. It returns false if
+// they are invalid.
 func (t *commandLine) words(args []string, groups bool) (selection, bool) {
 	var s selection
 	if len(args) > 4 || len(args) == 1 && tool.IsPrefix(args[0], "help") {
@@ -45,7 +43,7 @@ func (t *commandLine) words(args []string, groups bool) (selection, bool) {
 		}
 	}
 	all := false
-	var value *string // what the next word is for
+	var value *string // where to store the next word, or nil
 	for len(args) > 0 {
 		word := args[0]
 		args = args[1:]
@@ -74,8 +72,8 @@ func (t *commandLine) words(args []string, groups bool) (selection, bool) {
 	return s, true
 }
 
-// hexadecimal reads the hexadecimal digits that a word begins with, as strtol of
-// the C library does, or returns noGroup.
+// hexadecimal reads the hexadecimal digits at the beginning of a word, like strtol of
+// the C library, or returns noGroup.
 func hexadecimal(word string) nl.LinkGroupID {
 	word = strings.TrimLeft(word, " \t\n\v\f\r")
 	negative := strings.HasPrefix(word, "-")
@@ -109,9 +107,9 @@ func digit(c byte) int {
 	return strings.IndexByte("0123456789abcdef", c)
 }
 
-// Knows reports whether smc-tools has a meaning for the words after an object
-// other than to refuse them, or to find nothing, as being no word of its own. A
-// word behind those that it knows does not count.
+// Knows reports whether smc-tools knows the words after an object. Otherwise it refuses
+// them, or takes them for a name and finds nothing. Words after those that it knows do
+// not matter.
 func Knows(object string, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -140,8 +138,8 @@ func Knows(object string, words []string) bool {
 	return any("help", "all", "ibdev", "netdev") || groups && IsID(word)
 }
 
-// IsID reports whether a word is the identifier of a link group: hexadecimal
-// digits and nothing else. The command add, which is of such digits, is none.
+// IsID reports whether a word is the ID of a link group: only hexadecimal digits. The
+// command add, which consists of such digits, is not an ID.
 func IsID(word string) bool {
 	digits := strings.TrimPrefix(strings.TrimPrefix(word, "0x"), "0X")
 	return digits != "" && len(digits) <= 8 && word != "add" &&

@@ -30,7 +30,7 @@ const (
 	exitInvalid   = 3 // not a function ID
 	exitTarget    = 4 // a function ID to show, and one to change
 	exitUnknown   = 5
-	exitNoChange  = 6 // it is that way already
+	exitNoChange  = 6 // the function is already on or off
 	exitRefused   = 7
 	exitNotListed = 8
 )
@@ -148,8 +148,8 @@ func change(e *tool.Env, fs FS, action, word string) int {
 	return 0
 }
 
-// pnets returns the table of pnetids that users gave; a machine without SMC has
-// none.
+// pnets returns the table of pnetids that users have set. It is empty on a machine
+// without SMC.
 func pnets(ctx context.Context, e *tool.Env) []nl.PNET {
 	ctl, err := e.Open(ctx)
 	if err != nil {
@@ -160,7 +160,7 @@ func pnets(ctx context.Context, e *tool.Env) []nl.PNET {
 	return list
 }
 
-// softPNETID returns the pnetid that users gave to a device, or "n/a".
+// softPNETID returns the pnetid that users have set for a device, or "n/a".
 func (o Options) softPNETID(netdev, address string, port int) string {
 	id := "n/a"
 	for _, p := range o.PNETs() {

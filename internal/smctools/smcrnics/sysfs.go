@@ -25,8 +25,8 @@ type FS struct {
 // returns the firmware version of a network device, which sysfs does not have.
 func NewFS(root string, firmware func(netdev string) string) FS { return FS{root, firmware} }
 
-// Firmware asks the driver of a network device for its firmware version, and
-// returns "" where there is none.
+// Firmware returns the firmware version of a network device, from its driver, or "" if
+// there is none.
 func Firmware(netdev string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func names(path ...string) []string {
 	return list
 }
 
-// Power reports whether a function is on. The error says that there is none.
+// Power reports whether a function is on. The error means that it does not exist.
 func (fs FS) Power(fid string) (bool, error) {
 	b, err := os.ReadFile(filepath.Join(fs.slot(fid), "power"))
 	return strings.TrimSpace(string(b)) == "1", err
@@ -88,7 +88,7 @@ func (fs FS) SetPower(fid string, on bool) error {
 	return os.WriteFile(filepath.Join(fs.slot(fid), "power"), []byte(value+"\n"), 0)
 }
 
-// A line is what is printed of a port.
+// A line is the printed line of a port.
 type line struct {
 	fid                                              uint64
 	power, address, pchid, kind, pft, vf, port, name string
@@ -193,7 +193,7 @@ func (fs FS) device(l line, o Options) []string {
 		if len(devs) == 0 {
 			return []string{l.format(o)}
 		}
-		l.name = devs[0] // one RoCE device a card
+		l.name = devs[0] // one RoCE device for each card
 		for _, l.port = range names(dir, "infiniband", l.name, "ports") {
 			lines = append(lines, l.format(o))
 		}
@@ -212,8 +212,8 @@ func (fs FS) device(l line, o Options) []string {
 	return lines
 }
 
-// devicePort returns the port of a card with one device a port: counted from 0
-// for network devices, always 1 for RoCE devices.
+// devicePort returns the port of a card that has one device for each port. It is counted
+// from 0 for network devices, and always 1 for RoCE devices.
 func devicePort(dir string, o Options) string {
 	n, err := strconv.Atoi(text(dir, "port"))
 	switch {
@@ -250,8 +250,8 @@ func (l line) pnetid(o Options) string {
 	return id
 }
 
-// PNETID returns the pnetid of a port out of what the hardware has for all ports
-// of an adapter: 16 characters of code page 1047 for each.
+// PNETID returns the pnetid of a port from utilString, which has the pnetids of all
+// ports of an adapter: 16 characters of code page 1047 for each port.
 func PNETID(utilString []byte, port int) string {
 	ids := fromEBCDIC(utilString)
 	begin := 16 * port
@@ -261,8 +261,8 @@ func PNETID(utilString []byte, port int) string {
 	return strings.ReplaceAll(ids[begin:min(begin+16, len(ids))], " ", "")
 }
 
-// fromEBCDIC decodes the letters and digits of code page 1047, in which the
-// machine has its pnetids. All else becomes a blank.
+// fromEBCDIC decodes letters and digits of code page 1047, the encoding of pnetids in
+// the machine. Other characters become blanks.
 func fromEBCDIC(b []byte) string {
 	out := make([]byte, len(b))
 	for i, c := range b {

@@ -163,7 +163,7 @@ func (e *events) line(b []byte) {
 // text takes a line that a test or a package has written.
 func (e *events) text(id testID, text string) {
 	e.output[id.top()] = append(e.output[id.top()], text)
-	if e.verbose {
+	if e.verbose && id.name != "" {
 		e.r.say("%s", text)
 	}
 }

@@ -87,14 +87,20 @@ type TCPSocket struct {
 	Connected bool
 }
 
+// An EngineEnd is a reader or writer that stands for a socket of the engine.
+type EngineEnd interface {
+	// Conn returns that socket.
+	Conn() syscall.Conn
+}
+
 // Carriage carries the bytes of a connection to and from a program's socket.
 type Carriage interface {
 	// Loop returns the engine that serves the connection, or nil. The socket for
 	// Attach must belong to it.
 	Loop() *engine.Loop
 	// Attach lets the engine carry the bytes between the connection and a program's
-	// socket: while the connection rides, and in ReadFrom and WriteTo for a reader or
-	// writer whose method Conn returns sock.
+	// socket: while the connection rides, and in ReadFrom and WriteTo for an EngineEnd
+	// that stands for sock.
 	Attach(sock *engine.Socket)
 	// Detach ends what Attach began. It must be called before sock is closed.
 	Detach()
@@ -116,23 +122,3 @@ type Carriage interface {
 	// together.
 	Bytes() uint64
 }
-
-// bound is what package userstack has bound before any program code runs.
-var bound struct {
-	setHost func(config any, h Host)
-	stack   func(stack any) any
-}
-
-// Bind connects this package to the unexported parts of userstack, which calls it
-// once, as it is initialized. config is a *userstack.Config. stack gets a
-// *userstack.Stack and returns a Stack[*userstack.Conn].
-func Bind(setHost func(config any, h Host), stack func(stack any) any) (done bool) {
-	bound.setHost, bound.stack = setHost, stack
-	return true
-}
-
-// SetHost makes the stacks of config, a *userstack.Config, run on h.
-func SetHost(config any, h Host) { bound.setHost(config, h) }
-
-// StackOf returns the inside of stack, a *userstack.Stack. It allocates nothing.
-func StackOf[C any](stack any) Stack[C] { return bound.stack(stack).(Stack[C]) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"flag"
@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/simfabric"
 )
 
@@ -29,38 +31,21 @@ type simIO interface {
 	Over() bool  // nothing changes any more
 }
 
-// simDirect is a program that uses a Conn.
-type simDirect struct{ *Conn }
-
-func (d simDirect) Readable() (n int, err error) {
-	d.g.mu.Lock()
-	a, b, err := d.readable()
-	d.g.unlock()
-	return len(a) + len(b), err
+// simDirect is a program that uses a Conn of a stack.
+type simDirect struct {
+	*userstack.Conn
+	in inside.Inspector[*userstack.Conn] // of the stack
 }
 
-func (d simDirect) Writable() (n int, err error) {
-	d.g.mu.Lock()
-	a, b, err := d.lend(d.core.SendSize(), 0)
-	d.dropSpace()
-	d.g.unlock()
-	return len(a) + len(b), err
-}
+func (d simDirect) Readable() (n int, err error) { return d.in.Readable(d.Conn) }
+func (d simDirect) Writable() (n int, err error) { return d.in.Writable(d.Conn) }
+func (d simDirect) Woken() bool                  { return d.in.Woken(d.Conn) }
+func (d simDirect) Over() bool                   { return isDone(d.Conn) }
 
-func (d simDirect) Woken() (want bool) {
-	for _, ch := range []chan struct{}{d.rwake, d.wwake} {
-		select {
-		case <-ch:
-			want = true
-		default:
-		}
-	}
-	return want
-}
-
-func (d simDirect) Over() bool {
+// isDone reports whether a connection has ended.
+func isDone(c *userstack.Conn) bool {
 	select {
-	case <-d.done:
+	case <-c.Done():
 		return true
 	default:
 		return false
@@ -120,7 +105,7 @@ func (x *simEngines) attach(e *simEnd) {
 }
 
 // closeStack ends a stack and then the loop that serves it.
-func closeStack(s *Stack, l *simfabric.Loop) error {
+func closeStack(s *userstack.Stack, l *simfabric.Loop) error {
 	err := s.Close()
 	if l != nil {
 		_ = l.Close()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 
 var simPlant = flag.String("sim.plant", "", "bugs that TestPlantedBugs plants: a regular expression; none means a few")
 
-// plantedBug is a fault that somebody could have made: a text in a file of the
-// stack and what takes its place. The build that has it exists for the test
+// plantedBug is a fault that a programmer could have made: a text in a file of the
+// stack, named below userstack, and what replaces it. The build that has it exists for the test
 // alone (go help build, -overlay).
 type plantedBug struct {
 	name, file, old, new string
@@ -162,6 +162,7 @@ func (b plantedBug) sources(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	plant := func(file, old, new string) {
+		file = filepath.Join("..", file)
 		src, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

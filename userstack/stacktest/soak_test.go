@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"smcr/userstack"
 	"smcr/userstack/simfabric"
 )
 
@@ -51,7 +52,7 @@ type soak struct {
 func newSoak(t *testing.T, seed uint64) *soak {
 	rng := rand.New(rand.NewPCG(seed, 0x50a1c))
 	sizes := []int{16 << 10, 64 << 10, 512 << 10}
-	tune := func(c *Config) {
+	tune := func(c *userstack.Config) {
 		c.RecvBuf, c.SendBuf = sizes[rng.IntN(3)], sizes[rng.IntN(3)]/4
 		c.EyeCatcher = rng.IntN(4) == 0
 		if rng.IntN(3) == 0 {
@@ -93,14 +94,14 @@ func (s *soak) run() {
 	}
 	s.b.finish(c[0], c[1])
 	synctest.Wait()
-	if (insideStack{s.b.client}).Busy() || (insideStack{s.b.server}).Busy() {
+	if busy(s.b.client) || busy(s.b.server) {
 		s.t.Error("a stack is busy without connections")
 	}
 }
 
 // settleDown makes a connection once the devices have come back; the first
 // tries may meet link groups that the other side has lost.
-func (s *soak) settleDown() (c [2]*Conn, err error) {
+func (s *soak) settleDown() (c [2]*userstack.Conn, err error) {
 	for range 5 {
 		time.Sleep(40 * time.Second) // TEST LINK finds dead links
 		ct, st := s.b.tcp()
@@ -169,7 +170,7 @@ func (s *soak) connection(i int, seed uint64) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+r.IntN(120))*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
-	var c, v *Conn
+	var c, v *userstack.Conn
 	var cerr, verr error
 	wg.Go(func() { v, verr = s.b.server.Server(ctx, st) })
 	wg.Go(func() { c, cerr = s.b.client.Client(ctx, ct) })
@@ -240,7 +241,7 @@ func (s *soak) volume(r *rand.Rand) int {
 // flow is one direction of a connection.
 type flow struct {
 	s          *soak
-	from, to   *Conn
+	from, to   *userstack.Conn
 	seed       uint64
 	size       int
 	rough      bool

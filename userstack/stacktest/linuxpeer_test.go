@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"context"
@@ -28,6 +28,8 @@ const (
 	linuxQPRetries    = 7
 	linuxRecvs        = 64
 	linuxSends        = 64
+	linuxSlot         = 64      // bytes of a receive: a message of 44 bytes, aligned
+	linuxSendID       = 1 << 63 // marks work requests of the send side
 	linuxRMB          = 64 << 10
 	linuxTestLink     = 30 * time.Second
 	linuxTestLinkWait = 2 * time.Second
@@ -116,7 +118,12 @@ func newLinuxPeer(h *simfabric.Host, note func(string, ...any)) (*linuxPeer, err
 	if p.pd, err = p.dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	if p.cq, err = p.dev.CreateCQ(4096, func() { wake(p.wake) }); err != nil {
+	if p.cq, err = p.dev.CreateCQ(4096, func() {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}); err != nil {
 		return nil, err
 	}
 	port, err := p.dev.Port(1)
@@ -205,9 +212,9 @@ func (p *linuxPeer) complete(wc *rdmaverbs.WC) {
 	case l == nil:
 	case wc.Status != rdmaverbs.StatusSuccess:
 		l.fail(wc.Status.String())
-	case wc.ID&tokenFlag == 0:
+	case wc.ID&linuxSendID == 0:
 		slot := int(wc.ID)
-		msg := append([]byte(nil), l.buf[slot*recvSlot:][:wc.Len]...)
+		msg := append([]byte(nil), l.buf[slot*linuxSlot:][:wc.Len]...)
 		_, _ = l.qp.PostRecv(l.recv(slot))
 		p.mu.Lock()
 		l.heard = time.Now()
@@ -221,7 +228,7 @@ func (p *linuxPeer) complete(wc *rdmaverbs.WC) {
 }
 
 func (l *linuxLink) recv(slot int) rdmaverbs.RecvWR {
-	return rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.mr, Off: slot * recvSlot, Len: recvSlot}}
+	return rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.mr, Off: slot * linuxSlot, Len: linuxSlot}}
 }
 
 // fail ends the link and with it the group and its connections.
@@ -318,7 +325,7 @@ func (l *linuxLink) send(m encoding.BinaryAppender) {
 	}
 	l.p.mu.Lock()
 	l.sent++
-	id := l.sent | tokenFlag
+	id := l.sent | linuxSendID
 	l.p.mu.Unlock()
 	_, _ = l.qp.PostSend(rdmaverbs.SendWR{ID: id, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled | rdmaverbs.Inline, InlineData: raw})
 }
@@ -351,7 +358,7 @@ func (l *linuxLink) wait(t wire.LLCType, reply bool, d time.Duration) wire.LLC {
 // newLink makes a link with a queue pair in INIT.
 func (p *linuxPeer) newLink(client bool) (*linuxLink, error) {
 	l := &linuxLink{p: p, client: client, heard: time.Now(), got: map[string]wire.LLC{}, news: make(chan struct{})}
-	l.buf = make([]byte, linuxRecvs*recvSlot)
+	l.buf = make([]byte, linuxRecvs*linuxSlot)
 	var err error
 	if l.mr, err = p.pd.RegisterMR(l.buf, rdmaverbs.AccessLocalWrite); err != nil {
 		return nil, err

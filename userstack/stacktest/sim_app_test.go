@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"smcr/userstack"
 	"smcr/userstack/simfabric"
 )
 
@@ -27,13 +28,13 @@ type simEnd struct {
 	p     *simPair
 	side  int // 0 client, 1 server
 	host  *simHost
-	stack *Stack
+	stack *userstack.Stack
 	tcp   *simfabric.TCPConn
 	other *simEnd
 
 	cancel context.CancelFunc // of the rendezvous
 	done   atomic.Bool        // the rendezvous is over
-	c      *Conn
+	c      *userstack.Conn
 	io     simIO     // valid with c
 	relay  *simRelay // io, where the engine carries the bytes
 	err    error
@@ -101,7 +102,7 @@ func (p *simPair) habits(gentle bool) {
 // launch begins the rendezvous. Both sides run in goroutines, since they
 // block; the programs that follow do not.
 func (p *simPair) launch(timeout time.Duration) {
-	run := func(e *simEnd, f func(context.Context, TCPConn) (*Conn, error)) {
+	run := func(e *simEnd, f func(context.Context, userstack.TCPConn) (*userstack.Conn, error)) {
 		// Each side has its own: those of one context end in any order.
 		timeout += time.Microsecond
 		var ctx context.Context
@@ -113,7 +114,7 @@ func (p *simPair) launch(timeout time.Duration) {
 	p.s.w.After(p.s.some(50*time.Microsecond), func() { run(p.ends[1], p.ends[1].stack.Server) })
 }
 
-func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, TCPConn) (*Conn, error)) {
+func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, userstack.TCPConn) (*userstack.Conn, error)) {
 	e.c, e.err = f(ctx, e.tcp)
 	if e.err != nil {
 		e.c = nil
@@ -121,7 +122,7 @@ func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, TCPConn
 		if e.relay != nil {
 			_ = e.relay.sock.Close()
 		}
-	} else if e.io = (simDirect{e.c}); e.relay != nil {
+	} else if e.io = (simDirect{e.c, inspect(e.stack)}); e.relay != nil {
 		e.io, e.inline = e.relay, true
 		e.relay.start(e.c)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"flag"
@@ -34,7 +34,7 @@ func raceDetector() bool {
 //
 // A failing seed prints what happened, and does so each time that it is run:
 //
-//	go test ./userstack -run 'TestSimulation$' -sim.seeds 1 -sim.first 4711 -sim.trace
+//	go test ./userstack/stacktest -run 'TestSimulation$' -sim.seeds 1 -sim.first 4711 -sim.trace
 func TestSimulation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -55,7 +55,7 @@ func TestSimulation(t *testing.T) {
 // TestSimulationRepeats checks that a seed tells one story only.
 func TestSimulationRepeats(t *testing.T) {
 	if raceDetector() {
-		t.Skip("the race detector shuffles goroutines: go test -run TestSimulationRepeats ./userstack")
+		t.Skip("the race detector shuffles goroutines: go test -run TestSimulationRepeats ./userstack/stacktest")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

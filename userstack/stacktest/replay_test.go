@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"bytes"
@@ -15,14 +15,30 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack"
 	"smcr/userstack/simfabric"
 )
+
+// withEIDs gives both stacks of a bed enterprise IDs.
+func withEIDs(b *bed, client, server []string) {
+	b.t.Helper()
+	for _, x := range []struct {
+		s    *userstack.Stack
+		eids []string
+	}{{b.client, client}, {b.server, server}} {
+		for _, e := range x.eids {
+			if err := x.s.Control().AddUEID(b.t.Context(), e); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+}
 
 // capturedCLC reads a CLC message of a Linux kernel from package wire's test
 // data, whose README says where it comes from.
 func capturedCLC(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("wire", "testdata", "captures", name+".hex"))
+	text, err := os.ReadFile(filepath.Join("..", "wire", "testdata", "captures", name+".hex"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +157,8 @@ func rendezvousBytes(t *testing.T, v2 bool) []byte {
 		return b.w.Host(name, simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{p}, MTU: smc.MTU1024})
 	}
 	b.ch, b.sh = host("client", client), host("server", server)
-	tune := func(h *simfabric.Host) func(*Config) {
-		return func(c *Config) {
+	tune := func(h *simfabric.Host) func(*userstack.Config) {
+		return func(c *userstack.Config) {
 			if v2 {
 				c.Providers = []rdmaverbs.Provider{onlyRoCEv2{h.Provider()}}
 			}
@@ -151,7 +167,7 @@ func rendezvousBytes(t *testing.T, v2 bool) []byte {
 	b.client, b.server = b.stack(b.ch, tune(b.ch)), b.stack(b.sh, tune(b.sh))
 	if v2 {
 		const eid = "SMCV2-EXAMPLE-UEID"
-		b.withEIDs([]string{eid}, []string{eid})
+		withEIDs(b, []string{eid}, []string{eid})
 	}
 	for range 2 {
 		ct, st, err := b.w.Connect(netip.AddrPortFrom(client.Addr(), 0), netip.AddrPortFrom(server.Addr(), 80))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -23,7 +24,7 @@ import (
 // traffic sends data back and forth on a connection until it is told to end
 // or the connection breaks.
 type traffic struct {
-	c, s *Conn
+	c, s *userstack.Conn
 	stop chan struct{}
 	wg   sync.WaitGroup
 	errs [4]error // writers and readers
@@ -32,9 +33,9 @@ type traffic struct {
 
 // startTraffic checks on the way that the bytes are those that were sent, in
 // order and none twice.
-func startTraffic(t *testing.T, c, s *Conn, seed uint64) *traffic {
+func startTraffic(t *testing.T, c, s *userstack.Conn, seed uint64) *traffic {
 	x := &traffic{c: c, s: s, stop: make(chan struct{})}
-	for i, e := range [][2]*Conn{{c, s}, {s, c}} {
+	for i, e := range [][2]*userstack.Conn{{c, s}, {s, c}} {
 		from, to := e[0], e[1]
 		streamSeed := seed*2 + uint64(i)
 		x.wg.Go(func() {
@@ -166,7 +167,7 @@ func TestLastLinkLost(t *testing.T) {
 				if d := time.Since(start); d > 35*time.Second {
 					t.Errorf("idle connection ended after %v", d)
 				}
-				for _, c := range []*Conn{busyC, busyS, idleC, idleS} {
+				for _, c := range []*userstack.Conn{busyC, busyS, idleC, idleS} {
 					if err := b.ended(c); err == nil {
 						t.Error("connection ended in order")
 					}
@@ -184,7 +185,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
-		time.Sleep(settled)
+		time.Sleep(10 * time.Millisecond) // longer than any message is under way
 		b.sh.Vanish(true)
 		start := time.Now()
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
@@ -203,7 +204,7 @@ func TestKeepAlive(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
-		time.Sleep(settled)
+		time.Sleep(10 * time.Millisecond) // longer than any message is under way
 		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +234,7 @@ func TestStackReplaced(t *testing.T) {
 		b.w.SetLAN("lan", true)
 		b.server = b.stack(b.sh, nil)
 		c2, s2 := b.connect()
-		if c2.g == c.g {
+		if inspect(b.client).GroupOf(c2) == inspect(b.client).GroupOf(c) {
 			t.Error("new connection is on the dead link group")
 		}
 		b.exchange(c2, s2, pattern(1, 1000))
@@ -259,7 +260,7 @@ func TestClientReplaced(t *testing.T) {
 		b.w.SetLAN("lan", true)
 		b.client = b.stack(b.ch, nil)
 		c2, s2 := b.connect()
-		if s2.g == s.g {
+		if inspect(b.server).GroupOf(s2) == inspect(b.server).GroupOf(s) {
 			t.Error("new connection is on the dead link group")
 		}
 		b.exchange(c2, s2, pattern(1, 1000))
@@ -279,13 +280,13 @@ func TestClientLostGroup(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
-		g := groups(b.client)[0]
-		g.peerHasLost(g.core.Links()[0].Local().QPN, g.peerAddr, errors.New("test"))
+		g := inspect(b.client).Groups()[0]
+		g.PeerHasLost(firstQPN(g), g.Peer(), errors.New("test"))
 		synctest.Wait()
 		b.w.SetLAN("lan", true)
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
-		var d *DeclineError
+		var d *userstack.DeclineError
 		if !errors.As(cerr, &d) || !errors.As(serr, &d) {
 			t.Fatalf("client %v, server %v, want declined", cerr, serr)
 		}
@@ -313,10 +314,11 @@ func TestClientLostLink(t *testing.T) {
 		if n := b.links(b.server); n != 2 {
 			t.Fatalf("%d links, want 2", n)
 		}
-		qpn := s.g.core.Links()[0].Local().QPN
+		g := inspect(b.server).GroupOf(s)
+		qpn := firstQPN(g)
 		b.ch.SetPort("eth0", false)
 		time.Sleep(time.Second)
-		s.g.peerHasLost(qpn, addr(1, 0), errors.New("declined: out of sync"))
+		g.PeerHasLost(qpn, addr(1, 0), errors.New("declined: out of sync"))
 		b.exchange(c, s, pattern(1, 1000))
 		b.ch.SetPort("eth0", true)
 		b.finish(c, s)

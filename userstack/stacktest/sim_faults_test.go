@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"fmt"
 	"time"
 
+	"smcr/internal/testing/conntest"
 	"smcr/smc"
-	"smcr/userstack/conn"
+	"smcr/userstack"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
 
 // simCheckPair checks two ends of one connection against each other.
-func simCheckPair(a, b *Conn) error {
-	a.g.mu.Lock()
-	defer a.g.mu.Unlock()
-	b.g.mu.Lock()
-	defer b.g.mu.Unlock()
-	return conn.CheckPair(&a.core.Conn, &b.core.Conn)
+func simCheckPair(in inside.Inspector[*userstack.Conn], a, b *userstack.Conn) (err error) {
+	in.View(a, func(ca *linkgroup.Conn) {
+		in.View(b, func(cb *linkgroup.Conn) { err = conntest.CheckPair(&ca.Conn, &cb.Conn) })
+	})
+	return err
 }
 
 // simTrigger lets something happen when a certain message is on its way: that
@@ -167,7 +169,7 @@ func (s *simulation) planFailover(pairs int) {
 	for _, h := range s.hosts {
 		h.conf.MaxLinks = 2
 		h.conf.MaxConns = 0
-		h.stack.cfg.MaxLinks, h.stack.cfg.MaxConns = 2, 0
+		inspect(h.stack).SetLimits(2, 0)
 	}
 	var wait func()
 	hold := s.launchBetween(a, b, true, true) // keeps the group until the others have begun
@@ -238,10 +240,9 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 // redundant says whether all link groups have two links, so that one may fail.
 func (s *simulation) redundant() bool {
 	for _, h := range s.hosts {
-		for _, g := range h.stack.groupList() {
-			g.mu.Lock()
-			t := g.core.Type()
-			g.mu.Unlock()
+		for _, g := range inspect(h.stack).Groups() {
+			var t smc.GroupType
+			g.View(func(core *linkgroup.Group) { t = core.Type() })
 			if t != smc.GroupSymmetric {
 				return false
 			}

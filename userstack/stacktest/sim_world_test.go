@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -80,16 +83,16 @@ type simHost struct {
 	i      int
 	name   string
 	h      *simfabric.Host
-	conf   Config
+	conf   userstack.Config
 	eid    string
 	devs   int
-	stack  *Stack
+	stack  *userstack.Stack
 	engine bool            // it has loops
 	loop   *simfabric.Loop // of stack, or nil
 	down   bool            // rebooting
 	gone   chan error      // the end of the old stack
 	away   time.Duration   // how long the host then stays away
-	old    []*Stack
+	old    []*userstack.Stack
 }
 
 // simWrite is a write to be checked after the event.
@@ -185,19 +188,19 @@ func (s *simulation) addHost(i int) {
 		defer mu.Unlock()
 		return source.Uint32()
 	}
-	h.conf = Config{
-		network: simNetwork{h.h}, NoOption: true, Hostname: h.name,
+	h.conf = userstack.Config{
+		NoOption: true, Hostname: h.name,
 		RecvBuf: 16 << 10 << (r.IntN(3) / 2), SendBuf: 4096 << r.IntN(4),
-		EyeCatcher: r.IntN(3) == 0, MaxLinks: []int{0, 1, 2, 2, 3, 4, linkgroup.MaxLinks}[r.IntN(7)], random: random,
+		EyeCatcher: r.IntN(3) == 0, MaxLinks: []int{0, 1, 2, 2, 3, 4, linkgroup.MaxLinks}[r.IntN(7)],
 	}
-	h.conf.sendChunk = []int{0, 1, 3000}[(s.seed+uint64(i))%3]
+	inside.SetHost(&h.conf, inside.Host{Network: simNetwork{h.h}})
 	if r.IntN(3) == 0 || s.mode == simCrowd {
 		h.conf.MaxConns = 1 + r.IntN(6)
 	}
 	if s.logs {
 		h.conf.Log = slog.New(simLog{x: s.trace, host: h.name})
 	}
-	h.conf.tuneTimers = s.tuner()
+	inside.SetTuning(&h.conf, inside.Tuning{Timers: s.tuner(), Random: random, SendChunk: []int{0, 1, 3000}[(s.seed+uint64(i))%3]})
 	if r.IntN(2) == 0 {
 		h.eid = "SIMULATION"
 	}
@@ -229,9 +232,9 @@ func (s *simulation) tuner() func(smc.Role, *linkgroup.Timers) {
 // start gives the host a new stack.
 func (h *simHost) start() {
 	h.s.engines.serve(h)
-	stack, err := New(h.conf)
+	stack, err := userstack.New(h.conf)
 	if err == nil && h.eid != "" {
-		err = stack.eids.add(h.eid)
+		err = stack.Control().AddUEID(context.Background(), h.eid)
 	}
 	if err != nil {
 		h.s.fail("%s: %v", h.name, err)
@@ -272,7 +275,7 @@ func (s *simulation) run() {
 		if h.stack == nil {
 			continue
 		}
-		if err := closeStack(h.stack, h.loop); err != nil && !errors.Is(err, ErrStackClosed) {
+		if err := closeStack(h.stack, h.loop); err != nil && !errors.Is(err, userstack.ErrStackClosed) {
 			s.fail("close %s: %v", h.name, err)
 		}
 	}
@@ -419,7 +422,10 @@ func (e *simEnd) describe() string {
 	if e.c == nil {
 		return fmt.Sprintf("rendezvous over: %v, error %v", e.done.Load(), e.err)
 	}
-	return fmt.Sprintf("state %s, closed %v, wrote %d of %d, read %d of %d, %+v", e.c.state(), e.closed, e.wrote, e.total, e.read, e.other.wrote, e.c.core.Info())
+	var state smc.ConnState
+	info := ""
+	inspect(e.stack).View(e.c, func(core *linkgroup.Conn) { state, info = core.State(), fmt.Sprintf("%+v", core.Info()) })
+	return fmt.Sprintf("state %s, closed %v, wrote %d of %d, read %d of %d, %s", state, e.closed, e.wrote, e.total, e.read, e.other.wrote, info)
 }
 
 // pairOver counts a connection that has ended on both sides.

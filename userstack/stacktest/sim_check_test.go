@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"testing/synctest"
@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/smc"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
@@ -87,12 +89,11 @@ func (s *simulation) check() {
 		if h.stack == nil {
 			continue
 		}
-		for _, g := range h.stack.groupList() {
-			g.mu.Lock()
-			err := g.core.Check()
-			g.mu.Unlock()
+		for _, g := range inspect(h.stack).Groups() {
+			var err error
+			g.View(func(core *linkgroup.Group) { err = core.Check() })
 			if err != nil {
-				s.fail("%s link group %s: %v", h.name, g.name(), err)
+				s.fail("%s link group %s: %v", h.name, g.Name(), err)
 				return
 			}
 		}
@@ -102,24 +103,27 @@ func (s *simulation) check() {
 	}
 }
 
-// checkWrite: nobody writes where nobody expects it, and no third host at all.
+// checkWrite checks that a write goes to memory where the receiver expects it, and comes
+// from the peer of the link group.
 func (s *simulation) checkWrite(now time.Time, w *simWrite) {
 	to := s.host(w.to)
 	if to.stack == nil {
 		return
 	}
-	for _, g := range to.stack.groupList() {
-		g.mu.Lock()
-		ok, err := g.core.CheckWrite(now, smc.RKey(w.rkey), w.addr, w.before, w.after)
+	for _, g := range inspect(to.stack).Groups() {
+		var ok bool
+		var err error
+		g.View(func(core *linkgroup.Group) {
+			ok, err = core.CheckWrite(now, smc.RKey(w.rkey), w.addr, w.before, w.after)
+		})
 		peer := s.hostOf(g)
-		g.mu.Unlock()
 		if !ok {
 			continue
 		}
 		if peer != nil && peer.name != w.from {
 			s.fail("%s wrote to memory of %s that is for %s", w.from, w.to, peer.name)
 		}
-		// Who is lied to about an address writes there in good faith.
+		// A host that was sent a false address is not at fault if it writes there.
 		if err != nil && !s.dishonest(w.from) && !s.dishonest(w.to) && !w.forged {
 			s.fail("%s>%s: %v", w.from, w.to, err)
 		}
@@ -134,11 +138,12 @@ func (s *simulation) dishonest(name string) bool {
 func (s *simulation) host(name string) *simHost { return s.hosts[name[0]-'A'] }
 
 // hostOf returns the host at the other end of a link group.
-func (s *simulation) hostOf(g *group) *simHost {
-	if !g.peerAddr.IsValid() {
+func (s *simulation) hostOf(g inside.Group) *simHost {
+	peer := g.Peer()
+	if !peer.IsValid() {
 		return nil
 	}
-	return s.hosts[g.peerAddr.As4()[3]-1]
+	return s.hosts[peer.As4()[3]-1]
 }
 
 func (s *simulation) checkPair(p *simPair) {
@@ -149,7 +154,7 @@ func (s *simulation) checkPair(p *simPair) {
 	if a.over || b.over || !a.done.Load() || !b.done.Load() || a.c == nil || b.c == nil {
 		return
 	}
-	if err := simCheckPair(a.c, b.c); err != nil {
+	if err := simCheckPair(inspect(a.stack), a.c, b.c); err != nil {
 		s.fail("connection %d: %v", p.id, err)
 	}
 }
@@ -161,10 +166,10 @@ func (s *simulation) leaks() {
 			if st == nil {
 				continue
 			}
-			if n := st.mem.inUse(); n != 0 {
+			if n := inspect(st).MemoryInUse(); n != 0 {
 				s.fail("%s: %d bytes of memory are still handed out", h.name, n)
 			}
-			if n := len(st.groups); n != 0 {
+			if n := len(inspect(st).Groups()); n != 0 {
 				s.fail("%s: %d link groups are left", h.name, n)
 			}
 		}

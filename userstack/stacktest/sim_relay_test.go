@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"io"
@@ -9,7 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"smcr/userstack"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 	"smcr/userstack/simfabric"
 )
@@ -19,7 +21,9 @@ import (
 // not ride.
 type simRelay struct {
 	*simfabric.Program // its end
-	c                  *Conn
+	stack              *userstack.Stack
+	c                  *userstack.Conn
+	k                  inside.Carriage // of c
 	sock               *engine.Socket
 	relay              relay.Relay
 
@@ -29,7 +33,7 @@ type simRelay struct {
 }
 
 func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRelay {
-	r := &simRelay{Program: prog, sock: sock, left: make(chan struct{})}
+	r := &simRelay{Program: prog, stack: e.stack, sock: sock, left: make(chan struct{})}
 	r.relay = relay.Relay{
 		App: simSocket{r}, Linger0: &r.linger0, Left: r.left, Broken: func(syscall.Errno) { r.Break() },
 		OrphanLimit: time.Nanosecond,                     // see orphan
@@ -39,22 +43,23 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 }
 
 // start carries the bytes of c, without a goroutine as long as it rides.
-func (r *simRelay) start(c *Conn) {
-	r.c, r.relay.Net, r.relay.Detach = c, c, c.detach
+func (r *simRelay) start(c *userstack.Conn) {
+	r.c, r.k = c, inside.StackOf[*userstack.Conn](r.stack).Carriage(c)
+	r.relay.Net, r.relay.Detach = c, r.k.Detach
 	_ = c.SetOOBInline(true)
-	c.attach(r.sock)
+	r.k.Attach(r.sock)
 	r.ride()
 }
 
 func (r *simRelay) ride() {
-	if !r.c.ride(func() { go r.work() }) {
+	if !r.k.Ride(func() { go r.work() }) {
 		go r.work()
 	}
 }
 
 // work carries until both directions are over, or the connection rides on.
 func (r *simRelay) work() {
-	if r.relay.Carry(nil) && r.c.ride(func() { go r.work() }) {
+	if r.relay.Carry(nil) && r.k.Ride(func() { go r.work() }) {
 		return
 	}
 	r.relay.Finish()
@@ -62,7 +67,7 @@ func (r *simRelay) work() {
 }
 
 // Over implements simIO.
-func (r *simRelay) Over() bool { return r.over.Load() && simDirect{r.c}.Over() }
+func (r *simRelay) Over() bool { return r.over.Load() && isDone(r.c) }
 
 // Abort implements simIO: SO_LINGER with 0, and close.
 func (r *simRelay) Abort() error {
@@ -74,7 +79,7 @@ func (r *simRelay) Abort() error {
 // time for that is over.
 func (r *simRelay) orphan() {
 	close(r.left)
-	r.c.recall()
+	r.k.Recall()
 }
 
 // simSocket reads and writes the loop's end of a pair as a relay.Socket does a
@@ -82,13 +87,13 @@ func (r *simRelay) orphan() {
 type simSocket struct{ r *simRelay }
 
 var (
-	_ engineEnd    = simSocket{}
-	_ relay.End    = simSocket{}
-	_ UrgentReader = simSocket{}
-	_ UrgentWriter = simSocket{}
+	_ inside.EngineEnd       = simSocket{}
+	_ relay.End              = simSocket{}
+	_ userstack.UrgentReader = simSocket{}
+	_ userstack.UrgentWriter = simSocket{}
 )
 
-// Conn implements Carried.
+// Conn implements inside.EngineEnd.
 func (s simSocket) Conn() syscall.Conn { return s.r.sock }
 
 // The rest of relay.End.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package stacktest
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"smcr/nl"
+	"smcr/userstack"
 	"smcr/userstack/simfabric"
 )
 
@@ -142,7 +143,7 @@ func (a agreement) run(t *testing.T, seed uint64) string {
 	if !a.client {
 		ours, theirs = b.sh, b.ch
 	}
-	stack := func(h *simfabric.Host) *Stack {
+	stack := func(h *simfabric.Host) *userstack.Stack {
 		s := b.stack(h, nil)
 		for _, p := range []nl.PNET{{ID: "NET", NetDev: "eth0"}, {ID: "NET", IBDev: "sim-roce0", IBPort: 1}} {
 			if err := s.Control().AddPNET(t.Context(), p); err != nil {
@@ -192,11 +193,11 @@ func linuxPlay(play func(*simfabric.TCPConn) (linuxMode, *linuxConn)) rendezvous
 	}
 }
 
-func ownPlay(play func(context.Context, TCPConn) (*Conn, error)) rendezvousFunc {
+func ownPlay(play func(context.Context, userstack.TCPConn) (*userstack.Conn, error)) rendezvousFunc {
 	return func(x *ending) {
 		var err error
 		x.oc, err = play(context.Background(), x.ltcp)
-		var d *DeclineError
+		var d *userstack.DeclineError
 		switch {
 		case err == nil:
 			x.mode = linuxSMC
@@ -210,7 +211,7 @@ func ownPlay(play func(context.Context, TCPConn) (*Conn, error)) rendezvousFunc 
 }
 
 // between makes the connection, on a link group that exists or not, after begin.
-func (a agreement) between(t *testing.T, b *bed, s *Stack, play rendezvousFunc, begin func()) string {
+func (a agreement) between(t *testing.T, b *bed, s *userstack.Stack, play rendezvousFunc, begin func()) string {
 	if a.next {
 		x := a.rendezvous(b, s, play, 0)
 		if x.err != nil || x.mode != linuxSMC {
@@ -230,18 +231,18 @@ func (a agreement) between(t *testing.T, b *bed, s *Stack, play rendezvousFunc, 
 
 // ending is how a rendezvous with a Linux ended on either side.
 type ending struct {
-	c      *Conn
+	c      *userstack.Conn
 	err    error
 	tcp    *simfabric.TCPConn // ours
 	mode   linuxMode
-	lc     *linuxConn // the other end: of a Linux,
-	oc     *Conn      // or ours
+	lc     *linuxConn      // the other end: of a Linux,
+	oc     *userstack.Conn // or ours
 	ltcp   *simfabric.TCPConn
 	left   bool // our program is gone
 	closed sync.Once
 }
 
-func (a agreement) rendezvous(b *bed, s *Stack, play rendezvousFunc, leave time.Duration) *ending {
+func (a agreement) rendezvous(b *bed, s *userstack.Stack, play rendezvousFunc, leave time.Duration) *ending {
 	ct, st := b.tcp()
 	x := &ending{tcp: st, ltcp: ct}
 	run := s.Server
@@ -258,7 +259,7 @@ func (a agreement) rendezvous(b *bed, s *Stack, play rendezvousFunc, leave time.
 	wg.Go(func() { play(x) })
 	wg.Go(func() {
 		x.c, x.err = run(ctx, x.tcp)
-		var d *DeclineError
+		var d *userstack.DeclineError
 		x.left = ctx.Err() != nil
 		switch {
 		case x.err == nil && x.left:
@@ -276,7 +277,7 @@ func (a agreement) rendezvous(b *bed, s *Stack, play rendezvousFunc, leave time.
 
 // ours is our opinion.
 func (x *ending) ours() linuxMode {
-	var d *DeclineError
+	var d *userstack.DeclineError
 	switch {
 	case x.left:
 		return linuxDead
