@@ -79,6 +79,7 @@ type handshake struct {
 	gate    network.Gate // nil: nobody else can send on tcp
 	recvBuf int          // what the program has asked for with SO_RCVBUF, in bytes
 	reader  tcpReader
+	writes  tcpWrites
 	timer   *time.Timer
 
 	// What the next events come from.
@@ -117,6 +118,7 @@ func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, con
 func (h *handshake) run() (*Conn, error) {
 	defer h.end()
 	_ = h.tcp.SetDeadline(time.Time{})
+	h.writes.watch(h.tcp, h.ctx, h.s.ctx)
 	var actions []rendezvous.Action
 	for h.m.State() != rendezvous.Over {
 		actions = h.m.TakeActions(actions[:0])
@@ -139,6 +141,7 @@ func (h *handshake) run() (*Conn, error) {
 // end gives back what only the rendezvous needs.
 func (h *handshake) end() {
 	h.reader.close()
+	h.writes.close()
 	if h.timer != nil {
 		h.timer.Stop()
 	}

@@ -61,6 +61,7 @@ var edges = []struct {
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
 	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
+	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
 
@@ -92,7 +93,7 @@ const roof = "internal/testing/..."
 // testKits are the packages for tests alone that are not under the roof: suites for those
 // who implement a public interface, which stand beside the interface, and what needs
 // internal packages of userstack.
-var testKits = []string{"nl/nltest", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/stacktest"}
+var testKits = []string{"nl/nltest", "rdmaverbs/verbstest", "userstack/simfabric", "userstack/internal/bedtest", "userstack/stacktest"}
 
 // testOnly reports whether a package is for tests and benches alone.
 func testOnly(p string) bool { return match(roof, p) || matchAny(testKits, p) }

@@ -67,8 +67,8 @@ type accepted struct {
 	local   bool               // the other end of the pair is a program's
 	follows bool               // c is followed: it was not made for a call that waits
 
-	done chan struct{} // if not nil, closed when the service has been asked
-	dead bool          // it cannot be used
+	done     chan struct{} // if not nil, closed when the service has been asked
+	unusable bool          // it cannot be used
 }
 
 // accept answers accept() and accept4() on sockets that listen marked.
@@ -212,7 +212,7 @@ func (l *listener) ready() {
 		}
 		l.s.wg.Go(func() { l.offer(w.n, a) })
 	}
-	l.rest()
+	l.releaseIfIdle()
 	l.sub.again()
 }
 
@@ -232,7 +232,7 @@ func (l *listener) review() {
 		w.close()
 		return true
 	})
-	l.rest()
+	l.releaseIfIdle()
 	if l.fd >= 0 {
 		l.timer.Reset(validTick)
 	}
@@ -240,7 +240,7 @@ func (l *listener) review() {
 
 // rest lets the socket go when nobody waits, as its duplicate would keep the
 // port in use.
-func (l *listener) rest() {
+func (l *listener) releaseIfIdle() {
 	if len(l.waiters) > 0 || l.fd < 0 {
 		return
 	}
@@ -258,7 +258,7 @@ func (l *listener) close() {
 		w.close()
 	}
 	l.waiters = nil
-	l.rest()
+	l.releaseIfIdle()
 	l.early.unwatch()
 	for len(l.spare) > 0 {
 		if a := l.shift(); a.pair == nil {
@@ -272,7 +272,7 @@ func (l *listener) close() {
 func (a *accepted) close() {
 	a.await()
 	switch {
-	case a.dead:
+	case a.unusable:
 		return
 	case a.follows:
 		a.leave()
@@ -330,7 +330,7 @@ func (a *accepted) pass() {
 // deliver gives a to the waiting call, or keeps it for the next one.
 func (l *listener) deliver(n *notif, a *accepted) {
 	a.await()
-	if a.dead {
+	if a.unusable {
 		l.s.fail(n, unix.ECONNABORTED)
 		return
 	}

@@ -25,7 +25,7 @@ const (
 	// borrowTime bounds the wait for a call with which to place the pair's end,
 	// when connect() was interrupted before. The peer waits for the CLC
 	// proposal meanwhile.
-	borrowTime = time.Second
+	swapTime = time.Second
 	// failedTime is how long a failed attempt keeps the TCP socket for the
 	// program to have it back.
 	failedTime = 2 * time.Second
@@ -40,11 +40,11 @@ type attempt struct {
 	req   broker.ConnectRequest
 	begun time.Time // of the first connect()
 
-	hup   chan struct{} // the program closed its end, or wrote
-	sub   *subscription
-	self  chan broker.Event // what connect and bury led to
-	timer <-chan time.Time  // await
-	lone  bool              // the program has the pair, and the service did not get its end
+	hup          chan struct{} // the program closed its end, or wrote
+	sub          *subscription
+	self         chan broker.Event // what connect and bury led to
+	timer        <-chan time.Time  // await
+	noServiceEnd bool              // the program has the pair, and the service did not get its end
 }
 
 func (a *attempt) run(timeout time.Duration) {
@@ -85,7 +85,7 @@ func (a *attempt) run(timeout time.Duration) {
 			a.steps.offered(l)
 			close(l.done)
 		case <-a.hup:
-			a.steps.stirred()
+			a.steps.pairChanged()
 		case <-a.timer:
 			a.timer = nil
 			a.steps.timedOut()
@@ -101,7 +101,7 @@ func (a *attempt) run(timeout time.Duration) {
 	case a.phase != phaseCarried:
 	case a.here:
 		a.s.wg.Go(a.relayed)
-	case a.lone:
+	case a.noServiceEnd:
 		a.unserved()
 	default:
 		a.s.wg.Go(a.carried) // on a stack that has not grown

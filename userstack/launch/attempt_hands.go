@@ -135,7 +135,7 @@ func (a *attempt) cancel() {
 // bury waits for the end of a service that is gone: the socket may bear its mark, and
 // be in its hands. A service that lives, and has said the last of the connection, holds
 // nothing.
-func (a *attempt) bury() {
+func (a *attempt) awaitServiceEnd() {
 	b := a.broker
 	a.s.wg.Go(func() {
 		select {
@@ -211,7 +211,7 @@ func (a *attempt) carry(n *notif, by carrier) {
 	a.mu.Unlock()
 	switch {
 	case by == byService:
-		a.lone = !a.pass()
+		a.noServiceEnd = !a.pass()
 	case by == byServiceTCP && !a.pass():
 		a.release() // where the session lives on, the service lets go of its copy
 		a.mu.Lock()

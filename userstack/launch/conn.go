@@ -121,7 +121,7 @@ func (c *conn) carried() {
 		select {
 		case ev, ok := <-c.cc.Events():
 			if !ok {
-				if c.lost() {
+				if c.sessionEnded() {
 					continue
 				}
 				c.s.sockets.retire(c)
@@ -146,7 +146,7 @@ func (c *conn) carried() {
 				}
 			case broker.EventClosed:
 				if c.takeBack() {
-					c.s.keepers.give()
+					c.s.endCopies.give()
 					continue
 				}
 				c.closed(ev.Errno)

@@ -101,7 +101,7 @@ func (l *listener) hold(a *accepted) {
 	a.done = make(chan struct{})
 	l.spare = append(l.spare, a)
 	l.s.earlyHeld.add()
-	l.s.wg.Go(func() { l.settle(a) })
+	l.s.wg.Go(func() { l.offerEarly(a) })
 }
 
 // shift takes the first connection that waits for an accept(). l.mu is held.
@@ -217,10 +217,10 @@ func (l *listener) refill(fd int) {
 }
 
 // settle has the service begin with a connection that was accepted early.
-func (l *listener) settle(a *accepted) {
+func (l *listener) offerEarly(a *accepted) {
 	defer close(a.done)
 	if !l.offered(a) {
-		a.dead = !l.lose(a)
+		a.unusable = !l.makeReset(a)
 		return
 	}
 	l.goOn(a)
@@ -230,7 +230,7 @@ func (l *listener) settle(a *accepted) {
 // reads ECONNRESET, as of a TCP connection that was reset in the backlog. Linux does
 // not have accept() fail for that, which ends many a server. It returns false if
 // that is not possible.
-func (l *listener) lose(a *accepted) bool {
+func (l *listener) makeReset(a *accepted) bool {
 	defer unix.Close(a.sock)
 	_ = unix.SetsockoptLinger(a.sock, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	if a.pair != nil {
@@ -285,7 +285,7 @@ func (l *listener) keep(a *accepted) {
 		w := l.waiters[0]
 		l.waiters = append(l.waiters[:0], l.waiters[1:]...)
 		w.close()
-		l.rest()
+		l.releaseIfIdle()
 		if w.n.valid() {
 			l.s.wg.Go(func() { l.deliver(w.n, a) })
 			l.mu.Unlock()
@@ -319,7 +319,7 @@ func (a *accepted) reset(ctx context.Context) {
 	a.await()
 	now := unix.Linger{Onoff: 1}
 	switch {
-	case a.dead:
+	case a.unusable:
 		return
 	case a.pair == nil:
 		_ = unix.SetsockoptLinger(a.sock, unix.SOL_SOCKET, unix.SO_LINGER, &now)
@@ -364,7 +364,7 @@ func (s *supervisor) carryEarly(a *accepted, fd int) {
 	}
 	defer outer.Close()
 	a.await()
-	if a.dead {
+	if a.unusable {
 		return
 	}
 	sock := a.sock

@@ -138,8 +138,8 @@ func (x *epollIndex) registrations(n *notif) ([]registration, error) {
 		err  error
 	}
 	r, err := looked(n.l.looks, n, n.tid(), lookPatience, func() (result, func()) {
-		regs, stray, err := findRegistrations(&n.l.looks.threads, n.tid(), n.fdArg(), eps)
-		return result{regs, err}, stray
+		regs, rest, err := findRegistrations(&n.l.looks.threads, n.tid(), n.fdArg(), eps)
+		return result{regs, err}, rest
 	}, func(r result) { closeRegistrations(r.regs) })
 	if err != nil {
 		return nil, err
@@ -153,8 +153,8 @@ var errNotEpoll = errors.New("launch: not an epoll instance any more")
 
 // findRegistrations finds where descriptor fd of thread tid is registered among
 // epoll descriptors eps. It is part of a look, as each instance has a lock that
-// another call of the program may hold, and stray, if any, the rest of it.
-func findRegistrations(threads *pidfds, tid, fd int, eps []int) (regs []registration, stray func(), err error) {
+// another call of the program may hold, and rest, if any, the rest of it.
+func findRegistrations(threads *pidfds, tid, fd int, eps []int) (regs []registration, rest func(), err error) {
 	for _, ep := range eps {
 		if !isRegistered(tid, ep, fd) {
 			continue
@@ -164,7 +164,7 @@ func findRegistrations(threads *pidfds, tid, fd int, eps []int) (regs []registra
 			var dup int
 			if dup, err = threads.getFD(tid, ep); err == nil && !isEpoll("self", dup) {
 				err = errNotEpoll
-				stray = func() { _ = unix.Close(dup) }
+				rest = func() { _ = unix.Close(dup) }
 			}
 			if err == nil {
 				regs = append(regs, registration{epfd: dup, ev: ev})
@@ -172,7 +172,7 @@ func findRegistrations(threads *pidfds, tid, fd int, eps []int) (regs []registra
 		}
 		if err != nil {
 			closeRegistrations(regs)
-			return nil, stray, fmt.Errorf("launch: epoll descriptor %d of %d: %w", ep, tid, err)
+			return nil, rest, fmt.Errorf("launch: epoll descriptor %d of %d: %w", ep, tid, err)
 		}
 	}
 	return regs, nil, nil

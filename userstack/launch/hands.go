@@ -42,7 +42,7 @@ type hands interface {
 	release()
 	cancel()
 	// bury has serviceDead called when nothing of the service's is left.
-	bury()
+	awaitServiceEnd()
 	// connect has the launcher connect the TCP socket, and tells by connected.
 	connect()
 	// disconnect makes the TCP socket a fresh one.

@@ -23,7 +23,7 @@ const listenTimeout = 5 * time.Second
 func (s *supervisor) listen(n *notif) {
 	defer s.cont(n)
 	b := s.sessions.live()
-	if b == nil && !s.sessions.returns() {
+	if b == nil && !s.sessions.mayReturn() {
 		return
 	}
 	inode, err := socketInode(n.tid(), n.fdArg())
@@ -57,7 +57,7 @@ func (s *supervisor) listen(n *notif) {
 		switch err := s.mark(b, fd); {
 		case err == nil:
 			l.known.Store(&b)
-		case !errors.Is(err, broker.ErrServiceGone) || !s.sessions.returns():
+		case !errors.Is(err, broker.ErrServiceGone) || !s.sessions.mayReturn():
 			return
 		}
 	}

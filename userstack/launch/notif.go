@@ -64,7 +64,7 @@ type notif struct {
 	l    *notify
 	here bool // it is answered by the goroutine that received it
 	// spoiled tells that the thread of that goroutine is not as it was: it must end.
-	spoiled bool
+	threadChanged bool
 	seccompNotif
 }
 

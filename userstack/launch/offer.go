@@ -13,7 +13,7 @@ import (
 // offer asks the service about a, then delivers it.
 func (l *listener) offer(n *notif, a *accepted) {
 	if !l.offered(a) {
-		a.dead = !l.lose(a)
+		a.unusable = !l.makeReset(a)
 	}
 	l.deliver(n, a)
 }
@@ -23,7 +23,7 @@ func (l *listener) offered(a *accepted) bool {
 	s := l.s
 	b := s.sessions.live()
 	if b == nil {
-		return s.unasked(a, false)
+		return s.withoutService(a, false)
 	}
 	// A SYN without the option is not answered with one, so it says all.
 	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
@@ -32,7 +32,7 @@ func (l *listener) offered(a *accepted) bool {
 	}
 	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
 	if err != nil {
-		return s.unasked(a, true)
+		return s.withoutService(a, true)
 	}
 	timer := time.NewTimer(takenTimeout)
 	defer timer.Stop()
@@ -41,7 +41,7 @@ func (l *listener) offered(a *accepted) bool {
 		switch {
 		case !ok, ev.Kind == broker.EventClosed:
 			// It has ended, or is about to, or knows nothing of the socket.
-			return s.unasked(a, true)
+			return s.withoutService(a, true)
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
 		case ev.Kind == broker.EventLocal:

@@ -60,16 +60,16 @@ func (s *supervisor) serve() error {
 
 // run receives until it is over, or another goroutine does.
 func (r *receiver) run() {
-	replaced, spoiled := false, false
+	replaced, threadChanged := false, false
 	err := r.s.l.serve(r.s.stop, func(n *notif) bool {
 		replaced = !r.handle(n)
-		spoiled = n.spoiled
-		return !replaced && !spoiled
+		threadChanged = n.threadChanged
+		return !replaced && !threadChanged
 	})
 	switch {
 	case replaced:
 		r.stuck.Add(-1)
-	case spoiled:
+	case threadChanged:
 		go r.run() // this goroutine takes its thread along
 	default:
 		r.ended <- err

@@ -96,7 +96,7 @@ func (o owner) makeHere(n *notif, f func() error) error {
 	if restored {
 		runtime.UnlockOSThread()
 	} else {
-		n.spoiled = true
+		n.threadChanged = true
 	}
 	return err
 }

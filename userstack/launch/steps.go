@@ -144,7 +144,7 @@ func (x *steps) established(smc bool) {
 	default:
 		x.dropGone()
 		x.stage = stageSwap
-		x.await(borrowTime)
+		x.await(swapTime)
 	}
 }
 
@@ -271,7 +271,7 @@ func (x *steps) serviceGone() {
 		x.counts(broker.ModeTCP, ReasonNoService)
 		x.stage = stageOrphan
 		x.await(0)
-		x.bury()
+		x.awaitServiceEnd()
 	}
 }
 
@@ -325,7 +325,7 @@ func (x *steps) timedOut() {
 }
 
 // stirred is told that the program closed the pair, or wrote into it.
-func (x *steps) stirred() {
+func (x *steps) pairChanged() {
 	giving := x.stage == stageGive || x.stage == stageGiveOwn
 	switch {
 	case giving && (!x.hungUp() || x.wrote()): // also written and closed

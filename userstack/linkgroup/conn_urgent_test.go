@@ -108,7 +108,7 @@ func TestUrgentRandom(t *testing.T) {
 			}
 			if seed%2 == 0 {
 				s.after(3*time.Millisecond, func() {
-					srv.h.g.LinkFailed(s.now, srv.h.g.links[int(seed/2)%2], errors.New("broken"))
+					srv.h.g.LinkFailed(s.now, srv.h.g.links.list[int(seed/2)%2], errors.New("broken"))
 					srv.h.drain()
 				})
 			}

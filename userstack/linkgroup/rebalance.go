@@ -2,18 +2,20 @@
 
 package linkgroup
 
-import "smcr/smc"
+import (
+	"smcr/smc"
+)
 
 // rebalance spreads the connections over the links after one was added (RFC
 // 7609, section 2.3). A connection that is to move sends nothing new until what
 // it sent is delivered.
-func (g *Group) rebalance() {
-	links := g.activeLinks()
-	if g.phase != phaseOpen || len(links) < 2 {
+func (c *linkChanges) rebalance() {
+	links := c.g.links.active()
+	if c.g.phase != phaseOpen || len(links) < 2 {
 		return
 	}
 	var load [maxSlots]int
-	conns := g.connsSorted()
+	conns := c.g.connsSorted()
 	for _, c := range conns {
 		load[c.bound().slot]++
 	}
@@ -56,4 +58,19 @@ func (c *Conn) bind(to *Link) {
 func (c *Conn) unbind() {
 	c.planned = nil
 	c.Protocol().CancelMove()
+}
+
+// traffic says how much a link is used: by each connection that we send on over
+// it, and twice by one that the peer does. A Linux peer that leaves a link which
+// works may send wrong bytes afterwards (docs/interop.md).
+func (a *linkAddition) traffic(l *Link) (n int) {
+	for _, c := range a.g.conns {
+		if l != nil && c.link == l {
+			n++
+		}
+		if l != nil && c.peerLink() == l {
+			n += 2
+		}
+	}
+	return n
 }

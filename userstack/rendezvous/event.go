@@ -116,7 +116,8 @@ type (
 	}
 	// LLCFailed says that it has failed.
 	LLCFailed struct{ Failure }
-	// Received has bytes that were read from TCP, at most as many as [Machine.Want] said.
+	// Received has bytes that were read from TCP: at most as many as [Machine.Want] said, or
+	// [Rest] of them and those before.
 	Received struct{ Bytes []byte }
 	// EOF says that the peer has closed the TCP connection in order.
 	EOF struct{}

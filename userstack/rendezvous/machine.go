@@ -153,21 +153,28 @@ func (m *Machine) State() State { return m.state }
 // zero Time for never.
 func (m *Machine) Deadline() time.Time { return m.deadline }
 
-// Want returns how many bytes the machine takes from TCP now. It is 0 where what comes is
-// not, or not yet, the machine's: it never takes more than the messages of the
-// rendezvous.
+// Want returns how many bytes the machine takes from TCP now, at least: see [Rest]. It is
+// 0 where what comes is not, or not yet, the machine's: it never takes more than the
+// messages of the rendezvous.
 func (m *Machine) Want() int {
 	if !m.state.reads() || m.ended {
 		return 0
 	}
-	if len(m.part) < wire.HeaderLen {
-		return wire.HeaderLen - len(m.part)
+	return Rest(m.part)
+}
+
+// Rest returns how many bytes have to be read next for the CLC message that begins with
+// part: the rest of the header, or that of the message. It is 0 for a whole message, and
+// for what is no CLC message.
+func Rest(part []byte) int {
+	if len(part) < wire.HeaderLen {
+		return wire.HeaderLen - len(part)
 	}
-	h, err := wire.ParseHeader(m.part)
+	h, err := wire.ParseHeader(part)
 	if err != nil {
-		return 0 // cannot happen: Handle has checked it
+		return 0
 	}
-	return h.Length - len(m.part)
+	return max(0, h.Length-len(part))
 }
 
 // Outcome returns how the rendezvous has ended. It is valid in state [Over].
@@ -225,7 +232,7 @@ func (m *Machine) received(now time.Time, b []byte) {
 	if m.state == Over {
 		return
 	}
-	if m.state != Draining && len(b) > m.Want() {
+	if m.state != Draining && m.Want() == 0 {
 		m.fail(fmt.Errorf("%w: %d bytes in state %s", errInternal, len(b), m.state))
 		return
 	}
@@ -238,7 +245,11 @@ func (m *Machine) received(now time.Time, b []byte) {
 		m.handle(now, garbage{fmt.Errorf("the peer did not send a CLC message: %w", err)})
 		return
 	}
-	if len(m.part) < h.Length {
+	switch {
+	case len(m.part) < h.Length:
+		return
+	case len(m.part) > h.Length:
+		m.fail(fmt.Errorf("%w: %d bytes behind a message", errInternal, len(m.part)-h.Length))
 		return
 	}
 	clc, err := wire.ParseCLC(m.part[:h.Length])

@@ -18,6 +18,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
@@ -180,7 +181,7 @@ func (s *simulation) addHost(i int) {
 	if s.mode == simFailover {
 		h.devs = 2
 	}
-	h.h = s.w.Host(h.name, netdevs(i+1, h.devs)...)
+	h.h = s.w.Host(h.name, bedtest.NetDevs(i+1, h.devs)...)
 	var mu sync.Mutex
 	source := rand.New(rand.NewPCG(s.seed, uint64(i)))
 	random := func() uint32 {
@@ -193,7 +194,7 @@ func (s *simulation) addHost(i int) {
 		RecvBuf: 16 << 10 << (r.IntN(3) / 2), SendBuf: 4096 << r.IntN(4),
 		EyeCatcher: r.IntN(3) == 0, MaxLinks: []int{0, 1, 2, 2, 3, 4, linkgroup.MaxLinks}[r.IntN(7)],
 	}
-	inside.SetHost(&h.conf, inside.Host{Network: simNetwork{h.h}})
+	inside.SetHost(&h.conf, inside.Host{Network: bedtest.Network{Host: h.h}})
 	if r.IntN(3) == 0 || s.mode == simCrowd {
 		h.conf.MaxConns = 1 + r.IntN(6)
 	}
@@ -363,8 +364,8 @@ func (s *simulation) launch(sure, gentle bool) {
 }
 
 func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
-	from := netip.AddrPortFrom(addr(a.i+1, 0), 0)
-	to := netip.AddrPortFrom(addr(b.i+1, 0), 80)
+	from := netip.AddrPortFrom(bedtest.Addr(a.i+1, 0), 0)
+	to := netip.AddrPortFrom(bedtest.Addr(b.i+1, 0), 80)
 	ct, st, err := s.w.Connect(from, to)
 	if err != nil {
 		if sure {

@@ -28,7 +28,7 @@ import (
 const (
 	// keeperShare is the part of the launcher's descriptors that keepers may
 	// take (one of so many). Connections beyond have none.
-	keeperShare = 2
+	endCopyShare = 2
 	// letGoTime bounds the wait for a service whose session ended to die, or to
 	// let go of a connection. One that does neither might still read.
 	letGoTime = 5 * time.Second
@@ -40,18 +40,18 @@ const (
 )
 
 // maxKeepers is how many keepers this process may have.
-func maxKeepers() int64 {
+func maxEndCopies() int64 {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return 0
 	}
-	return int64(min(l.Cur, 1<<30) / keeperShare)
+	return int64(min(l.Cur, 1<<30) / endCopyShare)
 }
 
 // keepEnd makes the launcher's copy of the end that was passed to the service a
 // keeper.
 func (c *conn) keepEnd() {
-	if !c.s.keepers.take() {
+	if !c.s.endCopies.take() {
 		c.s.log.Debug("too many connections to see a reset of each if the service dies", "conn", c.cc.ID())
 		c.mu.Lock()
 		c.pair.closeEnd()
@@ -101,7 +101,7 @@ func (c *conn) drop() {
 	defer c.mu.Unlock()
 	if c.pair.end >= 0 {
 		c.pair.closeEnd()
-		c.s.keepers.give()
+		c.s.endCopies.give()
 	}
 }
 
@@ -109,13 +109,13 @@ func (c *conn) drop() {
 // program sees a reset after what it was sent, unless it closed its end or was
 // told of the peer's end of file. If the CLC handshake was not over, the launcher
 // may be able to carry it itself: lost returns true then.
-func (c *conn) lost() (carriedHere bool) {
+func (c *conn) sessionEnded() (carriedHere bool) {
 	if c.pair.end < 0 || !c.letGo() || !uncertain(c.pair.end) {
 		c.drop()
 		return false
 	}
 	if c.takeBack() {
-		c.s.keepers.give()
+		c.s.endCopies.give()
 		return true
 	}
 	c.abortOwn()
@@ -166,7 +166,7 @@ func (c *conn) reset(e syscall.Errno) {
 	c.mu.Lock()
 	c.report.err = e
 	c.mu.Unlock()
-	if !c.spoil() {
+	if !c.leaveUnread() {
 		return
 	}
 	c.mu.Lock()
@@ -176,7 +176,7 @@ func (c *conn) reset(e syscall.Errno) {
 
 // spoil sees to it that something is unread in the service's end, and reports
 // false if the program shut its end down, closed it, or has it out of reach.
-func (c *conn) spoil() bool {
+func (c *conn) leaveUnread() bool {
 	for begin := time.Now(); ; time.Sleep(letGoTick) {
 		// What the program wrote, and nobody read, does as well.
 		if c.pair.end >= 0 {
