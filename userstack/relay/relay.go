@@ -122,7 +122,7 @@ type Relay struct {
 }
 
 // Run returns when the program's side is over, or stop is closed, which cuts the
-// connection. reset tells whether it was cut rather than closed.
+// connection. reset reports whether it was cut rather than closed.
 func (r *Relay) Run(stop <-chan struct{}) (reset bool) {
 	r.Carry(stop)
 	return r.Finish()
@@ -328,7 +328,7 @@ func (r *Relay) up() (reset bool) {
 	return false
 }
 
-// linger0 tells whether the program's close is to be a reset.
+// linger0 reports whether the program's close is to be a reset.
 func (r *Relay) linger0() bool {
 	if r.Linger0 != nil {
 		return r.Linger0.Load()

@@ -16,9 +16,8 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// simRelay carries the bytes between a connection and a program's socketpair as
-// package service does, which imports this one: by a relay, while the connection does
-// not ride.
+// simRelay carries the bytes between a connection and the socketpair of a program like
+// package service: by a relay, unless the engine carries them.
 type simRelay struct {
 	*simfabric.Program // its end
 	stack              *userstack.Stack
@@ -42,7 +41,7 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 	return r
 }
 
-// start carries the bytes of c, without a goroutine as long as it rides.
+// start carries the bytes of c, without a goroutine while the engine does it.
 func (r *simRelay) start(c *userstack.Conn) {
 	r.c, r.k = c, inside.StackOf[*userstack.Conn](r.stack).Carriage(c)
 	r.relay.Net, r.relay.Detach = c, r.k.Detach
@@ -57,7 +56,7 @@ func (r *simRelay) ride() {
 	}
 }
 
-// work carries until both directions are over, or the connection rides on.
+// work carries until both directions have ended, or the engine takes over.
 func (r *simRelay) work() {
 	if r.relay.Carry(nil) && r.k.Ride(func() { go r.work() }) {
 		return
@@ -75,8 +74,8 @@ func (r *simRelay) Abort() error {
 	return r.Close()
 }
 
-// orphan ends what a program left behind that was killed with its launcher, when the
-// time for that is over.
+// orphan ends the connection of a program that was killed together with its launcher,
+// after the time limit for that.
 func (r *simRelay) orphan() {
 	close(r.left)
 	r.k.Recall()
