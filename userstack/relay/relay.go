@@ -92,6 +92,8 @@ type Relay struct {
 	// Broken is called before the program's end is cut, so that it sees a reset
 	// and not an end of file. Nothing is read from App any more then.
 	Broken func(syscall.Errno)
+	// Detach, if set, has Net use App no more. It is called before App is closed.
+	Detach func()
 	// Carried, if set, is called once the connection carries nothing more, before it
 	// is closed.
 	Carried func()
@@ -137,10 +139,10 @@ func (r *Relay) Finish() (reset bool) {
 	return r.reset.Load()
 }
 
-// detach has the stream let go of App, before that is closed.
+// detach has Net use App no more, before App is closed.
 func (r *Relay) detach() {
-	if d, ok := r.Net.(interface{ Detach() }); ok {
-		d.Detach()
+	if r.Detach != nil {
+		r.Detach()
 	}
 }
 
