@@ -13,7 +13,7 @@ COMPAT   ?= yes
 # What the program tells besides the release in cmd/smcr/version.go.
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-# Seeds of the simulation that make test-all and make sim try; make test tries a sixth.
+# Seeds of the simulation that make test-all and make sim try; make test tries a tenth.
 SIMSEEDS    ?= 3000
 # Time for each fuzz target, for the soak, and for the whole of go test.
 FUZZTIME    ?= 30s

@@ -128,7 +128,7 @@ func Example() {
 	for i, name := range []string{"hostA", "hostB"} {
 		addr := netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", i+1))
 		host := world.Host(name, simfabric.NetDev{Name: "eth0", Addrs: []netip.Prefix{addr}})
-		e, err := open(host.Provider(), "soft-eth0")
+		e, err := open(host.Provider(), "sim-eth0")
 		if err != nil {
 			log.Fatal(err)
 		}

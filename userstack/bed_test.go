@@ -3,47 +3,40 @@
 package userstack
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
-	"smcr/userstack/network"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/simfabric"
 )
 
-// simNetwork makes a simulated host a Network.
-type simNetwork struct{ h *simfabric.Host }
+// Short names for what many tests of this package use.
+type simNetwork = bedtest.Network
 
-func (n simNetwork) Route(local, remote netip.Addr) (network.Route, error) {
-	rt, err := n.h.Route(local, remote)
-	if err != nil {
-		return network.Route{}, fmt.Errorf("%w: %w", ErrNotOnLink, err)
-	}
-	return network.Route(rt), nil
+func addr(host, dev int) netip.Addr             { return bedtest.Addr(host, dev) }
+func prefix(host, dev int) netip.Prefix         { return bedtest.Prefix(host, dev) }
+func netdevs(host, n int) []simfabric.NetDev    { return bedtest.NetDevs(host, n) }
+func pattern(seed uint64, n int) []byte         { return bedtest.Pattern(seed, n) }
+func bubble(t *testing.T, f func(t *testing.T)) { t.Helper(); bedtest.Bubble(t, f) }
+func list[T any](t testing.TB, ask func(context.Context) (T, error)) T {
+	t.Helper()
+	return bedtest.List(t, ask)
 }
-
-func (simNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
-
-func (n simNetwork) NetDevs() ([]network.NetDev, error) {
-	var out []network.NetDev
-	for _, d := range n.h.NetDevs() {
-		out = append(out, network.NetDev(d))
-	}
-	return out, nil
+func one[T any](t testing.TB, ask func(context.Context) ([]T, error)) T {
+	t.Helper()
+	return bedtest.One(t, ask)
 }
 
 // bed is two stacks on two hosts of one world.
@@ -62,19 +55,6 @@ type bedConfig struct {
 	client, server func(*Config)
 }
 
-func addr(host, dev int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(dev), byte(host)}) }
-
-// prefix is an address of a netdev: all netdevs share one subnet, as the
-// netdevs of RoCE devices of one LAN do.
-func prefix(host, dev int) netip.Prefix { return netip.PrefixFrom(addr(host, dev), 16) }
-
-func netdevs(host, n int) (out []simfabric.NetDev) {
-	for i := range n {
-		out = append(out, simfabric.NetDev{Name: fmt.Sprintf("eth%d", i), Addrs: []netip.Prefix{prefix(host, i)}})
-	}
-	return out
-}
-
 // newBed makes the hosts and stacks. When the test ends it closes the stacks
 // and checks that nothing is left of them.
 func newBed(t testing.TB, c bedConfig) *bed {
@@ -89,8 +69,8 @@ func newBed(t testing.TB, c bedConfig) *bed {
 	b := &bed{t: t, w: simfabric.New(c.fabric)}
 	t.Cleanup(b.w.Close)
 	t.Cleanup(b.noObjects) // after the stacks are closed
-	b.ch = b.w.Host("client", netdevs(1, c.devices)...)
-	b.sh = b.w.Host("server", netdevs(2, c.serverDevices)...)
+	b.ch = b.w.Host("client", bedtest.NetDevs(1, c.devices)...)
+	b.sh = b.w.Host("server", bedtest.NetDevs(2, c.serverDevices)...)
 	b.client = b.stack(b.ch, c.client)
 	b.server = b.stack(b.sh, c.server)
 	return b
@@ -108,7 +88,7 @@ func (b *bed) side(who string) (*simfabric.Host, *Stack) {
 func (b *bed) stack(h *simfabric.Host, tune func(*Config)) *Stack {
 	b.t.Helper()
 	conf := Config{
-		Providers: []rdmaverbs.Provider{h.Provider()}, network: simNetwork{h}, NoOption: true, Hostname: h.Name(),
+		Providers: []rdmaverbs.Provider{h.Provider()}, network: bedtest.Network{Host: h}, NoOption: true, Hostname: h.Name(),
 		RecvBuf: 64 << 10, SendBuf: 64 << 10,
 	}
 	if os.Getenv("SMCR_TEST_LOG") != "" {
@@ -145,19 +125,13 @@ func (b *bed) closeStack(s *Stack) {
 // noObjects checks that nothing is left on the devices.
 func (b *bed) noObjects() {
 	b.t.Helper()
-	if got := b.w.Objects(); got != (simfabric.Objects{}) {
-		b.t.Errorf("verbs objects left: %+v", got)
-	}
+	bedtest.NoObjects(b.t, b.w)
 }
 
 // tcp makes a TCP connection from the client's first address to the server's.
 func (b *bed) tcp() (c, s *simfabric.TCPConn) {
 	b.t.Helper()
-	c, s, err := b.w.Connect(netip.AddrPortFrom(addr(1, 0), 0), netip.AddrPortFrom(addr(2, 0), 80))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return c, s
+	return bedtest.Connect(b.t, b.w)
 }
 
 // ended runs one side of the rendezvous on a TCP connection, whose other side is
@@ -194,30 +168,13 @@ func (b *bed) connect() (c, s *Conn) {
 // finish closes both ends and waits until both have ended in order.
 func (b *bed) finish(c, s *Conn) {
 	b.t.Helper()
-	c.Close()
-	s.Close()
-	for _, x := range []*Conn{c, s} {
-		if err := b.ended(x); err != nil {
-			b.t.Errorf("connection ended with %v", err)
-		}
-	}
+	bedtest.Finish(b.t, c, s)
 }
 
-// ended waits for the end of c and returns how it was.
+// ended waits for the end of c and returns its error.
 func (b *bed) ended(c *Conn) error {
 	b.t.Helper()
-	select {
-	case <-c.Done():
-		return c.Err()
-	case <-time.After(5 * time.Minute):
-		b.t.Fatalf("connection did not end: state %v", c.state())
-		return nil
-	}
-}
-
-func (c *Conn) state() (st smc.ConnState) {
-	c.g.do(func(time.Time) { st = c.core.State() })
-	return st
+	return bedtest.Ended(b.t, c)
 }
 
 // groups returns the link groups of a stack.
@@ -240,46 +197,10 @@ func (b *bed) links(s *Stack) (n int) {
 	return n
 }
 
-// bubble runs f in a synctest bubble. Timers keep fake time going, so a test
-// that waits for what never comes would not be found to be deadlocked: after
-// some hours of fake time it panics, which shows who waits for what.
-func bubble(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		hangs := time.AfterFunc(6*time.Hour, func() { panic("the test hangs") })
-		t.Cleanup(func() { hangs.Stop() })
-		f(t)
-	})
-}
-
-// pattern returns n bytes that depend on seed.
-func pattern(seed uint64, n int) []byte {
-	r := rand.New(rand.NewPCG(seed, 99))
-	p := make([]byte, n)
-	for i := range p {
-		p[i] = byte(r.Uint32())
-	}
-	return p
-}
-
-// exchange sends data from one end to the other and checks what comes.
+// exchange sends data from one end to the other and checks what arrives.
 func (b *bed) exchange(from io.Writer, to io.Reader, data []byte) {
 	b.t.Helper()
-	done := make(chan error, 1)
-	go func() {
-		_, err := from.Write(data)
-		done <- err
-	}()
-	got := make([]byte, len(data))
-	if _, err := io.ReadFull(to, got); err != nil {
-		b.t.Fatalf("read: %v", err)
-	}
-	if err := <-done; err != nil {
-		b.t.Fatalf("write: %v", err)
-	}
-	if !bytes.Equal(got, data) {
-		b.t.Fatalf("%d bytes differ", len(data))
-	}
+	bedtest.Exchange(b.t, from, to, data)
 }
 
 // noProvider has no devices.
@@ -293,26 +214,6 @@ func (noProvider) Open(_ context.Context, name string) (rdmaverbs.Device, error)
 	return nil, fmt.Errorf("open %s: %w", name, rdmaverbs.ErrNoDevice)
 }
 
-// list returns the answer to a question of a Control.
-func list[T any](t testing.TB, ask func(context.Context) (T, error)) T {
-	t.Helper()
-	v, err := ask(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-// one returns the only row of an answer.
-func one[T any](t testing.TB, ask func(context.Context) ([]T, error)) (row T) {
-	t.Helper()
-	rows := list(t, ask)
-	if len(rows) != 1 {
-		t.Fatalf("%d rows, want 1: %+v", len(rows), rows)
-	}
-	return rows[0]
-}
-
 // same checks that two Controls give one answer.
 func same[T any](t *testing.T, what string, a, b func(context.Context) (T, error)) {
 	t.Helper()
@@ -320,7 +221,5 @@ func same[T any](t *testing.T, what string, a, b func(context.Context) (T, error
 		t.Errorf("%s (-stack +client of its server):\n%s", what, diff)
 	}
 }
-
-func netAddr(host int) netip.AddrPort { return netip.AddrPortFrom(addr(host, 0), 0) }
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -17,6 +17,14 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
+// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
+// rendezvous on. *net.TCPConn is one.
+type TCPConn interface {
+	net.Conn
+	// SetLinger(0) makes Close send RST.
+	SetLinger(sec int) error
+}
+
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
 // *net.TCPConn does, half close included. Addresses are those of the TCP
 // connection below, which stays open and carries no data.
@@ -77,17 +85,18 @@ func (c *Conn) unhold() {
 	c.g.freeFallen()
 }
 
-// newConn allocates the local part of a connection. g.mu is held.
-func (g *group) newConn(now time.Time, h *handshake) (*Conn, error) {
-	s, tcp := g.s, h.tcp
+// newConn allocates the local part of a connection over tcp. recvBuf is what the program
+// has asked for with SO_RCVBUF, in bytes. g.mu is held.
+func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf int) (*Conn, error) {
+	s := g.s
 	rmb := g.rmbBytes
-	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, h.recv)), smc.MaxSizeCodeRFC)
-	core, err := g.core.NewConnOf(now, h.owner.UID, rmbe, s.cfg.SendBuf)
+	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, recvBuf)), smc.MaxSizeCodeRFC)
+	core, err := g.core.NewConnOf(now, owner.UID, rmbe, s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{
-		s: s, g: g, core: core, tcp: tcp, client: h.role == smc.Client, owner: h.owner, ino: s.lastSock.Add(1),
+		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.lastSock.Add(1),
 		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
 		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
@@ -109,7 +118,6 @@ func (g *group) newConn(now time.Time, h *handshake) (*Conn, error) {
 		s.stats.Buffer(stats.TX, stats.Reuse)
 	}
 	core.Data = c
-	h.conn = c
 	core.SetNoDelay(now, true) // as package net has it
 	g.conns[c] = struct{}{}
 	if !g.peerAddr.IsValid() {
@@ -192,7 +200,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // AfterDone has f called once when Done has been closed, or at once if it is. f
 // must not block.
-func (c *Conn) AfterDone(f func()) {
+func (c *Conn) afterDone(f func()) {
 	over := false
 	c.g.do(func(time.Time) {
 		if over = c.over; !over {

@@ -178,7 +178,7 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	default:
 		c, err = s.Server(s.ctx, tcp)
 	}
-	nc, err := s.settle("accept", tcp, c, err, l.plain)
+	nc, err := s.connOrTCP("accept", tcp, c, err, l.plain)
 	if err != nil {
 		// The peer went away, broke the protocol or is not wanted without
 		// SMC-R: nobody to give.

@@ -101,7 +101,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 		}
 		err = why
 	}
-	return s.settle("dial", tcp, c, err, d.plainTCP())
+	return s.connOrTCP("dial", tcp, c, err, d.plainTCP())
 }
 
 func (d *Dialer) plainTCP() plainTCP { return plainTCP{require: d.RequireSMC, declined: d.Declined} }
@@ -192,16 +192,16 @@ func (p plainTCP) tell(remote net.Addr, why *DeclineError) {
 	}
 }
 
-// settle turns the outcome of a rendezvous into a net.Conn: SMC-R, TCP after
+// connOrTCP turns the outcome of a rendezvous into a net.Conn: SMC-R, TCP after
 // a decline where that is allowed, or an error.
-func (s *Stack) settle(op string, tcp *net.TCPConn, c *Conn, err error, p plainTCP) (net.Conn, error) {
+func (s *Stack) connOrTCP(op string, tcp *net.TCPConn, c *Conn, err error, p plainTCP) (net.Conn, error) {
 	if err == nil {
 		return c, nil
 	}
 	var why *DeclineError
 	if errors.As(err, &why) {
 		p.tell(tcp.RemoteAddr(), why)
-		s.staysTCP(tcp, op == "dial", err)
+		s.ownStaysTCP(tcp, op == "dial", err)
 		if !p.require {
 			s.log.Debug("connection stays TCP", "remote", tcp.RemoteAddr(), "err", err)
 			return tcp, nil

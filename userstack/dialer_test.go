@@ -32,7 +32,7 @@ func (n loopNetwork) Route(_, remote netip.Addr) (network.Route, error) {
 	if !remote.Unmap().IsLoopback() {
 		return network.Route{}, fmt.Errorf("%w: %s", ErrNotOnLink, remote)
 	}
-	d := n.h.NetDevs()[0]
+	d := n.Host.NetDevs()[0]
 	return network.Route{NetDev: d.Name, IfIndex: d.Index, Local: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}}, nil
 }
 
@@ -62,7 +62,7 @@ func loopStacks(t *testing.T, tune func(*Config)) (client, server *Stack, opt *s
 	var out [2]*Stack
 	for i := range out {
 		h := w.Host(fmt.Sprint("host", i), netdevs(i+1, 1)...)
-		conf := Config{Providers: []rdmaverbs.Provider{h.Provider()}, network: loopNetwork{simNetwork{h}}, option: opt, Hostname: h.Name()}
+		conf := Config{Providers: []rdmaverbs.Provider{h.Provider()}, network: loopNetwork{simNetwork{Host: h}}, option: opt, Hostname: h.Name()}
 		if tune != nil {
 			tune(&conf)
 		}

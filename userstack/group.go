@@ -161,7 +161,7 @@ func (g *group) onComplete() {
 // goroutine carries out actions already, it takes these too.
 func (g *group) unlock() {
 	for {
-		g.settle()
+		g.runActions()
 		g.mu.Unlock()
 		// Completions announced while the lock was held are ours to take.
 		if !g.pollWanted.Load() || !g.mu.TryLock() {
@@ -186,7 +186,9 @@ func (g *group) unlockLate(l *engine.Loop) {
 	}
 }
 
-func (g *group) settle() {
+// runActions carries out actions until there are none. mu is held before and after, and
+// released in between.
+func (g *group) runActions() {
 	if g.pollWanted.Swap(false) {
 		g.poll()
 	}

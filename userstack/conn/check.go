@@ -80,7 +80,7 @@ func broken(format string, args ...any) error {
 
 // Check verifies what holds between any two events, whatever the peer does: no
 // window is overrun, and what is counted is right. It returns [ErrInvariant].
-func (p *Protocol) Check() error {
+func (p *core) Check() error {
 	in, s := &p.in, &p.out
 	told := s.announced()
 	switch {
@@ -112,7 +112,7 @@ func (p *Protocol) Check() error {
 // before and after are the bytes there. It must not touch the eye catcher nor bytes
 // that wait to be read, unless it repeats them, and nothing of an earlier connection
 // may have been there. It returns [ErrInvariant].
-func (p *Protocol) CheckWrite(at int, before, after []byte) error {
+func (p *core) CheckWrite(at int, before, after []byte) error {
 	in := &p.in
 	if at < in.elem.start {
 		return broken("connection %#x: a write over the eye catcher", p.token)

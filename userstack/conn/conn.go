@@ -205,20 +205,6 @@ func (c *Conn) ReadErr() error {
 // [Conn.ReadErr], [ErrWriteClosed] or [ErrPeerClosed].
 func (c *Conn) WriteErr() error { return c.p.writeErr() }
 
-func (p *Protocol) writeErr() error {
-	switch {
-	case p.err != nil:
-		return p.err
-	case p.closing.prog == progClosed:
-		return ErrClosed
-	case p.closing.prog == progWriteDone:
-		return ErrWriteClosed
-	case p.closing.received&wire.ConnClosed != 0:
-		return ErrPeerClosed
-	}
-	return nil
-}
-
 // SetUrgentInline chooses whether urgent bytes that arrive from now on stay in the
 // stream, as with SO_OOBINLINE.
 func (c *Conn) SetUrgentInline(on bool) { c.p.in.urgent.nextInline = on }

@@ -2,7 +2,9 @@
 
 package conn
 
-import "smcr/userstack/wire"
+import (
+	"smcr/userstack/wire"
+)
 
 // eyeCatcherLen is the size in bytes of the eye catcher at the start of an
 // RMBE (RFC 7609, section 4.2).

@@ -9,13 +9,6 @@ import (
 	"smcr/smc"
 )
 
-// progress postpones the end of a closed connection while the peer still takes data.
-func (p *Protocol) progress() {
-	if p.closing.prog == progClosed && !aborting(p.state) && !p.CloseSent() {
-		p.start(&p.closing.timer, p.group.Now().Add(p.cfg.Timers.CloseWait))
-	}
-}
-
 // abort resets the connection from this side.
 func (p *Protocol) abort(err error) {
 	if p.state == smc.StateClosed || aborting(p.state) {

@@ -2,7 +2,9 @@
 
 package conn
 
-import "errors"
+import (
+	"errors"
+)
 
 // ErrReset means that the peer, its host or the last link has gone (ECONNRESET).
 var ErrReset = errors.New("conn: connection reset by peer")

@@ -113,4 +113,10 @@ type Receipt struct {
 	seq      uint16
 	state    wire.StateFlags
 	validate bool // it is a failover data validation
+	peerFull bool
 }
+
+// PeerFull reports whether data has to wait behind the message, because the peer's
+// RMBE is full (RFC 7609, section 4.5.1). It does not for a message that only repeats
+// that the writer is blocked.
+func (r Receipt) PeerFull() bool { return r.peerFull }

@@ -2,7 +2,9 @@
 
 package conn
 
-import "time"
+import (
+	"time"
+)
 
 // hold decides whether a small send waits for more data (RFC 7609, section 4.5.2).
 // Nothing waits as long as no message of the connection is outstanding. While one

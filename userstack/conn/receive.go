@@ -152,15 +152,6 @@ func (p *Protocol) receiveUrgent(f wire.ProducerFlags, n uint64) {
 	}
 }
 
-// startUrgent starts the timer of an urgent byte that is all the peer has left to
-// confirm while more waits.
-func (p *Protocol) startUrgent() {
-	t, wait := &p.out.urgent.timer, p.cfg.Timers.UrgentWait
-	if !t.running() && p.out.onlyUrgentLeft() && wait > 0 {
-		p.start(t, p.group.Now().Add(wait))
-	}
-}
-
 // peerEnded changes the state for flags D and C that the peer has newly set. It
 // returns false if the connection is over or being reset.
 func (p *Protocol) peerEnded(news wire.StateFlags) bool {
@@ -173,22 +164,4 @@ func (p *Protocol) peerEnded(news wire.StateFlags) bool {
 		p.wakeWrite()
 	}
 	return !p.finish()
-}
-
-func (p *Protocol) wakeRead() {
-	if !p.in.woken {
-		p.in.woken = true
-		p.group.Wake(WakeRead)
-	}
-}
-
-func (p *Protocol) wakeWrite() {
-	p.out.full = false
-	p.group.Wake(WakeWrite)
-}
-
-func (p *Protocol) wakeAll() {
-	p.in.woken = false
-	p.wakeRead()
-	p.wakeWrite()
 }

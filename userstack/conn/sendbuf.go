@@ -2,7 +2,9 @@
 
 package conn
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // Send memory. A connection takes it in chunks when it has something to send, and
 // gives each back once the peer's queue pair has acknowledged all of it: an idle

@@ -2,7 +2,9 @@
 
 package conn
 
-import "smcr/userstack/wire"
+import (
+	"smcr/userstack/wire"
+)
 
 // urgentInput is the urgent data that the peer sent (RFC 7609, sections 4.7.5 and
 // 4.7.6). The byte is kept aside. The stream goes on behind it as soon as the reader

@@ -2,7 +2,9 @@
 
 package conn
 
-import "smcr/userstack/wire"
+import (
+	"smcr/userstack/wire"
+)
 
 // urgentMark is the urgent data that this side sends (RFC 7609, sections 4.7.5 and
 // 4.7.6). The mark is a position in the stream, one past the urgent byte.

@@ -206,7 +206,7 @@ func TestDeafClose(t *testing.T) {
 
 // A program that is quicker than the launcher, and has such a descriptor copied,
 // uses up its own share.
-func TestStrayClose(t *testing.T) {
+func TestUnexpectedClose(t *testing.T) {
 	d := newDeafFile(t, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -13,26 +13,28 @@ import (
 // offer asks the service about a, then delivers it.
 func (l *listener) offer(n *notif, a *accepted) {
 	if !l.offered(a) {
-		a.dead = !l.lose(a)
+		a.unusable = !l.makeReset(a)
 	}
 	l.deliver(n, a)
 }
 
-// offered settles what a becomes. It returns false if a is unusable.
+// offered asks the service about a and sets a up for the answer. It returns
+// false if a cannot be used.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
 	b := s.sessions.live()
 	if b == nil {
-		return s.unasked(a, false)
+		return s.withoutService(a, false)
 	}
-	// A SYN without the option is not answered with one, so it says all.
+	// A SYN-ACK never has the option if the SYN does not have it. So the
+	// connection is TCP.
 	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
 		s.leftToTCP(a.sock, false, noPeer)
 		return true
 	}
 	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
 	if err != nil {
-		return s.unasked(a, true)
+		return s.withoutService(a, true)
 	}
 	timer := time.NewTimer(takenTimeout)
 	defer timer.Stop()
@@ -40,15 +42,17 @@ func (l *listener) offered(a *accepted) bool {
 	case ev, ok := <-cc.Events():
 		switch {
 		case !ok, ev.Kind == broker.EventClosed:
-			// It has ended, or is about to, or knows nothing of the socket.
-			return s.unasked(a, true)
+			// The service has ended or is about to, or does not know the
+			// socket.
+			return s.withoutService(a, true)
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
 		case ev.Kind == broker.EventLocal:
 			return l.offeredLocal(a, b, cc, ev.End)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			// The service may not have looked at it, so not have answered the peer.
+			// The service may not have read from the socket, so it may not have
+			// answered the peer.
 			return s.plain(a, ev.Errno != 0)
 		default:
 			s.stats.failed("the stack refused the connection")

@@ -29,7 +29,7 @@ const proposalTime = time.Second
 
 // unasked settles an accepted connection of which no service says what it is.
 // doubt tells that one was to.
-func (s *supervisor) unasked(a *accepted, doubt bool) bool {
+func (s *supervisor) withoutService(a *accepted, doubt bool) bool {
 	s.stats.tcp(ReasonNoService)
 	return s.plain(a, doubt)
 }
@@ -39,7 +39,7 @@ func (s *supervisor) unasked(a *accepted, doubt bool) bool {
 // returns false if the connection is unusable.
 func (s *supervisor) plain(a *accepted, doubt bool) bool {
 	sock := a.sock
-	if !doubt && !s.sessions.lostOne() || a.readSYN() != synWith {
+	if !doubt && !s.sessions.everEnded() || a.readSYN() != synWith {
 		return true
 	}
 	wait := time.Duration(0)
@@ -72,11 +72,11 @@ func handshake(sock int) (age time.Duration, sent time.Time) {
 	return age, time.Now().Add(-before)
 }
 
-// errProposal tells of a peer that sent a part of a PROPOSAL.
+// errProposal means a peer that sent a part of a PROPOSAL.
 var errProposal = errors.New("launch: the peer sent half a CLC proposal")
 
 // decline answers the PROPOSAL with which the peer begins, or begins within wait,
-// and tells whether there was one. What the peer sent else is left unread.
+// and reports whether there was one. What the peer sent else is left unread.
 func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 	var buf [wire.MaxCLCLen]byte
 	end := time.Now().Add(wait)
@@ -94,7 +94,7 @@ func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 				if _, err := wire.ParseProposal(buf[:size]); err != nil {
 					return false, nil
 				}
-				return true, refuse(sock, size)
+				return true, sendDecline(sock, size)
 			}
 			// The rest of what has begun comes, or nothing that makes sense.
 			if wait == 0 {
@@ -143,7 +143,7 @@ func proposalIn(b []byte) int {
 
 // refuse takes a PROPOSAL of size bytes from a connection, which may have been
 // taken already (0), and answers it with a DECLINE.
-func refuse(sock, size int) error {
+func sendDecline(sock, size int) error {
 	var buf [wire.MaxCLCLen]byte
 	var m wire.Decline
 	m.Diagnosis = smc.DiagNoSMCDev
@@ -167,19 +167,19 @@ func refuse(sock, size int) error {
 	if err := unix.Sendto(sock, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
 		return err
 	}
-	return leaves(sock, gateTime)
+	return awaitSent(sock, gateTime)
 }
 
 // gateTime is how long the gate of a stack that ends may still be there (package
 // tcpopt), which keeps all but the stack from sending.
 const gateTime = time.Second
 
-// errGated tells of a connection on which the launcher cannot decline SMC, as there is
+// errGated means a connection on which the launcher cannot decline SMC, as there is
 // a stack, which does not deal with the connection. The program cannot send on it.
 var errGated = errors.New("launch: the stack lets nobody send on the connection")
 
 // leaves waits until what was written to a socket leaves it, for limit at most.
-func leaves(sock int, limit time.Duration) error {
+func awaitSent(sock int, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
 		switch left, err := unix.IoctlGetInt(sock, unix.SIOCOUTQNSD); {
 		case err != nil:
@@ -215,7 +215,7 @@ func (c *conn) takeBack() bool {
 	return true
 }
 
-// errAccepted tells that the service has answered the peer's PROPOSAL.
+// errAccepted means that the service has answered the peer's PROPOSAL.
 var errAccepted = errors.New("launch: the CLC handshake has gone too far")
 
 // declineLate tells the peer that there is no SMC, wherever in the CLC handshake
@@ -235,7 +235,7 @@ func (c *conn) declineLate(sock int) error {
 		_, err := c.s.decline(sock, proposalTime)
 		return err
 	case pending == 0:
-		return refuse(sock, 0)
+		return sendDecline(sock, 0)
 	}
 	return errProposal
 }

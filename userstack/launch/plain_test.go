@@ -182,7 +182,7 @@ func TestDecline(t *testing.T) {
 	}
 }
 
-// The age of a connection tells whether a stack that is gone could have
+// The age of a connection reports whether a stack that is gone could have
 // answered its SYN.
 func TestDoubtful(t *testing.T) {
 	begin := time.Now()
@@ -199,19 +199,19 @@ func TestDoubtful(t *testing.T) {
 	}
 	over := make(chan struct{})
 	x := newSessions(doneBroker{over: over}, nil)
-	if x.doubtful(time.Now()) || x.lostOne() {
+	if x.doubtful(time.Now()) || x.everEnded() {
 		t.Error("doubt though no session ended")
 	}
 	close(over)
-	if !x.doubtful(time.Now()) || !x.lostOne() {
+	if !x.doubtful(time.Now()) || !x.everEnded() {
 		t.Error("no doubt about a session that ended just now")
 	}
-	x.lost, x.undead = x.last(), 1
+	x.lastEnded, x.maybeAlive = x.last(), 1
 	if !x.doubtful(time.Now()) {
 		t.Error("no doubt about a stack that may live")
 	}
-	x.undead, x.buried = 0, time.Now()
-	if x.doubtful(time.Now().Add(ms)) || !x.doubtful(x.buried.Add(-ms)) {
+	x.maybeAlive, x.lastDead = 0, time.Now()
+	if x.doubtful(time.Now().Add(ms)) || !x.doubtful(x.lastDead.Add(-ms)) {
 		t.Error("a stack that is dead answers no SYN")
 	}
 }
@@ -226,7 +226,7 @@ func (b doneBroker) Done() <-chan struct{} { return b.over }
 // TestLeaves: what the kernel does not let out in time resets the connection.
 func TestLeaves(t *testing.T) {
 	peer, sock := tcpPair(t)
-	if err := leaves(sock, 0); err != nil {
+	if err := awaitSent(sock, 0); err != nil {
 		t.Fatalf("nothing written: %v", err)
 	}
 	// The peer's window stands for the gate.
@@ -237,14 +237,14 @@ func TestLeaves(t *testing.T) {
 		left, err := unix.IoctlGetInt(sock, unix.SIOCOUTQNSD)
 		return err == nil && left > 0
 	})
-	if err := leaves(sock, 20*ms); !errors.Is(err, errGated) {
+	if err := awaitSent(sock, 20*ms); !errors.Is(err, errGated) {
 		t.Errorf("%v, want errGated", err)
 	}
 	if l, err := unix.GetsockoptLinger(sock, unix.SOL_SOCKET, unix.SO_LINGER); err != nil || l.Onoff != 1 || l.Linger != 0 {
 		t.Errorf("SO_LINGER %+v, %v: closing makes no reset", l, err)
 	}
 	go io.CopyN(io.Discard, peer, int64(written)) //nolint:errcheck // the test sees
-	if err := leaves(sock, patience); err != nil {
+	if err := awaitSent(sock, patience); err != nil {
 		t.Error(err)
 	}
 }

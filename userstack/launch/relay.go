@@ -15,7 +15,7 @@ import (
 
 // lastWords is how long what a program wrote before it ended may take to leave,
 // to a peer that is slow to read.
-const lastWords = 10 * time.Second
+const lastBytesTime = 10 * time.Second
 
 // relayed runs the relay until both directions ended.
 func (c *conn) relayed() {
@@ -41,7 +41,7 @@ func (c *conn) relayed() {
 	}
 	r := &relay.Relay{
 		App: app, Net: tcp, Broken: c.reset,
-		Left: c.s.ctx.Done(), Hurry: c.s.hurry, OrphanLimit: lastWords, Guard: &guard.Guard{Log: c.s.log},
+		Left: c.s.ctx.Done(), Hurry: c.s.hurry, OrphanLimit: lastBytesTime, Guard: &guard.Guard{Log: c.s.log},
 	}
 	r.Run(nil)
 }

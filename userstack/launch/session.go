@@ -51,10 +51,10 @@ type sessions struct {
 	wg    *sync.WaitGroup
 	renew func() // marks all listening sockets in the last session
 
-	mu     sync.Mutex
-	lost   Broker    // the last that was found to be over
-	undead int       // those that are over and whose service may still live
-	buried time.Time // when the last of the others was known to be dead
+	mu         sync.Mutex
+	lastEnded  Broker    // the last that was found to be over
+	maybeAlive int       // those that are over and whose service may still live
+	lastDead   time.Time // when the last of the others was known to be dead
 }
 
 func newSessions(first Broker, redial func(context.Context) (Session, error)) *sessions {
@@ -66,8 +66,8 @@ func newSessions(first Broker, redial func(context.Context) (Session, error)) *s
 // last returns the last session, also if it is over, or nil.
 func (x *sessions) last() Broker { return *x.now.Load() }
 
-// returns tells whether there may be a session again when there is none.
-func (x *sessions) returns() bool { return x.redial != nil && x.first != nil }
+// returns reports whether there may be a session again when there is none.
+func (x *sessions) mayReturn() bool { return x.redial != nil && x.first != nil }
 
 // close ends a session unless it is that of Run's caller.
 func (x *sessions) close(b Broker) {
@@ -113,8 +113,8 @@ func (x *sessions) follow() {
 // service.
 func (x *sessions) ended(b Broker) {
 	x.mu.Lock()
-	x.lost = b
-	x.undead++
+	x.lastEnded = b
+	x.maybeAlive++
 	x.mu.Unlock()
 	if x.redial != nil {
 		x.log.Warn("the stack has ended: connections use plain TCP until another stack starts")
@@ -127,8 +127,8 @@ func (x *sessions) ended(b Broker) {
 		select {
 		case <-b.Dead():
 			x.mu.Lock()
-			x.undead--
-			x.buried = time.Now()
+			x.maybeAlive--
+			x.lastDead = time.Now()
 			x.mu.Unlock()
 		case <-end.C:
 		case <-x.ctx.Done():
@@ -190,7 +190,7 @@ func (x *sessions) awaitDeath(b Broker, limit time.Duration) {
 	}
 }
 
-// doubtful tells whether a SYN-ACK of that time could have announced SMC in the
+// doubtful reports whether a SYN-ACK of that time could have announced SMC in the
 // name of a stack that is gone. It is the stack's eBPF program that does, and
 // that ends with the process.
 func (x *sessions) doubtful(sent time.Time) bool {
@@ -206,11 +206,11 @@ func (x *sessions) doubtful(sent time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	// A session that ended a moment ago is not counted yet.
-	return x.undead > 0 || over && x.lost != b || sent.Before(x.buried)
+	return x.maybeAlive > 0 || over && x.lastEnded != b || sent.Before(x.lastDead)
 }
 
-// lostOne tells whether a session has ever ended.
-func (x *sessions) lostOne() bool {
+// lostOne reports whether a session has ever ended.
+func (x *sessions) everEnded() bool {
 	b := x.last()
 	if b == nil {
 		return false

@@ -83,12 +83,12 @@ func (h *fakeHands) await(d time.Duration) {
 	}
 }
 
-func (h *fakeHands) proceed() bool { return h.try("proceed") }
-func (h *fakeHands) release()      { h.do("release") }
-func (h *fakeHands) cancel()       { h.do("cancel") }
-func (h *fakeHands) bury()         { h.do("bury") }
-func (h *fakeHands) connect()      { h.do("connect") }
-func (h *fakeHands) disconnect()   { h.do("disconnect") }
+func (h *fakeHands) proceed() bool    { return h.try("proceed") }
+func (h *fakeHands) release()         { h.do("release") }
+func (h *fakeHands) cancel()          { h.do("cancel") }
+func (h *fakeHands) awaitServiceEnd() { h.do("await service end") }
+func (h *fakeHands) connect()         { h.do("connect") }
+func (h *fakeHands) disconnect()      { h.do("disconnect") }
 
 func (h *fakeHands) call(n *notif) string {
 	if n == nil {
@@ -215,8 +215,8 @@ func TestSteps(t *testing.T) {
 		{"clc, failed", stageCLC, waits | placed, "", ev(failedEvent), "count failed, disconnect, swap-back, fail call 111", stageOver},
 		{"clc, failed, nobody waits", stageCLC, placed, "", ev(failedEvent), "count failed, disconnect, fail nobody 111, await", stageFailed},
 
-		{"tcp, service gone", stageTCP, waits, "", ev(closedEvent), "count TCP, bury", stageOrphan},
-		{"clc, service gone", stageCLC, placed, "", ev(closedEvent), "count TCP, bury", stageOrphan},
+		{"tcp, service gone", stageTCP, waits, "", ev(closedEvent), "count TCP, await service end", stageOrphan},
+		{"clc, service gone", stageCLC, placed, "", ev(closedEvent), "count TCP, await service end", stageOrphan},
 		{"dead", stageOrphan, waits, "", ev(deadEvent), "disconnect, leave call", stageOver},
 		{"dead, nobody waits", stageOrphan, 0, "", ev(deadEvent), "disconnect, connect", stageOwn},
 		{"dead, placed", stageOrphan, waits | placed, "", ev(deadEvent), "disconnect, connect", stageOwn},
@@ -227,16 +227,16 @@ func TestSteps(t *testing.T) {
 		{"give, a connect", stageGive, placed, "", connectAgain, "swap-back, release, native call 0 false", stageOver},
 		{"give, shared", stageGive, placed, "swap-back", otherCall, "swap-back!, carry nobody service-tcp", stageOver},
 		{"give, wrote before a call", stageGiveOwn, placed | wrote, "", otherCall, "carry nobody launcher", stageOver},
-		{"give, wrote", stageGive, placed | wrote, "", (*steps).stirred, "carry nobody service-tcp", stageOver},
-		{"give, wrote and closed", stageGive, placed | wrote | cut, "", (*steps).stirred, "carry nobody service-tcp", stageOver},
-		{"give, closed", stageGive, placed | cut, "", (*steps).stirred, "cancel, leave nobody", stageOver},
+		{"give, wrote", stageGive, placed | wrote, "", (*steps).pairChanged, "carry nobody service-tcp", stageOver},
+		{"give, wrote and closed", stageGive, placed | wrote | cut, "", (*steps).pairChanged, "carry nobody service-tcp", stageOver},
+		{"give, closed", stageGive, placed | cut, "", (*steps).pairChanged, "cancel, leave nobody", stageOver},
 		{"give, time over", stageGiveOwn, placed, "", (*steps).timedOut, "carry nobody launcher", stageOver},
 
 		{"failed, a call", stageFailed, placed, "", otherCall, "swap-back, retire", stageOver},
 		{"failed, time over", stageFailed, placed, "", (*steps).timedOut, "retire", stageOver},
 		{"failed, service gone", stageFailed, placed, "", ev(closedEvent), "", stageFailed},
-		{"failed, closed", stageFailed, placed | cut, "", (*steps).stirred, "", stageFailed},
-		{"clc, closed", stageCLC, placed | cut, "", (*steps).stirred, "cancel, leave nobody", stageOver},
+		{"failed, closed", stageFailed, placed | cut, "", (*steps).pairChanged, "", stageFailed},
+		{"clc, closed", stageCLC, placed | cut, "", (*steps).pairChanged, "cancel, leave nobody", stageOver},
 		{"tcp, SO_SNDTIMEO", stageTCP, waits, "", (*steps).late, "answer 115", stageTCP},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -271,8 +271,8 @@ func TestStepsAnyOrder(t *testing.T) {
 		func(x *steps, _ *fakeHands) { x.timedOut() },
 		func(x *steps, _ *fakeHands) { x.late() },
 		func(x *steps, _ *fakeHands) { x.dropGone() },
-		func(x *steps, h *fakeHands) { h.cut = true; x.stirred() },
-		func(x *steps, h *fakeHands) { h.written = true; x.stirred() },
+		func(x *steps, h *fakeHands) { h.cut = true; x.pairChanged() },
+		func(x *steps, h *fakeHands) { h.written = true; x.pairChanged() },
 		func(x *steps, h *fakeHands) { h.gone = true },
 		func(x *steps, h *fakeHands) {
 			h.gone = false

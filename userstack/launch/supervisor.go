@@ -44,8 +44,8 @@ type supervisor struct {
 
 	landlock atomic.Bool // see limitsNetwork
 
-	sockets *sockets
-	keepers budget
+	sockets   *sockets
+	endCopies budget
 
 	early     bool   // accept early what waits for a program
 	earlyHeld budget // connections that are accepted and wait for the program
@@ -65,7 +65,7 @@ func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions 
 	x := newLooks(ctx)
 	s := &supervisor{
 		ctx: ctx, hurry: hurry, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
-		sockets: newSockets(), keepers: budget{max: maxKeepers()}, earlyHeld: budget{max: maxKeepers() / earlyShare},
+		sockets: newSockets(), endCopies: budget{max: maxEndCopies()}, earlyHeld: budget{max: maxEndCopies() / earlyShare},
 	}
 	if adapt {
 		s.worth = new(worth)
@@ -182,7 +182,7 @@ func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
 	}
 }
 
-// begin calls f in a goroutine of its own. That goes first, so that it does not
+// begin calls f in its own goroutine. That goes first, so that it does not
 // have to wait for another thread to wake up.
 func (s *supervisor) begin(f func()) {
 	s.wg.Go(f)

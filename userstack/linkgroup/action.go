@@ -98,3 +98,54 @@ func (a *Action) Message() []byte {
 	}
 	return a.Msg[:]
 }
+
+// actionQueue has the actions that the driver has not taken.
+type actionQueue struct {
+	list []Action
+	cdcs []Action // used by take
+}
+
+func (q *actionQueue) add(a Action) { *q.next() = a }
+
+func (q *actionQueue) next() *Action {
+	if n := len(q.list); n < cap(q.list) {
+		q.list = q.list[:n+1]
+	} else {
+		q.list = append(q.list, Action{})
+	}
+	return &q.list[len(q.list)-1]
+}
+
+// drop takes back what has not been posted on a link.
+func (q *actionQueue) drop(l *Link) {
+	kept := q.list[:0]
+	for _, a := range q.list {
+		if a.Link != l {
+			kept = append(kept, a)
+		}
+	}
+	clear(q.list[len(kept):])
+	q.list = kept
+}
+
+// take is [Group.TakeActions].
+func (q *actionQueue) take(buf []Action) []Action {
+	buf = buf[:0]
+	q.cdcs = q.cdcs[:0]
+	for i := range q.list {
+		switch a := &q.list[i]; {
+		case a.plain:
+			q.cdcs = append(q.cdcs, *a)
+		case a.Kind == ActWrite || a.Kind == ActWakeRead || a.Kind == ActWakeWrite:
+			buf = append(buf, *a)
+		default: // what was to be said before matters to it
+			buf = append(append(buf, q.cdcs...), *a)
+			q.cdcs = q.cdcs[:0]
+		}
+	}
+	buf = append(buf, q.cdcs...)
+	clear(q.cdcs)
+	clear(q.list)
+	q.list = q.list[:0]
+	return buf
+}

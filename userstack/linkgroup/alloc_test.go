@@ -46,7 +46,7 @@ func (l *loop) exchange() {
 					off := int(a.RemoteAddr - to.c.rmb.at[0].Addr)
 					copy(to.c.rmb.mem[off:off+a.Len], a.Chunk.Mem[a.Off:][:a.Len])
 				case ActSend:
-					to.h.g.Received(l.now, to.h.g.links[0], a.Msg[:])
+					to.h.g.Received(l.now, to.h.g.links.list[0], a.Msg[:])
 					g.Sent(l.now, a.Link, a.Token)
 				}
 			}

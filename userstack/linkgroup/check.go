@@ -24,13 +24,13 @@ func broken(format string, args ...any) error {
 // a dead group has nothing left. It is for simulations and tests; it costs
 // time for each pair of connections.
 func (g *Group) Check() error {
-	if g.dead {
+	if g.phase == phaseDead {
 		_, timer := g.Deadline()
 		switch {
 		case timer:
 			return broken("a dead group has a timer")
-		case len(g.conns) > 0 || len(g.links) > 0:
-			return broken("a dead group has %d connections and %d links", len(g.conns), len(g.links))
+		case len(g.conns) > 0 || len(g.links.list) > 0:
+			return broken("a dead group has %d connections and %d links", len(g.conns), len(g.links.list))
 		}
 		return nil
 	}
@@ -39,8 +39,8 @@ func (g *Group) Check() error {
 		i int
 	}
 	users := make(map[place]*Conn, len(g.conns))
-	onLink := make(map[*Link]int, len(g.links))
-	onRMB := make(map[*rtoken]int, len(g.rtokens))
+	onLink := make(map[*Link]int, len(g.links.list))
+	onRMB := make(map[*rtoken]int, len(g.peerRMBs.list))
 	for token, c := range g.conns {
 		if c.Token() != token {
 			return broken("connection %#x is known as %#x", c.Token(), token)
@@ -61,7 +61,7 @@ func (g *Group) Check() error {
 			return err
 		}
 	}
-	for _, r := range g.rmbs {
+	for _, r := range g.rmbs.list {
 		used := 0
 		for i := range r.elems {
 			if r.elems[i].used {
@@ -72,7 +72,7 @@ func (g *Group) Check() error {
 			return broken("RMB with %d elements in use counts %d", used, r.inUse)
 		}
 	}
-	for _, l := range g.links {
+	for _, l := range g.links.list {
 		if n := onLink[l]; n != l.conns {
 			return broken("link %d has %d connections and counts %d", l.id, n, l.conns)
 		}
@@ -84,7 +84,7 @@ func (g *Group) Check() error {
 	for l, n := range onLink {
 		return broken("%d connections are on link %d, which is gone", n, l.id)
 	}
-	for _, t := range g.rtokens {
+	for _, t := range g.peerRMBs.list {
 		if n := onRMB[t]; n != t.conns {
 			return broken("RToken with %d connections counts %d", n, t.conns)
 		}
@@ -99,11 +99,11 @@ func (g *Group) Check() error {
 // CheckWrite verifies a write of an honest peer that was placed at addr under
 // rkey; before and after are the bytes there. The write belongs to one
 // connection, to neither its eye catcher nor to bytes that wait to be read,
-// unless it repeats them, or to an RMBE that rests because the peer may still
+// unless it repeats them, or to an RMBE that is not used because the peer may still
 // write to it; and nothing of an earlier connection was there. Memory of other
 // groups is not looked at: ok is false.
 func (g *Group) CheckWrite(now time.Time, rkey smc.RKey, addr uint64, before, after []byte) (ok bool, err error) {
-	for _, r := range g.rmbs {
+	for _, r := range g.rmbs.list {
 		at := r.token(rkey)
 		if at == nil {
 			continue
@@ -121,7 +121,7 @@ func (g *Group) CheckWrite(now time.Time, rkey smc.RKey, addr uint64, before, af
 				return true, c.Protocol().CheckWrite(in, before, after)
 			}
 		}
-		if e := &r.elems[i]; n > 0 && !e.used && !e.lost && !e.notBefore.After(now) {
+		if e := &r.elems[i]; n > 0 && !e.used && !e.withdrawn && !e.notBefore.After(now) {
 			return true, broken("a write of %d bytes to RMBE %d, which is not in use", n, i+1)
 		}
 		return true, nil

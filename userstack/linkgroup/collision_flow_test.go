@@ -19,7 +19,7 @@ func crossing(t *testing.T, a, b happening) *sim {
 	srv, cli := s.connectFirst(0, 4096)
 	srv.manual, cli.manual = true, true
 	s.run(10*time.Millisecond, func() bool { return len(s.queue) == 0 })
-	s.group(smc.Server).devices = append(s.group(smc.Server).devices, device(smc.Server, 3))
+	s.group(smc.Server).links.devices = append(s.group(smc.Server).links.devices, device(smc.Server, 3))
 	s.trace = nil
 	for _, x := range []happening{a, b} {
 		x.do(s.hosts[x.who])

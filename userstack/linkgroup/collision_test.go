@@ -22,7 +22,7 @@ type happening struct {
 
 func onLink(i int, f func(g *Group, l *Link, now time.Time)) func(*host) {
 	return func(h *host) {
-		if l := h.g.linkByID(uint8(i)); l != nil {
+		if l := h.g.links.byID(uint8(i)); l != nil {
 			f(h.g, l, h.s.now)
 		}
 	}
@@ -36,12 +36,12 @@ func deletes(g *Group, l *Link, now time.Time) {
 // carrier returns the link that the exchange under way uses.
 func carrier(g *Group) *Link {
 	switch {
-	case g.ex.kind != exNone:
-		return g.ex.via
-	case g.rk.kind != rkNone:
-		return g.rk.via
+	case g.llc.ex.kind != exNone:
+		return g.llc.ex.via
+	case g.rkeys.own.kind != rkNone:
+		return g.rkeys.own.via
 	}
-	return g.links[len(g.links)-1]
+	return g.links.list[len(g.links.list)-1]
 }
 
 // happenings has the messages of RFC 7609, section 3.5.5.3, by what makes a
@@ -51,23 +51,23 @@ func happenings() []happening {
 	add := func(who smc.Role, name string, do func(h *host)) {
 		list = append(list, happening{who, name, do, !strings.Contains(name, "RKEY") && !strings.HasPrefix(name, "ADD")})
 	}
-	add(smc.Server, "ADD LINK", func(h *host) { h.g.addWanted = true; h.g.Tick(h.s.now) })
-	add(smc.Client, "ADD LINK", func(h *host) { h.g.addWanted = true; h.g.Tick(h.s.now) })
+	add(smc.Server, "ADD LINK", func(h *host) { h.g.adding.wanted = true; h.g.Tick(h.s.now) })
+	add(smc.Client, "ADD LINK", func(h *host) { h.g.adding.wanted = true; h.g.Tick(h.s.now) })
 	for _, who := range []smc.Role{smc.Server, smc.Client} {
 		add(who, "DELETE LINK 3 orderly", onLink(3, deletes))
 		add(who, "DELETE LINK 1 disorderly", onLink(1, loses))
 		add(who, "DELETE LINK of the carrier", func(h *host) { loses(h.g, carrier(h.g), h.s.now) })
 		add(who, "DELETE LINK of the new link", func(h *host) {
-			if h.g.ex.kind == exAdd {
-				loses(h.g, h.g.ex.link, h.s.now)
+			if h.g.llc.ex.kind == exAdd {
+				loses(h.g, h.g.llc.ex.link, h.s.now)
 			}
 		})
 		add(who, "DELETE LINK all", func(h *host) { h.g.Terminate(h.s.now, wire.DeleteLinkOperator) })
 		add(who, "CONFIRM RKEY", func(h *host) { h.newIdleRMB() })
 		add(who, "DELETE RKEY", func(h *host) {
-			for _, r := range h.g.rmbs {
+			for _, r := range h.g.rmbs.list {
 				if r.inUse == 0 {
-					h.g.retire(r)
+					h.g.rkeys.retire(r)
 				}
 			}
 			h.g.Tick(h.s.now)
@@ -135,7 +135,7 @@ func collide(t *testing.T, a, b happening, steps int, v variant) (met bool) {
 		h.newIdleRMB()
 	}
 	s.run(200*time.Microsecond+20*v.delay, func() bool { return false })
-	s.group(smc.Server).devices = append(s.group(smc.Server).devices, device(smc.Server, n-1))
+	s.group(smc.Server).links.devices = append(s.group(smc.Server).links.devices, device(smc.Server, n-1))
 	for _, p := range apps {
 		p.manual, p.total, p.chunk, p.slow = false, 1<<40, 900, 20*time.Microsecond
 		p.wake()
@@ -188,8 +188,8 @@ func collide(t *testing.T, a, b happening, steps int, v variant) (met bool) {
 		if h.gone != all {
 			t.Errorf("%s: group is gone: %v, %v", h.role, h.gone, h.deadE)
 		}
-		if h.g.ex.kind != exNone || h.g.rk.kind != rkNone || h.g.peerRK.active {
-			t.Errorf("%s: an exchange is left: %+v %+v", h.role, h.g.ex, h.g.rk)
+		if h.g.llc.ex.kind != exNone || h.g.rkeys.own.kind != rkNone || h.g.rkeys.peer.active {
+			t.Errorf("%s: an exchange is left: %+v %+v", h.role, h.g.llc.ex, h.g.rkeys.own)
 		}
 	}
 	for _, p := range apps {

@@ -53,6 +53,9 @@ type ConnParams struct {
 	From netip.Addr
 }
 
+// maxSizeCode is the largest RMBE size code, 512 MiB.
+const maxSizeCode = smc.MaxSizeCode
+
 // Check reports values of the peer that are out of range, ErrInvalidParams: an
 // index or alert token of 0, a size code above 15, a queue pair of 0 or more
 // than 24 bits, a reserved MTU code. A peer that sends them is declined (RFC

@@ -308,14 +308,14 @@ func TestLostElement(t *testing.T) {
 			t.Fatal("element is used again")
 		}
 	}
-	r.g.lost = map[uint32]int{0: 33}
+	r.g.rmbs.withdrawn = map[uint32]int{0: 33}
 	if _, err := r.g.NewConn(r.s.now, 0, 100); !errors.Is(err, ErrFull) {
 		t.Errorf("NewConn: %v", err)
 	}
 	if _, err := r.g.NewConnOf(r.s.now, 1, 0, 100); err != nil {
 		t.Errorf("connection of another owner: %v", err)
 	}
-	r.g.lostAll = 8*33 + 1
+	r.g.rmbs.withdrawnAll = 8*33 + 1
 	if r.g.CanAccept() {
 		t.Error("worn group takes connections")
 	}

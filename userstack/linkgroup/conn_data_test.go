@@ -265,8 +265,8 @@ func TestManyConns(t *testing.T) {
 		if n := h.g.Conns(); n != 200 {
 			t.Errorf("%s: %d connections", h.role, n)
 		}
-		if len(h.g.rmbs) != 13 {
-			t.Errorf("%s: %d RMBs for 200 connections", h.role, len(h.g.rmbs))
+		if len(h.g.rmbs.list) != 13 {
+			t.Errorf("%s: %d RMBs for 200 connections", h.role, len(h.g.rmbs.list))
 		}
 		for _, l := range h.g.Links() {
 			if n := l.ConnCount(); n < 90 || n > 110 {

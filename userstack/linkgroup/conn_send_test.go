@@ -95,7 +95,7 @@ func TestPlaced(t *testing.T) {
 		c.Placed(len(text))
 	}
 	messages := func() (writes, sends int) {
-		for _, a := range c.g.actions {
+		for _, a := range c.g.actions.list {
 			switch a.Kind {
 			case ActWrite:
 				writes++

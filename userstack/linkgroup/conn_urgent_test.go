@@ -13,12 +13,6 @@ import (
 
 const prodUrgent = wire.ProdUrgentPending | wire.ProdUrgentPresent
 
-// urge produces n bytes of which the last is urgent.
-func (r *rig) urge(n int) {
-	produceUrgent(r.c, r.s.now, n)
-	r.take()
-}
-
 // TestUrgentFailover: an urgent byte that was lost with its link is announced
 // again on the other.
 func TestUrgentFailover(t *testing.T) {
@@ -108,7 +102,7 @@ func TestUrgentRandom(t *testing.T) {
 			}
 			if seed%2 == 0 {
 				s.after(3*time.Millisecond, func() {
-					srv.h.g.LinkFailed(s.now, srv.h.g.links[int(seed/2)%2], errors.New("broken"))
+					srv.h.g.LinkFailed(s.now, srv.h.g.links.list[int(seed/2)%2], errors.New("broken"))
 					srv.h.drain()
 				})
 			}

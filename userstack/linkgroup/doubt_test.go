@@ -34,13 +34,13 @@ func TestDoubt(t *testing.T) {
 				t.Error("the peer has answered, and the group takes no connections")
 			}
 			r.wait(time.Minute)
-			if r.g.dead {
+			if r.g.phase == phaseDead {
 				t.Error("the group has ended")
 			}
 			continue
 		}
 		r.wait(time.Minute)
-		if !r.g.dead {
+		if r.g.phase != phaseDead {
 			t.Error("the peer does not answer, and the group goes on")
 		}
 	}
@@ -60,7 +60,7 @@ func TestRKeyNotTold(t *testing.T) {
 		told := smc.RToken{RKey: 0xCCCC, Addr: 0x20000}
 		p := peerRMB
 		p.Index, p.Token, p.RKey, p.VAddr = 1, 9, told.RKey, told.Addr
-		known := len(r.g.rtokens)
+		known := len(r.g.peerRMBs.list)
 		attach := func(p ConnParams, want error) {
 			t.Helper()
 			if err := c.Attach(r.s.now, p); !errors.Is(err, want) {
@@ -68,7 +68,7 @@ func TestRKeyNotTold(t *testing.T) {
 			}
 		}
 		attach(p, ErrUnknownRKey)
-		r.g.addRToken(r.link, told, true)
+		r.g.peerRMBs.add(r.link, told, true)
 		attach(p, ErrUnknownRKey)
 		r.recv(r.link, wire.ConfirmRKey{This: told})
 		wrong := p
@@ -77,8 +77,8 @@ func TestRKeyNotTold(t *testing.T) {
 		wrong = p
 		wrong.Link.QPN = 0
 		attach(wrong, ErrNoLink)
-		if n := len(r.g.rtokens); n != known+1 || r.g.dead {
-			t.Errorf("%s: %d RMBs of the peer are known, were %d; dead %v", role, n, known, r.g.dead)
+		if n := len(r.g.peerRMBs.list); n != known+1 || r.g.phase == phaseDead {
+			t.Errorf("%s: %d RMBs of the peer are known, were %d; dead %v", role, n, known, r.g.phase == phaseDead)
 		}
 		attach(p, nil)
 	}
@@ -91,7 +91,7 @@ func TestFirstRMB(t *testing.T) {
 	for _, role := range []smc.Role{smc.Client, smc.Server} {
 		r := newRig(t, role, noTest)
 		r.begin()
-		r.g.addRToken(r.link, smc.RToken{RKey: peerRMB.RKey}, true)
+		r.g.peerRMBs.add(r.link, smc.RToken{RKey: peerRMB.RKey}, true)
 		r.recv(r.link, r.confirmLink(role == smc.Server, r.link))
 		if role == smc.Server {
 			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: 1, LinkNum: 2})

@@ -2,7 +2,9 @@
 
 package linkgroup
 
-import "errors"
+import (
+	"errors"
+)
 
 // Errors of connections.
 var (

@@ -3,29 +3,16 @@
 package linkgroup
 
 import (
-	"errors"
 	"time"
 
 	"smcr/smc"
 	"smcr/userstack/wire"
 )
 
-func due(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }
-
-func (g *Group) set(timer int, at time.Time) { g.timers[timer] = at }
-func (g *Group) clear(timer int)             { g.timers[timer] = time.Time{} }
-
-// connTimer makes Tick look at the connections at the given time.
-func (g *Group) connTimer(at time.Time) {
-	if t := &g.timers[timerConn]; t.IsZero() || at.Before(*t) {
-		*t = at
-	}
-}
-
 // Deadline returns when [Group.Tick] is to be called, if at all. It may
 // change with every event.
 func (g *Group) Deadline() (time.Time, bool) {
-	if g.dead {
+	if g.phase == phaseDead {
 		return time.Time{}, false
 	}
 	var first time.Time
@@ -37,12 +24,12 @@ func (g *Group) Deadline() (time.Time, bool) {
 	for _, t := range g.timers {
 		take(t)
 	}
-	for _, r := range g.rmbs {
+	for _, r := range g.rmbs.list {
 		take(r.idleAt)
 	}
-	for _, l := range g.links {
+	for _, l := range g.links.list {
 		take(l.testAt)
-		take(l.delAt)
+		take(l.del.at)
 	}
 	return first, !first.IsZero()
 }
@@ -50,90 +37,66 @@ func (g *Group) Deadline() (time.Time, bool) {
 // Tick acts on the timers that are due. Calling it early or twice does no
 // harm.
 func (g *Group) Tick(now time.Time) {
-	if g.dead {
+	if g.phase == phaseDead {
 		return
 	}
 	g.now = now
 	for i := range g.timers {
-		if !g.dead && due(g.timers[i], now) {
-			g.clear(i)
+		if g.phase != phaseDead && due(g.timers[i], now) {
+			g.timers.stop(i)
 			g.fire(i)
 		}
 	}
 	for _, l := range g.Links() {
-		if !g.dead && due(l.testAt, now) {
-			g.testLink(l)
+		if g.phase != phaseDead && due(l.testAt, now) {
+			g.tests.look(l)
 		}
-		if !g.dead && due(l.delAt, now) {
-			l.delAt = time.Time{}
-			g.deleteTimeout(l)
+		if g.phase != phaseDead && due(l.del.at, now) {
+			l.del.at = time.Time{}
+			g.deletion.timeout(l)
 		}
 	}
-	for _, r := range append([]*rmb(nil), g.rmbs...) {
+	for _, r := range append([]*rmb(nil), g.rmbs.list...) {
 		if due(r.idleAt, now) {
 			r.idleAt = time.Time{}
-			g.retire(r)
+			g.rkeys.retire(r)
 		}
 	}
-	g.settle(now)
+	g.advance(now)
 }
 
 func (g *Group) fire(timer int) {
 	switch timer {
 	case timerFirst:
-		g.firstTimeout()
+		g.first.timeout()
 	case timerExchange:
-		g.exchangeTimeout()
+		g.llc.timeout()
 	case timerRKey:
-		g.rkeyTimeout()
+		g.rkeys.timeout()
 	case timerRKeyWait:
-		g.rkeyGiveUp()
+		g.rkeys.giveUp()
 	case timerRetry:
-		// settle tries again
+		// advance tries again
 	case timerPeerRK:
-		g.peerRKeyEnd() // what is missing does not come any more
+		g.rkeys.peerEnd() // what is missing does not come any more
 	case timerAdd:
-		g.addWanted = true
+		g.adding.wanted = true
 	case timerDie:
 		if g.cfg.Role == smc.Client {
-			g.sendBye()
+			g.end.send()
 		} else {
-			g.die(g.deadErr)
+			g.end.die(g.end.err)
 		}
 	case timerIdle:
 		if len(g.conns) == 0 {
-			g.terminate(wire.DeleteLinkProgram, ErrIdle)
+			g.end.terminate(wire.DeleteLinkProgram, ErrIdle)
 		}
 	case timerConn:
 		for _, c := range g.connsSorted() {
 			c.Protocol().Tick(g.now)
 			if at, ok := c.Protocol().Deadline(); ok {
-				g.connTimer(at)
+				g.timers.setConn(at)
 			}
 		}
 	}
-}
-
-// settle starts what can be started after an event.
-func (g *Group) settle(now time.Time) {
-	if g.settling || g.phase >= phaseDying {
-		return
-	}
-	g.settling = true
-	g.now = now
-	for _, l := range g.links {
-		if l.flooded {
-			l.flooded = false
-			g.violation(l, errors.New("linkgroup: the peer sends requests but accepts no replies"))
-			break
-		}
-	}
-	g.deleteDrained()
-	g.schedule()
-	if g.phase == phaseOpen && len(g.conns) == 0 {
-		if g.timers[timerIdle].IsZero() && g.cfg.Timers.Idle > 0 {
-			g.set(timerIdle, now.Add(g.cfg.Timers.Idle))
-		}
-	}
-	g.settling = false
 }

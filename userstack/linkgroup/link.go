@@ -3,6 +3,7 @@
 package linkgroup
 
 import (
+	"encoding/binary"
 	"time"
 
 	"smcr/smc"
@@ -20,6 +21,17 @@ const (
 	// takes a peer that sends requests and does not take answers to get
 	// there.
 	maxLLCQueue = 64
+)
+
+// MaxLinks is the largest number of symmetric links of a group (RFC 7609,
+// section 2.2.2).
+const MaxLinks = 8
+
+const (
+	// maxSlots bounds the links that exist at one time: the symmetric ones,
+	// the asymmetric one and one that is being deleted (RFC 7609, section
+	// 2.2.2).
+	maxSlots = MaxLinks + 2
 )
 
 // Link is one path of a group: a pair of connected queue pairs (RFC 7609,
@@ -40,6 +52,54 @@ type Link struct {
 	qpOpen  bool
 	conns   int
 
+	sendQueue
+	linkTest
+
+	lastRx  time.Time // a message came
+	lastAck time.Time // the peer's adapter acknowledged what was sent
+
+	del deletion
+}
+
+// deletePhase is how far the deletion of a link has come.
+//
+//	From              | Event                              | To
+//	------------------+------------------------------------+--------------------
+//	none              | server: failed, not needed, asked  | wanted
+//	wanted            | server: the exchange begins        | running
+//	running           | server: its carrier fails          | wanted
+//	running           | server: reply received             | the link is removed
+//	none, asked       | client: failed                     | asked
+//	none, asked       | client: DELETE LINK received       | reply
+//	reply             | client: drained, or the time over  | replied
+//	replied           | client: delivered, or the time over| the link is removed
+type deletePhase uint8
+
+const (
+	deleteNone    deletePhase = iota
+	deleteWanted              // server: the exchange is to be run
+	deleteRunning             // server: it is under way
+	deleteAsked               // client: the server was asked to delete the link
+	deleteReply               // client: the reply goes out when the link is drained
+	deleteReplied             // client: the link is removed when the reply is delivered
+)
+
+// deletion is the deletion of a link.
+type deletion struct {
+	phase   deletePhase
+	orderly bool // the link still works
+	reason  wire.DeleteLinkReason
+	via     *Link     // client: the link that carries the exchange
+	at      time.Time // client: when the wait for the next step is over
+}
+
+// want makes the server run the exchange.
+func (d *deletion) want(orderly bool, reason wire.DeleteLinkReason) {
+	d.phase, d.orderly, d.reason = deleteWanted, orderly, reason
+}
+
+// sendQueue is the send queue of a link, and what waits for room in it.
+type sendQueue struct {
 	// Requests that have not completed, oldest first.
 	sq        []request
 	sqHead    int
@@ -51,23 +111,14 @@ type Link struct {
 
 	// Connections that wait for room in the send queue, in order.
 	waitHead, waitTail *Conn
+}
 
-	lastRx   time.Time // a message came
-	lastAck  time.Time // the peer's adapter acknowledged what was sent
+// linkTest is the test of a quiet link (see llc_testlink.go).
+type linkTest struct {
 	testAt   time.Time // next look at the link, zero if none
 	testing  bool      // since testedAt
 	testedAt time.Time
 	testData [16]byte
-
-	// Deletion. delWanted: the server is to run the exchange. delAsked: the
-	// client has asked the server and waits. delReply: the client's reply
-	// goes out when the link is drained or at delAt. delReplied: the link is
-	// removed when the reply is delivered or at delAt.
-	delWanted, delAsked, delReply, delReplied bool
-	delOrderly                                bool
-	delReason                                 wire.DeleteLinkReason
-	delVia                                    *Link
-	delAt                                     time.Time
 }
 
 // request is a signaled work request with the unsignaled ones before it.
@@ -122,20 +173,15 @@ func (l *Link) State() smc.LinkState { return l.state }
 // ConnCount returns how many connections write over the link.
 func (l *Link) ConnCount() int { return l.conns }
 
-// samePeerPort says whether two links end at the same port of the peer. In
-// version 2 the GID, an address, does it alone: proposals of Linux that offer
-// nothing else come without MAC.
-func (g *Group) samePeerPort(a, b Endpoint) bool { return a.GID == b.GID && (g.v2() || a.MAC == b.MAC) }
-
 // usable reports whether the link is active and its queue pair takes work requests.
 func (l *Link) usable() bool { return l.state == smc.LinkActive && l.qpOpen }
 
 // room returns how many work requests the data path may post.
-func (l *Link) room() int { return len(l.sq) - llcReserve - l.used }
+func (l *sendQueue) room() int { return len(l.sq) - llcReserve - l.used }
 
 // push notes a signaled request that takes n work requests and returns its
 // token. The queue has room.
-func (l *Link) push(n int) *request {
+func (l *sendQueue) push(n int) *request {
 	l.lastToken++
 	r := &l.sq[(l.sqHead+l.sqLen)%len(l.sq)]
 	*r = request{token: l.lastToken, n: n}
@@ -145,7 +191,7 @@ func (l *Link) push(n int) *request {
 }
 
 // pop removes the oldest request.
-func (l *Link) pop() request {
+func (l *sendQueue) pop() request {
 	r := l.sq[l.sqHead]
 	l.sq[l.sqHead] = request{}
 	l.sqHead = (l.sqHead + 1) % len(l.sq)
@@ -161,7 +207,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 		return
 	}
 	var it llcItem
-	b, err := wire.AppendLLC(it.msg[:0], l.g.layout, m)
+	b, err := wire.AppendLLC(it.msg[:0], l.g.llc.layout, m)
 	if err != nil || len(b) < MsgLen {
 		// All values come from this package or were parsed.
 		panic("linkgroup: cannot encode " + m.LLCType().String())
@@ -177,7 +223,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 
 func (l *Link) queueLLC(it *llcItem) {
 	if len(l.llcq) >= maxLLCQueue {
-		l.flooded = true // settle sees to it
+		l.flooded = true // advance sees to it
 		return
 	}
 	if len(l.llcq) > 0 || l.used >= len(l.sq) {
@@ -190,7 +236,7 @@ func (l *Link) queueLLC(it *llcItem) {
 func (l *Link) postLLC(it *llcItem) {
 	r := l.push(1)
 	r.then, r.on = it.then, it.on
-	l.g.act(Action{Kind: ActSend, Link: l, Msg: it.msg, Long: it.long, Token: r.token})
+	l.g.actions.add(Action{Kind: ActSend, Link: l, Msg: it.msg, Long: it.long, Token: r.token})
 }
 
 // pump gives the free part of the send queue to those who wait for it.
@@ -242,8 +288,8 @@ func (l *Link) unqueue(c *Conn) {
 	c.waitOn, c.waitPrev, c.waitNext = nil, nil, nil
 }
 
-// drained says that no connection waits for a completion on the link.
-func (l *Link) drained() bool {
+// drained reports whether no connection waits for a completion on the link.
+func (l *sendQueue) drained() bool {
 	for i := range l.sqLen {
 		if l.sq[(l.sqHead+i)%len(l.sq)].conn != nil {
 			return false
@@ -261,7 +307,7 @@ func (l *Link) closeQP() {
 	l.qpOpen = false
 	l.testAt = time.Time{}
 	l.g.env.CloseQP(l)
-	l.g.dropActions(l)
+	l.g.actions.drop(l)
 	for l.sqLen > 0 {
 		if r := l.pop(); r.conn != nil {
 			r.conn.Protocol().Undelivered(r.receipt)
@@ -271,4 +317,10 @@ func (l *Link) closeQP() {
 	for l.waitHead != nil {
 		l.unqueue(l.waitHead)
 	}
+}
+
+func (l *Link) setID(id uint8) {
+	l.id = id
+	l.g.links.used[id] = true
+	l.uid = binary.BigEndian.Uint32(l.g.cfg.ID[:]) + uint32(id)
 }

@@ -3,7 +3,6 @@
 package linkgroup
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -49,97 +48,88 @@ import (
 // tells a new device by REQUEST ADD LINK, which a server that has no path for
 // it answers.
 
-// startAdd is the server's first step.
-func (g *Group) startAdd() {
-	dev, ok := g.pickDevice()
+// start is the server's first step.
+func (a *linkAddition) start() {
+	dev, ok := a.g.links.pickDevice(a.traffic)
 	if !ok {
-		if g.Type() == smc.GroupSingle && g.maxLinks > 1 {
-			g.retryAdd()
+		if a.g.Type() == smc.GroupSingle && a.g.links.max > 1 {
+			a.retryLater()
 		}
 		return
 	}
-	via := g.carrier(dev)
-	l, err := g.newLink(dev)
+	via := a.carrier(dev)
+	l, err := a.g.change.create(dev)
 	if err != nil {
-		g.log.Warn("cannot add a second link", "err", err)
-		g.retryAdd()
+		a.g.log.Warn("cannot add a second link", "err", err)
+		a.retryLater()
 		return
 	}
-	l.setID(g.nextID())
-	pairs, err := g.pairsFor(l)
+	l.setID(a.g.links.nextID())
+	pairs, err := a.pairsFor(l)
 	if err != nil {
-		g.log.Warn("cannot add a second link", "err", err)
-		g.removeLink(l)
-		g.retryAdd()
+		a.g.log.Warn("cannot add a second link", "err", err)
+		a.g.change.remove(l)
+		a.retryLater()
 		return
 	}
-	g.ex = exchange{kind: exAdd, step: waitAddReply, via: via, link: l, pairs: pairs, peerLeft: -1}
-	g.set(timerExchange, g.now.Add(g.answerTime()))
-	g.sendAddLink(false)
+	a.g.llc.ex = exchange{kind: exAdd, step: waitAddReply, via: via, link: l, pairs: pairs, peerLeft: -1}
+	a.g.timers.set(timerExchange, a.g.now.Add(a.answerTime()))
+	a.send(false)
 }
 
 // carrier returns the link to send ADD LINK over: one that does not end at dev if
 // there is such a one. Linux takes a link that ends at the port of the carrier
 // for asymmetric, and rejects that where it has an asymmetric one.
-func (g *Group) carrier(dev Device) *Link {
-	if l := g.leastUsed(func(l *Link) bool { return l.dev.ID != dev.ID }); l != nil {
+func (a *linkAddition) carrier(dev Device) *Link {
+	if l := a.g.links.leastUsed(func(l *Link) bool { return l.dev.ID != dev.ID }); l != nil {
 		return l
 	}
-	return g.bestLink(nil)
+	return a.g.links.best(nil)
 }
 
-// sendAddLink sends our end of the link to add; in version 2 with our RTokens
+// send sends our end of the link to add; in version 2 with our RTokens
 // on it.
-func (g *Group) sendAddLink(reply bool) {
-	ex := &g.ex
+func (a *linkAddition) send(reply bool) {
+	ex := &a.g.llc.ex
 	l := ex.link
 	m := wire.AddLink{
 		Reply: reply, MAC: l.local.MAC, GID: l.local.GID, QPN: l.local.QPN,
 		LinkNum: l.id, MTU: l.local.MTU, PSN: l.local.PSN,
 	}
-	if g.v2() {
-		m.Ext = &wire.AddLinkExt{Direct: !g.cfg.Routed, TargetGID: ex.via.peer.GID}
+	if a.g.profile.extended {
+		m.Ext = &wire.AddLinkExt{Direct: !a.g.cfg.Routed, TargetGID: ex.via.peer.GID}
 		for ; ex.told < len(ex.pairs); ex.told++ {
-			m.Ext.Pairs = append(m.Ext.Pairs, g.pair(ex.pairs[ex.told]))
+			m.Ext.Pairs = append(m.Ext.Pairs, a.pair(ex.pairs[ex.told]))
 		}
 	}
 	then := nothing
-	if g.phase == phaseSecond {
+	if a.g.phase == phaseSecond {
 		then = commit
 	}
 	ex.via.sendLLC(m, then, nil)
 }
 
 // answerTime is how long the peer may take for the next step of ADD LINK.
-func (g *Group) answerTime() time.Duration {
-	if g.phase == phaseSecond {
-		return g.cfg.Timers.ConfirmFirst
+func (a *linkAddition) answerTime() time.Duration {
+	if a.g.phase == phaseSecond {
+		return a.g.cfg.Timers.ConfirmFirst
 	}
-	return g.llcTime(g.ex.via)
-}
-
-// llcTime is how long the peer may take to answer over via, which then counts as
-// failed. The last link is not given up for an answer that may only be late.
-func (g *Group) llcTime(via *Link) time.Duration {
-	if g.bestLink(via) == nil {
-		return max(g.cfg.Timers.LLC, g.cfg.Timers.RKey)
-	}
-	return g.cfg.Timers.LLC
+	return a.g.llc.answerTime(a.g.llc.ex.via)
 }
 
 // pair names an RMB on the link that carries the exchange and on the new one.
-func (g *Group) pair(r *rmb) wire.RKeyPair {
-	return wire.RKeyPair{RefRKey: r.at[g.ex.via.slot].RKey, New: r.at[g.ex.link.slot].RToken}
+func (a *linkAddition) pair(r *rmb) wire.RKeyPair {
+	return wire.RKeyPair{RefRKey: r.at[a.g.llc.ex.via.slot].RKey, New: r.at[a.g.llc.ex.link.slot].RToken}
 }
 
 // pairsFor registers the RMBs that the peer knows on a new link.
-func (g *Group) pairsFor(l *Link) ([]*rmb, error) {
+func (a *linkAddition) pairsFor(l *Link) ([]*rmb, error) {
 	var pairs []*rmb
-	for _, r := range g.rmbs {
+	for _, r := range a.g.rmbs.list {
 		if r.state != rmbKnown {
 			continue
 		}
-		if err := g.register(r, l); err != nil {
+		if err := a.g.rmbs.register(r, l); err != nil {
 			return nil, err
 		}
 		pairs = append(pairs, r)
@@ -147,70 +137,60 @@ func (g *Group) pairsFor(l *Link) ([]*rmb, error) {
 	return pairs, nil
 }
 
-// firstAddRetry is the first pause before another try to add a link. It
-// doubles up to Timers.AddLinkRetry.
-const firstAddRetry = 5 * time.Second
-
-// retryAdd sets the timer for another try (RFC 7609, appendix C.8).
-func (g *Group) retryAdd() {
-	if last := g.cfg.Timers.AddLinkRetry; last > 0 {
-		g.set(timerAdd, g.now.Add(min(last, firstAddRetry<<g.addTries)))
-		g.addTries = min(g.addTries+1, 16)
-	}
+// recvOffer takes ADD LINK of a client, which tells of a new device.
+func (a *linkAddition) recvOffer(m wire.AddLink) {
+	a.takeOffer(m.GID)
 }
 
-// recvAddLinkWish is the client's hint that it has a new device.
-func (g *Group) recvAddLinkWish(m wire.AddLink) {
-	g.hearWish(m.GID)
-}
-
-// hearWish reports whether the server has a use for the client's device.
-func (g *Group) hearWish(gid smc.GID) bool {
-	if g.ex.kind == exAdd || !g.canGrow() {
+// takeOffer starts an attempt to add a link to a device of the client. It reports
+// whether the group can use one.
+func (a *linkAddition) takeOffer(gid smc.GID) bool {
+	if a.g.llc.ex.kind == exAdd || !a.g.links.canGrow() {
 		return false
 	}
-	g.log.Debug("client has another device", "gid", gid)
-	g.addTries = 0
-	g.addWanted, g.wished = true, true
+	a.g.log.Debug("client has another device", "gid", gid)
+	a.tries = 0
+	a.wanted, a.offered = true, true
 	return true
 }
 
-// recvReqAddLink is that hint in version 2. A reply says no.
-func (g *Group) recvReqAddLink(l *Link, m wire.ReqAddLink) {
+// recvReqAddLink takes REQUEST ADD LINK, which tells of a new device in version 2. It
+// is answered only if the group cannot use the device.
+func (a *linkAddition) recvReqAddLink(l *Link, m wire.ReqAddLink) {
 	var gid smc.GID
 	if len(m.GIDs) > 0 {
 		gid = m.GIDs[0]
 	}
-	if !g.hearWish(gid) {
+	if !a.takeOffer(gid) {
 		l.sendLLC(wire.ReqAddLink{Reply: true}, nothing, nil)
 	}
 }
 
-// newDevice tries what a device that came up is good for.
-func (g *Group) newDevice() {
-	g.addTries = 0
-	g.addWanted = true
+// newDevice starts an attempt to add a link to a local device that came up.
+func (a *linkAddition) newDevice() {
+	a.tries = 0
+	a.wanted = true
 }
 
-// wish tells the server of a device without a link, if the group can grow
-// (RFC 7609, section 3.5.5.1.2). It need not answer. Linux ends the new link at
-// another of its ports than the link that this comes over does, so that if one
-// gives way it is not that link: the one with the most to move.
-func (g *Group) wish() {
-	d, ok := g.idleDevice()
-	if !ok || !g.canGrow() {
+// offer tells the server of a device without a link, if the group can grow (RFC 7609,
+// section 3.5.5.1.2). No answer is needed. Linux puts the new link on another of its
+// ports than that of the link over which this message comes. A link that becomes
+// surplus is therefore not that link, so it is the one with the most traffic.
+func (a *linkAddition) offer() {
+	d, ok := a.g.links.idleDevice()
+	if !ok || !a.g.links.canGrow() {
 		return
 	}
 	var via *Link
-	for _, l := range g.activeLinks() {
-		if via == nil || g.traffic(l) > g.traffic(via) {
+	for _, l := range a.g.links.active() {
+		if via == nil || a.traffic(l) > a.traffic(via) {
 			via = l
 		}
 	}
 	if via == nil {
 		return
 	}
-	if g.v2() {
+	if a.g.profile.extended {
 		via.sendLLC(wire.ReqAddLink{GIDs: []smc.GID{d.GID}}, nothing, nil)
 		return
 	}
@@ -218,70 +198,70 @@ func (g *Group) wish() {
 	via.sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
 }
 
-// recvAddLink is the client's first step.
-func (g *Group) recvAddLink(l *Link, m wire.AddLink) {
-	if g.ex.kind != exNone || l.state != smc.LinkActive || g.phase < phaseSecond {
+// recv is the client's first step.
+func (a *linkAddition) recv(l *Link, m wire.AddLink) {
+	if a.g.llc.ex.kind != exNone || l.state != smc.LinkActive || a.g.phase < phaseSecond {
 		return
 	}
-	g.clear(timerFirst)
+	a.g.timers.stop(timerFirst)
 	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
-	if err := g.acceptLink(l, m, peer); err != nil {
-		g.log.Info("second link refused", "err", err)
+	if err := a.accept(l, m, peer); err != nil {
+		a.g.log.Info("second link refused", "err", err)
 		m.Reply, m.Rejected, m.Reason = true, true, wire.AddLinkNoAlternatePath
 		if !peer.MTU.Valid() {
 			m.Reason = wire.AddLinkInvalidMTU
 		}
 		l.sendLLC(m, nothing, nil)
-		g.committed = true
-		if g.phase == phaseSecond {
-			g.open()
+		a.g.first.committed = true
+		if a.g.phase == phaseSecond {
+			a.g.first.open()
 		}
 	}
 }
 
-func (g *Group) acceptLink(via *Link, m wire.AddLink, peer Endpoint) error {
+func (a *linkAddition) accept(via *Link, m wire.AddLink, peer Endpoint) error {
 	if !m.MTU.Valid() {
 		return fmt.Errorf("%w: MTU code %d", ErrInvalidParams, m.MTU)
 	}
-	if g.maxLinks < 2 {
+	if a.g.links.max < 2 {
 		return fmt.Errorf("%w: ADD LINK although one link was agreed on", ErrProtocol)
 	}
-	if m.LinkNum == 0 || g.linkByID(m.LinkNum) != nil || peer.QPN == 0 {
+	if m.LinkNum == 0 || a.g.links.byID(m.LinkNum) != nil || peer.QPN == 0 {
 		return fmt.Errorf("%w: link number %d, queue pair %s", ErrInvalidParams, m.LinkNum, m.QPN)
 	}
-	dev, ok := g.deviceFor(peer)
+	dev, ok := a.g.links.deviceFor(peer, a.traffic)
 	if !ok {
 		return fmt.Errorf("%w: no alternate path", ErrNoDevice)
 	}
-	l, err := g.newLink(dev)
+	l, err := a.g.change.create(dev)
 	if err != nil {
 		return err
 	}
 	l.setID(m.LinkNum)
-	pairs, err := g.pairsFor(l)
+	pairs, err := a.pairsFor(l)
 	if err == nil {
-		err = g.connect(l, peer)
+		err = a.g.first.connect(l, peer)
 	}
 	if err != nil {
-		g.removeLink(l)
+		a.g.change.remove(l)
 		return err
 	}
-	g.ex = exchange{kind: exAdd, step: waitAddCont, via: via, link: l, pairs: pairs, peerLeft: -1}
-	g.set(timerExchange, g.now.Add(g.answerTime()))
-	g.sendAddLink(true)
-	if g.v2() {
-		g.recvAddLinkExt(m.Ext)
+	a.g.llc.ex = exchange{kind: exAdd, step: waitAddCont, via: via, link: l, pairs: pairs, peerLeft: -1}
+	a.g.timers.set(timerExchange, a.g.now.Add(a.answerTime()))
+	a.send(true)
+	if a.g.profile.extended {
+		a.recvExt(m.Ext)
 	}
 	return nil
 }
 
-// recvAddLinkExt takes the peer's RTokens on the new link in version 2: all
+// recvExt takes the peer's RTokens on the new link in version 2: all
 // at once.
-func (g *Group) recvAddLinkExt(x *wire.AddLinkExt) {
-	if x != nil && !g.learnPairs(x.Pairs) {
+func (a *linkAddition) recvExt(x *wire.AddLinkExt) {
+	if x != nil && !a.learnPairs(x.Pairs) {
 		return
 	}
-	g.pairsDone()
+	a.pairsDone()
 }
 
 // refusal says why a client takes no second link. Linux gives no reason where it
@@ -294,92 +274,92 @@ func refusal(r wire.AddLinkReason) string {
 	return "single link: the peer refused a second one: " + r.String()
 }
 
-// recvAddLinkReply is the server's second step.
-func (g *Group) recvAddLinkReply(via *Link, m wire.AddLink) {
-	ex := &g.ex
+// recvReply is the server's second step.
+func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
+	ex := &a.g.llc.ex
 	if ex.kind != exAdd || ex.step != waitAddReply || ex.via != via || ex.link.id != m.LinkNum {
 		return
 	}
 	l := ex.link
-	g.committed = true
+	a.g.first.committed = true
 	if m.Rejected {
-		g.log.Info(refusal(m.Reason))
-		g.endExchange()
-		g.removeLink(l)
-		if g.Type() != smc.GroupSymmetric {
-			if !g.wished {
-				g.addTries = 16 // a new device will be announced
+		a.g.log.Info(refusal(m.Reason))
+		a.g.llc.end()
+		a.g.change.remove(l)
+		if a.g.Type() != smc.GroupSymmetric {
+			if !a.offered {
+				a.tries = 16 // a new device will be announced
 			}
 			// Linux announces one whose port is not active yet, and then rejects.
-			g.wished = false
-			g.retryAdd()
+			a.offered = false
+			a.retryLater()
 		}
 		return
 	}
 	peer := Endpoint{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
-	if !m.MTU.Valid() || m.QPN == 0 || !g.useful(l.dev, peer) {
-		g.addFailed(fmt.Errorf("%w: ADD LINK reply makes a parallel or a second asymmetric link, or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
+	if !m.MTU.Valid() || m.QPN == 0 || !a.g.links.useful(l.dev, peer) {
+		a.failed(fmt.Errorf("%w: ADD LINK reply makes a parallel or a second asymmetric link, or names MTU code %d, queue pair %s", ErrProtocol, m.MTU, m.QPN))
 		return
 	}
-	if err := g.connect(l, peer); err != nil {
-		g.addFailed(err)
+	if err := a.g.first.connect(l, peer); err != nil {
+		a.failed(err)
 		return
 	}
 	ex.step = waitAddCont
-	if g.v2() {
-		g.recvAddLinkExt(m.Ext)
+	if a.g.profile.extended {
+		a.recvExt(m.Ext)
 		return
 	}
-	g.sendAddLinkCont(false)
+	a.sendCont(false)
 }
 
-// sendAddLinkCont tells up to two of our RTokens on the new link.
-func (g *Group) sendAddLinkCont(reply bool) {
-	ex := &g.ex
+// sendCont tells up to two of our RTokens on the new link.
+func (a *linkAddition) sendCont(reply bool) {
+	ex := &a.g.llc.ex
 	m := wire.AddLinkCont{Reply: reply, LinkNum: ex.link.id, Left: uint8(len(ex.pairs) - ex.told)}
 	for i := range m.Count() {
-		m.Pairs[i] = g.pair(ex.pairs[ex.told+i])
+		m.Pairs[i] = a.pair(ex.pairs[ex.told+i])
 	}
 	ex.told += m.Count()
 	ex.via.sendLLC(m, nothing, nil)
-	g.set(timerExchange, g.now.Add(g.answerTime()))
+	a.g.timers.set(timerExchange, a.g.now.Add(a.answerTime()))
 }
 
-// recvAddLinkCont takes the peer's RTokens on the new link. The server asks
+// recvCont takes the peer's RTokens on the new link. The server asks
 // as long as either side has some to tell.
-func (g *Group) recvAddLinkCont(via *Link, m wire.AddLinkCont) {
-	ex := &g.ex
+func (a *linkAddition) recvCont(via *Link, m wire.AddLinkCont) {
+	ex := &a.g.llc.ex
 	if ex.kind != exAdd || ex.step != waitAddCont || ex.via != via || ex.link.id != m.LinkNum {
 		return
 	}
 	if ex.peerLeft >= 0 && int(m.Left) != ex.peerLeft {
-		g.carrierFailed(fmt.Errorf("%w: ADD LINK CONTINUATION with %d RTokens left, not %d", ErrProtocol, m.Left, ex.peerLeft))
+		a.g.llc.carrierFailed(fmt.Errorf("%w: ADD LINK CONTINUATION with %d RTokens left, not %d", ErrProtocol, m.Left, ex.peerLeft))
 		return
 	}
-	if !g.learnPairs(m.Pairs[:m.Count()]) {
+	if !a.learnPairs(m.Pairs[:m.Count()]) {
 		return
 	}
 	ex.peerLeft = int(m.Left) - m.Count()
-	if g.cfg.Role == smc.Client {
-		g.sendAddLinkCont(true)
+	if a.g.cfg.Role == smc.Client {
+		a.sendCont(true)
 	}
 	if ex.peerLeft > 0 || ex.told < len(ex.pairs) {
-		if g.cfg.Role == smc.Server {
-			g.sendAddLinkCont(false)
+		if a.g.cfg.Role == smc.Server {
+			a.sendCont(false)
 		}
 		return
 	}
-	g.pairsDone()
+	a.pairsDone()
 }
 
-// learnPairs takes RTokens of the peer on the new link. False means that the
-// exchange has failed.
-func (g *Group) learnPairs(pairs []wire.RKeyPair) bool {
-	ex := &g.ex
+// learnPairs takes RTokens of the peer on the new link. It returns false if
+// the exchange has failed.
+func (a *linkAddition) learnPairs(pairs []wire.RKeyPair) bool {
+	ex := &a.g.llc.ex
 	for _, p := range pairs {
-		t := g.addRToken(ex.via, smc.RToken{RKey: p.RefRKey}, true)
+		t := a.g.peerRMBs.add(ex.via, smc.RToken{RKey: p.RefRKey}, true)
 		if t == nil {
-			g.carrierFailed(fmt.Errorf("%w: more than %d RMBs", ErrProtocol, maxRMBs))
+			a.g.llc.carrierFailed(fmt.Errorf("%w: more than %d RMBs", ErrProtocol, maxRMBs))
 			return false
 		}
 		t.at[ex.link.slot] = slotToken{ok: true, RToken: p.New}
@@ -388,107 +368,56 @@ func (g *Group) learnPairs(pairs []wire.RKeyPair) bool {
 }
 
 // pairsDone goes on when each side knows the other's RMBs on the new link.
-func (g *Group) pairsDone() {
-	ex := &g.ex
+func (a *linkAddition) pairsDone() {
+	ex := &a.g.llc.ex
 	// A connection could not move to a link that does not know its RMB.
-	for _, t := range slices.Clone(g.rtokens) {
+	for _, t := range slices.Clone(a.g.peerRMBs.list) {
 		if t.at[ex.link.slot].ok {
 			continue
 		}
 		if t.conns > 0 {
-			g.addFailed(fmt.Errorf("%w: no RToken for an RMB in use", ErrProtocol))
+			a.failed(fmt.Errorf("%w: no RToken for an RMB in use", ErrProtocol))
 			return
 		}
-		g.dropRToken(t)
+		a.g.peerRMBs.drop(t)
 	}
 	ex.step = waitConfirm
-	g.set(timerExchange, g.now.Add(g.cfg.Timers.ConfirmLink))
-	if g.cfg.Role == smc.Server {
-		if err := g.env.ReadyQP(ex.link); err != nil {
-			g.addFailed(err)
+	a.g.timers.set(timerExchange, a.g.now.Add(a.g.cfg.Timers.ConfirmLink))
+	if a.g.cfg.Role == smc.Server {
+		if err := a.g.env.ReadyQP(ex.link); err != nil {
+			a.failed(err)
 			return
 		}
-		g.sendConfirmLink(ex.link, false)
+		a.g.first.sendConfirmLink(ex.link, false)
 	}
 }
 
-// addDone ends an exchange whose link is confirmed.
-func (g *Group) addDone() {
-	l := g.ex.link
-	g.endExchange()
-	g.clear(timerAdd)
-	g.addTries, g.wished = 0, false
-	if g.cfg.Role == smc.Client {
-		if g.phase == phaseSecond {
-			g.open()
+// done ends an exchange whose link is confirmed.
+func (a *linkAddition) done() {
+	l := a.g.llc.ex.link
+	a.g.llc.end()
+	a.g.timers.stop(timerAdd)
+	a.tries, a.offered = 0, false
+	if a.g.cfg.Role == smc.Client {
+		if a.g.phase == phaseSecond {
+			a.g.first.open()
 		}
-		g.rebalance()
+		a.g.change.rebalance()
 		return
 	}
-	if x := g.surplus(l); x != nil {
-		x.delWanted, x.delOrderly, x.delReason = true, true, wire.DeleteLinkAsymmetric
+	if x := a.g.links.surplus(l); x != nil {
+		x.del.want(true, wire.DeleteLinkAsymmetric)
 	}
-	g.rebalance()
+	a.g.change.rebalance()
 	// Perhaps there is another device, or one has come up meanwhile.
-	g.addWanted = g.addWanted || g.Type() == smc.GroupSymmetric
+	a.wanted = a.wanted || a.g.Type() == smc.GroupSymmetric
 }
 
-// addFailed gives up a link that the peer knows of: it is deleted on both
-// sides.
-func (g *Group) addFailed(err error) {
-	l := g.ex.link
-	g.log.Warn("cannot add the link", "link", l.id, "err", err)
-	g.endExchange()
-	l.state = smc.LinkInactive
-	l.closeQP()
-	l.delReason, l.delOrderly = wire.DeleteLinkLostPath, false
-	if errors.Is(err, ErrProtocol) {
-		l.delReason = wire.DeleteLinkProtocolViolation
+// answerTime is how long the peer may take to answer over via, which then counts as
+// failed. The last link is not given up for an answer that may only be late.
+func (e *llcEngine) answerTime(via *Link) time.Duration {
+	if e.g.links.best(via) == nil {
+		return max(e.g.cfg.Timers.LLC, e.g.cfg.Timers.RKey)
 	}
-	g.retryAdd() // the client tells the server of its device again
-	if g.cfg.Role == smc.Server {
-		l.delWanted = true
-	} else {
-		g.askDelete(l)
-	}
-}
-
-// dropAdded gives up a link without telling: the link that carried the
-// exchange is lost, and the peer finds out the same way.
-func (g *Group) dropAdded() {
-	l := g.ex.link
-	g.endExchange()
-	l.state = smc.LinkInactive
-	l.closeQP()
-	if g.cfg.Role == smc.Server {
-		l.delWanted, l.delReason, l.delOrderly = true, wire.DeleteLinkLostPath, false
-		g.addWanted = true // over another link
-	} else {
-		g.removeLink(l)
-	}
-}
-
-// carrierFailed treats the link that carries the exchange as lost.
-func (g *Group) carrierFailed(err error) {
-	via := g.ex.via
-	if g.phase == phaseSecond {
-		g.die(err)
-		return
-	}
-	g.failLink(via, wire.DeleteLinkLostPath, err)
-}
-
-// exchangeTimeout: the peer did not take the next step.
-func (g *Group) exchangeTimeout() {
-	switch {
-	case g.ex.kind == exAdd && g.ex.step == waitConfirm:
-		g.addFailed(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
-	case g.ex.kind == exAdd:
-		g.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
-	case g.ex.kind == exDelete && g.ex.step == waitDrain:
-		g.sendDelete()
-	case g.ex.kind == exDelete:
-		via := g.ex.via
-		g.failLink(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
-	}
+	return e.g.cfg.Timers.LLC
 }

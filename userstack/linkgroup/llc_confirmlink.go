@@ -17,16 +17,16 @@ func (g *Group) FirstLink(now time.Time) (Endpoint, error) {
 		return Endpoint{}, ErrSequence
 	}
 	g.now = now
-	i := slices.IndexFunc(g.devices, func(d Device) bool { return d.Up })
+	i := slices.IndexFunc(g.links.devices, func(d Device) bool { return d.Up })
 	if i < 0 {
 		return Endpoint{}, ErrNoDevice
 	}
-	l, err := g.newLink(g.devices[i])
+	l, err := g.change.create(g.links.devices[i])
 	if err != nil {
 		return Endpoint{}, err
 	}
 	if g.cfg.Role == smc.Server {
-		l.setID(g.nextID())
+		l.setID(g.links.nextID())
 	}
 	g.phase = phaseLinked
 	return l.local, nil
@@ -48,12 +48,12 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 	if err := peer.Link.check(); err != nil {
 		return err
 	}
-	l := g.links[0]
-	if err := g.connect(l, peer.Link); err != nil {
+	l := g.links.list[0]
+	if err := g.first.connect(l, peer.Link); err != nil {
 		return err
 	}
 	if peer.Index != 0 {
-		g.addRToken(l, smc.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false)
+		g.peerRMBs.add(l, smc.RToken{RKey: peer.RKey, Addr: peer.VAddr}, false)
 	}
 	if g.cfg.Role == smc.Server {
 		if err := g.env.ReadyQP(l); err != nil {
@@ -61,113 +61,86 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 		}
 	}
 	g.phase = phaseConfirm
-	g.set(timerFirst, now.Add(g.cfg.Timers.ConfirmFirst))
+	g.timers.set(timerFirst, now.Add(g.cfg.Timers.ConfirmFirst))
 	if g.cfg.Role == smc.Server {
-		g.sendConfirmLink(l, false)
+		g.first.sendConfirmLink(l, false)
 	}
 	return nil
 }
 
-// connect takes the queue pair of l to RTR.
-func (g *Group) connect(l *Link, peer Endpoint) error {
-	l.peer = peer
-	if err := g.env.ConnectQP(l, peer, min(l.local.MTU, peer.MTU)); err != nil {
-		return fmt.Errorf("linkgroup: connect queue pair %s: %w", l.local.QPN, err)
-	}
-	return nil
-}
-
-func (g *Group) sendConfirmLink(l *Link, reply bool) {
-	l.sendLLC(wire.ConfirmLink{
-		Reply: reply, NoEyecatcher: !g.eye, MAC: l.local.MAC, GID: l.local.GID, QPN: l.local.QPN,
-		LinkNum: l.id, LinkUserID: l.uid, MaxLinks: uint8(g.maxLinks), MaxConns: uint8(min(g.cfg.MaxConns, 255)),
-	}, nothing, nil)
-}
-
-// firstTimeout: the peer did not go on with the first contact.
-func (g *Group) firstTimeout() {
-	if g.phase == phaseSecond && g.cfg.Role == smc.Client && !g.peerEye {
-		// Linux goes on with one link, and so with it do we.
-		g.log.Warn("single link: the server did not request a second one")
-		g.open()
+// timeout acts if the peer did not continue the first contact in time.
+func (f *firstContact) timeout() {
+	if f.g.phase == phaseSecond && f.g.cfg.Role == smc.Client && !f.g.peerEye {
+		// Linux continues with one link, and so does this side with a Linux peer.
+		f.g.log.Warn("single link: the server did not request a second one")
+		f.open()
 		return
 	}
-	g.die(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
-}
-
-// open ends the first contact: data may flow.
-func (g *Group) open() {
-	g.phase, g.opened = phaseOpen, true
-	g.clear(timerFirst)
-	g.log.Info("link group is open", "type", g.Type().String())
-	g.act(Action{Kind: ActFirstLink})
-	for _, c := range g.connsSorted() {
-		c.Protocol().Transmit()
-	}
+	f.g.end.die(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
 }
 
 // recvConfirmLink takes the request on the client and the reply on the
 // server, for the first and for added links.
-func (g *Group) recvConfirmLink(l *Link, m wire.ConfirmLink) {
-	if m.Reply != (g.cfg.Role == smc.Server) {
+func (f *firstContact) recvConfirmLink(l *Link, m wire.ConfirmLink) {
+	if m.Reply != (f.g.cfg.Role == smc.Server) {
 		return
 	}
-	first := g.phase == phaseConfirm && l == g.links[0]
-	added := g.ex.kind == exAdd && g.ex.step == waitConfirm && g.ex.link == l
+	first := f.g.phase == phaseConfirm && l == f.g.links.list[0]
+	added := f.g.llc.ex.kind == exAdd && f.g.llc.ex.step == waitConfirm && f.g.llc.ex.link == l
 	if !first && !added {
 		return
 	}
-	g.committed = g.committed || added
-	if err := g.checkConfirmLink(l, m); err != nil {
+	f.committed = f.committed || added
+	if err := f.check(l, m); err != nil {
 		if first {
-			g.die(err)
+			f.g.end.die(err)
 		} else {
-			g.addFailed(err)
+			f.g.adding.failed(err)
 		}
 		return
 	}
-	if g.cfg.Role == smc.Client {
-		if err := g.env.ReadyQP(l); err != nil {
+	if f.g.cfg.Role == smc.Client {
+		if err := f.g.env.ReadyQP(l); err != nil {
 			if first {
-				g.die(err)
+				f.g.end.die(err)
 			} else {
-				g.addFailed(err)
+				f.g.adding.failed(err)
 			}
 			return
 		}
 		l.setID(m.LinkNum)
 	}
 	if first {
-		g.negotiate(m)
+		f.negotiate(m)
 	}
-	g.activate(l, m.LinkUserID)
-	if g.cfg.Role == smc.Client {
-		g.sendConfirmLink(l, true)
+	f.g.change.activate(l, m.LinkUserID)
+	if f.g.cfg.Role == smc.Client {
+		f.sendConfirmLink(l, true)
 	}
 	if added {
-		g.addDone()
+		f.g.adding.done()
 		return
 	}
-	g.phase = phaseSecond
-	if g.maxLinks < 2 {
-		g.open()
+	f.g.phase = phaseSecond
+	if f.g.links.max < 2 {
+		f.open()
 		return
 	}
-	if g.cfg.Role == smc.Server {
-		g.clear(timerFirst)
-		g.addWanted = true
+	if f.g.cfg.Role == smc.Server {
+		f.g.timers.stop(timerFirst)
+		f.g.adding.wanted = true
 	} else {
 		// Not less, although Linux waits for 2 s: a server whose ADD LINK fails
 		// may still decline.
-		g.set(timerFirst, g.now.Add(g.cfg.Timers.ConfirmFirst))
+		f.g.timers.set(timerFirst, f.g.now.Add(f.g.cfg.Timers.ConfirmFirst))
 	}
 }
 
-func (g *Group) checkConfirmLink(l *Link, m wire.ConfirmLink) error {
-	if !g.samePeerPort(l.peer, Endpoint{GID: m.GID, MAC: m.MAC}) || m.QPN != l.peer.QPN {
+func (f *firstContact) check(l *Link, m wire.ConfirmLink) error {
+	if !f.g.links.samePort(l.peer, Endpoint{GID: m.GID, MAC: m.MAC}) || m.QPN != l.peer.QPN {
 		return fmt.Errorf("%w: CONFIRM LINK names another end: %s %s %s", ErrProtocol, m.GID, m.MAC, m.QPN)
 	}
-	if o := g.linkByID(m.LinkNum); m.LinkNum == 0 || l.id != 0 && l.id != m.LinkNum || l.id == 0 && o != nil {
+	if o := f.g.links.byID(m.LinkNum); m.LinkNum == 0 || l.id != 0 && l.id != m.LinkNum || l.id == 0 && o != nil {
 		return fmt.Errorf("%w: CONFIRM LINK with link number %d", ErrProtocol, m.LinkNum)
 	}
 	return nil
@@ -178,19 +151,26 @@ func (g *Group) checkConfirmLink(l *Link, m wire.ConfirmLink) error {
 // way to say so; Linux has none and says so in reserved bits, without which
 // it declines. A client does as the server does, so a client that does not
 // set the bits after a server that has knows nothing but the RFC.
-func (g *Group) negotiate(m wire.ConfirmLink) {
+func (f *firstContact) negotiate(m wire.ConfirmLink) {
 	if m.MaxLinks != 0 {
 		least := 2
-		if g.v2() {
+		if f.g.profile.extended {
 			least = 1
 		}
-		g.maxLinks = max(least, min(g.maxLinks, int(m.MaxLinks)))
+		f.g.links.max = max(least, min(f.g.links.max, int(m.MaxLinks)))
 	}
-	g.peerEye = !m.NoEyecatcher
-	if g.cfg.Role == smc.Client || g.peerEye {
-		g.eye = g.peerEye
+	f.g.peerEye = !m.NoEyecatcher
+	if f.g.cfg.Role == smc.Client || f.g.peerEye {
+		f.g.eye = f.g.peerEye
 	}
-	for _, c := range g.connsSorted() {
-		c.Protocol().LayOut(g.eye, g.peerEye)
+	for _, c := range f.g.connsSorted() {
+		c.Protocol().LayOut(f.g.eye, f.g.peerEye)
 	}
+}
+
+// activate makes a confirmed link carry connections.
+func (c *linkChanges) activate(l *Link, peerUID uint32) {
+	l.state, l.peerUID = smc.LinkActive, peerUID
+	c.g.tests.start(l)
+	c.g.log.Info("link is active", "link", l.id, "dev", l.dev.Name, "peer", l.peer.GID, "qpn", l.local.QPN, "peerqpn", l.peer.QPN, "group", c.g.Type())
 }

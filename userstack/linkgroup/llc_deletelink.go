@@ -36,105 +36,94 @@ import (
 //	any           | DELETE LINK, unknown link     | same        | reply with reason 1                 | C.7.1
 //	any           | DELETE LINK all               | dead        | conns conn.ErrReset                      | 3.5.4
 
-// startDelete is the server's first step.
-func (g *Group) startDelete(l *Link) {
-	via := g.bestLink(l)
+// start is the server's first step.
+func (d *linkDeletion) start(l *Link) {
+	via := d.g.links.best(l)
 	if via == nil {
-		g.terminate(l.delReason, fmt.Errorf("%w: last link deleted: %s", ErrTerminated, l.delReason))
+		d.g.end.terminate(l.del.reason, fmt.Errorf("%w: last link deleted: %s", ErrTerminated, l.del.reason))
 		return
 	}
-	l.delWanted = false
+	l.del.phase = deleteRunning
 	l.state = smc.LinkInactive
-	g.ex = exchange{kind: exDelete, step: waitDrain, via: via, link: l}
-	g.set(timerExchange, g.now.Add(g.cfg.Timers.LLC/2))
-	g.moveConns(l)
-	g.deleteDrained()
+	d.g.llc.ex = exchange{kind: exDelete, step: waitDrain, via: via, link: l}
+	d.g.timers.set(timerExchange, d.g.now.Add(d.g.cfg.Timers.LLC/2))
+	d.g.change.moveConns(l)
+	d.drained()
 }
 
-// deleteDrained goes on with deletions that waited for completions.
-func (g *Group) deleteDrained() {
-	if g.ex.kind == exDelete && g.ex.step == waitDrain && g.ex.link.drained() {
-		g.sendDelete()
+// drained continues the deletions that waited for completions.
+func (d *linkDeletion) drained() {
+	if d.g.llc.ex.kind == exDelete && d.g.llc.ex.step == waitDrain && d.g.llc.ex.link.drained() {
+		d.send()
 	}
-	for _, l := range g.Links() {
-		if l.delReply && (l.drained() || !l.qpOpen) {
-			g.replyDelete(l)
+	for _, l := range d.g.Links() {
+		if l.del.phase == deleteReply && (l.drained() || !l.qpOpen) {
+			d.reply(l)
 		}
 	}
 }
 
-func (g *Group) sendDelete() {
-	ex := &g.ex
+func (d *linkDeletion) send() {
+	ex := &d.g.llc.ex
 	ex.step = waitDeleteReply
-	g.set(timerExchange, g.now.Add(g.llcTime(ex.via)))
-	ex.via.sendLLC(wire.DeleteLink{LinkNum: ex.link.id, Orderly: ex.link.delOrderly, Reason: ex.link.delReason}, nothing, nil)
+	d.g.timers.set(timerExchange, d.g.now.Add(d.g.llc.answerTime(ex.via)))
+	ex.via.sendLLC(wire.DeleteLink{LinkNum: ex.link.id, Orderly: ex.link.del.orderly, Reason: ex.link.del.reason}, nothing, nil)
 }
 
-// askDelete is the client's request to delete a link that failed.
-func (g *Group) askDelete(l *Link) {
-	via := g.bestLink(l)
-	if via == nil {
-		return // the group is about to die
-	}
-	l.delAsked, l.delVia = true, via
-	l.delAt = g.now.Add(g.cfg.Timers.DeleteLink)
-	via.sendLLC(wire.DeleteLink{LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, nothing, nil)
-}
-
-// deleteTimeout: a deletion did not go on.
-func (g *Group) deleteTimeout(l *Link) {
-	if l.delReply {
-		g.replyDelete(l)
+// timeout acts on a deletion that the peer did not continue in time.
+func (d *linkDeletion) timeout(l *Link) {
+	if l.del.phase == deleteReply {
+		d.reply(l)
 		return
 	}
-	if l.delReplied {
-		g.removeLink(l)
+	if l.del.phase == deleteReplied {
+		d.g.change.remove(l)
 		return
 	}
-	if l.delAsked {
-		via := l.delVia
+	if l.del.phase == deleteAsked {
+		via := l.del.via
 		if via == nil || via.state != smc.LinkActive {
-			g.askDelete(l)
+			d.ask(l)
 			return
 		}
-		if g.cfg.PeerOS == smc.OSLinux {
+		if d.g.profile.lateDelete {
 			// It was seen to take longer than any timer, with its connections
 			// moved and the carrier in use. TEST LINK tells whether it works.
 			if !via.testing {
-				g.probe(via)
+				d.g.tests.send(via)
 			}
-			g.askDelete(l)
+			d.ask(l)
 			return
 		}
-		g.failLink(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
+		d.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
 	}
 }
 
-func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
+func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 	if m.All {
 		if m.Reply {
 			return
 		}
 		err := fmt.Errorf("%w by the peer: %s", ErrTerminated, m.Reason)
-		if g.cfg.Role == smc.Server && g.phase == phaseDying {
-			return // our own is under way
+		if d.g.cfg.Role == smc.Server && d.g.phase == phaseDying {
+			return // this side is ending the group already
 		}
-		if g.cfg.Role == smc.Server && g.phase >= phaseSecond {
+		if d.g.cfg.Role == smc.Server && d.g.phase >= phaseSecond {
 			// The client asked; the server does it.
-			g.deadErr = err
-			g.endConns(fmt.Errorf("%w: %w", conn.ErrReset, err))
-			g.terminate(m.Reason, err)
+			d.g.end.err = err
+			d.g.end.endConns(fmt.Errorf("%w: %w", conn.ErrReset, err))
+			d.g.end.terminate(m.Reason, err)
 			return
 		}
-		g.die(err)
+		d.g.end.die(err)
 		return
 	}
-	l := g.linkByID(m.LinkNum)
-	if g.cfg.Role == smc.Server {
+	l := d.g.links.byID(m.LinkNum)
+	if d.g.cfg.Role == smc.Server {
 		if m.Reply {
-			g.recvDeleteReply(via, m)
+			d.recvReply(via, m)
 		} else {
-			g.recvDeleteWish(via, l, m)
+			d.recvRequest(via, l, m)
 		}
 		return
 	}
@@ -146,29 +135,29 @@ func (g *Group) recvDeleteLink(via *Link, m wire.DeleteLink) {
 		via.sendLLC(m, nothing, nil)
 		return
 	}
-	if g.ex.kind == exAdd && g.ex.link == l {
-		g.endExchange()
+	if d.g.llc.ex.kind == exAdd && d.g.llc.ex.link == l {
+		d.g.llc.end()
 	}
 	l.state = smc.LinkInactive
-	l.delAsked, l.delReply, l.delReplied, l.delVia = false, true, false, via
-	l.delReason, l.delOrderly = m.Reason, m.Orderly
-	l.delAt = g.now.Add(g.cfg.Timers.LLC / 2)
+	l.del.phase, l.del.via = deleteReply, via
+	l.del.reason, l.del.orderly = m.Reason, m.Orderly
+	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC / 2)
 	if l != via && (!m.Orderly || m.Reason == wire.DeleteLinkLostPath) {
 		l.closeQP() // nobody is left there to confirm what we wait for
 	}
-	g.moveConns(l)
-	g.deleteDrained()
+	d.g.change.moveConns(l)
+	d.drained()
 }
 
-// replyDelete is the client's last step.
-func (g *Group) replyDelete(l *Link) {
-	l.delReply, l.delReplied = false, true
-	l.delAt = g.now.Add(g.cfg.Timers.LLC)
-	via := l.delVia
+// reply is the client's last step.
+func (d *linkDeletion) reply(l *Link) {
+	l.del.phase = deleteReplied
+	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC)
+	via := l.del.via
 	if via == nil || !via.qpOpen {
 		// The server will ask again or find the other link gone too.
-		if via = g.bestLink(l); via == nil {
-			g.removeLink(l)
+		if via = d.g.links.best(l); via == nil {
+			d.g.change.remove(l)
 			return
 		}
 	}
@@ -176,49 +165,49 @@ func (g *Group) replyDelete(l *Link) {
 		l.closeQP() // what has not completed is repeated over another link
 	}
 	if l != via {
-		g.unhook(l)
+		d.g.llc.abandon(l)
 	}
-	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)
-	if g.phase == phaseSecond {
-		g.open()
+	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.del.orderly, Reason: l.del.reason}, removeIt, l)
+	if d.g.phase == phaseSecond {
+		d.g.first.open()
 	}
 }
 
-// recvDeleteReply is the server's last step.
-func (g *Group) recvDeleteReply(via *Link, m wire.DeleteLink) {
-	if g.ex.kind != exDelete || g.ex.step != waitDeleteReply || g.ex.link.id != m.LinkNum || g.ex.via != via {
+// recvReply is the server's last step.
+func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
+	if d.g.llc.ex.kind != exDelete || d.g.llc.ex.step != waitDeleteReply || d.g.llc.ex.link.id != m.LinkNum || d.g.llc.ex.via != via {
 		return
 	}
-	l := g.ex.link
-	g.endExchange()
-	g.removeLink(l)
-	if _, ok := g.pickDevice(); ok && !g.dead && g.phase == phaseOpen && g.timers[timerAdd].IsZero() {
-		g.retryAdd()
+	l := d.g.llc.ex.link
+	d.g.llc.end()
+	d.g.change.remove(l)
+	if _, ok := d.g.links.pickDevice(d.g.adding.traffic); ok && d.g.phase == phaseOpen && d.g.timers[timerAdd].IsZero() {
+		d.g.adding.retryLater()
 	}
 }
 
-// recvDeleteWish is the client's request to delete a link.
-func (g *Group) recvDeleteWish(via, l *Link, m wire.DeleteLink) {
+// recvRequest takes the client's request to delete a link.
+func (d *linkDeletion) recvRequest(via, l *Link, m wire.DeleteLink) {
 	if l == nil {
-		if !g.usedIDs[m.LinkNum] {
+		if !d.g.links.used[m.LinkNum] {
 			m.Reply, m.Reason = true, wire.DeleteLinkUnknownLink
 			via.sendLLC(m, nothing, nil)
 		}
 		return
 	}
-	if g.ex.kind == exDelete && g.ex.link == l || l.delWanted {
+	if l.del.phase != deleteNone {
 		return
 	}
-	// Linux asks for an orderly deletion also of a link that is lost, on which
+	// Linux requests an orderly deletion also of a link that has failed, on which
 	// nothing can complete.
 	if !m.Orderly || m.Reason == wire.DeleteLinkLostPath {
-		if g.bestLink(l) == nil {
-			// The client has another link, so this is not the whole truth.
-			l.delWanted, l.delReason = true, m.Reason
+		if d.g.links.best(l) == nil {
+			// The client must have another link, which this side does not have.
+			l.del.phase, l.del.reason = deleteWanted, m.Reason
 			return
 		}
-		g.failLink(l, m.Reason, fmt.Errorf("linkgroup: the client reports that link %d failed: %s", l.id, m.Reason))
+		d.g.change.fail(l, m.Reason, fmt.Errorf("linkgroup: the client reports that link %d failed: %s", l.id, m.Reason))
 		return
 	}
-	l.delWanted, l.delOrderly, l.delReason = true, true, m.Reason
+	l.del.want(true, m.Reason)
 }

@@ -23,30 +23,30 @@ func TestLinkDeletion(t *testing.T) {
 		event func(s *sim, g *Group)
 		flow  string
 	}{
-		{"server loses a link", smc.Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[0], errAny) },
+		{"server loses a link", smc.Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links.list[0], errAny) },
 			"s2:delete-link(1) c2:re:delete-link(1)"},
-		{"server loses the other link", smc.Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[1], errAny) },
+		{"server loses the other link", smc.Server, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links.list[1], errAny) },
 			"s1:delete-link(2) c1:re:delete-link(2)"},
-		{"client loses a link", smc.Client, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links[0], errAny) },
+		{"client loses a link", smc.Client, func(s *sim, g *Group) { g.LinkFailed(s.now, g.links.list[0], errAny) },
 			"c2:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
 		{"device of the server", smc.Server, func(s *sim, g *Group) { g.DeviceDown(s.now, 1) },
 			"s1:delete-link(2) c1:re:delete-link(2)"},
 		{"device of the client", smc.Client, func(s *sim, g *Group) { g.DeviceDown(s.now, 0) },
 			"c2:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
 		{"client asks in order", smc.Client, func(s *sim, g *Group) {
-			g.links[0].sendLLC(wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator}, nothing, nil)
+			g.links.list[0].sendLLC(wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator}, nothing, nil)
 		}, "c1:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
 		{"client asks for an unknown link", smc.Client, func(s *sim, g *Group) {
-			g.links[0].sendLLC(wire.DeleteLink{LinkNum: 9}, nothing, nil)
+			g.links.list[0].sendLLC(wire.DeleteLink{LinkNum: 9}, nothing, nil)
 		}, "c1:delete-link(9) s1:re:delete-link(9)-unknown"},
 		{"server deletes an unknown link", smc.Server, func(s *sim, g *Group) {
-			g.links[0].sendLLC(wire.DeleteLink{LinkNum: 9}, nothing, nil)
+			g.links.list[0].sendLLC(wire.DeleteLink{LinkNum: 9}, nothing, nil)
 		}, "s1:delete-link(9) c1:re:delete-link(9)-unknown"},
 		{"both lose the same link", smc.Client, func(s *sim, g *Group) {
-			g.LinkFailed(s.now, g.links[0], errAny)
+			g.LinkFailed(s.now, g.links.list[0], errAny)
 			s.hosts[smc.Client].drain()
 			srv := s.group(smc.Server)
-			srv.LinkFailed(s.now, srv.links[0], errAny)
+			srv.LinkFailed(s.now, srv.links.list[0], errAny)
 			s.hosts[smc.Server].drain()
 		}, "c2:delete-link(1) s2:delete-link(1) c2:re:delete-link(1)"},
 	}
@@ -64,8 +64,8 @@ func TestLinkDeletion(t *testing.T) {
 					t.Errorf("types %s", got)
 				}
 				for _, h := range s.hosts {
-					if len(h.g.links) != 1 || h.g.links[0].ConnCount() != 1 || h.g.Conns() != 1 {
-						t.Errorf("%s: %d links, %d connections", h.role, len(h.g.links), h.g.Conns())
+					if len(h.g.links.list) != 1 || h.g.links.list[0].ConnCount() != 1 || h.g.Conns() != 1 {
+						t.Errorf("%s: %d links, %d connections", h.role, len(h.g.links.list), h.g.Conns())
 					}
 				}
 			}
@@ -82,7 +82,7 @@ func TestDeletionTimeouts(t *testing.T) {
 		s := started(t, 2, 2, noTest)
 		s.block = func(from *host, _ *Link, msg []byte) bool { return strings.Contains(describe(msg), "delete-link(") }
 		g := s.group(role)
-		g.LinkFailed(s.now, g.links[0], errAny)
+		g.LinkFailed(s.now, g.links.list[0], errAny)
 		s.hosts[role].drain()
 		s.pass(10 * time.Second)
 		if s.hosts[role].gone {
@@ -108,7 +108,7 @@ func TestLinuxDeletesLate(t *testing.T) {
 			return strings.HasPrefix(what, "delete-link(") || !alive && from.role == smc.Server && what == "re:test-link"
 		}
 		g, h := s.group(smc.Client), s.hosts[smc.Client]
-		g.LinkFailed(s.now, g.links[0], errAny)
+		g.LinkFailed(s.now, g.links.list[0], errAny)
 		h.drain()
 		s.pass(2 * time.Minute)
 		if h.gone == alive {
@@ -129,7 +129,7 @@ func TestLinuxDeletesLate(t *testing.T) {
 func TestBothLinksLost(t *testing.T) {
 	s := started(t, 2, 2, noTest)
 	g := s.group(smc.Server)
-	l1, l2 := g.links[0], g.links[1]
+	l1, l2 := g.links.list[0], g.links.list[1]
 	g.LinkFailed(s.now, l1, errAny)
 	g.LinkFailed(s.now, l2, errAny)
 	g.LinkFailed(s.now, l2, errAny)
@@ -202,7 +202,7 @@ func TestNewDevice(t *testing.T) {
 func TestLostLinkNotDrained(t *testing.T) {
 	for _, reason := range []wire.DeleteLinkReason{wire.DeleteLinkLostPath, wire.DeleteLinkOperator} {
 		s := started(t, 2, 2, noTest)
-		lost := s.group(smc.Server).linkByID(2)
+		lost := s.group(smc.Server).links.byID(2)
 		asked := false
 		s.tap = func(from *host, _ *Link, msg []byte) {
 			if from.role != smc.Server || describe(msg) != "delete-link(2)" {
@@ -213,7 +213,7 @@ func TestLostLinkNotDrained(t *testing.T) {
 				t.Errorf("%s: queue pair of the link is open: %v", reason, lost.qpOpen)
 			}
 		}
-		s.group(smc.Client).links[0].sendLLC(wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: reason}, nothing, nil)
+		s.group(smc.Client).links.list[0].sendLLC(wire.DeleteLink{LinkNum: 2, Orderly: true, Reason: reason}, nothing, nil)
 		s.hosts[smc.Client].drain()
 		s.settle()
 		if got := s.types(); !asked || got != "SINGLE/SINGLE" {
@@ -301,14 +301,14 @@ func TestCollisions(t *testing.T) {
 	// repeated with the new link afterwards.
 	s := started(t, 1, 2, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	g := s.group(smc.Server)
-	g.LinkFailed(s.now, g.links[1], errAny)
+	g.LinkFailed(s.now, g.links.list[1], errAny)
 	s.hosts[smc.Server].drain()
 	s.settle()
 	s.trace = nil
 	if _, err := s.hosts[smc.Client].newApp(50, 0, 100); err != nil {
 		t.Fatal(err)
 	}
-	g.addWanted = true
+	g.adding.wanted = true
 	g.Tick(s.now)
 	s.hosts[smc.Server].drain()
 	s.settle()
@@ -317,13 +317,13 @@ func TestCollisions(t *testing.T) {
 		s1:add-link-continuation(1) c1:re:add-link-continuation(1) s3:confirm-link c3:re:confirm-link
 		c1:confirm-rkey(1) s1:re:confirm-rkey(1)`)
 	// TEST LINK is answered in the middle of an exchange.
-	g.LinkFailed(s.now, g.links[1], errAny)
+	g.LinkFailed(s.now, g.links.list[1], errAny)
 	s.hosts[smc.Server].drain()
 	s.settle()
 	s.trace = nil
-	g.addWanted = true
+	g.adding.wanted = true
 	g.Tick(s.now)
-	s.group(smc.Client).links[0].sendLLC(wire.TestLink{}, nothing, nil)
+	s.group(smc.Client).links.list[0].sendLLC(wire.TestLink{}, nothing, nil)
 	s.hosts[smc.Client].drain()
 	s.hosts[smc.Server].drain()
 	s.settle()
@@ -375,13 +375,13 @@ func TestCollisions(t *testing.T) {
 	r.expect("")
 	r.recv(r.link, wire.AddLinkCont{Reply: true, LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 0xBBBB, Addr: 9}}}})
 	r.expect("confirm-link")
-	l2 := r.g.links[1]
+	l2 := r.g.links.list[1]
 	r.recv(l2, r.confirmLink(true, l2))
 	r.done()
 	r.expect("delete-link(1)")
 	r.recv(l2, wire.DeleteLink{Reply: true, LinkNum: 1})
-	if len(r.g.links) != 1 || r.g.links[0] != l2 || len(r.first) != 1 || r.first[0] != nil {
-		t.Errorf("links %d, outcome %v", len(r.g.links), r.first)
+	if len(r.g.links.list) != 1 || r.g.links.list[0] != l2 || len(r.first) != 1 || r.first[0] != nil {
+		t.Errorf("links %d, outcome %v", len(r.g.links.list), r.first)
 	}
 	// The RToken from ADD LINK CONTINUATION is what CLC named on the first
 	// link.

@@ -27,7 +27,7 @@ import (
 //
 //	Peer's message             | When                 | Actions                                   | RFC section
 //	---------------------------+----------------------+-------------------------------------------+------------
-//	CONFIRM RKEY, CONTINUATION | during link exchange | negative reply, retry; see unheard        | 3.5.5.3.1-2
+//	CONFIRM RKEY, CONTINUATION | during link exchange | negative reply, retry; see beforeAddLink  | 3.5.5.3.1-2
 //	CONFIRM RKEY, CONTINUATION | links left to tell   | reply                                     | A.3.6
 //	CONFIRM RKEY, CONTINUATION | all links told       | reply, RMB is known                       | 3.5.5.2.1
 //	CONFIRM RKEY, CONTINUATION | active link not told | reply, that link fails                    | C.7.1
@@ -36,68 +36,36 @@ import (
 //	DELETE RKEY                | RMB is known         | reply; its connections are reset          | 3.5.5.2.2
 //	DELETE RKEY                | RMB is not known     | negative reply                            | C.7.1
 
-type rkKind uint8
-
-const (
-	rkNone rkKind = iota
-	rkConfirm
-	rkDelete
-)
-
-// deleteRKeyMaxV2 is how many RKeys go into one DELETE RKEY of version 2: what
-// leaves it at the length of the other messages.
-const deleteRKeyMaxV2 = 9
-
-// rkeyExchange is our exchange under way.
-type rkeyExchange struct {
-	kind rkKind
-	via  *Link
-	rmb  *rmb   // to confirm
-	rmbs []*rmb // to delete
-	told [maxSlots]*Link
-	rest []wire.LinkRToken // links for continuations
-	sent int               // entries of the last message
-}
-
-// peerRKey is a CONFIRM RKEY of the peer that has continuations.
-type peerRKey struct {
-	active bool
-	via    *Link
-	token  *rtoken
-	told   [maxSlots]*Link
-	left   int
-}
-
-// startRKey starts the exchange that is due, if any.
-func (g *Group) startRKey() {
-	if g.rk.kind != rkNone || !g.timers[timerRetry].IsZero() || g.deleting() {
+// start starts the exchange that is due, if any.
+func (k *rkeyEngine) start() {
+	if k.own.kind != rkNone || !k.g.timers[timerRetry].IsZero() || k.deletingLink() {
 		return
 	}
-	for _, r := range g.rmbs {
-		if r.state == rmbNew && len(r.waiting) > 0 && g.confirmRKey(r) {
+	for _, r := range k.g.rmbs.list {
+		if r.state == rmbNew && len(r.waiting) > 0 && k.confirm(r) {
 			return
 		}
 	}
-	g.deleteRKeys()
+	k.delete()
 }
 
-// deleting says, on the client, that a DELETE LINK exchange is under way.
-func (g *Group) deleting() bool {
-	return slices.ContainsFunc(g.links, func(l *Link) bool { return l.delReply || l.delReplied })
+// deletingLink reports whether, on the client, a DELETE LINK exchange is under way.
+func (k *rkeyEngine) deletingLink() bool {
+	return slices.ContainsFunc(k.g.links.list, func(l *Link) bool { return l.del.phase == deleteReply || l.del.phase == deleteReplied })
 }
 
-func (g *Group) confirmRKey(r *rmb) bool {
+func (k *rkeyEngine) confirm(r *rmb) bool {
 	via := r.waiting[0].link
 	if via.state != smc.LinkActive {
-		via = g.bestLink(nil)
+		via = k.g.links.best(nil)
 	}
 	rk := rkeyExchange{kind: rkConfirm, via: via, rmb: r}
-	for _, l := range g.links {
+	for _, l := range k.g.links.list {
 		if l.state != smc.LinkActive {
 			continue
 		}
-		if err := g.register(r, l); err != nil {
-			g.rkeyReady(r, err)
+		if err := k.g.rmbs.register(r, l); err != nil {
+			k.ready(r, err)
 			return false
 		}
 		rk.told[l.slot] = l
@@ -107,62 +75,62 @@ func (g *Group) confirmRKey(r *rmb) bool {
 	}
 	m := wire.ConfirmRKey{Others: uint8(len(rk.rest)), This: r.at[via.slot].RToken}
 	rk.sent = copy(m.Other[:], rk.rest)
-	g.rk = rk
+	k.own = rk
 	via.sendLLC(m, nothing, nil)
-	g.set(timerRKey, g.now.Add(g.cfg.Timers.RKey))
+	k.g.timers.set(timerRKey, k.g.now.Add(k.g.cfg.Timers.RKey))
 	return true
 }
 
-// rkeyReady tells the connections that waited for an RMB.
-func (g *Group) rkeyReady(r *rmb, err error) {
+// ready tells the connections that waited for an RMB.
+func (k *rkeyEngine) ready(r *rmb, err error) {
 	waiting := r.waiting
 	r.waiting = nil
 	for _, c := range waiting {
 		c.setReady(err)
 	}
-	if !slices.ContainsFunc(g.rmbs, func(r *rmb) bool { return len(r.waiting) > 0 }) {
-		g.clear(timerRKeyWait)
+	if !slices.ContainsFunc(k.g.rmbs.list, func(r *rmb) bool { return len(r.waiting) > 0 }) {
+		k.g.timers.stop(timerRKeyWait)
 	}
 }
 
-// rkeyGiveUp: connections have waited too long for an exchange to start.
-func (g *Group) rkeyGiveUp() {
-	for _, r := range g.rmbs {
+// giveUp ends the wait of connections for an exchange that did not start in time.
+func (k *rkeyEngine) giveUp() {
+	for _, r := range k.g.rmbs.list {
 		if len(r.waiting) > 0 {
-			g.rkeyReady(r, fmt.Errorf("%w: CONFIRM RKEY", ErrTimeout))
+			k.ready(r, fmt.Errorf("%w: CONFIRM RKEY", ErrTimeout))
 		}
 	}
 }
 
-func (g *Group) rkeyTimeout() {
-	if via := g.rk.via; g.rk.kind != rkNone {
-		g.failLink(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: CONFIRM or DELETE RKEY on link %d", ErrTimeout, via.id))
+func (k *rkeyEngine) timeout() {
+	if via := k.own.via; k.own.kind != rkNone {
+		k.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: CONFIRM or DELETE RKEY on link %d", ErrTimeout, via.id))
 	}
 }
 
-func (g *Group) recvConfirmRKeyReply(l *Link, m wire.ConfirmRKey) {
-	if g.rk.kind != rkConfirm || g.rk.via != l || m.This.RKey != g.rk.rmb.at[l.slot].RKey {
+func (k *rkeyEngine) recvConfirmReply(l *Link, m wire.ConfirmRKey) {
+	if k.own.kind != rkConfirm || k.own.via != l || m.This.RKey != k.own.rmb.at[l.slot].RKey {
 		return
 	}
-	g.confirmReplied(m.Negative, m.Retry)
+	k.confirmReplied(m.Negative, m.Retry)
 }
 
-func (g *Group) recvConfirmRKeyContReply(l *Link, m wire.ConfirmRKeyCont) {
-	if g.rk.kind != rkConfirm || g.rk.via != l {
+func (k *rkeyEngine) recvContReply(l *Link, m wire.ConfirmRKeyCont) {
+	if k.own.kind != rkConfirm || k.own.via != l {
 		return
 	}
-	g.confirmReplied(m.Negative, m.Negative)
+	k.confirmReplied(m.Negative, m.Negative)
 }
 
-func (g *Group) confirmReplied(negative, retry bool) {
-	rk := &g.rk
+func (k *rkeyEngine) confirmReplied(negative, retry bool) {
+	rk := &k.own
 	r := rk.rmb
 	if negative {
-		g.endRKey()
+		k.end()
 		if !retry {
-			g.rkeyReady(r, fmt.Errorf("%w: CONFIRM RKEY", ErrRejected))
-		} else if g.ex.kind == exNone {
-			g.set(timerRetry, g.now.Add(rkeyRetry))
+			k.ready(r, fmt.Errorf("%w: CONFIRM RKEY", ErrRejected))
+		} else if k.g.llc.ex.kind == exNone {
+			k.g.timers.set(timerRetry, k.g.now.Add(rkeyRetry))
 		}
 		return
 	}
@@ -171,12 +139,12 @@ func (g *Group) confirmReplied(negative, retry bool) {
 		m := wire.ConfirmRKeyCont{Left: uint8(len(rk.rest))}
 		rk.sent = copy(m.Other[:], rk.rest)
 		rk.via.sendLLC(m, nothing, nil)
-		g.set(timerRKey, g.now.Add(g.cfg.Timers.RKey))
+		k.g.timers.set(timerRKey, k.g.now.Add(k.g.cfg.Timers.RKey))
 		return
 	}
 	told := rk.told
-	g.endRKey()
-	for _, m := range g.links {
+	k.end()
+	for _, m := range k.g.links.list {
 		if m.state != smc.LinkInactive && told[m.slot] != m {
 			return // again, with the new link
 		}
@@ -184,113 +152,110 @@ func (g *Group) confirmReplied(negative, retry bool) {
 	if r.state == rmbNew {
 		r.state = rmbKnown
 	}
-	g.rkeyReady(r, nil)
+	k.ready(r, nil)
 }
 
-func (g *Group) endRKey() {
-	g.rk = rkeyExchange{}
-	g.clear(timerRKey)
+func (k *rkeyEngine) end() {
+	k.own = rkeyExchange{}
+	k.g.timers.stop(timerRKey)
 }
 
-// unheard says that the peer has not dealt with our ADD LINK when it sends what
-// arrives on l, and will tell all its RMBs in the answer. A Linux client whose
-// CONFIRM RKEY is refused leaves the connection to TCP, and answers ADD LINK only
-// after CONFIRM RKEY is answered.
-func (g *Group) unheard(l *Link) bool {
-	return g.cfg.PeerOS == smc.OSLinux && g.ex.kind == exAdd && g.ex.step == waitAddReply && g.ex.via == l
+// beforeAddLink reports whether a message that arrives on l is one that the peer sent
+// before it processed the ADD LINK of this side. Its answer will name all its RMBs. A
+// Linux client whose CONFIRM RKEY is refused leaves the connection to TCP, and answers
+// ADD LINK only after CONFIRM RKEY is answered.
+func (k *rkeyEngine) beforeAddLink(l *Link) bool {
+	return k.g.profile.rkeyFirst && k.g.llc.ex.kind == exAdd && k.g.llc.ex.step == waitAddReply && k.g.llc.ex.via == l
 }
 
-// recvConfirmRKey learns an RMB of the peer.
-func (g *Group) recvConfirmRKey(l *Link, m wire.ConfirmRKey) {
+// recvConfirm learns an RMB of the peer.
+func (k *rkeyEngine) recvConfirm(l *Link, m wire.ConfirmRKey) {
 	m.Reply = true
-	busy := g.ex.kind != exNone && !g.unheard(l) || g.phase != phaseOpen
+	busy := k.g.llc.ex.kind != exNone && !k.beforeAddLink(l) || k.g.phase != phaseOpen
 	var t *rtoken
 	if !busy {
-		t = g.addRToken(l, m.This, false)
+		t = k.g.peerRMBs.add(l, m.This, false)
 	}
 	if t == nil {
 		m.Negative, m.Retry = true, busy
 		l.sendLLC(m, nothing, nil)
 		return
 	}
-	g.peerRK = peerRKey{active: true, via: l, token: t, left: int(m.Others) - m.Count()}
-	g.peerRK.told[l.slot] = l
-	g.learnRTokens(m.Other[:m.Count()])
+	k.peer = peerRKey{active: true, via: l, token: t, left: int(m.Others) - m.Count()}
+	k.peer.told[l.slot] = l
+	k.learn(m.Other[:m.Count()])
 	l.sendLLC(m, nothing, nil)
-	g.peerRKeyDone()
+	k.peerNext()
 }
 
-func (g *Group) recvConfirmRKeyCont(l *Link, m wire.ConfirmRKeyCont) {
+func (k *rkeyEngine) recvCont(l *Link, m wire.ConfirmRKeyCont) {
 	m.Reply = true
-	p := &g.peerRK
-	if !p.active || p.via != l || int(m.Left) != p.left || g.ex.kind != exNone {
+	p := &k.peer
+	if !p.active || p.via != l || int(m.Left) != p.left || k.g.llc.ex.kind != exNone {
 		m.Negative = true
 		l.sendLLC(m, nothing, nil)
 		return
 	}
-	g.learnRTokens(m.Other[:m.Count()])
+	k.learn(m.Other[:m.Count()])
 	p.left -= m.Count()
 	l.sendLLC(m, nothing, nil)
-	g.peerRKeyDone()
+	k.peerNext()
 }
 
-func (g *Group) learnRTokens(list []wire.LinkRToken) {
-	p := &g.peerRK
-	for _, k := range list {
+func (k *rkeyEngine) learn(list []wire.LinkRToken) {
+	p := &k.peer
+	for _, e := range list {
 		// A number that is not in use is that of a link just deleted.
-		if o := g.linkByID(k.LinkNum); k.LinkNum != 0 && o != nil {
-			p.token.at[o.slot] = slotToken{ok: true, RToken: k.RToken}
+		if o := k.g.links.byID(e.LinkNum); e.LinkNum != 0 && o != nil {
+			p.token.at[o.slot] = slotToken{ok: true, RToken: e.RToken}
 			p.told[o.slot] = o
 		}
 	}
 }
 
-func (g *Group) peerRKeyDone() {
-	if g.peerRK.left > 0 {
-		g.set(timerPeerRK, g.now.Add(g.cfg.Timers.LLC))
+func (k *rkeyEngine) peerNext() {
+	if k.peer.left > 0 {
+		k.g.timers.set(timerPeerRK, k.g.now.Add(k.g.cfg.Timers.LLC))
 		return
 	}
-	g.peerRKeyEnd()
+	k.peerEnd()
 }
 
-// peerRKeyEnd fails the links for which the peer told no RToken: no connection
+// peerEnd fails the links for which the peer told no RToken: no connection
 // could move to them (RFC 7609, appendix C.7.1).
-func (g *Group) peerRKeyEnd() {
-	told := g.peerRK.told
-	g.peerRK = peerRKey{}
-	g.clear(timerPeerRK)
-	for _, l := range g.Links() {
-		if l.state == smc.LinkActive && told[l.slot] != l && !g.dead {
-			g.failLink(l, wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: CONFIRM RKEY leaves out link %d", ErrProtocol, l.id))
+func (k *rkeyEngine) peerEnd() {
+	told := k.peer.told
+	k.peer = peerRKey{}
+	k.g.timers.stop(timerPeerRK)
+	for _, l := range k.g.Links() {
+		if l.state == smc.LinkActive && told[l.slot] != l && k.g.phase != phaseDead {
+			k.g.change.fail(l, wire.DeleteLinkProtocolViolation, fmt.Errorf("%w: CONFIRM RKEY leaves out link %d", ErrProtocol, l.id))
 		}
 	}
 }
 
 // retire gives up an RMB that has not been used for a while.
-func (g *Group) retire(r *rmb) {
-	if r.inUse > 0 || r.hasLost() {
+func (k *rkeyEngine) retire(r *rmb) {
+	if r.inUse > 0 || r.hasWithdrawn() {
 		return
 	}
 	if r.state == rmbNew {
-		if g.rk.rmb != r {
-			g.freeRMB(r) // the peer never heard of it
+		if k.own.rmb != r {
+			k.g.rmbs.free(r) // the peer was never told of it
 		} else {
-			r.idleAt = g.now.Add(g.cfg.Timers.RMBIdle)
+			r.idleAt = k.g.now.Add(k.g.cfg.Timers.RMBIdle)
 		}
 		return
 	}
 	r.state = rmbDeleting
 }
 
-func (g *Group) deleteRKeys() {
-	via := g.bestLink(nil)
+func (k *rkeyEngine) delete() {
+	via := k.g.links.best(nil)
 	rk := rkeyExchange{kind: rkDelete, via: via}
-	most := len(wire.DeleteRKey{}.RKeys)
-	if g.v2() {
-		most = deleteRKeyMaxV2
-	}
+	most := k.g.profile.rkeysPerDelete
 	var keys []smc.RKey
-	for _, r := range g.rmbs {
+	for _, r := range k.g.rmbs.list {
 		if via != nil && r.state == rmbDeleting && r.inUse == 0 && len(keys) < most {
 			keys = append(keys, r.at[via.slot].RKey)
 			rk.rmbs = append(rk.rmbs, r)
@@ -299,35 +264,35 @@ func (g *Group) deleteRKeys() {
 	if len(keys) == 0 {
 		return
 	}
-	g.rk = rk
-	if g.v2() {
+	k.own = rk
+	if k.g.profile.extended {
 		via.sendLLC(wire.DeleteRKeyV2{RKeys: keys}, nothing, nil)
 	} else {
 		m := wire.DeleteRKey{Count: uint8(len(keys))}
 		copy(m.RKeys[:], keys)
 		via.sendLLC(m, nothing, nil)
 	}
-	g.set(timerRKey, g.now.Add(g.cfg.Timers.RKey))
+	k.g.timers.set(timerRKey, k.g.now.Add(k.g.cfg.Timers.RKey))
 }
 
-// recvDeleteRKeyReply frees the RMBs. A negative reply means that the peer
+// linkDeletion.recvReply frees the RMBs. A negative reply means that the peer
 // does not know them, which is as good.
-func (g *Group) recvDeleteRKeyReply(l *Link) {
-	if g.rk.kind != rkDelete || g.rk.via != l {
+func (k *rkeyEngine) recvDeleteReply(l *Link) {
+	if k.own.kind != rkDelete || k.own.via != l {
 		return
 	}
-	gone := g.rk.rmbs
-	g.endRKey()
+	gone := k.own.rmbs
+	k.end()
 	for _, r := range gone {
-		g.freeRMB(r)
+		k.g.rmbs.free(r)
 	}
 }
 
-// recvDeleteRKey forgets RMBs of the peer.
-func (g *Group) recvDeleteRKey(l *Link, m wire.DeleteRKey) {
+// recvDelete forgets RMBs of the peer.
+func (k *rkeyEngine) recvDelete(l *Link, m wire.DeleteRKey) {
 	m.Reply = true
-	for i, k := range m.RKeys[:m.Count] {
-		if !g.forgetRKey(l, k) {
+	for i, key := range m.RKeys[:m.Count] {
+		if !k.forget(l, key) {
 			m.Negative = true
 			m.ErrorMask |= 0x80 >> i
 		}
@@ -335,11 +300,11 @@ func (g *Group) recvDeleteRKey(l *Link, m wire.DeleteRKey) {
 	l.sendLLC(m, nothing, nil)
 }
 
-// recvDeleteRKeyV2 is recvDeleteRKey for version 2.
-func (g *Group) recvDeleteRKeyV2(l *Link, m wire.DeleteRKeyV2) {
+// recvDeleteV2 is rkeyEngine.recvDelete for version 2.
+func (k *rkeyEngine) recvDeleteV2(l *Link, m wire.DeleteRKeyV2) {
 	re := wire.DeleteRKeyV2{Reply: true, Count: m.Count}
-	for _, k := range m.RKeys {
-		if !g.forgetRKey(l, k) {
+	for _, key := range m.RKeys {
+		if !k.forget(l, key) {
 			re.Negative = true
 			re.Invalid++
 		}
@@ -347,23 +312,23 @@ func (g *Group) recvDeleteRKeyV2(l *Link, m wire.DeleteRKeyV2) {
 	l.sendLLC(re, nothing, nil)
 }
 
-// forgetRKey forgets an RMB of the peer; false if there is none of that RKey.
-func (g *Group) forgetRKey(l *Link, rkey smc.RKey) bool {
-	t := g.findRToken(l, rkey)
+// forget forgets an RMB of the peer. It returns false if no RMB has that RKey.
+func (k *rkeyEngine) forget(l *Link, rkey smc.RKey) bool {
+	t := k.g.peerRMBs.find(l, rkey)
 	if t == nil {
 		return false
 	}
 	if t.conns > 0 {
-		g.rkeyLost(t)
+		k.evictConns(t)
 	}
-	g.dropRToken(t)
+	k.g.peerRMBs.drop(t)
 	return true
 }
 
-// rkeyLost ends connections whose RMB the peer has freed: for the peer they
+// evictConns ends connections whose RMB the peer has freed: for the peer they
 // are over.
-func (g *Group) rkeyLost(t *rtoken) {
-	for _, c := range g.connsSorted() {
+func (k *rkeyEngine) evictConns(t *rtoken) {
+	for _, c := range k.g.connsSorted() {
 		if c.peerRMB == t {
 			c.Protocol().Evict()
 		}

@@ -29,7 +29,7 @@ func TestConfirmRKey(t *testing.T) {
 	// another.
 	s.flow("s1:confirm-rkey(1) c1:re:confirm-rkey(1) c1:confirm-rkey(1) s1:re:confirm-rkey(1)")
 	for _, h := range s.hosts {
-		for _, rt := range h.g.rtokens {
+		for _, rt := range h.g.peerRMBs.list {
 			for _, l := range h.g.Links() {
 				if at := rt.at[l.slot]; !at.ok || at.noAddr {
 					t.Errorf("%s: RToken is missing on link %d", h.role, l.id)
@@ -49,8 +49,8 @@ func TestConfirmRKey(t *testing.T) {
 		t.Errorf("flow %s", got)
 	}
 	for _, h := range s.hosts {
-		if len(h.rmbs) != 1 || len(h.g.rtokens) != 1 {
-			t.Errorf("%s: %d RMBs, knows %d", h.role, len(h.rmbs), len(h.g.rtokens))
+		if len(h.rmbs) != 1 || len(h.g.peerRMBs.list) != 1 {
+			t.Errorf("%s: %d RMBs, knows %d", h.role, len(h.rmbs), len(h.g.peerRMBs.list))
 		}
 	}
 	s.finish()
@@ -75,7 +75,7 @@ func TestConfirmRKeyMany(t *testing.T) {
 	if got != strings.ReplaceAll(want, "X", string(via)) {
 		t.Errorf("flow %s", got)
 	}
-	for _, rt := range s.group(smc.Client).rtokens {
+	for _, rt := range s.group(smc.Client).peerRMBs.list {
 		for _, l := range s.group(smc.Client).Links() {
 			if !rt.at[l.slot].ok {
 				t.Errorf("RToken is missing on link %d", l.id)
@@ -174,22 +174,22 @@ func TestRKeyRequests(t *testing.T) {
 	r.expect("re:confirm-rkey(0)")
 	r.recv(r.link, key(1)) // again is fine
 	r.expect("re:confirm-rkey(0)")
-	if len(r.g.rtokens) != 2 {
-		t.Errorf("%d RMBs", len(r.g.rtokens))
+	if len(r.g.peerRMBs.list) != 2 {
+		t.Errorf("%d RMBs", len(r.g.peerRMBs.list))
 	}
 	m := wire.DeleteRKey{Count: 3}
 	m.RKeys = [8]smc.RKey{5, 1, 6}
 	r.recv(r.link, m)
 	r.expect("re:delete-rkey(3)-negativea0")
-	if len(r.g.rtokens) != 1 {
-		t.Errorf("%d RMBs", len(r.g.rtokens))
+	if len(r.g.peerRMBs.list) != 1 {
+		t.Errorf("%d RMBs", len(r.g.peerRMBs.list))
 	}
 	for k := range smc.RKey(300) {
 		r.recv(r.link, key(1000+k))
 		r.done()
 	}
-	if len(r.g.rtokens) != maxRMBs {
-		t.Errorf("%d RMBs", len(r.g.rtokens))
+	if len(r.g.peerRMBs.list) != maxRMBs {
+		t.Errorf("%d RMBs", len(r.g.peerRMBs.list))
 	}
 	r.sent()
 	r.recv(r.link, key(1))

@@ -90,11 +90,11 @@ func TestFirstContact(t *testing.T) {
 				}
 			}
 			for _, h := range s.hosts {
-				if len(h.g.rtokens) != 1 {
-					t.Fatalf("%s knows %d RMBs", h.role, len(h.g.rtokens))
+				if len(h.g.peerRMBs.list) != 1 {
+					t.Fatalf("%s knows %d RMBs", h.role, len(h.g.peerRMBs.list))
 				}
 				for _, l := range h.g.Links() {
-					if !h.g.rtokens[0].at[l.slot].ok || h.g.rtokens[0].at[l.slot].noAddr {
+					if !h.g.peerRMBs.list[0].at[l.slot].ok || h.g.peerRMBs.list[0].at[l.slot].noAddr {
 						t.Errorf("%s: RToken on link %d is missing", h.role, l.id)
 					}
 				}
@@ -282,7 +282,7 @@ func TestContinuations(t *testing.T) {
 		}
 		s.settle()
 		s.trace = nil
-		g.addWanted = true
+		g.adding.wanted = true
 		g.Tick(s.now)
 		s.hosts[smc.Server].drain()
 		s.settle()
@@ -298,7 +298,7 @@ func TestContinuations(t *testing.T) {
 		want = append(want, "s3:confirm-link", "c3:re:confirm-link")
 		s.flow(strings.Join(want, " "))
 		for _, h := range s.hosts {
-			for _, rt := range h.g.rtokens {
+			for _, rt := range h.g.peerRMBs.list {
 				for _, l := range h.g.Links() {
 					if !rt.at[l.slot].ok {
 						t.Errorf("%v: RToken is missing on link %d", n, l.id)

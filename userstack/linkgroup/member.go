@@ -18,8 +18,8 @@ var _ conn.Group = (*member)(nil)
 
 func (m *member) Now() time.Time         { return m.g.now }
 func (m *member) Begin(now time.Time)    { m.g.now = now }
-func (m *member) End()                   { m.g.settle(m.g.now) }
-func (m *member) SetTimer(at time.Time)  { m.g.connTimer(at) }
+func (m *member) End()                   { m.g.advance(m.g.now) }
+func (m *member) SetTimer(at time.Time)  { m.g.timers.setConn(at) }
 func (m *member) Open() bool             { return m.g.phase == phaseOpen }
 func (m *member) Active() bool           { return m.link.state == smc.LinkActive }
 func (m *member) Ready() bool            { return m.Open() && m.link.usable() }
@@ -27,7 +27,7 @@ func (m *member) Room() int              { return m.link.room() }
 func (m *member) AwaitRoom()             { m.link.enqueue((*Conn)(m)) }
 func (m *member) LastMessage() time.Time { return m.link.lastRx }
 func (m *member) LastSign() time.Time    { return m.link.alive() }
-func (m *member) PeerLives() bool        { return m.g.peerLives() }
+func (m *member) PeerLives() bool        { return m.g.tests.peerLives() }
 
 func (m *member) NewChunk(size int) (*conn.Chunk, error) { return m.g.env.NewChunk(size) }
 func (m *member) FreeChunk(k *conn.Chunk)                { m.g.env.FreeChunk(k) }
@@ -40,7 +40,7 @@ func (m *member) Wake(w conn.Wake) {
 	case conn.WakeUrgent:
 		kind = ActWakeUrgent
 	}
-	m.g.act(Action{Kind: kind, Conn: (*Conn)(m)})
+	m.g.actions.add(Action{Kind: kind, Conn: (*Conn)(m)})
 }
 
 func (m *member) TakeTurn() bool {
@@ -57,7 +57,7 @@ func (m *member) TakeTurn() bool {
 func (m *member) Write(k *conn.Chunk, off, n, at int) {
 	to := &m.peerRMB.at[m.link.slot]
 	elem := to.Addr + uint64(m.peer.SizeCode.Bytes())*uint64(m.peer.Index-1)
-	m.g.act(Action{
+	m.g.actions.add(Action{
 		Kind: ActWrite, Link: m.link, Conn: (*Conn)(m), Chunk: k, Off: off, Len: n,
 		RemoteAddr: elem + uint64(at), RKey: to.RKey,
 	})
@@ -66,8 +66,8 @@ func (m *member) Write(k *conn.Chunk, off, n, at int) {
 func (m *member) Send(msg wire.CDC, requests int, r conn.Receipt) {
 	req := m.link.push(requests)
 	req.conn, req.receipt = (*Conn)(m), r
-	a := m.g.newAction()
-	*a = Action{Kind: ActSend, Link: m.link, Conn: (*Conn)(m), Token: req.token, plain: msg.Flags&wire.ProdFailoverVerify == 0}
+	a := m.g.actions.next()
+	*a = Action{Kind: ActSend, Link: m.link, Conn: (*Conn)(m), Token: req.token, PeerFull: r.PeerFull(), plain: msg.Flags&wire.ProdFailoverVerify == 0}
 	if _, err := msg.AppendBinary(a.Msg[:0]); err != nil {
 		panic("linkgroup: cannot encode a CDC message: " + err.Error())
 	}
@@ -84,7 +84,7 @@ func (m *member) TakePlanned() bool {
 }
 
 func (m *member) TakeOther() bool {
-	to := m.g.bestLink(m.link)
+	to := m.g.links.best(m.link)
 	if to == nil {
 		return false
 	}
@@ -94,7 +94,7 @@ func (m *member) TakeOther() bool {
 
 func (m *member) Test() {
 	if m.link.usable() && !m.link.testing {
-		m.g.probe(m.link)
+		m.g.tests.send(m.link)
 	}
 }
 
@@ -109,7 +109,7 @@ func (m *member) Leave(peerMayWrite bool) (announce bool) {
 		c.waitOn.unqueue(c)
 	}
 	if len(g.conns) == 0 && g.phase == phaseOpen && g.cfg.Timers.Idle > 0 {
-		g.set(timerIdle, g.now.Add(g.cfg.Timers.Idle))
+		g.timers.set(timerIdle, g.now.Add(g.cfg.Timers.Idle))
 	}
 	if c.peerRMB != nil {
 		c.peerRMB.conns--
@@ -118,16 +118,16 @@ func (m *member) Leave(peerMayWrite bool) (announce bool) {
 	if i := slices.Index(c.rmb.waiting, c); i >= 0 {
 		c.rmb.waiting = slices.Delete(c.rmb.waiting, i, i+1)
 	}
-	if e := &c.rmb.elems[c.elem]; peerMayWrite && !e.lost {
-		e.lost = true
-		g.lose(c.rmb)
+	if e := &c.rmb.elems[c.elem]; peerMayWrite && !e.withdrawn {
+		e.withdrawn = true
+		g.rmbs.withdraw(c.rmb)
 	}
-	return g.opened
+	return g.end.opened()
 }
 
 func (m *member) Closed(err error) {
 	m.stage = stageEnded
-	m.g.act(Action{Kind: ActConnClosed, Conn: (*Conn)(m), Err: err})
+	m.g.actions.add(Action{Kind: ActConnClosed, Conn: (*Conn)(m), Err: err})
 }
 
-func (m *member) FreeElement(notBefore time.Time) { m.g.putElement(m.rmb, m.elem, notBefore) }
+func (m *member) FreeElement(notBefore time.Time) { m.g.rmbs.put(m.g.now, m.rmb, m.elem, notBefore) }

@@ -20,10 +20,10 @@ func TestCarrierLost(t *testing.T) {
 			s.settle()
 			g := s.group(smc.Server)
 			// Two of three links are left.
-			g.LinkFailed(s.now, g.links[2], errAny)
+			g.LinkFailed(s.now, g.links.list[2], errAny)
 			s.hosts[smc.Server].drain()
 			s.settle()
-			if n := len(g.links); n != 2 {
+			if n := len(g.links.list); n != 2 {
 				t.Fatalf("%d links", n)
 			}
 			hit := false
@@ -37,17 +37,17 @@ func TestCarrierLost(t *testing.T) {
 				h := s.hosts[role]
 				via := l
 				if word == "confirm-link" { // that one is on the new link
-					via = g.ex.link
+					via = g.llc.ex.link
 					if role == smc.Client {
-						via = s.group(smc.Client).ex.link
+						via = s.group(smc.Client).llc.ex.link
 					}
 				} else if l.g != h.g {
-					via = h.g.linkByID(l.id)
+					via = h.g.links.byID(l.id)
 				}
 				s.after(0, func() { h.g.LinkFailed(s.now, via, errAny); h.drain() })
 			}
 			s.trace = nil
-			g.addWanted = true
+			g.adding.wanted = true
 			g.Tick(s.now)
 			s.hosts[smc.Server].drain()
 			s.pass(30e9)

@@ -51,7 +51,7 @@ func (r *pastRig) lose(l *Link) {
 	r.done()
 	r.recv(r.l2, wire.DeleteLink{Reply: true, LinkNum: l.id})
 	r.done()
-	if r.g.linkByID(l.id) != nil {
+	if r.g.links.byID(l.id) != nil {
 		r.t.Fatalf("link %d is still there", l.id)
 	}
 }
@@ -60,14 +60,14 @@ func (r *pastRig) lose(l *Link) {
 // RMBs, named as on the second link, have these RKeys.
 func (r *pastRig) add(qpn smc.QPN, pairs ...wire.RKeyPair) *Link {
 	r.t.Helper()
-	id := r.g.lastID + 1
-	r.g.addWanted = true
+	id := r.g.links.lastID + 1
+	r.g.adding.wanted = true
 	r.g.Tick(r.s.now)
 	r.recv(r.l2, wire.AddLink{Reply: true, MAC: peerEnd.MAC, GID: peerEnd.GID, QPN: smc.QPN(qpn), LinkNum: id, MTU: 3})
 	m := wire.AddLinkCont{Reply: true, LinkNum: id, Left: uint8(len(pairs))}
 	copy(m.Pairs[:], pairs)
 	r.recv(r.l2, m)
-	l := r.g.linkByID(id)
+	l := r.g.links.byID(id)
 	r.recv(l, r.confirmLink(true, l))
 	r.done()
 	if l.state != smc.LinkActive {
@@ -155,21 +155,21 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 		}, ErrNoLink},
 		{"RMB on no active link", func(r *pastRig) { r.c.peerRMB.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
 		{"links came and went since", func(r *pastRig) {
-			for i := range smc.QPN(maxPast) {
+			for i := range smc.QPN(maxRemoved) {
 				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
 			}
-			if len(r.g.past) != maxPast {
-				r.t.Errorf("%d links are remembered", len(r.g.past))
+			if len(r.g.peerRMBs.removed) != maxRemoved {
+				r.t.Errorf("%d links are remembered", len(r.g.peerRMBs.removed))
 			}
 		}, ErrNoLink},
 		{"not so many", func(r *pastRig) {
-			for i := range smc.QPN(maxPast - 1) {
+			for i := range smc.QPN(maxRemoved - 1) {
 				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
 			}
 		}, nil},
 		{"group ends", func(r *pastRig) {
 			r.g.LinkFailed(r.s.now, r.l2, errAny)
-			if len(r.g.past) > 0 {
+			if len(r.g.peerRMBs.removed) > 0 {
 				r.t.Error("a dead group remembers")
 			}
 		}, ErrGroupDead},
@@ -200,7 +200,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 	if l3.slot != slot {
 		t.Fatalf("the new link has slot %d, want %d", l3.slot, slot)
 	}
-	first, second := r.c.peerRMB, r.g.findRToken(r.l2, 0xB2)
+	first, second := r.c.peerRMB, r.g.peerRMBs.find(r.l2, 0xB2)
 	token := uint32(20)
 	for _, tt := range []struct {
 		qpn  smc.QPN
@@ -213,7 +213,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 		c, p := r.conn(), peerRMB
 		token++
 		p.Index, p.Token, p.Link.QPN, p.RKey = uint8(token), token, tt.qpn, tt.rkey
-		if l := r.g.linkTo(p.Link); l != nil {
+		if l := r.g.links.to(p.Link); l != nil {
 			p.VAddr = tt.want.at[l.slot].Addr
 		}
 		if err := c.Attach(r.s.now, p); err != nil {
@@ -242,7 +242,7 @@ func TestAttachWhereKnown(t *testing.T) {
 	r.lose(r.link)
 	l3 := r.add(0x902, r.pair(0xBBBB, 0xC1))
 	for _, l := range []*Link{r.l2, l3} {
-		other := r.g.bestLink(l)
+		other := r.g.links.best(l)
 		at := &r.c.peerRMB.at[other.slot]
 		was := *at
 		*at = slotToken{}
@@ -265,7 +265,7 @@ func TestAcceptOfLostLink(t *testing.T) {
 	r := newPastRig(t, smc.Client)
 	r.recv(r.l2, wire.DeleteLink{LinkNum: 1, Reason: wire.DeleteLinkLostPath})
 	r.done()
-	if len(r.g.links) != 1 {
+	if len(r.g.links.list) != 1 {
 		t.Fatal("the link is still there")
 	}
 	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) {

@@ -28,7 +28,7 @@ func TestLinkFailedQuietly(t *testing.T) {
 			r.g.Terminate(r.s.now, wire.DeleteLinkProgram)
 		}
 		r.g.LinkFailed(r.s.now, r.link, errors.New("remote operation error"))
-		if !r.g.dead {
+		if r.g.phase != phaseDead {
 			t.Error("the group lives without a link")
 		}
 		if warned := strings.Contains(log.String(), "link failed"); warned == ending {

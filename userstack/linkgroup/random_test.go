@@ -103,12 +103,12 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 				s.hosts[d.GID[14]-1].g.DeviceDown(s.now, d.ID)
 				s.hosts[d.GID[14]-1].drain()
 			case 2:
-				h.g.LinkFailed(s.now, h.g.links[r.IntN(len(h.g.links))], errors.New("broken"))
+				h.g.LinkFailed(s.now, h.g.links.list[r.IntN(len(h.g.links.list))], errors.New("broken"))
 				h.drain()
 			case 3:
 				if h.role == smc.Server {
-					l := h.g.links[0]
-					l.delWanted, l.delOrderly, l.delReason = true, true, wire.DeleteLinkOperator
+					l := h.g.links.list[0]
+					l.del.want(true, wire.DeleteLinkOperator)
 					h.g.Tick(s.now)
 					h.drain()
 				}
@@ -144,7 +144,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 				s.after(at+time.Duration(r.Int64N(int64(30*time.Millisecond))), func() {
 					delete(s.dead, d.GID)
 					if !h.gone {
-						for _, known := range h.g.devices {
+						for _, known := range h.g.links.devices {
 							if known.ID == d.ID {
 								h.g.DeviceUp(s.now, d)
 							}
@@ -178,7 +178,7 @@ func randomRun(t *testing.T, seed uint64, mode mode) {
 			}
 		}
 		for _, h := range s.hosts {
-			for _, l := range h.g.links {
+			for _, l := range h.g.links.list {
 				t.Logf("%s link %d %s sqLen %d used %d llcq %d lastTok %d test %v testing %v broken %v state %d", h.role, l.id, l.state, l.sqLen, l.used, len(l.llcq), l.lastToken, l.testAt.Sub(epoch), l.testing, l.Data.(*qp).broken, l.Data.(*qp).state)
 			}
 		}

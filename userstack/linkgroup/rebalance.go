@@ -2,20 +2,22 @@
 
 package linkgroup
 
-import "smcr/smc"
+import (
+	"smcr/smc"
+)
 
 // rebalance spreads the connections over the links after one was added (RFC
 // 7609, section 2.3). A connection that is to move sends nothing new until what
 // it sent is delivered.
-func (g *Group) rebalance() {
-	links := g.activeLinks()
-	if g.phase != phaseOpen || len(links) < 2 {
+func (c *linkChanges) rebalance() {
+	links := c.g.links.active()
+	if c.g.phase != phaseOpen || len(links) < 2 {
 		return
 	}
 	var load [maxSlots]int
-	conns := g.connsSorted()
+	conns := c.g.connsSorted()
 	for _, c := range conns {
-		load[c.bound().slot]++
+		load[c.target().slot]++
 	}
 	for _, c := range conns {
 		to := links[0]
@@ -24,36 +26,51 @@ func (g *Group) rebalance() {
 				to = l
 			}
 		}
-		from := c.bound()
+		from := c.target()
 		if c.peerRMB == nil || from.state != smc.LinkActive || load[from.slot] <= load[to.slot]+1 {
 			continue
 		}
 		load[from.slot]--
 		load[to.slot]++
-		c.bind(to)
+		c.planMove(to)
 	}
 }
 
-// bound returns the link that a connection is on or on its way to.
-func (c *Conn) bound() *Link {
+// target returns the link that a connection is on or on its way to.
+func (c *Conn) target() *Link {
 	if c.planned != nil {
 		return c.planned
 	}
 	return c.link
 }
 
-// bind plans the move of a connection to another link.
-func (c *Conn) bind(to *Link) {
+// planMove plans the move of a connection to another link.
+func (c *Conn) planMove(to *Link) {
 	if to == c.link {
-		c.unbind()
+		c.cancelMove()
 		return
 	}
 	c.planned = to
 	c.Protocol().PlanMove()
 }
 
-// unbind lets a connection stay where it is.
-func (c *Conn) unbind() {
+// cancelMove lets a connection stay where it is.
+func (c *Conn) cancelMove() {
 	c.planned = nil
 	c.Protocol().CancelMove()
+}
+
+// traffic says how much a link is used: by each connection that we send on over
+// it, and twice by one that the peer does. A Linux peer that leaves a link which
+// works may send wrong bytes afterwards (docs/interop.md).
+func (a *linkAddition) traffic(l *Link) (n int) {
+	for _, c := range a.g.conns {
+		if l != nil && c.link == l {
+			n++
+		}
+		if l != nil && c.peerLink() == l {
+			n += 2
+		}
+	}
+	return n
 }

@@ -14,7 +14,7 @@ import (
 // links.
 func (g *Group) loads() []int {
 	var out []int
-	for _, l := range g.links {
+	for _, l := range g.links.list {
 		out = append(out, l.conns)
 	}
 	return out
@@ -110,10 +110,10 @@ func TestRebalanceInterrupted(t *testing.T) {
 		apps := s.busy(5)
 		s.group(smc.Client).DeviceUp(s.now, device(smc.Client, 1))
 		s.hosts[smc.Client].drain()
-		s.run(time.Duration(s.rng.Int64N(int64(40*time.Millisecond))), func() bool { return len(s.group(smc.Server).activeLinks()) > 1 && s.rng.IntN(2000) == 0 })
+		s.run(time.Duration(s.rng.Int64N(int64(40*time.Millisecond))), func() bool { return len(s.group(smc.Server).links.active()) > 1 && s.rng.IntN(2000) == 0 })
 		h := s.hosts[s.rng.IntN(2)]
-		if n := len(h.g.activeLinks()); n > 1 {
-			h.g.LinkFailed(s.now, h.g.activeLinks()[s.rng.IntN(n)], errAny)
+		if n := len(h.g.links.active()); n > 1 {
+			h.g.LinkFailed(s.now, h.g.links.active()[s.rng.IntN(n)], errAny)
 			h.drain()
 		}
 		s.run(80*time.Millisecond, func() bool { return false })
@@ -130,7 +130,7 @@ func TestDirections(t *testing.T) {
 	srv, cli := s.group(smc.Server), s.group(smc.Client)
 	apps := s.busy(3)
 	for _, c := range cli.connsSorted() {
-		c.move(cli.linkByID(2))
+		c.move(cli.links.byID(2))
 	}
 	s.hosts[smc.Client].drain()
 	more := s.busy(3)

@@ -40,13 +40,13 @@ func TestTimeoutRecovery(t *testing.T) {
 	lose := func(role smc.Role) func(*sim) {
 		return func(s *sim) {
 			h := s.hosts[role]
-			h.g.LinkFailed(s.now, h.g.links[0], errAny)
+			h.g.LinkFailed(s.now, h.g.links.list[0], errAny)
 			h.drain()
 		}
 	}
 	add := func(s *sim) { // one of the three is to come back
 		g := s.group(smc.Server)
-		g.addWanted = true
+		g.adding.wanted = true
 		g.Tick(s.now)
 		s.hosts[smc.Server].drain()
 	}
@@ -99,9 +99,9 @@ func TestTimeoutRecovery(t *testing.T) {
 			s := started(t, tt.links, 3, edit)
 			s.settle()
 			if tt.links == 2 {
-				s.group(smc.Server).devices = append(s.group(smc.Server).devices, device(smc.Server, 2))
+				s.group(smc.Server).links.devices = append(s.group(smc.Server).links.devices, device(smc.Server, 2))
 			}
-			if n := len(s.group(smc.Server).links); n != tt.links {
+			if n := len(s.group(smc.Server).links.list); n != tt.links {
 				t.Fatalf("%d links", n)
 			}
 			s.trace = nil
@@ -115,13 +115,13 @@ func TestTimeoutRecovery(t *testing.T) {
 				if h.gone {
 					t.Fatalf("%s: group ended: %v\n%v", h.role, h.deadE, s.trace)
 				}
-				if gone := h.g.linkByID(lost.id) == nil; gone != tt.carrier && !strings.Contains(tt.word, "confirm-link") {
+				if gone := h.g.links.byID(lost.id) == nil; gone != tt.carrier && !strings.Contains(tt.word, "confirm-link") {
 					t.Errorf("%s: link %d is gone: %v\n%v", h.role, lost.id, gone, s.trace)
 				}
-				if n := len(h.g.links); n != 3 {
+				if n := len(h.g.links.list); n != 3 {
 					t.Errorf("%s: %d links in the end\n%v", h.role, n, s.trace)
 				}
-				if h.g.ex.kind != exNone || h.g.rk.kind != rkNone || h.g.peerRK.active {
+				if h.g.llc.ex.kind != exNone || h.g.rkeys.own.kind != rkNone || h.g.rkeys.peer.active {
 					t.Errorf("%s: an exchange is left", h.role)
 				}
 			}
@@ -137,23 +137,23 @@ func TestTimeoutRecovery(t *testing.T) {
 func (s *sim) agree() {
 	s.t.Helper()
 	a, b := s.group(smc.Server), s.group(smc.Client)
-	if len(a.links) != len(b.links) {
-		s.t.Errorf("%d and %d links", len(a.links), len(b.links))
+	if len(a.links.list) != len(b.links.list) {
+		s.t.Errorf("%d and %d links", len(a.links.list), len(b.links.list))
 		return
 	}
-	for _, l := range a.links {
-		m := b.linkByID(l.id)
+	for _, l := range a.links.list {
+		m := b.links.byID(l.id)
 		if m == nil || l.state != smc.LinkActive || m.state != smc.LinkActive || l.local != m.peer || m.local != l.peer {
 			s.t.Errorf("link %d is not the same on both sides", l.id)
 			return
 		}
 		for _, e := range [][2]*Link{{l, m}, {m, l}} {
-			for _, r := range e[0].g.rmbs {
+			for _, r := range e[0].g.rmbs.list {
 				if r.state != rmbKnown {
 					continue
 				}
 				mine := r.at[e[0].slot]
-				rt := e[1].g.findRToken(e[1], mine.RKey)
+				rt := e[1].g.peerRMBs.find(e[1], mine.RKey)
 				if rt == nil || !rt.at[e[1].slot].noAddr && rt.at[e[1].slot].Addr != mine.Addr {
 					s.t.Errorf("link %d: the %s does not know RKey %s", l.id, e[1].g.Role(), mine.RKey)
 				}
@@ -179,7 +179,7 @@ func TestTerminateResent(t *testing.T) {
 		s.settle()
 		h := s.hosts[tt.role]
 		for _, p := range h.apps {
-			p.c.setLink(h.g.links[2]) // so that links are tried in their order
+			p.c.setLink(h.g.links.list[2]) // so that links are tried in their order
 		}
 		s.trace = nil
 		n := 0
@@ -243,7 +243,7 @@ func (r *rig) two(reply func(l2 *Link)) *Link {
 	add.Reply = srv
 	r.recv(r.link, add)
 	r.recv(r.link, wire.AddLinkCont{Reply: srv, LinkNum: 2, Left: 1, Pairs: pairs})
-	l2 := r.g.linkByID(2)
+	l2 := r.g.links.byID(2)
 	if reply != nil {
 		r.done()
 		r.acts = nil
@@ -324,7 +324,7 @@ func TestInvalidMessages(t *testing.T) {
 					t.Errorf("%s, %s: %+v, %v", tt.name, role, m, err)
 				}
 			}
-			if len(r.dead) != 0 || r.g.Conns() != 1 || r.g.bestLink(nil) == nil {
+			if len(r.dead) != 0 || r.g.Conns() != 1 || r.g.links.best(nil) == nil {
 				t.Errorf("%s, %s: group ended: %v", tt.name, role, r.dead)
 			}
 		}
@@ -429,7 +429,7 @@ func TestPointOfNoReturn(t *testing.T) {
 	r.begin()
 	r.recv(r.link, r.confirmLink(false, r.link))
 	r.recv(r.link, rejected)
-	if len(r.first) != 1 || r.first[0] != nil || !r.g.committed {
+	if len(r.first) != 1 || r.first[0] != nil || !r.g.first.committed {
 		t.Errorf("client that refused a link: %v", r.first)
 	}
 }
@@ -462,7 +462,7 @@ func TestDeleteLinkOrderly(t *testing.T) {
 		s := started(t, 2, 2, func(c *Config) { noTest(c); c.Timers.AddLinkRetry = 0 })
 		s.trace = nil
 		h := s.hosts[role]
-		h.g.DeleteLink(s.now, h.g.links[0], wire.DeleteLinkOperator)
+		h.g.DeleteLink(s.now, h.g.links.list[0], wire.DeleteLinkOperator)
 		h.drain()
 		s.pass(time.Second)
 		want := "s2:delete-link(1) c2:re:delete-link(1)"
@@ -474,7 +474,7 @@ func TestDeleteLinkOrderly(t *testing.T) {
 		if s.types() != "SINGLE/SINGLE" || h.g.Conns() != 1 {
 			t.Errorf("%s: %s, %d connections", role, s.types(), h.g.Conns())
 		}
-		h.g.DeleteLink(s.now, h.g.links[0], wire.DeleteLinkOperator)
+		h.g.DeleteLink(s.now, h.g.links.list[0], wire.DeleteLinkOperator)
 		h.drain()
 		s.pass(time.Second)
 		for _, h := range s.hosts {

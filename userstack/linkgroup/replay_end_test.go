@@ -38,7 +38,7 @@ func TestReplayLostDevice(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r.g.Received(r.now, r.g.linkByID(2), b)
+				r.g.Received(r.now, r.g.links.byID(2), b)
 				r.drain()
 			}
 			continue

@@ -131,9 +131,9 @@ func (r *replay) preface() {
 		r.t.Fatal(err)
 	}
 	r.drain()
-	l := r.g.links[0]
+	l := r.g.links.list[0]
 	say := func(m wire.LLC) {
-		b, err := wire.AppendLLC(nil, r.g.layout, m)
+		b, err := wire.AppendLLC(nil, r.g.llc.layout, m)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -247,7 +247,7 @@ func (r *replay) feedUntil(enough func() bool) {
 
 // feed hands a message of the other kernel to the group.
 func (r *replay) feed(m capMessage) {
-	if r.g.dead {
+	if r.g.phase == phaseDead {
 		return
 	}
 	for _, l := range r.g.Links() {
@@ -328,7 +328,7 @@ func (r *replay) expect(m capMessage) {
 	want := describe(m.msg)
 	i := r.find(m)
 	if i < 0 {
-		if r.actLLC(m); r.g.dead && want == "delete-link-all" {
+		if r.actLLC(m); r.g.phase == phaseDead && want == "delete-link-all" {
 			r.known[endTwice]++
 			return
 		}

@@ -25,7 +25,7 @@ type qpLog struct {
 
 func (e *qpLog) note(format string, args ...any) {
 	// A message that is queued goes out before what is called after it.
-	for _, a := range e.g.actions {
+	for _, a := range e.g.actions.list {
 		if a.Kind == ActSend {
 			e.calls = append(e.calls, describe(a.Message()))
 		}
@@ -86,7 +86,7 @@ func TestQueuePairStates(t *testing.T) {
 		}
 		if tt.role == smc.Client {
 			e.note("CONFIRM")
-			r.recv(r.g.links[0], r.confirmLink(false, r.g.links[0]))
+			r.recv(r.g.links.list[0], r.confirmLink(false, r.g.links.list[0]))
 			for _, a := range r.acts {
 				if a.Kind == ActSend {
 					e.calls = append(e.calls, describe(a.Message()))
@@ -131,8 +131,8 @@ func TestRefusedLinkIsFreed(t *testing.T) {
 		l2 := r.two(nil)
 		if silent {
 			// A third link, later, and no answer to it.
-			r.g.devices = append(r.g.devices, device(smc.Server, 2))
-			r.g.maxLinks, r.g.addWanted = 3, true
+			r.g.links.devices = append(r.g.links.devices, device(smc.Server, 2))
+			r.g.links.max, r.g.adding.wanted = 3, true
 			r.g.Tick(r.s.now)
 		} else {
 			r = newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
@@ -141,7 +141,7 @@ func TestRefusedLinkIsFreed(t *testing.T) {
 			l2 = nil
 		}
 		r.take()
-		added := r.g.links[len(r.g.links)-1]
+		added := r.g.links.list[len(r.g.links.list)-1]
 		if added == r.link || added == l2 || added.state != smc.LinkActivating {
 			t.Fatal("no link is being added")
 		}
@@ -152,7 +152,7 @@ func TestRefusedLinkIsFreed(t *testing.T) {
 			r.recv(r.link, wire.AddLink{Reply: true, Rejected: true, Reason: wire.AddLinkNoAlternatePath, LinkNum: added.id})
 		}
 		r.done()
-		if q.state != 3 || !silent && (len(q.mr) != 0 || slices.Contains(r.g.links, added)) {
+		if q.state != 3 || !silent && (len(q.mr) != 0 || slices.Contains(r.g.links.list, added)) {
 			t.Errorf("silent %v: queue pair in state %d, %d registrations", silent, q.state, len(q.mr))
 		}
 	}
@@ -173,7 +173,7 @@ func TestPointOfNoReturnSecondLink(t *testing.T) {
 		r.recv(r.link, r.confirmLink(false, r.link))
 		r.recv(r.link, wire.AddLink{MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
 		r.recv(r.link, wire.AddLinkCont{LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 5}}}})
-		l2 := r.g.linkByID(2)
+		l2 := r.g.links.byID(2)
 		m := r.confirmLink(false, l2)
 		edit(e, &m)
 		r.recv(l2, m)
@@ -214,7 +214,7 @@ func TestLinkKeptUntilReply(t *testing.T) {
 		q := l2.Data.(*qp)
 		want := func(what string, kept bool) {
 			t.Helper()
-			if got := q.state == 2 && len(q.mr) == 1 && slices.Contains(r.g.links, l2); got != kept {
+			if got := q.state == 2 && len(q.mr) == 1 && slices.Contains(r.g.links.list, l2); got != kept {
 				t.Errorf("%s, %s: kept %v (queue pair in state %d, %d RMBs)", role, what, got, q.state, len(q.mr))
 			}
 		}

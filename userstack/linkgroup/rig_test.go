@@ -198,7 +198,7 @@ func (r *rig) begin() {
 	if _, err := r.g.FirstLink(r.s.now); err != nil {
 		r.t.Fatal(err)
 	}
-	r.link = r.g.links[0]
+	r.link = r.g.links.list[0]
 	var err error
 	if r.c, err = r.g.NewConn(r.s.now, 0, 4096); err != nil {
 		r.t.Fatal(err)
@@ -284,12 +284,6 @@ func produce(c *Conn, now time.Time, n int) {
 	c.Produced(now, n)
 }
 
-// produceUrgent is produce for bytes of which the last is urgent.
-func produceUrgent(c *Conn, now time.Time, n int) {
-	_, _, _ = c.SendSpace(n, n)
-	c.ProducedUrgent(now, n)
-}
-
 // eyeCatcher is the eye catcher of RFC 7609, section 4.2.
 var eyeCatcher = []byte{0xE2, 0xD4, 0xC3, 0xD9}
 
@@ -326,7 +320,7 @@ func (l layout) ahead(c wire.Cursor, pos uint64) (uint64, bool) {
 }
 
 // element returns the RMB element of a connection.
-func (c *Conn) element() []byte { return c.rmb.mem0(c.elem) }
+func (c *Conn) element() []byte { return c.rmb.element(c.elem) }
 
 // offset returns where in the element of to an RDMA WRITE goes.
 func offset(a Action, to *Conn) int {

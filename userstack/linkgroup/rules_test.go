@@ -99,8 +99,8 @@ func TestDeleteRKeyNegative(t *testing.T) {
 func TestRMBLimit(t *testing.T) {
 	r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.RMBEsPerRMB = 1 })
 	r.open()
-	for len(r.g.rmbs) < 255 {
-		if _, err := r.g.newRMB(uint32(len(r.g.rmbs)), smc.SizeCode(len(r.g.rmbs)%3)); err != nil {
+	for len(r.g.rmbs.list) < 255 {
+		if _, err := r.g.rmbs.allocate(uint32(len(r.g.rmbs.list)), smc.SizeCode(len(r.g.rmbs.list)%3)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestBothSidesMove(t *testing.T) {
 			for id := 1; id < n; id++ {
 				if id%2 == i%2 || seed%5 == 0 {
 					s.after(time.Duration(s.rng.Int64N(int64(3*time.Millisecond))), func() {
-						if l := h.g.linkByID(uint8(id)); l != nil && !h.gone {
+						if l := h.g.links.byID(uint8(id)); l != nil && !h.gone {
 							h.g.LinkFailed(s.now, l, errAny)
 							h.drain()
 						}
@@ -191,8 +191,8 @@ func TestDeleteRKeyMany(t *testing.T) {
 		s.settle()
 	}
 	s.trace = nil
-	for _, r := range s.group(smc.Server).rmbs {
-		s.group(smc.Server).retire(r)
+	for _, r := range s.group(smc.Server).rmbs.list {
+		s.group(smc.Server).rkeys.retire(r)
 	}
 	s.group(smc.Server).Tick(s.now)
 	s.hosts[smc.Server].drain()
@@ -203,7 +203,7 @@ func TestDeleteRKeyMany(t *testing.T) {
 			t.Errorf("no %s in %s", want, got)
 		}
 	}
-	if n := len(s.group(smc.Client).rtokens); n != 1 || len(s.hosts[smc.Server].rmbs) != 1 {
+	if n := len(s.group(smc.Client).peerRMBs.list); n != 1 || len(s.hosts[smc.Server].rmbs) != 1 {
 		t.Errorf("the client knows %d RMBs of %d", n, len(s.hosts[smc.Server].rmbs))
 	}
 	s.agree()

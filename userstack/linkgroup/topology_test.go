@@ -27,20 +27,20 @@ func (s *sim) checkLinks(when string) {
 			continue
 		}
 		var active []*Link
-		for _, l := range h.g.links {
+		for _, l := range h.g.links.list {
 			if l.state != smc.LinkActive {
 				continue
 			}
 			for _, m := range active {
-				if l.dev.ID == m.dev.ID && h.g.samePeerPort(l.peer, m.peer) {
+				if l.dev.ID == m.dev.ID && h.g.links.samePort(l.peer, m.peer) {
 					s.t.Errorf("%s: %s: links %d and %d are parallel", when, h.role, l.id, m.id)
 				}
 			}
 			active = append(active, l)
 		}
-		n := h.g.symmetric(active)
-		if n > h.g.maxLinks || len(active)-n > 1 {
-			s.t.Errorf("%s: %s: %d links, %d of them symmetric, of %d at most", when, h.role, len(active), n, h.g.maxLinks)
+		n := h.g.links.symmetric(active)
+		if n > h.g.links.max || len(active)-n > 1 {
+			s.t.Errorf("%s: %s: %d links, %d of them symmetric, of %d at most", when, h.role, len(active), n, h.g.links.max)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestUnusedLinkGives(t *testing.T) {
 				id := s.group(smc.Client).Links()[used].id
 				for _, h := range s.hosts {
 					for _, c := range h.g.conns {
-						c.onto = h.g.linkByID(id)
+						c.onto = h.g.links.byID(id)
 					}
 				}
 				tap := s.tap
@@ -154,7 +154,7 @@ func TestUnusedLinkGives(t *testing.T) {
 				s.hosts[role].drain()
 				s.pass(20 * time.Second)
 				for _, h := range s.hosts {
-					if h.g.Type() != smc.GroupSymmetric || len(h.g.Links()) != 2 || h.g.linkByID(id) == nil {
+					if h.g.Type() != smc.GroupSymmetric || len(h.g.Links()) != 2 || h.g.links.byID(id) == nil {
 						t.Errorf("%s, device %d: %s has %d links, %s, without link %d", role, dev, h.role, len(h.g.Links()), h.g.Type(), id)
 					}
 				}
@@ -182,7 +182,7 @@ func TestDevicesComeAndGo(t *testing.T) {
 			h := s.hosts[role]
 			d := device(role, s.rng.IntN(8))
 			up := 0
-			for _, o := range h.g.devices {
+			for _, o := range h.g.links.devices {
 				if o.Up && o.ID != d.ID {
 					up++
 				}
@@ -249,7 +249,7 @@ func TestClientAddLink(t *testing.T) {
 		g := s.group(smc.Client)
 		if strings.Contains(tt.name, "ignores") {
 			d := device(smc.Client, 7)
-			g.links[0].sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
+			g.links.list[0].sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
 		} else {
 			g.DeviceUp(s.now, device(smc.Client, 7))
 		}
@@ -277,20 +277,20 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	s := started(t, 3, 3, links(3))
 	s.settle()
 	g := s.group(smc.Server)
-	a := g.links
+	a := g.links.list
 	s.group(smc.Client).DeviceDown(s.now, 2)
 	s.hosts[smc.Client].drain()
 	s.settle()
-	g.ex = exchange{kind: exAdd, step: waitAddReply, via: a[0], peerLeft: -1}
-	l, err := g.newLink(device(smc.Server, 2))
+	g.llc.ex = exchange{kind: exAdd, step: waitAddReply, via: a[0], peerLeft: -1}
+	l, err := g.change.create(device(smc.Server, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.setID(g.nextID())
-	g.ex.link = l
+	l.setID(g.links.nextID())
+	g.llc.ex.link = l
 	s.trace = nil
 	p := a[0].peer
-	g.recvAddLinkReply(a[0], wire.AddLink{Reply: true, LinkNum: l.id, GID: p.GID, MAC: p.MAC, QPN: 0x999, MTU: 3})
+	g.adding.recvReply(a[0], wire.AddLink{Reply: true, LinkNum: l.id, GID: p.GID, MAC: p.MAC, QPN: 0x999, MTU: 3})
 	g.Tick(s.now)
 	s.hosts[smc.Server].drain()
 	s.settle()
@@ -306,7 +306,7 @@ func TestSecondAsymmetricLink(t *testing.T) {
 	s.settle()
 	g = s.group(smc.Client)
 	s.trace = nil
-	g.Received(s.now, g.links[0], mustLLC(t, wire.AddLink{LinkNum: 9, GID: smc.GID{15: 77}, MAC: smc.MAC{5: 77}, QPN: 0x999, MTU: 3}))
+	g.Received(s.now, g.links.list[0], mustLLC(t, wire.AddLink{LinkNum: 9, GID: smc.GID{15: 77}, MAC: smc.MAC{5: 77}, QPN: 0x999, MTU: 3}))
 	s.hosts[smc.Client].drain()
 	s.settle()
 	if got := strings.Join(s.trace, " "); !strings.HasSuffix(got, "re:add-link-rejected1") {
@@ -331,16 +331,16 @@ func TestLinkNumbers(t *testing.T) {
 	g := newRig(t, smc.Server, noTest).g
 	seen := map[uint8]int{}
 	for i := range 255 {
-		id := g.nextID()
+		id := g.links.nextID()
 		if seen[id]++; id == 0 || seen[id] > 1 {
 			t.Fatalf("link number %d after %d others", id, i)
 		}
 	}
-	g.links = []*Link{{id: 1, g: g}}
-	if id := g.nextID(); id != 2 {
+	g.links.list = []*Link{{id: 1, g: g}}
+	if id := g.links.nextID(); id != 2 {
 		t.Errorf("link number %d while 1 is in use", id)
 	}
-	g.links = nil
+	g.links.list = nil
 }
 
 // TestLinksOfLargeGroup: eight links tell each other's RMBs whole, and a
@@ -353,7 +353,7 @@ func TestLinksOfLargeGroup(t *testing.T) {
 		s.settle()
 	}
 	for _, h := range s.hosts {
-		for _, rt := range h.g.rtokens {
+		for _, rt := range h.g.peerRMBs.list {
 			for _, l := range h.g.Links() {
 				if !rt.at[l.slot].ok {
 					t.Errorf("%s: RToken is missing on link %d", h.role, l.id)

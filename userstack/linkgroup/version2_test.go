@@ -165,7 +165,7 @@ func TestDeleteRKeyV2(t *testing.T) {
 	}
 	r.c.Release()
 	r.done()
-	key := r.g.rmbs[0].at[r.link.slot].RKey
+	key := r.g.rmbs.list[0].at[r.link.slot].RKey
 	r.wait(DefaultTimers(smc.Client).RMBIdle + DefaultTimers(smc.Client).AbortWait)
 	found := false
 	for _, a := range r.acts {
@@ -217,7 +217,7 @@ func TestConfirmRKeyMeetsAddLink(t *testing.T) {
 			continue
 		}
 		s.recv(s.link, v2(wire.AddLink{
-			Reply: true, LinkNum: s.g.ex.link.id, MAC: peerEnd.MAC, GID: smc.GID{1}, QPN: 0x902, PSN: 1, MTU: 3,
+			Reply: true, LinkNum: s.g.llc.ex.link.id, MAC: peerEnd.MAC, GID: smc.GID{1}, QPN: 0x902, PSN: 1, MTU: 3,
 			Ext: &wire.AddLinkExt{Pairs: []wire.RKeyPair{
 				{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 3, Addr: 4}},
 				{RefRKey: 0xBBBB, New: smc.RToken{RKey: 5, Addr: 6}},

@@ -22,8 +22,8 @@ type (
 	// OpenToData lets the program send, because its peer does not speak CLC. Answer:
 	// [Opened] or [Failed].
 	OpenToData struct{}
-	// Claim takes the TCP connection for CLC messages. Answer: [Claimed] or [Failed].
-	Claim struct{}
+	// Prepare takes the TCP connection for CLC messages. Answer: [Prepared] or [Failed].
+	Prepare struct{}
 	// Send writes a CLC message. Answer: [Sent] or [SendFailed].
 	Send struct{ Message wire.CLC }
 	// StopReading ends a read that is waiting. Answer: [Received] if there is something,
@@ -120,7 +120,7 @@ type (
 
 func (Look) action()          {}
 func (OpenToData) action()    {}
-func (Claim) action()         {}
+func (Prepare) action()       {}
 func (Send) action()          {}
 func (StopReading) action()   {}
 func (WatchDecline) action()  {}

@@ -18,8 +18,8 @@
 //	the program or the stack gives up   | SMC-R, TCP or a reset: the [Outcome]
 //
 // The tables of states and transitions are code: clientTable in client.go,
-// serverTable in server.go, and what both have in common in firstcontact.go and
-// decline.go. What the messages of version 1 and 2 do differently is behind the
+// serverTable in server.go, and what both have in common in firstcontact.go,
+// decline.go and ending.go. What the messages of version 1 and 2 do differently is behind the
 // interface version, in version1.go and version2.go.
 //
 // What belongs here is the protocol and nothing else. The package opens no socket,

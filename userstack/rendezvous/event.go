@@ -15,7 +15,7 @@ type EventKind uint8
 // The kinds of events. Four of them are CLC messages, which the machine makes of the
 // bytes that it is given.
 const (
-	EvClaimed     EventKind = iota // [Claimed]
+	EvPrepared    EventKind = iota // [Prepared]
 	EvSurveyed                     // [Surveyed]
 	EvPathFound                    // [PathFound]
 	EvAdmitted                     // [Admitted]
@@ -49,7 +49,7 @@ const (
 )
 
 var eventNames = [numEvents]string{
-	"claimed", "surveyed", "path found", "admitted", "turn", "joined", "no group", "group made", "connected", "attached",
+	"prepared", "surveyed", "path found", "admitted", "turn", "joined", "no group", "group made", "connected", "attached",
 	"opened", "failed", "sent", "send failed", "LLC done", "LLC failed", "received", "PROPOSAL", "ACCEPT", "CONFIRM", "DECLINE",
 	"garbage", "EOF", "read failed", "read stopped", "first bytes", "TCP state", "deadline", "canceled", "closed",
 }
@@ -68,9 +68,9 @@ type Event interface{ kind() EventKind }
 // Answers to actions. The driver hands in exactly one for each action that has one,
 // before any other event but [Canceled] and [Closed], which may take its place.
 type (
-	// Claimed answers [Claim]: the TCP connection has two ends, and the stack can
+	// Prepared answers [Prepare]: the TCP connection has two ends, and the stack can
 	// send CLC messages on it.
-	Claimed struct{}
+	Prepared struct{}
 	// Surveyed answers [Survey].
 	Surveyed struct{ Host Host }
 	// PathFound answers [FindPath].
@@ -107,25 +107,6 @@ type (
 	SendFailed struct{ Err error }
 )
 
-// Failure says why the host cannot do something.
-type Failure struct {
-	// Why is what DECLINE tells the peer, and the cause.
-	Why Refusal
-	// NoFallback says that a first contact has failed too late to use TCP instead: the
-	// peer may have sent data over SMC-R (RFC 7609, appendix C.2).
-	NoFallback bool
-	// NotOwner says that what the peer named belongs to a connection of another host.
-	NotOwner bool
-}
-
-// err returns the cause in full.
-func (f *Failure) err() error {
-	if f.Why.Err == nil {
-		return &f.Why
-	}
-	return f.Why.Err
-}
-
 // What happens by itself.
 type (
 	// LLCDone says that the LLC exchange for which [AwaitLLC] waits has succeeded:
@@ -135,7 +116,8 @@ type (
 	}
 	// LLCFailed says that it has failed.
 	LLCFailed struct{ Failure }
-	// Received has bytes that were read from TCP, at most as many as [Machine.Want] said.
+	// Received has bytes that were read from TCP: at most as many as [Machine.Want] said, or
+	// [Rest] of them and those before.
 	Received struct{ Bytes []byte }
 	// EOF says that the peer has closed the TCP connection in order.
 	EOF struct{}
@@ -166,7 +148,7 @@ type message struct{ m wire.CLC }
 // garbage is something else than a CLC message.
 type garbage struct{ err error }
 
-func (Claimed) kind() EventKind     { return EvClaimed }
+func (Prepared) kind() EventKind    { return EvPrepared }
 func (Surveyed) kind() EventKind    { return EvSurveyed }
 func (PathFound) kind() EventKind   { return EvPathFound }
 func (Admitted) kind() EventKind    { return EvAdmitted }

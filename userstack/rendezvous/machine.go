@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"smcr/smc"
@@ -28,16 +27,6 @@ const (
 	// timers end it long before.
 	LLCWait = 30 * time.Second
 )
-
-// ErrProtocol means that the peer sent something else than the CLC messages that may
-// come. TCP cannot be used either: what follows cannot be told from data (RFC 7609,
-// appendix C.6).
-var ErrProtocol = errors.New("protocol error")
-
-// ErrTooLate means that the rendezvous has failed when the peer may use SMC-R already.
-// TCP cannot be used either: DECLINE would reach the peer as data (RFC 7609, appendices
-// C.1 and C.3).
-var ErrTooLate = errors.New("too late to decline SMC-R")
 
 // errInternal means that the driver did something that it must not do.
 var errInternal = errors.New("internal error of the rendezvous")
@@ -62,31 +51,6 @@ type Config struct {
 	Refuse *Refusal
 }
 
-// A Refusal is a reason not to use SMC-R. It is also an error.
-type Refusal struct {
-	// Remote says that the peer declined.
-	Remote bool
-	// Code is the reason, as DECLINE has it.
-	Code smc.Diagnosis
-	// Err is the local cause, or nil.
-	Err error
-}
-
-// Error implements error.
-func (r *Refusal) Error() string {
-	if r.Err == nil {
-		return r.Code.String()
-	}
-	return fmt.Sprintf("%s: %v", r.Code, r.Err)
-}
-
-// Unwrap returns the local cause.
-func (r *Refusal) Unwrap() error { return r.Err }
-
-func refuse(code smc.Diagnosis, format string, args ...any) *Refusal {
-	return &Refusal{Code: code, Err: fmt.Errorf(format, args...)}
-}
-
 // Outcome is how a rendezvous has ended: with SMC-R if both fields are nil.
 type Outcome struct {
 	// Refused says why TCP carries the data. No CLC message follows on it.
@@ -105,42 +69,90 @@ const (
 	madeGroup         // a link group, with its connection
 )
 
+// handler is what an event does.
+type handler func(m *Machine, now time.Time, ev Event)
+
+// transition is an entry of a table: what an event does in a state, and to which states
+// it leads.
+type transition struct {
+	in State
+	on EventKind
+	to []State
+	do handler
+}
+
+// to lists the states that follow.
+func to(s ...State) []State { return s }
+
+// fallback says what events do in the states whose table has nothing for them.
+type fallback [numEvents]handler
+
+// table says what each event does in each state.
+type table struct {
+	rows [numStates][numEvents]*transition // nil: see any
+	any  *fallback
+}
+
+// newTable makes a table of lists of transitions.
+func newTable(any *fallback, lists ...[]transition) *table {
+	t := &table{any: any}
+	for _, list := range lists {
+		for i := range list {
+			tr := &list[i]
+			if t.rows[tr.in][tr.on] != nil {
+				panic("rendezvous: two transitions for " + tr.on.String() + " in state " + tr.in.String())
+			}
+			t.rows[tr.in][tr.on] = tr
+		}
+	}
+	return t
+}
+
 // Machine is one side of a rendezvous. See the package comment.
 type Machine struct {
 	table *table
 	conf  Config
 	trace func(from State, on EventKind, to State) // tests
 
-	state       State
-	deadline    time.Time // zero: none
-	late        bool      // the deadline has passed once, see LateGrace
-	part        []byte    // of the message that is being received
-	ended       bool      // the peer has closed TCP
-	client      bool
-	headerBegun bool // Looking: a part of a CLC header has come
-	actions     []Action
-	outcome     Outcome
+	// The side that the machine is, with what that side alone knows; the other is nil.
+	client *client
+	server *server
+	// llc is what both sides know of the first contact of a link group.
+	llc llcPhase
+
+	state    State
+	deadline time.Time // zero: none
+	late     bool      // the deadline has passed once, see LateGrace
+	part     []byte    // of the message that is being received
+	ended    bool      // the peer has closed TCP
+	actions  []Action
+	outcome  Outcome
 
 	host    Host
 	peerID  smc.PeerID // of this host
-	offers  [2]version // client: what PROPOSAL offers, version 1 and 2; nil what it does not
 	version version    // that of the messages from now on
+	answer  *answer    // client: ACCEPT; server: CONFIRM
 	made    made
-
-	proposal  wire.Proposal // server: the client's
-	answer    *answer       // client: ACCEPT; server: CONFIRM
-	local     wire.Endpoint // this end of the connection
-	unwanted  error         // server: why nobody wants the connection any more, though the client may use SMC-R
-	failure   *Failure      // first contact: why it fails, until Draining is over
-	confirmed time.Time     // client, first contact: when CONFIRM was sent, else zero
-	declined  *Refusal      // what DECLINE says
-	cross     bool          // the peer may send DECLINE at the same time
-	linger    time.Duration // how long after that a DECLINE of the peer may still come
-	sentAt    time.Time     // when DECLINE was sent
+	no      refused
 }
 
 func newMachine(t *table, c Config) *Machine {
-	return &Machine{table: t, conf: c, peerID: c.PeerID, version: &version1{}}
+	m := &Machine{table: t, conf: c, peerID: c.PeerID, version: &version1{}}
+	m.llc.Machine = m
+	return m
+}
+
+// asClient, asServer and asLLCPhase are handlers of one part of the machine.
+func asClient(do func(*client, time.Time, Event)) handler {
+	return func(m *Machine, now time.Time, ev Event) { do(m.client, now, ev) }
+}
+
+func asServer(do func(*server, time.Time, Event)) handler {
+	return func(m *Machine, now time.Time, ev Event) { do(m.server, now, ev) }
+}
+
+func asLLCPhase(do func(*llcPhase, time.Time, Event)) handler {
+	return func(m *Machine, now time.Time, ev Event) { do(&m.llc, now, ev) }
 }
 
 // State returns the state of the machine.
@@ -150,21 +162,28 @@ func (m *Machine) State() State { return m.state }
 // zero Time for never.
 func (m *Machine) Deadline() time.Time { return m.deadline }
 
-// Want returns how many bytes the machine takes from TCP now. It is 0 where what comes is
-// not, or not yet, the machine's: it never takes more than the messages of the
-// rendezvous.
+// Want returns how many bytes the machine takes from TCP now, at least: see [Rest]. It is
+// 0 where what comes is not, or not yet, the machine's: it never takes more than the
+// messages of the rendezvous.
 func (m *Machine) Want() int {
 	if !m.state.reads() || m.ended {
 		return 0
 	}
-	if len(m.part) < wire.HeaderLen {
-		return wire.HeaderLen - len(m.part)
+	return Rest(m.part)
+}
+
+// Rest returns how many bytes have to be read next for the CLC message that begins with
+// part: the rest of the header, or that of the message. It is 0 for a whole message, and
+// for what is no CLC message.
+func Rest(part []byte) int {
+	if len(part) < wire.HeaderLen {
+		return wire.HeaderLen - len(part)
 	}
-	h, err := wire.ParseHeader(m.part)
+	h, err := wire.ParseHeader(part)
 	if err != nil {
-		return 0 // cannot happen: Handle has checked it
+		return 0
 	}
-	return h.Length - len(m.part)
+	return max(0, h.Length-len(part))
 }
 
 // Outcome returns how the rendezvous has ended. It is valid in state [Over].
@@ -203,12 +222,13 @@ func (m *Machine) handle(now time.Time, ev Event) {
 		return
 	}
 	on, from := ev.kind(), m.state
-	switch {
-	case m.table[from][on] != nil:
-		m.table[from][on].do(m, now, ev)
-	case anyState[on] != nil:
-		anyState[on](m, now, ev)
-	default:
+	do := m.table.any[on]
+	if tr := m.table.rows[from][on]; tr != nil {
+		do = tr.do
+	}
+	if do != nil {
+		do(m, now, ev)
+	} else {
 		m.fail(fmt.Errorf("%w: %s in state %s", errInternal, on, from))
 	}
 	if m.trace != nil {
@@ -221,7 +241,7 @@ func (m *Machine) received(now time.Time, b []byte) {
 	if m.state == Over {
 		return
 	}
-	if m.state != Draining && len(b) > m.Want() {
+	if m.state != Draining && m.Want() == 0 {
 		m.fail(fmt.Errorf("%w: %d bytes in state %s", errInternal, len(b), m.state))
 		return
 	}
@@ -234,7 +254,11 @@ func (m *Machine) received(now time.Time, b []byte) {
 		m.handle(now, garbage{fmt.Errorf("the peer did not send a CLC message: %w", err)})
 		return
 	}
-	if len(m.part) < h.Length {
+	switch {
+	case len(m.part) < h.Length:
+		return
+	case len(m.part) > h.Length:
+		m.fail(fmt.Errorf("%w: %d bytes behind a message", errInternal, len(m.part)-h.Length))
 		return
 	}
 	clc, err := wire.ParseCLC(m.part[:h.Length])
@@ -314,100 +338,4 @@ func (m *Machine) giveBack() {
 		m.do(EndGroup{})
 	}
 	m.made = madeNothing
-}
-
-// unexpected is the end after a message that may not come.
-func (m *Machine) unexpected(_ time.Time, ev Event) {
-	m.fail(fmt.Errorf("%w: unexpected %s in state %s", ErrProtocol, ev.kind(), m.state))
-}
-
-// notCLC is the end after something that is no CLC message.
-func (m *Machine) notCLC(_ time.Time, ev Event) {
-	m.fail(fmt.Errorf("%w: %w", ErrProtocol, ev.(garbage).err))
-}
-
-// tcpEnded is the end after that of the TCP connection.
-func (m *Machine) tcpEnded(_ time.Time, ev Event) {
-	err := io.EOF
-	if f, ok := ev.(ReadFailed); ok {
-		err = f.Err
-	}
-	m.fail(fmt.Errorf("read CLC header: %w", err))
-}
-
-func (m *Machine) sendFailed(_ time.Time, ev Event) { m.fail(ev.(SendFailed).Err) }
-
-// timeout is the end of a wait for a message. The error is os.ErrDeadlineExceeded.
-func (m *Machine) timeout(now time.Time, _ Event) {
-	if !m.late {
-		m.late, m.deadline = true, now.Add(LateGrace)
-		return
-	}
-	err := fmt.Errorf("read %s: %w", m.partName(), os.ErrDeadlineExceeded)
-	if len(m.part) > 0 {
-		err = fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
-	m.fail(err)
-}
-
-// canceled is the end because nobody wants the connection, or the stack ends. Nothing is
-// sent any more. The error is the cause that the driver gave.
-func (m *Machine) canceled(_ time.Time, ev Event) { m.fail(cause(ev)) }
-
-func cause(ev Event) error {
-	if c, ok := ev.(Canceled); ok {
-		return c.Cause
-	}
-	return ev.(Closed).Cause
-}
-
-// broken is the end because the TCP connection cannot be used.
-func (m *Machine) broken(_ time.Time, ev Event) {
-	f := ev.(Failed)
-	m.fail(f.err())
-}
-
-// peerDeclined is the end after DECLINE of the peer.
-func (m *Machine) peerDeclined(_ time.Time, ev Event) {
-	m.stayTCP(&Refusal{Remote: true, Code: ev.(message).m.(wire.Decline).Diagnosis})
-}
-
-// survey asks what this host can offer the peer.
-func (m *Machine) survey(peer smc.GID) {
-	m.enter(Surveying)
-	m.do(Survey{PeerGID: peer})
-}
-
-// learn takes what this host can offer.
-func (m *Machine) learn(h Host) {
-	m.host = h
-	if h.PeerID != (smc.PeerID{}) {
-		m.peerID = h.PeerID
-	}
-}
-
-// join looks for an existing link group.
-func (m *Machine) join(j JoinGroup) {
-	m.enter(Joining)
-	m.do(j)
-}
-
-// awaitRKey waits until the peer knows the RMB of the connection (RFC 7609, sections
-// 3.5.2.1 and 3.5.2.2).
-func (m *Machine) awaitRKey(now time.Time, _ Event) {
-	m.made = madeConn
-	m.await(AwaitRKey, now.Add(LLCWait))
-	m.do(AwaitLLC{})
-}
-
-// noRKey is the end of a wait for CONFIRM RKEY that the link group has not ended.
-func (m *Machine) noRKey(now time.Time, _ Event) {
-	m.decline(refuse(smc.DiagInternal, "no outcome of an LLC exchange"))
-}
-
-// makeGroup begins a first contact.
-func (m *Machine) makeGroup(g MakeGroup) {
-	m.made = madeGroup
-	m.enter(MakingGroup)
-	m.do(g)
 }

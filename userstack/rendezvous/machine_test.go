@@ -11,10 +11,10 @@ import (
 
 // Beginnings of scripts.
 const (
-	toAccept   = "Claimed; Surveyed; Sent"
-	toAccept1  = "Claimed; Surveyed, version 1; Sent"
+	toAccept   = "Prepared; Surveyed; Sent"
+	toAccept1  = "Prepared; Surveyed, version 1; Sent"
 	clientLink = toAccept + "; ACCEPT, first; GroupMade; Sent"
-	toAdmit    = "Claimed; PROPOSAL; Admitted"
+	toAdmit    = "Prepared; PROPOSAL; Admitted"
 	toJoin     = toAdmit + "; Surveyed; Turn"
 	toConfirm  = toJoin + "; Joined; LLCDone; Sent"
 	toFirst    = toJoin + "; NoGroup; GroupMade; Sent"
@@ -25,19 +25,19 @@ const (
 // it does with the last event (see script.did).
 var transitionTests = []struct{ who, events, want string }{
 	// Client: PROPOSAL.
-	{"client", "", "Claiming: Claim"},
-	{"client", "Claimed", "Surveying: Survey"},
+	{"client", "", "Preparing: Prepare"},
+	{"client", "Prepared", "Surveying: Survey"},
 	{"client", "Failed", "Over = reset"},
-	{"client", "Claimed; Surveyed", "Proposing: Send PROPOSAL 1 and 2"},
-	{"client", "Claimed; Surveyed, version 1", "Proposing: Send PROPOSAL"},
-	{"client", "Claimed; Surveyed, version 2", "Proposing: Send PROPOSAL 2"},
-	{"client", "Claimed; Surveyed, no port 2", "Proposing: Send PROPOSAL"},
-	{"client", "Claimed; Surveyed, nothing", "Declining: Send DECLINE"},
-	{"client", "Claimed; Surveyed, nothing; Sent", "Over = TCP, no route to the peer's RNIC"},
-	{"client", "Claimed; Failed", "Declining: Send DECLINE"},
-	{"client", "Claimed; Canceled", "Over = reset"},
-	{"client", "Claimed; Surveyed; Sent", "AwaitAccept"},
-	{"client", "Claimed; Surveyed; SendFailed", "Over = reset"},
+	{"client", "Prepared; Surveyed", "Proposing: Send PROPOSAL 1 and 2"},
+	{"client", "Prepared; Surveyed, version 1", "Proposing: Send PROPOSAL"},
+	{"client", "Prepared; Surveyed, version 2", "Proposing: Send PROPOSAL 2"},
+	{"client", "Prepared; Surveyed, no port 2", "Proposing: Send PROPOSAL"},
+	{"client", "Prepared; Surveyed, nothing", "Declining: Send DECLINE"},
+	{"client", "Prepared; Surveyed, nothing; Sent", "Over = TCP, no route to the peer's RNIC"},
+	{"client", "Prepared; Failed", "Declining: Send DECLINE"},
+	{"client", "Prepared; Canceled", "Over = reset"},
+	{"client", "Prepared; Surveyed; Sent", "AwaitAccept"},
+	{"client", "Prepared; Surveyed; SendFailed", "Over = reset"},
 	// Client: ACCEPT.
 	{"client", toAccept + "; ACCEPT", "Joining: JoinGroup"},
 	{"client", toAccept + "; ACCEPT 2", "Joining: JoinGroup"},
@@ -52,7 +52,7 @@ var transitionTests = []struct{ who, events, want string }{
 	{"client", toAccept + "; ACCEPT 2, connections", "Declining: Send DECLINE 2"},
 	{"client", toAccept + "; ACCEPT 2, links", "Declining: Send DECLINE 2"},
 	{"client", toAccept1 + "; ACCEPT 2, first", "Over = reset, protocol"},
-	{"client", "Claimed; Surveyed, version 2; Sent; ACCEPT, first", "Over = reset, protocol"},
+	{"client", "Prepared; Surveyed, version 2; Sent; ACCEPT, first", "Over = reset, protocol"},
 	{"client", toAccept + "; DECLINE", "Over = peer declined negotiation of connections per link group failed"},
 	{"client", toAccept + "; CONFIRM", "Over = reset, protocol"},
 	{"client", toAccept + "; data", "Over = reset, protocol"},
@@ -135,47 +135,47 @@ var transitionTests = []struct{ who, events, want string }{
 	{"server", serverLink + "; ReadFailed; Sent; Canceled", "Over = reset"},
 	// Server: the look at the first bytes.
 	{"looking", "", "Looking: Look"},
-	{"looking", "FirstBytes, CLC", "Claiming: Claim"},
+	{"looking", "FirstBytes, CLC", "Preparing: Prepare"},
 	{"looking", "FirstBytes, data", "Opening: OpenToData"},
 	{"looking", "FirstBytes, data; Opened", "Over = TCP, the peer does not speak SMC"},
 	{"looking", "FirstBytes, data; Failed", "Over = reset"},
 	{"looking", "FirstBytes, few", "Looking"},
 	{"looking", "FirstBytes, few; +50ms; FirstBytes, few; +50ms", "Opening: OpenToData"},
-	{"looking", "FirstBytes, few; FirstBytes, CLC", "Claiming: Claim"},
+	{"looking", "FirstBytes, few; FirstBytes, CLC", "Preparing: Prepare"},
 	{"looking", "EOF", "Opening: OpenToData"},
 	{"looking", "ReadFailed", "Opening: OpenToData"},
 	{"looking", "Canceled", "Over = reset"},
 	{"looking", "+6s", "Opening: OpenToData"},
 	{"looking, option", "+6s", "Over = reset"},
 	{"looking, option", "FirstBytes, few; +100ms", "Opening: OpenToData"},
-	{"looking", "FirstBytes, CLC; Claimed", "AwaitProposal"},
+	{"looking", "FirstBytes, CLC; Prepared", "AwaitProposal"},
 	// Server: PROPOSAL.
-	{"server", "", "Claiming: Claim"},
-	{"server", "Claimed", "AwaitProposal"},
+	{"server", "", "Preparing: Prepare"},
+	{"server", "Prepared", "AwaitProposal"},
 	{"server", "Failed", "Over = reset"},
-	{"server", "Claimed; PROPOSAL", "Admitting: Admit"},
-	{"server", "Claimed; DECLINE", "Over = peer declined negotiation of connections per link group failed"},
-	{"server", "Claimed; CONFIRM", "Over = reset, protocol"},
-	{"server", "Claimed; +6s; +50ms", "Over = reset"},
-	{"refusing", "Claimed; PROPOSAL", "Declining: Send DECLINE"},
-	{"refusing", "Claimed; PROPOSAL, version 2; Sent", "Over = TCP, not enough memory"},
-	{"refusing", "Claimed; PROPOSAL, version 2", "Declining: Send DECLINE 2"},
-	{"server", "Claimed; PROPOSAL; Failed", "Declining: Send DECLINE"},
-	{"server", "Claimed; PROPOSAL, version 2; Failed", "Declining: Send DECLINE"},
-	{"server", "Claimed; PROPOSAL; Admitted", "Surveying: Survey"},
-	{"server", "Claimed; PROPOSAL, neither; Admitted", "Declining: Send DECLINE"},
+	{"server", "Prepared; PROPOSAL", "Admitting: Admit"},
+	{"server", "Prepared; DECLINE", "Over = peer declined negotiation of connections per link group failed"},
+	{"server", "Prepared; CONFIRM", "Over = reset, protocol"},
+	{"server", "Prepared; +6s; +50ms", "Over = reset"},
+	{"refusing", "Prepared; PROPOSAL", "Declining: Send DECLINE"},
+	{"refusing", "Prepared; PROPOSAL, version 2; Sent", "Over = TCP, not enough memory"},
+	{"refusing", "Prepared; PROPOSAL, version 2", "Declining: Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL; Failed", "Declining: Send DECLINE"},
+	{"server", "Prepared; PROPOSAL, version 2; Failed", "Declining: Send DECLINE"},
+	{"server", "Prepared; PROPOSAL; Admitted", "Surveying: Survey"},
+	{"server", "Prepared; PROPOSAL, neither; Admitted", "Declining: Send DECLINE"},
 	{"server", toAdmit + "; Failed", "Declining: Send DECLINE"},
 	{"server", toAdmit + "; Surveyed", "Queueing: AwaitTurn"},
 	{"server", toAdmit + "; Surveyed, other subnet", "Declining: Send DECLINE"},
-	{"server", "Claimed; PROPOSAL, both; Admitted; Surveyed", "Queueing: AwaitTurn"},
-	{"server", "Claimed; PROPOSAL, both; Admitted; Surveyed, no path", "Queueing: Version1, AwaitTurn"},
-	{"server", "Claimed; PROPOSAL, both, other EID; Admitted; Surveyed", "Queueing: Version1, AwaitTurn"},
-	{"server", "Claimed; PROPOSAL, both; Admitted; Surveyed, other subnet", "Declining: Version1, Send DECLINE"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed", "Queueing: AwaitTurn"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed, version 1; Sent", "Over = TCP, no user EID in common"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed, no port 2", "Declining: Send DECLINE 2"},
-	{"server", "Claimed; PROPOSAL, other EID; Admitted; Surveyed", "Declining: Send DECLINE 2"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Failed", "Declining: Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed", "Queueing: AwaitTurn"},
+	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed, no path", "Queueing: Version1, AwaitTurn"},
+	{"server", "Prepared; PROPOSAL, both, other EID; Admitted; Surveyed", "Queueing: Version1, AwaitTurn"},
+	{"server", "Prepared; PROPOSAL, both; Admitted; Surveyed, other subnet", "Declining: Version1, Send DECLINE"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed", "Queueing: AwaitTurn"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed, version 1; Sent", "Over = TCP, no user EID in common"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed, no port 2", "Declining: Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, other EID; Admitted; Surveyed", "Declining: Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Failed", "Declining: Send DECLINE 2"},
 	{"server", toAdmit + "; Surveyed; Canceled", "Over = reset"},
 	{"server", toJoin, "Joining: JoinGroup"},
 	// Server: subsequent contact.
@@ -214,11 +214,11 @@ var transitionTests = []struct{ who, events, want string }{
 	{"server", toFirst + "; CONFIRM 2, first", "Over: EndGroup = reset, protocol"},
 	{"server", toFirst + "; CONFIRM; Failed", "Declining: EndGroup, Send DECLINE"},
 	{"server", toFirst + "; CONFIRM; Failed, too late", "Over: EndGroup = reset, too late"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT 2 first"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first", "ConnectingFirst: ConnectFirst"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first, links", "Declining: EndGroup, Send DECLINE 2"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2", "Declining: EndGroup, Send DECLINE 2"},
-	{"server", "Claimed; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM", "Over: EndGroup = reset, protocol"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade", "AcceptingFirst: Send ACCEPT 2 first"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first", "ConnectingFirst: ConnectFirst"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2, first, links", "Declining: EndGroup, Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM 2", "Declining: EndGroup, Send DECLINE 2"},
+	{"server", "Prepared; PROPOSAL, version 2; Admitted; Surveyed; Turn; NoGroup; GroupMade; Sent; CONFIRM", "Over: EndGroup = reset, protocol"},
 	// What a driver must not do.
 	{"client", "Joined", "Over = reset, internal"},
 	{"client", "data", "Over = reset, internal"},
@@ -255,8 +255,8 @@ func TestTransitions(t *testing.T) {
 	}
 	for name, tb := range map[string]*table{"client": clientTable, "server": serverTable} {
 		var missing []string
-		for from := range tb {
-			for on, tr := range tb[from] {
+		for from := range tb.rows {
+			for on, tr := range tb.rows[from] {
 				if tr == nil {
 					continue
 				}
@@ -277,5 +277,5 @@ func TestTransitions(t *testing.T) {
 
 // common reports whether a transition is in both tables.
 func common(tr *transition) bool {
-	return clientTable[tr.in][tr.on] == tr && serverTable[tr.in][tr.on] == tr
+	return clientTable.rows[tr.in][tr.on] == tr && serverTable.rows[tr.in][tr.on] == tr
 }

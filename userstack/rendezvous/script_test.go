@@ -97,7 +97,7 @@ func nothing(*wire.FirstContactExt) {}
 
 // testEvents are events by name. A CLC message is handed in in pieces.
 var testEvents = map[string]any{
-	"Claimed":                   Claimed{},
+	"Prepared":                  Prepared{},
 	"Surveyed":                  hostWith(func(*Host) {}),
 	"Surveyed, version 1":       hostWith(func(h *Host) { h.EIDs = nil }),
 	"Surveyed, version 2":       hostWith(func(h *Host) { h.NoPort = &Refusal{Code: smc.DiagNoRoute} }),
@@ -315,7 +315,7 @@ func actionName(a Action) string {
 
 // allowed checks that a transition is in a table.
 func allowed(tb *table, from State, on EventKind, to State) error {
-	if tr := tb[from][on]; tr != nil {
+	if tr := tb.rows[from][on]; tr != nil {
 		if !slices.Contains(tr.to, to) {
 			return fmt.Errorf("%s in %s leads to %s, want one of %v", on, from, to, tr.to)
 		}

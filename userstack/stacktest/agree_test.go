@@ -18,6 +18,7 @@ import (
 
 	"smcr/nl"
 	"smcr/userstack"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/simfabric"
 )
 
@@ -78,7 +79,7 @@ func TestAgreement(t *testing.T) {
 	for seed := *agreeFirst; seed < *agreeFirst+*agreeSeeds; seed++ {
 		a := newAgreement(seed)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bedtest.Bubble(t, func(t *testing.T) {
 				how := a.run(t, seed)
 				count[how]++
 				if t.Failed() {
@@ -134,7 +135,7 @@ func (a agreement) run(t *testing.T, seed uint64) string {
 	t.Cleanup(b.w.Close)
 	t.Cleanup(b.noObjects)
 	host := func(n int, name string) *simfabric.Host {
-		devs := netdevs(n, 1)
+		devs := bedtest.NetDevs(n, 1)
 		devs[0].NoRDMA, devs[0].LAN = true, "net"
 		return b.w.Host(name, append(devs, simfabric.NetDev{Name: "roce0", LAN: "roce"})...)
 	}
@@ -312,7 +313,7 @@ func (x *ending) end() {
 }
 
 // agreeLimit is how long a side that is alone with its opinion may take to hear of
-// it: a Linux tests a silent link after 30 s.
+// it: a Linux tests an idle link after 30 s.
 const agreeLimit = 40 * time.Second
 
 // judge compares.
@@ -360,7 +361,7 @@ func (x *ending) judge(t *testing.T) string {
 			tcp = x.ltcp
 		}
 		if !isReset(tcp) {
-			t.Error("who has TCP does not hear of the other's end")
+			t.Error("the side with TCP does not learn that the other side has ended")
 		}
 	}
 	return how
@@ -376,7 +377,7 @@ func isReset(tcp *simfabric.TCPConn) bool {
 // plain has both programs talk over TCP: each gets what the other sent, nothing
 // before it and nothing behind.
 func (x *ending) plain(t *testing.T) {
-	want := map[*simfabric.TCPConn][]byte{x.tcp: pattern(1, 1000), x.ltcp: pattern(2, 1000)}
+	want := map[*simfabric.TCPConn][]byte{x.tcp: bedtest.Pattern(1, 1000), x.ltcp: bedtest.Pattern(2, 1000)}
 	var wg sync.WaitGroup
 	for from, to := range map[*simfabric.TCPConn]*simfabric.TCPConn{x.tcp: x.ltcp, x.ltcp: x.tcp} {
 		wg.Go(func() {

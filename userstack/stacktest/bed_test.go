@@ -3,49 +3,23 @@
 package stacktest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net/netip"
 	"os"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
-	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 )
-
-// simNetwork makes a simulated host a Network.
-type simNetwork struct{ h *simfabric.Host }
-
-func (n simNetwork) Route(local, remote netip.Addr) (network.Route, error) {
-	rt, err := n.h.Route(local, remote)
-	if err != nil {
-		return network.Route{}, fmt.Errorf("%w: %w", network.ErrNotOnLink, err)
-	}
-	return network.Route(rt), nil
-}
-
-func (simNetwork) Secured(_, _ netip.AddrPort) (bool, error) { return false, nil }
-
-func (n simNetwork) NetDevs() ([]network.NetDev, error) {
-	var out []network.NetDev
-	for _, d := range n.h.NetDevs() {
-		out = append(out, network.NetDev(d))
-	}
-	return out, nil
-}
 
 // bed is two stacks on two hosts of one world.
 type bed struct {
@@ -63,19 +37,6 @@ type bedConfig struct {
 	client, server func(*userstack.Config)
 }
 
-func addr(host, dev int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(dev), byte(host)}) }
-
-// prefix is an address of a netdev: all netdevs share one subnet, as the
-// netdevs of RoCE devices of one LAN do.
-func prefix(host, dev int) netip.Prefix { return netip.PrefixFrom(addr(host, dev), 16) }
-
-func netdevs(host, n int) (out []simfabric.NetDev) {
-	for i := range n {
-		out = append(out, simfabric.NetDev{Name: fmt.Sprintf("eth%d", i), Addrs: []netip.Prefix{prefix(host, i)}})
-	}
-	return out
-}
-
 // newBed makes the hosts and stacks. When the test ends it closes the stacks
 // and checks that nothing is left of them.
 func newBed(t testing.TB, c bedConfig) *bed {
@@ -90,8 +51,8 @@ func newBed(t testing.TB, c bedConfig) *bed {
 	b := &bed{t: t, w: simfabric.New(c.fabric)}
 	t.Cleanup(b.w.Close)
 	t.Cleanup(b.noObjects) // after the stacks are closed
-	b.ch = b.w.Host("client", netdevs(1, c.devices)...)
-	b.sh = b.w.Host("server", netdevs(2, c.serverDevices)...)
+	b.ch = b.w.Host("client", bedtest.NetDevs(1, c.devices)...)
+	b.sh = b.w.Host("server", bedtest.NetDevs(2, c.serverDevices)...)
 	b.client = b.stack(b.ch, c.client)
 	b.server = b.stack(b.sh, c.server)
 	return b
@@ -112,7 +73,7 @@ func (b *bed) stack(h *simfabric.Host, tune func(*userstack.Config)) *userstack.
 		Providers: []rdmaverbs.Provider{h.Provider()}, NoOption: true, Hostname: h.Name(),
 		RecvBuf: 64 << 10, SendBuf: 64 << 10,
 	}
-	inside.SetHost(&conf, inside.Host{Network: simNetwork{h}})
+	inside.SetHost(&conf, inside.Host{Network: bedtest.Network{Host: h}})
 	if os.Getenv("SMCR_TEST_LOG") != "" {
 		conf.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("host", h.Name())
 	}
@@ -144,19 +105,13 @@ func (b *bed) closeStack(h *simfabric.Host, s *userstack.Stack) {
 // noObjects checks that nothing is left on the devices.
 func (b *bed) noObjects() {
 	b.t.Helper()
-	if got := b.w.Objects(); got != (simfabric.Objects{}) {
-		b.t.Errorf("verbs objects left: %+v", got)
-	}
+	bedtest.NoObjects(b.t, b.w)
 }
 
 // tcp makes a TCP connection from the client's first address to the server's.
 func (b *bed) tcp() (c, s *simfabric.TCPConn) {
 	b.t.Helper()
-	c, s, err := b.w.Connect(netip.AddrPortFrom(addr(1, 0), 0), netip.AddrPortFrom(addr(2, 0), 80))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return c, s
+	return bedtest.Connect(b.t, b.w)
 }
 
 // rendezvous runs both sides of the rendezvous on a TCP connection.
@@ -182,25 +137,13 @@ func (b *bed) connect() (c, s *userstack.Conn) {
 // finish closes both ends and waits until both have ended in order.
 func (b *bed) finish(c, s *userstack.Conn) {
 	b.t.Helper()
-	c.Close()
-	s.Close()
-	for _, x := range []*userstack.Conn{c, s} {
-		if err := b.ended(x); err != nil {
-			b.t.Errorf("connection ended with %v", err)
-		}
-	}
+	bedtest.Finish(b.t, c, s)
 }
 
-// ended waits for the end of c and returns how it was.
+// ended waits for the end of c and returns its error.
 func (b *bed) ended(c *userstack.Conn) error {
 	b.t.Helper()
-	select {
-	case <-c.Done():
-		return c.Err()
-	case <-time.After(5 * time.Minute):
-		b.t.Fatalf("connection did not end: %v", c)
-		return nil
-	}
+	return bedtest.Ended(b.t, c)
 }
 
 // links returns the number of active links of the only link group.
@@ -220,69 +163,11 @@ func (b *bed) links(s *userstack.Stack) (n int) {
 	return n
 }
 
-// bubble runs f in a synctest bubble. Timers keep fake time going, so a test
-// that waits for what never comes would not be found to be deadlocked: after
-// some hours of fake time it panics, which shows who waits for what.
-func bubble(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		hangs := time.AfterFunc(6*time.Hour, func() { panic("the test hangs") })
-		t.Cleanup(func() { hangs.Stop() })
-		f(t)
-	})
-}
-
-// pattern returns n bytes that depend on seed.
-func pattern(seed uint64, n int) []byte {
-	r := rand.New(rand.NewPCG(seed, 99))
-	p := make([]byte, n)
-	for i := range p {
-		p[i] = byte(r.Uint32())
-	}
-	return p
-}
-
-// exchange sends data from one end to the other and checks what comes.
+// exchange sends data from one end to the other and checks what arrives.
 func (b *bed) exchange(from io.Writer, to io.Reader, data []byte) {
 	b.t.Helper()
-	done := make(chan error, 1)
-	go func() {
-		_, err := from.Write(data)
-		done <- err
-	}()
-	got := make([]byte, len(data))
-	if _, err := io.ReadFull(to, got); err != nil {
-		b.t.Fatalf("read: %v", err)
-	}
-	if err := <-done; err != nil {
-		b.t.Fatalf("write: %v", err)
-	}
-	if !bytes.Equal(got, data) {
-		b.t.Fatalf("%d bytes differ", len(data))
-	}
+	bedtest.Exchange(b.t, from, to, data)
 }
-
-// list returns the answer to a question of a Control.
-func list[T any](t testing.TB, ask func(context.Context) (T, error)) T {
-	t.Helper()
-	v, err := ask(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-// one returns the only row of an answer.
-func one[T any](t testing.TB, ask func(context.Context) ([]T, error)) (row T) {
-	t.Helper()
-	rows := list(t, ask)
-	if len(rows) != 1 {
-		t.Fatalf("%d rows, want 1: %+v", len(rows), rows)
-	}
-	return rows[0]
-}
-
-func netAddr(host int) netip.AddrPort { return netip.AddrPortFrom(addr(host, 0), 0) }
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
@@ -298,7 +183,7 @@ func firstQPN(g inside.Group) (qpn smc.QPN) {
 }
 
 // busy reports whether a stack has connections or handshakes.
-func busy(s *userstack.Stack) bool { return inside.ProgramsOf[*userstack.Conn](s).Busy() }
+func busy(s *userstack.Stack) bool { return inside.StackOf[*userstack.Conn](s).Busy() }
 
 // readByte reads one byte.
 func readByte(c *userstack.Conn) error {
@@ -309,8 +194,8 @@ func readByte(c *userstack.Conn) error {
 // stillTCP checks that a TCP connection carries data after a declined handshake.
 func (b *bed) stillTCP(ct, st *simfabric.TCPConn) {
 	b.t.Helper()
-	b.exchange(ct, st, pattern(11, 100<<10))
-	b.exchange(st, ct, pattern(12, 100<<10))
+	b.exchange(ct, st, bedtest.Pattern(11, 100<<10))
+	b.exchange(st, ct, bedtest.Pattern(12, 100<<10))
 	ct.Close()
 	st.Close()
 }

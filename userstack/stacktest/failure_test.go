@@ -17,6 +17,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -139,7 +140,7 @@ func TestLastLinkLost(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bedtest.Bubble(t, func(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				busyC, busyS := b.connect()
 				idleC, idleS := b.connect()
@@ -181,7 +182,7 @@ func TestLastLinkLost(t *testing.T) {
 // TestPeerVanishesUnderIdleConnection checks that TEST LINK finds a peer that
 // is gone although nobody sends anything.
 func TestPeerVanishesUnderIdleConnection(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
@@ -200,7 +201,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 
 // TestKeepAlive: keepalive finds it as soon as it was asked to.
 func TestKeepAlive(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
@@ -223,7 +224,7 @@ func TestKeepAlive(t *testing.T) {
 // TestStackReplaced has the server's stack die without a word and another one
 // take its place: the client must not put connections on the old link group.
 func TestStackReplaced(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		// The old stack ends without its messages getting through.
@@ -237,7 +238,7 @@ func TestStackReplaced(t *testing.T) {
 		if inspect(b.client).GroupOf(c2) == inspect(b.client).GroupOf(c) {
 			t.Error("new connection is on the dead link group")
 		}
-		b.exchange(c2, s2, pattern(1, 1000))
+		b.exchange(c2, s2, bedtest.Pattern(1, 1000))
 		if err := b.ended(c); err == nil {
 			t.Error("connection to the dead stack ended in order")
 		}
@@ -250,7 +251,7 @@ func TestStackReplaced(t *testing.T) {
 // old link group by peer ID only if the new stack has the same, which it has
 // not.
 func TestClientReplaced(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
@@ -263,7 +264,7 @@ func TestClientReplaced(t *testing.T) {
 		if inspect(b.server).GroupOf(s2) == inspect(b.server).GroupOf(s) {
 			t.Error("new connection is on the dead link group")
 		}
-		b.exchange(c2, s2, pattern(1, 1000))
+		b.exchange(c2, s2, bedtest.Pattern(1, 1000))
 		b.ended(c)
 		if err := b.ended(s); err == nil {
 			t.Error("connection to the dead stack ended in order")
@@ -276,7 +277,7 @@ func TestClientReplaced(t *testing.T) {
 // server's ACCEPT with DECLINE "out of sync", and the server then ends its
 // own, so that the next connection makes a new one.
 func TestClientLostGroup(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
@@ -298,7 +299,7 @@ func TestClientLostGroup(t *testing.T) {
 			t.Error("server's connection ended in order")
 		}
 		c2, s2 := b.connect()
-		b.exchange(c2, s2, pattern(1, 1000))
+		b.exchange(c2, s2, bedtest.Pattern(1, 1000))
 		b.finish(c2, s2)
 	})
 }
@@ -307,7 +308,7 @@ func TestClientLostGroup(t *testing.T) {
 // client reads it: "out of sync" then says nothing of the link group, whose
 // other link lives on.
 func TestClientLostLink(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
 		c, s := b.connect()
 		time.Sleep(time.Second)
@@ -318,8 +319,8 @@ func TestClientLostLink(t *testing.T) {
 		qpn := firstQPN(g)
 		b.ch.SetPort("eth0", false)
 		time.Sleep(time.Second)
-		g.PeerHasLost(qpn, addr(1, 0), errors.New("declined: out of sync"))
-		b.exchange(c, s, pattern(1, 1000))
+		g.PeerHasLost(qpn, bedtest.Addr(1, 0), errors.New("declined: out of sync"))
+		b.exchange(c, s, bedtest.Pattern(1, 1000))
 		b.ch.SetPort("eth0", true)
 		b.finish(c, s)
 	})
@@ -341,7 +342,7 @@ func TestFailover(t *testing.T) {
 		for _, dev := range []string{"eth0", "eth1"} {
 			t.Run(tt.name+dev, func(t *testing.T) {
 				for seed := range uint64(2) {
-					bubble(t, func(t *testing.T) {
+					bedtest.Bubble(t, func(t *testing.T) {
 						b := newBed(t, bedConfig{devices: 2, fabric: simfabric.Config{
 							Seed: seed, Delay: 10 * time.Microsecond, Jitter: 100 * time.Microsecond,
 						}})
@@ -376,7 +377,7 @@ func TestFailover(t *testing.T) {
 func TestLinkComesBack(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bedtest.Bubble(t, func(t *testing.T) {
 				b := newBed(t, bedConfig{devices: 2})
 				c, s := b.connect()
 				h, _ := b.side(who)
@@ -407,7 +408,7 @@ func TestLinkComesBack(t *testing.T) {
 func TestLateGID(t *testing.T) {
 	for _, who := range []string{"client", "server"} {
 		t.Run(who, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bedtest.Bubble(t, func(t *testing.T) {
 				b := newBed(t, bedConfig{devices: 2})
 				c, s := b.connect()
 				h, _ := b.side(who)
@@ -422,10 +423,10 @@ func TestLateGID(t *testing.T) {
 				h.SetGIDs("eth1", true)
 				time.Sleep(10 * time.Second)
 				// Not an asymmetric link on the other device.
-				if g := one(t, b.server.Control().LinkGroups); g.Type != smc.GroupSymmetric {
+				if g := bedtest.One(t, b.server.Control().LinkGroups); g.Type != smc.GroupSymmetric {
 					t.Errorf("type %v with the GID, want %v", g.Type, smc.GroupSymmetric)
 				}
-				b.exchange(c, s, pattern(1, 1000))
+				b.exchange(c, s, bedtest.Pattern(1, 1000))
 				b.finish(c, s)
 			})
 		})
@@ -435,7 +436,7 @@ func TestLateGID(t *testing.T) {
 // TestDeviceReplaced removes a netdev and puts it back: the stack opens the
 // device anew for the next first contact.
 func TestDeviceReplaced(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.sh.Remove("eth0")
@@ -443,18 +444,18 @@ func TestDeviceReplaced(t *testing.T) {
 		b.sh.Restore("eth0")
 		b.ended(c)
 		c, s = b.connect()
-		b.exchange(c, s, pattern(1, 1000))
+		b.exchange(c, s, bedtest.Pattern(1, 1000))
 		b.finish(c, s)
-		if g := one(t, b.server.Control().LinkGroups); g.Type != smc.GroupSingle {
+		if g := bedtest.One(t, b.server.Control().LinkGroups); g.Type != smc.GroupSingle {
 			t.Errorf("link group %+v", g)
 		}
 	})
 }
 
-// TestSilentPeerAtClose closes a connection whose peer has gone silent: Close
+// TestUnreachablePeerAtClose closes a connection whose peer has gone silent: Close
 // does not wait, and the connection ends within bounds.
-func TestSilentPeerAtClose(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+func TestUnreachablePeerAtClose(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		b.sh.Vanish(true)
@@ -476,7 +477,7 @@ func TestSilentPeerAtClose(t *testing.T) {
 // TestPeerNeverCloses half-closes by Close while the peer's application
 // never does: the connection is reset after the close wait.
 func TestPeerNeverCloses(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
 		start := time.Now()

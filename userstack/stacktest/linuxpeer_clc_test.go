@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -74,7 +75,7 @@ func (p *linuxPeer) orDecline(tcp *simfabric.TCPConn, quiet func() linuxMode) li
 
 // connect is smc_connect.
 func (p *linuxPeer) connect(tcp *simfabric.TCPConn) (linuxMode, *linuxConn) {
-	if linuxSend(tcp, wire.Proposal{PeerID: p.id, GID: p.gid, MAC: p.mac, IPv4: prefix(1, 0).Masked(), Growth: make([]byte, wire.ProposalGrowthLinux)}) != nil {
+	if linuxSend(tcp, wire.Proposal{PeerID: p.id, GID: p.gid, MAC: p.mac, IPv4: bedtest.Prefix(1, 0).Masked(), Growth: make([]byte, wire.ProposalGrowthLinux)}) != nil {
 		return linuxDead, nil
 	}
 	m, err := linuxRecv(tcp, linuxCLC)

@@ -16,6 +16,7 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/simfabric"
 )
 
@@ -112,7 +113,7 @@ func TestReplayCLC(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bedtest.Bubble(t, func(t *testing.T) {
 				got := rendezvousBytes(t, tt.v2)
 				for i, name := range tt.messages {
 					want := capturedCLC(t, name)

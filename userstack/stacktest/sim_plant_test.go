@@ -31,10 +31,10 @@ type plantedBug struct {
 // plantedBugs are found by the simulation within plantedSeeds seeds each.
 var plantedBugs = []plantedBug{
 	// Failover (RFC 7609, section 4.6).
-	{name: "no failover validation", file: "conn/transmit.go", old: "p.out.validate = true", new: "p.out.validate = false"},
+	{name: "no failover validation", file: "conn/delivery.go", old: "p.out.validate = true", new: "p.out.validate = false"},
 	{name: "what was not confirmed is not written again", file: "conn/sender.go", old: "from := max(s.buf.delivered, s.read)", new: "from := s.written", quick: true},
 	{name: "messages that had arrived on a closed link are dropped", file: "link.go", old: "e.leftover = append(e.leftover, leftover{cl,", new: "_ = append(e.leftover, leftover{cl,"},
-	{name: "a message that was lost with its link is not repeated", file: "conn/transmit.go", old: "	p.out.update = true\n}\n", new: "}\n"},
+	{name: "a message that was lost with its link is not repeated", file: "conn/delivery.go", old: "	p.out.update = true\n}\n", new: "}\n"},
 	// Data (4.5).
 	{name: "window off by one", file: "conn/sender.go", old: "return s.elem.size - int(s.written-s.read) }", new: "return s.elem.size - int(s.written-s.read) + 1 }", quick: true},
 	{name: "announced before it is written", file: "conn/transmit.go", old: "Prod: s.elem.cursor(s.written), Cons:", new: "Prod: s.elem.cursor(min(s.buf.produced, s.written+1)), Cons:"},
@@ -44,22 +44,22 @@ var plantedBugs = []plantedBug{
 	{name: "the reader is woken once", file: "conn/conn.go", old: "func (c *Conn) RecvData() (a, b []byte) {\n	c.p.in.woken = false\n", new: "func (c *Conn) RecvData() (a, b []byte) {\n"},
 	{name: "a message before CONFIRM is lost", file: "conn/moving.go", old: "d.msg, d.there = m, true", new: "d.msg = m"},
 	// RMBs (4.4).
-	{name: "an element is not zeroed", file: "linkgroup/rmb.go", old: "		g.env.ZeroRMB(r.handle, i*r.size, r.size)\n", new: ""},
-	{name: "the memory of an element in use is given back", file: "linkgroup/trim.go", old: "case e.used || !e.dirty || e.trimmed:", new: "case !e.dirty || e.trimmed:"},
+	{name: "an element is not zeroed", file: "linkgroup/rmb.go", old: "		t.env.ZeroRMB(r.handle, i*r.size, r.size)\n", new: ""},
+	{name: "the memory of an element in use is given back", file: "linkgroup/rmb.go", old: "case e.used || !e.dirty || e.trimmed:", new: "case !e.dirty || e.trimmed:"},
 	{name: "a chunk is given back before it is confirmed", file: "conn/sendbuf.go", old: "(k.end() <= b.delivered ||", new: "(k.end() <= b.produced ||"},
 	{name: "two connections get one chunk", file: "slab.go", old: "	l.free = l.free[:n]\n", new: ""},
 	{name: "two connections get one element", file: "linkgroup/rmb.go", old: "	r.elems[i].used = true\n", new: "	r.elems[i].used = i > 0\n"},
-	{name: "an element is free again at once after a failed rendezvous", file: "linkgroup/conn.go", old: "Discard(now.Add(g.cfg.Timers.AbortWait))", new: "Discard(time.Time{})"},
+	{name: "an element is free again at once after a failed rendezvous", file: "linkgroup/conn_rendezvous.go", old: "Discard(now.Add(g.cfg.Timers.AbortWait))", new: "Discard(time.Time{})"},
 	{name: "an RMB is written under the key of another link", file: "linkgroup/member.go", old: "to := &m.peerRMB.at[m.link.slot]", new: "to := &m.peerRMB.at[0]"},
 	{name: "send memory leaks", file: "conn/end.go", old: "	p.out.buf.freeAll(p.group)\n", new: ""},
 	{name: "all link groups share one protection domain", file: "link.go", old: "	pd, err := dev.RDMA().AllocPD()\n	if err != nil {\n		return nil, err\n	}\n", new: "	if dev.All == nil {\n		pd, err := dev.RDMA().AllocPD()\n		if err != nil {\n			return nil, err\n		}\n		dev.All = pd\n	}\n	pd := dev.All\n"},
 	// LLC (3.5.4, 3.5.5).
-	{name: "the reply to DELETE LINK is lost", file: "linkgroup/llc_deletelink.go", old: "	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.delOrderly, Reason: l.delReason}, removeIt, l)\n", new: ""},
-	{name: "no reply to TEST LINK is missed", file: "linkgroup/llc_testlink.go", old: "	l.testing, l.testedAt = true, g.now\n", new: ""},
+	{name: "the reply to DELETE LINK is lost", file: "linkgroup/llc_deletelink.go", old: "	via.sendLLC(wire.DeleteLink{Reply: true, LinkNum: l.id, Orderly: l.del.orderly, Reason: l.del.reason}, removeIt, l)\n", new: ""},
+	{name: "no reply to TEST LINK is missed", file: "linkgroup/llc_testlink.go", old: "	l.testing, l.testedAt = true, t.g.now\n", new: ""},
 	{name: "CONFIRM RKEY leaves out the other links", file: "linkgroup/llc_rkey.go", old: "		if l != via {\n			rk.rest", new: "		if false {\n			rk.rest"},
 	// The end (4.8).
 	{name: "the end is told before the data is sent", file: "conn/transmit.go", old: "if !p.out.idle() || aborting(p.state) {", new: "if aborting(p.state) {"},
-	{name: "a closed connection waits for ever", file: "conn/protocol.go", old: "	t.at = at\n	p.group.SetTimer(at)\n", new: "	if t != &p.closing.timer {\n		t.at = at\n	}\n	p.group.SetTimer(at)\n"},
+	{name: "a closed connection waits for ever", file: "conn/core.go", old: "	t.at = at\n	p.group.SetTimer(at)\n", new: "	if t != &p.closing.timer {\n		t.at = at\n	}\n	p.group.SetTimer(at)\n"},
 	{name: "a reset is not answered", file: "conn/transmit.go", old: "return sent&wire.ConnAbnormalClose == 0 && !p.closing.answered(p.state) || s.update", new: "return p.state == smc.StatePeerAbortWait && sent&wire.ConnAbnormalClose == 0 || s.update"},
 	{name: "a connection is counted on its old link", file: "linkgroup/conn.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
 	// The engine, and what it carries.

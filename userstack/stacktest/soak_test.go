@@ -10,12 +10,14 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"smcr/userstack"
+	"smcr/userstack/internal/bedtest"
 	"smcr/userstack/simfabric"
 )
 
@@ -36,7 +38,7 @@ var soakFirst = flag.Uint64("soak.first", 0, "seed of the first history of TestS
 func TestSoak(t *testing.T) {
 	for seed := *soakFirst; seed < *soakFirst+*soakSeeds; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble(t, func(t *testing.T) { newSoak(t, seed).run() })
+			bedtest.Bubble(t, func(t *testing.T) { newSoak(t, seed).run() })
 		})
 	}
 }
@@ -87,7 +89,7 @@ func (s *soak) run() {
 	close(stop)
 	trouble.Wait()
 	// All works again.
-	c, err := s.settleDown()
+	c, err := s.reconnect()
 	if err != nil {
 		s.t.Errorf("after all failures: %v", err)
 		return
@@ -99,9 +101,9 @@ func (s *soak) run() {
 	}
 }
 
-// settleDown makes a connection once the devices have come back; the first
+// reconnect makes a connection once the devices have come back; the first
 // tries may meet link groups that the other side has lost.
-func (s *soak) settleDown() (c [2]*userstack.Conn, err error) {
+func (s *soak) reconnect() (c [2]*userstack.Conn, err error) {
 	for range 5 {
 		time.Sleep(40 * time.Second) // TEST LINK finds dead links
 		ct, st := s.b.tcp()
@@ -160,7 +162,7 @@ func (s *soak) trouble(seed uint64, stop chan struct{}) {
 // connection makes one connection and lets it live.
 func (s *soak) connection(i int, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
-	ct, st, err := s.b.w.Connect(netAddr(1), netAddr(2))
+	ct, st, err := s.b.w.Connect(netip.AddrPortFrom(bedtest.Addr(1, 0), 0), netip.AddrPortFrom(bedtest.Addr(2, 0), 0))
 	if err != nil {
 		if s.calm {
 			s.t.Error(err)

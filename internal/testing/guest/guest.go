@@ -59,6 +59,10 @@ type Config struct {
 	// 2.7 µs in place of 0.2 µs. For benchmarks.
 	TrustTSC bool
 
+	// Short has [New] boot the guest in the short form of tests, too. One test for
+	// all is enough: a boot takes half a minute of a processor.
+	Short bool
+
 	// Terminal connects the guest's terminal to this process's own, for
 	// [Guest.Shell].
 	Terminal bool

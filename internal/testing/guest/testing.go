@@ -14,7 +14,9 @@ import (
 // environment says CI=true.
 func New(t testing.TB, cfg Config) *Guest {
 	t.Helper()
-	SkipShort(t)
+	if !cfg.Short {
+		SkipShort(t)
+	}
 	g, err := Boot(t.Context(), cfg)
 	Check(t, err)
 	closeAfter(t, g)

@@ -61,6 +61,8 @@ type setup struct {
 	// server; as a client guest.IdleClient longer. 0: Linux's ten minutes.
 	kernelIdle time.Duration
 
+	short bool // boots in the short form of tests, too
+
 	options []string // of smcr serve
 }
 
@@ -74,7 +76,7 @@ func newBed(t *testing.T, devices int) (kernel, user *side) {
 func newBedOf(t *testing.T, with setup) (kernel, user *side) {
 	t.Helper()
 	mtu := cmp.Or(with.mtu, 1500)
-	g := guest.New(t, guest.Config{Name: "linux", Limit: guestLimit})
+	g := guest.New(t, guest.Config{Name: "linux", Limit: guestLimit, Short: with.short})
 	t.Logf("Linux %s, boot took %v", g.Kernel(), g.BootTime())
 	b := &bed{Guest: g}
 	b.programs(t)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -76,6 +77,13 @@ func testPackages(ctx context.Context, goTool string, selected func(path string)
 	if len(packages) == 0 {
 		return nil, errors.New("no package is selected")
 	}
+	rank := func(p string) int {
+		if i := slices.Index(longPackages, strings.TrimPrefix(p, module+"/")); i >= 0 {
+			return i
+		}
+		return len(longPackages)
+	}
+	slices.SortStableFunc(packages, func(a, b string) int { return rank(a) - rank(b) })
 	return packages, nil
 }
 
@@ -163,7 +171,7 @@ func (e *events) line(b []byte) {
 // text takes a line that a test or a package has written.
 func (e *events) text(id testID, text string) {
 	e.output[id.top()] = append(e.output[id.top()], text)
-	if e.verbose {
+	if e.verbose && id.name != "" {
 		e.r.say("%s", text)
 	}
 }

@@ -34,12 +34,6 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-func TestKernelTest(t *testing.T) {
-	if !slices.Contains(testNames(t, interop), kernelTest) {
-		t.Errorf("package interop has no test %s", kernelTest)
-	}
-}
-
 // testNames returns the names of the tests in a folder of the module.
 func testNames(t *testing.T, folder string) []string {
 	t.Helper()
@@ -78,7 +72,7 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s: its tests import package guest, or it is in kernelPackages, but not both", p)
 		}
 	}
-	for _, p := range slices.Concat(kernelPackages, racePackages, []string{e2eFolder, interop}) {
+	for _, p := range slices.Concat(kernelPackages, racePackages, longPackages, []string{e2eFolder}) {
 		if !slices.Contains(all, p) {
 			t.Errorf("there is no package %s", p)
 		}

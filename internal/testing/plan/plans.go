@@ -22,17 +22,13 @@ type options struct {
 const (
 	module    = "smcr"
 	e2eFolder = "internal/testing/e2e"
-	interop   = "internal/testing/interop"
 	plots     = "internal/testing/bench/plots" // a module of its own
 )
 
-// kernelTest is the test of package interop that `make test` runs: a Linux kernel
-// is the server of the stack in user space, then its client.
-const kernelTest = "TestPeer"
-
 // kernelPackages boot Linux kernels. Each boot needs a processor for itself, so
-// their tests run after all other tests, one package at a time. Only the kernel
-// plan runs these packages without -short.
+// their tests run after all other tests, one package at a time. In their short form
+// only one test boots a kernel, TestPeer of package interop: a Linux kernel is the
+// client of the stack in user space, then its server.
 var kernelPackages = []string{
 	"internal/cli", "internal/run",
 	"internal/testing/guest", "internal/testing/guesttest", "internal/testing/interop", "internal/testing/rdmainterop",
@@ -42,8 +38,11 @@ var kernelPackages = []string{
 // runs their tests with the race detector. `make test-all` does so for all packages.
 var racePackages = []string{
 	"userstack", "userstack/broker", "userstack/engine", "userstack/launch", "userstack/relay", "userstack/service",
-	"rdmaverbs/softroce",
 }
+
+// longPackages take longest, also because they wait. They start first, so that the
+// others run meanwhile.
+var longPackages = []string{"internal/testing/interop", "userstack/tcpopt", "userstack/launch", "userstack/service"}
 
 // planNames returns the names of the plans, in the order of the usage line.
 func planNames() []string {
@@ -76,12 +75,12 @@ func (o options) plan(name string) []step {
 // test returns the steps of `make test`: at most 6 minutes on two processors, with
 // an empty build cache.
 func (o options) test() []step {
-	seeds := max(o.seeds/6, 1)
+	seeds := max(o.seeds/10, 1)
 	return []step{
 		o.tools("test"),
 		o.gofmt(),
 		o.vet(),
-		o.goTest("tests of all packages, short forms", goTest{
+		o.goTest("tests of all packages, short forms, and a Linux kernel as the peer", goTest{
 			packages: func(p string) bool { return !slices.Contains(racePackages, p) && !inside(e2eFolder, p) },
 			args:     []string{"-short", "-shuffle=on", "-vet=off"},
 		}),
@@ -91,11 +90,6 @@ func (o options) test() []step {
 			args:     []string{"-short", "-shuffle=on", "-vet=off"},
 		}),
 		o.simulation(seeds),
-		o.goTest("a Linux kernel as the peer, as server and as client", goTest{
-			packages: func(p string) bool { return p == interop },
-			args:     []string{"-run", "^" + kernelTest + "$", "-vet=off"},
-			byTest:   true,
-		}),
 		o.goTest("end-to-end: one test for each feature", goTest{
 			packages: func(p string) bool { return p == e2eFolder },
 			args:     []string{"-run", featurePattern(), "-vet=off", "-count=1"},
@@ -125,7 +119,18 @@ func (o options) race() []step {
 	})}
 }
 
-func (o options) sim() []step { return []step{o.simulation(o.seeds)} }
+// sim returns the simulation, and the test that a seed repeats, which the race
+// detector disturbs.
+func (o options) sim() []step {
+	return []step{
+		o.simulation(o.seeds),
+		o.goTest("a seed of the simulation repeats", goTest{
+			packages: func(p string) bool { return p == "userstack" },
+			args:     []string{"-run", "^TestSimulationRepeats$"},
+			byTest:   true,
+		}),
+	}
+}
 
 func (o options) cross() []step {
 	var steps []step
@@ -154,9 +159,8 @@ func (o options) kernel() []step {
 	return []step{o.goTest("tests with Linux kernels in QEMU", goTest{
 		packages: func(p string) bool { return slices.Contains(kernelPackages, p) },
 		race:     true,
-		// TestKernel does all that kernelTest does.
-		args:   []string{"-p", "1", "-parallel", fmt.Sprint(o.guests), "-skip", "^" + kernelTest + "$"},
-		byTest: true,
+		args:     []string{"-p", "1", "-parallel", fmt.Sprint(o.guests)},
+		byTest:   true,
 	})}
 }
 

@@ -19,14 +19,6 @@ import (
 	"smcr/userstack/rendezvous"
 )
 
-// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
-// rendezvous on. *net.TCPConn is one.
-type TCPConn interface {
-	net.Conn
-	// SetLinger(0) makes Close send RST.
-	SetLinger(sec int) error
-}
-
 // Client runs the client's side of the rendezvous (RFC 7609, section 3.5) on
 // a TCP connection whose peer is known to speak SMC, and returns the SMC-R
 // connection, which then owns tcp. A peer that does not would take the messages
@@ -84,10 +76,11 @@ type handshake struct {
 	role  smc.Role
 	m     *rendezvous.Machine
 
-	gate   network.Gate // nil: nobody else can send on tcp
-	recv   int          // what the program has asked for with SO_RCVBUF, in bytes
-	reader tcpReader
-	timer  *time.Timer
+	gate    network.Gate // nil: nobody else can send on tcp
+	recvBuf int          // what the program has asked for with SO_RCVBUF, in bytes
+	reader  tcpReader
+	writes  tcpWrites
+	timer   *time.Timer
 
 	// What the next events come from.
 	looking  bool            // at the first bytes
@@ -125,6 +118,7 @@ func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, con
 func (h *handshake) run() (*Conn, error) {
 	defer h.end()
 	_ = h.tcp.SetDeadline(time.Time{})
+	h.writes.watch(h.tcp, h.ctx, h.s.ctx)
 	var actions []rendezvous.Action
 	for h.m.State() != rendezvous.Over {
 		actions = h.m.TakeActions(actions[:0])
@@ -147,6 +141,7 @@ func (h *handshake) run() (*Conn, error) {
 // end gives back what only the rendezvous needs.
 func (h *handshake) end() {
 	h.reader.close()
+	h.writes.close()
 	if h.timer != nil {
 		h.timer.Stop()
 	}
@@ -234,8 +229,8 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 		return nil
 	case rendezvous.OpenToData:
 		return answerOf(rendezvous.Opened{}, h.openToData())
-	case rendezvous.Claim:
-		return answerOf(rendezvous.Claimed{}, h.claim())
+	case rendezvous.Prepare:
+		return answerOf(rendezvous.Prepared{}, h.prepare())
 	case rendezvous.Send:
 		return h.send(a.Message)
 	case rendezvous.Admit:
@@ -356,8 +351,8 @@ func (h *handshake) wake() <-chan time.Time {
 	return h.timer.C
 }
 
-// claim prepares TCP for the messages.
-func (h *handshake) claim() (err error) {
+// prepare prepares TCP for the messages.
+func (h *handshake) prepare() (err error) {
 	if err = hasPeer(h.tcp); err != nil {
 		return err
 	}
@@ -365,7 +360,7 @@ func (h *handshake) claim() (err error) {
 		return err
 	}
 	if sc, ok := h.tcp.(syscall.Conn); ok {
-		h.recv = network.RecvBuf(sc, h.s.tcpRcv)
+		h.recvBuf = network.RecvBuf(sc, h.s.tcpRcv)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,9 +25,9 @@ import (
 // longAgo ends reads and writes that wait, as a deadline.
 var longAgo = time.Unix(1, 0)
 
-// tcpReader reads from a TCP connection in a goroutine of its own, one request at a time.
+// tcpReader reads from a TCP connection in a goroutine of its own, a message for a request.
 // The messages share TCP with the data of a connection that falls back, so exactly the
-// bytes that are asked for are read.
+// bytes of a message are read.
 type tcpReader struct {
 	tcp     TCPConn
 	guard   *guard.Guard
@@ -37,10 +38,9 @@ type tcpReader struct {
 	took    int  // bytes read from tcp in all
 }
 
-// readRequest asks for up to n bytes. If look is set, these stay unread, and there have
-// to be more than seen, or n.
+// readRequest asks for a message, or if look is set, for more than seen of the first bytes,
+// which stay unread.
 type readRequest struct {
-	n    int
 	look bool
 	seen int
 }
@@ -62,16 +62,25 @@ func (r *tcpReader) request(q readRequest) {
 }
 
 func (r *tcpReader) serve(ask <-chan readRequest) {
+	have := 0 // bytes of the message that is being read
 	for q := range ask {
 		res := readResult{look: q.look}
 		if err := r.guard.Do("reading a CLC message", func() {
-			var n int
 			if q.look {
-				n, res.err = peekMore(r.tcp, r.buf[:q.n], q.seen)
-			} else {
-				n, res.err = r.tcp.Read(r.buf[:q.n])
+				n, err := peekMore(r.tcp, r.buf[:wire.HeaderLen], q.seen)
+				res.b, res.err = r.buf[:n], err
+				return
 			}
-			res.b = r.buf[:max(n, 0)]
+			if rendezvous.Rest(r.buf[:have]) == 0 {
+				have = 0
+			}
+			from := have
+			for more := rendezvous.Rest(r.buf[:have]); more > 0 && res.err == nil; more = rendezvous.Rest(r.buf[:have]) {
+				var n int
+				n, res.err = r.tcp.Read(r.buf[have : have+more])
+				have += max(n, 0)
+			}
+			res.b = r.buf[from:have]
 		}); err != nil {
 			res.err = err
 		}
@@ -117,9 +126,9 @@ func (h *handshake) read() <-chan readResult {
 	if !h.reader.pending {
 		switch {
 		case h.looking:
-			h.reader.request(readRequest{n: wire.HeaderLen, look: true, seen: h.seen})
+			h.reader.request(readRequest{look: true, seen: h.seen})
 		case h.m.Want() > 0:
-			h.reader.request(readRequest{n: h.m.Want()})
+			h.reader.request(readRequest{})
 		default:
 			return nil
 		}
@@ -156,10 +165,9 @@ func (h *handshake) stopReading() rendezvous.Event {
 func (h *handshake) send(m wire.CLC) rendezvous.Event {
 	b, err := m.AppendBinary(nil)
 	if err == nil {
-		_ = h.tcp.SetWriteDeadline(time.Now().Add(rendezvous.MessageWait))
-		resume := h.cutWrites()
+		h.writes.begin(time.Now().Add(rendezvous.MessageWait))
 		err = h.write(b, m.CLCType() == wire.TypeDecline)
-		resume()
+		h.writes.finish()
 	}
 	if err != nil {
 		if ev := h.interrupted(); ev != nil {
@@ -170,28 +178,56 @@ func (h *handshake) send(m wire.CLC) rendezvous.Event {
 	return rendezvous.Sent{}
 }
 
-// cutWrites lets the end of the context or of the stack end writes, until resume is
-// called.
-func (h *handshake) cutWrites() (resume func()) {
-	var stops []func()
-	for _, ctx := range []context.Context{h.ctx, h.s.ctx} {
-		done := make(chan struct{})
-		stop := context.AfterFunc(ctx, func() {
-			_ = h.tcp.SetWriteDeadline(longAgo)
-			close(done)
-		})
-		stops = append(stops, func() {
-			if !stop() {
-				<-done
-			}
-		})
-	}
-	return func() {
-		for _, stop := range stops {
+// tcpWrites lets the end of a context or of the stack end writes.
+type tcpWrites struct {
+	tcp  TCPConn
+	stop [2]func() bool
+
+	mu      sync.Mutex
+	writing bool
+	cut     bool
+}
+
+// watch begins to watch the contexts.
+func (w *tcpWrites) watch(tcp TCPConn, a, b context.Context) {
+	w.tcp = tcp
+	w.stop = [2]func() bool{context.AfterFunc(a, w.end), context.AfterFunc(b, w.end)}
+}
+
+// close ends that.
+func (w *tcpWrites) close() {
+	for _, stop := range w.stop {
+		if stop != nil {
 			stop()
 		}
-		_ = h.tcp.SetWriteDeadline(time.Time{})
 	}
+}
+
+// end is the end of a context.
+func (w *tcpWrites) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut = true; w.writing {
+		_ = w.tcp.SetWriteDeadline(longAgo)
+	}
+}
+
+// begin begins a write, which ends at the deadline.
+func (w *tcpWrites) begin(deadline time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writing = true; w.cut {
+		deadline = longAgo
+	}
+	_ = w.tcp.SetWriteDeadline(deadline)
+}
+
+// finish ends a write. From then on the deadline of tcp is not touched.
+func (w *tcpWrites) finish() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writing = false
+	_ = w.tcp.SetWriteDeadline(time.Time{})
 }
 
 // tcpState looks how far TCP is behind a DECLINE.

@@ -4,7 +4,6 @@ package rendezvous
 
 import (
 	"fmt"
-	"time"
 )
 
 // State is a row of the tables of transitions.
@@ -15,7 +14,7 @@ type State uint8
 const (
 	Looking           State = iota // server: at the peer's first bytes
 	Opening                        // server: the program may send, since the peer speaks no CLC
-	Claiming                       // the TCP connection is prepared for CLC
+	Preparing                      // the TCP connection is prepared for CLC
 	AwaitProposal                  // server
 	Admitting                      // server: is there room for one more?
 	Surveying                      // what this host can offer is found out
@@ -45,7 +44,7 @@ const (
 )
 
 var stateNames = [numStates]string{
-	"Looking", "Opening", "Claiming", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "FindingPath",
+	"Looking", "Opening", "Preparing", "AwaitProposal", "Admitting", "Surveying", "Proposing", "AwaitAccept", "FindingPath",
 	"Queueing", "Joining", "AwaitRKey", "Accepting", "AwaitConfirm", "Attaching", "Confirming", "MakingGroup", "AcceptingFirst",
 	"AwaitFirstConfirm", "ConnectingFirst", "ConfirmingFirst", "AwaitLink", "AwaitDecline", "Draining", "AttachingFirst",
 	"Declining", "AwaitAck", "Over",
@@ -66,50 +65,4 @@ func (s State) reads() bool {
 		return true
 	}
 	return false
-}
-
-// transition is an entry of a table: what an event does in a state, and to which states
-// it leads.
-type transition struct {
-	in State
-	on EventKind
-	to []State
-	do func(m *Machine, now time.Time, ev Event)
-}
-
-// to lists the states that follow.
-func to(s ...State) []State { return s }
-
-// table says what each event does in each state; nil is nothing in particular: see
-// anyState.
-type table [numStates][numEvents]*transition
-
-// newTable makes a table of lists of transitions.
-func newTable(lists ...[]transition) *table {
-	var t table
-	for _, list := range lists {
-		for i := range list {
-			tr := &list[i]
-			if t[tr.in][tr.on] != nil {
-				panic("rendezvous: two transitions for " + tr.on.String() + " in state " + tr.in.String())
-			}
-			t[tr.in][tr.on] = tr
-		}
-	}
-	return &t
-}
-
-// anyState says what events do in the states whose table has nothing for them.
-var anyState = [numEvents]func(*Machine, time.Time, Event){
-	EvProposal:   (*Machine).unexpected,
-	EvAccept:     (*Machine).unexpected,
-	EvConfirm:    (*Machine).unexpected,
-	EvDecline:    (*Machine).unexpected,
-	EvGarbage:    (*Machine).notCLC,
-	EvEOF:        (*Machine).tcpEnded,
-	EvReadFailed: (*Machine).tcpEnded,
-	EvSendFailed: (*Machine).sendFailed,
-	EvDeadline:   (*Machine).timeout,
-	EvCanceled:   (*Machine).canceled,
-	EvClosed:     (*Machine).canceled,
 }

@@ -36,11 +36,10 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 		if _, err := g.core.FirstLink(now); err != nil {
 			return err
 		}
-		c, err := g.newConn(now, h)
-		if err != nil {
+		if err := h.newConn(g, now); err != nil {
 			return err
 		}
-		local = c.core.Local()
+		local = h.conn.core.Local()
 		if a.Peer == nil {
 			return nil
 		}
@@ -65,6 +64,12 @@ func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
 	})
 }
 
+// newConn makes the connection on a link group, whose lock is held.
+func (h *handshake) newConn(g *group, now time.Time) (err error) {
+	h.conn, err = g.newConn(now, h.tcp, h.owner, h.recvBuf)
+	return err
+}
+
 // join puts the connection on an existing link group.
 func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
 	k := groupKey{role: h.role, terms: a.Terms, peer: a.PeerID, gid: a.GID, mac: a.MAC, vlan: h.at.rt.VLAN}
@@ -73,8 +78,7 @@ func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
 			if !g.core.CanAccept() {
 				return linkgroup.ErrFull
 			}
-			_, err := g.newConn(now, h)
-			return err
+			return h.newConn(g, now)
 		})
 		if g == nil {
 			return rendezvous.NoGroup{}
@@ -90,7 +94,7 @@ func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
 	g := h.s.reuse(k, func(g *group, now time.Time) error {
 		// A failure is not that of the group: to decline as if there were
 		// none would make the server end it.
-		_, err = g.newConn(now, h)
+		err = h.newConn(g, now)
 		return nil
 	})
 	if g == nil {

@@ -206,7 +206,7 @@ s.shutdown(1); print('up'); print(read(s)); print(s.getsockopt(1, 4))`, "EOF\n10
 
 // A program that is done with its connections leaves the launcher no
 // descriptors of theirs, nor are they too many for it.
-func TestKeepersLetGo(t *testing.T) {
+func TestEndCopiesClosed(t *testing.T) {
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
 	cl, kill := mortalStack(t)
@@ -233,7 +233,7 @@ print('closed'); print(read(s))`, addr}})
 // A service that ends a session and lives on might still read from a pair:
 // nothing is put into it before the service has let go.
 func TestLetGo(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), keepers: budget{max: 1}, looks: newLooks(t.Context())}
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestLetGo(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.lost()
+		c.sessionEnded()
 	}()
 	var b [1]byte
 	for begin := time.Now(); time.Since(begin) < 200*ms; time.Sleep(10 * ms) {
@@ -270,14 +270,14 @@ func TestLetGo(t *testing.T) {
 	if _, _, err := unix.Recvfrom(fds[0], b[:], unix.MSG_DONTWAIT); err != unix.ECONNRESET {
 		t.Errorf("the program reads: %v", err)
 	}
-	if n := s.keepers.n.Load(); n != 0 {
+	if n := s.endCopies.n.Load(); n != 0 {
 		t.Errorf("%d keepers left", n)
 	}
 }
 
 // Connections for which no keeper is left have none.
-func TestKeepersBounded(t *testing.T) {
-	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), keepers: budget{max: 1}, looks: newLooks(t.Context())}
+func TestEndCopiesLimit(t *testing.T) {
+	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	for i, want := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -291,7 +291,7 @@ func TestKeepersBounded(t *testing.T) {
 		}
 		defer c.drop()
 	}
-	if got := s.keepers.n.Load(); got != 1 {
+	if got := s.endCopies.n.Load(); got != 1 {
 		t.Errorf("%d keepers, want 1", got)
 	}
 }
@@ -303,7 +303,7 @@ func TestCountedAtEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cl := (&fakeStack{t: t}).client()
-	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), sockets: newSockets(), keepers: budget{max: 1}, looks: newLooks(t.Context())}
+	s := &supervisor{ctx: ctx, log: slog.New(slog.DiscardHandler), stats: newCounters(), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	const conns = 20
 	for range conns {
 		func() {

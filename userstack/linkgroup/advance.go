@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"smcr/smc"
+	"smcr/userstack/wire"
+)
+
+// advance starts what can be started after an event.
+func (g *Group) advance(now time.Time) {
+	if g.advancing || g.phase >= phaseDying {
+		return
+	}
+	g.advancing = true
+	g.now = now
+	for _, l := range g.links.list {
+		if l.flooded {
+			l.flooded = false
+			g.llc.violation(l, errors.New("linkgroup: the peer sends requests but accepts no replies"))
+			break
+		}
+	}
+	g.deletion.drained()
+	g.llc.schedule()
+	if g.phase == phaseOpen && len(g.conns) == 0 {
+		if g.timers[timerIdle].IsZero() && g.cfg.Timers.Idle > 0 {
+			g.timers.set(timerIdle, now.Add(g.cfg.Timers.Idle))
+		}
+	}
+	g.advancing = false
+}
+
+// schedule starts what waits for exchanges to end.
+func (e *llcEngine) schedule() {
+	for (e.g.phase == phaseSecond || e.g.phase == phaseOpen) && e.ex.kind == exNone {
+		if e.g.cfg.Role == smc.Server {
+			if e.g.rkeys.own.kind != rkNone || e.g.rkeys.peer.active {
+				return // links do not change meanwhile
+			}
+			if i := slices.IndexFunc(e.g.links.list, func(l *Link) bool { return l.del.phase == deleteWanted }); i >= 0 {
+				e.g.deletion.start(e.g.links.list[i])
+				continue
+			}
+			if e.g.phase == phaseSecond && e.g.adding.tried {
+				e.g.first.open()
+			}
+			if e.g.adding.wanted {
+				e.g.adding.wanted, e.g.adding.tried = false, true
+				e.g.adding.start()
+				continue
+			}
+		}
+		if e.g.phase == phaseOpen {
+			if e.g.cfg.Role == smc.Client && e.g.adding.wanted {
+				e.g.adding.wanted = false
+				e.g.adding.offer()
+			}
+			e.g.rkeys.start()
+		}
+		return
+	}
+}
+
+// timeout ends an exchange whose next step the peer did not take in time.
+func (e *llcEngine) timeout() {
+	switch {
+	case e.ex.kind == exAdd && e.ex.step == waitConfirm:
+		e.g.adding.failed(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
+	case e.ex.kind == exAdd:
+		e.carrierFailed(fmt.Errorf("%w: ADD LINK", ErrTimeout))
+	case e.ex.kind == exDelete && e.ex.step == waitDrain:
+		e.g.deletion.send()
+	case e.ex.kind == exDelete:
+		via := e.ex.via
+		e.g.change.fail(via, wire.DeleteLinkLostPath, fmt.Errorf("%w: DELETE LINK", ErrTimeout))
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linkgroup
+
+import (
+	"smcr/smc"
+	"smcr/userstack/conn"
+	"smcr/userstack/wire"
+)
+
+// profile is what the version and the operating system of the peer change. It is made
+// when the peer is known; nothing else in this package asks for either.
+//
+//	field          | version 1 | version 2 | Linux
+//	---------------+-----------+-----------+-----------------------------------------
+//	layout         | V1        | V2        | V2 in the byte order of the peer
+//	extended       | no        | yes       |
+//	portByGID      | no        | yes       |
+//	leastLinks     | 2         | 1         |
+//	rkeysPerDelete | 8         | 9         |
+//	lateDelete     |           |           | yes
+//	rkeyFirst      |           |           | yes
+//	conns          |           |           | StopsAtUrgent from release 1 of version 2
+type profile struct {
+	// layout is that of LLC messages until one of the peer shows another.
+	layout wire.LLCLayout
+	// extended: ADD LINK carries the RTokens, so that no CONTINUATION follows, a
+	// client tells a new device by REQUEST ADD LINK, and DELETE RKEY has the
+	// format of version 2.
+	extended bool
+	// portByGID: the GID, an IP address, tells ports apart without the MAC
+	// address. Proposals of Linux that offer version 2 alone come without one.
+	portByGID bool
+	// leastLinks is the least number of links that CONFIRM LINK may agree on.
+	leastLinks int
+	// rkeysPerDelete is how many RKeys go into one DELETE RKEY. In version 2 it is
+	// what leaves the message at the length of the others.
+	rkeysPerDelete int
+	// lateDelete: the server may take longer to delete a link than any timer
+	// allows, with its connections moved and the carrier in use. TEST LINK tells
+	// whether the carrier works.
+	lateDelete bool
+	// rkeyFirst: a client answers ADD LINK only after its CONFIRM RKEY is
+	// answered, and leaves the connection to TCP if that is refused.
+	rkeyFirst bool
+	// conns is what connections have to know.
+	conns conn.Peer
+}
+
+func newProfile(cfg *Config) profile {
+	linux := cfg.PeerOS == smc.OSLinux
+	p := profile{
+		layout:         wire.LLCLayoutFor(cfg.Version, cfg.PeerOS),
+		leastLinks:     2,
+		rkeysPerDelete: len(wire.DeleteRKey{}.RKeys),
+		lateDelete:     linux,
+		rkeyFirst:      linux,
+	}
+	if cfg.Version >= wire.Version2 {
+		p.extended, p.portByGID, p.leastLinks, p.rkeysPerDelete = true, true, 1, 9
+		// Linux 6.7 has release 1.
+		p.conns.StopsAtUrgent = linux && cfg.PeerRelease >= wire.ReleaseV21
+	}
+	return p
+}
