@@ -54,7 +54,7 @@ func (s *Server) prepare() {
 		s.warnings = quota.NewLog(s.log())
 		s.declining = make(chan struct{}, maxDeclining)
 		s.sessions = make(map[uint32]int)
-		s.buried = make(map[uint32][][]int)
+		s.notClosed = make(map[uint32][][]int)
 		s.closing = make(chan struct{}, maxClosing)
 	})
 }
@@ -97,15 +97,15 @@ func (s *Server) enter(uid uint32) error {
 // in it and are no sockets: their file system may never let go. Nobody waits for that, and at most one thread for each user, and
 // maxClosing in all, are in it.
 func (s *Server) bury(uid uint32, t *transport) {
-	stray := t.stray
-	if len(stray) == 0 {
+	notSockets := t.notSockets
+	if len(notSockets) == 0 {
 		s.leave(uid)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.buried[uid] = append(s.buried[uid], stray)
-	if len(s.buried[uid]) == 1 {
+	s.notClosed[uid] = append(s.notClosed[uid], notSockets)
+	if len(s.notClosed[uid]) == 1 {
 		go s.closeBuried(uid)
 	}
 }
@@ -116,17 +116,17 @@ func (s *Server) closeBuried(uid uint32) {
 	defer func() { <-s.closing }()
 	for {
 		s.mu.Lock()
-		stray := s.buried[uid][0]
+		notSockets := s.notClosed[uid][0]
 		s.mu.Unlock()
-		for _, fd := range stray {
+		for _, fd := range notSockets {
 			_ = unix.Close(fd)
 		}
 		s.leave(uid)
 		s.mu.Lock()
-		s.buried[uid] = s.buried[uid][1:]
-		over := len(s.buried[uid]) == 0
+		s.notClosed[uid] = s.notClosed[uid][1:]
+		over := len(s.notClosed[uid]) == 0
 		if over {
-			delete(s.buried, uid)
+			delete(s.notClosed, uid)
 		}
 		s.mu.Unlock()
 		if over {

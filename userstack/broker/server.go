@@ -124,9 +124,9 @@ type Server struct {
 	declining chan struct{} // a place for each connection that is being declined
 	closing   chan struct{} // and for each user whose strays are being closed
 
-	mu       sync.Mutex
-	sessions map[uint32]int     // by user
-	buried   map[uint32][][]int // by user, what is to be closed
+	mu        sync.Mutex
+	sessions  map[uint32]int     // by user
+	notClosed map[uint32][][]int // by user, what is to be closed
 }
 
 // guarded calls f; an error is that f panicked.
@@ -295,7 +295,7 @@ func (ss *session) drain() {
 	ss.t.shut()
 	for {
 		m, d, err := ss.t.receive()
-		if len(ss.t.stray) > 0 || err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errLost) {
+		if len(ss.t.notSockets) > 0 || err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errLost) {
 			return
 		}
 		discard(m, d)

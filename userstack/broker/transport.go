@@ -37,9 +37,9 @@ type transport struct {
 	rbuf []byte // the receiver's own
 	oob  []byte
 
-	// stray are descriptors that came and are no sockets. They are not closed
+	// notSockets are received descriptors that are not sockets. They are not closed
 	// here: a file system may take as long as it likes for that.
-	stray []int
+	notSockets []int
 
 	ended atomic.Bool // this side called shut
 }
@@ -104,7 +104,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		}
 	}
 	if i := slices.IndexFunc(fds, isNoSocket); i >= 0 {
-		t.stray = append(t.stray, fds...)
+		t.notSockets = append(t.notSockets, fds...)
 		return Message{}, nil, fmt.Errorf("%w: a descriptor is %w", ErrMalformed, unix.ENOTSOCK)
 	}
 	if n == 0 && len(fds) == 0 {
@@ -162,8 +162,8 @@ func (t *transport) read() (n, oobn, flags int, err error) {
 
 // closeStray closes what came and is no socket, without waiting for that.
 func (t *transport) closeStray() {
-	if fds := t.stray; len(fds) > 0 {
-		t.stray = nil
+	if fds := t.notSockets; len(fds) > 0 {
+		t.notSockets = nil
 		go func() {
 			for _, fd := range fds {
 				_ = unix.Close(fd)

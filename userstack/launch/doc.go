@@ -2,33 +2,34 @@
 
 //go:build linux
 
-// Package launch runs an unmodified program and takes over its TCP sockets,
-// so that its connections use SMC where the peer does too: smcr run.
+// Package launch runs an unmodified program and takes over its TCP sockets, so
+// that its connections use SMC if the peer has SMC too. It is the
+// implementation of smcr run.
 //
 // # How
 //
 // Run starts its own executable again as a stub (see MaybeChild), which sets
 // no_new_privs, installs a seccomp filter whose listener goes to the launcher,
-// and executes the program. The filter passes nearly everything. Calls that
-// make connections (connect, listen, accept) and calls that tell a socketpair
-// from a TCP socket (getpeername, getsockname, some socket options) stop the
-// calling thread until the launcher has answered: let it run natively
-// (CONTINUE), answer in its place, or place a descriptor in the program.
+// and executes the program. The filter allows nearly all calls. Calls that make
+// connections (connect, listen, accept) and calls that show a difference
+// between a socketpair and a TCP socket (getpeername, getsockname, some socket
+// options) stop the calling thread until the launcher has answered: it lets the
+// kernel do the call (CONTINUE), answers in place of the kernel, or places a
+// descriptor in the program.
 //
-// The TCP socket of a connection that may use SMC is handed to the stack
-// service by package broker. In the program its place, under the same number,
-// is taken by one end of a unix stream socketpair, through which the service
-// carries the bytes. read, write, poll, sendfile, dup, fork, exec, shutdown,
-// close and passing the descriptor on therefore work natively. Every
-// connection whose peer does not speak SMC keeps its TCP socket, with nothing
-// in between.
+// The launcher passes the TCP socket of a connection that may use SMC to the
+// stack service with package broker. In the program, one end of a unix stream
+// socketpair replaces the socket under the same number. The service carries the
+// bytes through it. read, write, poll, sendfile, dup, fork, exec, shutdown,
+// close and passing the descriptor on therefore work natively. Every connection
+// whose peer does not speak SMC keeps its TCP socket, with nothing in between.
 //
-// Nothing here is a security boundary for the program: one that races with the
-// launcher's reading of its memory gets plain TCP, or an error, at worst. But the
-// launcher, which may be root, lends it nothing (rights.go): it sets and reads
-// options with the effective capabilities of the thread that asks, none if that is
-// in another user namespace, and makes sockets and owners of signals as the
-// program's user. docs/security.md has the whole of it.
+// The package does not restrict the program: if the program changes its memory
+// while the launcher reads it, it gets plain TCP or an error. But the launcher,
+// which may be root, gives the program no rights (rights.go): it sets and reads
+// options with the effective capabilities of the thread that asks, and with
+// none if that thread is in another user namespace. It makes sockets and sets
+// owners of signals as the program's user. See docs/security.md.
 //
 // # What the program can notice
 //
@@ -40,15 +41,15 @@
 //   - TCP Fast Open on the client side is answered with EOPNOTSUPP, Multipath
 //     TCP with EPROTONOSUPPORT; programs fall back to what they name.
 //   - SO_SNDBUF and SO_RCVBUF set after connect() act on the socketpair.
-//   - SO_KEEPALIVE, TCP_NODELAY and the three numbers of keepalive are set a moment
-//     after setsockopt() has returned. An eBPF program of the cgroup that refuses
-//     one keeps it from being set, but the program does not see the error.
-//     SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a socket with
-//     SO_ZEROCOPY set before connect() stays native.
-//   - TCP_REPAIR is refused to root, too. All but common options are refused on a
-//     socket of another network namespace than the launcher's.
-//   - Once a program makes a Landlock ruleset for networks, new connections of all
-//     programs of the launcher are native.
+//   - SO_KEEPALIVE, TCP_NODELAY and the three numbers of keepalive are set a
+//     moment after setsockopt() has returned. An eBPF program of the cgroup
+//     that refuses one keeps it from being set, but the program does not see
+//     the error. SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a
+//     socket with SO_ZEROCOPY set before connect() stays native.
+//   - TCP_REPAIR is refused to root, too. All but common options are refused on
+//     a socket of another network namespace than the launcher's.
+//   - Once a program makes a Landlock ruleset for networks, new connections of
+//     all programs of the launcher are native.
 //   - sendto() with an address on a connected socket fails with EISCONN.
 //   - A reset by the peer after the program's own shutdown(SHUT_WR) is read as
 //     an end of file: the byte that makes it ECONNRESET can no longer be put
@@ -56,11 +57,12 @@
 //   - A signal whose handler has no SA_RESTART can end any trapped call with
 //     EINTR while it waits for the launcher, also those that never wait
 //     otherwise, such as getsockname(). Others are made again by the kernel.
-//   - On a connection to a program of the same host, poll() tells of a hang-up as soon
-//     as the peer has closed, and the peer's writes fail after shutdown(SHUT_RD). A
-//     process that has the descriptor twice, and sets SO_LINGER to 0 or sends urgent
-//     data, gets what a socketpair does: an end of file at the peer, and urgent bytes
-//     that become ordinary ones when others follow.
+//   - On a connection to a program of the same host, poll() tells of a hang-up
+//     as soon as the peer has closed, and the peer's writes fail after
+//     shutdown(SHUT_RD). A process that has the descriptor twice, and sets
+//     SO_LINGER to 0 or sends urgent data, gets what a socketpair does: an end
+//     of file at the peer, and urgent bytes that become ordinary ones when
+//     others follow.
 //   - set-user-ID programs gain no privileges (no_new_privs).
 //   - A stack that is killed resets its connections, like a peer that dies. The
 //     launcher needs one descriptor for each connection for that and takes at
@@ -77,9 +79,9 @@
 //
 // # A server that accepts late
 //
-// Connections that wait for accept() are taken early, so that the handshakes of SMC
-// go on (late.go, early.go). A connection of the launcher stands for them in the
-// queue of the listening socket (placeholder.go), which ss shows.
+// Connections that wait for accept() are taken early, so that the handshakes of
+// SMC go on (late.go, early.go). A connection of the launcher stands for them
+// in the queue of the listening socket (placeholder.go), which ss shows.
 //
 // # Without a service, for a while
 //
@@ -90,38 +92,40 @@
 // # The kernel's SMC
 //
 // With Config.Kernel the filter stops socket() for TCP and Multipath TCP
-// sockets, and Landlock's rulesets; the launcher makes an SMC socket and places it in the program
-// instead, in the program's network namespace and with its user as owner. From
-// then on the program and the kernel are by themselves. What a program can
-// notice: SO_DOMAIN tells AF_SMC (unless Kernel.Inet is set: SO_PROTOCOL then
-// tells IPPROTO_SMC), sockets that io_uring makes are TCP, and where the
-// program is in a network namespace into which the launcher may not follow,
-// all are. A launcher that is killed leaves a program whose connections live on
-// and which makes no new TCP sockets (ENOSYS). AF_SMC is the default because
-// IPPROTO_SMC is young (Linux 6.11).
+// sockets, and Landlock's rulesets; the launcher makes an SMC socket and places
+// it in the program instead, in the program's network namespace and with its
+// user as owner. The launcher takes no further part in the connection. What a
+// program can notice: SO_DOMAIN tells AF_SMC (unless Kernel.Inet is set:
+// SO_PROTOCOL then tells IPPROTO_SMC), sockets that io_uring makes are TCP, and
+// where the program is in a network namespace into which the launcher may not
+// follow, all are. A launcher that is killed leaves a program whose connections
+// live on and which makes no new TCP sockets (ENOSYS). AF_SMC is the default
+// because IPPROTO_SMC is young (Linux 6.11).
 //
 // # Rules
 //
-// One goroutine receives notifications and never blocks on one: of the program it
-// reads nothing but the link of a descriptor in /proc, for which the kernel asks
-// no file system. Whatever may wait has its own goroutine, which Run waits
-// for. conn and listener are guarded by their own mutexes; the lock order is
-// listener, conn, registry.
+// One goroutine receives notifications and never blocks on one: of the program
+// it reads nothing but the link of a descriptor in /proc, for which the kernel
+// asks no file system. Everything that may wait runs in its own goroutine, for
+// which Run waits. conn and listener are guarded by their own mutexes; the lock
+// order is listener, conn, registry.
 //
-// A program can make it last for ever to read its memory (userfaultfd, a FUSE
-// file), to close a copy of its descriptor (a FUSE file again), or to ask one of
-// its epoll instances or sockets, whose lock another of its calls holds. All that
-// is a look (looks.go): it has its own goroutine, of which each process may
-// have a few, and Run does not wait for it beyond a second after the program's
-// end. A connect() that has to wait for its turn in its own process becomes a
-// native one. No look is made with conn.mu held that reads or writes memory, as
-// processes share connections; and only sockets and epoll instances are copied
-// into the launcher, after a look at their links.
+// A program can delay some actions of the launcher without limit: reading its
+// memory (userfaultfd, a FUSE file), closing a copy of its descriptor (a FUSE
+// file), or asking one of its epoll instances or sockets, whose lock another of
+// its calls holds. Such an action is a look (looks.go): it has its own
+// goroutine, the number of these is limited for each process, and Run waits for
+// them at most a second after the program's end. A connect() that has to wait
+// too long for its look is done by the kernel. No look that reads or writes
+// memory is made with conn.mu held, because processes share connections. Only
+// sockets and epoll instances are copied into the launcher, after their links
+// were checked.
 //
-// What is not bounded yet: once a connection has begun, a program that has a
-// socket's lock held (as some calls do that copy from absent memory) can block a
-// thread of the launcher for each such connection.
+// One case has no limit yet: after a connection has begun, a program that holds
+// the lock of a socket (some calls hold it while they copy from memory that is
+// not there) can block one thread of the launcher for each such connection.
 //
-// The launcher needs no privileges, but Linux 5.14 or newer (SECCOMP_ADDFD_FLAG_SEND);
-// it has to be allowed to trace its children (the default, also under Yama).
+// The launcher needs no privileges. It needs Linux 5.14 or newer
+// (SECCOMP_ADDFD_FLAG_SEND), and permission to trace its children (the default,
+// also under Yama).
 package launch

@@ -23,8 +23,8 @@ const (
 	// resetTime limits the wait for the service when a connection that nobody
 	// accepts must be reset.
 	resetTime = time.Second
-	// earlyShare is the part of the keepers that connections may take that were
-	// accepted early (one of so many).
+	// earlyShare is the part of the copies of ends that connections accepted
+	// early may use: 1/earlyShare.
 	earlyShare = 4
 )
 

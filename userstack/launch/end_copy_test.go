@@ -271,11 +271,11 @@ func TestLetGo(t *testing.T) {
 		t.Errorf("the program reads: %v", err)
 	}
 	if n := s.endCopies.n.Load(); n != 0 {
-		t.Errorf("%d keepers left", n)
+		t.Errorf("%d copies of ends left", n)
 	}
 }
 
-// Connections for which no keeper is left have none.
+// Further connections have no copy of the end.
 func TestEndCopiesLimit(t *testing.T) {
 	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	for i, want := range []bool{true, false} {
@@ -287,12 +287,12 @@ func TestEndCopiesLimit(t *testing.T) {
 		c := &conn{s: s, cc: &broker.ClientConn{}, pair: &pair{app: -1, end: fds[1]}}
 		c.keepEnd()
 		if got := c.pair.end >= 0; got != want {
-			t.Errorf("connection %d: keeper %v, want %v", i, got, want)
+			t.Errorf("connection %d: copy of the end %v, want %v", i, got, want)
 		}
 		defer c.drop()
 	}
 	if got := s.endCopies.n.Load(); got != 1 {
-		t.Errorf("%d keepers, want 1", got)
+		t.Errorf("%d copies of ends, want 1", got)
 	}
 }
 

@@ -204,7 +204,7 @@ func (e *early) lookOnce() (more, news bool) {
 		// This check needs no copy of the socket. A copy would keep the port in
 		// use if the program closed the socket now.
 		defer e.l.mu.Unlock()
-		e.standDown()
+		e.stopLooking()
 		return false, false
 	}
 	at := endPlace{e.tid, e.fd}
@@ -238,7 +238,7 @@ func (e *early) lookOnce() (more, news bool) {
 
 // stopLooking ends the looks: the epoll instance reports the next connection.
 // l.mu is held.
-func (e *early) standDown() {
+func (e *early) stopLooking() {
 	e.running = false
 	e.sub.again()
 }
@@ -294,7 +294,7 @@ func (e *early) inspect(fd int, q queue) (more, news bool) {
 	}
 	switch {
 	case len(e.l.spare) == 0 && q.waiting == 0:
-		e.standDown()
+		e.stopLooking()
 		return false, false
 	case len(e.l.spare) > 0 && e.place == nil, len(e.l.spare) > 0 && waiting > 0, e.taken < e.mark:
 		if len(e.l.spare) == 0 && (e.shared || e.l.known.Load() == nil || netnsCookie(fd) != ownNetns()) {

@@ -63,7 +63,8 @@ type notify struct {
 type notif struct {
 	l    *notify
 	here bool // the goroutine that received the call answers it
-	// spoiled tells that the thread of that goroutine is not as it was: it must end.
+	// threadChanged says that the identity of that goroutine's thread could not
+	// be restored: the thread must end.
 	threadChanged bool
 	seccompNotif
 }

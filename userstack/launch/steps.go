@@ -13,7 +13,7 @@ import (
 	"smcr/userstack/broker"
 )
 
-// stage is how far an attempt to make a connection is.
+// stage is the state of an attempt to make a connection.
 type stage uint8
 
 const (
@@ -26,7 +26,8 @@ const (
 	stageSwap
 	// stageCLC: the service negotiates SMC. The program has the pair.
 	stageCLC
-	// stageOrphan: the service is gone. What it holds of the connection is about to end.
+	// stageOrphan: the session with the service is over. The service still has
+	// descriptors of the connection.
 	stageOrphan
 	// stageOwn: the launcher makes the TCP connection. The program has the pair.
 	stageOwn
@@ -35,14 +36,15 @@ const (
 	stageGive
 	// stageGiveOwn: the same, and the launcher would carry the bytes.
 	stageGiveOwn
-	// stageFailed: the program is to be told of a failure.
+	// stageFailed: a failure must be reported to the program.
 	stageFailed
-	// stageOver: nothing more is to be done for it.
+	// stageOver: the attempt is over.
 	stageOver
 )
 
-// steps makes one connection. It does no I/O but by hands. Calls of connect() come and
-// go while it lasts: n is the one that waits for the outcome.
+// steps decides how one connection is made. It does I/O only with hands.
+// Several calls of connect() may come during an attempt: n is the one that
+// waits for the result.
 //
 //	stage             | event              | what is done                                  | then
 //	tcp               | hold time over     | place; a non-blocking call is answered         | held
@@ -62,7 +64,7 @@ const (
 //	clc               | ready, TCP         | as no SMC, but the service carries             | over, give
 //	tcp held swap clc | failed             | fail                                           | failed, over
 //	own               | failed             | fail                                           | failed, over
-//	tcp held swap clc | service gone       | bury                                           | orphan
+//	tcp held swap clc | service gone       | await the end of the service                   | orphan
 //	orphan            | dead               | disconnect; if placed, or no call: connect     | own
 //	                  |                    | else: the kernel connects                      | over
 //	give              | service gone       | -                                              | give-own
@@ -75,7 +77,7 @@ type steps struct {
 	hands
 	stage    stage
 	n        *notif
-	nonblock bool // that call, or the last one
+	nonblock bool // the socket was non-blocking in that call, or in the last one
 	blocking bool // the first one
 	begun    bool // connect() has returned EINPROGRESS
 	early    bool // see stoppedCall.early
@@ -84,10 +86,11 @@ type steps struct {
 
 func (x *steps) over() bool { return x.stage == stageOver }
 
-// connecting reports whether the service has the connection in hand.
+// connecting reports whether the service is making the connection.
 func (x *steps) connecting() bool { return x.stage <= stageCLC }
 
-// event acts on what the service tells, and on what connect and bury led to.
+// event handles an event of the service, and the results of connect and
+// awaitServiceEnd.
 func (x *steps) event(ev broker.Event) {
 	switch ev.Kind {
 	case broker.EventNotCandidate:
@@ -122,7 +125,8 @@ func (x *steps) event(ev broker.Event) {
 	}
 }
 
-// eventDead is the launcher's own: nothing of the service's is left.
+// eventDead is an event of the launcher itself: the service has no descriptor
+// of the connection any more.
 const eventDead broker.EventKind = 255
 
 func (x *steps) goOwn() {
@@ -157,7 +161,8 @@ func (x *steps) goCLC() {
 	}
 }
 
-// local is told of an end that the service made. It is closed here if it is not placed.
+// local handles an end that the service made. It closes the end if it cannot
+// place it.
 func (x *steps) local(end *broker.Descriptor) {
 	can := x.stage <= stageHeld && x.n != nil && end != nil
 	if end != nil {
@@ -193,8 +198,8 @@ func (x *steps) ready(ev broker.Event) {
 	}
 }
 
-// giveBack gives the program its TCP socket, which is connected, or waits for a call
-// to do so. Who carries the bytes of the pair if there is none is by.
+// giveBack gives the program its TCP socket, which is connected, or waits for a
+// call to do so. by says who carries the bytes of the pair if no call comes.
 func (x *steps) giveBack(by carrier) {
 	if !x.placed() {
 		x.goNative()
@@ -244,7 +249,7 @@ func (x *steps) carryNow() {
 	x.carry(x.n, by)
 }
 
-// failed has the program told of e; why is counted.
+// failed reports e to the program and counts why.
 func (x *steps) failed(e syscall.Errno, why string) {
 	if why != "" {
 		x.countsFailed(why)
@@ -262,7 +267,7 @@ func (x *steps) failed(e syscall.Errno, why string) {
 	x.await(failedTime)
 }
 
-// serviceGone is told that the service ended, or says no more of the connection.
+// serviceGone is called when the service ended, or closed the connection.
 func (x *steps) serviceGone() {
 	switch {
 	case x.stage == stageGive:
@@ -275,8 +280,8 @@ func (x *steps) serviceGone() {
 	}
 }
 
-// dead has the connection made once more, over TCP. What the peer got of the first one
-// is reset.
+// dead has the connection made once more, over TCP. What the peer got of the
+// socket was blocking in the first call is reset.
 func (x *steps) dead() {
 	x.disconnect()
 	if x.placed() || x.n == nil {
@@ -287,7 +292,7 @@ func (x *steps) dead() {
 	x.leave(x.n)
 }
 
-// holdOver is told that the TCP connection takes long.
+// holdOver is called when the TCP connection takes long.
 func (x *steps) holdOver() {
 	if x.stage == stageTCP {
 		x.stage = stageHeld
@@ -295,7 +300,8 @@ func (x *steps) holdOver() {
 	x.held()
 }
 
-// held places the pair by the call that waits. A non-blocking one has its answer then.
+// held places the pair with the call that waits. If the call is non-blocking,
+// it is answered then.
 func (x *steps) held() {
 	if x.n == nil || x.stage >= stageGive {
 		return
@@ -309,7 +315,7 @@ func (x *steps) held() {
 	}
 }
 
-// timedOut is told that the time of await is over.
+// timedOut is called when the time of await is over.
 func (x *steps) timedOut() {
 	switch x.stage {
 	case stageGive, stageGiveOwn:
@@ -324,7 +330,7 @@ func (x *steps) timedOut() {
 	}
 }
 
-// stirred is told that the program closed the pair, or wrote into it.
+// pairChanged is called when the program closed the pair or wrote into it.
 func (x *steps) pairChanged() {
 	giving := x.stage == stageGive || x.stage == stageGiveOwn
 	switch {
@@ -337,10 +343,10 @@ func (x *steps) pairChanged() {
 	}
 }
 
-// late is told that SO_SNDTIMEO of a blocking connect() is over.
+// late is called when SO_SNDTIMEO of a blocking connect() is over.
 func (x *steps) late() { x.answerCall(unix.EINPROGRESS) }
 
-// dropGone forgets the call that waited if it does so no more.
+// dropGone drops the waiting call if it does not wait any more.
 func (x *steps) dropGone() {
 	if x.n != nil && !x.valid(x.n) {
 		x.n = nil
@@ -408,8 +414,8 @@ func (x *steps) offered(l *stoppedCall) {
 	l.early = x.early && !keep
 }
 
-// give gives the program its TCP socket by call n unless it wrote into the pair
-// already. A connect() that waits gets its answer.
+// give gives the program its TCP socket with call n, unless the program already
+// wrote into the pair. A connect() that waits is answered.
 func (x *steps) give(n *notif) {
 	if x.wrote() || !x.swapBack(n) {
 		x.carryNow()
@@ -424,10 +430,10 @@ func (x *steps) give(n *notif) {
 	x.native(nil, 0, true)
 }
 
-// keeps reports whether a call is a connect() that is to be answered when the
-// attempt has an answer: a blocking one, or a non-blocking one that a signal
-// interrupted and the kernel made again. To a non-blocking one that comes after
-// another had its answer there is one at once.
+// keeps reports whether a call is a connect() that must be answered when the
+// attempt has a result: a blocking one, or a non-blocking one that a signal
+// interrupted and the kernel repeated. A non-blocking one after another was
+// answered is answered at once.
 func (x *steps) keeps(l *stoppedCall) bool {
 	return l.wait && (!l.nonblock || !x.blocking && !x.begun)
 }
