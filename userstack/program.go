@@ -15,7 +15,7 @@ import (
 )
 
 // Reasons for which connections most often stay TCP, as [DeclineError] has them
-// in Code. The others are the Diag constants of package wire.
+// in Code. The others are the Diag constants of package smc.
 const (
 	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
 	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
@@ -104,11 +104,10 @@ func (s programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
 }
 
 // ServerMaybe is [Stack.Server] for a connection that a program accepted: it
-// looks before it reads. That the peer speaks SMC may be known from the
-// configuration alone, and a peer that announced SMC may not have been told that
-// this end does: something on the path took the option off the SYN-ACK, or it
-// left before the stack marked a socket that listened already. Such a peer sends
-// data, which is the program's.
+// looks at the first bytes before it reads. The peer may not speak SMC, if only the
+// configuration says so. Or it may not know that this host does: something on the path
+// removed the option from the SYN-ACK, or the SYN-ACK was sent before the stack marked the
+// listening socket. Such a peer sends data, and the program gets them.
 func (s programs) ServerMaybe(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
 	return s.serverLook(ctx, tcp, noCLC(), nil)
 }

@@ -70,7 +70,7 @@ func (m *Machine) propose(now time.Time, ev Event) {
 	m.send(Proposing, p)
 }
 
-// accepted takes ACCEPT.
+// accepted checks ACCEPT.
 func (m *Machine) accepted(now time.Time, ev Event) {
 	a := answerOf(ev.(message).m)
 	v := m.offers[a.version-1]

@@ -42,8 +42,8 @@ type Programs[C any] interface {
 	// PeerAnnounced reports whether the peer of a program's connected socket
 	// speaks SMC, as far as the TCP handshake or the configuration tells.
 	PeerAnnounced(fd int, remote netip.Addr) (bool, error)
-	// ServerMaybe is Stack.Server for an accepted connection of which only the
-	// configuration says that the peer speaks SMC: it looks before it reads.
+	// ServerMaybe is Stack.Server for an accepted connection whose peer may not
+	// speak CLC: it looks at the first bytes before it reads.
 	ServerMaybe(ctx context.Context, tcp TCPConn) (C, error)
 	// Decline is Stack.Server for an accepted connection that is to stay TCP for
 	// lack of resources: it waits for what the peer proposes and declines. The
