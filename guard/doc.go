@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard keeps a fault of the program within what it happened for: a
-// panic in the goroutine of one connection, one session, one client or one link
-// group ends that alone, and not the process that serves all the others.
+// Package guard limits the effect of a Go panic. A panic in a goroutine that works
+// for one connection, session, client or link group ends only that one, and not the
+// process that serves all of them.
 //
-// A panic is logged with its stack and counted. Who calls [Guard.Do] ends what
-// the function worked on: its state is not to be trusted any more.
+// A panic is logged with its stack and counted. The caller of [Guard.Do] must then end
+// what the function worked on, because its state may be inconsistent.
+//
+// The package imports nothing of this module.
 package guard

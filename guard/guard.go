@@ -8,9 +8,9 @@ import (
 	"runtime/debug"
 )
 
-// Error is a panic that was survived. errors.As finds it.
+// Error is a panic that did not end the process. Callers find it with errors.As.
 type Error struct {
-	// What the goroutine did, such as "rendezvous".
+	// What is what the goroutine did, such as "rendezvous".
 	What string
 	// Value is what panic was called with.
 	Value any
@@ -27,17 +27,17 @@ func (e *Error) Unwrap() error {
 	return err
 }
 
-// A Guard says where panics are told. A nil Guard survives them silently. Its
-// methods may be called from any goroutine.
+// A Guard says where panics are reported. A nil Guard reports them nowhere. Its
+// methods may be called by any goroutine.
 type Guard struct {
-	// Log gets each panic with its stack, as an error. Nil discards it.
+	// Log gets an error with the stack for each panic. With nil there is no log.
 	Log *slog.Logger
 	// Count, if set, is called once for each panic.
 	Count func()
 }
 
-// Do calls f. If f panics it tells so and returns an *Error; otherwise nil. What
-// f has deferred runs before that.
+// Do calls f and returns nil. If f panics, Do reports it and returns an *[Error]; the
+// functions that f has deferred run first.
 func (g *Guard) Do(what string, f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -48,8 +48,9 @@ func (g *Guard) Do(what string, f func()) (err error) {
 	return nil
 }
 
-// Caught tells of a panic whose value was recovered by the caller, in a function
-// that the panicking goroutine had deferred.
+// Caught reports a panic that the caller has recovered: value is what recover
+// returned. It must be called in a deferred function of the goroutine that panicked,
+// because it takes the stack.
 func (g *Guard) Caught(what string, value any) *Error {
 	e := &Error{What: what, Value: value, Stack: debug.Stack()}
 	if g == nil {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pnet knows physical network identifiers (pnetids): how they are
-// spelt, the table that gives them to network devices and RoCE ports, and which
-// RoCE ports serve a network device because of them.
+// Package pnet has the physical network identifiers (pnetids): their form, the table
+// that assigns them to network devices and RoCE ports, and the RoCE ports that serve a
+// network device because of them.
 //
-// The table behaves like the kernel's generic netlink family SMC_PNETID where
-// errors are concerned, but an addition is stored whole or not at all.
+// The table returns the same errors as the kernel's generic netlink family SMC_PNETID.
+// But it adds an entry for two devices completely or not at all.
 //
-// The package is a leaf: no I/O, nothing imported from this module. A [Table]
-// is safe for concurrent use. No privileges are needed.
+// The package does no I/O and imports nothing of this module. A [Table] is safe for
+// concurrent use. No privileges are needed.
 package pnet

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// MaxIDLen is the longest pnetid in characters.
+// MaxIDLen is the length of the longest pnetid in characters.
 const MaxIDLen = 16
 
 // An InvalidError says why a pnetid or a table entry is not acceptable. It
 // matches [os.ErrInvalid].
 type InvalidError struct {
-	Value  string // what was refused
-	Reason string // why, and what would be accepted
+	Value  string // the value that is not acceptable
+	Reason string // why, and what is acceptable
 }
 
 // Error returns "pnet: invalid VALUE: REASON".
@@ -26,9 +26,9 @@ func (e *InvalidError) Error() string {
 // Is reports whether target is os.ErrInvalid.
 func (e *InvalidError) Is(target error) bool { return target == os.ErrInvalid }
 
-// Normalize returns the form in which a pnetid is stored: without blanks at
-// either end and in upper case. It returns an [InvalidError] for anything but 1
-// to 16 ASCII letters and digits.
+// Normalize returns the form in which a pnetid is stored: without spaces at both ends
+// and in upper case. It returns an *[InvalidError] if that is not 1 to 16 ASCII letters
+// and digits.
 func Normalize(id string) (string, error) {
 	trimmed := strings.Trim(id, " ")
 	switch {

@@ -10,22 +10,22 @@ type Port struct {
 	Port     uint8  // 1 or 2
 	NetDev   string // network device that the port belongs to, or ""
 	Hardware string // pnetid that the hardware reports, or ""
-	Active   bool
+	Active   bool   // the port can carry traffic
 
-	// Software tells that the port is nothing but software upon NetDev.
-	// Without an entry of its own it has the pnetid in the entry of NetDev,
-	// as long as no RoCE port was given that one: whoever names ports names
-	// all that are to be used. A device beneath NetDev does not count, in
-	// whose other VLANs the port is not.
+	// Software says that the port is software RoCE on NetDev. A port without an
+	// entry then has the pnetid of NetDev, unless the table has an entry for a RoCE
+	// port with this pnetid: an operator who names ports names all that are to be
+	// used. The devices below NetDev do not count, because the port is not in their
+	// other VLANs.
 	Software bool
 }
 
 // A NetDev is the network device of a route.
 type NetDev struct {
-	Name string
+	Name string // name of the device
 
-	// Lower names the devices it is stacked upon, nearest first: of a VLAN
-	// or macvlan device the one beneath, of a bond its members.
+	// Lower has the names of the devices below it, the nearest first: for a VLAN or
+	// macvlan device its parent, for a bond its members.
 	Lower []string
 
 	// Hardware is the pnetid that the hardware of the lowest device reports,
@@ -33,12 +33,12 @@ type NetDev struct {
 	Hardware string
 }
 
-// names returns the device and those beneath it.
+// names returns the names of the device and of those below it.
 func (d NetDev) names() []string { return append([]string{d.Name}, d.Lower...) }
 
 // ID returns the pnetid of a network device: the one that its hardware reports,
-// else the one in the table of the device itself, or of the nearest device
-// beneath it. It returns "" where there is none.
+// otherwise the one that the table has for the device or for the nearest device below
+// it. It returns "" if there is none.
 func (t *Table) ID(d NetDev) string {
 	if d.Hardware != "" {
 		return d.Hardware
@@ -52,9 +52,9 @@ func (t *Table) ID(d NetDev) string {
 }
 
 // PortID returns the pnetid of a RoCE port: the one that its hardware reports,
-// else the one in the table. It returns "" where there is none. As in the
-// kernel, the pnetid of the port's network device is not the port's, except
-// where the port is Software.
+// otherwise the one that the table has for the port. It returns "" if there is none.
+// As in the kernel, a port does not have the pnetid of its network device, unless it
+// is Software.
 func (t *Table) PortID(p Port) string {
 	if p.Hardware != "" {
 		return p.Hardware
@@ -70,13 +70,13 @@ func (t *Table) PortID(p Port) string {
 	return id
 }
 
-// Match returns the active ports that may serve connections over a network
-// device, the most suitable first. With a pnetid they are those of the same
-// pnetid, in any network device; without one, those of the network device itself
-// and of the devices beneath it. The pnetid is returned too.
+// Match returns the active ports that may serve connections over a network device,
+// the most suitable first, and the pnetid of the device. If it has a pnetid, these are
+// the ports with the same pnetid, on any network device. Otherwise they are the ports
+// of the network device itself and of the devices below it.
 //
-// Ports of the network device itself come before others, so that a connection
-// takes the way its route names as long as it can.
+// Ports of the network device itself come first, so that a connection uses the path of
+// its route if it can.
 func (t *Table) Match(d NetDev, ports []Port) ([]Port, string) {
 	id := t.ID(d)
 	names := d.names()

@@ -17,8 +17,8 @@ const (
 	MaxIBPort    = 2  // largest port number of an RDMA device
 )
 
-// An Entry gives a pnetid to a network device, to a RoCE port, or, when it is
-// added, to both.
+// An Entry assigns a pnetid to a network device or to a RoCE port. An entry that is
+// added may name both.
 type Entry struct {
 	ID     string // the pnetid
 	NetDev string // name of a network device, or ""
@@ -58,11 +58,11 @@ type Table struct {
 	entries []Entry
 }
 
-// Add stores an entry. An entry with both devices becomes two, unless one of
-// them is in the table already with the same pnetid. Add returns an
-// [InvalidError] for a malformed entry, and an error that matches [os.ErrExist]
-// where a device has an entry already: the network device by its name, the RoCE
-// device by its name whatever the port. On error nothing is stored.
+// Add stores an entry. An entry with both devices becomes two entries; one that the
+// table has already is left out. Add returns an *[InvalidError] for an entry that is
+// not valid. It returns an error that matches [os.ErrExist] if a device has a different
+// entry, or if the table has everything already. A RoCE device has one entry, whatever
+// its port. After an error nothing is stored.
 func (t *Table) Add(e Entry) error {
 	e, err := e.normalize()
 	if err != nil {
@@ -88,7 +88,7 @@ func (t *Table) Add(e Entry) error {
 	return nil
 }
 
-// split returns one entry a device.
+// split returns one entry for each device of e.
 func split(e Entry) []Entry {
 	var s []Entry
 	if e.NetDev != "" {
@@ -111,9 +111,8 @@ func (e Entry) device() string {
 	return fmt.Sprintf("port %d of RoCE device %s", e.IBPort, e.IBDev)
 }
 
-// Remove removes all entries of a pnetid, which is compared as it is written: a
-// stored one has no lower-case letters. The error matches [os.ErrNotExist] when
-// there are none.
+// Remove removes all entries of a pnetid. It does not normalize id: stored pnetids have
+// no lower-case letters. The error matches [os.ErrNotExist] if there is no entry.
 func (t *Table) Remove(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,19 +131,19 @@ func (t *Table) Flush() {
 	t.entries = nil
 }
 
-// Entries returns a copy of the table in the order of addition.
+// Entries returns a copy of the table, in the order in which entries were added.
 func (t *Table) Entries() []Entry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(t.entries)
 }
 
-// NetDev returns the pnetid of a network device, or "".
+// NetDev returns the pnetid of a network device, or "" if it has none.
 func (t *Table) NetDev(name string) string {
 	return t.find(Entry{NetDev: name}.sameDevice)
 }
 
-// IBPort returns the pnetid of a RoCE port, or "".
+// IBPort returns the pnetid of a port of a RoCE device, or "" if it has none.
 func (t *Table) IBPort(device string, port uint8) string {
 	return t.find(func(e Entry) bool { return e.IBDev == device && e.IBPort == port && e.NetDev == "" })
 }

@@ -10,15 +10,17 @@ import (
 	"time"
 )
 
-// Waits of Accept after a failure: each is twice the one before.
+// The waits of Accept after failures: each is twice as long as the last one, from
+// firstWait up to longWait.
 const (
 	firstWait = 5 * time.Millisecond
 	longWait  = time.Second
 )
 
-// Accept calls accept, and serve with each connection that it returns, until
-// ctx ends, which is no error, or the listener is closed. Whatever else goes
-// wrong passes: a process that is out of descriptors gets some back.
+// Accept calls accept in a loop, and serve with each connection that accept returns.
+// It returns nil when ctx ends, and an error that matches [net.ErrClosed] when the
+// listener is closed. After another error, such as a lack of descriptors, it logs a
+// warning, waits and tries again.
 func Accept[C any](ctx context.Context, accept func() (C, error), serve func(C), log *Log) error {
 	wait := firstWait
 	for {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quota shares out the descriptors of a process that serves every user
-// of a machine, so that none of them can end its service to the others, and has
-// the log tell of refusals at a bounded rate.
+// Package quota divides the descriptors of a process that serves all users of a
+// machine, so that no user can take those of the others. It also limits the rate at
+// which refusals are logged.
+//
+// The package imports nothing of this module.
 package quota

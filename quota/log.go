@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// LogInterval is how often a [Log] tells of the same at most.
+// LogInterval is the shortest time between two warnings of one kind in a [Log].
 const LogInterval = 10 * time.Second
 
-// A Log passes warnings on that a stranger can cause: of each kind one in each
-// LogInterval, with the number of those left out before. Its methods are safe for
-// concurrent use.
+// A Log is for warnings that any user or host can cause. Of each kind it logs at most
+// one in each [LogInterval], with the number of those that it did not log. The methods
+// are safe for concurrent use.
 type Log struct {
 	to *slog.Logger
 
@@ -22,15 +22,15 @@ type Log struct {
 }
 
 type kind struct {
-	next time.Time // when it may be told of again
-	left int
+	next time.Time // when the next warning may be logged
+	left int       // warnings that were not logged
 }
 
 // NewLog returns a Log that passes warnings to a logger.
 func NewLog(to *slog.Logger) *Log { return &Log{to: to, kinds: make(map[string]*kind)} }
 
-// Warn logs msg, which is constant text and names the kind, with attributes as
-// slog has them.
+// Warn logs a warning. The message is the kind, so it must be constant. args are the
+// attributes, in the form of [slog.Logger.Warn]; "left_out" is added to them.
 func (l *Log) Warn(msg string, args ...any) {
 	now := time.Now()
 	l.mu.Lock()

@@ -10,39 +10,40 @@ import (
 )
 
 const (
-	// ownShare and ownMost are what the process keeps for itself, one part of so
-	// many and at most: its devices, its listening sockets, files for a moment.
+	// The process keeps 1/ownShare of all descriptors for itself, and at most ownMost:
+	// for its devices, its listening sockets and files that are open for a moment.
 	ownShare, ownMost = 4, 64
-	// rootShare and rootLeast are what is kept for root beyond that.
+	// Root alone may take another 1/rootShare of all descriptors, and at least rootLeast.
 	rootShare, rootLeast = 8, 32
-	// userShare is the part that one user may have of what there is for all.
+	// One user may take 1/userShare of what all users may take.
 	userShare = 2
 )
 
-// Limits are those of a [Budget], in descriptors.
+// Limits are the limits of a [Budget], in descriptors.
 type Limits struct {
-	// Total is how many the process may have open. 0 is its RLIMIT_NOFILE.
+	// Total is how many descriptors the process may have open. 0 means its
+	// RLIMIT_NOFILE.
 	Total int
-	// User is how many one user other than root may take. 0 is half of what
-	// there is for all of them.
+	// User is how many descriptors one user other than root may take. 0 means half of
+	// those for all users.
 	User int
 }
 
-// A Budget counts the descriptors of a process that users have taken. Root, and
-// the user whom the process runs as, may take what the process does not need
-// itself; the others together leave a part of that, and none of them can have all.
+// A Budget counts the descriptors of a process that users have taken. Root, and the
+// user of the process itself, may take all that the process does not need for itself.
+// All other users together may take a part of these, and each of them a part of that.
 //
-// A nil Budget has no limits. Its methods are safe for concurrent use.
+// A nil Budget has no limits. The methods are safe for concurrent use.
 type Budget struct {
 	owner             uint32
-	all, others, user int // the most that may be taken: by everybody, by all but root, by one of these
+	all, others, user int // the most that may be taken: by all, by all but root and owner, by one of the latter
 
 	mu    sync.Mutex
 	taken int
 	users map[uint32]int
 }
 
-// New returns a budget of which nothing is taken.
+// New returns a budget with these limits. Nothing is taken yet.
 func New(l Limits) *Budget {
 	if l.Total <= 0 {
 		l.Total = openFiles()
@@ -67,7 +68,8 @@ func openFiles() int {
 	return int(min(l.Cur, 1<<30))
 }
 
-// Take takes n descriptors for a user, all or none. The error is an *Error.
+// Take takes n descriptors for a user, or none if there are not enough. The error is
+// an *[Error].
 func (b *Budget) Take(uid uint32, n int) error {
 	if b == nil {
 		return nil
@@ -88,7 +90,7 @@ func (b *Budget) Take(uid uint32, n int) error {
 	return nil
 }
 
-// Give returns n descriptors that the user took.
+// Give gives back n descriptors that the user took.
 func (b *Budget) Give(uid uint32, n int) {
 	if b == nil || n == 0 {
 		return
@@ -103,15 +105,16 @@ func (b *Budget) Give(uid uint32, n int) {
 
 func (b *Budget) privileged(uid uint32) bool { return uid == 0 || uid == b.owner }
 
-// An Error tells that a user cannot have more. It wraps EUSERS if the limit is
-// that user's own, EAGAIN if there is nothing left for anybody like him.
+// An Error says that a user cannot take more descriptors. It wraps EUSERS if the
+// limit of this user is reached, and EAGAIN if the limit of all users is reached.
 type Error struct {
-	UID          uint32
-	Taken, Limit int // by the user, or by all
-	Errno        syscall.Errno
+	UID   uint32        // the user
+	Taken int           // descriptors taken: by the user with EUSERS, by all with EAGAIN
+	Limit int           // the limit of Taken
+	Errno syscall.Errno // EUSERS or EAGAIN
 }
 
-// Error says who cannot have more of what.
+// Error returns a sentence that also says how to raise the limit.
 func (e *Error) Error() string {
 	if e.Errno == syscall.EUSERS {
 		return fmt.Sprintf("user %d has %d of at most %d descriptors of the stack: see --user-fds of 'smcr serve'", e.UID, e.Taken, e.Limit)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 )
 
@@ -68,12 +69,12 @@ type carried struct {
 
 // Loop returns the engine that serves the connection, or nil: that of the socket for
 // Attach.
-func (c *Conn) Loop() *engine.Loop { return c.g.loop }
+func (c *Conn) loop() *engine.Loop { return c.g.loop }
 
 // Attach lets the engine carry the bytes between c and a program's socket while
-// the connection rides, or ReadFrom and WriteTo are called with what [Carried]
+// the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
 // finds to be that socket. Detach ends that, before the socket is closed.
-func (c *Conn) Attach(sock *engine.Socket) {
+func (c *Conn) attach(sock *engine.Socket) {
 	k := &carrier{c: c, sock: sock}
 	k.in = carried{ready: true, back: make(chan struct{}, 1)}
 	k.out = carried{ready: true, back: make(chan struct{}, 1)}
@@ -83,7 +84,7 @@ func (c *Conn) Attach(sock *engine.Socket) {
 }
 
 // Detach undoes Attach: ReadFrom and WriteTo go on without the engine.
-func (c *Conn) Detach() {
+func (c *Conn) detach() {
 	k := c.carrier.Swap(nil)
 	if k == nil {
 		return
@@ -100,7 +101,7 @@ func (c *Conn) Detach() {
 // called once when they are to be called again, which may be at once; it must not
 // block. They return [relay.ErrRides] when the connection can ride again. Ride reports
 // false if the connection is not attached.
-func (c *Conn) Ride(back func()) bool {
+func (c *Conn) ride(back func()) bool {
 	k := c.carrier.Load()
 	if k == nil {
 		return false
@@ -121,7 +122,7 @@ func (c *Conn) Ride(back func()) bool {
 
 // Recall ends the ride of an attached connection, and lets it not ride again: the
 // caller needs its goroutines.
-func (c *Conn) Recall() {
+func (c *Conn) recall() {
 	k := c.carrier.Load()
 	if k == nil {
 		return
@@ -130,12 +131,6 @@ func (c *Conn) Recall() {
 	k.recalled = true
 	k.endRide()
 	k.mu.Unlock()
-}
-
-// A Carried is a reader or writer that stands for a socket of the engine.
-type Carried interface {
-	// Conn returns that socket.
-	Conn() syscall.Conn
 }
 
 // kick has the carrier look at its connection, and a goroutine that waits in the
@@ -182,7 +177,7 @@ func (c *Conn) carrierOf(end any) *carrier {
 	if k == nil {
 		return nil
 	}
-	if e, ok := end.(Carried); !ok || e.Conn() != syscall.Conn(k.sock) {
+	if e, ok := end.(inside.EngineEnd); !ok || e.Conn() != syscall.Conn(k.sock) {
 		return nil
 	}
 	return k

@@ -200,7 +200,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // AfterDone has f called once when Done has been closed, or at once if it is. f
 // must not block.
-func (c *Conn) AfterDone(f func()) {
+func (c *Conn) afterDone(f func()) {
 	over := false
 	c.g.do(func(time.Time) {
 		if over = c.over; !over {

@@ -92,14 +92,14 @@ func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	case idle <= 0:
 		idle = 15 * time.Second
 	}
-	c.KeepLinkAlive(idle)
+	c.keepLinkAlive(idle)
 	return nil
 }
 
 // KeepLinkAlive is the part of SetKeepAliveConfig that concerns SMC-R: the link
 // is tested when it and the connection have been idle so long. Zero switches
 // that off.
-func (c *Conn) KeepLinkAlive(idle time.Duration) {
+func (c *Conn) keepLinkAlive(idle time.Duration) {
 	c.shut(func(now time.Time) { c.core.SetKeepAlive(now, idle) })
 }
 

@@ -236,7 +236,7 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 		}
 	})
 	slices.SortFunc(out, func(a, b nl.Connection) int { return cmp.Compare(a.Inode, b.Inode) })
-	plains, err := c.s.plains.rows()
+	plains, err := c.s.tcpSockets.Rows()
 	if err != nil {
 		// The others are no less true without them.
 		c.s.log.Debug("cannot list the connections that are TCP", "err", err)

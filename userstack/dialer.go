@@ -201,7 +201,7 @@ func (s *Stack) connOrTCP(op string, tcp *net.TCPConn, c *Conn, err error, p pla
 	var why *DeclineError
 	if errors.As(err, &why) {
 		p.tell(tcp.RemoteAddr(), why)
-		s.staysTCP(tcp, op == "dial", err)
+		s.ownStaysTCP(tcp, op == "dial", err)
 		if !p.require {
 			s.log.Debug("connection stays TCP", "remote", tcp.RemoteAddr(), "err", err)
 			return tcp, nil

@@ -339,15 +339,15 @@ func TestUrgentEndsRide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fds[1])
-	sock, err := s.Loop().NewSocket(fds[0])
+	sock, err := s.loop().NewSocket(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	s.Attach(sock)
-	defer s.Detach()
+	s.attach(sock)
+	defer s.detach()
 	back := make(chan struct{})
-	if !s.Ride(func() { close(back) }) {
+	if !s.ride(func() { close(back) }) {
 		t.Fatal("it does not ride")
 	}
 	if _, err := c.Write([]byte("data")); err != nil {

@@ -45,7 +45,7 @@ func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
 	if cerr := rc.Control(func(fd uintptr) { g, err = s.option.Gate(int(fd)) }); cerr != nil || err != nil {
 		return nil, errors.Join(cerr, err)
 	}
-	if g == nil && !s.trusts(inside.OwnerFrom(ctx)) && !s.isHere(addrPort(tcp.RemoteAddr()).Addr()) {
+	if g == nil && !inside.OwnerFrom(ctx).Trusted() && !network.IsThisHost(s.net, addrPort(tcp.RemoteAddr()).Addr()) {
 		return nil, tcpopt.ErrNoGate
 	}
 	return g, nil

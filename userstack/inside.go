@@ -20,8 +20,8 @@ var _ = inside.Bind(inside.Binding{
 		c := config.(*Config)
 		c.tuneTimers, c.random, c.sendChunk = t.Timers, t.Random, t.SendChunk
 	},
-	Programs: func(stack any) any { return stack.(*Stack).programs() },
-	Inspect:  func(stack any) any { return inspector{stack.(*Stack)} },
+	Stack:   func(stack any) any { return insideStack{stack.(*Stack)} },
+	Inspect: func(stack any) any { return inspector{stack.(*Stack)} },
 })
 
 // inspector implements inside.Inspector.

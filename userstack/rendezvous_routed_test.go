@@ -10,7 +10,6 @@ import (
 
 	"smcr/nl"
 	"smcr/smc"
-	"smcr/userstack/internal/inside"
 	"smcr/userstack/network"
 )
 
@@ -101,11 +100,11 @@ func TestRoutedCandidate(t *testing.T) {
 			behindRouter(c)
 			c.AssumeSMC = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 		}})
-		if err := b.client.programs().Candidate(inside.Self(), addr(1, 0), addr(2, 0), -1); !errors.Is(err, ErrNotOnLink) {
+		if err := b.client.canAnnounce(addr(1, 0), addr(2, 0)); !errors.Is(err, ErrNotOnLink) {
 			t.Errorf("without enterprise ID: %v", err)
 		}
 		b.withEIDs([]string{"COMMON-1"}, nil)
-		if err := b.client.programs().Candidate(inside.Self(), addr(1, 0), addr(2, 0), -1); err != nil {
+		if err := b.client.canAnnounce(addr(1, 0), addr(2, 0)); err != nil {
 			t.Errorf("with an enterprise ID: %v", err)
 		}
 		// Version 2 is for IPv4.

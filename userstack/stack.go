@@ -21,6 +21,7 @@ import (
 	"smcr/userstack/conn"
 	"smcr/userstack/devices"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/tcptable"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 	"smcr/userstack/rendezvous"
@@ -33,22 +34,22 @@ var ErrStackClosed error = closedError{}
 
 // Stack is an SMC-R stack in user space, for one network namespace.
 type Stack struct {
-	cfg     Config
-	log     *slog.Logger
-	net     network.Network
-	devices *devices.Set
-	pnets   *pnet.Table
-	eids    eidTable
-	mem     *memPool
-	trim    trimmer
-	stats   stats.Collector
-	guard   guard.Guard
-	plains  *plainTable          // programs' sockets that are TCP
-	option  network.OptionMarker // nil: not permitted
-	optErr  error                // why option is nil
-	tcpRcv  int                  // SO_RCVBUF of a new TCP socket
-	peerID  smc.PeerID
-	born    time.Time
+	cfg        Config
+	log        *slog.Logger
+	net        network.Network
+	devices    *devices.Set
+	pnets      *pnet.Table
+	eids       eidTable
+	mem        *memPool
+	trim       trimmer
+	stats      stats.Collector
+	guard      guard.Guard
+	tcpSockets *tcptable.Table      // that the stack does not carry
+	option     network.OptionMarker // nil: not permitted
+	optErr     error                // why option is nil
+	tcpRcv     int                  // SO_RCVBUF of a new TCP socket
+	peerID     smc.PeerID
+	born       time.Time
 
 	mu           sync.Mutex
 	closed       bool
@@ -66,7 +67,6 @@ type Stack struct {
 	ownNet       *network.Namespace
 	ownNS        *network.NetNS
 	ownOpt       bool
-	noGate       sync.Once // says that there is no gate
 	limitHS      atomic.Bool
 	serving      atomic.Int32 // server-side rendezvous under way
 	lastSock     atomic.Uint64
@@ -99,7 +99,7 @@ func New(cfg Config) (*Stack, error) {
 	if s.ownNet != nil {
 		diag = s.ownNet.SockDiag()
 	}
-	s.plains = newPlainTable(diag.Each)
+	s.tcpSockets = tcptable.New(diag.Each)
 	return s, nil
 }
 
@@ -249,10 +249,6 @@ func (s *Stack) enter() error {
 	return nil
 }
 
-// Guard is what keeps a panic in one connection from ending the process; who
-// serves a stack's connections uses it too. Its panics count in the statistics.
-func (s programs) Guard() *guard.Guard { return &s.guard }
-
 // PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
@@ -330,7 +326,7 @@ func (s *Stack) Close() error {
 	if s.loop != nil {
 		errs = append(errs, s.loop.Close())
 	}
-	s.plains.close()
+	s.tcpSockets.Close()
 	if s.ownNet != nil {
 		s.ownNet.Close()
 	}

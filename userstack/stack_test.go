@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"smcr/smc"
-	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
@@ -84,14 +83,14 @@ func TestManyConnections(t *testing.T) {
 		if c, s := len(groups(b.client)), len(groups(b.server)); c != 1 || s != 1 {
 			t.Errorf("%d and %d link groups, want one", c, s)
 		}
-		if !b.client.programs().Busy() {
+		if !(insideStack{b.client}).Busy() {
 			t.Error("stack with connections is not busy")
 		}
 		for _, p := range conns {
 			wg.Go(func() { b.finish(p[0], p[1]) })
 		}
 		wg.Wait()
-		if b.client.programs().Busy() || b.server.programs().Busy() {
+		if (insideStack{b.client}).Busy() || (insideStack{b.server}).Busy() {
 			t.Error("stack without connections is busy")
 		}
 		time.Sleep(12 * time.Minute)
@@ -365,13 +364,13 @@ func TestAssumed(t *testing.T) {
 				t.Errorf("Assumed(%s) = %v", a, got)
 			}
 		}
-		if err := b.client.programs().Candidate(inside.Self(), addr(1, 0), addr(2, 0), -1); err != nil {
+		if err := b.client.canAnnounce(addr(1, 0), addr(2, 0)); err != nil {
 			t.Errorf("Candidate: %v", err)
 		}
-		if err := b.client.programs().Candidate(inside.Self(), addr(1, 0), netip.MustParseAddr("192.0.2.1"), -1); !errors.Is(err, ErrNotOnLink) {
+		if err := b.client.canAnnounce(addr(1, 0), netip.MustParseAddr("192.0.2.1")); !errors.Is(err, ErrNotOnLink) {
 			t.Errorf("Candidate off link: %v", err)
 		}
-		if err := b.server.programs().Candidate(inside.Self(), addr(2, 0), addr(1, 0), -1); !errors.Is(err, ErrNoOption) {
+		if err := b.server.canAnnounce(addr(2, 0), addr(1, 0)); !errors.Is(err, ErrNoOption) {
 			t.Errorf("Candidate without option: %v", err)
 		}
 	})

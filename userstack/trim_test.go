@@ -54,7 +54,7 @@ func TestTrimBurst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		var quiet atomic.Int32
-		programs{b.client}.OnQuiet(func() { quiet.Add(1) })
+		insideStack{b.client}.OnQuiet(func() { quiet.Add(1) })
 		const n = 100 // more than fit into the pools
 		type pair struct{ c, s *Conn }
 		var open []pair

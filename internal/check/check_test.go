@@ -32,7 +32,7 @@ type world struct {
 	gids    []string
 	started nl.Multi // what Start starts
 	probed  []netip.AddrPort
-	silent  bool // the host does not answer
+	noEcho  bool // the host does not answer ICMP echo
 }
 
 func (w *world) Resolve(_ context.Context, host string) ([]netip.Addr, error) {
@@ -68,7 +68,7 @@ func (w *world) Start(context.Context) (nl.Multi, error) {
 }
 
 func (w *world) Answers(context.Context, netip.Addr, string) (string, bool) {
-	return "ICMP echo", !w.silent
+	return "ICMP echo", !w.noEcho
 }
 
 func (w *world) Probe(_ context.Context, _ nl.Backend, remote netip.AddrPort) (outcome, error) {
@@ -146,7 +146,7 @@ ok       device  soft-eth0 port 1, active, on the netdev of the route
 ok       host    10.1.0.2 answers: ICMP echo
 skipped  tcp     no port given: the option and the CLC handshake were not tested
 `},
-		{"a silent host", userState(eth0), nil, func(w *world) { w.silent = true }, "10.1.0.2", 1, `
+		{"a silent host", userState(eth0), nil, func(w *world) { w.noEcho = true }, "10.1.0.2", 1, `
 FAILED   host    10.1.0.2 does not answer
                  -> check 'ip neigh' and the firewalls on the path; if the host runs a server, give its port: smcr check 10.1.0.2:PORT
 `},

@@ -77,13 +77,15 @@ func readGroups(ctx context.Context, c nl.Control, devices bool, netdev func(uin
 		return nil, err
 	}
 	groups := make([]group, len(list))
-	at := make(map[nl.LinkGroupID]*group, len(list))
 	for i := range list {
 		groups[i].LinkGroup = list[i]
-		at[list[i].ID] = &groups[i]
 	}
 	if !devices {
 		return groups, nil
+	}
+	at := make(map[nl.LinkGroupID]*group, len(groups))
+	for i := range groups {
+		at[groups[i].ID] = &groups[i]
 	}
 	links, err := c.Links(ctx)
 	if err != nil {

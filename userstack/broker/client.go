@@ -20,7 +20,7 @@ import (
 	"smcr/userstack/internal/rights"
 )
 
-// ErrServiceGone tells that the service ended or can no longer be reached:
+// ErrServiceGone means that the service ended or can no longer be reached:
 // programs go on with plain TCP.
 var ErrServiceGone = errors.New("broker: the stack has ended")
 
@@ -123,7 +123,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	return nil
 }
 
-// closedFirst tells whether err is that of a socket whose other end was closed,
+// closedFirst reports whether err is that of a socket whose other end was closed,
 // behind which there may be something to read.
 func closedFirst(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)

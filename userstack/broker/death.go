@@ -49,7 +49,7 @@ func peerPidfd(c *net.UnixConn) *Descriptor {
 }
 
 // awaitDeath waits for the process of pidfd to end, until ctx does and for
-// deathLimit at most, and tells whether it has.
+// deathLimit at most, and reports whether it has.
 func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	limit := time.NewTimer(deathLimit)
 	defer limit.Stop()
@@ -92,7 +92,7 @@ func MarkLetGo(end int) error {
 	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, letGoMark)
 }
 
-// LetGo tells whether MarkLetGo was called for end, of which the caller has
+// LetGo reports whether MarkLetGo was called for end, of which the caller has
 // another descriptor.
 func LetGo(end int) bool {
 	v, err := unix.GetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY)

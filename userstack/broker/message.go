@@ -126,7 +126,7 @@ func (t Type) String() string {
 	return "type " + strconv.Itoa(int(t))
 }
 
-// carriesSocket tells whether a message of the type comes with exactly one
+// carriesSocket reports whether a message of the type comes with exactly one
 // descriptor; all others come with none.
 func (t Type) carriesSocket() bool {
 	switch t {
@@ -137,7 +137,7 @@ func (t Type) carriesSocket() bool {
 	}
 }
 
-// carriesRights tells whether a message of the type has the field Rights.
+// carriesRights reports whether a message of the type has the field Rights.
 func (t Type) carriesRights() bool { return t == TypeSetOption || t == TypeGetOption }
 
 // Mode is what carries the bytes of a connection. The numbers are those in messages.

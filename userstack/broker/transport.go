@@ -172,7 +172,7 @@ func (t *transport) closeStray() {
 	}
 }
 
-// isNoSocket tells whether fd is something else. It asks no file system.
+// isNoSocket reports whether fd is something else. It asks no file system.
 func isNoSocket(fd int) bool {
 	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	return err != nil

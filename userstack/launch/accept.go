@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// takenTimeout bounds the wait for the service's word on an accepted
+	// takenTimeout limits the wait for the service's answer about an accepted
 	// connection.
 	takenTimeout = 10 * time.Second
 )
 
-// listener is a listening socket that the service marked, or that is to be
-// marked once there is a service. The launcher holds a duplicate of it only
-// while calls wait in accept(), as they do themselves.
+// listener is a listening socket that the service marked, or must mark once
+// there is a service. The launcher has a duplicate of it only while calls wait
+// in accept(): these calls keep the socket open anyway.
 type listener struct {
 	s     *supervisor
 	inode uint64
 	saves bool                   // the program wants saved SYNs for itself
-	known atomic.Pointer[Broker] // the session that was told of it last
+	known atomic.Pointer[Broker] // the last session that was told of it
 
 	mu      sync.Mutex
 	fd      int // duplicate to wait on, or -1
 	sub     *subscription
 	timer   *time.Timer
 	waiters []*waiter
-	// spare holds the connections that are to be accepted first: those that were
-	// taken early, or whose accept() was interrupted.
+	// spare has the connections for the next calls of accept(): those that were
+	// accepted early, or whose accept() was interrupted.
 	spare []*accepted
 	early early
 }
@@ -47,7 +47,7 @@ type listener struct {
 // waiter is a call blocked in accept().
 type waiter struct {
 	n        *notif
-	pidfd    int // tells that the thread died
+	pidfd    int // becomes readable when the thread ends
 	sub      *subscription
 	deadline time.Time // of SO_RCVTIMEO, or zero
 }
@@ -61,17 +61,17 @@ type accepted struct {
 	broker  Broker             // of cc
 	cc      *broker.ClientConn // nil: native
 	pair    *pair              // nil: native
-	c       *conn              // made when the first call was to get it; nil: native
+	c       *conn              // made for the first call that gets it; nil: native
 	passed  bool               // the service has its end of the pair, or cannot get it
 	served  bool               // it has
-	local   bool               // the other end of the pair is a program's
-	follows bool               // c is followed: it was not made for a call that waits
+	local   bool               // a program has the other end of the pair
+	follows bool               // a goroutine follows c: it was not made for a call that waits
 
 	done     chan struct{} // if not nil, closed when the service has been asked
-	unusable bool          // it cannot be used
+	unusable bool          // the connection cannot be used
 }
 
-// accept answers accept() and accept4() on sockets that listen marked.
+// accept answers accept() and accept4() on listening sockets that are marked.
 func (s *supervisor) accept(n *notif) {
 	if !s.sockets.anyListener() {
 		s.cont(n)
@@ -134,8 +134,8 @@ func (l *listener) accept(n *notif) {
 	}
 }
 
-// take takes a connection from the backlog for call n, or fails with EAGAIN. The
-// socket may be a blocking one, so it asks first.
+// take accepts a connection for call n, or fails with EAGAIN. The socket may be
+// blocking, so it first asks whether there is a connection.
 func take(fd int, n *notif) (*accepted, error) {
 	if !readable(fd) {
 		return nil, unix.EAGAIN
@@ -153,8 +153,8 @@ func take(fd int, n *notif) (*accepted, error) {
 	return takeReady(fd, o.make)
 }
 
-// wait makes n a waiter, and fd, which wait then owns, what is waited on. The
-// caller holds l.mu.
+// wait makes n a waiter that waits on fd. On success the listener owns fd. l.mu
+// is held.
 func (l *listener) wait(n *notif, fd int) error {
 	w := &waiter{n: n}
 	if tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO); err == nil && tv.Nano() > 0 {
@@ -187,9 +187,9 @@ func (w *waiter) close() {
 	_ = unix.Close(w.pidfd)
 }
 
-// ready gives what is in the backlog to waiters. It has a goroutine of its own:
-// a process that has the socket as well, out of the launcher's sight, can take
-// the connection first or hold the socket's lock.
+// ready gives connections from the backlog to waiters. It runs in its own
+// goroutine: another process that has the socket, which the launcher does not
+// see, may accept the connection first or hold the lock of the socket.
 func (l *listener) ready() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,7 +216,8 @@ func (l *listener) ready() {
 	l.sub.again()
 }
 
-// review drops waiters that wait no more, and ends those whose time is over.
+// review removes waiters that do not wait any more, and answers those whose
+// timeout is over.
 func (l *listener) review() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,8 +239,8 @@ func (l *listener) review() {
 	}
 }
 
-// rest lets the socket go when nobody waits, as its duplicate would keep the
-// port in use.
+// releaseIfIdle closes the duplicate of the socket if nobody waits, because it
+// would keep the port in use.
 func (l *listener) releaseIfIdle() {
 	if len(l.waiters) > 0 || l.fd < 0 {
 		return
@@ -250,7 +251,7 @@ func (l *listener) releaseIfIdle() {
 	l.fd, l.sub = -1, nil
 }
 
-// close releases everything at the launcher's end.
+// close releases everything that the launcher has for the listener.
 func (l *listener) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,8 +295,8 @@ func (a *accepted) close() {
 	}
 }
 
-// conn returns the connection that a becomes in the program that waits in n, if
-// that is not nil.
+// conn returns the conn of a, and creates it if necessary. n is the call that
+// gets it, or nil.
 func (a *accepted) conn(n *notif, s *supervisor) *conn {
 	if a.c == nil {
 		a.c = &conn{
@@ -348,7 +349,7 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	if err == nil {
 		err = n.writeSockaddr(n.Args[1], n.Args[2], appendSockaddr(nil, a.domain, a.remote), true)
 		if err != nil && !isGone(err) {
-			// The kernel, too, loses the connection to a bad pointer.
+			// The kernel also loses the connection if the pointer is bad.
 			a.close()
 			l.s.fail(n, errnoOf(err))
 			return
@@ -357,8 +358,9 @@ func (l *listener) deliver(n *notif, a *accepted) {
 	if err == nil {
 		if c != nil {
 			l.s.sockets.addConn(a.pair.inode, c)
-			// First: the program goes on at once when it has its descriptor, and
-			// the peer waits for the CLC handshake.
+			// First: the program goes on at once when the service has its end
+			// of the pair its descriptor, and the peer waits for the CLC
+			// handshake.
 			a.pass()
 		}
 		var fd int
@@ -405,12 +407,12 @@ func (l *listener) deliver(n *notif, a *accepted) {
 func (l *listener) carry(a *accepted) {
 	c := a.c
 	if !a.served {
-		_ = c.cc.Cancel() // where the session lives on, the service lets go
+		_ = c.cc.Cancel() // if the session still exists, the service releases the socket
 		if !c.takeBack() {
 			c.abortOwn()
 			c.unserved()
 			return
 		}
 	}
-	l.s.wg.Go(c.carried) // on a stack that has not grown
+	l.s.wg.Go(c.carried) // a new goroutine, because the stack of this one has grown
 }

@@ -13,36 +13,39 @@ import (
 )
 
 const (
-	// holdTime is how long a non-blocking connect() is held in the hope that
-	// the TCP handshake ends: then a peer without SMC costs no swap.
+	// holdTime is how long a non-blocking connect() waits for the end of the
+	// TCP handshake. If the handshake ends in this time and the peer has no
+	// SMC, no swap is necessary.
 	holdTime = 20 * time.Millisecond
-	// validTick is how often a waiting call is asked whether it still waits.
+	// validTick is the interval at which the launcher checks whether a call
+	// still waits.
 	validTick = 100 * time.Millisecond
-	// decideTime is how long a program that waits for a connection to become
-	// writable has, after it did, to ask for SO_ERROR, which lets it have its
-	// TCP socket back. Programs that do not ask are relayed.
+	// decideTime is how long the launcher waits, after a connection over TCP
+	// became writable, for a call of the program such as getsockopt(SO_ERROR).
+	// With such a call the program gets its TCP socket back. Without one the
+	// connection is relayed.
 	decideTime = 50 * time.Millisecond
-	// borrowTime bounds the wait for a call with which to place the pair's end,
-	// when connect() was interrupted before. The peer waits for the CLC
-	// proposal meanwhile.
+	// swapTime limits the wait for a call with which the pair's end can be
+	// placed, after connect() was interrupted. The peer waits for the CLC
+	// PROPOSAL during this time.
 	swapTime = time.Second
-	// failedTime is how long a failed attempt keeps the TCP socket for the
-	// program to have it back.
+	// failedTime is how long a failed attempt keeps the TCP socket, so that a
+	// call of the program can get it back.
 	failedTime = 2 * time.Second
 )
 
 // attempt makes one connection: steps decides, and the methods of hands
-// (attempt_hands.go) act. Its goroutine owns it.
+// (attempt_hands.go) do the I/O. Only its goroutine uses it.
 type attempt struct {
 	*conn
 	steps steps
-	tid   int // who called connect() first
+	tid   int // the thread that called connect() first
 	req   broker.ConnectRequest
 	begun time.Time // of the first connect()
 
-	hup          chan struct{} // the program closed its end, or wrote
+	hup          chan struct{} // the program closed its end, or wrote into it
 	sub          *subscription
-	self         chan broker.Event // what connect and bury led to
+	self         chan broker.Event // results of connect and awaitServiceEnd
 	timer        <-chan time.Time  // await
 	noServiceEnd bool              // the program has the pair, and the service did not get its end
 }
@@ -127,7 +130,7 @@ func (a *attempt) cleanup() {
 		a.tcp = -1
 	}
 	if a.pair != nil {
-		if a.phase != phaseCarried { // else its end is a keeper
+		if a.phase != phaseCarried { // otherwise its end is the launcher's copy
 			a.pair.close()
 		}
 		if a.phase != phaseCarried && a.phase != phaseFailed {
@@ -139,5 +142,5 @@ func (a *attempt) cleanup() {
 	}
 }
 
-// exists tells whether there is a thread tid.
+// exists reports whether there is a thread tid.
 func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }

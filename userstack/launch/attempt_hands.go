@@ -19,14 +19,15 @@ func (a *attempt) placed() bool { return a.swapped }
 
 func (a *attempt) valid(n *notif) bool { return n.valid() }
 
-// place swaps the pair in by call n and starts to watch for the program closing it.
+// place swaps the pair in with call n, and starts to watch whether the program
+// closes it.
 func (a *attempt) place(n *notif, nonblock bool) bool {
 	if a.swapped {
 		return true
 	}
 	if n != a.steps.n {
-		// The program may have changed it since it called connect(). While
-		// that call waits it has not, and the flag of the socket says nothing.
+		// The program may have changed the flag since it called connect(). It
+		// cannot have done so while connect() waits.
 		var err error
 		if nonblock, err = a.nonblocking(func() (int, error) { return unix.FcntlInt(uintptr(a.tcp), unix.F_GETFL, 0) }); err != nil {
 			return false
@@ -90,7 +91,7 @@ func (a *attempt) hungUp() bool { return pollHup(a.pair.end) }
 
 func (a *attempt) watch() { a.watchFor(unix.EPOLLIN) }
 
-// watchFor waits, once, for the program's end to be closed, or for events.
+// watchFor waits once until the program's end is closed or has one of events.
 func (a *attempt) watchFor(events uint32) {
 	a.sub.stop()
 	hup := a.hup
@@ -117,7 +118,7 @@ func (a *attempt) proceed() bool {
 	a.mu.Lock()
 	a.served = true
 	a.mu.Unlock()
-	return a.cc.Proceed() == nil // else the end of the session follows
+	return a.cc.Proceed() == nil // otherwise the end of the session follows
 }
 
 func (a *attempt) release() {
@@ -132,9 +133,9 @@ func (a *attempt) cancel() {
 	}
 }
 
-// bury waits for the end of a service that is gone: the socket may bear its mark, and
-// be in its hands. A service that lives, and has said the last of the connection, holds
-// nothing.
+// awaitServiceEnd waits for the end of a service whose session is over, because
+// the service may have marked the socket and may still have a descriptor of it.
+// A service that still runs and has closed the connection has nothing.
 func (a *attempt) awaitServiceEnd() {
 	b := a.broker
 	a.s.wg.Go(func() {
@@ -166,7 +167,7 @@ func (a *attempt) connect() {
 
 func (a *attempt) disconnect() {
 	disconnect(a.tcp)
-	// The reset of one connection is no error of the next.
+	// The next connection must not report the reset of this one.
 	_, _ = unix.GetsockoptInt(a.tcp, unix.SOL_SOCKET, unix.SO_ERROR)
 }
 
@@ -182,8 +183,8 @@ func (a *attempt) leave(n *notif) {
 	}
 }
 
-// native holds a.mu for the answer, so that a call that was interrupted and restarted
-// sees the outcome.
+// native holds a.mu while it answers, so that a call that was interrupted and
+// restarted sees the result.
 func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 	a.mu.Lock()
 	a.phase = phaseNative
@@ -193,7 +194,7 @@ func (a *attempt) native(n *notif, e syscall.Errno, begun bool) {
 	if reported {
 		a.s.sockets.removeConn(a.tcpInode, a.conn)
 	} else {
-		// connect() was interrupted; if it is restarted it has to return 0.
+		// connect() was interrupted. If it is restarted, it must return 0.
 		a.s.sockets.retire(a.conn)
 	}
 }
@@ -213,7 +214,7 @@ func (a *attempt) carry(n *notif, by carrier) {
 	case by == byService:
 		a.noServiceEnd = !a.pass()
 	case by == byServiceTCP && !a.pass():
-		a.release() // where the session lives on, the service lets go of its copy
+		a.release() // if the session still exists, the service releases its copy
 		a.mu.Lock()
 		a.here = true
 		a.mu.Unlock()

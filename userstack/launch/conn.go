@@ -17,7 +17,7 @@ import (
 	"smcr/userstack/broker"
 )
 
-// phase is how far a connection is.
+// phase is the state of a connection.
 type phase uint8
 
 const (
@@ -25,26 +25,27 @@ const (
 	phaseConnecting phase = iota
 	// phaseCarried: the service carries the bytes of the pair.
 	phaseCarried
-	// phaseNative: the TCP socket is the program's; the conn is kept only until
-	// connect() could say so.
+	// phaseNative: the program has the TCP socket. The conn is kept only until
+	// connect() has returned.
 	phaseNative
-	// phaseFailed: err is to be reported.
+	// phaseFailed: err must be reported.
 	phaseFailed
 )
 
-// conn is a connection that the service knows. The goroutine of its attempt
-// (see attempt.run) changes it; others look at it.
+// conn is a connection that the service knows. Only the goroutine of its
+// attempt (see attempt.run) changes it; others read it.
 type conn struct {
 	s      *supervisor
 	broker Broker // the session that cc belongs to
 	cc     *broker.ClientConn
 	domain int // AF_INET or AF_INET6
 	remote netip.AddrPort
-	// blocking tells that the socket was, when connect() was called first.
+	// blocking says that the socket was blocking at the first connect().
 	blocking bool
 	trial    trial
 	// own is the TCP socket of an accepted connection until the CLC handshake
-	// is over, else nil. It belongs to the goroutine that follows the connection.
+	// is over, and nil otherwise. Only the goroutine that follows the
+	// connection uses it.
 	own *broker.Descriptor
 
 	// calls has stopped calls of the program for the attempt, which needs one whenever
@@ -61,33 +62,33 @@ type conn struct {
 	swapped  bool // the program has the pair's end
 	local    netip.AddrPort
 	report   outcomeReport
-	over     bool     // the service holds no TCP socket any more
-	here     bool     // the launcher itself relays, and keeps tcp
+	over     bool     // the service has no TCP socket any more
+	here     bool     // the launcher relays and keeps tcp
 	served   bool     // the service sets the options of tcp
-	unready  bool     // accepted, and not counted: EventReady has not come
-	waits    bool     // no call has got it yet: the launcher has the program's end
+	unready  bool     // accepted and not counted yet: there was no EventReady
+	waits    bool     // no call has got the connection yet: the launcher has the program's end
 	at       endPlace // where the program's end was last seen
 }
 
 // outcomeReport is what the program is told of a connection: that it was made, and its error,
 // which SO_ERROR tells once.
 type outcomeReport struct {
-	connected bool          // connect() returned 0, or another call told so
+	connected bool          // connect() returned 0, or another call reported success
 	err       syscall.Errno // 0 if there is none, or if it was told
-	inPair    bool          // the kernel has err too, and tells it once the pair is cut
+	inPair    bool          // the kernel also reports err, once, after the pair was closed
 	// telling is set while a call is being told of err. It is changed without the
 	// connection's mutex, because the answer goes into the program's memory.
 	telling atomic.Bool
 }
 
-// flagTime is how long a socket may be non-blocking that was blocking, until
-// it counts as made so by the program.
+// flagTime is how long a socket that was blocking may be non-blocking before
+// the launcher concludes that the program set O_NONBLOCK.
 const flagTime = 250 * time.Millisecond
 
-// nonblocking tells whether the program has its socket non-blocking. flags
-// reads the socket's status flags. O_NONBLOCK alone says little: the service
-// sets it for a moment, in which it connects a blocking socket, and a signal
-// may have the program call again in that moment.
+// nonblocking reports whether the program has made its socket non-blocking.
+// flags reads the socket's status flags. O_NONBLOCK alone is not enough: the
+// service sets it for a moment while it connects a blocking socket, and a
+// signal may make the program call connect() again in that moment.
 func (c *conn) nonblocking(flags func() (int, error)) (bool, error) {
 	for end := time.Now().Add(flagTime); ; time.Sleep(time.Millisecond) {
 		f, err := flags()
@@ -165,7 +166,7 @@ func (c *conn) carried() {
 	}
 }
 
-// ready is for accepted connections alone: their attempt does it for others.
+// ready counts an accepted connection. The attempt counts the others.
 func (c *conn) ready(ev broker.Event) {
 	if c.unready {
 		c.unready = false
@@ -173,12 +174,13 @@ func (c *conn) ready(ev broker.Event) {
 	}
 }
 
-// lastTime bounds the wait for what the service said before a program ended.
+// lastTime limits the wait for messages that the service sent before the
+// program ended.
 const lastTime = time.Second
 
-// countLast counts a connection of a program that has ended already, if the
-// service said in time what it became. What that sent before it answers a
-// question comes before the answer.
+// countLast counts a connection of a program that has already ended, if the
+// service sent EventReady in time. To find out, it asks the service for an
+// option: events that the service sent before arrive before the answer.
 func (c *conn) countLast() {
 	if !c.unready {
 		return
@@ -211,7 +213,7 @@ func (s *supervisor) countReady(ev broker.Event) {
 	s.stats.mode(ev.Mode)
 }
 
-// isOver tells whether c was retired.
+// isOver reports whether c was retired.
 func (c *conn) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

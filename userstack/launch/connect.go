@@ -17,8 +17,8 @@ import (
 	"smcr/userstack/broker"
 )
 
-// connect begins the answer to connect(). Everything but a fresh TCP socket, or
-// one whose connection is being made, is left to the kernel.
+// connect begins the answer to connect(). The kernel answers the call unless
+// the socket is an unconnected TCP socket or one with an attempt.
 func (s *supervisor) connect(n *notif) {
 	inode, err := socketInode(n.tid(), n.fdArg())
 	if err != nil {
@@ -33,14 +33,15 @@ func (s *supervisor) connect(n *notif) {
 	})
 }
 
-// connectSocket answers connect() on a socket. It ends d as soon as it is known
-// what becomes of the socket.
+// connectSocket answers connect() on a socket. It ends d as soon as the
+// decision about the socket is made.
 func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 	remote, flowinfo, err := n.sockaddr()
 	switch {
 	case errors.Is(err, errBusy):
-		// Others of the process wait for its memory, perhaps for long. The kernel
-		// reads the address in this thread, where it is in nobody's way.
+		// Other calls of the process wait for its memory, perhaps for a long
+		// time. The kernel reads the address in the thread of the program,
+		// where no other call has to wait for it.
 		s.native(n, ReasonBusy)
 		return
 	case err != nil || !remote.IsValid():
@@ -64,7 +65,8 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 	}
 	if s.worth.any() {
 		if c := s.worth.ask(time.Now(), remote); c.tcp {
-			// Known to be TCP, by a call that the receiver had no answer to.
+			// The destination is known to be TCP, but the receiver could not
+			// answer the call.
 			s.leftToTCP(a.tcp, true, c.because)
 			a.cleanup()
 			s.cont(n)
@@ -76,7 +78,8 @@ func (s *supervisor) connectSocket(n *notif, inode uint64, d *decision) {
 	a.start()
 }
 
-// native continues a connect() for a reason that counts unless it is notTCP.
+// native lets the kernel do a connect(). It counts the reason unless it is
+// notTCP.
 func (s *supervisor) native(n *notif, reason string) {
 	if reason != notTCP {
 		s.stats.tcp(reason)
@@ -84,8 +87,8 @@ func (s *supervisor) native(n *notif, reason string) {
 	s.cont(n)
 }
 
-// sockaddr reads the address given to connect(); it is invalid if it is not of
-// IPv4 or IPv6.
+// sockaddr reads the address given to connect(). The result is invalid for
+// families other than IPv4 and IPv6.
 func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
 	l := int(int32(n.Args[2]))
 	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
@@ -99,19 +102,20 @@ func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
 	return remote, flowinfo, nil
 }
 
-// names tells whether the descriptor that the call names is the socket.
+// names reports whether the descriptor in the call is the socket with that
+// inode.
 func (n *notif) names(inode uint64) bool { return isLinked(n.tid(), n.fdArg(), inode) }
 
-// notTCP stands for sockets that do not count: not TCP, or not fresh, so that
-// the call is bound to fail.
+// notTCP is the reason for sockets that are not counted: those that are not
+// TCP, and those that are not unconnected, for which the call fails.
 const notTCP = "not a fresh TCP socket"
 
-// isKnown stands for a socket of which another call has begun an attempt since
-// connect looked.
+// isKnown is the reason for a socket for which another call has begun an
+// attempt in the meantime.
 const isKnown = "an attempt has begun"
 
-// newAttempt takes a fresh socket for an attempt, or returns the reason why
-// the call is to be continued natively.
+// newAttempt makes an attempt for an unconnected socket, or returns the reason
+// why the kernel must do the call.
 func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectRequest, flowinfo uint32) (*attempt, string) {
 	domain := 0
 	tcp, reason, err := s.looks.checkedSocket(n, n.tid(), n.fdArg(), inode, lookPatience, func(fd int) (reason string) {
@@ -131,15 +135,15 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	}
 	switch {
 	case flowinfo != 0, domain == unix.AF_INET && !req.Remote.Addr().Is4(), domain == unix.AF_INET6 && req.Remote.Addr().Is4():
-		reason = ReasonSocketState // a flow label, or an error that the kernel knows best
+		reason = ReasonSocketState // a flow label, or an error that the kernel must report
 	case s.landlock.Load():
 		reason = ReasonLandlock
 	case s.sessions.live() == nil:
 		reason = ReasonNoService
 	case !n.valid():
-		// Interrupted meanwhile. The program may rely on the connection being
-		// made all the same, as the kernel would. What it asked for must be
-		// certain, though: the thread id could belong to another by now.
+		// The call was interrupted. The kernel would still make the connection,
+		// and the program may rely on this. But the address must be certain:
+		// the thread id may belong to another thread by now.
 		if again, _, err := n.sockaddr(); err != nil || again != req.Remote || !n.names(inode) {
 			reason = ReasonInterrupted
 		}
@@ -168,7 +172,7 @@ func (s *supervisor) newAttempt(n *notif, inode uint64, req broker.ConnectReques
 	return a, ""
 }
 
-// start hands the socket to the service and follows the attempt.
+// start passes the socket to the service and runs the attempt.
 func (a *attempt) start() {
 	s := a.s
 	err := broker.ErrServiceGone
@@ -186,7 +190,7 @@ func (a *attempt) start() {
 }
 
 // freshTCP checks that fd is an unconnected TCP socket that a socketpair can
-// stand for, and returns its domain, or the reason why not.
+// replace. It returns the domain, and the reason if it cannot be replaced.
 func freshTCP(fd int) (domain int, reason string) {
 	get := func(name int) int {
 		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, name)
@@ -213,7 +217,8 @@ func freshTCP(fd int) (domain int, reason string) {
 // tcpClose is TCP_CLOSE (linux/tcp_states.h).
 const tcpClose = 7
 
-// sendTimeout reads SO_SNDTIMEO, which bounds a blocking connect; 0 is none.
+// sendTimeout returns SO_SNDTIMEO, the timeout of a blocking connect(). 0 means
+// none.
 func sendTimeout(fd int) time.Duration {
 	tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO)
 	if err != nil {
@@ -239,7 +244,7 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		return
 	}
 	if s.sockets.conn(inode) != c {
-		s.connect(n) // the TCP socket again, and nothing to do with c
+		s.connect(n) // the descriptor is the TCP socket again, which does not belong to c
 		return
 	}
 	c.mu.Lock()
@@ -257,7 +262,7 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		if !isGone(n.fail(c.report.err)) {
 			c.report.err = 0
 		}
-	case c.swapped: // a failed one whose TCP socket is no more
+	case c.swapped: // a failed connection whose TCP socket is closed
 		s.fail(n, unix.ECONNABORTED)
 	default:
 		s.sockets.removeConn(c.tcpInode, c)
@@ -265,11 +270,11 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 	}
 }
 
-// errMoved tells that the program's descriptor is not what it was.
+// errMoved means that the program's descriptor is another file now.
 var errMoved = errors.New("launch: the descriptor changed")
 
-// swapIn makes the program's descriptor of call n the pair's end, unwritable,
-// and non-blocking or not.
+// swapIn replaces the program's descriptor of call n by the pair's end, which
+// is not writable yet.
 func (c *conn) swapIn(n *notif, nonblock bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -297,10 +302,10 @@ func (c *conn) swapIn(n *notif, nonblock bool) error {
 	return nil
 }
 
-// errShared tells that the process has more descriptors of the pair's end.
+// errShared means that the process has several descriptors of the pair's end.
 var errShared = errors.New("launch: the descriptor was duplicated")
 
-// swapBack gives the program its TCP socket again.
+// swapBack replaces the pair's end in the program by the TCP socket.
 func (c *conn) swapBack(n *notif) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,8 +330,9 @@ func (c *conn) swapBack(n *notif) error {
 	return nil
 }
 
-// exchange places descriptor to, of the launcher, where call n has from, whose
-// inode is given; close-on-exec and epoll registrations stay as they were.
+// exchange replaces the socket from, with the given inode, in call n's
+// descriptor by the launcher's descriptor to. The close-on-exec flag and epoll
+// registrations do not change.
 func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
 	tid, fd := n.tid(), n.fdArg()
 	flags, err := s.looks.fdFlags(n)
@@ -358,8 +364,8 @@ func (s *supervisor) exchange(n *notif, inode uint64, from, to int) error {
 	return nil
 }
 
-// shared tells whether thread tid's process has the socket under another
-// number than fd as well.
+// shared reports whether the process of thread tid has the socket under another
+// number besides fd.
 func shared(tid, fd int, inode uint64) bool {
 	dir := "/proc/" + strconv.Itoa(tid) + "/fd"
 	d, err := os.Open(dir)
@@ -380,8 +386,8 @@ func shared(tid, fd int, inode uint64) bool {
 	return false
 }
 
-// disconnect makes a TCP socket unconnected again, whatever its state; a
-// connection is reset.
+// disconnect makes a TCP socket unconnected, from any state. A connection is
+// reset.
 func disconnect(fd int) {
 	var unspec unix.RawSockaddr // AF_UNSPEC is 0
 	_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// decision is a connect() of which it is not known yet whether the launcher
-// answers it: other calls that name the socket wait for that. The program may
-// have been interrupted in it meanwhile, and go on.
+// decision is a connect() for which the launcher has not decided yet whether it
+// answers it. Other calls on the socket wait for the decision: the connect()
+// may have been interrupted, and the program may continue with other calls.
 type decision struct {
 	inode  uint64
 	before *decision // of an earlier connect(), or nil
@@ -19,8 +19,8 @@ type decision struct {
 	over   bool // guarded by sockets.mu
 }
 
-// wait waits until it is decided, for lookPatience at most: that call may have to
-// wait for its memory.
+// wait waits for the decision, at most lookPatience, because that call may have
+// to wait for memory of the program.
 func (d *decision) wait(ctx context.Context) {
 	if d == nil {
 		return

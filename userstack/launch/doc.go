@@ -104,14 +104,14 @@
 //
 // One goroutine receives notifications and never blocks on one: of the program it
 // reads nothing but the link of a descriptor in /proc, for which the kernel asks
-// no file system. Whatever may wait has a goroutine of its own, which Run waits
+// no file system. Whatever may wait has its own goroutine, which Run waits
 // for. conn and listener are guarded by their own mutexes; the lock order is
 // listener, conn, registry.
 //
 // A program can make it last for ever to read its memory (userfaultfd, a FUSE
 // file), to close a copy of its descriptor (a FUSE file again), or to ask one of
 // its epoll instances or sockets, whose lock another of its calls holds. All that
-// is a look (looks.go): it has a goroutine of its own, of which each process may
+// is a look (looks.go): it has its own goroutine, of which each process may
 // have a few, and Run does not wait for it beyond a second after the program's
 // end. A connect() that has to wait for its turn in its own process becomes a
 // native one. No look is made with conn.mu held that reads or writes memory, as

@@ -17,19 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connections that were accepted early, see late.go.
+// This file has the connections that were accepted early: see late.go.
 
 const (
-	// resetTime bounds the wait for the service to take the order to reset a
-	// connection that nobody accepts any more.
+	// resetTime limits the wait for the service when a connection that nobody
+	// accepts must be reset.
 	resetTime = time.Second
 	// earlyShare is the part of the keepers that connections may take that were
 	// accepted early (one of so many).
 	earlyShare = 4
 )
 
-// takeEarly accepts what is in the queue q of the listening socket fd, up to the
-// socket's backlog, and puts a placeholder there. l.mu is held.
+// takeEarly accepts connections from the queue q of the listening socket fd, at
+// most as many as the backlog, and puts a placeholder into the queue. l.mu is
+// held.
 func (l *listener) takeEarly(fd int, q queue) {
 	e := &l.early
 	o, err := l.owner()
@@ -69,13 +70,13 @@ func (l *listener) takeEarly(fd int, q queue) {
 		e.before = time.Now().Add(lateRetry)
 		return
 	}
-	e.place = p // the one before is the first in the queue
+	e.place = p // the placeholder before it is first in the queue
 
 	if p.sub, err = l.s.poll.watch(p.fd, unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLONESHOT, func(uint32) { l.early.wake() }); err != nil {
 		l.s.log.Debug("cannot watch a placeholder", "err", err)
 	}
-	// What came in between is before the placeholder, too, and waits for the next
-	// time.
+	// Connections that arrived in between are also before the placeholder. They
+	// wait for the next look.
 	for ; n > 0 && room > 0 && e.place != nil; n-- {
 		if !takeOne() {
 			break
@@ -86,8 +87,8 @@ func (l *listener) takeEarly(fd int, q queue) {
 	}
 }
 
-// owner tells whom the connections are to belong to: the user who accepted last,
-// or listens. l.mu is held.
+// owner returns the user who must own the connections: the one who accepted
+// last, or listens. l.mu is held.
 func (l *listener) owner() (owner, error) {
 	if o := (owner{os.Geteuid(), os.Getegid()}); o.uid != 0 {
 		return o, nil
@@ -95,7 +96,7 @@ func (l *listener) owner() (owner, error) {
 	return ownerOf(l.early.tid)
 }
 
-// hold keeps a connection from the queue for an accept(). l.mu is held.
+// hold keeps an accepted connection for a later accept(). l.mu is held.
 func (l *listener) hold(a *accepted) {
 	l.early.taken++
 	a.done = make(chan struct{})
@@ -104,7 +105,8 @@ func (l *listener) hold(a *accepted) {
 	l.s.wg.Go(func() { l.offerEarly(a) })
 }
 
-// shift takes the first connection that waits for an accept(). l.mu is held.
+// shift removes and returns the first connection that waits for an accept().
+// l.mu is held.
 func (l *listener) shift() *accepted {
 	a := l.spare[0]
 	l.spare[0] = nil
@@ -127,7 +129,8 @@ func (l *listener) popped(a *accepted) bool {
 	return true
 }
 
-// take is the function take without placeholders. l.mu is held.
+// take accepts a connection for call n as the function take does, and skips
+// placeholders. l.mu is held.
 func (l *listener) take(fd int, n *notif) (*accepted, error) {
 	for {
 		a, err := take(fd, n)
@@ -141,7 +144,7 @@ func (l *listener) take(fd int, n *notif) (*accepted, error) {
 	}
 }
 
-// takeAs is take for a user.
+// takeAs accepts a connection that belongs to o, or fails with EAGAIN.
 func takeAs(fd int, o owner) (*accepted, error) {
 	if !readable(fd) {
 		return nil, unix.EAGAIN
@@ -149,7 +152,8 @@ func takeAs(fd int, o owner) (*accepted, error) {
 	return takeReady(fd, o.make)
 }
 
-// takeReady takes what is there, as make has it belong to somebody.
+// takeReady accepts a connection that is in the queue. make runs the system
+// call as the owner of the connection.
 func takeReady(fd int, make func(accept func() error) error) (*accepted, error) {
 	var sock int
 	var sa unix.Sockaddr
@@ -167,8 +171,8 @@ func takeReady(fd int, make func(accept func() error) error) (*accepted, error) 
 	return a, nil
 }
 
-// next takes the first connection that was accepted early, for a call that has
-// the listening socket as fd, or returns nil. l.mu is held.
+// next returns the first connection that was accepted early, or nil. fd is the
+// listening socket of the call. l.mu is held.
 func (l *listener) next(fd int) *accepted {
 	if len(l.spare) == 0 {
 		return nil
@@ -182,8 +186,8 @@ func (l *listener) next(fd int) *accepted {
 	return a
 }
 
-// vacate takes the placeholder from the queue of the listening socket fd, and
-// what came before it. l.mu is held.
+// vacate removes the placeholder from the queue of the listening socket fd, and
+// keeps the connections before it. l.mu is held.
 func (l *listener) vacate(fd int, o owner) {
 	for l.early.place != nil {
 		a, err := takeAs(fd, o)
@@ -216,7 +220,8 @@ func (l *listener) refill(fd int) {
 	}
 }
 
-// settle has the service begin with a connection that was accepted early.
+// offerEarly offers a connection that was accepted early to the service, which
+// begins the handshake.
 func (l *listener) offerEarly(a *accepted) {
 	defer close(a.done)
 	if !l.offered(a) {
@@ -226,10 +231,10 @@ func (l *listener) offerEarly(a *accepted) {
 	l.goOn(a)
 }
 
-// lose resets a connection that cannot be used, and makes it one of which the program
-// reads ECONNRESET, as of a TCP connection that was reset in the backlog. Linux does
-// not have accept() fail for that, which ends many a server. It returns false if
-// that is not possible.
+// makeReset resets a connection that cannot be used. The program gets a
+// connection that reads ECONNRESET, as with a TCP connection that was reset in
+// the backlog. On Linux, accept() does not fail for this reason; an error would
+// end many servers. It returns false if this is not possible.
 func (l *listener) makeReset(a *accepted) bool {
 	defer unix.Close(a.sock)
 	_ = unix.SetsockoptLinger(a.sock, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
@@ -240,7 +245,7 @@ func (l *listener) makeReset(a *accepted) bool {
 	if err != nil {
 		return false
 	}
-	// What is unread in the end that is closed makes it a reset.
+	// Closing an end with unread data resets the pair.
 	if err := unix.Sendto(p.app, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
 		p.close()
 		return false
@@ -256,14 +261,14 @@ func (l *listener) makeReset(a *accepted) bool {
 	return true
 }
 
-// await waits until it is known what a is.
+// await waits until the service has been asked about a.
 func (a *accepted) await() {
 	if a.done != nil {
 		<-a.done
 	}
 }
 
-// goOn has the service carry a connection that no call has got yet.
+// goOn lets the service carry a connection that no call has got yet.
 func (l *listener) goOn(a *accepted) {
 	if a.pair == nil || a.follows {
 		return
@@ -292,7 +297,7 @@ func (l *listener) keep(a *accepted) {
 			return
 		}
 	}
-	// The call that it was for was to get it before all others.
+	// The connection belongs before all others: its call came first.
 	l.spare = append([]*accepted{a}, l.spare...)
 	l.s.earlyHeld.add()
 	begin := !l.early.running && !l.early.closed && l.early.watch >= 0
@@ -305,8 +310,8 @@ func (l *listener) keep(a *accepted) {
 	}
 }
 
-// abandon resets what no accept() has got, as the end of a listening socket does.
-// l.mu is held.
+// abandon resets the connections that no accept() has got, as the kernel does
+// when a listening socket is closed. l.mu is held.
 func (l *listener) abandon() {
 	for len(l.spare) > 0 {
 		a := l.shift()
@@ -345,7 +350,7 @@ func (a *accepted) reset(ctx context.Context) {
 	a.leave()
 }
 
-// leave closes the program's end, which no program has got.
+// leave closes the launcher's descriptor of the program's end.
 func (a *accepted) leave() {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()

@@ -18,28 +18,29 @@ import (
 	"smcr/userstack/broker"
 )
 
-// A keeper is the launcher's copy of the end of a pair that it passed to the
-// service: a service that dies closes its own, which would look to the program
-// like an end of file at any place of the stream. As long as the service lives,
-// it ends the pair in its own way and says so (EventBroken, EventClosed), upon
-// which the launcher lets go of the keeper; no byte ever goes through it. When
-// the session ends without that, the launcher makes a reset of it.
+// The launcher keeps a copy of the end of a pair that it passed to the service.
+// A service that dies closes its own descriptor. Without the copy, the program
+// would then read an end of file in the middle of the stream. A service that
+// runs ends the pair itself and reports it (EventBroken, EventClosed). The
+// launcher then closes its copy, over which no byte is ever sent. If the
+// session ends without such an event, the launcher resets the pair.
 
 const (
-	// keeperShare is the part of the launcher's descriptors that keepers may
-	// take (one of so many). Connections beyond have none.
+	// endCopyShare is the part of the launcher's descriptors that copies of
+	// ends may use: 1/endCopyShare. Further connections have no copy.
 	endCopyShare = 2
-	// letGoTime bounds the wait for a service whose session ended to die, or to
-	// let go of a connection. One that does neither might still read.
+	// letGoTime limits the wait until a service whose session ended is dead, or
+	// has released a connection. Until then it may still read.
 	letGoTime = 5 * time.Second
-	// letGoTick is how often it is asked whether it let go.
+	// letGoTick is the interval at which the launcher checks whether the
+	// service has released the connection.
 	letGoTick = 20 * time.Millisecond
-	// findTime is how long the program's end may be out of reach, such as on
-	// its way from one process to another.
+	// findTime is how long the program's end may not be found, for example
+	// while it is passed from one process to another.
 	findTime = 500 * time.Millisecond // less than a service waits for BrokenDone
 )
 
-// maxKeepers is how many keepers this process may have.
+// maxEndCopies returns the largest number of copies of ends in this process.
 func maxEndCopies() int64 {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -48,8 +49,8 @@ func maxEndCopies() int64 {
 	return int64(min(l.Cur, 1<<30) / endCopyShare)
 }
 
-// keepEnd makes the launcher's copy of the end that was passed to the service a
-// keeper.
+// keepEnd keeps the launcher's copy of the end that was passed to the service,
+// or closes it if there are too many copies.
 func (c *conn) keepEnd() {
 	if !c.s.endCopies.take() {
 		c.s.log.Debug("too many connections to see a reset of each if the service dies", "conn", c.cc.ID())
@@ -59,8 +60,7 @@ func (c *conn) keepEnd() {
 	}
 }
 
-// pass passes the end to the service. If it fails, nobody will ever read from
-// the pair.
+// pass passes the end to the service. If it fails, nobody reads from the pair.
 func (c *conn) pass() bool {
 	if err := c.cc.Attach(c.pair.end); err != nil {
 		c.s.log.Debug("cannot pass a socketpair to the service", "conn", c.cc.ID(), "err", err)
@@ -70,10 +70,10 @@ func (c *conn) pass() bool {
 	return true
 }
 
-// unserved ends a connection that the program took for made and whose end could
-// not be passed to the service.
+// unserved ends a connection that the program has seen as established, but
+// whose end could not be passed to the service.
 func (c *conn) unserved() {
-	_ = c.cc.Cancel() // where the session lives on, the peer is told
+	_ = c.cc.Cancel() // if the session still exists, the service tells the peer
 	if uncertain(c.pair.end) {
 		c.reset(unix.ECONNRESET)
 	}
@@ -83,9 +83,9 @@ func (c *conn) unserved() {
 	c.s.sockets.retire(c)
 }
 
-// closed ends a connection of which the service has said the last. If it never
-// read from the pair, or could not announce that it reads no more, the program
-// sees a reset: e is the errno of broker.EventClosed.
+// closed ends a connection after broker.EventClosed, whose errno is e. If the
+// service never read from the pair, or could not announce that it does not read
+// any more, the program sees a reset.
 func (c *conn) closed(e syscall.Errno) {
 	defer c.drop()
 	if c.pair.end < 0 || e == 0 && !broker.LetGo(c.pair.end) || !uncertain(c.pair.end) {
@@ -95,7 +95,7 @@ func (c *conn) closed(e syscall.Errno) {
 	c.reset(cmp.Or(e, unix.ECONNRESET))
 }
 
-// drop closes the keeper, if there is one.
+// drop closes the launcher's copy of the end, if there is one.
 func (c *conn) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,10 +105,11 @@ func (c *conn) drop() {
 	}
 }
 
-// lost ends a connection whose session with the service ended before it: the
-// program sees a reset after what it was sent, unless it closed its end or was
-// told of the peer's end of file. If the CLC handshake was not over, the launcher
-// may be able to carry it itself: lost returns true then.
+// sessionEnded ends a connection whose session with the service has ended. The
+// program first reads the bytes that are in the pair and then sees a reset,
+// unless it closed its end or has read the end of file of the peer. If the CLC
+// handshake was not over, the launcher may be able to carry the connection
+// itself: then sessionEnded returns true.
 func (c *conn) sessionEnded() (carriedHere bool) {
 	if c.pair.end < 0 || !c.letGo() || !uncertain(c.pair.end) {
 		c.drop()
@@ -124,9 +125,9 @@ func (c *conn) sessionEnded() (carriedHere bool) {
 	return false
 }
 
-// letGo waits until the service reads no more from the pair, and reports false
-// if that is not certain. What is put into the pair earlier might be sent to
-// the peer.
+// letGo waits until the service does not read from the pair any more. It
+// returns false if this is not certain. Bytes that are put into the pair before
+// that may be sent to the peer.
 func (c *conn) letGo() bool {
 	limit := time.NewTimer(letGoTime)
 	defer limit.Stop()
@@ -147,21 +148,22 @@ func (c *conn) letGo() bool {
 	return true
 }
 
-// uncertain tells whether the program, which holds the other end, may still be
-// waiting for data: it has not closed its end, and the service has not told it
-// of the end of file.
+// uncertain reports whether the program, which has the other end, may still
+// wait for data: it has not closed its end, and the service has not sent the
+// end of file.
 func uncertain(end int) bool {
 	if pollHup(end) {
 		return false
 	}
-	// Nothing is sent: only whether something could be is asked.
+	// This sends nothing. It only checks whether the end was shut down for
+	// writing.
 	err := unix.Sendto(end, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	return !errors.Is(err, unix.EPIPE)
 }
 
-// reset makes the next close of the service's end, or of the keeper, a reset:
-// the kernel gives ECONNRESET to a stream socket whose peer closes with
-// something unread. e is what SO_ERROR tells.
+// reset makes the next close of the service's end, or of the launcher's copy, a
+// reset: the kernel reports ECONNRESET on a stream socket whose peer closes
+// with unread data. e is the error for SO_ERROR.
 func (c *conn) reset(e syscall.Errno) {
 	c.mu.Lock()
 	c.report.err = e
@@ -174,11 +176,12 @@ func (c *conn) reset(e syscall.Errno) {
 	c.mu.Unlock()
 }
 
-// spoil sees to it that something is unread in the service's end, and reports
-// false if the program shut its end down, closed it, or has it out of reach.
+// leaveUnread makes sure that there is unread data in the service's end. It
+// returns false if the program shut down or closed its end, or if the end
+// cannot be found.
 func (c *conn) leaveUnread() bool {
 	for begin := time.Now(); ; time.Sleep(letGoTick) {
-		// What the program wrote, and nobody read, does as well.
+		// Bytes that the program wrote and nobody read have the same effect.
 		if c.pair.end >= 0 {
 			if n, err := unix.IoctlGetInt(c.pair.end, unix.SIOCINQ); err == nil && n > 0 {
 				return true
@@ -199,9 +202,9 @@ func (c *conn) leaveUnread() bool {
 	}
 }
 
-// program duplicates the program's end of the pair, looking where it was last
-// and then at all descriptors of all processes of the program. It returns -1 if
-// it is not there.
+// program returns a duplicate of the program's end of the pair, or -1 if it is
+// not found. It looks at the last known place, and then at all descriptors of
+// all processes of the program.
 func (c *conn) program() int {
 	c.mu.Lock()
 	tgid, fd, inode := c.at.pid, c.at.fd, c.pair.inode
@@ -219,24 +222,24 @@ func (c *conn) program() int {
 	return c.s.ends.find(inode)
 }
 
-// endIndex finds sockets in the processes of the program. Many connections may
-// look at once: one look serves all that waited for it.
+// endIndex finds sockets in the processes of the program. If many connections
+// search at the same time, one search serves all of them.
 type endIndex struct {
 	looks *looks
 
 	mu    sync.Mutex
-	begun time.Time // of the look that gave at
+	begun time.Time // start of the search that filled at
 	at    map[uint64]endPlace
 }
 
 // endPlace is where a socket was seen.
 type endPlace struct{ pid, fd int }
 
-// find duplicates the socket with that inode, or returns -1. No look is used
-// that began before the call.
+// find returns a duplicate of the socket with that inode, or -1. It only uses a
+// search that began after the call.
 func (x *endIndex) find(inode uint64) int { return x.findSince(inode, time.Now()) }
 
-// findSince is find that makes do with a look since then.
+// findSince is like find, but also uses a search that began after since.
 func (x *endIndex) findSince(inode uint64, since time.Time) int {
 	x.mu.Lock()
 	if x.begun.Before(since) {
@@ -262,8 +265,8 @@ func (x *endIndex) findSince(inode uint64, since time.Time) int {
 	return app
 }
 
-// descendants returns the processes that descend from root. As the launcher is
-// a subreaper, daemons do, too.
+// descendants returns the processes that descend from root. Daemons are
+// included, because the launcher is a subreaper.
 func descendants(root int) []int {
 	children := make(map[int][]int)
 	for _, pid := range numbers("/proc") {

@@ -22,14 +22,16 @@ import (
 // another socket takes the number, the registrations of the old one have to be
 // moved, or the program would wait for ever.
 
-// registration is one socket's in one epoll instance of a program.
+// registration is the registration of one socket in one epoll instance of a
+// program.
 type registration struct {
 	epfd int // duplicate of the epoll descriptor in the launcher
 	ev   unix.EpollEvent
 }
 
-// epollIndex remembers which descriptors of a process are epoll instances, so
-// that a process with many descriptors is searched only after it made one.
+// epollIndex stores which descriptors of a process are epoll instances, so that
+// a process with many descriptors is searched again only after an instance was
+// made.
 type epollIndex struct {
 	gen atomic.Uint64 // counts epoll instances made, in any process
 
@@ -38,17 +40,17 @@ type epollIndex struct {
 }
 
 type epollProc struct {
-	pidfd int // tells a process from a later one of the same id
+	pidfd int // identifies the process even if its id is used again
 	gen   uint64
 	fds   []int
 }
 
 const kcmpEpollTFD = 7
 
-// maxEpollProcs bounds the processes remembered.
+// maxEpollProcs is the largest number of processes in an epollIndex.
 const maxEpollProcs = 256
 
-// made notes that some process is about to make an epoll instance.
+// made is called when a process is about to make an epoll instance.
 func (x *epollIndex) made() { x.gen.Add(1) }
 
 func (x *epollIndex) close() {
@@ -70,7 +72,8 @@ func (x *epollIndex) instances(tid int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Read before the search: an instance made meanwhile leads to another one.
+	// Read the counter before the search: an instance that is made during the
+	// search leads to another search.
 	gen := x.gen.Load()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -147,8 +150,8 @@ func (x *epollIndex) registrations(n *notif) ([]registration, error) {
 	return r.regs, r.err
 }
 
-// errNotEpoll tells that the program has put another file in the place of an
-// epoll instance.
+// errNotEpoll means that the program has replaced an epoll instance by another
+// file.
 var errNotEpoll = errors.New("launch: not an epoll instance any more")
 
 // findRegistrations finds where descriptor fd of thread tid is registered among
@@ -178,7 +181,7 @@ func findRegistrations(threads *pidfds, tid, fd int, eps []int) (regs []registra
 	return regs, nil, nil
 }
 
-// isEpoll tells whether descriptor fd of a task is an epoll instance.
+// isEpoll reports whether descriptor fd of a task is an epoll instance.
 func isEpoll(task string, fd int) bool {
 	link, err := os.Readlink("/proc/" + task + "/fd/" + strconv.Itoa(fd))
 	return err == nil && link == "anon_inode:[eventpoll]"
@@ -191,7 +194,7 @@ func closeRegistrations(regs []registration) {
 }
 
 // isRegistered asks the kernel whether epoll instance ep watches what fd is.
-// Where kcmp is missing it answers yes, and the text decides.
+// Without kcmp it returns true, and the text in /proc decides.
 func isRegistered(tid, ep, fd int) bool {
 	slot := [3]uint32{uint32(ep), uint32(fd), 0}
 	for ; ; slot[2]++ {
@@ -256,11 +259,11 @@ func (x *looks) move(n *notif, regs []registration, from, to int) error {
 	return x.try(n, n.tid(), lookPatience, func() error { return moveRegistrations(regs, n.fdArg(), from, to) })
 }
 
-// moveRegistrations replaces from (duplicates in the launcher of the sockets)
-// by to in all of regs, as number fd.
+// moveRegistrations replaces socket from by socket to in all of regs, under
+// number fd. from and to are descriptors of the launcher.
 //
-// epoll_ctl names a socket by its number in the caller's descriptor table, so
-// the work is done by a thread with a table of its own, which ends with it.
+// epoll_ctl takes the number of a socket in the descriptor table of the caller.
+// So a thread with its own descriptor table does the work, and ends afterwards.
 func moveRegistrations(regs []registration, fd, from, to int) error {
 	errc := make(chan error, 1)
 	go onPassingThread(func() {
@@ -287,9 +290,9 @@ func moveRegistrations(regs []registration, fd, from, to int) error {
 	return <-errc
 }
 
-// onPassingThread calls f on a thread that ends with the calling goroutine.
-// The main thread would not end: Go parks it for good, which would keep the
-// copies of all descriptors open.
+// onPassingThread calls f on a thread that ends with the calling goroutine. It
+// does not use the main thread: Go never ends it, so the copies of all
+// descriptors would stay open.
 func onPassingThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
@@ -297,7 +300,7 @@ func onPassingThread(f func()) {
 		return
 	}
 	done := make(chan struct{})
-	go func() { // elsewhere, as this thread is taken
+	go func() { // on another thread, because this one is locked
 		defer close(done)
 		onPassingThread(f)
 	}()
@@ -305,13 +308,13 @@ func onPassingThread(f func()) {
 	runtime.UnlockOSThread()
 }
 
-// swapInEpolls is the part of moveRegistrations during which number fd stands
-// for something else than the Go runtime may have there (such as its own epoll
-// or eventfd descriptor). Therefore nothing in it may enter the scheduler: no
+// swapInEpolls is the part of moveRegistrations during which number fd is
+// another file than the one that the Go runtime may have there (such as its
+// epoll or eventfd descriptor). So nothing in it may enter the scheduler: no
 // allocation, no stack check, no race detector, only raw system calls, and
-// signals are blocked. To the scheduler all of it is one system call: epoll_ctl
-// may wait for the program, and neither another goroutine nor the collector may
-// wait with it.
+// signals are blocked. For the scheduler all of it is one system call, because
+// epoll_ctl may wait for the program, and other goroutines and the garbage
+// collector must not wait with it.
 //
 //go:nosplit
 //go:norace
@@ -322,8 +325,8 @@ func swapInEpolls(first unsafe.Pointer, count int, fd, from, to uintptr) unix.Er
 	return e
 }
 
-// entersyscall and exitsyscall are what the runtime puts around each system call
-// that may wait.
+// entersyscall and exitsyscall are called by the runtime before and after each
+// system call that may wait.
 //
 //go:linkname entersyscall runtime.entersyscall
 func entersyscall()
@@ -336,13 +339,13 @@ func exitsyscall()
 //go:nosplit
 //go:norace
 func swapRaw(first unsafe.Pointer, count int, fd, from, to uintptr) unix.Errno {
-	high := uintptr(1 << 9) // saved and moved descriptors go where they are in nobody's way
+	high := uintptr(1 << 9) // saved and moved descriptors get numbers above this
 	if fd >= high {
 		high = fd + 1
 	}
 	saved, _, se := unix.RawSyscall(unix.SYS_FCNTL, fd, unix.F_DUPFD_CLOEXEC, high)
 	var failed unix.Errno
-	// The sockets and epoll instances may themselves be at the number.
+	// A socket or an epoll instance may itself have the number fd.
 	src, _, e1 := unix.RawSyscall(unix.SYS_FCNTL, from, unix.F_DUPFD_CLOEXEC, high)
 	dst, _, e2 := unix.RawSyscall(unix.SYS_FCNTL, to, unix.F_DUPFD_CLOEXEC, high)
 	if e1 != 0 || e2 != 0 {

@@ -42,8 +42,8 @@ var (
 	setTrapped = []uint32{unix.SO_KEEPALIVE, unix.SO_LINGER, unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE}
 )
 
-// block is the code for one system call, entered with the call known and
-// ending in a return on every path.
+// block is the code for one system call. It begins when the call is known, and
+// every path ends in a return.
 type block []unix.SockFilter
 
 func stmt(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
@@ -63,13 +63,14 @@ func jump(op uint16, k uint32, jt, jf int) unix.SockFilter {
 
 func arg(n uint32) uint32 { return dataArgs + 8*n + argLow }
 
-// whenEqual runs then where the accumulator is k, else goes on behind it.
+// whenEqual runs then if the accumulator is k, and otherwise continues after
+// it.
 func whenEqual(k uint32, then block) block {
 	return append(block{jump(unix.BPF_JEQ, k, 0, len(then))}, then...)
 }
 
-// sends is for calls that send, whose flags are argument n: urgent data stops, as a
-// local connection takes a detour before it.
+// sends is for calls that send. Their flags are argument n. A call with urgent
+// data is trapped, because a local connection takes a detour first.
 func sends(n uint32) block {
 	return block{
 		load(arg(n)),
@@ -79,8 +80,8 @@ func sends(n uint32) block {
 	}
 }
 
-// options notifies for the levels that a socketpair lacks and for the
-// SOL_SOCKET options listed.
+// options traps calls for the levels that a socketpair does not have, and for
+// the given SOL_SOCKET options.
 func options(names []uint32, tcp block) block {
 	sock := block{load(arg(2))}
 	for _, n := range names {
@@ -104,9 +105,9 @@ func prologue() []unix.SockFilter {
 	return p
 }
 
-// filterProgram builds the classic BPF program. System calls that carry data
-// come first: they alone of the frequent ones are not covered by the kernel's
-// bitmap of calls that are always allowed.
+// filterProgram builds the classic BPF program. System calls that send data are
+// first: of the frequent calls, only these are not in the kernel's bitmap of
+// calls that are always allowed.
 func filterProgram(allowIOUring bool) []unix.SockFilter {
 	notify := block{ret(retNotify)}
 	type rule struct {

@@ -11,64 +11,69 @@ import (
 	"smcr/userstack/broker"
 )
 
-// hands carries out what steps decides. n is a stopped call of the program; nil is
-// none. What returns false could not be done.
+// hands has the actions that steps decides on. n is a stopped call of the
+// program, or nil. An action that returns false could not be done.
 type hands interface {
-	// placed tells whether the program has the pair's end.
+	// placed reports whether the program has the pair's end.
 	placed() bool
 	// place gives the program the pair's end in the place of its TCP socket.
 	place(n *notif, nonblock bool) bool
-	// placeLocal gives it an end that the service made, also in the place of the
-	// pair's end.
+	// placeLocal gives the program an end that the service made, in the place
+	// of its TCP socket or of the pair's end.
 	placeLocal(n *notif, nonblock bool, end *broker.Descriptor) bool
-	// swapBack gives it its TCP socket in the place of the pair's end.
+	// swapBack gives the program its TCP socket in the place of the pair's end.
 	swapBack(n *notif) bool
-	// valid tells whether a call still waits.
+	// valid reports whether a call still waits.
 	valid(n *notif) bool
-	// answer ends a call. False is too late.
+	// answer ends a call. It returns false if the call does not wait any more.
 	answer(n *notif, e syscall.Errno) bool
 	// drain makes the program's end writable.
 	drain() bool
-	// wrote and hungUp tell whether the program wrote into its end, or closed it.
+	// wrote reports whether the program wrote into its end, and hungUp whether
+	// it closed it.
 	wrote() bool
 	hungUp() bool
-	// watch waits for either.
+	// watch makes pairChanged be called when the program writes into its end or
+	// closes it.
 	watch()
-	// await has timedOut called after d; zero stops that.
+	// await makes timedOut be called after d. Zero cancels this.
 	await(d time.Duration)
 
 	// proceed, release and cancel are messages to the service.
 	proceed() bool
 	release()
 	cancel()
-	// bury has serviceDead called when nothing of the service's is left.
+	// awaitServiceEnd causes eventDead when the service has no descriptor of
+	// the connection any more.
 	awaitServiceEnd()
-	// connect has the launcher connect the TCP socket, and tells by connected.
+	// connect makes the launcher connect the TCP socket. The result is an
+	// event.
 	connect()
-	// disconnect makes the TCP socket a fresh one.
+	// disconnect makes the TCP socket unconnected.
 	disconnect()
 
-	// The rest is how an attempt ends, and what is remembered of it.
+	// The other actions end an attempt, and record its result.
 	//
-	// leave lets the kernel make the connection, by call n. Nil: the program does not
-	// need it any more.
+	// leave lets the kernel make the connection with call n. If n is nil, the
+	// program does not need the connection any more.
 	leave(n *notif)
-	// native has the program go on with its TCP socket, which is connected. begun tells
-	// that connect() has returned EINPROGRESS.
+	// native lets the program continue with its TCP socket, which is connected.
+	// begun says that connect() has returned EINPROGRESS.
 	native(n *notif, e syscall.Errno, begun bool)
-	// carry has the program go on with the pair, whose bytes are carried by.
+	// carry lets the program continue with the pair. by says who carries its
+	// bytes.
 	carry(n *notif, by carrier)
-	// fail tells the program of a failure. It returns false if the program may still
-	// ask for it.
+	// fail reports a failure to the program. It returns false if a later call
+	// of the program may ask for the error.
 	fail(n *notif, e syscall.Errno) bool
-	// retire keeps what is known for a while.
+	// retire keeps the connection in the table for some time.
 	retire()
 	counts(mode broker.Mode, why string)
 	countsFailed(why string)
 	learn(o outcome)
 }
 
-// carrier is who carries the bytes of a pair.
+// carrier says who carries the bytes of a pair.
 type carrier uint8
 
 const (

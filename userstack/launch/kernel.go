@@ -25,7 +25,7 @@ const (
 	smcProtoSMC6 = 1
 )
 
-// ErrNoKernelSMC tells that the kernel makes no SMC sockets.
+// ErrNoKernelSMC means that the kernel makes no SMC sockets.
 var ErrNoKernelSMC = errors.New("launch: the kernel has no SMC sockets (AF_SMC): try 'modprobe smc'")
 
 // Kernel tells Run to have the kernel's own SMC carry the connections. Each
@@ -239,7 +239,7 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	return fd, "", nil
 }
 
-// errElsewhere tells that a thread is in another network namespace.
+// errElsewhere means that a thread is in another network namespace.
 var errElsewhere = errors.New("launch: another network namespace")
 
 // socketIn makes a socket of o in the network namespace of thread tid, which is

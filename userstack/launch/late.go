@@ -93,7 +93,7 @@ func (e *early) rearm() {
 	}
 }
 
-// gone tells whether all have closed the listening socket. l.mu is held.
+// gone reports whether all have closed the listening socket. l.mu is held.
 func (e *early) gone() bool {
 	if e.watch < 0 {
 		return false
@@ -102,7 +102,7 @@ func (e *early) gone() bool {
 	return err == nil && !bytes.Contains(b, []byte("tfd:"))
 }
 
-// forgetIfGone forgets a listener that all have closed, and tells whether it did.
+// forgetIfGone forgets a listener that all have closed, and reports whether it did.
 func (l *listener) forgetIfGone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,7 +185,7 @@ func (e *early) wake() {
 	}
 }
 
-// lookOnce tells whether there is more to look at, and whether something happened
+// lookOnce reports whether there is more to look at, and whether something happened
 // since the last time.
 func (e *early) lookOnce() (more, news bool) {
 	e.l.mu.Lock()
@@ -238,7 +238,7 @@ func (e *early) standDown() {
 	e.sub.again()
 }
 
-// readable tells whether an epoll instance, or a socket, has something.
+// readable reports whether an epoll instance, or a socket, has something.
 func readable(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)

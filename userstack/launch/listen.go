@@ -77,7 +77,7 @@ func (s *supervisor) mark(b Broker, fd int) error {
 	return err
 }
 
-// stale tells whether there is a session that does not know the listener yet.
+// stale reports whether there is a session that does not know the listener yet.
 // The caller has to tell it then: the next call says no.
 func (l *listener) stale() (Broker, bool) {
 	b := l.s.sessions.live()
@@ -91,7 +91,7 @@ func (l *listener) stale() (Broker, bool) {
 	return b, l.known.CompareAndSwap(old, &b)
 }
 
-// knows tells whether session b was told of the listener.
+// knows reports whether session b was told of the listener.
 func (l *listener) knows(b Broker) bool {
 	known := l.known.Load()
 	return known != nil && *known == b

@@ -202,7 +202,7 @@ func (c *conn) direct() {
 	c.detours = &detourQueue{ch: make(chan *detour), over: make(chan struct{})}
 }
 
-// isDirect tells whether it is one, or was.
+// isDirect reports whether it is one, or was.
 func (c *conn) isDirect() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,7 +226,7 @@ func (s *supervisor) sendsUrgent(n *notif, c *conn) {
 	s.cont(n)
 }
 
-// setsAbort tells whether a setsockopt() of SO_LINGER makes the program's close a
+// setsAbort reports whether a setsockopt() of SO_LINGER makes the program's close a
 // reset.
 func (n *notif) setsAbort() bool {
 	v, err := n.read(n.Args[3], 8, 0)

@@ -39,9 +39,9 @@ const (
 )
 
 var (
-	// errBusy tells that a process has too many looks under way.
+	// errBusy means that a process has too many looks under way.
 	errBusy = errors.New("launch: too many calls of the process wait for its memory")
-	// errEnding tells that the program ended before the look.
+	// errEnding means that the program ended before the look.
 	errEnding = errors.New("launch: the program has ended")
 )
 

@@ -52,7 +52,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 	s.fail(n, errnoOf(err))
 }
 
-// cut tells whether the program's end, which n is about, has been cut off.
+// cut reports whether the program's end, which n is about, has been cut off.
 func (c *conn) cut(n *notif) bool {
 	c.mu.Lock()
 	inode := c.pair.inode

@@ -138,7 +138,7 @@ func (l *notify) syncWakeUp() {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), iocNotifSetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 }
 
-// valid tells whether the thread still waits in the call. What was read from
+// valid reports whether the thread still waits in the call. What was read from
 // the thread's process before valid returns true belongs to it.
 func (n *notif) valid() bool {
 	_, err := n.l.ioctl(iocNotifIDValid, unsafe.Pointer(&n.ID))
@@ -205,6 +205,6 @@ func (n *notif) addFD(a *seccompAddFD) (int, error) {
 	return fd, err
 }
 
-// isGone tells whether an answer came too late because the call was
+// isGone reports whether an answer came too late because the call was
 // interrupted or its thread died.
 func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }

@@ -134,7 +134,7 @@ func pin(t *testing.T, i int) {
 	}
 }
 
-// inEpollPwait tells whether a thread of this process sleeps in epoll_pwait().
+// inEpollPwait reports whether a thread of this process sleeps in epoll_pwait().
 func inEpollPwait(t *testing.T, tid int) bool {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(tid) + "/syscall")

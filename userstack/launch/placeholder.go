@@ -36,9 +36,9 @@ const (
 )
 
 var (
-	// errNoPlace tells that a listening socket cannot be reached by its own host.
+	// errNoPlace means that a listening socket cannot be reached by its own host.
 	errNoPlace = errors.New("launch: no local address leads to the listening socket")
-	// errMisplaced tells that a placeholder is not in the queue that it is for.
+	// errMisplaced means that a placeholder is not in the queue that it is for.
 	errMisplaced = errors.New("launch: a local connection does not reach the listening socket")
 )
 

@@ -72,11 +72,11 @@ func handshake(sock int) (age time.Duration, sent time.Time) {
 	return age, time.Now().Add(-before)
 }
 
-// errProposal tells of a peer that sent a part of a PROPOSAL.
+// errProposal means a peer that sent a part of a PROPOSAL.
 var errProposal = errors.New("launch: the peer sent half a CLC proposal")
 
 // decline answers the PROPOSAL with which the peer begins, or begins within wait,
-// and tells whether there was one. What the peer sent else is left unread.
+// and reports whether there was one. What the peer sent else is left unread.
 func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 	var buf [wire.MaxCLCLen]byte
 	end := time.Now().Add(wait)
@@ -174,7 +174,7 @@ func sendDecline(sock, size int) error {
 // tcpopt), which keeps all but the stack from sending.
 const gateTime = time.Second
 
-// errGated tells of a connection on which the launcher cannot decline SMC, as there is
+// errGated means a connection on which the launcher cannot decline SMC, as there is
 // a stack, which does not deal with the connection. The program cannot send on it.
 var errGated = errors.New("launch: the stack lets nobody send on the connection")
 
@@ -215,7 +215,7 @@ func (c *conn) takeBack() bool {
 	return true
 }
 
-// errAccepted tells that the service has answered the peer's PROPOSAL.
+// errAccepted means that the service has answered the peer's PROPOSAL.
 var errAccepted = errors.New("launch: the CLC handshake has gone too far")
 
 // declineLate tells the peer that there is no SMC, wherever in the CLC handshake

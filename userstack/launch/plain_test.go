@@ -182,7 +182,7 @@ func TestDecline(t *testing.T) {
 	}
 }
 
-// The age of a connection tells whether a stack that is gone could have
+// The age of a connection reports whether a stack that is gone could have
 // answered its SYN.
 func TestDoubtful(t *testing.T) {
 	begin := time.Now()

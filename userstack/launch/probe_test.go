@@ -86,7 +86,7 @@ func sockaddrOf(s string) (unix.Sockaddr, int, netip.AddrPort) {
 	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ap.Addr().As16()}, unix.AF_INET6, ap
 }
 
-// isPair tells whether fd is a unix socket: those alone know SIOCUNIXFILE,
+// isPair reports whether fd is a unix socket: those alone know SIOCUNIXFILE,
 // which fails for one without a name.
 func isPair(fd int) bool {
 	const sIOCUNIXFILE = 0x89E0

@@ -65,7 +65,7 @@ func reapOrphans(done <-chan struct{}) {
 	}
 }
 
-// reapOne reaps one orphan and tells whether there was one. Children that
+// reapOne reaps one orphan and reports whether there was one. Children that
 // others in this process wait for have no filter of ours.
 func (s *childSet) reapOne(own int) bool {
 	s.mu.Lock()
@@ -81,7 +81,7 @@ func (s *childSet) reapOne(own int) bool {
 }
 
 // filters counts the seccomp filters of a process; before Linux 5.9 it can
-// only tell whether there are any.
+// only report whether there are any.
 func filters(pid int) int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

@@ -100,7 +100,7 @@ func (r *receiver) handle(n *notif) bool {
 	return goesOn
 }
 
-// open tells whether calls may be answered by the receiver.
+// open reports whether calls may be answered by the receiver.
 func (r *receiver) open() bool {
 	shut := r.shut.Load()
 	return r.stuck.Load() < maxStuck && (shut == 0 || time.Since(r.begin) > time.Duration(shut))
@@ -172,7 +172,7 @@ func (r *receiver) wait() {
 	}
 }
 
-// mayBeQuick tells whether answerHere is worth a try.
+// mayBeQuick reports whether answerHere is worth a try.
 func (s *supervisor) mayBeQuick(n *notif) bool {
 	if n.PID == 0 {
 		return false

@@ -132,7 +132,7 @@ func keepDumpable() (restore func()) {
 	}
 }
 
-// errOwner tells that the launcher lacks the privilege.
+// errOwner means that the launcher lacks the privilege.
 var errOwner = errors.New("launch: cannot act as user")
 
 // setOwner makes owner, a struct f_owner_ex, the one who gets signals of the
@@ -169,7 +169,7 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	})
 }
 
-// limitsNetwork tells whether landlock_create_ruleset, which n is, may forbid
+// limitsNetwork reports whether landlock_create_ruleset, which n is, may forbid
 // connections. The kernel holds that against who calls connect(), which is the
 // service for a connection over SMC, and does not ask for sockets of AF_SMC. It
 // does not say who is under such rules, so all programs of the launcher go by

@@ -37,7 +37,7 @@ const (
 // context of Run ends.
 const killGrace = 5 * time.Second
 
-// ErrUnsupported tells that the kernel cannot run programs this way: it needs
+// ErrUnsupported means that the kernel cannot run programs this way: it needs
 // seccomp user notification with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14.
 var ErrUnsupported = errors.New("launch: the kernel does not support seccomp user notification (Linux 5.14 or newer is needed)")
 
@@ -352,7 +352,7 @@ func forwardSignals(ch <-chan os.Signal, p *os.Process) (stop func()) {
 	}
 }
 
-// inForeground tells whether we are in the foreground group of our terminal,
+// inForeground reports whether we are in the foreground group of our terminal,
 // which then sends its signals to the program as well.
 func inForeground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)

@@ -66,7 +66,7 @@ func newSessions(first Broker, redial func(context.Context) (Session, error)) *s
 // last returns the last session, also if it is over, or nil.
 func (x *sessions) last() Broker { return *x.now.Load() }
 
-// returns tells whether there may be a session again when there is none.
+// returns reports whether there may be a session again when there is none.
 func (x *sessions) mayReturn() bool { return x.redial != nil && x.first != nil }
 
 // close ends a session unless it is that of Run's caller.
@@ -190,7 +190,7 @@ func (x *sessions) awaitDeath(b Broker, limit time.Duration) {
 	}
 }
 
-// doubtful tells whether a SYN-ACK of that time could have announced SMC in the
+// doubtful reports whether a SYN-ACK of that time could have announced SMC in the
 // name of a stack that is gone. It is the stack's eBPF program that does, and
 // that ends with the process.
 func (x *sessions) doubtful(sent time.Time) bool {
@@ -209,7 +209,7 @@ func (x *sessions) doubtful(sent time.Time) bool {
 	return x.maybeAlive > 0 || over && x.lastEnded != b || sent.Before(x.lastDead)
 }
 
-// lostOne tells whether a session has ever ended.
+// lostOne reports whether a session has ever ended.
 func (x *sessions) everEnded() bool {
 	b := x.last()
 	if b == nil {

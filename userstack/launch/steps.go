@@ -84,7 +84,7 @@ type steps struct {
 
 func (x *steps) over() bool { return x.stage == stageOver }
 
-// connecting tells whether the service has the connection in hand.
+// connecting reports whether the service has the connection in hand.
 func (x *steps) connecting() bool { return x.stage <= stageCLC }
 
 // event acts on what the service tells, and on what connect and bury led to.
@@ -424,7 +424,7 @@ func (x *steps) give(n *notif) {
 	x.native(nil, 0, true)
 }
 
-// keeps tells whether a call is a connect() that is to be answered when the
+// keeps reports whether a call is a connect() that is to be answered when the
 // attempt has an answer: a blocking one, or a non-blocking one that a signal
 // interrupted and the kernel made again. To a non-blocking one that comes after
 // another had its answer there is one at once.

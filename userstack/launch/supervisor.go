@@ -182,7 +182,7 @@ func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
 	}
 }
 
-// begin calls f in a goroutine of its own. That goes first, so that it does not
+// begin calls f in its own goroutine. That goes first, so that it does not
 // have to wait for another thread to wake up.
 func (s *supervisor) begin(f func()) {
 	s.wg.Go(f)

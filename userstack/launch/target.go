@@ -67,7 +67,7 @@ func openPidfd(tid int) (int, error) {
 	return unix.PidfdOpen(tgid, 0)
 }
 
-// isSocket tells whether fd is a socket, without asking a file system.
+// isSocket reports whether fd is a socket, without asking a file system.
 func isSocket(fd int) bool {
 	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	return err == nil
@@ -123,7 +123,7 @@ func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time
 	return r.fd, r.reason, r.err
 }
 
-// isLinked tells whether descriptor fd of thread tid is the socket of the inode.
+// isLinked reports whether descriptor fd of thread tid is the socket of the inode.
 func isLinked(tid, fd int, inode uint64) bool {
 	got, err := socketInode(tid, fd)
 	return err == nil && got == inode

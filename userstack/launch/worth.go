@@ -126,7 +126,7 @@ type choice struct {
 	try     bool    // it tells whether the next ones are to be TCP
 }
 
-// now tells whether a connection to the address is to be TCP, and because of what, if
+// now reports whether a connection to the address is to be TCP, and because of what, if
 // it is not one that tries.
 func (w *worth) now(now time.Time, to netip.AddrPort) (because outcome, tcp bool) {
 	w.mu.Lock()

@@ -67,7 +67,7 @@ func (e *llcEngine) schedule() {
 	}
 }
 
-// exchangeTimeout: the peer did not take the next step.
+// timeout ends an exchange whose next step the peer did not take in time.
 func (e *llcEngine) timeout() {
 	switch {
 	case e.ex.kind == exAdd && e.ex.step == waitConfirm:

@@ -99,7 +99,7 @@ func (g *Group) Check() error {
 // CheckWrite verifies a write of an honest peer that was placed at addr under
 // rkey; before and after are the bytes there. The write belongs to one
 // connection, to neither its eye catcher nor to bytes that wait to be read,
-// unless it repeats them, or to an RMBE that rests because the peer may still
+// unless it repeats them, or to an RMBE that is not used because the peer may still
 // write to it; and nothing of an earlier connection was there. Memory of other
 // groups is not looked at: ok is false.
 func (g *Group) CheckWrite(now time.Time, rkey smc.RKey, addr uint64, before, after []byte) (ok bool, err error) {

@@ -13,12 +13,6 @@ import (
 
 const prodUrgent = wire.ProdUrgentPending | wire.ProdUrgentPresent
 
-// urge produces n bytes of which the last is urgent.
-func (r *rig) urge(n int) {
-	produceUrgent(r.c, r.s.now, n)
-	r.take()
-}
-
 // TestUrgentFailover: an urgent byte that was lost with its link is announced
 // again on the other.
 func TestUrgentFailover(t *testing.T) {

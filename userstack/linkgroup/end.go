@@ -70,10 +70,10 @@ func (e *ending) send() {
 	e.via.sendLLC(e.msg, then, nil)
 }
 
-// firstErr tells whether DECLINE may still be sent for a first contact that
-// failed with err. It may not when the peer can already count on SMC-R (RFC
-// 7609, appendix C.3), nor after a timeout: a peer that has seen a failure would
-// have declined (appendix C.7).
+// firstErr returns err, for a first contact that failed with it, with ErrNoFallback if
+// DECLINE must not be sent any more: the peer can already count on SMC-R (RFC 7609,
+// appendix C.3), or has not answered in time, which it would have done by DECLINE
+// after a failure (appendix C.7).
 func (e *ending) firstErr(err error) error {
 	if e.g.first.committed || errors.Is(err, ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrNoFallback, err)
@@ -89,7 +89,7 @@ func (e *ending) endConns(err error) {
 	}
 }
 
-// die releases everything and says so.
+// die releases everything and tells the driver.
 func (e *ending) die(err error) {
 	if e.g.phase == phaseDead {
 		return

@@ -13,7 +13,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// newLink creates a link with a queue pair in INIT.
+// create creates a link with a queue pair in INIT.
 func (c *linkChanges) create(dev Device) (*Link, error) {
 	slot := 0
 	for slot < maxSlots && slices.ContainsFunc(c.g.links.list, func(l *Link) bool { return l.slot == slot }) {
@@ -32,7 +32,8 @@ func (c *linkChanges) create(dev Device) (*Link, error) {
 	return l, nil
 }
 
-// failLink takes note that a link is lost.
+// fail takes note that a link has failed: its connections move to another one, and
+// the link is deleted. The group ends with its last link.
 func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 	if c.g.phase == phaseDead || l.state == smc.LinkInactive && !l.qpOpen {
 		return
@@ -87,7 +88,7 @@ func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 	}
 }
 
-// removeLink forgets a link and what depends on it.
+// remove forgets a link and what depends on it.
 func (c *linkChanges) remove(l *Link) {
 	if l == nil || !slices.Contains(c.g.links.list, l) {
 		return
@@ -130,8 +131,8 @@ func (c *linkChanges) moveConns(l *Link) {
 	}
 }
 
-// unhook ends the exchanges that a link carried whose queue pair is closed;
-// they begin again over another one.
+// abandon ends the exchanges that a link carried whose queue pair is closed. They
+// begin again over another link.
 func (e *llcEngine) abandon(l *Link) {
 	if e.ex.kind == exAdd && e.ex.via == l {
 		e.g.adding.drop()
@@ -151,19 +152,19 @@ func (e *llcEngine) abandon(l *Link) {
 	}
 	for _, c := range e.g.connsSorted() {
 		if c.planned == l {
-			c.unbind()
+			c.cancelMove()
 		}
 	}
 }
 
-// endExchange makes room for the next one.
+// end ends the exchange of links, so that another one may begin.
 func (e *llcEngine) end() {
 	e.ex = exchange{}
 	e.g.timers.stop(timerExchange)
 	e.g.timers.stop(timerRetry) // a refused CONFIRM RKEY may be tried now
 }
 
-// carrierFailed treats the link that carries the exchange as lost.
+// carrierFailed treats the link that carries the exchange as failed.
 func (e *llcEngine) carrierFailed(err error) {
 	via := e.ex.via
 	if e.g.phase == phaseSecond {
@@ -188,7 +189,7 @@ func (e *llcEngine) violation(l *Link, err error) {
 	e.g.end.terminate(wire.DeleteLinkProtocolViolation, err)
 }
 
-// addFailed gives up a link that the peer knows of: it is deleted on both
+// failed gives up a link that the peer knows of: it is deleted on both
 // sides.
 func (a *linkAddition) failed(err error) {
 	l := a.g.llc.ex.link
@@ -208,8 +209,8 @@ func (a *linkAddition) failed(err error) {
 	}
 }
 
-// dropAdded gives up a link without telling: the link that carried the
-// exchange is lost, and the peer finds out the same way.
+// drop gives up a link without a message: the link that carried the exchange has
+// failed, and the peer notices that too.
 func (a *linkAddition) drop() {
 	l := a.g.llc.ex.link
 	a.g.llc.end()
@@ -223,7 +224,7 @@ func (a *linkAddition) drop() {
 	}
 }
 
-// retryAdd sets the timer for another try (RFC 7609, appendix C.8).
+// retryLater sets the timer for another try (RFC 7609, appendix C.8).
 func (a *linkAddition) retryLater() {
 	if last := a.g.cfg.Timers.AddLinkRetry; last > 0 {
 		a.g.timers.set(timerAdd, a.g.now.Add(min(last, firstAddRetry<<a.tries)))
@@ -235,7 +236,7 @@ func (a *linkAddition) retryLater() {
 // doubles up to Timers.AddLinkRetry.
 const firstAddRetry = 5 * time.Second
 
-// askDelete is the client's request to delete a link that failed.
+// ask is the client's request to delete a link that failed.
 func (d *linkDeletion) ask(l *Link) {
 	via := d.g.links.best(l)
 	if via == nil {

@@ -180,13 +180,13 @@ func (g *Group) Links() []*Link { return append([]*Link(nil), g.links.list...) }
 // Type returns how redundant the group is.
 func (g *Group) Type() smc.GroupType { return g.links.groupType() }
 
-// CanAccept says whether the group takes another connection: it is not
+// CanAccept reports whether the group takes another connection: it is not
 // ending, has an active link and is not full.
 func (g *Group) CanAccept() bool {
 	return g.phase == phaseOpen && len(g.conns) < g.cfg.MaxConns && !g.rmbs.exhausted() && !g.tests.doubted && g.links.best(nil) != nil
 }
 
-// HasPort says whether a link ends at the given port of the peer, which is all
+// HasPort reports whether a link ends at the given port of the peer, which is all
 // that a proposal says (RFC 7609, section 3.5.2.1). A link that has just failed
 // counts while another carries on, because the peer may not know yet.
 func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
@@ -194,7 +194,7 @@ func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
 	return g.phase == phaseOpen && g.links.best(nil) != nil && g.links.where(func(l *Link) bool { return g.links.samePort(l.peer, e) }) != nil
 }
 
-// HasLink says whether a link ends at the given port and queue pair of the peer,
+// HasLink reports whether a link ends at the given port and queue pair of the peer,
 // none of which is a wildcard. This is the check of an ACCEPT on a subsequent
 // contact (RFC 7609, section 3.5.2.2). Links that have just failed count as with
 // HasPort, and so does one that was removed while the peer's message was under

@@ -190,9 +190,9 @@ func (g *Group) Terminate(now time.Time, reason wire.DeleteLinkReason) {
 	g.advance(now)
 }
 
-// Doubt is for a word that the peer has lost this group which need not be the
-// peer's. The links are tested: what does not answer fails. Until there is an
-// answer the group takes no connections, which the peer would decline.
+// Doubt is called if somebody, who need not be the peer, says that the peer does not
+// have this group any more. The links are tested, and fail if there is no answer. Until
+// there is one the group takes no connections, which the peer would decline.
 func (g *Group) Doubt(now time.Time) {
 	if g.phase != phaseOpen {
 		return

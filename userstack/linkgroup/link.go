@@ -288,7 +288,7 @@ func (l *Link) unqueue(c *Conn) {
 	c.waitOn, c.waitPrev, c.waitNext = nil, nil, nil
 }
 
-// drained says that no connection waits for a completion on the link.
+// drained reports whether no connection waits for a completion on the link.
 func (l *sendQueue) drained() bool {
 	for i := range l.sqLen {
 		if l.sq[(l.sqHead+i)%len(l.sq)].conn != nil {

@@ -51,7 +51,7 @@ func (t *linkTable) to(peer Endpoint) *Link {
 	return t.where(func(l *Link) bool { return l.peer.QPN == peer.QPN && t.samePort(l.peer, peer) })
 }
 
-// bestLink returns the active link with the fewest connections other than
+// best returns the active link with the fewest connections other than
 // not, or nil.
 func (t *linkTable) best(not *Link) *Link {
 	return t.leastUsed(func(l *Link) bool { return l != not })
@@ -69,11 +69,11 @@ func (t *linkTable) leastUsed(ok func(*Link) bool) *Link {
 	return best
 }
 
-// linkWith returns the active link with the fewest connections over which an RMB
+// withRMB returns the active link with the fewest connections over which an RMB
 // of the peer can be written to, or nil.
 func (t *linkTable) withRMB(r *rtoken) *Link { return t.leastUsed(r.on) }
 
-// samePeerPort says whether two links end at the same port of the peer. In
+// samePort reports whether two links end at the same port of the peer. In
 // version 2 the GID, an address, does it alone: proposals of Linux that offer
 // nothing else come without MAC.
 func (t *linkTable) samePort(a, b Endpoint) bool {

@@ -26,11 +26,11 @@ import (
 //	DELETE LINK from server   | processed          | -                  | processed
 //	DELETE LINK all           | end of group       | end of group       | end of group
 //	CONFIRM RKEY              | negative, retry;   | negative, retry    | processed
-//	                          | see unheard        |                    |
+//	                          | see beforeAddLink  |                    |
 //	DELETE RKEY               | processed          | processed          | processed
 //	reply to nothing          | ignored            | ignored            | ignored
 
-// recvLLC dispatches an LLC message.
+// recv dispatches an LLC message.
 func (e *llcEngine) recv(l *Link, msg []byte) {
 	m, err := wire.ParseLLC(msg)
 	if err != nil {

@@ -48,7 +48,7 @@ import (
 // tells a new device by REQUEST ADD LINK, which a server that has no path for
 // it answers.
 
-// startAdd is the server's first step.
+// start is the server's first step.
 func (a *linkAddition) start() {
 	dev, ok := a.g.links.pickDevice(a.traffic)
 	if !ok {
@@ -87,7 +87,7 @@ func (a *linkAddition) carrier(dev Device) *Link {
 	return a.g.links.best(nil)
 }
 
-// sendAddLink sends our end of the link to add; in version 2 with our RTokens
+// send sends our end of the link to add; in version 2 with our RTokens
 // on it.
 func (a *linkAddition) send(reply bool) {
 	ex := &a.g.llc.ex
@@ -137,12 +137,13 @@ func (a *linkAddition) pairsFor(l *Link) ([]*rmb, error) {
 	return pairs, nil
 }
 
-// recvAddLinkWish is the client's hint that it has a new device.
+// recvOffer takes ADD LINK of a client, which tells of a new device.
 func (a *linkAddition) recvOffer(m wire.AddLink) {
 	a.takeOffer(m.GID)
 }
 
-// hearWish reports whether the server has a use for the client's device.
+// takeOffer starts an attempt to add a link to a device of the client. It reports
+// whether the group can use one.
 func (a *linkAddition) takeOffer(gid smc.GID) bool {
 	if a.g.llc.ex.kind == exAdd || !a.g.links.canGrow() {
 		return false
@@ -153,7 +154,8 @@ func (a *linkAddition) takeOffer(gid smc.GID) bool {
 	return true
 }
 
-// recvReqAddLink is that hint in version 2. A reply says no.
+// recvReqAddLink takes REQUEST ADD LINK, which tells of a new device in version 2. It
+// is answered only if the group cannot use the device.
 func (a *linkAddition) recvReqAddLink(l *Link, m wire.ReqAddLink) {
 	var gid smc.GID
 	if len(m.GIDs) > 0 {
@@ -164,16 +166,16 @@ func (a *linkAddition) recvReqAddLink(l *Link, m wire.ReqAddLink) {
 	}
 }
 
-// newDevice tries what a device that came up is good for.
+// newDevice starts an attempt to add a link to a local device that came up.
 func (a *linkAddition) newDevice() {
 	a.tries = 0
 	a.wanted = true
 }
 
-// wish tells the server of a device without a link, if the group can grow
-// (RFC 7609, section 3.5.5.1.2). It need not answer. Linux ends the new link at
-// another of its ports than the link that this comes over does, so that if one
-// gives way it is not that link: the one with the most to move.
+// offer tells the server of a device without a link, if the group can grow (RFC 7609,
+// section 3.5.5.1.2). No answer is needed. Linux puts the new link on another of its
+// ports than that of the link over which this message comes. A link that becomes
+// surplus is therefore not that link, so it is the one with the most traffic.
 func (a *linkAddition) offer() {
 	d, ok := a.g.links.idleDevice()
 	if !ok || !a.g.links.canGrow() {
@@ -196,7 +198,7 @@ func (a *linkAddition) offer() {
 	via.sendLLC(wire.AddLink{MAC: d.MAC, GID: d.GID}, nothing, nil)
 }
 
-// recvAddLink is the client's first step.
+// recv is the client's first step.
 func (a *linkAddition) recv(l *Link, m wire.AddLink) {
 	if a.g.llc.ex.kind != exNone || l.state != smc.LinkActive || a.g.phase < phaseSecond {
 		return
@@ -253,7 +255,7 @@ func (a *linkAddition) accept(via *Link, m wire.AddLink, peer Endpoint) error {
 	return nil
 }
 
-// recvAddLinkExt takes the peer's RTokens on the new link in version 2: all
+// recvExt takes the peer's RTokens on the new link in version 2: all
 // at once.
 func (a *linkAddition) recvExt(x *wire.AddLinkExt) {
 	if x != nil && !a.learnPairs(x.Pairs) {
@@ -272,7 +274,7 @@ func refusal(r wire.AddLinkReason) string {
 	return "single link: the peer refused a second one: " + r.String()
 }
 
-// recvAddLinkReply is the server's second step.
+// recvReply is the server's second step.
 func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 	ex := &a.g.llc.ex
 	if ex.kind != exAdd || ex.step != waitAddReply || ex.via != via || ex.link.id != m.LinkNum {
@@ -311,7 +313,7 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 	a.sendCont(false)
 }
 
-// sendAddLinkCont tells up to two of our RTokens on the new link.
+// sendCont tells up to two of our RTokens on the new link.
 func (a *linkAddition) sendCont(reply bool) {
 	ex := &a.g.llc.ex
 	m := wire.AddLinkCont{Reply: reply, LinkNum: ex.link.id, Left: uint8(len(ex.pairs) - ex.told)}
@@ -323,7 +325,7 @@ func (a *linkAddition) sendCont(reply bool) {
 	a.g.timers.set(timerExchange, a.g.now.Add(a.answerTime()))
 }
 
-// recvAddLinkCont takes the peer's RTokens on the new link. The server asks
+// recvCont takes the peer's RTokens on the new link. The server asks
 // as long as either side has some to tell.
 func (a *linkAddition) recvCont(via *Link, m wire.AddLinkCont) {
 	ex := &a.g.llc.ex
@@ -350,8 +352,8 @@ func (a *linkAddition) recvCont(via *Link, m wire.AddLinkCont) {
 	a.pairsDone()
 }
 
-// learnPairs takes RTokens of the peer on the new link. False means that the
-// exchange has failed.
+// learnPairs takes RTokens of the peer on the new link. It returns false if
+// the exchange has failed.
 func (a *linkAddition) learnPairs(pairs []wire.RKeyPair) bool {
 	ex := &a.g.llc.ex
 	for _, p := range pairs {
@@ -390,7 +392,7 @@ func (a *linkAddition) pairsDone() {
 	}
 }
 
-// addDone ends an exchange whose link is confirmed.
+// done ends an exchange whose link is confirmed.
 func (a *linkAddition) done() {
 	l := a.g.llc.ex.link
 	a.g.llc.end()
@@ -411,7 +413,7 @@ func (a *linkAddition) done() {
 	a.wanted = a.wanted || a.g.Type() == smc.GroupSymmetric
 }
 
-// llcTime is how long the peer may take to answer over via, which then counts as
+// answerTime is how long the peer may take to answer over via, which then counts as
 // failed. The last link is not given up for an answer that may only be late.
 func (e *llcEngine) answerTime(via *Link) time.Duration {
 	if e.g.links.best(via) == nil {

@@ -68,10 +68,10 @@ func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
 	return nil
 }
 
-// firstTimeout: the peer did not go on with the first contact.
+// timeout acts if the peer did not continue the first contact in time.
 func (f *firstContact) timeout() {
 	if f.g.phase == phaseSecond && f.g.cfg.Role == smc.Client && !f.g.peerEye {
-		// Linux goes on with one link, and so with it do we.
+		// Linux continues with one link, and so does this side with a Linux peer.
 		f.g.log.Warn("single link: the server did not request a second one")
 		f.open()
 		return

@@ -36,7 +36,7 @@ import (
 //	any           | DELETE LINK, unknown link     | same        | reply with reason 1                 | C.7.1
 //	any           | DELETE LINK all               | dead        | conns conn.ErrReset                      | 3.5.4
 
-// startDelete is the server's first step.
+// start is the server's first step.
 func (d *linkDeletion) start(l *Link) {
 	via := d.g.links.best(l)
 	if via == nil {
@@ -51,7 +51,7 @@ func (d *linkDeletion) start(l *Link) {
 	d.drained()
 }
 
-// deleteDrained goes on with deletions that waited for completions.
+// drained continues the deletions that waited for completions.
 func (d *linkDeletion) drained() {
 	if d.g.llc.ex.kind == exDelete && d.g.llc.ex.step == waitDrain && d.g.llc.ex.link.drained() {
 		d.send()
@@ -70,7 +70,7 @@ func (d *linkDeletion) send() {
 	ex.via.sendLLC(wire.DeleteLink{LinkNum: ex.link.id, Orderly: ex.link.del.orderly, Reason: ex.link.del.reason}, nothing, nil)
 }
 
-// deleteTimeout: a deletion did not go on.
+// timeout acts on a deletion that the peer did not continue in time.
 func (d *linkDeletion) timeout(l *Link) {
 	if l.del.phase == deleteReply {
 		d.reply(l)
@@ -106,7 +106,7 @@ func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 		}
 		err := fmt.Errorf("%w by the peer: %s", ErrTerminated, m.Reason)
 		if d.g.cfg.Role == smc.Server && d.g.phase == phaseDying {
-			return // our own is under way
+			return // this side is ending the group already
 		}
 		if d.g.cfg.Role == smc.Server && d.g.phase >= phaseSecond {
 			// The client asked; the server does it.
@@ -149,7 +149,7 @@ func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 	d.drained()
 }
 
-// replyDelete is the client's last step.
+// reply is the client's last step.
 func (d *linkDeletion) reply(l *Link) {
 	l.del.phase = deleteReplied
 	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC)
@@ -173,7 +173,7 @@ func (d *linkDeletion) reply(l *Link) {
 	}
 }
 
-// recvDeleteReply is the server's last step.
+// recvReply is the server's last step.
 func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	if d.g.llc.ex.kind != exDelete || d.g.llc.ex.step != waitDeleteReply || d.g.llc.ex.link.id != m.LinkNum || d.g.llc.ex.via != via {
 		return
@@ -186,7 +186,7 @@ func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	}
 }
 
-// recvDeleteWish is the client's request to delete a link.
+// recvRequest takes the client's request to delete a link.
 func (d *linkDeletion) recvRequest(via, l *Link, m wire.DeleteLink) {
 	if l == nil {
 		if !d.g.links.used[m.LinkNum] {
@@ -198,11 +198,11 @@ func (d *linkDeletion) recvRequest(via, l *Link, m wire.DeleteLink) {
 	if l.del.phase != deleteNone {
 		return
 	}
-	// Linux asks for an orderly deletion also of a link that is lost, on which
+	// Linux requests an orderly deletion also of a link that has failed, on which
 	// nothing can complete.
 	if !m.Orderly || m.Reason == wire.DeleteLinkLostPath {
 		if d.g.links.best(l) == nil {
-			// The client has another link, so this is not the whole truth.
+			// The client must have another link, which this side does not have.
 			l.del.phase, l.del.reason = deleteWanted, m.Reason
 			return
 		}

@@ -27,7 +27,7 @@ import (
 //
 //	Peer's message             | When                 | Actions                                   | RFC section
 //	---------------------------+----------------------+-------------------------------------------+------------
-//	CONFIRM RKEY, CONTINUATION | during link exchange | negative reply, retry; see unheard        | 3.5.5.3.1-2
+//	CONFIRM RKEY, CONTINUATION | during link exchange | negative reply, retry; see beforeAddLink  | 3.5.5.3.1-2
 //	CONFIRM RKEY, CONTINUATION | links left to tell   | reply                                     | A.3.6
 //	CONFIRM RKEY, CONTINUATION | all links told       | reply, RMB is known                       | 3.5.5.2.1
 //	CONFIRM RKEY, CONTINUATION | active link not told | reply, that link fails                    | C.7.1
@@ -36,7 +36,7 @@ import (
 //	DELETE RKEY                | RMB is known         | reply; its connections are reset          | 3.5.5.2.2
 //	DELETE RKEY                | RMB is not known     | negative reply                            | C.7.1
 
-// startRKey starts the exchange that is due, if any.
+// start starts the exchange that is due, if any.
 func (k *rkeyEngine) start() {
 	if k.own.kind != rkNone || !k.g.timers[timerRetry].IsZero() || k.deletingLink() {
 		return
@@ -49,7 +49,7 @@ func (k *rkeyEngine) start() {
 	k.delete()
 }
 
-// deleting says, on the client, that a DELETE LINK exchange is under way.
+// deletingLink reports whether, on the client, a DELETE LINK exchange is under way.
 func (k *rkeyEngine) deletingLink() bool {
 	return slices.ContainsFunc(k.g.links.list, func(l *Link) bool { return l.del.phase == deleteReply || l.del.phase == deleteReplied })
 }
@@ -81,7 +81,7 @@ func (k *rkeyEngine) confirm(r *rmb) bool {
 	return true
 }
 
-// rkeyReady tells the connections that waited for an RMB.
+// ready tells the connections that waited for an RMB.
 func (k *rkeyEngine) ready(r *rmb, err error) {
 	waiting := r.waiting
 	r.waiting = nil
@@ -93,7 +93,7 @@ func (k *rkeyEngine) ready(r *rmb, err error) {
 	}
 }
 
-// rkeyGiveUp: connections have waited too long for an exchange to start.
+// giveUp ends the wait of connections for an exchange that did not start in time.
 func (k *rkeyEngine) giveUp() {
 	for _, r := range k.g.rmbs.list {
 		if len(r.waiting) > 0 {
@@ -160,15 +160,15 @@ func (k *rkeyEngine) end() {
 	k.g.timers.stop(timerRKey)
 }
 
-// unheard says that the peer has not dealt with our ADD LINK when it sends what
-// arrives on l, and will tell all its RMBs in the answer. A Linux client whose
-// CONFIRM RKEY is refused leaves the connection to TCP, and answers ADD LINK only
-// after CONFIRM RKEY is answered.
+// beforeAddLink reports whether a message that arrives on l is one that the peer sent
+// before it processed the ADD LINK of this side. Its answer will name all its RMBs. A
+// Linux client whose CONFIRM RKEY is refused leaves the connection to TCP, and answers
+// ADD LINK only after CONFIRM RKEY is answered.
 func (k *rkeyEngine) beforeAddLink(l *Link) bool {
 	return k.g.profile.rkeyFirst && k.g.llc.ex.kind == exAdd && k.g.llc.ex.step == waitAddReply && k.g.llc.ex.via == l
 }
 
-// recvConfirmRKey learns an RMB of the peer.
+// recvConfirm learns an RMB of the peer.
 func (k *rkeyEngine) recvConfirm(l *Link, m wire.ConfirmRKey) {
 	m.Reply = true
 	busy := k.g.llc.ex.kind != exNone && !k.beforeAddLink(l) || k.g.phase != phaseOpen
@@ -221,7 +221,7 @@ func (k *rkeyEngine) peerNext() {
 	k.peerEnd()
 }
 
-// peerRKeyEnd fails the links for which the peer told no RToken: no connection
+// peerEnd fails the links for which the peer told no RToken: no connection
 // could move to them (RFC 7609, appendix C.7.1).
 func (k *rkeyEngine) peerEnd() {
 	told := k.peer.told
@@ -241,7 +241,7 @@ func (k *rkeyEngine) retire(r *rmb) {
 	}
 	if r.state == rmbNew {
 		if k.own.rmb != r {
-			k.g.rmbs.free(r) // the peer never heard of it
+			k.g.rmbs.free(r) // the peer was never told of it
 		} else {
 			r.idleAt = k.g.now.Add(k.g.cfg.Timers.RMBIdle)
 		}
@@ -275,7 +275,7 @@ func (k *rkeyEngine) delete() {
 	k.g.timers.set(timerRKey, k.g.now.Add(k.g.cfg.Timers.RKey))
 }
 
-// recvDeleteRKeyReply frees the RMBs. A negative reply means that the peer
+// linkDeletion.recvReply frees the RMBs. A negative reply means that the peer
 // does not know them, which is as good.
 func (k *rkeyEngine) recvDeleteReply(l *Link) {
 	if k.own.kind != rkDelete || k.own.via != l {
@@ -288,7 +288,7 @@ func (k *rkeyEngine) recvDeleteReply(l *Link) {
 	}
 }
 
-// recvDeleteRKey forgets RMBs of the peer.
+// recvDelete forgets RMBs of the peer.
 func (k *rkeyEngine) recvDelete(l *Link, m wire.DeleteRKey) {
 	m.Reply = true
 	for i, key := range m.RKeys[:m.Count] {
@@ -300,7 +300,7 @@ func (k *rkeyEngine) recvDelete(l *Link, m wire.DeleteRKey) {
 	l.sendLLC(m, nothing, nil)
 }
 
-// recvDeleteRKeyV2 is recvDeleteRKey for version 2.
+// recvDeleteV2 is rkeyEngine.recvDelete for version 2.
 func (k *rkeyEngine) recvDeleteV2(l *Link, m wire.DeleteRKeyV2) {
 	re := wire.DeleteRKeyV2{Reply: true, Count: m.Count}
 	for _, key := range m.RKeys {
@@ -312,7 +312,7 @@ func (k *rkeyEngine) recvDeleteV2(l *Link, m wire.DeleteRKeyV2) {
 	l.sendLLC(re, nothing, nil)
 }
 
-// forgetRKey forgets an RMB of the peer; false if there is none of that RKey.
+// forget forgets an RMB of the peer. It returns false if no RMB has that RKey.
 func (k *rkeyEngine) forget(l *Link, rkey smc.RKey) bool {
 	t := k.g.peerRMBs.find(l, rkey)
 	if t == nil {
@@ -325,7 +325,7 @@ func (k *rkeyEngine) forget(l *Link, rkey smc.RKey) bool {
 	return true
 }
 
-// rkeyLost ends connections whose RMB the peer has freed: for the peer they
+// evictConns ends connections whose RMB the peer has freed: for the peer they
 // are over.
 func (k *rkeyEngine) evictConns(t *rtoken) {
 	for _, c := range k.g.connsSorted() {

@@ -11,14 +11,14 @@ import (
 	"smcr/userstack/wire"
 )
 
-// armTest sets when the link is looked at next.
+// start sets when the link is tested next.
 func (t *linkTests) start(l *Link) {
 	if t.g.cfg.Timers.TestLink > 0 {
 		l.testAt = t.g.now.Add(t.g.cfg.Timers.TestLink)
 	}
 }
 
-// alive is when the peer, or at least its adapter, was last heard of.
+// alive returns when the peer, or at least its adapter, gave its last sign.
 func (l *Link) alive() time.Time {
 	if l.lastAck.After(l.lastRx) {
 		return l.lastAck
@@ -26,7 +26,7 @@ func (l *Link) alive() time.Time {
 	return l.lastRx
 }
 
-// testLink tests a link that has been silent, and fails one that does not
+// look tests a link over which nothing came for a while, and fails one that does not
 // answer (RFC 7609, section 4.5.3).
 func (t *linkTests) look(l *Link) {
 	if l.state != smc.LinkActive {
@@ -55,7 +55,7 @@ func (t *linkTests) look(l *Link) {
 	t.send(l)
 }
 
-// probe sends TEST LINK.
+// send sends TEST LINK.
 func (t *linkTests) send(l *Link) {
 	for i := 0; i < len(l.testData); i += 4 {
 		binary.BigEndian.PutUint32(l.testData[i:], t.g.env.Random())

@@ -65,7 +65,7 @@ type linkTests struct {
 	// doubted: somebody says that the peer does not have the group any more (see
 	// [Group.Doubt]).
 	doubted bool
-	deadAt  time.Time // when peerLives last found no sign of the peer
+	deadAt  time.Time // when linkTests.peerLives last found no sign of the peer
 }
 
 type rkKind uint8

@@ -25,7 +25,7 @@ type rtoken struct {
 	conns int
 }
 
-// on says that the RMB can be written to over l.
+// on reports whether the RMB can be written to over l.
 func (t *rtoken) on(l *Link) bool { return t.at[l.slot].ok && !t.at[l.slot].noAddr }
 
 // peerTable has the RMBs of the peer.

@@ -17,7 +17,7 @@ func (c *linkChanges) rebalance() {
 	var load [maxSlots]int
 	conns := c.g.connsSorted()
 	for _, c := range conns {
-		load[c.bound().slot]++
+		load[c.target().slot]++
 	}
 	for _, c := range conns {
 		to := links[0]
@@ -26,36 +26,36 @@ func (c *linkChanges) rebalance() {
 				to = l
 			}
 		}
-		from := c.bound()
+		from := c.target()
 		if c.peerRMB == nil || from.state != smc.LinkActive || load[from.slot] <= load[to.slot]+1 {
 			continue
 		}
 		load[from.slot]--
 		load[to.slot]++
-		c.bind(to)
+		c.planMove(to)
 	}
 }
 
-// bound returns the link that a connection is on or on its way to.
-func (c *Conn) bound() *Link {
+// target returns the link that a connection is on or on its way to.
+func (c *Conn) target() *Link {
 	if c.planned != nil {
 		return c.planned
 	}
 	return c.link
 }
 
-// bind plans the move of a connection to another link.
-func (c *Conn) bind(to *Link) {
+// planMove plans the move of a connection to another link.
+func (c *Conn) planMove(to *Link) {
 	if to == c.link {
-		c.unbind()
+		c.cancelMove()
 		return
 	}
 	c.planned = to
 	c.Protocol().PlanMove()
 }
 
-// unbind lets a connection stay where it is.
-func (c *Conn) unbind() {
+// cancelMove lets a connection stay where it is.
+func (c *Conn) cancelMove() {
 	c.planned = nil
 	c.Protocol().CancelMove()
 }

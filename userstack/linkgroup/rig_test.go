@@ -284,12 +284,6 @@ func produce(c *Conn, now time.Time, n int) {
 	c.Produced(now, n)
 }
 
-// produceUrgent is produce for bytes of which the last is urgent.
-func produceUrgent(c *Conn, now time.Time, n int) {
-	_, _, _ = c.SendSpace(n, n)
-	c.ProducedUrgent(now, n)
-}
-
 // eyeCatcher is the eye catcher of RFC 7609, section 4.2.
 var eyeCatcher = []byte{0xE2, 0xD4, 0xC3, 0xD9}
 

@@ -14,7 +14,7 @@ import (
 // asymmetric: one is allowed, and it has a use only as the second link of all,
 // or until the symmetric one that takes its place is there.
 
-// activeLinks returns the links that count: those being added or deleted do
+// active returns the links that count: those being added or deleted do
 // not.
 func (t *linkTable) active() []*Link {
 	var list []*Link
@@ -40,12 +40,12 @@ func (t *linkTable) symmetric(list []*Link) int {
 	return max(with, t.symmetric(rest))
 }
 
-// sharesPort says that two links end at the same port of one host.
+// sharePort reports whether two links end at the same port of one host.
 func (t *linkTable) sharePort(a, b *Link) bool {
 	return a.dev.ID == b.dev.ID || t.samePort(a.peer, b.peer)
 }
 
-// useful says whether a link between dev and the peer's port may be added: it
+// useful reports whether a link between dev and the peer's port may be added: it
 // is not parallel to another, and is the second link of all or adds to the
 // symmetric ones, within their limit.
 func (t *linkTable) useful(dev Device, peer Endpoint) bool {
@@ -63,7 +63,7 @@ func (t *linkTable) useful(dev Device, peer Endpoint) bool {
 	return n > t.symmetric(active) && n <= t.max && len(with)-n <= 1
 }
 
-// canGrow says that the group is below the number of symmetric links that was
+// canGrow reports whether the group is below the number of symmetric links that was
 // agreed on.
 func (t *linkTable) canGrow() bool { return t.symmetric(t.active()) < t.max }
 
@@ -77,7 +77,7 @@ func (t *linkTable) idleDevice() (Device, bool) {
 	return Device{}, false
 }
 
-// usesDevice says that an active link ends at d.
+// usesDevice reports whether an active link ends at d.
 func (t *linkTable) usesDevice(d Device) bool {
 	return slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActive && l.dev.ID == d.ID })
 }

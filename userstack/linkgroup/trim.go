@@ -10,7 +10,7 @@ import (
 // costs some microseconds, and the driver's lock is held meanwhile.
 const maxTrim = 16
 
-// Trimmable says that [Group.Trim] may have something to give back, now or later.
+// Trimmable reports whether [Group.Trim] may have something to give back, now or later.
 func (g *Group) Trimmable() bool { return g.phase != phaseDead && g.rmbs.idle > 0 }
 
 // Trim gives back the memory of RMB elements that have had no connection for the

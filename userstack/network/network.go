@@ -88,3 +88,9 @@ func (rt *Route) IPv6Prefixes(limit int) []netip.Prefix {
 	}
 	return out
 }
+
+// IsThisHost reports whether a is an address of the network namespace of n.
+func IsThisHost(n Network, a netip.Addr) bool {
+	_, err := n.Route(netip.Addr{}, a)
+	return errors.Is(err, ErrThisHost)
+}

@@ -84,7 +84,7 @@ func (t *TCP) Abort() error {
 	return t.s.Close()
 }
 
-// lingersZero tells whether the close of the socket is to be a reset: SO_LINGER
+// lingersZero reports whether the close of the socket is to be a reset: SO_LINGER
 // with a time of 0.
 func (t *TCP) lingersZero() bool {
 	zero := false

@@ -92,6 +92,8 @@ type Relay struct {
 	// Broken is called before the program's end is cut, so that it sees a reset
 	// and not an end of file. Nothing is read from App any more then.
 	Broken func(syscall.Errno)
+	// Detach, if set, has Net use App no more. It is called before App is closed.
+	Detach func()
 	// Carried, if set, is called once the connection carries nothing more, before it
 	// is closed.
 	Carried func()
@@ -120,7 +122,7 @@ type Relay struct {
 }
 
 // Run returns when the program's side is over, or stop is closed, which cuts the
-// connection. reset tells whether it was cut rather than closed.
+// connection. reset reports whether it was cut rather than closed.
 func (r *Relay) Run(stop <-chan struct{}) (reset bool) {
 	r.Carry(stop)
 	return r.Finish()
@@ -137,10 +139,10 @@ func (r *Relay) Finish() (reset bool) {
 	return r.reset.Load()
 }
 
-// detach has the stream let go of App, before that is closed.
+// detach has Net use App no more, before App is closed.
 func (r *Relay) detach() {
-	if d, ok := r.Net.(interface{ Detach() }); ok {
-		d.Detach()
+	if r.Detach != nil {
+		r.Detach()
 	}
 }
 
@@ -326,7 +328,7 @@ func (r *Relay) up() (reset bool) {
 	return false
 }
 
-// linger0 tells whether the program's close is to be a reset.
+// linger0 reports whether the program's close is to be a reset.
 func (r *Relay) linger0() bool {
 	if r.Linger0 != nil {
 		return r.Linger0.Load()

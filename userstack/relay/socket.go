@@ -241,7 +241,7 @@ func (s *Socket) WriteUrgent(p []byte) (int, error) {
 	return s.send(p, unix.MSG_OOB)
 }
 
-// unread tells whether the other end may have something to read.
+// unread reports whether the other end may have something to read.
 func (s *Socket) unread() bool {
 	n := 0
 	err := s.rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })

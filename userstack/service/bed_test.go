@@ -24,6 +24,7 @@ import (
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
+	"smcr/userstack/internal/programs"
 	"smcr/userstack/network"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
@@ -184,7 +185,7 @@ func newServiceBedOn(t testing.TB, h *simfabric.Host, network network.Network, t
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack}
+	b.s = &Service{log: slog.New(slog.DiscardHandler), stack: stack, programs: programs.New(stack)}
 	if b.s.netns, err = place.Cookie(); err != nil {
 		t.Fatal(err)
 	}

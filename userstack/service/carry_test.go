@@ -137,7 +137,7 @@ func (c *carried) over(t testing.TB, reset bool) {
 		}
 	}
 	for _, b := range []*serviceBed{c.client, c.server} {
-		for end := time.Now().Add(testTime); b.s.programs().Busy(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testTime); b.s.programs.Busy(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the stack has a connection still")
 			}
@@ -148,7 +148,7 @@ func (c *carried) over(t testing.TB, reset bool) {
 func TestCarry(t *testing.T) {
 	big := strings.Repeat("over SMC-R ", 200<<10)
 	c := newCarried(t, os.Geteuid())
-	if !c.client.s.programs().Busy() || !c.server.s.programs().Busy() {
+	if !c.client.s.programs.Busy() || !c.server.s.programs.Busy() {
 		t.Error("a stack with a connection is not busy")
 	}
 	done := make(chan struct{})

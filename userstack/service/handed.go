@@ -104,7 +104,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err != nil {
 			return err
 		}
-		if smc, err = s.programs().PeerAnnounced(fd, remote.Addr()); err != nil {
+		if smc, err = s.programs.PeerAnnounced(fd, remote.Addr()); err != nil {
 			smc = true // unless the kernel reports otherwise
 		}
 		return nil
@@ -119,7 +119,7 @@ func (s *Service) Decline(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if err != nil {
 			return
 		}
-		err = s.programs().Decline(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp, why)
+		err = s.programs.Decline(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp, why)
 		restore()
 		_ = tcp.Close()
 		if _, ok := errors.AsType[*userstack.DeclineError](err); !ok {

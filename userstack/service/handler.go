@@ -40,9 +40,10 @@ type held struct {
 	sock    *broker.Descriptor // the TCP socket, for its options
 	linger0 atomic.Bool
 
-	mu   sync.Mutex // held during a change of options
-	smc  *userstack.Conn
-	side *localSide // of a local connection, or nil
+	mu       sync.Mutex      // held during a change of options
+	smc      *userstack.Conn // nil: none yet
+	carriage inside.Carriage // of smc
+	side     *localSide      // of a local connection, or nil
 }
 
 // hold makes the program's options take effect on sock from now on.
@@ -61,10 +62,10 @@ func (s *Service) Listen(_ context.Context, l *broker.Launcher, sock *broker.Des
 		if err := s.checkSocket(fd, toListen); err != nil {
 			return err
 		}
-		if err := s.programs().MarkListen(ownerOf(l), fd); err != nil {
+		if err := s.programs.MarkListen(ownerOf(l), fd); err != nil {
 			return err
 		}
-		s.programs().Listens(ownerOf(l), fd)
+		s.programs.Listens(ownerOf(l), fd)
 		s.local.listens(fd, l.UID)
 		return nil
 	})
@@ -118,8 +119,8 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	}
 	smc := false
 	if err := sock.Control(func(fd int) (err error) {
-		if smc, err = s.programs().PeerAnnounced(fd, req.Remote.Addr()); smc && here != nil {
-			err = s.programs().OpenHere(fd)
+		if smc, err = s.programs.PeerAnnounced(fd, req.Remote.Addr()); smc && here != nil {
+			err = s.programs.OpenHere(fd)
 		}
 		return err
 	}); err != nil {
@@ -142,7 +143,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		if here != nil {
 			s.local.finish(here, outcomeTCP)
 		}
-		s.staysTCP(c, sock, true, s.programs().NoSMC())
+		s.staysTCP(c, sock, true, s.programs.NoSMC())
 		_ = c.Established(ctx, false)
 		return
 	}
@@ -194,7 +195,7 @@ func (s *Service) carry(ctx context.Context, c *broker.Conn, sock *broker.Descri
 // staysTCP counts and lists a connection that is TCP.
 func (s *Service) staysTCP(c *broker.Conn, sock *broker.Descriptor, client bool, why error) {
 	_ = sock.Control(func(fd int) error { // fails if the connection has ended
-		c.SetReason(s.programs().StaysTCP(ownerOf(c.Launcher()), fd, client, why))
+		c.SetReason(s.programs.StaysTCP(ownerOf(c.Launcher()), fd, client, why))
 		return nil
 	})
 }
@@ -252,20 +253,20 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return err
 		}
 		if here, err = s.local.claim(fd, c.Launcher().UID); err != nil {
-			return errors.Join(err, s.programs().OpenAgreed(fd)) // the program uses it as TCP now
+			return errors.Join(err, s.programs.OpenAgreed(fd)) // the program uses it as TCP now
 		}
 		if here != nil {
 			if here.abroad == nil {
-				err = s.programs().OpenHere(fd)
+				err = s.programs.OpenHere(fd)
 			}
 			return err
 		}
 		if remote, err = socketAddr(unix.Getpeername(fd)); err == nil {
-			smc, unknown = s.programs().PeerAnnounced(fd, remote.Addr())
+			smc, unknown = s.programs.PeerAnnounced(fd, remote.Addr())
 		}
 		if err == nil && smc {
 			if here, err = s.expect(ctx, c, fd); err != nil {
-				err = errors.Join(err, s.programs().OpenAgreed(fd))
+				err = errors.Join(err, s.programs.OpenAgreed(fd))
 			}
 		}
 		return err
@@ -286,7 +287,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		s.log.Warn("connection dropped: cannot tell whether the peer announced SMC", "remote", remote, "err", unknown)
 		return
 	case !smc:
-		s.staysTCP(c, sock, false, s.programs().NoSMC())
+		s.staysTCP(c, sock, false, s.programs.NoSMC())
 		_ = c.NotCandidate(userstack.ReasonPeerNoSMC.Text())
 		return
 	}
@@ -301,7 +302,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 		dropEnd(end)
 		return
 	}
-	conn, err := s.programs().ServerMaybe(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
+	conn, err := s.programs.Serve(inside.WithOwner(ctx, ownerOf(c.Launcher())), tcp)
 	var d *userstack.DeclineError
 	switch {
 	case err == nil:

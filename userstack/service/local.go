@@ -59,7 +59,7 @@ const (
 // candidate calls Candidate of the stack. If the peer is a program of this host, it
 // returns a localConn.
 func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, local netip.Addr, remote netip.AddrPort) (*localConn, error) {
-	err := s.programs().Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
+	err := s.programs.Candidate(ownerOf(c.Launcher()), local, remote.Addr(), fd)
 	switch {
 	case !errors.Is(err, network.ErrThisHost):
 		return nil, err
@@ -81,7 +81,7 @@ func (s *Service) candidate(c *broker.Conn, sock *broker.Descriptor, fd int, loc
 		err = errNotSealed
 	}
 	if err == nil {
-		err = s.programs().CandidateHere(ownerOf(c.Launcher()), fd)
+		err = s.programs.CandidateHere(ownerOf(c.Launcher()), fd)
 	}
 	if err == nil {
 		err = s.local.add(f)
@@ -200,7 +200,7 @@ func (t *localTable) outcome(f *localConn) outcome {
 
 func (s *Service) isLocal(c *broker.Conn, sock *broker.Descriptor, client bool) {
 	_ = sock.Control(func(fd int) error {
-		s.programs().IsLocal(ownerOf(c.Launcher()), fd, client)
+		s.programs.IsLocal(ownerOf(c.Launcher()), fd, client)
 		return nil
 	})
 }
@@ -259,7 +259,7 @@ type strangerLook struct {
 
 // lookForStranger begins the checks for a localConn whose server uses this stack.
 func (s *Service) lookForStranger(f *localConn) *strangerLook {
-	l := &strangerLook{locator: s.programs().Locator(), name: s.local.nameOf(f), pause: strangerFirst}
+	l := &strangerLook{locator: s.programs.Locator(), name: s.local.nameOf(f), pause: strangerFirst}
 	if f.abroad != nil && f.sock != nil {
 		l.locator = nil // the other stack checks
 	}
@@ -295,7 +295,7 @@ func (s *Service) openAgreed(f *localConn, sock *broker.Descriptor) {
 	if f.abroad == nil {
 		return // open already
 	}
-	if err := sock.Control(s.programs().OpenAgreed); err != nil {
+	if err := sock.Control(s.programs.OpenAgreed); err != nil {
 		s.log.Warn("cannot open a connection to its program", "err", err)
 	}
 }

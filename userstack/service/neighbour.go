@@ -320,7 +320,7 @@ func (s *Service) openNeighbours() (l *net.UnixListener, err error) {
 		return nil, err
 	}
 	s.neighbours.claim, s.neighbours.netns = s.claim, s.netns
-	s.neighbours.locator = s.programs().Locator()
+	s.neighbours.locator = s.programs.Locator()
 	return l, nil
 }
 

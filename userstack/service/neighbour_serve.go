@@ -42,7 +42,7 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 			defer u.Close()
 			stop := context.AfterFunc(ctx, func() { _ = u.Close() })
 			defer stop()
-			_ = s.programs().Guard().Do("a conversation with another stack", func() { s.serveNeighbour(ctx, u) })
+			_ = s.programs.Guard().Do("a conversation with another stack", func() { s.serveNeighbour(ctx, u) })
 		})
 	}
 }

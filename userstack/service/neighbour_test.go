@@ -83,7 +83,7 @@ func (b *localBed) talk() *net.UnixConn {
 func neighbourBed(t *testing.T) *localBed {
 	b := newLocalBed(t, func(s *Service) {
 		s.neighbours.machine = [32]byte{1}
-		s.neighbours.locator = s.programs().Locator()
+		s.neighbours.locator = s.programs.Locator()
 	})
 	b.net.foreign.Store(true) // its clients are not of this network namespace
 	return b

@@ -10,6 +10,6 @@ var _ broker.Noter = (*Service)(nil)
 func (s *Service) Noted(l *broker.Launcher, notes []broker.Note) {
 	o := ownerOf(l)
 	for _, n := range notes {
-		s.programs().LeftToTCP(o, n.Cookie, n.Client, n.Reason == broker.NoteShort)
+		s.programs.LeftToTCP(o, n.Cookie, n.Client, n.Reason == broker.NoteShort)
 	}
 }

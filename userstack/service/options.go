@@ -14,6 +14,7 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/broker"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/internal/rights"
 	"smcr/userstack/internal/sockopt"
 )
@@ -36,7 +37,7 @@ func (h *held) set(r rights.Rights, level, name int, value []byte) error {
 		return ended(err)
 	}
 	if h.smc != nil {
-		carryOption(h.smc, h.sock, level, name)
+		carryOption(h.smc, h.carriage, h.sock, level, name)
 	}
 	if level == unix.SOL_SOCKET && name == unix.SO_LINGER {
 		h.noteLinger()
@@ -46,14 +47,14 @@ func (h *held) set(r rights.Rights, level, name int, value []byte) error {
 
 // carryOptions applies the options that the program has set on its socket to smc, if
 // smc is not nil, and from now on every option that it sets.
-func (h *held) carryOptions(smc *userstack.Conn) {
+func (h *held) carryOptions(smc *userstack.Conn, k inside.Carriage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noteLinger()
 	if smc == nil {
 		return
 	}
-	h.smc = smc
+	h.smc, h.carriage = smc, k
 	// The statistics count only what a program sets on a connection. So an option that
 	// has its default value is not set again.
 	if number(h.sock, unix.IPPROTO_TCP, unix.TCP_NODELAY) == 0 {
@@ -62,7 +63,7 @@ func (h *held) carryOptions(smc *userstack.Conn) {
 	if number(h.sock, unix.IPPROTO_TCP, unix.TCP_CORK) != 0 {
 		_ = smc.SetCork(true)
 	}
-	carryOption(smc, h.sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+	carryOption(smc, k, h.sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 }
 
 func (h *held) noteLinger() {
@@ -80,7 +81,7 @@ func ended(err error) error {
 }
 
 // carryOption applies an option of the program's socket to the connection.
-func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) {
+func carryOption(smc *userstack.Conn, k inside.Carriage, sock *broker.Descriptor, level, name int) {
 	switch {
 	case level == unix.IPPROTO_TCP && name == unix.TCP_CORK:
 		_ = smc.SetCork(number(sock, level, name) != 0)
@@ -91,7 +92,7 @@ func carryOption(smc *userstack.Conn, sock *broker.Descriptor, level, name int) 
 		if number(sock, unix.SOL_SOCKET, unix.SO_KEEPALIVE) != 0 {
 			idle = number(sock, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
 		}
-		smc.KeepLinkAlive(time.Duration(idle) * time.Second)
+		k.KeepLinkAlive(time.Duration(idle) * time.Second)
 	}
 }
 

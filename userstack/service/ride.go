@@ -14,6 +14,7 @@ import (
 	"smcr/userstack"
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 )
 
@@ -57,28 +58,31 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		return false
 	}
 	smc, _ := n.(*userstack.Conn)
+	var carriage inside.Carriage
 	if smc != nil {
+		carriage = s.programs.Carriage(smc)
 		// The TCP connection ends with its last descriptor, so this one must be
 		// closed before the stack's.
 		release := c.Retain()
-		smc.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
-		_ = smc.SetOOBInline(true)                         // the option of the program's end counts
+		carriage.AfterDone(func() { sock.CloseAside(release) }) // the engine calls this
+		_ = smc.SetOOBInline(true)                              // the option of the program's end counts
 	}
-	h.carryOptions(smc)
+	h.carryOptions(smc, carriage)
 	data.PassMark = func() { _ = c.PassMark(ctx) }
-	r := &relay.Relay{App: data, Net: n, Guard: s.programs().Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
 		letGo(app)
 	}}
 	leave := s.enterRelay()
 	if smc != nil {
-		r.Carried = func() { c.SetCarried(s.programs().Carried(smc)) }
+		r.Carried = func() { c.SetCarried(carriage.Bytes()) }
+		r.Detach = carriage.Detach
 	}
 	if engines, _ := app.(*engine.Socket); engines != nil && smc != nil {
 		safe = true
 		end := c.Keep()
-		smc.Attach(engines)
-		ride(r, smc, s.ending, ctx, func(reset bool, err error) {
+		carriage.Attach(engines)
+		ride(r, smc, carriage, s.ending, ctx, func(reset bool, err error) {
 			defer end()
 			defer sock.Close() //nolint:errcheck // no one needs the result
 			defer leave()
@@ -120,15 +124,15 @@ func letGo(app relay.Conn) {
 	}
 }
 
-// ride does the same as r.Run, without a goroutine while conn rides. conn is r.Net
-// and attached. over is called when Run would return; an error means a panic.
-func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, over func(reset bool, err error)) {
-	forget := []func() bool{context.AfterFunc(ending, conn.Recall), context.AfterFunc(left, conn.Recall)}
+// ride does the same as r.Run, without a goroutine while conn rides. conn is r.Net,
+// and k its carriage, which is attached. over is called when Run would return; an error means a panic.
+func ride(r *relay.Relay, conn *userstack.Conn, k inside.Carriage, ending, left context.Context, over func(reset bool, err error)) {
+	forget := []func() bool{context.AfterFunc(ending, k.Recall), context.AfterFunc(left, k.Recall)}
 	var work func()
 	work = func() {
 		rides := false
 		err := r.Guard.Do("a relay", func() { rides = r.Carry(ending.Done()) })
-		if err == nil && rides && conn.Ride(func() { go work() }) {
+		if err == nil && rides && k.Ride(func() { go work() }) {
 			return
 		}
 		for _, f := range forget {
@@ -139,7 +143,7 @@ func ride(r *relay.Relay, conn *userstack.Conn, ending, left context.Context, ov
 		}
 		over(r.Finish(), err)
 	}
-	if !conn.Ride(func() { go work() }) {
+	if !k.Ride(func() { go work() }) {
 		go work()
 	}
 }
@@ -152,7 +156,7 @@ func (s *Service) takeEnd(end *broker.Descriptor, n relay.Stream) (relay.Conn, e
 	switch {
 	case len(s.cfg.Engines) == 0:
 	case c != nil:
-		loop = c.Loop()
+		loop = s.programs.Carriage(c).Loop()
 	default:
 		loop = s.cfg.Engines[0]
 	}

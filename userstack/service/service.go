@@ -18,7 +18,7 @@ import (
 	"smcr/userstack/broker"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/connector"
-	"smcr/userstack/internal/inside"
+	"smcr/userstack/internal/programs"
 )
 
 // ErrRunning means that the network namespace already has a stack.
@@ -52,16 +52,17 @@ type Config struct {
 
 // Service is the stack of a network namespace with its sockets.
 type Service struct {
-	cfg    Config
-	log    *slog.Logger
-	stack  *userstack.Stack
-	answer nl.Control   // answers commands
-	claim  *place.Claim // of the sockets below
-	run    *net.UnixListener
-	ctl    *net.UnixListener
-	server broker.Server
-	quota  *quota.Budget
-	netns  uint64 // the cookie of the network namespace
+	cfg      Config
+	log      *slog.Logger
+	stack    *userstack.Stack
+	programs *programs.Programs // the stack's verbs
+	answer   nl.Control         // answers commands
+	claim    *place.Claim       // of the sockets below
+	run      *net.UnixListener
+	ctl      *net.UnixListener
+	server   broker.Server
+	quota    *quota.Budget
+	netns    uint64 // the cookie of the network namespace
 
 	connector connector.Connector
 	claims    claims
@@ -117,22 +118,23 @@ func New(cfg Config) (_ *Service, err error) {
 	if s.stack, err = userstack.New(cfg.Stack); err != nil {
 		return nil, err
 	}
+	s.programs = programs.New(s.stack)
 	if s.stacks, err = s.openNeighbours(); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
 	s.local.exists = func(name tuple) bool {
-		l := s.programs().Locator()
+		l := s.programs.Locator()
 		if l == nil {
 			return false
 		}
 		_, ok, err := l.Finds(name.server, name.client)
 		return ok && err == nil
 	}
-	s.programs().OnQuiet(cfg.Quiet)
+	s.programs.OnQuiet(cfg.Quiet)
 	s.answer = s.stack.Control()
 	s.server = broker.Server{
-		Handler: s, Log: s.log, Guard: s.programs().Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
-		Authorize: cfg.Authorize, ByOption: s.programs().ByOption(),
+		Handler: s, Log: s.log, Guard: s.programs.Guard(), Quota: s.quota, MaxSessions: cfg.UserSessions,
+		Authorize: cfg.Authorize, ByOption: s.programs.ByOption(),
 		Opened: func(l *broker.Launcher) {
 			s.count(1)
 			s.log.Info("program started", "launcher", l.PID, "command", l.Command)
@@ -156,11 +158,6 @@ func (s *Service) Stack() *userstack.Stack { return s.stack }
 // Dir returns the directory of the sockets.
 func (s *Service) Dir() string { return s.claim.Dir() }
 
-// programs returns what the stack does for programs.
-func (s *Service) programs() inside.Programs[*userstack.Conn] {
-	return inside.ProgramsOf[*userstack.Conn](s.stack)
-}
-
 // SetControl makes ctl answer commands instead of the stack's own Control. It must be
 // called before Run.
 func (s *Service) SetControl(ctl nl.Control) { s.answer = ctl }
@@ -176,7 +173,7 @@ func (s *Service) count(d int) {
 func (s *Service) idle(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.launchers > 0 || s.programs().Busy() {
+	if s.launchers > 0 || s.programs.Busy() {
 		s.idleSince = now
 		return 0
 	}
@@ -235,7 +232,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errc := make(chan error, 2)
 	wg.Go(func() { errc <- s.server.Serve(ctx, s.run) })
-	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs().Guard(), Quota: s.quota})
+	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs.Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	if s.stacks != nil {
 		wg.Go(func() { _ = s.serveNeighbours(ctx, s.stacks) })

@@ -313,7 +313,7 @@ func (x *ending) end() {
 }
 
 // agreeLimit is how long a side that is alone with its opinion may take to hear of
-// it: a Linux tests a silent link after 30 s.
+// it: a Linux tests an idle link after 30 s.
 const agreeLimit = 40 * time.Second
 
 // judge compares.
@@ -361,7 +361,7 @@ func (x *ending) judge(t *testing.T) string {
 			tcp = x.ltcp
 		}
 		if !isReset(tcp) {
-			t.Error("who has TCP does not hear of the other's end")
+			t.Error("the side with TCP does not learn that the other side has ended")
 		}
 	}
 	return how

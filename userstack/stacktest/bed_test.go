@@ -183,7 +183,7 @@ func firstQPN(g inside.Group) (qpn smc.QPN) {
 }
 
 // busy reports whether a stack has connections or handshakes.
-func busy(s *userstack.Stack) bool { return inside.ProgramsOf[*userstack.Conn](s).Busy() }
+func busy(s *userstack.Stack) bool { return inside.StackOf[*userstack.Conn](s).Busy() }
 
 // readByte reads one byte.
 func readByte(c *userstack.Conn) error {

@@ -452,9 +452,9 @@ func TestDeviceReplaced(t *testing.T) {
 	})
 }
 
-// TestSilentPeerAtClose closes a connection whose peer has gone silent: Close
+// TestUnreachablePeerAtClose closes a connection whose peer has gone silent: Close
 // does not wait, and the connection ends within bounds.
-func TestSilentPeerAtClose(t *testing.T) {
+func TestUnreachablePeerAtClose(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()

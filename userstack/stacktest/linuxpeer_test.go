@@ -85,7 +85,7 @@ type linuxLink struct {
 	got          map[string]wire.LLC
 	news         chan struct{} // closed and replaced when something changes
 	conns, all   []*linuxConn  // with SMC-R; and those to be
-	heard        time.Time
+	lastMessage  time.Time
 }
 
 // linuxConn is a connection on a link.
@@ -179,7 +179,7 @@ func (p *linuxPeer) run() {
 	}
 }
 
-// test sends TEST LINK over links that are silent, and fails those that do not
+// test sends TEST LINK over idle links, and fails those that do not
 // answer.
 func (p *linuxPeer) test() {
 	p.mu.Lock()
@@ -187,13 +187,13 @@ func (p *linuxPeer) test() {
 	p.mu.Unlock()
 	for _, l := range links {
 		p.mu.Lock()
-		active, silent := l.active, time.Since(l.heard)
+		active, idle := l.active, time.Since(l.lastMessage)
 		p.mu.Unlock()
 		switch {
 		case !active:
-		case silent > linuxTestLink+linuxTestLinkWait:
+		case idle > linuxTestLink+linuxTestLinkWait:
 			l.fail("no answer to TEST LINK")
-		case silent > linuxTestLink:
+		case idle > linuxTestLink:
 			l.send(wire.TestLink{})
 		}
 	}
@@ -217,7 +217,7 @@ func (p *linuxPeer) complete(wc *rdmaverbs.WC) {
 		msg := append([]byte(nil), l.buf[slot*linuxSlot:][:wc.Len]...)
 		_, _ = l.qp.PostRecv(l.recv(slot))
 		p.mu.Lock()
-		l.heard = time.Now()
+		l.lastMessage = time.Now()
 		p.mu.Unlock()
 		if m, err := wire.ParseLLC(msg); err == nil {
 			l.receive(m)
@@ -357,7 +357,7 @@ func (l *linuxLink) wait(t wire.LLCType, reply bool, d time.Duration) wire.LLC {
 
 // newLink makes a link with a queue pair in INIT.
 func (p *linuxPeer) newLink(client bool) (*linuxLink, error) {
-	l := &linuxLink{p: p, client: client, heard: time.Now(), got: map[string]wire.LLC{}, news: make(chan struct{})}
+	l := &linuxLink{p: p, client: client, lastMessage: time.Now(), got: map[string]wire.LLC{}, news: make(chan struct{})}
 	l.buf = make([]byte, linuxRecvs*linuxSlot)
 	var err error
 	if l.mr, err = p.pd.RegisterMR(l.buf, rdmaverbs.AccessLocalWrite); err != nil {

@@ -22,8 +22,8 @@ type simPair struct {
 	tainted bool       // one host lies or stops: what comes is anybody's guess
 }
 
-// simEnd is a program at one end of a connection. It never blocks: it acts
-// when the connection has woken it, as an event of the world.
+// simEnd is a program at one end of a connection. It never blocks: it acts when the
+// connection has signalled it, as an event of the world.
 type simEnd struct {
 	p     *simPair
 	side  int // 0 client, 1 server
@@ -39,7 +39,7 @@ type simEnd struct {
 	relay  *simRelay // io, where the engine carries the bytes
 	err    error
 
-	// Habits.
+	// How the program behaves.
 	total      int64 // bytes to write
 	chunk      int
 	slow       time.Duration // longest pause before the next piece
@@ -59,7 +59,7 @@ type simEnd struct {
 	end         error
 }
 
-// simByte is a byte of a stream: its position decides.
+// simByte returns the byte at a position of a stream.
 func simByte(id, side int, pos int64) byte {
 	x := uint64(pos)*0x9E3779B97F4A7C15 + uint64(id)*0xD1B54A32D192ED03 + uint64(side)*0x2545F4914F6CDD1D
 	return byte(x >> 56)
@@ -67,7 +67,7 @@ func simByte(id, side int, pos int64) byte {
 
 func (e *simEnd) name() string { return e.host.name }
 
-// habits draws how the two programs behave.
+// habits chooses how the two programs behave.
 func (p *simPair) habits(gentle bool) {
 	r := p.s.rng
 	for _, e := range p.ends {
@@ -99,18 +99,18 @@ func (p *simPair) habits(gentle bool) {
 	}
 }
 
-// launch begins the rendezvous. Both sides run in goroutines, since they
-// block; the programs that follow do not.
+// launch starts the rendezvous. Both sides run in goroutines, because they block; the
+// programs do not block.
 func (p *simPair) launch(timeout time.Duration) {
 	run := func(e *simEnd, f func(context.Context, userstack.TCPConn) (*userstack.Conn, error)) {
-		// Each side has its own: those of one context end in any order.
+		// Each side has its own context: with one, the order of their ends is random.
 		timeout += time.Microsecond
 		var ctx context.Context
 		ctx, e.cancel = context.WithTimeout(context.Background(), timeout)
 		go e.rendezvous(ctx, f)
 	}
 	run(p.ends[0], p.ends[0].stack.Client)
-	// Later, so that the time limits of the two never end at one instant.
+	// The server starts later, so that the time limits of both never end together.
 	p.s.w.After(p.s.some(50*time.Microsecond), func() { run(p.ends[1], p.ends[1].stack.Server) })
 }
 
@@ -129,7 +129,7 @@ func (e *simEnd) rendezvous(ctx context.Context, f func(context.Context, usersta
 	e.done.Store(true)
 }
 
-// wanted looks for a reason to let the program act.
+// wanted reports whether there is a reason for the program to act.
 func (e *simEnd) wanted() bool {
 	if !e.done.Load() || e.over || e.queued {
 		return false
@@ -142,7 +142,7 @@ func (e *simEnd) wanted() bool {
 	return want || e.io.Over()
 }
 
-// act is one turn of the program.
+// act reads and writes once.
 func (e *simEnd) act() {
 	e.queued = false
 	s := e.p.s
@@ -200,7 +200,7 @@ func (e *simEnd) close() {
 	}
 }
 
-// wake lets the program act soon.
+// wake makes the program act soon.
 func (e *simEnd) wake() {
 	if e.queued {
 		return
@@ -240,7 +240,7 @@ func (e *simEnd) readSome() bool {
 	return true
 }
 
-// check compares bytes that came with the stream.
+// check compares received bytes with the stream.
 func (e *simEnd) check(b []byte) {
 	if !e.p.tainted {
 		for i := range b {
@@ -254,7 +254,7 @@ func (e *simEnd) check(b []byte) {
 	e.read += int64(len(b))
 }
 
-// sawEnd: an end comes after all bytes that the other program wrote.
+// sawEnd checks that the end comes after all bytes that the other program wrote.
 func (e *simEnd) sawEnd() {
 	e.eof = true
 	if !e.p.tainted && e.read != e.other.wrote {
@@ -288,7 +288,7 @@ func (e *simEnd) writeSome() bool {
 	for i := range buf {
 		buf[i] = simByte(e.p.id, e.side, e.wrote+int64(i))
 	}
-	// Counted before: the peer may have them before Write returns.
+	// Counted before Write, because the peer may have them before Write returns.
 	e.wrote += int64(len(buf))
 	write := e.io.Write
 	if e.urgent && e.other.inline && e.p.s.rng.IntN(6) == 0 {
@@ -300,7 +300,7 @@ func (e *simEnd) writeSome() bool {
 	return true
 }
 
-// drain looks once more after the end: how it was has to fit what came.
+// drain reads once more after the end, and checks that the end fits what was received.
 func (e *simEnd) drain() {
 	if e.rerr != nil || e.eof || e.closed {
 		return
@@ -315,7 +315,7 @@ func (e *simEnd) drain() {
 	}
 }
 
-// finish is the end of the connection on this side.
+// finish notes the end of the connection on this side.
 func (e *simEnd) finish(err error) {
 	s := e.p.s
 	e.over, e.end = true, err
@@ -333,7 +333,7 @@ func (e *simEnd) finish(err error) {
 	}
 }
 
-// judge says what is wrong with how a connection ended.
+// judge checks how a connection ended.
 func (p *simPair) judge() {
 	if p.tainted {
 		return

@@ -14,7 +14,7 @@ import (
 	"smcr/userstack/simfabric"
 )
 
-// observe sees each event of the world, which is locked.
+// observe is called for each event of the world, which is locked.
 func (s *simulation) observe(e *simfabric.Event) {
 	s.trace.event(e)
 	if s.ending {
@@ -27,18 +27,18 @@ func (s *simulation) observe(e *simfabric.Event) {
 			before: append([]byte(nil), e.Data...), after: append([]byte(nil), e.Mem...), forged: e.Note != "",
 		})
 	case simfabric.EventSend:
-		s.overhear(e)
+		s.record(e)
 		s.triggers(e)
 	case simfabric.EventRefused:
-		// An honest host writes only where it may. While links end, keys go
-		// before the news of it arrives, so this alone is no failure.
+		// A correct host writes only where it may. While links end, keys become invalid
+		// before the peer learns it, so a refused write alone is no failure.
 	}
 }
 
-// maxSimSteps is far more steps than any seed takes that comes to an end.
+// maxSimSteps is far more than any seed needs that ends.
 const maxSimSteps = 1 << 20
 
-// step comes after each event of the world.
+// step is called after each event of the world.
 func (s *simulation) step() {
 	synctest.Wait()
 	if s.ending {
@@ -63,8 +63,8 @@ func (s *simulation) step() {
 	}
 }
 
-// onTime takes note if a step took longer than the Go scheduler lets a goroutine
-// run undisturbed, which is 10 ms.
+// onTime notes whether a step took longer than a goroutine can run without being
+// preempted by the Go scheduler, which is 10 ms.
 func (s *simulation) onTime() {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -159,7 +159,7 @@ func (s *simulation) checkPair(p *simPair) {
 	}
 }
 
-// leaks looks for what a closed stack has left.
+// leaks checks that closed stacks have released everything.
 func (s *simulation) leaks() {
 	for _, h := range s.hosts {
 		for _, st := range append(h.old, h.stack) {

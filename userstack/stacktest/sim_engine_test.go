@@ -52,14 +52,14 @@ func isDone(c *userstack.Conn) bool {
 	}
 }
 
-// simEngines is which hosts of a simulation have an engine.
+// simEngines chooses which hosts of a simulation have an engine.
 type simEngines struct {
 	rng   *rand.Rand
 	share int // hosts of 4
 }
 
-// newSimEngines draws them. Its source of chance is its own: without an engine a
-// seed tells the same story as one that has never heard of it.
+// newSimEngines has a source of random numbers of its own, so that the history of a seed
+// without engines does not depend on the choice.
 func newSimEngines(seed uint64) simEngines {
 	x := simEngines{rng: rand.New(rand.NewPCG(seed, 0x656e67))}
 	share := []int{0, 2, 4, 4}[x.rng.IntN(4)]
@@ -73,7 +73,7 @@ func newSimEngines(seed uint64) simEngines {
 	return x
 }
 
-// stall draws how long threads are held up at most.
+// stall returns the longest delay of a thread.
 func (x *simEngines) stall() time.Duration {
 	if x.share == 0 || x.rng.IntN(3) == 0 {
 		return 0
@@ -94,8 +94,8 @@ func (x *simEngines) serve(h *simHost) {
 	}
 }
 
-// attach gives a program its socketpair. On a host with an engine a few programs
-// use the connection all the same.
+// attach gives a program its socketpair. On a host with an engine, some programs use the
+// connection directly.
 func (x *simEngines) attach(e *simEnd) {
 	if e.host.loop == nil || *simEngine != "all" && x.rng.IntN(8) == 0 {
 		return
@@ -104,7 +104,7 @@ func (x *simEngines) attach(e *simEnd) {
 	e.relay = newSimRelay(e, sock, prog)
 }
 
-// closeStack ends a stack and then the loop that serves it.
+// closeStack closes a stack and then the loop that serves it.
 func closeStack(s *userstack.Stack, l *simfabric.Loop) error {
 	err := s.Close()
 	if l != nil {

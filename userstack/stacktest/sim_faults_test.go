@@ -23,15 +23,15 @@ func simCheckPair(in inside.Inspector[*userstack.Conn], a, b *userstack.Conn) (e
 	return err
 }
 
-// simTrigger lets something happen when a certain message is on its way: that
-// is how faults meet the middle of an exchange.
+// simTrigger calls a function when a certain message is sent, so that a fault happens in
+// the middle of an exchange.
 type simTrigger struct {
 	llc  wire.LLCType // 0: CDC
 	skip int          // messages to let pass
 	then func()
 }
 
-// triggers looks whether a message is one that is waited for.
+// triggers calls the functions of the triggers that wait for a message.
 func (s *simulation) triggers(e *simfabric.Event) {
 	if len(s.armed) == 0 || len(e.Data) == 0 {
 		return
@@ -57,8 +57,8 @@ func (s *simulation) triggers(e *simfabric.Event) {
 	}
 }
 
-// soon calls f at some time within span, or in the middle of an exchange. It
-// counts as planned only in the first case: the exchange may never come.
+// soon calls f at some time within span, or in the middle of an exchange. Only the first
+// case counts as planned, because there may be no such exchange.
 func (s *simulation) soon(span time.Duration, f func()) {
 	if s.rng.IntN(2) == 0 {
 		s.later(s.some(span), f)
@@ -75,14 +75,14 @@ func (s *simulation) soon(span time.Duration, f func()) {
 	})
 }
 
-// planTrouble draws what fails.
+// planTrouble chooses what fails.
 func (s *simulation) planTrouble(span time.Duration) {
 	for range 1 + s.rng.IntN(4) {
 		s.soon(span, s.trouble)
 	}
 }
 
-// trouble makes something fail, and come back.
+// trouble makes something fail, and restores it later.
 func (s *simulation) trouble() {
 	s.faults++
 	r := s.rng
@@ -120,14 +120,14 @@ func (s *simulation) trouble() {
 	}
 }
 
-// breakQP makes one queue pair fail, as a device does that finds a fault.
+// breakQP makes one queue pair fail, like a device that finds a fault.
 func (s *simulation) breakQP() {
 	if qps := s.w.QPs(); len(qps) > 0 {
 		s.w.InjectWrite(qps[s.rng.IntN(len(qps))].QPN, s.rng.Uint32(), 1, []byte{0})
 	}
 }
 
-// reboot ends a host without a word, and starts it again.
+// reboot ends a host without any message to the peers, and starts it again.
 func (s *simulation) reboot(h *simHost, outage time.Duration) {
 	if h.down || h.stack == nil {
 		return
@@ -143,7 +143,7 @@ func (s *simulation) reboot(h *simHost, outage time.Duration) {
 	s.w.After(s.cancel(h), func() { go func() { gone <- closeStack(old, loop) }() })
 }
 
-// reboots lets hosts whose old stack has ended come back.
+// reboots starts the hosts whose old stack has ended.
 func (s *simulation) reboots() {
 	for _, h := range s.hosts {
 		select {
@@ -162,8 +162,8 @@ func (s *simulation) reboots() {
 	}
 }
 
-// planFailover: two hosts with two devices each lose one device, port or queue
-// pair once the links stand. No connection notices.
+// planFailover plans for two hosts with two devices each. They lose one device, port or
+// queue pair when both links are active. No connection may fail.
 func (s *simulation) planFailover(pairs int) {
 	a, b := s.hosts[0], s.hosts[1]
 	for _, h := range s.hosts {
@@ -185,8 +185,8 @@ func (s *simulation) planFailover(pairs int) {
 	s.later(1, wait)
 }
 
-// failover begins the other connections, and then lets one link fail, mostly
-// when data has just arrived over it.
+// failover starts the other connections and then makes one link fail, mostly when data
+// has just arrived over it.
 func (s *simulation) failover(hold *simPair, pairs int) {
 	a, b := s.hosts[0], s.hosts[1]
 	span := time.Duration(1+s.rng.IntN(10)) * time.Millisecond
@@ -211,7 +211,7 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 		kind := s.rng.IntN(3)
 		for _, p := range begun {
 			for _, e := range p.ends {
-				// An adapter that goes may take along what it acknowledged.
+				// If an adapter is removed, data that it acknowledged may be lost.
 				if !e.done.Load() || kind == 0 && s.hold {
 					p.sure = false
 				}
@@ -237,7 +237,7 @@ func (s *simulation) failover(hold *simPair, pairs int) {
 	s.armed = append(s.armed, simTrigger{skip: s.rng.IntN(60), then: then})
 }
 
-// redundant says whether all link groups have two links, so that one may fail.
+// redundant reports whether all link groups have two links, so that one may fail.
 func (s *simulation) redundant() bool {
 	for _, h := range s.hosts {
 		for _, g := range inspect(h.stack).Groups() {

@@ -10,27 +10,27 @@ import (
 	"smcr/userstack/wire"
 )
 
-// overheard are messages of the past, which a liar says again.
-type overheard struct {
-	mute bool // the stopped host has stopped
-	past [][]byte
+// recordedMessages are earlier messages, which the false host sends again.
+type recordedMessages struct {
+	mute     bool // the stopped host has stopped
+	recorded [][]byte
 }
 
-const maxOverheard = 64
+const maxRecorded = 64
 
-func (s *simulation) overhear(e *simfabric.Event) {
+func (s *simulation) record(e *simfabric.Event) {
 	if s.liar == nil || e.From.Host != s.liar.name && e.To.Host != s.liar.name {
 		return
 	}
-	if len(s.past) < maxOverheard {
-		s.past = append(s.past, slices.Clone(e.Data))
+	if len(s.recorded) < maxRecorded {
+		s.recorded = append(s.recorded, slices.Clone(e.Data))
 	} else {
-		s.past[s.wire.IntN(maxOverheard)] = slices.Clone(e.Data)
+		s.recorded[s.wire.IntN(maxRecorded)] = slices.Clone(e.Data)
 	}
 }
 
-// alter changes messages of the liar, and loses those of and to a host that
-// has stopped: its adapter still acknowledges, but nobody reads.
+// alter changes messages of the false host. It drops messages from and to a host that has
+// stopped: the adapter of this host still acknowledges, but no program reads.
 func (s *simulation) alter(from, to simfabric.Place, msg []byte) ([]byte, bool) {
 	if s.mute && s.dishonest(from.Host) || s.mute && s.dishonest(to.Host) {
 		return msg, false
@@ -53,7 +53,7 @@ func (s *simulation) alter(from, to simfabric.Place, msg []byte) ([]byte, bool) 
 	}
 }
 
-// alterTCP changes what the liar says in the rendezvous.
+// alterTCP changes what the false host sends in the rendezvous.
 func (s *simulation) alterTCP(from, _ simfabric.Place, data []byte) []byte {
 	if s.liar == nil || from.Host != s.liar.name || s.wire.IntN(12) > 0 {
 		return data
@@ -69,7 +69,7 @@ func (s *simulation) alterTCP(from, _ simfabric.Place, data []byte) []byte {
 	return data
 }
 
-// planLies draws what the liar says of its own accord.
+// planLies chooses the false messages that are no answers.
 func (s *simulation) planLies(span time.Duration) {
 	for range 1 + s.rng.IntN(12) {
 		s.soon(2*span, func() {
@@ -92,7 +92,7 @@ func (s *simulation) planLies(span time.Duration) {
 	}
 }
 
-// forgeWrite writes where the liar may, or where it has no business.
+// forgeWrite writes where the false host may write, or where it must not.
 func (s *simulation) forgeWrite(q simfabric.QP) {
 	var there []simfabric.MR
 	for _, m := range s.w.MRs() {
@@ -113,15 +113,14 @@ func (s *simulation) forgeWrite(q simfabric.QP) {
 	s.w.InjectWrite(q.QPN, m.RKey, m.Addr+off, data)
 }
 
-// lie makes up a message: one of the past, one that was sent with other
-// values, or one from nothing.
+// lie returns a false message: an earlier one, one with changed values, or a new one.
 func (s *simulation) lie(msg []byte) []byte {
 	r := s.wire
-	if len(s.past) > 0 && r.IntN(3) == 0 {
-		return slices.Clone(s.past[r.IntN(len(s.past))])
+	if len(s.recorded) > 0 && r.IntN(3) == 0 {
+		return slices.Clone(s.recorded[r.IntN(len(s.recorded))])
 	}
-	if len(s.past) > 0 && (msg == nil || r.IntN(2) == 0) {
-		msg = s.past[r.IntN(len(s.past))]
+	if len(s.recorded) > 0 && (msg == nil || r.IntN(2) == 0) {
+		msg = s.recorded[r.IntN(len(s.recorded))]
 	}
 	if len(msg) == wire.LLCLen && r.IntN(4) > 0 {
 		m := slices.Clone(msg)
@@ -173,7 +172,7 @@ func (s *simulation) twistCDC(m []byte) {
 	}
 }
 
-// twistLLC changes the type, makes a request of an answer, or changes a field.
+// twistLLC changes the type, makes an answer a request, or changes a field.
 func (s *simulation) twistLLC(m []byte) {
 	r := s.wire
 	switch r.IntN(4) {

@@ -11,16 +11,18 @@ import (
 
 	"smcr/userstack"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 	"smcr/userstack/simfabric"
 )
 
-// simRelay carries the bytes between a connection and a program's socketpair as
-// package service does, which imports this one: by a relay, while the connection does
-// not ride.
+// simRelay carries the bytes between a connection and the socketpair of a program like
+// package service: by a relay, unless the engine carries them.
 type simRelay struct {
 	*simfabric.Program // its end
+	stack              *userstack.Stack
 	c                  *userstack.Conn
+	k                  inside.Carriage // of c
 	sock               *engine.Socket
 	relay              relay.Relay
 
@@ -30,7 +32,7 @@ type simRelay struct {
 }
 
 func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRelay {
-	r := &simRelay{Program: prog, sock: sock, left: make(chan struct{})}
+	r := &simRelay{Program: prog, stack: e.stack, sock: sock, left: make(chan struct{})}
 	r.relay = relay.Relay{
 		App: simSocket{r}, Linger0: &r.linger0, Left: r.left, Broken: func(syscall.Errno) { r.Break() },
 		OrphanLimit: time.Nanosecond,                     // see orphan
@@ -39,23 +41,24 @@ func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRe
 	return r
 }
 
-// start carries the bytes of c, without a goroutine as long as it rides.
+// start carries the bytes of c, without a goroutine while the engine does it.
 func (r *simRelay) start(c *userstack.Conn) {
-	r.c, r.relay.Net = c, c
+	r.c, r.k = c, inside.StackOf[*userstack.Conn](r.stack).Carriage(c)
+	r.relay.Net, r.relay.Detach = c, r.k.Detach
 	_ = c.SetOOBInline(true)
-	c.Attach(r.sock)
+	r.k.Attach(r.sock)
 	r.ride()
 }
 
 func (r *simRelay) ride() {
-	if !r.c.Ride(func() { go r.work() }) {
+	if !r.k.Ride(func() { go r.work() }) {
 		go r.work()
 	}
 }
 
-// work carries until both directions are over, or the connection rides on.
+// work carries until both directions have ended, or the engine takes over.
 func (r *simRelay) work() {
-	if r.relay.Carry(nil) && r.c.Ride(func() { go r.work() }) {
+	if r.relay.Carry(nil) && r.k.Ride(func() { go r.work() }) {
 		return
 	}
 	r.relay.Finish()
@@ -71,11 +74,11 @@ func (r *simRelay) Abort() error {
 	return r.Close()
 }
 
-// orphan ends what a program left behind that was killed with its launcher, when the
-// time for that is over.
+// orphan ends the connection of a program that was killed together with its launcher,
+// after the time limit for that.
 func (r *simRelay) orphan() {
 	close(r.left)
-	r.c.Recall()
+	r.k.Recall()
 }
 
 // simSocket reads and writes the loop's end of a pair as a relay.Socket does a
@@ -83,13 +86,13 @@ func (r *simRelay) orphan() {
 type simSocket struct{ r *simRelay }
 
 var (
-	_ userstack.Carried      = simSocket{}
+	_ inside.EngineEnd       = simSocket{}
 	_ relay.End              = simSocket{}
 	_ userstack.UrgentReader = simSocket{}
 	_ userstack.UrgentWriter = simSocket{}
 )
 
-// Conn implements Carried.
+// Conn implements inside.EngineEnd.
 func (s simSocket) Conn() syscall.Conn { return s.r.sock }
 
 // The rest of relay.End.

@@ -20,19 +20,18 @@ var (
 	simLines = flag.Int("sim.lines", 300, "lines of the trace of a failing seed")
 )
 
-// raceDetector reports whether the test runs with the race detector, which
-// shuffles goroutines and has sync.Pool drop things.
+// raceDetector reports whether the test runs with the race detector, which changes the
+// order of goroutines.
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// TestSimulation lets whole stacks talk over a simulated fabric, each seed
-// another story: see newSimulation for the hosts, plan for what happens,
-// check for what must hold after each step, and plantedBugs for faults that
-// this is known to find.
+// TestSimulation connects whole stacks over a simulated fabric. Each seed is a different
+// history: newSimulation chooses the hosts, plan chooses what happens, and check tests
+// after each step what must hold. plantedBugs are faults that this test finds.
 //
-// A failing seed prints what happened, and does so each time that it is run:
+// A seed that fails prints its history. It does the same each time that it runs:
 //
 //	go test ./userstack/stacktest -run 'TestSimulation$' -sim.seeds 1 -sim.first 4711 -sim.trace
 func TestSimulation(t *testing.T) {
@@ -52,7 +51,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestSimulationRepeats checks that a seed tells one story only.
+// TestSimulationRepeats checks that a seed always has the same history.
 func TestSimulationRepeats(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector shuffles goroutines: go test -run TestSimulationRepeats ./userstack/stacktest")
@@ -65,8 +64,8 @@ func TestSimulationRepeats(t *testing.T) {
 	}
 }
 
-// simRepeat runs a seed twice and compares. What the machine has delayed may
-// differ, and is run again.
+// simRepeat runs a seed twice and compares the histories. If the machine delayed a run,
+// the histories may differ, and the run is repeated.
 func simRepeat(t *testing.T, seed uint64) simResult {
 	a, b := simulate(t, seed, *simShow), simulate(t, seed, *simShow)
 	for range 20 {
@@ -101,7 +100,7 @@ func simSeed(t *testing.T, seed uint64) {
 	}
 }
 
-// simDiff shows where two runs of a seed part.
+// simDiff returns the first difference between two runs of a seed.
 func simDiff(a, b *simTracer) string {
 	for i := range min(len(a.recs), len(b.recs)) {
 		x, y := &a.recs[i], &b.recs[i]

@@ -16,8 +16,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// simRecord is one line of a trace, kept as it came: it is decoded only when
-// somebody wants to read it.
+// simRecord is one line of a trace. It is decoded only if it is printed.
 type simRecord struct {
 	at   time.Duration
 	ev   simfabric.Event
@@ -34,7 +33,7 @@ type simTracer struct {
 	count int
 }
 
-// maxSimRecords bounds a trace; what is older than that goes.
+// maxSimRecords limits a trace; older records are dropped.
 const maxSimRecords = 1 << 16
 
 func (x *simTracer) add(r simRecord) {

@@ -54,18 +54,18 @@ type simulation struct {
 	logs  bool
 	buf   []byte
 
-	hosts   []*simHost
-	pairs   []*simPair
-	open    int // pairs that are not over
-	planned int // pairs and faults still to come
-	faults  int // that were begun
-	failure string
-	done    chan struct{}
-	ending  bool
-	steps   int
-	settled int // tries of the connection at the end
-	real    time.Duration
-	late    bool
+	hosts      []*simHost
+	pairs      []*simPair
+	open       int // pairs that are not over
+	planned    int // pairs and faults still to come
+	faults     int // that were begun
+	failure    string
+	done       chan struct{}
+	ending     bool
+	steps      int
+	finalTries int // tries of the connection at the end
+	real       time.Duration
+	late       bool
 
 	writes  []simWrite
 	armed   []simTrigger
@@ -75,7 +75,7 @@ type simulation struct {
 	liar    *simHost
 	hold    bool // adapters may lose what they acknowledged
 	stopped *simHost
-	overheard
+	recordedMessages
 }
 
 // simHost is a host with its stack.
@@ -210,9 +210,9 @@ func (s *simulation) addHost(i int) {
 	h.start()
 }
 
-// tuner returns what draws the timers of a host. Some are shorter than usual, so
-// that what they lead to happens often, and none is round: which of two timers
-// of one instant fires first is beyond our control.
+// tuner returns the function that sets the timers of a host. Some are shorter than usual,
+// so that what they cause happens often. None is round, because the order of two timers
+// that end together cannot be controlled.
 func (s *simulation) tuner() func(smc.Role, *linkgroup.Timers) {
 	idle := s.some(50 * time.Millisecond)
 	retry := s.some(5 * time.Second)
@@ -260,7 +260,7 @@ func (s *simulation) end() {
 	}
 }
 
-// run lives through the simulation.
+// run runs the simulation.
 func (s *simulation) run() {
 	s.trace.notef("seed %d: %s, %d hosts", s.seed, s.mode, len(s.hosts))
 	for _, h := range s.hosts {
@@ -287,16 +287,16 @@ func (s *simulation) run() {
 	}
 }
 
-// beat makes a step now and then, for what happens without an event of the
-// world: a timer ends a rendezvous, say.
+// beat makes a step every second, for what happens without an event of the world, for
+// example a timer that ends a rendezvous.
 func (s *simulation) beat() {
 	if !s.ending {
 		s.w.After(time.Second+1, s.beat)
 	}
 }
 
-// cancel ends the rendezvous of a host one after the other, before its stack
-// does it in whatever order.
+// cancel ends the handshakes of a host one after the other, before its stack ends them in
+// a random order.
 func (s *simulation) cancel(h *simHost) (after time.Duration) {
 	for _, p := range s.pairs {
 		for _, e := range p.ends {
@@ -309,7 +309,7 @@ func (s *simulation) cancel(h *simHost) (after time.Duration) {
 	return after + 1
 }
 
-// plan draws the connections and what is to fail.
+// plan chooses the connections and what fails.
 func (s *simulation) plan() {
 	r := s.rng
 	pairs := 1 + r.IntN(8)
@@ -351,7 +351,7 @@ func (s *simulation) later(d time.Duration, f func()) {
 	})
 }
 
-// some is a time between 0 and d.
+// some returns a time between 0 and d.
 func (s *simulation) some(d time.Duration) time.Duration {
 	return time.Duration(1 + s.rng.Int64N(int64(d)))
 }
@@ -390,7 +390,7 @@ func (s *simulation) launchBetween(a, b *simHost, sure, gentle bool) *simPair {
 		timeout = s.some(50 * time.Millisecond)
 	}
 	p.launch(timeout)
-	// The stacks find dead peers themselves. Programs give up on liars only.
+	// The stacks find dead peers themselves. Programs give up only on false hosts.
 	if a == s.liar || b == s.liar {
 		s.w.After(2*time.Minute, func() { p.giveUp() })
 	}
@@ -439,8 +439,8 @@ func (s *simulation) pairOver(p *simPair) {
 	s.maybeEnd()
 }
 
-// maybeEnd ends the simulation when nothing is left to happen; before that
-// the hosts that did not lie must get on with each other.
+// maybeEnd ends the simulation when nothing more will happen. Before that, the correct
+// hosts must be able to connect with each other.
 func (s *simulation) maybeEnd() {
 	if s.open > 0 || s.planned > 0 || s.ending {
 		return
@@ -449,13 +449,13 @@ func (s *simulation) maybeEnd() {
 		s.end()
 		return
 	}
-	if n := len(s.pairs); s.settled > 0 {
+	if n := len(s.pairs); s.finalTries > 0 {
 		if p := s.pairs[n-1]; p.ends[0].end == nil && p.ends[1].end == nil {
 			s.end()
 			return
 		}
 	}
-	if s.settled++; s.settled > 6 {
+	if s.finalTries++; s.finalTries > 6 {
 		s.fail("after all failures: no connection between %s and %s", s.hosts[0].name, s.hosts[1].name)
 		return
 	}

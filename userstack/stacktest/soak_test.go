@@ -89,7 +89,7 @@ func (s *soak) run() {
 	close(stop)
 	trouble.Wait()
 	// All works again.
-	c, err := s.settleDown()
+	c, err := s.reconnect()
 	if err != nil {
 		s.t.Errorf("after all failures: %v", err)
 		return
@@ -101,9 +101,9 @@ func (s *soak) run() {
 	}
 }
 
-// settleDown makes a connection once the devices have come back; the first
+// reconnect makes a connection once the devices have come back; the first
 // tries may meet link groups that the other side has lost.
-func (s *soak) settleDown() (c [2]*userstack.Conn, err error) {
+func (s *soak) reconnect() (c [2]*userstack.Conn, err error) {
 	for range 5 {
 		time.Sleep(40 * time.Second) // TEST LINK finds dead links
 		ct, st := s.b.tcp()

@@ -14,10 +14,10 @@ const CDCLen = 44
 // CDCType is the first byte of a CDC message.
 const CDCType = 0xFE
 
-// Cursor is a position in an RMB element. RFC 7609 counts from 4, behind the
-// eyecatcher; Linux has no eyecatcher and counts from 0.
+// Cursor is a position in an RMB element. RFC 7609 counts from 4, the first byte behind
+// the eyecatcher. Linux has no eyecatcher and counts from 0.
 type Cursor struct {
-	// Wrap is incremented each time that Count wraps; it wraps itself.
+	// Wrap is incremented when Count wraps. It wraps to 0.
 	Wrap uint16
 	// Count is the offset into the RMB element in bytes.
 	Count uint32
@@ -49,9 +49,9 @@ const (
 	connStateMask = ConnSendingDone | ConnClosed | ConnAbnormalClose
 )
 
-// CDC is the message that accompanies the data of a connection: how far its
-// sender has written into the receiver's RMB element, and how far it has read
-// its own (RFC 7609, appendix A.4, figure 41).
+// CDC is the message that announces data of a connection: how far the sender has written
+// into the receiver's RMB element, and how far it has read its own (RFC 7609, appendix
+// A.4, figure 41).
 //
 //	0   type, 0xFE
 //	1   length, 44
@@ -66,7 +66,7 @@ type CDC struct {
 	// Seq starts at 1 and wraps to 0. A failover validation message repeats
 	// the number of the last message that was acknowledged.
 	Seq uint16
-	// Token is the alert token that the receiver gave to the connection.
+	// Token is the alert token of the connection that the receiver has chosen.
 	Token uint32
 	// Prod is where the sender will write next in the receiver's element.
 	Prod Cursor
@@ -97,7 +97,8 @@ func (m CDC) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseCDC decodes a CDC message. Reserved flags are dropped.
+// ParseCDC decodes a CDC message. It ignores reserved flags. It returns ErrShort,
+// ErrType or ErrLength if b is not a CDC message.
 func ParseCDC(b []byte) (CDC, error) {
 	if len(b) < CDCLen {
 		return CDC{}, ErrShort

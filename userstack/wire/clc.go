@@ -14,11 +14,11 @@ const (
 	HeaderLen = 8
 	// TrailerLen is the length of the eyecatcher that ends every message.
 	TrailerLen = 4
-	// MaxCLCLen bounds the length that ParseHeader believes, and so the
-	// buffer that a reader needs. It is well above the longest proposal of
-	// version 2 (652 bytes).
+	// MaxCLCLen is the largest length that ParseHeader accepts, and so the size of
+	// the buffer that a reader needs. The longest proposal of version 2 has 652
+	// bytes.
 	MaxCLCLen = 2048
-	// MinCLCLen is the length of a message of header and trailer alone.
+	// MinCLCLen is the length of a message that has only header and trailer.
 	MinCLCLen = HeaderLen + TrailerLen
 )
 
@@ -60,8 +60,8 @@ func (t CLCType) String() string {
 	return fmt.Sprintf("CLC type %d", uint8(t))
 }
 
-// Mode says which kinds of SMC a proposal offers, or which kind was chosen.
-// RFC 7609 has these bits reserved, which reads as ModeR.
+// Mode is the set of kinds of SMC that a proposal offers, or the kind that was chosen.
+// In RFC 7609 these bits are reserved and zero, which is ModeR.
 type Mode uint8
 
 // The modes: two bits on the wire.
@@ -109,16 +109,16 @@ type Header struct {
 	// Length of the whole message in bytes; MinCLCLen to MaxCLCLen.
 	Length  int
 	Version uint8
-	// Flags is the low nibble of the last byte; what it means depends on
-	// the type. It is reserved in RFC 7609 but for the F and S bits.
+	// Flags is the low nibble of the last byte. Its meaning depends on the type.
+	// RFC 7609 defines the F and S bits; the others are reserved.
 	Flags uint8
 }
 
-// ParseHeader reads the header at the beginning of b and checks it, so that a
-// reader of the TCP byte stream knows how many bytes the message has:
-// Header.Length, including the header. It wants HeaderLen bytes and returns
-// ErrShort for fewer. ErrEyecatcher, ErrType, ErrVersion and ErrLength say
-// that no CLC message begins here.
+// ParseHeader decodes the header at the beginning of b and checks it. The result tells
+// a reader of the TCP byte stream how many bytes the message has: Header.Length, with
+// the header. ParseHeader needs HeaderLen bytes and returns ErrShort if b has fewer.
+// ErrEyecatcher, ErrType, ErrVersion and ErrLength mean that no CLC message begins
+// here.
 func ParseHeader(b []byte) (Header, error) {
 	if len(b) < HeaderLen {
 		return Header{}, ErrShort
@@ -147,8 +147,8 @@ func ParseHeader(b []byte) (Header, error) {
 
 func isEyecatcher(v uint32) bool { return v == EyecatcherSMCR || v == EyecatcherSMCD }
 
-// CLC is any of Proposal, Accept, AcceptV2, Confirm, ConfirmV2 and Decline, as
-// values.
+// CLC is a CLC message: a Proposal, Accept, AcceptV2, Confirm, ConfirmV2 or Decline,
+// not a pointer to one.
 type CLC interface {
 	encoding.BinaryAppender
 	// CLCType returns the type of the message.
@@ -164,9 +164,10 @@ var (
 	_ CLC = Decline{}
 )
 
-// ParseCLC decodes the one message that b holds, whatever its type. ACCEPT and
-// CONFIRM of version 2 are given as AcceptV2 and ConfirmV2; the other types
-// tell in a field.
+// ParseCLC decodes b, which must be exactly one message of any type. It returns ACCEPT
+// and CONFIRM of version 2 as AcceptV2 and ConfirmV2. The other types have a field for
+// the version. The errors are those of [ParseHeader] and of the Parse function of the
+// type.
 func ParseCLC(b []byte) (CLC, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -197,8 +198,8 @@ func clcOrNil[T CLC](m T, err error) (CLC, error) {
 	return m, nil
 }
 
-// parseCLC checks the parts that all types share: the header, that b is
-// exactly one message of type want, and the trailer.
+// parseCLC checks what all types have in common: the header, the trailer, and that b
+// is exactly one message of type want.
 func parseCLC(b []byte, want CLCType) (Header, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -220,8 +221,8 @@ func parseCLC(b []byte, want CLCType) (Header, error) {
 	return h, nil
 }
 
-// appendCLC appends a message of n bytes that is zero but for header and
-// trailer, and returns the whole and the message.
+// appendCLC appends a message of n bytes that is zero except for header and trailer.
+// It returns all of b, and the message as a part of it.
 func appendCLC(b []byte, t CLCType, n int, version, flags uint8) (whole, msg []byte) {
 	whole, msg = extend(b, n)
 	binary.BigEndian.PutUint32(msg, EyecatcherSMCR)

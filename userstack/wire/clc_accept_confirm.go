@@ -38,33 +38,33 @@ type Endpoint struct {
 	QPN    smc.QPN
 	// RMB is the RToken of the sender's RMB on this link.
 	RMB smc.RToken
-	// RMBEIndex numbers the element within the RMB from 1, as Linux does,
-	// whose RMBs have one element each.
+	// RMBEIndex is the number of the element in the RMB, from 1. RMBs of Linux have
+	// one element each.
 	RMBEIndex uint8
-	// AlertToken names the connection in the CDC messages to the sender.
-	// Linux never uses 0.
+	// AlertToken identifies the connection in CDC messages to the sender. Linux never
+	// uses 0.
 	AlertToken uint32
 	// RMBESize is the size of the element.
 	RMBESize smc.SizeCode
-	// MTU of the sender's queue pair. RFC 7609 wants it validated at first
-	// contact only, so parsing lets reserved codes pass.
+	// MTU is the path MTU of the sender's queue pair. RFC 7609 has it checked only in a
+	// first contact, so the parser accepts reserved codes.
 	MTU smc.MTU
 	// PSN is the first packet sequence number that the sender will use.
 	PSN smc.PSN
 }
 
-// Accept is the server's answer to a Proposal, under version 1.
+// Accept is the server's answer to a Proposal, in version 1.
 type Accept struct {
-	// FirstContact is the F bit: the server holds the connection for the
-	// first one of a new link group.
+	// FirstContact is the F bit: for the server this is the first connection of a new
+	// link group.
 	FirstContact bool
 	Endpoint
 }
 
-// Confirm is the client's answer to an Accept, under version 1.
+// Confirm is the client's answer to an Accept, in version 1.
 type Confirm struct {
-	// FirstContact repeats the F bit of ACCEPT, as Linux does. RFC 7609 has
-	// the bit reserved here.
+	// FirstContact repeats the F bit of ACCEPT, as in Linux. In RFC 7609 the bit is
+	// reserved here.
 	FirstContact bool
 	Endpoint
 }
@@ -87,8 +87,8 @@ func (c Confirm) AppendBinary(b []byte) ([]byte, error) {
 	return c.append(b, TypeConfirm, Version1, AcceptConfirmLen, c.FirstContact)
 }
 
-// append appends a message of n bytes that is zero behind the Endpoint, but
-// for the trailer.
+// append appends a message of n bytes that is zero behind the Endpoint, except for the
+// trailer.
 func (e *Endpoint) append(b []byte, t CLCType, version uint8, n int, first bool) ([]byte, error) {
 	if err := check24(e.QPN, e.PSN); err != nil {
 		return b, err
@@ -117,15 +117,15 @@ func (e *Endpoint) append(b []byte, t CLCType, version uint8, n int, first bool)
 	return b, nil
 }
 
-// ParseAccept decodes an ACCEPT of SMC-R version 1. A later version is
-// ErrVersion, SMC-D is ErrMode.
+// ParseAccept decodes an ACCEPT of SMC-R version 1. It returns ErrVersion for a later
+// version, and ErrMode for SMC-D.
 func ParseAccept(b []byte) (Accept, error) {
 	first, e, err := parseEndpoint(b, TypeAccept)
 	return Accept{first, e}, err
 }
 
-// ParseConfirm decodes a CONFIRM of SMC-R version 1. A later version is
-// ErrVersion, SMC-D is ErrMode.
+// ParseConfirm decodes a CONFIRM of SMC-R version 1. It returns ErrVersion for a later
+// version, and ErrMode for SMC-D.
 func ParseConfirm(b []byte) (Confirm, error) {
 	first, e, err := parseEndpoint(b, TypeConfirm)
 	return Confirm{first, e}, err

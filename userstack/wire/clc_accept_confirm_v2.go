@@ -26,7 +26,7 @@ const (
 	maxConfirmGIDs = (MaxCLCLen - ConfirmFirstLenV2) / 16
 )
 
-// AcceptV2 is the server's answer to a Proposal, under version 2.
+// AcceptV2 is the server's answer to a Proposal, in version 2.
 //
 //	0    as Endpoint
 //	64   negotiated EID (32)
@@ -35,10 +35,10 @@ const (
 //	..   trailer (4)
 type AcceptV2 struct {
 	Endpoint
-	// EID is the one of the proposal's that the server chose.
+	// EID is the one that the server chose from the proposal.
 	EID EID
-	// FirstContact is present if the server holds the connection for the
-	// first one of a new link group: the F bit of the header.
+	// FirstContact is not nil if for the server this is the first connection of a new
+	// link group: the F bit of the header.
 	FirstContact *FirstContactExt
 }
 
@@ -51,18 +51,18 @@ type AcceptV2 struct {
 //	..   trailer (4)
 type ConfirmV2 struct {
 	Endpoint
-	// EID repeats that of ACCEPT.
+	// EID is that of the ACCEPT.
 	EID EID
-	// FirstContact repeats Release, MaxConns and MaxLinks of ACCEPT; Linux
-	// declines if it does not. It is nil if there was none.
+	// FirstContact has the same Release, MaxConns and MaxLinks as the ACCEPT; otherwise
+	// Linux declines. It is nil if the ACCEPT had none.
 	FirstContact *FirstContactExt
-	// GIDs of the client's RNICs, that of the link first. Linux names one or
-	// two. The list is part of a first contact.
+	// GIDs has the GIDs of the client's RNICs; the first one is that of the link. Linux
+	// sends one or two. Only a first contact has the list.
 	GIDs []smc.GID
 }
 
-// FirstContactExt is what the two ends of a new link group of version 2 tell
-// each other.
+// FirstContactExt is what the two ends of a new link group of version 2 send to each
+// other in addition.
 //
 //	0   direct (highest bit)
 //	1   operating system (high nibble), release (low nibble)
@@ -74,17 +74,17 @@ type ConfirmV2 struct {
 //	40  vendor's options (4)
 //	44  reserved (8)
 type FirstContactExt struct {
-	// Direct says that no router is on the way between the RNICs, as the
-	// sender's routes have it. A Linux client declines (DiagIndirect) where
-	// the server says indirect and it finds a direct way.
+	// Direct says that there is no router between the RNICs, according to the routes of
+	// the sender. A Linux client declines (smc.DiagIndirect) if the server says that
+	// there is one and its own route is direct.
 	Direct bool
-	// OS of the sender; four bits.
+	// OS is the operating system of the sender; four bits.
 	OS smc.OS
-	// Release is the smaller of those of both ends; four bits.
+	// Release is the lower one of the releases of both ends; four bits.
 	Release  uint8
 	Hostname Hostname
-	// MaxConns and MaxLinks were agreed on. They, Features and Vendor are
-	// sent and read from release 1 on.
+	// MaxConns and MaxLinks are the negotiated values. These two, Features and Vendor
+	// exist from release 1 on.
 	MaxConns uint8
 	MaxLinks uint8
 	Features uint16
@@ -176,9 +176,9 @@ func getFirstContactExt(b []byte) *FirstContactExt {
 	return x
 }
 
-// ParseAcceptV2 decodes an ACCEPT of SMC-R version 2. Another version is
-// ErrVersion, SMC-D is ErrMode. As in Linux a message may be longer than is
-// known here; the rest is not read.
+// ParseAcceptV2 decodes an ACCEPT of SMC-R version 2. It returns ErrVersion for another
+// version, and ErrMode for SMC-D. As in Linux, a message may be longer than what is
+// known; the rest is ignored.
 func ParseAcceptV2(b []byte) (AcceptV2, error) {
 	first, err := parseV2(b, TypeAccept, AcceptFirstLenV2)
 	if err != nil {
@@ -191,9 +191,9 @@ func ParseAcceptV2(b []byte) (AcceptV2, error) {
 	return a, nil
 }
 
-// ParseConfirmV2 decodes a CONFIRM of SMC-R version 2. Another version is
-// ErrVersion, SMC-D is ErrMode. As in Linux a message may be longer than is
-// known here; the rest is not read.
+// ParseConfirmV2 decodes a CONFIRM of SMC-R version 2. It returns ErrVersion for another
+// version, and ErrMode for SMC-D. As in Linux, a message may be longer than what is
+// known; the rest is ignored.
 func ParseConfirmV2(b []byte) (ConfirmV2, error) {
 	first, err := parseV2(b, TypeConfirm, ConfirmFirstLenV2)
 	if err != nil {
@@ -217,8 +217,8 @@ func ParseConfirmV2(b []byte) (ConfirmV2, error) {
 	return c, nil
 }
 
-// parseV2 checks that b is a message of version 2, long enough for what is
-// fixed in it.
+// parseV2 checks that b is a message of version 2 that is long enough for its fixed
+// part.
 func parseV2(b []byte, t CLCType, firstLen int) (first bool, err error) {
 	h, err := parseAcceptConfirm(b, t, Version2)
 	if err != nil {

@@ -15,8 +15,8 @@ const (
 	DeclineLenV2 = 44 // version 2
 )
 
-// Decline refuses SMC; it is sent in lieu of any other CLC message (RFC 7609,
-// appendix A.2.5, figure 30; rules in C.1 and C.2).
+// Decline refuses SMC: the connection stays TCP. A host can send it in place of any
+// other CLC message (RFC 7609, appendix A.2.5, figure 30; rules in C.1 and C.2).
 //
 //	0   header; flag 0x08 out of sync
 //	8   sender's peer ID (8)
@@ -24,18 +24,18 @@ const (
 //	20  operating system (high nibble), reserved (3): zero in version 1
 //	24  trailer (4); in version 2 four more diagnosis words, then trailer
 //
-// A Linux that offers version 2 alone declines in version 2, before any
-// version is agreed on; so both are read and written here.
+// A Linux host that offers only version 2 declines in version 2, even before a version
+// is agreed on. So this package parses and encodes both.
 type Decline struct {
-	// Version of the layout: 1 (0 is taken for it) or 2.
+	// Version is that of the layout: 1 or 2; 0 means 1.
 	Version uint8
-	// OutOfSync is the S bit: the receiver has to clean up its side of the
-	// link group. Linux sends it with DiagSync alone.
+	// OutOfSync is the S bit: the receiver must end its side of the link group. Linux
+	// sends it only with smc.DiagSync.
 	OutOfSync bool
 	PeerID    smc.PeerID
 	Diagnosis smc.Diagnosis
-	// OSType and More are parts of version 2: the sender's system (1 z/OS,
-	// 2 Linux, 3 AIX) and further words of diagnosis.
+	// OSType and More belong to version 2: the operating system of the sender, and
+	// four more words of diagnosis.
 	OSType smc.OS
 	More   [4]uint32
 }
@@ -44,8 +44,8 @@ type Decline struct {
 func (Decline) CLCType() CLCType { return TypeDecline }
 
 // AppendBinary appends the DeclineLen or, for version 2, DeclineLenV2 bytes of
-// the message to b. It returns ErrVersion for any other version, ErrRange for
-// fields of version 2 in a message of version 1.
+// the message to b. It returns ErrVersion for another version, and ErrRange if a message
+// of version 1 has fields of version 2.
 func (d Decline) AppendBinary(b []byte) ([]byte, error) {
 	version, n := d.Version, DeclineLen
 	switch version {
@@ -78,7 +78,7 @@ func (d Decline) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseDecline decodes a decline of version 1 or 2.
+// ParseDecline decodes a DECLINE of version 1 or 2.
 func ParseDecline(b []byte) (Decline, error) {
 	h, err := parseCLC(b, TypeDecline)
 	if err != nil {

@@ -16,13 +16,13 @@ const (
 	MaxISMDevices = 8 // entries of SMCDOffer.Devices
 )
 
-// ReleaseV21 is the release of SMC version 2 that negotiates the numbers of
-// connections and links (version 2.1; Linux from 6.7). Release 0 has those
-// fields reserved, and means 255 connections and 2 links.
+// ReleaseV21 is the release of SMC version 2 that negotiates the numbers of connections
+// and links (version 2.1; Linux since 6.7). In release 0 these fields are reserved: a
+// link group has at most 255 connections and 2 links.
 const ReleaseV21 uint8 = 1
 
-// FeatureEmulatedISM is the bit of a feature mask by which the sender says
-// that it knows the identifiers of emulated ISM devices. Linux always sets it.
+// FeatureEmulatedISM is the bit of a feature mask that says that the sender knows the
+// identifiers of emulated ISM devices. Linux always sets it.
 const FeatureEmulatedISM uint16 = 0x0001
 
 // Parts of the extension, and the places from which its offsets count.
@@ -35,16 +35,16 @@ const (
 	ismDeviceLen     = 10
 )
 
-// Offer is what a proposal says under version 2. It lies in two parts of a
-// Proposal: Growth begins with the SMC-D version 1 identifiers, the place of
-// the extension and the vendor's bytes,
+// Offer is what a proposal offers under version 2. It is in two parts of a Proposal.
+// Growth begins with the identifiers of SMC-D version 1, the place of the extension and
+// the bytes of the vendor,
 //
 //	40  ISM GID (8), ISM CHID (2)
 //	50  offset to the extension, counted from 52 (2)
 //	52  vendor's identifier (3), vendor's options (5)
 //	60  reserved (20)
 //
-// and behind the prefixes, if there are any, stands the extension:
+// and the extension follows the prefixes, if there are any:
 //
 //	0   number of user EIDs
 //	1   number of ISM devices
@@ -65,34 +65,34 @@ type Offer struct {
 	Mode Mode
 	// EIDs are the user EIDs in order of preference, at most MaxUEIDs.
 	EIDs []EID
-	// GID of an RNIC, of the form that GID.IPv4 takes; where version 1 is
-	// offered too, it differs from Proposal.GID.
+	// GID is that of an RNIC, in a form that smc.GID.IPv4 accepts. It differs from
+	// Proposal.GID if version 1 is offered too.
 	GID smc.GID
 	// Release is ReleaseV21 or 0; four bits.
 	Release uint8
-	// MaxConns and MaxLinks are the most of each in a link group. They and
-	// Features are sent and read from release 1 on.
+	// MaxConns and MaxLinks are the largest numbers in a link group. These two and
+	// Features exist from release 1 on.
 	MaxConns uint8
 	MaxLinks uint8
 	Features uint16
-	// HasSEID says that SMCD.SEID counts.
+	// HasSEID says that SMCD.SEID is present.
 	HasSEID bool
-	// SMCD is what is offered for SMC-D. It is kept for those who log or
-	// forward a proposal; this module does not speak SMC-D.
+	// SMCD is what is offered for SMC-D, for programs that log or forward a proposal.
+	// This module does not use SMC-D.
 	SMCD *SMCDOffer
-	// VendorOUI and VendorOptions are for experiments of vendors.
+	// VendorOUI and VendorOptions are for extensions of vendors.
 	VendorOUI     [3]byte
 	VendorOptions [5]byte
 }
 
-// SMCDOffer is what an Offer says about SMC-D version 2.
+// SMCDOffer is the part of an Offer for SMC-D version 2.
 type SMCDOffer struct {
 	SEID    EID
 	Devices []ISMDevice // at most MaxISMDevices
 }
 
-// ISMDevice names an ISM device. An emulated one takes two entries of the same
-// CHID, the second with the high half of its GID.
+// ISMDevice identifies an ISM device. An emulated device has two entries with the same
+// CHID; the second one has the high half of its GID.
 type ISMDevice struct {
 	GID  uint64
 	CHID uint16
@@ -123,14 +123,14 @@ func (o *Offer) check() error {
 	return nil
 }
 
-// WithOffer returns p as a proposal of version 2 that makes the offer o, with
-// Version, TypeV2, Growth and Extension set. TypeV1 and the prefixes stay, so
-// that both versions may be offered at once; what p.Growth has of SMC-D
-// version 1 (its first 10 bytes) stays too. It returns ErrRange if o has a
-// number that does not fit, or an SMC-D part that its Mode does not have.
+// WithOffer returns p as a proposal of version 2 with the offer o: it sets Version,
+// TypeV2, Growth and Extension. TypeV1 and the prefixes stay as they are, so one proposal
+// can offer both versions. The part of p.Growth for SMC-D version 1 (the first 10 bytes)
+// stays too. WithOffer returns ErrRange if a number of o does not fit, or if o has a part
+// for SMC-D and its Mode does not.
 //
-// PeerID and MAC are to be filled also where TypeV1 is ModeNone: Linux leaves
-// them zero then, but as a server uses them as the address of its peer.
+// PeerID and MAC must be set even if TypeV1 is ModeNone: a Linux server uses them as the
+// address of its peer. A Linux client sends zeros in this case.
 func (p Proposal) WithOffer(o Offer) (Proposal, error) {
 	if err := o.check(); err != nil {
 		return Proposal{}, err
@@ -186,11 +186,10 @@ func (o *Offer) append(b []byte) []byte {
 	return b
 }
 
-// Offer decodes what the proposal offers under version 2. ErrMode says that it
-// offers nothing, or has no extension, in which case version 1 may still do
-// (Linux declines with DiagNoV2Ext where it does not). ErrLength and ErrRange
-// say that the extension is not well formed; as in Linux the lengths have to
-// fit exactly.
+// Offer decodes what the proposal offers under version 2. It returns ErrMode if the
+// proposal offers nothing or has no extension; version 1 may still be possible, and
+// otherwise Linux declines with smc.DiagNoV2Ext. It returns ErrLength or ErrRange if the
+// extension is not valid; as in Linux, the lengths must be exact.
 func (p Proposal) Offer() (Offer, error) {
 	if p.Version < Version2 || p.TypeV2 == ModeNone {
 		return Offer{}, fmt.Errorf("%w: proposal without an offer of version 2", ErrMode)
@@ -202,7 +201,7 @@ func (p Proposal) Offer() (Offer, error) {
 	if offset == 0 {
 		return Offer{}, fmt.Errorf("%w: proposal without an extension of version 2", ErrMode)
 	}
-	// Where the extension may begin, and what is there.
+	// begin is the first place that the extension can have, and x what is there.
 	begin, x := ProposalGrowthLinux-growthV2Base, p.Growth[ProposalGrowthLinux:]
 	if p.TypeV1 != ModeNone {
 		begin += ipAreaLen + ipv6PrefixLen*len(p.IPv6)

@@ -12,10 +12,10 @@ import (
 
 // Sizes of a proposal in bytes.
 const (
-	// ProposalFixedLen is the length up to and with the offset field.
+	// ProposalFixedLen is the length of everything up to the offset field, inclusive.
 	ProposalFixedLen = 40
-	// ProposalGrowthLinux is the length of the "area for future growth" in
-	// the proposals of Linux. Linux refuses a longer one.
+	// ProposalGrowthLinux is the length of the "area for future growth" in proposals
+	// of Linux. Linux rejects a longer one.
 	ProposalGrowthLinux = 40
 	// MaxIPv6Prefixes is the largest number of IPv6 prefixes in a proposal.
 	MaxIPv6Prefixes = 8
@@ -38,35 +38,35 @@ const (
 //	..  what version 2 puts here
 //	..  trailer (4)
 //
-// RFC 7609 has offset 0, which makes an IPv4 proposal 52 bytes; Linux has
-// offset 40, which makes it 92.
+// In RFC 7609 the offset is 0, and a proposal for IPv4 has 52 bytes. In Linux the offset
+// is 40, and it has 92 bytes.
 type Proposal struct {
-	// Version of the sender; 0 is sent as 1. Linux sends 2 even where it
-	// offers version 1 alone.
+	// Version is that of the sender; 0 is sent as 1. Linux sends 2 even if it offers
+	// only version 1.
 	Version uint8
-	// TypeV1 says what is offered under version 1. With ModeNone the message
-	// has no mask/prefix area, and nothing but PeerID and Growth counts.
+	// TypeV1 is what is offered under version 1. With ModeNone the message has no
+	// mask/prefix area, and only PeerID and Growth are used.
 	TypeV1 Mode
-	// TypeV2 says what is offered under version 2. It is ModeNone in a
-	// proposal of version 1, whatever is set here.
+	// TypeV2 is what is offered under version 2. A proposal of version 1 is sent with
+	// ModeNone, whatever is set here.
 	TypeV2 Mode
 	PeerID smc.PeerID
 	GID    smc.GID
 	MAC    smc.MAC
-	// Growth is the area for future growth: nil as RFC 7609 has it, 40 bytes
-	// as Linux has it (SMC-D identifiers and the offset of the version 2
-	// extension, zero where only SMC-R version 1 is offered). With TypeV1
-	// ModeNone it is everything from byte 40 to the trailer.
+	// Growth is the area for future growth: nil in RFC 7609, 40 bytes in Linux
+	// (identifiers of SMC-D and the offset of the extension of version 2; zero if only
+	// SMC-R version 1 is offered). If TypeV1 is ModeNone, it is everything from byte 40
+	// to the trailer.
 	Growth []byte
-	// IPv4 is the subnet of the client's interface if the TCP connection is
-	// IPv4, else the zero Prefix. RFC 7609 calls the field a mask; Linux
-	// sends the masked address, and compares it and the length for equality.
+	// IPv4 is the subnet of the client's interface if the TCP connection is IPv4,
+	// otherwise the zero Prefix. RFC 7609 calls the field a mask. Linux sends the masked
+	// address; a server compares it and the length with its own.
 	IPv4 netip.Prefix
-	// IPv6 holds the prefixes of the client's interface if the TCP
-	// connection is IPv6: at most MaxIPv6Prefixes.
+	// IPv6 has the prefixes of the client's interface if the TCP connection is IPv6: at
+	// most MaxIPv6Prefixes.
 	IPv6 []netip.Prefix
-	// Extension is what follows the prefixes: the extension of version 2,
-	// which Offer and WithOffer read and write. It is empty in version 1.
+	// Extension is what follows the prefixes: the extension of version 2. Offer decodes
+	// it and WithOffer encodes it. It is empty in version 1.
 	Extension []byte
 }
 
@@ -74,8 +74,8 @@ type Proposal struct {
 func (Proposal) CLCType() CLCType { return TypeProposal }
 
 // AppendBinary appends the message to b. It returns ErrRange if an address is
-// of the wrong family, if there are too many prefixes, if an area is present
-// that the version does not have, or if the message exceeds MaxCLCLen.
+// of the wrong family, if there are too many prefixes, if there is an area that the
+// version does not have, or if the message would be longer than MaxCLCLen.
 func (p Proposal) AppendBinary(b []byte) ([]byte, error) {
 	version := p.Version
 	if version == 0 {
@@ -143,9 +143,9 @@ func (p Proposal) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseProposal decodes a proposal of version 1, and of a later version as
-// far as it offers version 1; whether it does, TypeV1.HasR tells. What is
-// offered under version 2 is kept unread; the Offer method decodes it.
+// ParseProposal decodes a proposal of version 1, and the part of a later version that
+// offers version 1: see TypeV1.HasR. It does not decode what is offered under version 2;
+// the method Offer does.
 func ParseProposal(b []byte) (Proposal, error) {
 	h, err := parseCLC(b, TypeProposal)
 	if err != nil {
@@ -203,7 +203,8 @@ func ParseProposal(b []byte) (Proposal, error) {
 	return p, nil
 }
 
-// cloneOrNil copies b; an empty b gives nil, so that messages compare equal.
+// cloneOrNil returns a copy of b, or nil if b is empty, so that messages can be
+// compared.
 func cloneOrNil(b []byte) []byte {
 	if len(b) == 0 {
 		return nil

@@ -11,27 +11,27 @@ import (
 
 // Errors of the encoders and decoders; test for them with errors.Is.
 var (
-	// ErrShort: more bytes are needed. For ParseHeader it means that the
-	// reader has to read on; for every other parser that the message was cut.
+	// ErrShort means that bytes are missing. After ParseHeader the caller must read
+	// more; for every other parser the message is incomplete.
 	ErrShort = errors.New("wire: message is truncated")
-	// ErrLength: the length field, or the number of bytes given, is not what
-	// the message type has.
+	// ErrLength means that the length field, or the number of bytes, is not one that
+	// the type of the message has.
 	ErrLength = errors.New("wire: wrong message length")
-	// ErrEyecatcher: no CLC message, or one whose trailer is missing. In a
-	// byte stream it means that the peer speaks no SMC, or is out of step.
+	// ErrEyecatcher means that there is no CLC message, or that its trailer is wrong.
+	// In a byte stream the peer does not use SMC, or bytes were lost.
 	ErrEyecatcher = errors.New("wire: no SMC eyecatcher")
-	// ErrType: the message is of another type than the one asked for, or of
-	// a type that is not defined.
+	// ErrType means that the message has a type that is not defined, or another type
+	// than the function parses.
 	ErrType = errors.New("wire: unexpected message type")
-	// ErrVersion: the message is of an SMC version that this package cannot
-	// read.
+	// ErrVersion means that the message has an SMC version that the function does not
+	// support.
 	ErrVersion = errors.New("wire: unsupported SMC version")
-	// ErrMode: the message is for SMC-D.
+	// ErrMode means that the message is for SMC-D.
 	ErrMode = errors.New("wire: message is not for SMC-R")
-	// ErrRange: a field holds a value that its message cannot carry.
+	// ErrRange means that the value of a field does not fit into the message.
 	ErrRange = errors.New("wire: field out of range")
-	// ErrOpcode: an LLC message of an opcode that this package does not
-	// know. The error is an *OpcodeError, which tells what to do.
+	// ErrOpcode means that an LLC message has an opcode that this package does not
+	// know. The error is an *[OpcodeError], which says what the receiver must do.
 	ErrOpcode = errors.New("wire: unsupported LLC opcode")
 )
 
@@ -41,7 +41,7 @@ type OpcodeError struct {
 	Opcode LLCType
 }
 
-// Error names the opcode and how RFC 7609 wants it handled.
+// Error returns the opcode and what RFC 7609 requires of the receiver.
 func (e *OpcodeError) Error() string {
 	if e.Discard() {
 		return fmt.Sprintf("%v 0x%02x: optional, discard it", ErrOpcode, uint8(e.Opcode))
@@ -49,12 +49,12 @@ func (e *OpcodeError) Error() string {
 	return fmt.Sprintf("%v 0x%02x: protocol error", ErrOpcode, uint8(e.Opcode))
 }
 
-// Is makes errors.Is(err, ErrOpcode) true.
+// Is reports whether target is [ErrOpcode].
 func (e *OpcodeError) Is(target error) bool { return target == ErrOpcode }
 
-// Discard reports whether the message has to be dropped without a word
-// (opcodes b'10xxxxxx'); otherwise it is a protocol error (RFC 7609,
-// appendix A.3).
+// Discard reports whether the receiver must ignore the message: the two high-order bits
+// of the opcode are 10. Otherwise the message is a protocol error (RFC 7609, appendix
+// A.3).
 func (e *OpcodeError) Discard() bool { return e.Opcode.Optional() }
 
 func rangeErr(field string, v any) error {

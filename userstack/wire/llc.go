@@ -10,25 +10,25 @@ import (
 	"smcr/smc"
 )
 
-// LLCLen is the length of every LLC message of version 1 in bytes, and the
-// shortest of version 2. It is also the length of a CDC message, so that one
-// size of receive buffer does for version 1.
+// LLCLen is the length in bytes of every LLC message of version 1, and the least length
+// of one of version 2. A CDC message is as long, so that version 1 needs receive buffers
+// of one size.
 const LLCLen = 44
 
-// MaxLLCLenV2 bounds the length of an LLC message of version 2 in bytes, and
-// so the receive buffer of a link of version 2.
+// MaxLLCLenV2 is the largest length in bytes of an LLC message of version 2, and so the
+// size of a receive buffer of a link of version 2.
 const MaxLLCLenV2 = 8192
 
-// LLCType is the opcode of an LLC message: the first byte of version 1. A
-// message of version 2 has the same type here, and llcV2Bit in its first byte;
-// which of them it is, its LLCLayout tells.
+// LLCType is the opcode of an LLC message: the first byte in version 1. A message of
+// version 2 has the same type, and also llcV2Bit in its first byte. Its LLCLayout says
+// which version it is.
 type LLCType uint8
 
-// llcV2Bit makes the first byte of version 2 out of a type.
+// llcV2Bit is set in the first byte of a message of version 2.
 const llcV2Bit = 0x20
 
-// The LLC messages (RFC 7609, appendix A.3). LLCReqAddLink is defined in
-// version 2 alone, the two continuations in version 1 alone.
+// The LLC messages (RFC 7609, appendix A.3). Only version 2 has LLCReqAddLink, only
+// version 1 has the two continuations.
 const (
 	LLCConfirmLink     LLCType = 1 // CONFIRM LINK: the link works
 	LLCAddLink         LLCType = 2 // ADD LINK: a second link
@@ -66,15 +66,15 @@ func (t LLCType) String() string {
 	return fmt.Sprintf("LLC opcode 0x%02x", uint8(t))
 }
 
-// Optional reports whether a peer that does not know the opcode has to
-// discard the message silently: the two high-order bits are b'10'.
+// Optional reports whether a receiver that does not know the opcode must ignore the
+// message: the two high-order bits are 10 (RFC 7609, appendix A.3).
 func (t LLCType) Optional() bool { return t>>6 == 0b10 }
 
-// IsCDC reports whether a received message is a CDC message and no LLC
-// message: the two high-order bits of its first byte are b'11'.
+// IsCDC reports whether a received message is a CDC message and not an LLC message:
+// the two high-order bits of its first byte are 11.
 func IsCDC(b []byte) bool { return len(b) > 0 && b[0]>>6 == 0b11 }
 
-// Flags of LLC messages, in byte 3. A bit means what its message says.
+// The flags of LLC messages, in byte 3. The meaning of a bit depends on the message.
 const (
 	llcReply    = 0x80
 	llcRejected = 0x40 // ADD LINK
@@ -85,26 +85,27 @@ const (
 	llcNoEyec   = 0x03 // CONFIRM LINK
 )
 
-// LLCLayout says how the header of an LLC message is laid out.
+// LLCLayout is the layout of the header of an LLC message.
 type LLCLayout uint8
 
-// The layouts. The length in a header of version 2 ought to be big-endian, but
-// Linux has it, and the number of RKeys in ADD LINK, in the byte order of the
-// host. Parsers take both; what they say of the first message of a peer is the
-// layout for the answers to it.
+// The layouts. The specification has the length in a header of version 2 in big-endian
+// order. Linux sends it, and the number of RKeys in ADD LINK, in the byte order of the
+// host. Parsers accept both. The layout of the first message of a peer is the layout
+// for the messages to this peer.
 const (
 	// LLCV1 is version 1.
 	LLCV1 LLCLayout = iota
-	// LLCV2 is version 2 as specified, and as a big-endian Linux has it.
+	// LLCV2 is version 2 as specified, and of Linux on big-endian hosts.
 	LLCV2
 	// LLCV2Little is version 2 of Linux on little-endian hosts.
 	LLCV2Little
 )
 
-// LLCLayoutFor returns the layout to begin with, given the SMC version of the
-// link group and the operating system in the peer's FirstContactExt. Of a Linux
-// the byte order is not known until it sent a message; until then
-// LLCV2Little does, since the length of the first message passes either way.
+// LLCLayoutFor returns the layout for the first message to a peer: version is the SMC
+// version of the link group, os the operating system in the peer's FirstContactExt. The
+// byte order of a Linux host is not known before it has sent a message. LLCV2Little is
+// right until then, because Linux accepts the length of the first message in both byte
+// orders.
 func LLCLayoutFor(version uint8, os smc.OS) LLCLayout {
 	switch {
 	case version < Version2:
@@ -147,16 +148,16 @@ func (l LLCLayout) putUint16(b []byte, v uint16) {
 //	2  reserved; low nibble the reason in a rejected ADD LINK
 //	3  flags; 0x80 reply  3  flags; 0x80 reply
 type LLCHeader struct {
-	// Type is the first byte, without the bit of version 2 in a message
-	// that version 2 defines.
+	// Type is the first byte, without llcV2Bit if version 2 defines the message.
 	Type   LLCType
-	Layout LLCLayout
-	Reply  bool
+	Layout LLCLayout // of the message
+	Reply  bool      // the R flag
 }
 
-// ParseLLCHeader checks that b has the length of an LLC message and says so
-// in its header, and returns the header. It serves to choose the parser; the
-// opcode may be an unknown one.
+// ParseLLCHeader decodes the header of an LLC message, so that the caller can choose
+// the parser. The opcode may be unknown. It returns ErrShort or ErrLength if the length
+// of b is wrong or differs from the length in the header, and ErrType if b is a CDC
+// message.
 func ParseLLCHeader(b []byte) (LLCHeader, error) {
 	if len(b) < LLCLen {
 		return LLCHeader{}, ErrShort
@@ -171,8 +172,8 @@ func ParseLLCHeader(b []byte) (LLCHeader, error) {
 		h.Layout, err = llcV2Layout(b)
 		return h, err
 	}
-	// An unknown opcode may have its length elsewhere: what it is matters
-	// more than how long it is.
+	// A message with an unknown opcode may have its length somewhere else. That the
+	// opcode is unknown is the more important error.
 	if h.Type.known() && (len(b) != LLCLen || b[1] != LLCLen) {
 		return LLCHeader{}, fmt.Errorf("%w: %s says %d bytes, has %d", ErrLength, h.Type, b[1], len(b))
 	}
@@ -202,10 +203,10 @@ func (t LLCType) knownV2() bool {
 	return t == LLCReqAddLink || t.known() && t != LLCAddLinkCont && t != LLCConfirmRKeyCont
 }
 
-// LLC is any LLC message: ConfirmLink, AddLink, AddLinkCont, ReqAddLink,
-// DeleteLink, ConfirmRKey, ConfirmRKeyCont, DeleteRKey, DeleteRKeyV2, TestLink,
-// as values. AppendBinary appends LLCLen bytes in version 1. Messages that both
-// versions have in common have a field Layout, whose zero value is version 1.
+// LLC is an LLC message: a ConfirmLink, AddLink, AddLinkCont, ReqAddLink, DeleteLink,
+// ConfirmRKey, ConfirmRKeyCont, DeleteRKey, DeleteRKeyV2 or TestLink, not a pointer to
+// one. AppendBinary appends LLCLen bytes in version 1. Messages that both versions have
+// have a field Layout, whose zero value is version 1.
 type LLC interface {
 	encoding.BinaryAppender
 	// LLCType returns the opcode.
@@ -227,11 +228,10 @@ var (
 	_ LLC = TestLink{}
 )
 
-// ParseLLC decodes an LLC message of any type and version; the version, if it
-// matters, is in the Layout of the message. An unknown opcode gives an
-// *OpcodeError. The one allocation is that of the interface value; the Parse
-// function of each message does without, but for the messages of version 2
-// that have a list.
+// ParseLLC decodes an LLC message of any type and version. The field Layout of the
+// message has the version. For an unknown opcode the error is an *[OpcodeError]. ParseLLC
+// allocates the interface value. The Parse functions of the messages do not allocate,
+// except those of version 2 that have a list.
 func ParseLLC(b []byte) (LLC, error) {
 	h, err := ParseLLCHeader(b)
 	if err != nil {
@@ -273,9 +273,9 @@ func llcOrNil[T LLC](m T, err error) (LLC, error) {
 	return m, nil
 }
 
-// AppendLLC appends m in the given layout, whatever m.Layout says, so that one
-// layout may be kept for a link group. It returns ErrVersion for a message that
-// the version does not have, and what m.AppendBinary returns.
+// AppendLLC appends m in the layout l; m.Layout is ignored. So a link group can keep
+// one layout for all messages. It returns ErrVersion if the version of l does not have
+// the message, otherwise the error of m.AppendBinary.
 func AppendLLC(b []byte, l LLCLayout, m LLC) ([]byte, error) {
 	switch m := m.(type) {
 	case ConfirmLink:
@@ -306,8 +306,8 @@ func AppendLLC(b []byte, l LLCLayout, m LLC) ([]byte, error) {
 	return m.AppendBinary(b)
 }
 
-// checkLLC checks the header of a message that has to be of type want and
-// version 1, and returns its flags.
+// checkLLC checks the header of a message, which must be of type want and version 1,
+// and returns its flags.
 func checkLLC(b []byte, want LLCType) (flags byte, err error) {
 	flags, l, err := checkLLCAny(b, want)
 	if err == nil && l != LLCV1 {
@@ -337,9 +337,9 @@ func checkLLCV2(b []byte, want LLCType) (flags byte, l LLCLayout, err error) {
 	return flags, l, err
 }
 
-// appendLLC appends a message of n bytes, LLCLen if n is less, that is zero
-// but for its header, and returns the whole and the message. In version 1 n is
-// LLCLen.
+// appendLLC appends a message of n bytes, or LLCLen if n is less, that is zero except
+// for its header. It returns all of b, and the message as a part of it. In version 1
+// the length must be LLCLen.
 func appendLLC(b []byte, l LLCLayout, t LLCType, n int, reply bool) (whole, msg []byte, err error) {
 	if l > LLCV2Little {
 		return b, nil, rangeErr("layout", l)

@@ -9,7 +9,7 @@ import (
 	"smcr/smc"
 )
 
-// AddLinkReason says why an ADD LINK was rejected.
+// AddLinkReason is the reason for which an ADD LINK was rejected.
 type AddLinkReason uint8
 
 // The reasons: four bits on the wire.
@@ -43,17 +43,17 @@ func (r AddLinkReason) String() string {
 //	33  initial PSN (3)
 //	36  reserved (8)
 //
-// Figure 32 has the GID at 10, right behind the MAC, and all that follows two
-// bytes earlier. Linux reserves these two bytes, and so does Wireshark's
-// dissector, so their layout is the one that peers speak.
+// In figure 32 the GID follows the MAC, at 10, and everything behind it is two bytes
+// earlier. Linux and the dissector of Wireshark have two reserved bytes here, so this is
+// what peers send.
 //
-// In version 2 the length has the place of the reason, and AddLinkExt follows
-// at 44 unless the message rejects. AddLinkCont does not exist there.
+// In version 2 the length is in the place of the reason, and AddLinkExt follows at 44,
+// except in a message that rejects. Version 2 has no AddLinkCont.
 type AddLink struct {
 	Layout LLCLayout
 	Reply  bool
-	// Rejected is the Z flag of a reply, Reason the cause of it. A Reason
-	// without Rejected, or in version 2, is not sent and not read.
+	// Rejected is the Z flag of a reply, and Reason says why. A Reason without
+	// Rejected, or in version 2, is neither sent nor parsed.
 	Rejected bool
 	Reason   AddLinkReason
 	MAC      smc.MAC
@@ -61,12 +61,12 @@ type AddLink struct {
 	// QPN, MTU and PSN are 0 in the request of a Linux client, which has no
 	// queue pair yet.
 	QPN smc.QPN
-	// LinkNum is given by the server and echoed by the client.
+	// LinkNum is chosen by the server and echoed by the client.
 	LinkNum uint8
 	MTU     smc.MTU
 	PSN     smc.PSN
-	// Ext is the extension of version 2. It is nil in version 1; where
-	// Rejected is set it is not sent and not read.
+	// Ext is the extension of version 2. It is nil in version 1. With Rejected it is
+	// neither sent nor parsed.
 	Ext *AddLinkExt
 }
 
@@ -81,10 +81,10 @@ type AddLink struct {
 type AddLinkExt struct {
 	// Direct is as in FirstContactExt, for the new link.
 	Direct bool
-	// TargetGID is the client's GID that the server wants to reach. Linux
-	// has its own GID here, and does not look at that of a peer.
+	// TargetGID is the GID of the client that the server wants to reach. Linux sends
+	// its own GID here, and ignores the one of its peer.
 	TargetGID smc.GID
-	// Pairs, at most AddLinkMaxPairs.
+	// Pairs has at most AddLinkMaxPairs entries.
 	Pairs []RKeyPair
 }
 
@@ -184,8 +184,8 @@ func getAddLinkExt(b []byte) (*AddLinkExt, error) {
 	return x, nil
 }
 
-// ParseAddLink decodes an ADD LINK message of either version. Reserved MTU
-// codes pass; they are for the link group to reject.
+// ParseAddLink decodes an ADD LINK message of either version. It accepts reserved MTU
+// codes; the link group rejects them.
 func ParseAddLink(b []byte) (AddLink, error) {
 	flags, l, err := checkLLCAny(b, LLCAddLink)
 	if err != nil {

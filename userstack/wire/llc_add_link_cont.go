@@ -28,7 +28,7 @@ func getRKeyPair(b []byte) RKeyPair {
 	return RKeyPair{RefRKey: smc.RKey(binary.BigEndian.Uint32(b)), New: getRToken(b[4:])}
 }
 
-// AddLinkCont gives the RTokens of the sender's RMBs on a link being added
+// AddLinkCont has the RTokens of the sender's RMBs on a link being added
 // (RFC 7609, appendix A.3.3, figure 33). In version 2 AddLinkExt does that.
 //
 //	0   header
@@ -40,10 +40,10 @@ func getRKeyPair(b []byte) RKeyPair {
 type AddLinkCont struct {
 	Reply   bool
 	LinkNum uint8
-	// Left is the number of RTokens still to be told, with those in this
-	// message; above AddLinkContMax another message follows.
+	// Left is the number of RTokens that are still to be sent, with those in this
+	// message. If it is larger than AddLinkContMax, another message follows.
 	Left uint8
-	// Pairs holds Count entries; the others are sent as zeros and not read.
+	// Pairs has Count entries. The others are sent as zeros and ignored by the parser.
 	Pairs [AddLinkContMax]RKeyPair
 }
 

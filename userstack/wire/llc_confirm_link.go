@@ -7,7 +7,7 @@ import (
 	"smcr/smc"
 )
 
-// ConfirmLink proves that a new link carries messages (RFC 7609, appendix
+// ConfirmLink shows that a new link carries messages (RFC 7609, appendix
 // A.3.1, figure 31).
 //
 //	0   header
@@ -22,21 +22,21 @@ import (
 type ConfirmLink struct {
 	Layout LLCLayout
 	Reply  bool
-	// NoEyecatcher says that the sender puts no eyecatcher into its RMB
-	// elements: flags 0x03, reserved in RFC 7609. Linux sets them and
-	// declines a peer that sets neither. Either bit is read as true.
+	// NoEyecatcher says that the RMB elements of the sender have no eyecatcher:
+	// flags 0x03, which RFC 7609 reserves. Linux sets both, and declines a peer that
+	// sets none. For the parser one of them is enough.
 	NoEyecatcher bool
 	MAC          smc.MAC
 	GID          smc.GID
 	QPN          smc.QPN
-	// LinkNum is given by the server and echoed by the client.
+	// LinkNum is chosen by the server and echoed by the client.
 	LinkNum uint8
-	// LinkUserID is the sender's own name for the link, for display only.
+	// LinkUserID is the number that the sender shows for the link.
 	LinkUserID uint32
-	// MaxLinks is the most links that the sender supports in a link group.
+	// MaxLinks is the largest number of links that the sender supports in a link group.
 	MaxLinks uint8
-	// MaxConns is the most connections in the link group. It is sent and
-	// read in version 2 alone, from release 1 on.
+	// MaxConns is the largest number of connections in the link group. Only version 2
+	// has it, from release 1 on.
 	MaxConns uint8
 }
 

@@ -7,8 +7,8 @@ import "smcr/smc"
 // ConfirmRKeyMax is the largest number of other links in one ConfirmRKey.
 const ConfirmRKeyMax = 2
 
-// ConfirmRKey gives the RTokens of a new RMB on every link of the link group.
-// The reply echoes the request (RFC 7609, appendix A.3.5, figures 36 and 37).
+// ConfirmRKey has the RTokens of a new RMB on all links of the link group. The reply
+// echoes the request (RFC 7609, appendix A.3.5, figures 36 and 37).
 //
 //	0   header; flags 0x20 negative, 0x10 retry
 //	4   number of other links
@@ -18,16 +18,16 @@ const ConfirmRKeyMax = 2
 type ConfirmRKey struct {
 	Layout LLCLayout
 	Reply  bool
-	// Negative refuses; with Retry the sender is to try again as soon as the
-	// running configuration change is over.
+	// Negative refuses the RMB. With Retry the sender must try again after the change
+	// of the configuration that is in progress.
 	Negative bool
 	Retry    bool
-	// Others is the number of other links that the whole exchange tells
-	// about. Above ConfirmRKeyMax a ConfirmRKeyCont follows.
+	// Others is the number of other links in this message and those that continue it.
+	// If it is larger than ConfirmRKeyMax, a ConfirmRKeyCont follows.
 	Others uint8
-	// This is the RToken on the link that carries the message.
+	// This is the RToken on the link of the message.
 	This smc.RToken
-	// Other holds Count entries; the rest is sent as zeros and not read.
+	// Other has Count entries. The rest is sent as zeros and ignored by the parser.
 	Other [ConfirmRKeyMax]LinkRToken
 }
 

@@ -5,24 +5,24 @@ package wire
 // ConfirmRKeyContMax is the largest number of links in one ConfirmRKeyCont.
 const ConfirmRKeyContMax = 3
 
-// ConfirmRKeyCont goes on where a ConfirmRKey had no more room (RFC 7609,
+// ConfirmRKeyCont has the RTokens for which a ConfirmRKey had no room (RFC 7609,
 // appendix A.3.6, figure 38).
 //
 //	0  header; flag 0x20 negative
 //	4  number of links left, with those in this message
 //	5  three links: link number, RKey (4), address (8)
 //
-// Figure 38 gives the first entry 12 bytes and keeps the last byte reserved;
-// figure 37 and the text need 13 bytes an entry, which fill the message. The
-// text is followed here. With at most three links in a link group, as Linux
-// has it, the message never flows.
+// In figure 38 the first entry has 12 bytes and the last byte is reserved. In figure 37
+// and in the text each entry has 13 bytes, and the entries fill the message. This
+// package does what the text says. Link groups with at most three links, such as those
+// of Linux, never send the message.
 type ConfirmRKeyCont struct {
 	Reply    bool
 	Negative bool
-	// Left is the number of links still to be told about, with those in this
-	// message; above ConfirmRKeyContMax another message follows.
+	// Left is the number of links that are still to be sent, with those in this
+	// message. If it is larger than ConfirmRKeyContMax, another message follows.
 	Left uint8
-	// Other holds Count entries; the rest is sent as zeros and not read.
+	// Other has Count entries. The rest is sent as zeros and ignored by the parser.
 	Other [ConfirmRKeyContMax]LinkRToken
 }
 

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// DeleteLinkReason says why a link goes, or why it cannot.
+// DeleteLinkReason is the reason for which a link ends, or for which it does not.
 type DeleteLinkReason uint32
 
 // The reasons of RFC 7609, appendix A.3.4, and one of Linux.
@@ -17,9 +17,10 @@ const (
 	DeleteLinkProgram           DeleteLinkReason = 0x00030000 // the program that owns it ends, in order
 	DeleteLinkProtocolViolation DeleteLinkReason = 0x00040000 // the peer broke the protocol
 	DeleteLinkAsymmetric        DeleteLinkReason = 0x00050000 // the link is asymmetric and not needed any more
-	// DeleteLinkUnknownLink is for replies.
+	// DeleteLinkUnknownLink says in a reply that there is no such link.
 	DeleteLinkUnknownLink DeleteLinkReason = 0x00100000
-	// DeleteLinkUnknownGroup is for replies, and not in RFC 7609.
+	// DeleteLinkUnknownGroup says in a reply that there is no such link group. It is
+	// not in RFC 7609.
 	DeleteLinkUnknownGroup DeleteLinkReason = 0x00200000
 )
 
@@ -44,9 +45,8 @@ func (r DeleteLinkReason) String() string {
 	return fmt.Sprintf("reason 0x%08x", uint32(r))
 }
 
-// DeleteLink takes a link, or all of them, out of a link group. A request of
-// the client only makes the server send its own (RFC 7609, appendix A.3.4,
-// figure 35).
+// DeleteLink removes a link, or all links, from a link group. The request of a client
+// asks the server to send one (RFC 7609, appendix A.3.4, figure 35).
 //
 //	0  header; flags 0x40 all, 0x20 orderly
 //	4  link number
@@ -55,10 +55,10 @@ func (r DeleteLinkReason) String() string {
 type DeleteLink struct {
 	Layout LLCLayout
 	Reply  bool
-	// All ends the link group. The link number is then sent as 0 and not
-	// read.
+	// All ends the link group. The link number is then sent as 0, and ignored by
+	// the parser.
 	All bool
-	// Orderly: an operator's wish, not an error.
+	// Orderly says that there is no error: an operator or a program asked for it.
 	Orderly bool
 	LinkNum uint8
 	Reason  DeleteLinkReason

@@ -10,7 +10,7 @@ import (
 // DeleteRKeyMax is the largest number of RKeys in one DeleteRKey.
 const DeleteRKeyMax = 8
 
-// DeleteRKey says that RMBs are gone. The reply echoes the request (RFC 7609,
+// DeleteRKey says that RMBs do not exist any more. The reply echoes the request (RFC 7609,
 // appendix A.3.7, figure 39). Version 2 has DeleteRKeyV2.
 //
 //	0   header; flag 0x20 negative
@@ -24,11 +24,11 @@ type DeleteRKey struct {
 	Negative bool
 	// Count is the number of entries of RKeys in use, at most DeleteRKeyMax.
 	Count uint8
-	// ErrorMask of a negative reply says which RKeys were not known: the
-	// highest bit stands for RKeys[0]; see Failed.
+	// ErrorMask has, in a negative reply, a bit for each RKey that was not known. The
+	// highest bit is for RKeys[0]; see Failed.
 	ErrorMask uint8
-	// RKeys as valid on the link that carries the message. Entries from
-	// Count on are sent as zeros and not read.
+	// RKeys has the RKeys on the link of the message. Entries from Count on are sent
+	// as zeros and ignored by the parser.
 	RKeys [DeleteRKeyMax]smc.RKey
 }
 
@@ -63,8 +63,8 @@ func (m DeleteRKey) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseDeleteRKey decodes a DELETE RKEY message; ErrRange if it counts more
-// RKeys than fit.
+// ParseDeleteRKey decodes a DELETE RKEY message of version 1. It returns ErrRange if
+// the number of RKeys is larger than DeleteRKeyMax.
 func ParseDeleteRKey(b []byte) (DeleteRKey, error) {
 	flags, err := checkLLC(b, LLCDeleteRKey)
 	if err != nil {

@@ -13,7 +13,7 @@ const DeleteRKeyMaxV2 = 255
 
 const deleteRKeyListAt = 8
 
-// DeleteRKeyV2 says that RMBs are gone, in version 2.
+// DeleteRKeyV2 says in version 2 that RMBs do not exist any more.
 //
 //	0  header; flag 0x20 negative
 //	4  number of RKeys
@@ -27,13 +27,13 @@ type DeleteRKeyV2 struct {
 	Reply  bool
 	// Negative says in a reply that Invalid is not 0.
 	Negative bool
-	// RKeys as valid on the link that carries the message: a part of the
-	// request, at most DeleteRKeyMaxV2.
+	// RKeys has the RKeys on the link of the message, at most DeleteRKeyMaxV2. Only
+	// a request has them.
 	RKeys []smc.RKey
-	// Count is the number of RKeys in the request. Replies repeat it; in a
-	// request it is not sent but counted.
+	// Count is the number of RKeys in the request. Replies repeat it. In a request
+	// it is ignored: the length of RKeys is sent.
 	Count uint8
-	// Invalid is in a reply the number of RKeys that were not known.
+	// Invalid is the number of RKeys that were not known. Only a reply has it.
 	Invalid uint8
 }
 
@@ -70,8 +70,8 @@ func (m DeleteRKeyV2) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseDeleteRKeyV2 decodes a DELETE RKEY message of version 2; ErrLength if
-// it counts more RKeys than it holds.
+// ParseDeleteRKeyV2 decodes a DELETE RKEY message of version 2. It returns ErrLength
+// if the message is too short for its number of RKeys.
 func ParseDeleteRKeyV2(b []byte) (DeleteRKeyV2, error) {
 	flags, l, err := checkLLCV2(b, LLCDeleteRKey)
 	if err != nil {

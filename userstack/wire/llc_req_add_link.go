@@ -12,8 +12,8 @@ const ReqAddLinkMax = 255
 
 const reqAddLinkListAt = 28
 
-// ReqAddLink is a client's wish for another link, in version 2: it names the
-// RNICs that it could use. A server that has a path sends AddLink; one that
+// ReqAddLink is the request of a client for another link, in version 2. It has the
+// RNICs that the client can use. A server that has a path sends AddLink. A server that
 // has none replies to this message without GIDs.
 //
 //	0   header
@@ -24,7 +24,7 @@ const reqAddLinkListAt = 28
 type ReqAddLink struct {
 	Layout LLCLayout
 	Reply  bool
-	// GIDs of the client's RNICs, at most ReqAddLinkMax. A reply has none.
+	// GIDs has the GIDs of the client's RNICs, at most ReqAddLinkMax. A reply has none.
 	GIDs []smc.GID
 }
 
@@ -55,8 +55,8 @@ func (m ReqAddLink) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseReqAddLink decodes a REQUEST ADD LINK message of version 2; ErrLength
-// if it counts more GIDs than it holds.
+// ParseReqAddLink decodes a REQUEST ADD LINK message of version 2. It returns
+// ErrLength if the message is too short for its number of GIDs.
 func ParseReqAddLink(b []byte) (ReqAddLink, error) {
 	flags, l, err := checkLLCV2(b, LLCReqAddLink)
 	if err != nil {

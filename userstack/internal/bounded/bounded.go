@@ -102,7 +102,7 @@ func CloseAside(fd int, then func()) {
 	then()
 }
 
-// mayWait tells whether the close of a socket may wait for somebody, as it is now.
+// mayWait reports whether the close of a socket may wait for somebody, as it is now.
 func mayWait(fd int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {

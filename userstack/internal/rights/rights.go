@@ -66,7 +66,7 @@ func userns(task string) (nsID, error) {
 	return nsID{uint64(st.Dev), st.Ino}, nil
 }
 
-// sharesUserns tells whether task is in the user namespace of this process. A
+// sharesUserns reports whether task is in the user namespace of this process. A
 // service that has fewer capabilities than the task may not look at its namespaces,
 // but at its maps, which tell two apart unless somebody with all rights has given
 // the one below all users as they are above.
@@ -92,7 +92,7 @@ func sharesUserns(task string) bool {
 	return true
 }
 
-// errRights tells that a thread could not be made to act with fewer rights.
+// errRights means that a thread could not be made to act with fewer rights.
 var errRights = errors.New("rights: cannot act with the program's capabilities")
 
 // Do calls f on a thread whose effective capabilities are those of the caller
@@ -142,7 +142,7 @@ func (r Rights) do(f func() error) (err error, restored bool) {
 	return err, unix.Capset(&h, &own[0]) == nil
 }
 
-// OwnsNetwork tells whether the network namespace of this process belongs to
+// OwnsNetwork reports whether the network namespace of this process belongs to
 // a user namespace below its own. Who made that has all rights over it, without
 // any capability: there Do takes nothing away.
 var OwnsNetwork = sync.OnceValue(func() bool {

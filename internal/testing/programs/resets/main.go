@@ -123,8 +123,8 @@ func (s script) say(m wire.CLC) bool {
 	return err == nil && whole
 }
 
-// hear reads a message.
-func (s script) hear() wire.CLC {
+// receive reads a message.
+func (s script) receive() wire.CLC {
 	var b [wire.MaxCLCLen]byte
 	if _, err := io.ReadFull(s.c, b[:wire.HeaderLen]); err != nil {
 		return nil
@@ -180,7 +180,7 @@ func (s script) client() {
 	if !ok || stage < 15 {
 		return
 	}
-	if _, ok := s.hear().(wire.Accept); !ok || stage < 18 {
+	if _, ok := s.receive().(wire.Accept); !ok || stage < 18 {
 		return
 	}
 	if stage == 18 {
@@ -197,7 +197,7 @@ func (s script) server() {
 	if stage < 5 {
 		return
 	}
-	if _, ok := s.hear().(wire.Proposal); !ok || stage < 10 {
+	if _, ok := s.receive().(wire.Proposal); !ok || stage < 10 {
 		return
 	}
 	e := s.endpoint()
@@ -208,7 +208,7 @@ func (s script) server() {
 	if !s.say(wire.Accept{Endpoint: e, FirstContact: stage > 12}) || stage < 18 {
 		return
 	}
-	if _, ok := s.hear().(wire.Confirm); ok && stage == 18 {
+	if _, ok := s.receive().(wire.Confirm); ok && stage == 18 {
 		s.say(wire.Decline{PeerID: e.PeerID, Diagnosis: smc.DiagMem})
 	}
 }

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/userstack/devices"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
+	"smcr/userstack/tcpopt"
+)
+
+// Reasons for which connections most often stay TCP, as [DeclineError] has them
+// in Code. The others are the Diag constants of package wire.
+const (
+	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
+	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
+	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
+)
+
+// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
+// not permitted here (see [Stack.OptionError]), and the peer is not in
+// Config.AssumeSMC, which is --assume-smc of smcr serve.
+var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
+
+// canAnnounce returns why SMC cannot be announced to remote.
+func (s *Stack) canAnnounce(local, remote netip.Addr) error {
+	if s.ctx.Err() != nil {
+		return ErrStackClosed
+	}
+	rt, err := s.net.Route(local, remote)
+	if err != nil {
+		return err
+	}
+	if rt.Gateway.IsValid() && !s.speaksV2(remote) {
+		return errRouted(remote)
+	}
+	if _, _, err := s.devices.For(rt); err != nil {
+		return err
+	}
+	if s.option == nil && !s.assumed(remote) {
+		return ErrNoOption
+	}
+	return nil
+}
+
+// fallbackFor returns why a connection stays TCP, in the numbers that Linux
+// uses. It returns 0 for what is no fallback.
+func fallbackFor(err error) (f nl.ConnFallback) {
+	var d *DeclineError
+	code := smc.DiagInternal
+	switch {
+	case errors.As(err, &d) && d.Remote:
+		return nl.ConnFallback{Reason: uint32(smc.DiagPeerDeclined), Peer: uint32(d.Code)}
+	case errors.As(err, &d):
+		code = d.Code
+	case errors.Is(err, ErrStackClosed), errors.Is(err, devices.ErrClosed):
+		code = 0
+	case errors.Is(err, ErrNotOnLink):
+		code = smc.DiagNoRoute
+	case errors.Is(err, ErrNoOption):
+		code = smc.DiagConfig
+	case errors.Is(err, tcpopt.ErrUnsupportedSocket):
+		code = smc.DiagSocketOption
+	default:
+		code = declineFor(err).Code
+	}
+	return nl.ConnFallback{Reason: uint32(code)}
+}
+
+// staysTCP counts a connection that stays TCP because of err, and notes its socket fd
+// for listings. A *DeclineError of [Stack.Client] or [Stack.Server] is counted already.
+// It returns the reason, and the reason of the peer if the peer declined.
+func (s *Stack) staysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
+	f := fallbackFor(err)
+	if f.Reason == 0 {
+		return 0, 0
+	}
+	var d *DeclineError
+	if !errors.As(err, &d) || d.uncounted {
+		s.countFallback(client, smc.Diagnosis(f.Reason))
+	}
+	s.tcpSockets.Note(network.Cookie(fd), inside.TCPSocket{Owner: o, Fallback: f})
+	return f.Reason, f.Peer
+}
+
+// ownStaysTCP is staysTCP for a connection of this process.
+func (s *Stack) ownStaysTCP(tcp *net.TCPConn, client bool, err error) {
+	rc, rerr := tcp.SyscallConn()
+	if rerr != nil {
+		return
+	}
+	_ = rc.Control(func(fd uintptr) { s.staysTCP(inside.Self(), int(fd), client, err) }) // an error means that it is closed
+}
+
+// countFallback counts a connection that stays TCP.
+func (s *Stack) countFallback(client bool, code smc.Diagnosis) {
+	side := smc.Server
+	if client {
+		side = smc.Client
+	}
+	s.stats.Fallback(side, uint32(code))
+}
+
+// account counts the outcome of a rendezvous.
+func (s *Stack) account(side smc.Role, c *Conn, err error) {
+	var d *DeclineError
+	switch {
+	case err == nil:
+		s.stats.Connection(side, int(c.g.terms.Version()))
+	case errors.As(err, &d):
+		code := d.Code
+		if d.Remote {
+			code = smc.DiagPeerDeclined
+		}
+		s.stats.Fallback(side, uint32(code))
+	default:
+		s.stats.HandshakeError(side)
+	}
+}

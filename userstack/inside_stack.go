@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"smcr/guard"
+	"smcr/smc"
+	"smcr/stats"
+	"smcr/userstack/engine"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+)
+
+// insideStack is a stack as package inside shows it to the packages that carry the
+// connections of other programs.
+type insideStack struct{ s *Stack }
+
+var _ inside.Stack[*Conn] = insideStack{}
+
+// Log implements inside.Stack.
+func (i insideStack) Log() *slog.Logger { return i.s.log }
+
+// Guard implements inside.Stack.
+func (i insideStack) Guard() *guard.Guard { return &i.s.guard }
+
+// Stats implements inside.Stack.
+func (i insideStack) Stats() *stats.Collector { return &i.s.stats }
+
+// Network implements inside.Stack.
+func (i insideStack) Network() network.Network { return i.s.net }
+
+// Option implements inside.Stack.
+func (i insideStack) Option() network.OptionMarker { return i.s.option }
+
+// Closed implements inside.Stack.
+func (i insideStack) Closed() bool { return i.s.ctx.Err() != nil }
+
+// CanAnnounce implements inside.Stack.
+func (i insideStack) CanAnnounce(local, remote netip.Addr) error {
+	return i.s.canAnnounce(local, remote)
+}
+
+// Assumed implements inside.Stack.
+func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.assumed(remote) }
+
+// NotAnnounced implements inside.Stack.
+func (i insideStack) NotAnnounced() error { return i.s.notAnnounced() }
+
+// noCLC is why a connection stays TCP whose peer sends something else than CLC messages.
+func noCLC() rendezvous.Refusal {
+	return rendezvous.Refusal{Code: ReasonPeerNoSMC, Err: errors.New("no CLC message")}
+}
+
+// ServeUnsure implements inside.Stack.
+func (i insideStack) ServeUnsure(ctx context.Context, tcp inside.TCPConn) (*Conn, error) {
+	return i.s.serverLook(ctx, tcp, noCLC(), nil)
+}
+
+// Decline implements inside.Stack.
+func (i insideStack) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
+	code := smc.DiagMem
+	if d, ok := errors.AsType[*DeclineError](why); ok {
+		code = d.Code
+	}
+	_, err := i.s.serverLook(ctx, tcp, noCLC(), &rendezvous.Refusal{Code: code, Err: why})
+	return err
+}
+
+// StaysTCP implements inside.Stack.
+func (i insideStack) StaysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
+	return i.s.staysTCP(o, fd, client, err)
+}
+
+// CountFallback implements inside.Stack.
+func (i insideStack) CountFallback(client bool, code smc.Diagnosis) { i.s.countFallback(client, code) }
+
+// Note implements inside.Stack.
+func (i insideStack) Note(cookie uint64, t inside.TCPSocket) { i.s.tcpSockets.Note(cookie, t) }
+
+// Busy implements inside.Stack.
+func (i insideStack) Busy() bool {
+	i.s.mu.Lock()
+	defer i.s.mu.Unlock()
+	return len(i.s.conns) > 0
+}
+
+// OnQuiet implements inside.Stack.
+func (i insideStack) OnQuiet(f func()) {
+	i.s.trim.mu.Lock()
+	defer i.s.trim.mu.Unlock()
+	i.s.trim.quiet = f
+}
+
+// Carriage implements inside.Stack.
+func (i insideStack) Carriage(c *Conn) inside.Carriage { return carriage{c} }
+
+// carriage is a connection as the packages that carry programs' bytes see it.
+type carriage struct{ c *Conn }
+
+// Loop implements inside.Carriage.
+func (k carriage) Loop() *engine.Loop { return k.c.loop() }
+
+// Attach implements inside.Carriage.
+func (k carriage) Attach(sock *engine.Socket) { k.c.attach(sock) }
+
+// Detach implements inside.Carriage.
+func (k carriage) Detach() { k.c.detach() }
+
+// Ride implements inside.Carriage.
+func (k carriage) Ride(back func()) bool { return k.c.ride(back) }
+
+// Recall implements inside.Carriage.
+func (k carriage) Recall() { k.c.recall() }
+
+// AfterDone implements inside.Carriage.
+func (k carriage) AfterDone(f func()) { k.c.afterDone(f) }
+
+// KeepLinkAlive implements inside.Carriage.
+func (k carriage) KeepLinkAlive(idle time.Duration) { k.c.keepLinkAlive(idle) }
+
+// Bytes implements inside.Carriage.
+func (k carriage) Bytes() uint64 {
+	k.c.g.mu.Lock()
+	defer k.c.g.mu.Unlock()
+	return k.c.rxBytes + k.c.txBytes
+}

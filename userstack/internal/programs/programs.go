@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"smcr/guard"
+	"smcr/smc"
+	"smcr/userstack"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
+	"smcr/userstack/tcpopt"
+)
+
+// Programs is what a stack does for programs that have sockets of their own. A fd is
+// the descriptor of a program's TCP socket.
+type Programs struct {
+	in         inside.Stack[*userstack.Conn]
+	warnNoGate sync.Once
+}
+
+// New returns the verbs of a stack.
+func New(stack *userstack.Stack) *Programs {
+	return &Programs{in: inside.StackOf[*userstack.Conn](stack)}
+}
+
+// Guard returns the guard of the stack: panics that it catches count in the statistics
+// of the stack.
+func (p *Programs) Guard() *guard.Guard { return p.in.Guard() }
+
+// Busy reports whether the stack has connections, or rendezvous that hold link groups.
+func (p *Programs) Busy() bool { return p.in.Busy() }
+
+// OnQuiet has f called after many connections have begun or ended, when for a while no
+// more do, at most every few seconds. The process may give memory back then.
+func (p *Programs) OnQuiet(f func()) { p.in.OnQuiet(f) }
+
+// Carriage returns the way to carry a program's bytes over c. It allocates nothing.
+func (p *Programs) Carriage(c *userstack.Conn) inside.Carriage { return p.in.Carriage(c) }
+
+// ByOption reports whether the TCP option alone tells which peers speak SMC.
+func (p *Programs) ByOption() bool { return p.in.Option() != nil }
+
+// Locator returns what knows the addresses and TCP connections of the network
+// namespace, or nil.
+func (p *Programs) Locator() network.Locator {
+	l, _ := p.in.Network().(network.Locator)
+	return l
+}
+
+// Candidate decides whether a connection that a program is about to open can become
+// SMC-R. If so, it marks the socket fd, so that the TCP handshake announces SMC.
+// Otherwise the error says why, and the socket is unchanged.
+func (p *Programs) Candidate(o inside.Owner, local, remote netip.Addr, fd int) error {
+	option := p.in.Option()
+	if err := p.in.CanAnnounce(local, remote); err != nil || option == nil {
+		return err
+	}
+	return p.gated(o, fd, option.GateConnect, option.MarkConnect)
+}
+
+// CandidateHere marks the socket fd of a connection that a program is about to open to
+// an address of this host, for which Candidate has returned network.ErrThisHost. No RoCE
+// device is needed: the bytes of such a connection never leave the host. The gate is for
+// a program that connects the marked socket to another host itself.
+func (p *Programs) CandidateHere(o inside.Owner, fd int) error {
+	if p.in.Closed() {
+		return userstack.ErrStackClosed
+	}
+	option := p.in.Option()
+	if option == nil {
+		return userstack.ErrNoOption
+	}
+	return p.gated(o, fd, option.GateConnect, option.MarkConnect)
+}
+
+// MarkListen has the SYN-ACKs of a program's listening socket answer the SMC option.
+func (p *Programs) MarkListen(o inside.Owner, fd int) error {
+	option := p.in.Option()
+	if option == nil {
+		return nil
+	}
+	return p.gated(o, fd, option.GateListen, option.MarkListen)
+}
+
+// gated marks a program's socket with gate. If the kernel has no gate, programs of the
+// stack's own user are trusted: their sockets are marked with ungated.
+func (p *Programs) gated(o inside.Owner, fd int, gate, ungated func(fd int) error) error {
+	err := gate(fd)
+	if !errors.Is(err, tcpopt.ErrNoGate) {
+		return err
+	}
+	p.warnNoGate.Do(func() {
+		p.in.Log().Warn("only programs of the stack's own user use SMC-R: the kernel would not keep those of others from sending CLC messages of their own", "err", err)
+	})
+	if !o.Trusted() {
+		return err
+	}
+	return ungated(fd)
+}
+
+// OpenHere lets every process send on the connected or accepted socket fd of a
+// connection within this host, on which nobody speaks CLC. A stack declines proposals
+// from its own host, so CLC messages on such a connection have no effect.
+func (p *Programs) OpenHere(fd int) error {
+	g, err := p.gate(fd)
+	if g == nil || err != nil {
+		return err
+	}
+	sa, err := syscall.Getpeername(fd)
+	if err != nil {
+		return fmt.Errorf("userstack: getpeername: %w", err)
+	}
+	var remote netip.Addr
+	switch sa := sa.(type) {
+	case *syscall.SockaddrInet4:
+		remote = netip.AddrFrom4(sa.Addr)
+	case *syscall.SockaddrInet6:
+		remote = netip.AddrFrom16(sa.Addr).Unmap()
+	}
+	if !network.IsThisHost(p.in.Network(), remote) {
+		return fmt.Errorf("userstack: %s is not this host", remote)
+	}
+	return g.OpenHere(fd)
+}
+
+// OpenAgreed opens the gate of a connection on which neither end speaks CLC, as the
+// stack at the other end has agreed.
+func (p *Programs) OpenAgreed(fd int) error {
+	g, err := p.gate(fd)
+	if g == nil || err != nil {
+		return err
+	}
+	return g.OpenHere(fd)
+}
+
+// gate returns the gate of a socket, or nil if it has none.
+func (p *Programs) gate(fd int) (network.Gate, error) {
+	option := p.in.Option()
+	if option == nil {
+		return nil, nil
+	}
+	return option.Gate(fd)
+}
+
+// PeerAnnounced reports whether the peer of a program's connected or accepted socket
+// speaks SMC, as far as the TCP handshake or the configuration tells.
+func (p *Programs) PeerAnnounced(fd int, remote netip.Addr) (bool, error) {
+	option := p.in.Option()
+	if option == nil {
+		return p.in.Assumed(remote), nil
+	}
+	return option.PeerSMC(fd)
+}
+
+// NoSMC returns the error of a connection whose peer does not speak SMC, as far as
+// PeerAnnounced can tell.
+func (p *Programs) NoSMC() error { return p.in.NotAnnounced() }
+
+// Serve is Stack.Server for a connection that a program accepted. It looks at the first
+// bytes before it reads any, because the peer may send data, which is the program's:
+// that the peer speaks SMC may be known from the configuration alone. A peer that
+// announced SMC may not know that this end does, if something on the path took the option
+// off the SYN-ACK, or if it connected before the stack marked the listening socket. If the
+// peer sends data, the error is a *userstack.DeclineError.
+func (p *Programs) Serve(ctx context.Context, tcp inside.TCPConn) (*userstack.Conn, error) {
+	return p.in.ServeUnsure(ctx, tcp)
+}
+
+// Decline is Serve for a connection that is to stay TCP for lack of resources: it waits
+// for what the peer proposes and declines. The error is a *userstack.DeclineError then;
+// after another error the connection cannot be used.
+func (p *Programs) Decline(ctx context.Context, tcp inside.TCPConn, why error) error {
+	return p.in.Decline(ctx, tcp, why)
+}
+
+// StaysTCP counts a program's connection that stays TCP because of err, and notes its
+// socket fd for listings. A *userstack.DeclineError of Stack.Client or Serve is counted
+// already. It returns the reason as listings show it, and the reason of the peer if the
+// peer declined.
+func (p *Programs) StaysTCP(o inside.Owner, fd int, client bool, err error) (reason, peer uint32) {
+	return p.in.StaysTCP(o, fd, client, err)
+}
+
+// LeftToTCP is StaysTCP for a connection that the stack was not asked about. The cookie
+// of its socket identifies it. With short, connections to the peer were too short for
+// SMC; otherwise the peer does not speak it.
+func (p *Programs) LeftToTCP(o inside.Owner, cookie uint64, client, short bool) {
+	code := smc.DiagPeerNoSMC
+	if short {
+		code = smc.DiagShort
+	}
+	p.in.CountFallback(client, code)
+	s := inside.TCPSocket{Owner: o, Connected: true}
+	s.Fallback.Reason = uint32(code)
+	p.in.Note(cookie, s)
+}
+
+// IsLocal counts a connection between two programs of this host, and notes its TCP
+// socket fd for listings.
+func (p *Programs) IsLocal(o inside.Owner, fd int, client bool) {
+	side := smc.Server
+	if client {
+		side = smc.Client
+	}
+	p.in.Stats().Local(side)
+	p.in.Note(network.Cookie(fd), inside.TCPSocket{Owner: o, Local: true})
+}
+
+// Listens notes a program's socket fd that is about to listen, for listings.
+func (p *Programs) Listens(o inside.Owner, fd int) {
+	p.in.Note(network.Cookie(fd), inside.TCPSocket{Owner: o})
+}

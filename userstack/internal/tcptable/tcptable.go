@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcptable
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/userstack/internal/inside"
+)
+
+// Limits of a table. Sockets beyond them are not listed.
+const (
+	maxSockets = 1 << 16
+	maxUser    = 1 << 13 // of one user; root has no such bound
+	// grace is how long a socket may take to be connected, or to listen, after it
+	// was noted.
+	grace = 30 * time.Second
+	// sweepEvery is the time between sweeps.
+	sweepEvery = 30 * time.Second
+)
+
+// entry is a socket that the table remembers.
+type entry struct {
+	inside.TCPSocket
+	since  time.Time
+	missed bool // the last scan did not find it
+}
+
+// Table remembers sockets by their cookies, which the kernel gives to no other
+// socket. It holds no descriptor. Whether a socket exists, what it is connected to and
+// who owns it is asked of the kernel (sock_diag) for each listing, so a listing is never
+// out of date.
+type Table struct {
+	scan func(found func(cookie uint64, c nl.Connection)) error // asks the kernel
+
+	scanMu sync.Mutex // one scan at a time; before mu
+	mu     sync.Mutex
+	socks  map[uint64]entry
+	users  map[uint32]int
+	swept  time.Time
+	timer  *time.Timer // nil: none is remembered
+	closed bool
+}
+
+// New returns a table. scan calls found for each TCP socket of the network namespace.
+func New(scan func(found func(cookie uint64, c nl.Connection)) error) *Table {
+	return &Table{scan: scan, socks: map[uint64]entry{}, users: map[uint32]int{}}
+}
+
+// Note remembers a socket, unless there is no room. A second call for the same socket
+// replaces the first.
+func (t *Table) Note(cookie uint64, s inside.TCPSocket) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if cookie == 0 || t.closed {
+		return
+	}
+	t.forget(cookie)
+	if len(t.socks) >= maxSockets || s.Owner.UID != 0 && t.users[s.Owner.UID] >= maxUser {
+		// Make room for the next.
+		if now := time.Now(); t.timer != nil && now.Sub(t.swept) > time.Second {
+			t.swept = now
+			t.timer.Reset(0)
+		}
+		return
+	}
+	t.socks[cookie] = entry{TCPSocket: s, since: time.Now()}
+	t.users[s.Owner.UID]++
+	if t.timer == nil {
+		t.timer = time.AfterFunc(sweepEvery, t.sweep)
+	}
+}
+
+// forget removes a socket. mu is held.
+func (t *Table) forget(cookie uint64) {
+	p, ok := t.socks[cookie]
+	if !ok {
+		return
+	}
+	delete(t.socks, cookie)
+	if t.users[p.Owner.UID]--; t.users[p.Owner.UID] == 0 {
+		delete(t.users, p.Owner.UID)
+	}
+}
+
+// sweep forgets sockets that do not exist any more.
+func (t *Table) sweep() {
+	_, _ = t.Rows() // if the kernel cannot be asked, the limits hold
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+	case len(t.socks) == 0:
+		t.timer = nil
+	default:
+		t.timer.Reset(sweepEvery)
+	}
+}
+
+// Rows lists the sockets that exist, in the order of their inodes, and forgets the
+// others. A socket is forgotten when two scans have missed it, because the kernel's list
+// can lack a socket while others come and go.
+func (t *Table) Rows() ([]nl.Connection, error) {
+	t.scanMu.Lock()
+	defer t.scanMu.Unlock()
+	t.mu.Lock()
+	known := make(map[uint64]entry, len(t.socks))
+	for cookie, p := range t.socks {
+		known[cookie] = p
+	}
+	closed := t.closed
+	t.mu.Unlock()
+	if len(known) == 0 || closed {
+		return nil, nil
+	}
+	var out []nl.Connection
+	found := map[uint64]bool{}
+	err := t.scan(func(cookie uint64, c nl.Connection) {
+		p, ok := known[cookie]
+		// A launcher may only tell about sockets of its own user.
+		if !ok || found[cookie] || p.Owner.UID != 0 && p.Owner.UID != c.UID {
+			return
+		}
+		found[cookie] = true
+		c.Cookie, c.PID, c.Command = cookie, p.Owner.PID, p.Owner.Command
+		if c.State != smc.StateListen {
+			c.Mode, c.Fallback = nl.ModeTCP, p.Fallback
+			if p.Local {
+				c.Mode = nl.ModeLocal
+			}
+		}
+		out = append(out, c)
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b nl.Connection) int { return cmp.Compare(a.Inode, b.Inode) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for cookie, was := range known {
+		p, ok := t.socks[cookie]
+		switch {
+		case !ok || p.since != was.since:
+		case found[cookie]:
+			p.missed = false
+			t.socks[cookie] = p
+		case p.missed && (p.Connected || time.Since(p.since) > grace):
+			t.forget(cookie)
+		default:
+			p.missed = true
+			t.socks[cookie] = p
+		}
+	}
+	return out, nil
+}
+
+// Close forgets all sockets and returns when no scan runs any more.
+func (t *Table) Close() {
+	t.mu.Lock()
+	t.closed = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	clear(t.socks)
+	t.mu.Unlock()
+	t.scanMu.Lock()
+	defer t.scanMu.Unlock()
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcptable
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/userstack/internal/inside"
+)
+
+// sockets is a kernel with TCP sockets, by cookie.
+type sockets struct{ sync.Map }
+
+func (k *sockets) scan(found func(uint64, nl.Connection)) error {
+	k.Range(func(cookie, c any) bool {
+		found(cookie.(uint64), c.(nl.Connection))
+		return true
+	})
+	return nil
+}
+
+// TestTable checks what a table shows and forgets.
+func TestTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := func(inode uint64, uid uint32) nl.Connection {
+			return nl.Connection{State: smc.StateActive, Inode: inode, UID: uid, Remote: netip.MustParseAddrPort("192.0.2.1:80")}
+		}
+		var k sockets
+		for cookie, c := range map[uint64]nl.Connection{
+			1: conn(11, 1000), 2: conn(12, 0), 3: conn(13, 1001), 4: {State: smc.StateListen, Inode: 14, UID: 1000}, 99: conn(99, 1000),
+		} {
+			k.Store(cookie, c)
+		}
+		p := New(k.scan)
+		reason := nl.ConnFallback{Reason: 0x03010000}
+		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "curl"}, Fallback: reason})
+		p.Note(2, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 8, Command: "liar"}, Fallback: reason}) // root's
+		p.Note(3, inside.TCPSocket{Owner: inside.Owner{UID: 0, PID: 9, Command: "root"}, Fallback: reason})    // changed its user
+		p.Note(4, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "nginx"}})
+		p.Note(5, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "ended"}, Fallback: reason})
+		p.Note(0, inside.TCPSocket{Owner: inside.Owner{UID: 1000, PID: 7, Command: "no cookie"}, Fallback: reason})
+		want := func(inodes ...uint64) {
+			t.Helper()
+			rows, err := p.Rows()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []uint64
+			for _, r := range rows {
+				got = append(got, r.Inode)
+			}
+			if diff := cmp.Diff(inodes, got); diff != "" {
+				t.Errorf("rows (-want +got):\n%s", diff)
+			}
+		}
+		want(11, 13, 14)
+		rows, _ := p.Rows()
+		if diff := cmp.Diff(nl.Connection{
+			State: smc.StateActive, Mode: nl.ModeTCP, Inode: 11, UID: 1000, Cookie: 1, PID: 7, Command: "curl",
+			Remote: netip.MustParseAddrPort("192.0.2.1:80"), Fallback: reason,
+		}, rows[0], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+			t.Errorf("row (-want +got):\n%s", diff)
+		}
+		if r := rows[2]; r.State != smc.StateListen || r.Mode != nl.ModeSMCR || r.Fallback != (nl.ConnFallback{}) {
+			t.Errorf("listener: %+v", r)
+		}
+
+		// One that a scan misses, but the next does not, is remembered.
+		k.Delete(uint64(1))
+		want(13, 14)
+		k.Store(uint64(1), conn(11, 1000))
+		want(11, 13, 14)
+
+		// A socket that is not there yet has its time; one that has ended goes,
+		// without anybody asking.
+		k.Delete(uint64(3))
+		time.Sleep(grace - time.Second)
+		k.Store(uint64(5), conn(15, 1000))
+		want(11, 14, 15)
+		k.Delete(uint64(5))
+		time.Sleep(2*sweepEvery + 2*time.Second)
+		p.mu.Lock()
+		if len(p.socks) != 2 || p.users[1000] != 2 || p.users[0] != 0 {
+			t.Errorf("remembered: %v, %v", p.socks, p.users)
+		}
+		p.mu.Unlock()
+
+		k.Clear()
+		time.Sleep(4 * sweepEvery)
+		p.mu.Lock()
+		if len(p.socks) != 0 || len(p.users) != 0 || p.timer != nil {
+			t.Errorf("remembered: %v, %v, %v", p.socks, p.users, p.timer)
+		}
+		p.mu.Unlock()
+		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000}})
+		p.Close()
+		p.Note(2, inside.TCPSocket{Owner: inside.Owner{UID: 1000}})
+		want()
+	})
+}
+
+// TestLimits checks that no user takes more than a share, nor all together
+// more than there is, and that what has ended makes room.
+func TestLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var k sockets
+		p := New(k.scan)
+		defer p.Close()
+		cookie := uint64(0)
+		fill := func(uid uint32, n int) {
+			for range n {
+				cookie++
+				p.Note(cookie, inside.TCPSocket{Owner: inside.Owner{UID: uid}})
+			}
+		}
+		size := func(uid uint32, want, all int) {
+			t.Helper()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.users[uid] != want || len(p.socks) != all {
+				t.Errorf("%d sockets of user %d, %d in all; want %d, %d", p.users[uid], uid, len(p.socks), want, all)
+			}
+		}
+		fill(1000, maxUser+100)
+		size(1000, maxUser, maxUser)
+		fill(1001, 10)
+		size(1001, 10, maxUser+10)
+		fill(0, maxSockets)
+		size(0, maxSockets-maxUser-10, maxSockets)
+		p.Note(1, inside.TCPSocket{Owner: inside.Owner{UID: 1000}}) // the same again
+		size(1000, maxUser, maxSockets)
+		// None of them lives.
+		time.Sleep(grace + time.Second)
+		fill(1001, 1)
+		time.Sleep(3 * time.Second)
+		fill(1001, 1)
+		time.Sleep(3 * time.Second)
+		fill(1001, 1)
+		size(1001, 2, 2)
+	})
+}
