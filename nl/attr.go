@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// An attrCodec is an object that travels as netlink attributes. encode and
-// decode are inverse to each other; decode ignores types it does not know.
+// An attrCodec is an object that is sent as netlink attributes. encode and decode are
+// the inverse of each other. decode ignores attribute types that it does not know.
 type attrCodec interface {
 	encode(ae *attrEncoder)
 	decode(ad *attrDecoder) error
@@ -48,8 +48,8 @@ func number8(ad *attrDecoder) uint8   { return uint8(number(ad)) }
 func number16(ad *attrDecoder) uint16 { return uint16(number(ad)) }
 func number32(ad *attrDecoder) uint32 { return uint32(number(ad)) }
 
-// uintAttr encodes v in 4 bytes where it fits and in 8 where it does not: the
-// kernel's attribute type "uint".
+// uintAttr encodes v in 4 bytes if it fits, otherwise in 8: the attribute type "uint" of
+// the kernel.
 func uintAttr(ae *attrEncoder, typ uint16, v uint64) {
 	if v <= math.MaxUint32 {
 		ae.Uint32(typ, uint32(v))

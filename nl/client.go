@@ -28,9 +28,9 @@ const (
 	dumpRetries = 3
 )
 
-// A Client is a [Control] that asks a stack by netlink. Operations of one Client
-// take turns. One that fails on the transport or whose context ends gives up its
-// connection, and the next operation makes a new one.
+// A Client is a [Control] that asks a stack by netlink. It performs one operation at a
+// time. If the transport fails in an operation, or its context ends, the Client closes
+// the connection, and the next operation makes a new one.
 type Client struct {
 	backend string
 	dial    func(ctx context.Context, protocol int) (*netlink.Conn, error)
@@ -57,10 +57,10 @@ func newClient(backend string, dial func(context.Context, int) (*netlink.Conn, e
 	}
 }
 
-// NewClient returns a client over a transport that carries generic netlink and
-// sock_diag alike and has deadlines. The backend is the name used in errors. The
-// client closes the transport; it cannot make a new one, so that an operation
-// which fails on it ends its usefulness.
+// NewClient returns a client that uses sock for generic netlink and for sock_diag. sock
+// must have deadlines. backend is the name of the stack in errors. Close closes sock. The
+// client cannot make a new transport: after an operation that failed on it, all others
+// fail.
 func NewClient(sock Transport, backend string) *Client {
 	c := newClient(backend, func(context.Context, int) (*netlink.Conn, error) {
 		return nil, fmt.Errorf("nl: connection lost: %w", os.ErrClosed)
@@ -70,9 +70,9 @@ func NewClient(sock Transport, backend string) *Client {
 	return c
 }
 
-// DialKernel returns a client of the kernel's stack for the network namespace of
-// the calling thread. The kernel loads its module when it has one. The error
-// matches [ErrNoBackend] when the kernel has no SMC.
+// DialKernel returns a client of the kernel's stack for the network namespace of the
+// calling thread. The kernel loads its module smc if it has one. The error matches
+// [ErrNoBackend] if the kernel has no SMC.
 func DialKernel(ctx context.Context) (*Client, error) {
 	c := newClient("kernel", func(_ context.Context, protocol int) (*netlink.Conn, error) {
 		conn, err := netlink.Dial(protocol, nil)
@@ -146,10 +146,10 @@ func (c *Client) locked(ctx context.Context, fn func(context.Context) error) err
 	return fn(ctx)
 }
 
-// transact runs fn on the connection of a protocol with the deadline of ctx. A
-// failure that may leave an answer unread costs the connection. When the other
-// side has closed a connection that was idle, nothing was sent yet: fn runs again
-// on a new one.
+// transact runs fn on the connection of a protocol with the deadline of ctx. It closes
+// the connection after a failure that may have left an answer unread. If the other side
+// has closed a connection that was idle, nothing was sent, and fn runs again on a new
+// connection.
 func (c *Client) transact(ctx context.Context, protocol int, fn func(*netlink.Conn) error) error {
 	if c.shared {
 		protocol = 0
@@ -215,9 +215,9 @@ func (c *Client) family(conn *netlink.Conn, name string) (uint16, error) {
 	return f.ID, nil
 }
 
-// exchange sends a request and calls each with its answers as they come, so that
-// a large table is in memory once. It reads all of them whatever each returns,
-// and returns the first error.
+// exchange sends a request and calls each with every answer when it arrives, so a large
+// table is in memory only once. It reads all answers, even after an error of each, and
+// returns the first error.
 func exchange(conn *netlink.Conn, req netlink.Message, each func(netlink.Message) error) error {
 	sent, err := conn.Send(req)
 	if err != nil {
@@ -286,7 +286,7 @@ func (c *Client) genl(ctx context.Context, op, family string, cmd uint8, flags n
 	return c.opError(op, "", err)
 }
 
-// retry calls fn until it is not interrupted, or often enough.
+// retry calls fn until it is not interrupted, at most dumpRetries times more.
 func retry(fn func() error) error {
 	for range dumpRetries {
 		if err := fn(); !errors.Is(err, ErrInterrupted) {
@@ -296,7 +296,7 @@ func retry(fn func() error) error {
 	return ErrInterrupted
 }
 
-// opError gives an error its context. The transport's own wrapping goes.
+// opError returns an error with its context, in place of that of the transport.
 func (c *Client) opError(op, object string, err error) error {
 	if err == nil {
 		return nil
@@ -309,7 +309,7 @@ func (c *Client) opError(op, object string, err error) error {
 	return e
 }
 
-// withObject names what an operation was about in its error.
+// withObject adds the object of an operation to its error.
 func withObject(err error, object string) error {
 	var e *OpError
 	if errors.As(err, &e) {

@@ -9,33 +9,33 @@ import (
 	"smcr/smc"
 )
 
-// A Mode says what carries the data of an SMC socket.
+// A Mode is what carries the data of an SMC socket.
 type Mode uint8
 
-// Modes.
+// The modes. The first three numbers are those of the kernel.
 const (
 	ModeSMCR Mode = 0 // SMC over RDMA
 	ModeTCP  Mode = 1 // the connection became plain TCP
 	ModeSMCD Mode = 2 // SMC over a direct memory device (ISM)
-	// ModeLocal joins two programs of one host by a socketpair. Only a stack in user
-	// space has it.
+	// ModeLocal is a socketpair between two programs of one host. Only a stack in
+	// user space has it.
 	ModeLocal Mode = 3
 )
 
 // String returns SMCR, TCP, SMCD or LOCAL.
 func (m Mode) String() string { return name("Mode", m, "SMCR", "TCP", "SMCD", "LOCAL") }
 
-// A Shutdown is the set of directions a program has shut down.
+// A Shutdown is the set of directions that a program has shut down.
 type Shutdown uint8
 
-// Directions.
+// The directions, with the numbers of the kernel.
 const (
 	ShutdownRecv Shutdown = 1 // the program does not receive any more (RCV_SHUTDOWN)
 	ShutdownSend Shutdown = 2 // the program does not send any more (SEND_SHUTDOWN)
 )
 
-// A Cursor is a position in an RMBE or send buffer (RFC 7609, appendix A.4): how
-// often it wrapped, and the offset in bytes.
+// A Cursor is a position in an RMBE or in a send buffer (RFC 7609, appendix A.4): how
+// often it has wrapped, and the offset in bytes.
 type Cursor struct {
 	Wrap  uint16
 	Count uint32
@@ -44,8 +44,8 @@ type Cursor struct {
 // String returns WRAP:COUNT in hexadecimal digits.
 func (c Cursor) String() string { return fmt.Sprintf("%04x:%08x", c.Wrap, c.Count) }
 
-// A ConnInfo holds the alert token, the buffer sizes in bytes and the cursors of
-// a connection. Prod and Cons are the producer and consumer cursors of the CDC
+// A ConnInfo has the alert token, the buffer sizes in bytes and the cursors of a
+// connection. Prod and Cons are the producer and consumer cursors of the CDC
 // messages received and sent; Prep, Sent and Fin are positions in the send
 // buffer.
 type ConnInfo struct {
@@ -62,7 +62,7 @@ type ConnInfo struct {
 	TXPrep, TXSent, TXFin Cursor
 }
 
-// A ConnLink says which link an SMC-R connection uses.
+// A ConnLink is the link that an SMC-R connection uses.
 type ConnLink struct {
 	LinkID  uint8
 	IBDev   string
@@ -72,7 +72,7 @@ type ConnLink struct {
 	Role    smc.Role // of the link group
 }
 
-// A ConnDMB says which memory an SMC-D connection uses.
+// A ConnDMB is the memory that an SMC-D connection uses.
 type ConnDMB struct {
 	LinkID     uint32
 	PeerGID    uint64
@@ -83,8 +83,8 @@ type ConnDMB struct {
 	PeerExtGID uint64
 }
 
-// A ConnFallback says why a connection became plain TCP. Both are CLC decline
-// codes; zero where there was none.
+// A ConnFallback is why a connection became plain TCP. The fields are CLC decline codes,
+// or zero if there was none.
 type ConnFallback struct {
 	Reason uint32 // found on this side
 	Peer   uint32 // received from the peer
@@ -107,7 +107,7 @@ type Connection struct {
 	DMB      *ConnDMB  // nil except for SMC-D
 	Fallback ConnFallback
 
-	// Known for stacks in user space only.
+	// The fields below are set only by stacks in user space.
 
 	LinkGroup LinkGroupID
 	PID       uint32 // the process that opened the socket

@@ -9,9 +9,9 @@ import (
 	"smcr/stats"
 )
 
-// Control reads and changes the state of one SMC stack in one network
-// namespace. Every method is safe for concurrent use, returns when ctx ends, and
-// fails with an error that matches the sentinels described at [OpError].
+// Control reads and changes the state of one SMC stack in one network namespace. All
+// methods are safe for concurrent use and return when ctx ends. Their errors match the
+// sentinels that [OpError] lists.
 type Control interface {
 	// SysInfo returns what the stack is and can do.
 	SysInfo(ctx context.Context) (SysInfo, error)
@@ -19,8 +19,8 @@ type Control interface {
 	// LinkGroups returns the SMC-R link groups.
 	LinkGroups(ctx context.Context) ([]LinkGroup, error)
 
-	// Links returns the links of all SMC-R link groups, those of one group
-	// side by side.
+	// Links returns the links of all SMC-R link groups. The links of one group follow
+	// each other.
 	Links(ctx context.Context) ([]Link, error)
 
 	// Devices returns the RoCE devices the stack can use.
@@ -35,49 +35,51 @@ type Control interface {
 	// UEIDs returns the user-defined enterprise IDs, without padding.
 	UEIDs(ctx context.Context) ([]string, error)
 
-	// AddUEID defines an enterprise ID. It matches os.ErrExist for one
-	// defined already, os.ErrInvalid for a malformed one (see [CheckEID])
-	// and syscall.ERANGE when MaxUEIDs are defined.
+	// AddUEID adds a user-defined enterprise ID. The error matches os.ErrExist if the
+	// stack has it already, os.ErrInvalid if it is not valid (see [CheckEID]), and
+	// syscall.ERANGE if the stack has MaxUEIDs already.
 	AddUEID(ctx context.Context, eid string) error
 
-	// RemoveUEID removes an enterprise ID, or matches os.ErrNotExist.
+	// RemoveUEID removes a user-defined enterprise ID. The error matches
+	// os.ErrNotExist if the stack does not have it.
 	RemoveUEID(ctx context.Context, eid string) error
 
 	// FlushUEID removes all user-defined enterprise IDs.
 	FlushUEID(ctx context.Context) error
 
-	// SEID returns the system enterprise ID. Its Value is empty where there
-	// is none, which is the rule except on s390.
+	// SEID returns the system enterprise ID. Its Value is empty if there is none; only
+	// s390 machines have one.
 	SEID(ctx context.Context) (SEID, error)
 
-	// SetSEID says whether the system enterprise ID is proposed to peers. It
-	// matches ErrNotSupported where there is none.
+	// SetSEID sets whether the system enterprise ID is proposed to peers. The error
+	// matches ErrNotSupported if there is none.
 	SetSEID(ctx context.Context, enabled bool) error
 
-	// HSLimitation reports whether a listener under pressure answers new
-	// handshakes with plain TCP.
+	// HSLimitation reports whether a listener with too many handshakes makes new
+	// connections plain TCP.
 	HSLimitation(ctx context.Context) (bool, error)
 
-	// SetHSLimitation changes what HSLimitation reports.
+	// SetHSLimitation sets what HSLimitation reports.
 	SetHSLimitation(ctx context.Context, enabled bool) error
 
-	// PNETs returns the pnetid table: entries with a network device or with a
-	// RoCE port, never both.
+	// PNETs returns the pnetid table. Each entry has either a network device or a RoCE
+	// port.
 	PNETs(ctx context.Context) ([]PNET, error)
 
-	// AddPNET gives a pnetid to a network device, a RoCE port, or both. It
-	// matches os.ErrExist when these have one, os.ErrInvalid for a malformed
-	// entry, and may match os.ErrNotExist (ENODEV) for an unknown device.
+	// AddPNET assigns a pnetid to a network device, a RoCE port, or both. The error
+	// matches os.ErrExist if these have one, and os.ErrInvalid if the entry is not
+	// valid. It may match os.ErrNotExist (ENODEV) if a device does not exist.
 	AddPNET(ctx context.Context, p PNET) error
 
-	// RemovePNET removes all entries of a pnetid, or matches os.ErrNotExist.
+	// RemovePNET removes all entries of a pnetid. The error matches os.ErrNotExist if
+	// there are none.
 	RemovePNET(ctx context.Context, id string) error
 
-	// FlushPNET empties the pnetid table.
+	// FlushPNET removes all entries of the pnetid table.
 	FlushPNET(ctx context.Context) error
 
-	// Connections returns the SMC sockets, listening ones and those that
-	// became plain TCP included.
+	// Connections returns the SMC sockets, with those that listen and those that
+	// became plain TCP.
 	Connections(ctx context.Context) ([]Connection, error)
 
 	// Close releases the connection to the stack. It does not stop the stack.
@@ -96,10 +98,10 @@ type ControlSMCD interface {
 // Stats is the set of all counters of a stack.
 type Stats = stats.Stats
 
-// Fallbacks says how many connections became plain TCP, and why.
+// Fallbacks is how many connections became plain TCP, and why.
 type Fallbacks = stats.Fallbacks
 
-// Fallback is the count of one reason on one side.
+// Fallback is the number of connections that became plain TCP for one reason, on one side.
 type Fallback = stats.Fallback
 
 // PNET is an entry of the pnetid table.

@@ -24,7 +24,7 @@ type Port struct {
 	Valid    bool   // the port exists
 	Links    uint32 // links over this port
 
-	// Known for stacks in user space only.
+	// The fields below are set only by stacks in user space.
 
 	GID smc.GID
 	MTU uint32 // active path MTU in bytes
@@ -73,7 +73,7 @@ func (p *Port) decode(ad *attrDecoder) error {
 type Device struct {
 	Name     string // of the RoCE device; empty for ISM
 	UseCount uint32 // link groups that use it
-	Critical bool   // its loss would end connections: no failover is possible
+	Critical bool   // without it connections end, because no failover is possible
 	PCI      *PCI   // nil for a device without PCI function
 	Ports    []Port // one or two; index 0 is port 1
 
@@ -83,7 +83,7 @@ type Device struct {
 }
 
 func (d *Device) encode(ae *attrEncoder) {
-	// Order and omissions as in the kernel's messages.
+	// The order of the attributes, and which are left out, is that of the kernel.
 	boolAttr(ae, attrDevCritical, d.Critical)
 	if d.UseCount != 0 {
 		ae.Uint32(attrDevUseCount, d.UseCount)

@@ -10,7 +10,7 @@ import (
 
 // A SEID is the system enterprise ID of a host.
 type SEID struct {
-	Value   string // or "" where there is none
+	Value   string // or "" if there is none
 	Enabled bool   // it is proposed to peers
 }
 
@@ -79,10 +79,10 @@ func (e *EIDError) Error() string {
 // Is reports whether target is os.ErrInvalid.
 func (e *EIDError) Is(target error) bool { return target == os.ErrInvalid }
 
-// CheckEID applies the kernel's rules for a user-defined enterprise ID: 1 to 32
-// characters out of A-Z, 0-9, '.' and '-', the first a letter or digit; and that
-// of smc-tools, no two dots in a row. Blanks at the end are padding. The error is
-// an [EIDError].
+// CheckEID checks a user-defined enterprise ID by the rules of the kernel (1 to 32
+// characters of A-Z, 0-9, '.' and '-', the first one a letter or digit) and that of
+// smc-tools (no two dots in a row). It ignores spaces at the end. The error is an
+// *[EIDError].
 func CheckEID(eid string) error {
 	s := strings.TrimRight(eid, " ")
 	alnum := func(c byte) bool { return c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' }

@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// ErrNoBackend is returned when there is no SMC stack to ask: the kernel has no
-// SMC, or no stack runs in user space in this network namespace.
+// ErrNoBackend means that there is no SMC stack: the kernel has no SMC, or no stack
+// runs in user space in this network namespace.
 var ErrNoBackend = errors.New("nl: no such SMC stack")
 
-// ErrNotSupported is returned when a stack does not know an operation.
+// ErrNotSupported means that the stack does not have an operation.
 var ErrNotSupported = errors.New("nl: operation not supported by this SMC stack")
 
-// ErrInterrupted is returned when the table that was read kept changing, so that
-// no consistent answer could be had.
+// ErrInterrupted means that a table changed each time it was read, so there is no
+// consistent answer.
 var ErrInterrupted = errors.New("nl: table changed while it was read")
 
 // An OpError is the error of a [Control] operation. With [errors.Is] it matches
@@ -30,11 +30,11 @@ var ErrInterrupted = errors.New("nl: table changed while it was read")
 //
 // and, through Unwrap, the errno itself.
 type OpError struct {
-	Op      string // what was asked, such as "list link groups"
-	Backend string // whom: "kernel", "user", or the address of a socket
-	Object  string // about what, such as a pnetid; may be empty
+	Op      string // the operation, such as "list link groups"
+	Backend string // the stack: "kernel", "user", or the address of a socket
+	Object  string // the object, such as a pnetid; may be empty
 	Err     error  // the cause, often a syscall.Errno
-	ExtAck  string // explanation sent by the stack; may be empty
+	ExtAck  string // explanation that the stack has sent; may be empty
 }
 
 // Error returns one line that names the operation, its object, the stack and the
@@ -60,7 +60,7 @@ func (e *OpError) Error() string {
 // Unwrap returns the cause.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// Is maps an errno to the sentinel a caller branches on.
+// Is reports whether target is the sentinel for the errno; see [OpError].
 func (e *OpError) Is(target error) bool {
 	var errno syscall.Errno
 	if !errors.As(e.Err, &errno) {

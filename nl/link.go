@@ -33,7 +33,7 @@ type Link struct {
 	PeerUID LinkUID
 	State   smc.LinkState
 
-	// Known for stacks in user space only.
+	// The fields below are set only by stacks in user space.
 
 	QPN     uint32 // own queue pair number
 	PeerQPN uint32 // the peer's queue pair number

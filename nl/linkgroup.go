@@ -11,10 +11,10 @@ import (
 	"smcr/smc"
 )
 
-// A BufType says how the memory of RMBs is made.
+// A BufType is the kind of memory of RMBs.
 type BufType uint8
 
-// Kinds of buffer memory.
+// The kinds of memory, with the numbers of the kernel.
 const (
 	BufPhysical BufType = 0 // physically contiguous
 	BufVirtual  BufType = 1 // virtually contiguous
@@ -32,12 +32,12 @@ func name[T ~uint8 | ~uint32](typ string, v T, names ...string) string {
 	return fmt.Sprintf("%s(%d)", typ, v)
 }
 
-// A V2Common holds what version 2 of SMC tells about a peer.
+// A V2Common has what version 2 of SMC adds to both kinds of link groups.
 type V2Common struct {
 	Version  uint8 // 2 or more
 	Release  uint8 // the peer's release
 	OS       smc.OS
-	EID      string // enterprise ID both sides agreed on
+	EID      string // the negotiated enterprise ID
 	PeerHost string // the peer's host name
 }
 
@@ -67,9 +67,9 @@ func (v *V2Common) decode(ad *attrDecoder) error {
 	return ad.Err()
 }
 
-// A V2R holds what version 2 adds to an SMC-R link group.
+// A V2R has what version 2 adds to an SMC-R link group.
 type V2R struct {
-	Direct   bool  // both sides are in one subnet: no router between
+	Direct   bool  // both sides are in one subnet, without a router between them
 	MaxConns uint8 // connections in the link group, at most
 	MaxLinks uint8 // links in the link group, at most
 }
@@ -120,17 +120,17 @@ type LinkGroup struct {
 	Role      smc.Role
 	Type      smc.GroupType
 	PNETID    string // pnetid of the network it is in, or ""
-	VLAN      uint16 // VLAN ID, 0 for none; a kernel tells the low 8 bits
+	VLAN      uint16 // VLAN ID, 0 for none; kernels send only the low 8 bits
 	Conns     uint32 // connections now
 	NetCookie uint64 // cookie of the network namespace
 	BufType   BufType
 	Sndbuf    uint64 // bytes of send buffers allocated
 	RMB       uint64 // bytes of RMBs allocated
 
-	V2  *V2Common // nil with version 1
-	V2R *V2R      // nil with version 1
+	V2  *V2Common // nil in version 1
+	V2R *V2R      // nil in version 1
 
-	// Known for stacks in user space only.
+	// The fields below are set only by stacks in user space.
 
 	PeerID smc.PeerID // the peer's ID: instance and MAC address (RFC 7609, appendix A.2.1)
 	Peer   string     // IP address of the peer's end of the first connection

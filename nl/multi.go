@@ -14,13 +14,12 @@ type Backend struct {
 	Control
 }
 
-// A Multi is the stacks of one network namespace, asked side by side.
+// A Multi is the stacks of one network namespace. Its methods ask all of them.
 type Multi []Backend
 
-// DialAll connects to the stack of the kernel and to the one in user space,
-// whichever there are. The error matches [ErrNoBackend] when there is none. A
-// stack that is there but cannot be asked is an error too, so that an answer is
-// never silently incomplete.
+// DialAll connects to the stack of the kernel and to the stack in user space, as far as
+// they exist. The error matches [ErrNoBackend] if there is none. It is also an error if a
+// stack exists and cannot be asked: an answer without its part would be incomplete.
 func DialAll(ctx context.Context) (Multi, error) {
 	var m Multi
 	for _, dial := range []func(context.Context) (*Client, error){DialKernel, DialUser} {
@@ -40,7 +39,7 @@ func DialAll(ctx context.Context) (Multi, error) {
 	return m, nil
 }
 
-// Close closes all stacks' controls.
+// Close closes the Controls of all stacks.
 func (m Multi) Close() error {
 	var errs []error
 	for _, b := range m {
@@ -49,14 +48,15 @@ func (m Multi) Close() error {
 	return errors.Join(errs...)
 }
 
-// A Row is a value with the name of the stack it comes from.
+// A Row is a value with the name of the stack that it comes from.
 type Row[T any] struct {
 	Stack string
 	Value T
 }
 
-// Each asks every stack for one value, such as its statistics. A stack that does
-// not support the question is left out, unless no stack does.
+// Each asks every stack for one value, such as its statistics. It leaves out the stacks
+// that do not support the question. If no stack does, the error matches
+// [ErrNotSupported].
 func Each[T any](ctx context.Context, m Multi, get func(Control, context.Context) (T, error)) ([]Row[T], error) {
 	var rows []Row[T]
 	var unsupported error

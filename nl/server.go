@@ -29,48 +29,46 @@ const (
 	// userAnswers bounds the answers that one user other than root gets at a time.
 	// Each may be a whole table.
 	userAnswers = 4
-	// maxRefusing bounds the connections that wait, for refuseTime at most, for the
-	// question that a refusal can answer. Those beyond are closed without a word.
+	// maxRefusing is how many connections may wait, for refuseTime at most, for the
+	// request that is answered with a refusal. More connections are closed at once.
 	maxRefusing = 8
 	refuseTime  = time.Second
 )
 
-// A ServerConfig adjusts a [Server]. Its zero value is good.
+// A ServerConfig has the options of a [Server]. The zero value has useful defaults.
 type ServerConfig struct {
-	// Logger receives what the server does and refuses. The default discards.
+	// Logger gets what the server does and refuses. With nil there is no log.
 	Logger *slog.Logger
 
-	// Guard is told of panics, each of which ends the connection of one client.
-	// By default that is Logger alone.
+	// Guard reports panics. A panic ends the connection of one client. By default
+	// panics are only logged, by Logger.
 	Guard *guard.Guard
 
-	// Authorize reports whether a peer may change the state of the stack;
-	// reading is for everybody. By default root may, and the user the
-	// server runs as.
+	// Authorize reports whether a peer may change the state of the stack. Every user
+	// may read. By default, root and the user of the process may change it.
 	Authorize func(Peer) bool
 
-	// RequestTimeout bounds the time the Control may take to answer, 10 s
-	// by default.
+	// RequestTimeout is how long the Control may take to answer, 10 s by default.
 	RequestTimeout time.Duration
 
-	// AnswerTimeout bounds the time a peer may take to read the answer to one
-	// datagram, however large, 30 s by default.
+	// AnswerTimeout is how long a peer may take to read the whole answer to one
+	// datagram, 30 s by default.
 	AnswerTimeout time.Duration
 
-	// Quota is what users may take of this process's descriptors: each
-	// connection is one. Nil is no limit.
+	// Quota has the descriptors of this process; each connection takes one. Nil means
+	// no limit.
 	Quota *quota.Budget
 
-	// MaxConnsPerUser bounds the connections of each user but root, 64 by
-	// default, so that one user cannot lock out the others.
+	// MaxConnsPerUser is the largest number of connections of one user other than
+	// root, 64 by default.
 	MaxConnsPerUser int
 }
 
-// A Server answers netlink requests out of a [Control]: it is the inverse of
+// A Server answers netlink requests with the data of a [Control]: it is the inverse of
 // [Client]. It serves generic netlink (the controller, SMC_GEN_NETLINK and
 // SMC_PNETID) and the SMC part of sock_diag over unix sequenced-packet sockets.
 //
-// The caller keeps the Control and closes it after the server.
+// The server does not close the Control.
 type Server struct {
 	ctl Control
 	cfg ServerConfig
@@ -95,7 +93,7 @@ type user struct {
 	answers chan struct{} // a place for each answer in progress; nil for root
 }
 
-// NewServer returns a server for ctl that serves nobody yet.
+// NewServer returns a server for ctl. It serves connections when Serve is called.
 func NewServer(ctl Control, cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -129,8 +127,8 @@ func NewServer(ctl Control, cfg ServerConfig) *Server {
 	return s
 }
 
-// Serve accepts and serves connections until the server or the listener is
-// closed; it closes the listener. It returns nil once the server is closed.
+// Serve accepts and serves connections until the server or the listener is closed. It
+// closes the listener. It returns nil if the server was closed.
 func (s *Server) Serve(l *net.UnixListener) error {
 	defer l.Close()
 	s.mu.Lock()
@@ -215,8 +213,8 @@ func (s *Server) leave(conn *net.UnixConn, uid uint32) {
 	}
 }
 
-// refuse answers the first question of a connection that cannot be served by why,
-// if it comes soon. s.mu is held.
+// refuse answers the first request of a connection that is not served with the error
+// why, if the request comes within refuseTime. s.mu is held.
 func (s *Server) refuse(conn *net.UnixConn, peer Peer, why error) {
 	select {
 	case s.refusing <- struct{}{}:
@@ -301,10 +299,9 @@ func (s *Server) serveRequest(conn *net.UnixConn, peer Peer, u *user, datagram [
 	})
 }
 
-// Handle answers the requests of one datagram: it calls send with each datagram
-// of the answer, and not again after send fails. It returns an error when the
-// datagram is malformed or send fails; a request that cannot be satisfied is
-// answered with an error message instead.
+// Handle answers the requests of one datagram. It calls send with each datagram of the
+// answer, and stops when send fails. It returns an error if the datagram is malformed or
+// send fails. A request that fails is answered with an error message.
 func (s *Server) Handle(ctx context.Context, peer Peer, datagram []byte, send func([]byte) error) error {
 	msgs, err := splitMessages(datagram)
 	if err != nil {
@@ -321,8 +318,8 @@ func (s *Server) Handle(ctx context.Context, peer Peer, datagram []byte, send fu
 	return nil
 }
 
-// Close stops listening, ends all connections and waits for the requests in
-// progress. The Control stays open.
+// Close closes the listeners and all connections, and waits for the requests in progress.
+// It does not close the Control.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -4,15 +4,15 @@ package nl
 
 import "smcr/smc"
 
-// What a Server tells depends on who asks. Who may change the stack sees all of it.
-// Others see all rows, but not these fields:
+// The answers of a Server depend on the peer. A peer that may change the stack sees
+// everything. Other peers see all rows, but not these fields:
 //
 //	connection of another user | its process, as with ss(8); its alert token
 //	link group                 | the peer ID
 //	link                       | the queue pair numbers of both ends
 //
-// Alert token, peer ID and queue pair numbers are what a host names in CLC messages
-// and in packets. Whoever knows them is one step closer to forging those.
+// Alert token, peer ID and queue pair numbers are part of CLC messages and packets. They
+// help an attacker to forge these.
 
 func (s *Server) hideConn(p Peer, c *Connection) {
 	if p.UID == c.UID || s.cfg.Authorize(p) {

@@ -9,14 +9,14 @@ type LinkGroupD struct {
 	PeerGID    uint64
 	ExtGID     uint64 // upper half of a 128-bit GID
 	PeerExtGID uint64
-	VLAN       uint16 // VLAN ID, 0 for none; a kernel tells the low 8 bits
+	VLAN       uint16 // VLAN ID, 0 for none; kernels send only the low 8 bits
 	Conns      uint32
 	PNETID     string
 	CHID       uint32
 	Sndbuf     uint64 // bytes of send buffers allocated
 	DMB        uint64 // bytes of DMBs allocated
 
-	V2 *V2Common // nil with version 1
+	V2 *V2Common // nil in version 1
 }
 
 func (g *LinkGroupD) encode(ae *attrEncoder) {

@@ -261,7 +261,7 @@ func (f *fallbackAttrs) decode(ad *attrDecoder) error {
 	return ad.Err()
 }
 
-// fallbackAnswers returns what a dump of f consists of.
+// fallbackAnswers returns the answers of a dump of f.
 func fallbackAnswers(f Fallbacks) []fallbackAttrs {
 	var s []fallbackAttrs
 	for _, r := range f.Reasons {

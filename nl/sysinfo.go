@@ -2,28 +2,28 @@
 
 package nl
 
-// A SysInfo says what an SMC stack is and can do.
+// A SysInfo is what an SMC stack is and what it can do.
 type SysInfo struct {
 	Version   uint8  // highest SMC version
 	Release   uint8  // release of that version
 	ISMv2     bool   // SMC-Dv2 is possible
 	SMCRv2    bool   // SMC-Rv2 is possible
-	LocalHost string // host name told to peers
+	LocalHost string // host name that peers are sent
 	SEID      string // system enterprise ID, or ""
 
-	// Known for stacks in user space only.
+	// The fields below are set only by stacks in user space.
 
 	Stack        string // name of the stack, such as "smcr"
 	StackVersion string // its version
 	PID          uint32 // its process
-	UID          uint32 // the user it runs as
-	RoCEv1       bool   // its devices speak RoCE version 1
-	RoCEv2       bool   // its devices speak RoCE version 2
-	StateFile    string // file that keeps what commands change, or "": nothing keeps it
-	StateError   string // why nothing keeps it
+	UID          uint32 // the user of that process
+	RoCEv1       bool   // its devices use RoCE version 1
+	RoCEv2       bool   // its devices use RoCE version 2
+	StateFile    string // file that saves what commands change, or "" if nothing is saved
+	StateError   string // why nothing is saved
 }
 
-// Limits of what a stack tells of its state, in bytes.
+// The limits of StateFile and StateError, in bytes.
 const (
 	maxStateFile  = 4096
 	maxStateError = 256

@@ -25,8 +25,8 @@ const (
 	maxDatagram = 64 << 10 // what is read at most
 )
 
-// A Peer is the process at the other end of a unix socket, as the kernel tells
-// it: the one that called connect or listen.
+// A Peer is the process at the other end of a unix socket, according to the kernel
+// (SO_PEERCRED): the one that called connect or listen.
 type Peer struct {
 	PID int32
 	UID uint32
@@ -131,10 +131,10 @@ func DialUser(ctx context.Context) (*Client, error) {
 	return dialUnix(ctx, "user", connectUser)
 }
 
-// DialUnix returns a client of the stack behind another unix socket. An address
-// that begins with "@" is in the abstract name space of the current network
-// namespace, others are paths. The process that listens must run as root or as the
-// caller's user, or else the error matches [os.ErrPermission].
+// DialUnix returns a client of the stack that listens at a unix socket. An address that
+// begins with "@" is in the abstract name space of the current network namespace; others
+// are paths. The process that listens must belong to root or to the caller's user;
+// otherwise the error matches [os.ErrPermission].
 func DialUnix(ctx context.Context, address string) (*Client, error) {
 	return dialUnix(ctx, "unix:"+address, func(ctx context.Context) (*net.UnixConn, error) {
 		return connectUnix(ctx, address)
@@ -190,9 +190,9 @@ func connectUnix(ctx context.Context, address string) (*net.UnixConn, error) {
 	return uc, nil
 }
 
-// ListenUnix listens at an address that [DialUnix] takes. The error matches
-// [syscall.EADDRINUSE] when a stack has it already. The file of a path is removed
-// when the listener is closed.
+// ListenUnix listens at an address in the form of [DialUnix]. The error matches
+// [syscall.EADDRINUSE] if a stack listens there. If the address is a path, the file is
+// removed when the listener is closed.
 func ListenUnix(address string) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: address, Net: "unixpacket"})
 	if err != nil {

@@ -4,14 +4,13 @@ package nl
 
 // Names and version of the two generic netlink families (linux/smc.h).
 const (
-	FamilyName     = "SMC_GEN_NETLINK" // all objects but pnetids
-	PNETFamilyName = "SMC_PNETID"      // pnetids
+	FamilyName     = "SMC_GEN_NETLINK" // family of all objects except pnetids
+	PNETFamilyName = "SMC_PNETID"      // family of pnetids
 	familyVersion  = 1
 )
 
-// OwnAttributes is the first attribute type that belongs to this module. In
-// every nest the kernel's types stay far below, and the two flag bits of an
-// attribute type stay above.
+// OwnAttributes is the first attribute type of this module, in every nest. The types of
+// the kernel are far below, and the two flag bits of an attribute type are above.
 const OwnAttributes = 0x2000
 
 // Limits of the kernel.

@@ -177,11 +177,6 @@ func (b *bed) ended(c *Conn) error {
 	return bedtest.Ended(b.t, c)
 }
 
-func (c *Conn) state() (st smc.ConnState) {
-	c.g.do(func(time.Time) { st = c.core.State() })
-	return st
-}
-
 // groups returns the link groups of a stack.
 func groups(s *Stack) []*group { return s.groupList() }
 

@@ -3,7 +3,6 @@
 package cmdutil
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -129,17 +128,6 @@ func OneArg(what string) cobra.PositionalArgs {
 			return nil
 		}
 		return CommandError(cmd, "expected one %s, unexpected argument %q", what, args[1])
-	}
-}
-
-// RunE returns the RunE of a command without arguments. It calls run with the options, or
-// runF if a test gives one.
-func RunE[O any](opts *O, runF func(*O) error, run func(context.Context, *O) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		if runF != nil {
-			return runF(opts)
-		}
-		return run(cmd.Context(), opts)
 	}
 }
 

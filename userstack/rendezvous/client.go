@@ -15,45 +15,51 @@ var clientTable = newTable(&anyState, []transition{
 	// What this host has, and PROPOSAL.
 	{Preparing, EvPrepared, to(Surveying), func(m *Machine, _ time.Time, _ Event) { m.survey(smc.GID{}) }},
 	{Preparing, EvFailed, to(Over), (*Machine).broken},
-	{Surveying, EvSurveyed, to(Proposing, Declining), (*Machine).propose},
+	{Surveying, EvSurveyed, to(Proposing, Declining), asClient((*client).propose)},
 	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
 	{Proposing, EvSent, to(AwaitAccept), func(m *Machine, now time.Time, _ Event) { m.await(AwaitAccept, now.Add(MessageWait)) }},
-	{AwaitAccept, EvAccept, to(FindingPath, MakingGroup, Joining, Declining, Over), (*Machine).accepted},
+	{AwaitAccept, EvAccept, to(FindingPath, MakingGroup, Joining, Declining, Over), asClient((*client).accepted)},
 	{AwaitAccept, EvDecline, to(Over), (*Machine).peerDeclined},
-	{FindingPath, EvPathFound, to(MakingGroup, Declining), (*Machine).pathFound},
+	{FindingPath, EvPathFound, to(MakingGroup, Declining), asClient((*client).pathFound)},
 	{FindingPath, EvFailed, to(Declining), (*Machine).declineFailure},
 	// Subsequent contact: CONFIRM is the last message of the client.
 	{Joining, EvJoined, to(AwaitRKey), (*Machine).awaitRKey},
-	{Joining, EvNoGroup, to(Declining), (*Machine).outOfSync},
+	{Joining, EvNoGroup, to(Declining), asClient((*client).outOfSync)},
 	{Joining, EvFailed, to(Declining), (*Machine).declineFailure},
-	{AwaitRKey, EvLLCDone, to(Attaching), (*Machine).attachNext},
+	{AwaitRKey, EvLLCDone, to(Attaching), asClient((*client).attachNext)},
 	{AwaitRKey, EvLLCFailed, to(Declining), (*Machine).declineFailure},
 	{AwaitRKey, EvDeadline, to(Declining), (*Machine).noRKey},
-	{Attaching, EvAttached, to(Confirming), (*Machine).confirmNext},
+	{Attaching, EvAttached, to(Confirming), asClient((*client).confirmNext)},
 	{Attaching, EvFailed, to(Declining), (*Machine).declineFailure},
 	{Confirming, EvSent, to(Over), (*Machine).attached},
 	// First contact: CONFIRM LINK follows.
-	{MakingGroup, EvGroupMade, to(ConfirmingFirst), (*Machine).confirmFirst},
-	{MakingGroup, EvFailed, to(Declining, Over), (*Machine).groupFailed},
-	{ConfirmingFirst, EvSent, to(AwaitLink), (*Machine).clientConfirmed},
-}, firstContact, declining)
+	{MakingGroup, EvGroupMade, to(ConfirmingFirst), asClient((*client).confirmFirst)},
+	{MakingGroup, EvFailed, to(Declining, Over), asLLCPhase((*llcPhase).groupFailed)},
+	{ConfirmingFirst, EvSent, to(AwaitLink), asClient((*client).clientConfirmed)},
+}, firstContactTable, declining)
 
 // declineWait is how long a client waits for the server's DECLINE after CONFIRM LINK has
 // failed. The server declines at once; if both did, each would take the other's DECLINE
 // for data.
 const declineWait = 2 * time.Second
 
+// client is the part of a machine that only a client has.
+type client struct {
+	*Machine
+	offers [2]version // what PROPOSAL offers, version 1 and 2; nil what it does not
+}
+
 // NewClient returns the machine of a client. Its first actions are there.
 func NewClient(c Config) *Machine {
 	m := newMachine(clientTable, c)
-	m.client = true
+	m.client = &client{Machine: m}
 	m.enter(Preparing)
 	m.do(Prepare{})
 	return m
 }
 
 // propose sends PROPOSAL with all versions that the host can use.
-func (m *Machine) propose(now time.Time, ev Event) {
+func (m *client) propose(now time.Time, ev Event) {
 	m.learn(ev.(Surveyed).Host)
 	// The area for future growth makes it the layout that Linux and tshark read.
 	p := wire.Proposal{PeerID: m.peerID, Growth: make([]byte, wire.ProposalGrowthLinux)}
@@ -70,8 +76,8 @@ func (m *Machine) propose(now time.Time, ev Event) {
 	m.send(Proposing, p)
 }
 
-// accepted checks ACCEPT.
-func (m *Machine) accepted(now time.Time, ev Event) {
+// accepted takes ACCEPT.
+func (m *client) accepted(now time.Time, ev Event) {
 	a := answerOf(ev.(message).m)
 	v := m.offers[a.version-1]
 	if v == nil {
@@ -92,7 +98,7 @@ func (m *Machine) accepted(now time.Time, ev Event) {
 }
 
 // pathFound takes whether a router is on the way to the server.
-func (m *Machine) pathFound(now time.Time, ev Event) {
+func (m *client) pathFound(now time.Time, ev Event) {
 	if no := m.version.path(m.answer, ev.(PathFound).Routed); no != nil {
 		m.decline(no)
 		return
@@ -101,7 +107,7 @@ func (m *Machine) pathFound(now time.Time, ev Event) {
 }
 
 // contact begins the first or the subsequent contact that ACCEPT says.
-func (m *Machine) contact() {
+func (m *client) contact() {
 	a := m.answer
 	if a.first {
 		m.makeGroup(MakeGroup{Terms: m.version.terms(), PeerID: a.PeerID, Peer: &a.Endpoint})
@@ -112,29 +118,29 @@ func (m *Machine) contact() {
 
 // outOfSync declines an ACCEPT that names a link which this host does not have (RFC
 // 7609, appendix C.4).
-func (m *Machine) outOfSync(now time.Time, _ Event) {
+func (m *client) outOfSync(now time.Time, _ Event) {
 	m.decline(refuse(smc.DiagSync, "no link group with peer %s, queue pair %s", m.answer.PeerID, m.answer.QPN))
 }
 
 // attachNext attaches the connection before CONFIRM is sent: that moves it to the link
 // which ACCEPT names, and CONFIRM has the RToken of that link.
-func (m *Machine) attachNext(time.Time, Event) {
+func (m *client) attachNext(time.Time, Event) {
 	m.enter(Attaching)
 	m.do(Attach{m.answer.Endpoint})
 }
 
-func (m *Machine) confirmNext(_ time.Time, ev Event) {
+func (m *client) confirmNext(_ time.Time, ev Event) {
 	m.made = madeAttached
 	m.send(Confirming, m.version.confirm(false, ev.(Attached).Local))
 }
 
-func (m *Machine) confirmFirst(_ time.Time, ev Event) {
+func (m *client) confirmFirst(_ time.Time, ev Event) {
 	local := ev.(GroupMade).Local
 	local.MTU = min(local.MTU, m.answer.MTU)
 	m.send(ConfirmingFirst, m.version.confirm(true, local))
 }
 
-func (m *Machine) clientConfirmed(now time.Time, _ Event) {
-	m.confirmed = now
-	m.awaitLink()
+func (m *client) clientConfirmed(now time.Time, _ Event) {
+	m.llc.confirmed = now
+	m.llc.awaitLink()
 }

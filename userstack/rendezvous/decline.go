@@ -19,6 +19,14 @@ var declining = []transition{
 	{AwaitAck, EvTCPState, to(AwaitAck, Over), (*Machine).declineState},
 }
 
+// refused is what a machine knows of the DECLINE that it sends.
+type refused struct {
+	why    *Refusal
+	cross  bool          // the peer may send DECLINE at the same time
+	linger time.Duration // how long after that a DECLINE of the peer may still come
+	sentAt time.Time
+}
+
 // ackWait is how long a DECLINE that may meet another one may be under way.
 const ackWait = 500 * time.Millisecond
 
@@ -38,16 +46,16 @@ func (m *Machine) declineFailure(now time.Time, ev Event) {
 // TCP.
 func (m *Machine) decline(why *Refusal) {
 	m.giveBack()
-	m.declined = why
+	m.no.why = why
 	m.send(Declining, m.version.decline(wire.Decline{PeerID: m.peerID, Diagnosis: why.Code, OutOfSync: why.Code == smc.DiagSync}))
 }
 
 func (m *Machine) declineSent(now time.Time, _ Event) {
-	if !m.cross {
-		m.stayTCP(m.declined)
+	if !m.no.cross {
+		m.stayTCP(m.no.why)
 		return
 	}
-	m.sentAt = now
+	m.no.sentAt = now
 	m.enter(AwaitAck)
 	m.do(WatchDecline{})
 }
@@ -55,12 +63,12 @@ func (m *Machine) declineSent(now time.Time, _ Event) {
 func (m *Machine) declineState(now time.Time, ev Event) {
 	s := ev.(TCPState)
 	h, err := wire.ParseHeader(s.First)
-	switch took := now.Sub(m.sentAt); {
+	switch took := now.Sub(m.no.sentAt); {
 	case err == nil && h.Type == wire.TypeDecline:
-		m.fail(fmt.Errorf("both sides declined: %v", m.declined))
-	case len(s.First) >= wire.HeaderLen, !s.Unacked && took >= m.linger:
-		m.stayTCP(m.declined)
+		m.fail(fmt.Errorf("both sides declined: %v", m.no.why))
+	case len(s.First) >= wire.HeaderLen, !s.Unacked && took >= m.no.linger:
+		m.stayTCP(m.no.why)
 	case s.Unacked && took >= ackWait:
-		m.fail(fmt.Errorf("the peer did not acknowledge the DECLINE: %v", m.declined))
+		m.fail(fmt.Errorf("the peer did not acknowledge the DECLINE: %v", m.no.why))
 	}
 }

@@ -7,31 +7,38 @@ import (
 	"time"
 )
 
-// firstContact says what both sides do from CONFIRM on in a first contact: while the
+// firstContactTable says what both sides do from CONFIRM on in a first contact: while the
 // first link is confirmed over RoCE, either side may decline over TCP (RFC 7609, section
 // 3.5.1.6.4 and appendix C.2).
-var firstContact = []transition{
-	{AwaitLink, EvLLCDone, to(Draining, AttachingFirst), (*Machine).linkConfirmed},
-	{AwaitLink, EvLLCFailed, to(AwaitDecline, Declining, Over), (*Machine).linkFailed},
+var firstContactTable = []transition{
+	{AwaitLink, EvLLCDone, to(Draining, AttachingFirst), asLLCPhase((*llcPhase).linkConfirmed)},
+	{AwaitLink, EvLLCFailed, to(AwaitDecline, Declining, Over), asLLCPhase((*llcPhase).linkFailed)},
 	{AwaitLink, EvDecline, to(Over), (*Machine).peerDeclined},
-	{AwaitLink, EvEOF, to(AwaitLink), (*Machine).peerClosed},
-	{AwaitLink, EvReadFailed, to(Declining), (*Machine).readFailed},
+	{AwaitLink, EvEOF, to(AwaitLink), asLLCPhase((*llcPhase).peerClosed)},
+	{AwaitLink, EvReadFailed, to(Declining), asLLCPhase((*llcPhase).readFailed)},
 	{AwaitDecline, EvDecline, to(Over), (*Machine).peerDeclined},
-	{AwaitDecline, EvEOF, to(Declining, Over), (*Machine).noDecline},
-	{AwaitDecline, EvReadFailed, to(Declining, Over), (*Machine).noDecline},
-	{AwaitDecline, EvDeadline, to(Draining), func(m *Machine, _ time.Time, _ Event) { m.drain() }},
+	{AwaitDecline, EvEOF, to(Declining, Over), asLLCPhase((*llcPhase).noDecline)},
+	{AwaitDecline, EvReadFailed, to(Declining, Over), asLLCPhase((*llcPhase).noDecline)},
+	{AwaitDecline, EvDeadline, to(Draining), func(m *Machine, _ time.Time, _ Event) { m.llc.drain() }},
 	{Draining, EvDecline, to(Over), (*Machine).peerDeclined},
-	{Draining, EvReadStopped, to(AttachingFirst, Declining, Over), (*Machine).drained},
+	{Draining, EvReadStopped, to(AttachingFirst, Declining, Over), asLLCPhase((*llcPhase).drained)},
 	{AttachingFirst, EvAttached, to(Over), (*Machine).attached},
-	{AttachingFirst, EvFailed, to(Over), (*Machine).tooLate},
+	{AttachingFirst, EvFailed, to(Over), asLLCPhase((*llcPhase).tooLate)},
+}
+
+// llcPhase is the part of a machine that a first contact needs from CONFIRM on.
+type llcPhase struct {
+	*Machine
+	failure   *Failure  // why the first contact fails, until Draining is over
+	confirmed time.Time // client: when CONFIRM was sent, else zero
 }
 
 // groupFailed abandons a first contact whose link group cannot be made or connected.
-func (m *Machine) groupFailed(now time.Time, ev Event) { m.abandon(now, ev.(Failed).Failure) }
+func (m *llcPhase) groupFailed(now time.Time, ev Event) { m.abandon(now, ev.(Failed).Failure) }
 
 // awaitLink waits for the outcome of CONFIRM LINK, which the link group bounds by its
 // own timers, and for a DECLINE.
-func (m *Machine) awaitLink() {
+func (m *llcPhase) awaitLink() {
 	m.enter(AwaitLink)
 	m.do(AwaitLLC{})
 }
@@ -39,9 +46,9 @@ func (m *Machine) awaitLink() {
 // peerClosed goes on without TCP. The end of the TCP stream is no answer: a peer that
 // has finished CONFIRM LINK first may have sent its data over SMC-R, and closed, before
 // the last message of CONFIRM LINK is processed here.
-func (m *Machine) peerClosed(time.Time, Event) { m.ended = true }
+func (m *llcPhase) peerClosed(time.Time, Event) { m.ended = true }
 
-func (m *Machine) linkConfirmed(now time.Time, _ Event) {
+func (m *llcPhase) linkConfirmed(now time.Time, _ Event) {
 	if m.ended {
 		m.attachFirst()
 		return
@@ -49,7 +56,7 @@ func (m *Machine) linkConfirmed(now time.Time, _ Event) {
 	m.drain()
 }
 
-func (m *Machine) linkFailed(now time.Time, ev Event) {
+func (m *llcPhase) linkFailed(now time.Time, ev Event) {
 	f := ev.(LLCFailed).Failure
 	if m.ended {
 		m.abandon(now, f)
@@ -57,26 +64,26 @@ func (m *Machine) linkFailed(now time.Time, ev Event) {
 	}
 	m.failure = &f
 	wait := LateGrace
-	if m.client && !f.NoFallback {
+	if m.client != nil && !f.NoFallback {
 		wait = declineWait
 	}
 	m.await(AwaitDecline, now.Add(wait))
 }
 
 // readFailed abandons a first contact whose TCP connection has failed.
-func (m *Machine) readFailed(now time.Time, ev Event) {
+func (m *llcPhase) readFailed(now time.Time, ev Event) {
 	m.abandon(now, Failure{Why: internal(ev.(ReadFailed).Err)})
 }
 
-func (m *Machine) noDecline(now time.Time, _ Event) { m.abandon(now, *m.failure) }
+func (m *llcPhase) noDecline(now time.Time, _ Event) { m.abandon(now, *m.failure) }
 
 // drain takes what the peer has sent until now: it may be a DECLINE.
-func (m *Machine) drain() {
+func (m *llcPhase) drain() {
 	m.enter(Draining)
 	m.do(StopReading{})
 }
 
-func (m *Machine) drained(now time.Time, ev Event) {
+func (m *llcPhase) drained(now time.Time, ev Event) {
 	switch {
 	case len(m.part) > 0:
 		m.fail(fmt.Errorf("%w: a part of a CLC message, and then SMC-R", ErrProtocol))
@@ -87,30 +94,30 @@ func (m *Machine) drained(now time.Time, ev Event) {
 	}
 }
 
-func (m *Machine) attachFirst() {
+func (m *llcPhase) attachFirst() {
 	m.enter(AttachingFirst)
 	m.do(Attach{m.answer.Endpoint})
 }
 
 // tooLate is the end where the peer uses SMC-R already, and this host cannot.
-func (m *Machine) tooLate(_ time.Time, ev Event) {
+func (m *llcPhase) tooLate(_ time.Time, ev Event) {
 	f := ev.(Failed)
 	m.fail(fmt.Errorf("%w: %v", ErrTooLate, f.err()))
 }
 
 // abandon ends the link group of a first contact that has failed, and declines if it is
 // not too late for that. The peer may decline at the same time: see declineFirst.
-func (m *Machine) abandon(now time.Time, f Failure) {
+func (m *llcPhase) abandon(now time.Time, f Failure) {
 	m.giveBack()
 	if f.NoFallback {
 		m.fail(fmt.Errorf("%w: %v", ErrTooLate, f.err()))
 		return
 	}
-	m.cross = true
+	m.no.cross = true
 	if !m.confirmed.IsZero() {
 		// A DECLINE of the server that was sent before ours may be under way for as long
 		// again.
-		m.linger = min(now.Sub(m.confirmed), MessageWait)
+		m.no.linger = min(now.Sub(m.confirmed), MessageWait)
 	}
 	m.decline(&f.Why)
 }

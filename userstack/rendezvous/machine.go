@@ -114,36 +114,45 @@ type Machine struct {
 	conf  Config
 	trace func(from State, on EventKind, to State) // tests
 
-	state       State
-	deadline    time.Time // zero: none
-	late        bool      // the deadline has passed once, see LateGrace
-	part        []byte    // of the message that is being received
-	ended       bool      // the peer has closed TCP
-	client      bool
-	headerBegun bool // Looking: a part of a CLC header has come
-	actions     []Action
-	outcome     Outcome
+	// The side that the machine is, with what that side alone knows; the other is nil.
+	client *client
+	server *server
+	// llc is what both sides know of the first contact of a link group.
+	llc llcPhase
+
+	state    State
+	deadline time.Time // zero: none
+	late     bool      // the deadline has passed once, see LateGrace
+	part     []byte    // of the message that is being received
+	ended    bool      // the peer has closed TCP
+	actions  []Action
+	outcome  Outcome
 
 	host    Host
 	peerID  smc.PeerID // of this host
-	offers  [2]version // client: what PROPOSAL offers, version 1 and 2; nil what it does not
 	version version    // that of the messages from now on
+	answer  *answer    // client: ACCEPT; server: CONFIRM
 	made    made
-
-	proposal  wire.Proposal // server: the client's
-	answer    *answer       // client: ACCEPT; server: CONFIRM
-	local     wire.Endpoint // this end of the connection
-	unwanted  error         // server: why nobody wants the connection any more, though the client may use SMC-R
-	failure   *Failure      // first contact: why it fails, until Draining is over
-	confirmed time.Time     // client, first contact: when CONFIRM was sent, else zero
-	declined  *Refusal      // what DECLINE says
-	cross     bool          // the peer may send DECLINE at the same time
-	linger    time.Duration // how long after that a DECLINE of the peer may still come
-	sentAt    time.Time     // when DECLINE was sent
+	no      refused
 }
 
 func newMachine(t *table, c Config) *Machine {
-	return &Machine{table: t, conf: c, peerID: c.PeerID, version: &version1{}}
+	m := &Machine{table: t, conf: c, peerID: c.PeerID, version: &version1{}}
+	m.llc.Machine = m
+	return m
+}
+
+// asClient, asServer and asLLCPhase are handlers of one part of the machine.
+func asClient(do func(*client, time.Time, Event)) handler {
+	return func(m *Machine, now time.Time, ev Event) { do(m.client, now, ev) }
+}
+
+func asServer(do func(*server, time.Time, Event)) handler {
+	return func(m *Machine, now time.Time, ev Event) { do(m.server, now, ev) }
+}
+
+func asLLCPhase(do func(*llcPhase, time.Time, Event)) handler {
+	return func(m *Machine, now time.Time, ev Event) { do(&m.llc, now, ev) }
 }
 
 // State returns the state of the machine.

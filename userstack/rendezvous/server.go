@@ -14,50 +14,60 @@ import (
 // tells what events do that are not in it.
 var serverTable = newTable(&anyState, []transition{
 	// Where only the first bytes tell whether the peer speaks CLC.
-	{Looking, EvFirstBytes, to(Looking, Preparing, Opening), (*Machine).looked},
-	{Looking, EvEOF, to(Opening), (*Machine).open},
-	{Looking, EvReadFailed, to(Opening), (*Machine).open},
-	{Looking, EvDeadline, to(Opening, Over), (*Machine).nothingSeen},
-	{Opening, EvOpened, to(Over), (*Machine).opened},
+	{Looking, EvFirstBytes, to(Looking, Preparing, Opening), asServer((*server).looked)},
+	{Looking, EvEOF, to(Opening), asServer((*server).open)},
+	{Looking, EvReadFailed, to(Opening), asServer((*server).open)},
+	{Looking, EvDeadline, to(Opening, Over), asServer((*server).nothingSeen)},
+	{Opening, EvOpened, to(Over), asServer((*server).opened)},
 	{Opening, EvFailed, to(Over), (*Machine).broken},
 	// PROPOSAL, and what this host has.
 	{Preparing, EvPrepared, to(AwaitProposal), func(m *Machine, now time.Time, _ Event) { m.await(AwaitProposal, now.Add(MessageWait)) }},
 	{Preparing, EvFailed, to(Over), (*Machine).broken},
-	{AwaitProposal, EvProposal, to(Admitting, Declining), (*Machine).proposed},
+	{AwaitProposal, EvProposal, to(Admitting, Declining), asServer((*server).proposed)},
 	{AwaitProposal, EvDecline, to(Over), (*Machine).peerDeclined},
-	{Admitting, EvAdmitted, to(Surveying, Declining), (*Machine).admitted},
+	{Admitting, EvAdmitted, to(Surveying, Declining), asServer((*server).admitted)},
 	{Admitting, EvFailed, to(Declining), (*Machine).declineFailure},
-	{Surveying, EvSurveyed, to(Queueing, Declining), (*Machine).choose},
+	{Surveying, EvSurveyed, to(Queueing, Declining), asServer((*server).choose)},
 	{Surveying, EvFailed, to(Declining), (*Machine).declineFailure},
-	{Queueing, EvTurn, to(Joining), (*Machine).findGroup},
+	{Queueing, EvTurn, to(Joining), asServer((*server).findGroup)},
 	// Subsequent contact: ACCEPT is the last message of the server.
-	{Joining, EvJoined, to(AwaitRKey), (*Machine).joined},
-	{Joining, EvNoGroup, to(MakingGroup), (*Machine).firstContact},
-	{AwaitRKey, EvLLCDone, to(Accepting), (*Machine).acceptNext},
+	{Joining, EvJoined, to(AwaitRKey), asServer((*server).joined)},
+	{Joining, EvNoGroup, to(MakingGroup), asServer((*server).firstContact)},
+	{AwaitRKey, EvLLCDone, to(Accepting), asServer((*server).acceptNext)},
 	{AwaitRKey, EvLLCFailed, to(Declining), (*Machine).declineFailure},
 	{AwaitRKey, EvDeadline, to(Declining), (*Machine).noRKey},
 	{Accepting, EvSent, to(AwaitConfirm), func(m *Machine, now time.Time, _ Event) { m.await(AwaitConfirm, now.Add(m.conf.ConfirmWait)) }},
-	{AwaitConfirm, EvConfirm, to(Attaching, Over), (*Machine).confirmedNext},
-	{AwaitConfirm, EvDecline, to(Over), (*Machine).declinedNext},
-	{AwaitConfirm, EvCanceled, to(AwaitConfirm), (*Machine).canceledLate},
+	{AwaitConfirm, EvConfirm, to(Attaching, Over), asServer((*server).confirmedNext)},
+	{AwaitConfirm, EvDecline, to(Over), asServer((*server).declinedNext)},
+	{AwaitConfirm, EvCanceled, to(AwaitConfirm), asServer((*server).canceledLate)},
 	{Attaching, EvAttached, to(Over), (*Machine).attached},
-	{Attaching, EvFailed, to(Over), (*Machine).attachFailed},
-	{Attaching, EvCanceled, to(Over), (*Machine).refuseUnwanted},
-	{Attaching, EvClosed, to(Over), (*Machine).refuseUnwanted},
+	{Attaching, EvFailed, to(Over), asServer((*server).attachFailed)},
+	{Attaching, EvCanceled, to(Over), asServer((*server).refuseUnwanted)},
+	{Attaching, EvClosed, to(Over), asServer((*server).refuseUnwanted)},
 	// First contact: CONFIRM LINK follows.
-	{MakingGroup, EvGroupMade, to(AcceptingFirst), (*Machine).acceptFirst},
-	{MakingGroup, EvFailed, to(Declining, Over), (*Machine).groupFailed},
+	{MakingGroup, EvGroupMade, to(AcceptingFirst), asServer((*server).acceptFirst)},
+	{MakingGroup, EvFailed, to(Declining, Over), asLLCPhase((*llcPhase).groupFailed)},
 	{AcceptingFirst, EvSent, to(AwaitFirstConfirm), func(m *Machine, now time.Time, _ Event) { m.await(AwaitFirstConfirm, now.Add(MessageWait)) }},
-	{AwaitFirstConfirm, EvConfirm, to(ConnectingFirst, Declining, Over), (*Machine).confirmedFirst},
-	{AwaitFirstConfirm, EvDecline, to(Over), (*Machine).declinedFirst},
-	{ConnectingFirst, EvConnected, to(AwaitLink), func(m *Machine, _ time.Time, _ Event) { m.awaitLink() }},
-	{ConnectingFirst, EvFailed, to(Declining, Over), (*Machine).groupFailed},
-}, firstContact, declining)
+	{AwaitFirstConfirm, EvConfirm, to(ConnectingFirst, Declining, Over), asServer((*server).confirmedFirst)},
+	{AwaitFirstConfirm, EvDecline, to(Over), asServer((*server).declinedFirst)},
+	{ConnectingFirst, EvConnected, to(AwaitLink), func(m *Machine, _ time.Time, _ Event) { m.llc.awaitLink() }},
+	{ConnectingFirst, EvFailed, to(Declining, Over), asLLCPhase((*llcPhase).groupFailed)},
+}, firstContactTable, declining)
+
+// server is the part of a machine that only a server has.
+type server struct {
+	*Machine
+	proposal    wire.Proposal
+	local       wire.Endpoint // this end of the connection, as ACCEPT names it
+	unwanted    error         // why nobody wants the connection any more, though the client may use SMC-R
+	headerBegun bool          // Looking: a part of a CLC header has come
+}
 
 // NewServer returns the machine of a server, which begins at now. Its first actions are
 // there.
 func NewServer(now time.Time, c Config) *Machine {
 	m := newMachine(serverTable, c)
+	m.server = &server{Machine: m}
 	if !c.Look {
 		m.prepare()
 		return m
@@ -73,7 +83,7 @@ func (m *Machine) prepare() {
 }
 
 // looked takes the first bytes of the peer.
-func (m *Machine) looked(now time.Time, ev Event) {
+func (m *server) looked(now time.Time, ev Event) {
 	b := ev.(FirstBytes).Bytes
 	if len(b) < wire.HeaderLen {
 		if !m.headerBegun { // the rest of a header is on its way
@@ -89,7 +99,7 @@ func (m *Machine) looked(now time.Time, ev Event) {
 }
 
 // nothingSeen is the end of the wait for the first bytes.
-func (m *Machine) nothingSeen(now time.Time, ev Event) {
+func (m *server) nothingSeen(now time.Time, ev Event) {
 	if m.conf.OptionSeen && !m.headerBegun {
 		m.fail(fmt.Errorf("no PROPOSAL within %v", MessageWait))
 		return
@@ -98,18 +108,18 @@ func (m *Machine) nothingSeen(now time.Time, ev Event) {
 }
 
 // open lets the program send to a peer that does not speak CLC.
-func (m *Machine) open(time.Time, Event) {
+func (m *server) open(time.Time, Event) {
 	m.enter(Opening)
 	m.do(OpenToData{})
 }
 
-func (m *Machine) opened(time.Time, Event) {
+func (m *server) opened(time.Time, Event) {
 	why := m.conf.NotCLC
 	m.stayTCP(&why)
 }
 
 // proposed takes PROPOSAL.
-func (m *Machine) proposed(now time.Time, ev Event) {
+func (m *server) proposed(now time.Time, ev Event) {
 	m.proposal = ev.(message).m.(wire.Proposal)
 	if m.conf.Refuse != nil {
 		m.declineInKind()
@@ -121,14 +131,14 @@ func (m *Machine) proposed(now time.Time, ev Event) {
 }
 
 // declineInKind makes DECLINE one of version 2 if the client does not offer version 1.
-func (m *Machine) declineInKind() {
+func (m *server) declineInKind() {
 	if !m.proposal.TypeV1.HasR() {
 		m.version = &version2{}
 	}
 }
 
 // admitted asks what this host can offer, if the client offers SMC-R.
-func (m *Machine) admitted(now time.Time, _ Event) {
+func (m *server) admitted(now time.Time, _ Event) {
 	p := &m.proposal
 	if !p.TypeV1.HasR() && !offersVersion2(p) {
 		m.decline(refuse(smc.DiagModeMismatch, "proposal offers %s", p.TypeV1))
@@ -143,7 +153,7 @@ func (m *Machine) admitted(now time.Time, _ Event) {
 }
 
 // choose takes the latest version that both can use.
-func (m *Machine) choose(now time.Time, ev Event) {
+func (m *server) choose(now time.Time, ev Event) {
 	m.learn(ev.(Surveyed).Host)
 	p := &m.proposal
 	if offersVersion2(p) {
@@ -170,7 +180,7 @@ func (m *Machine) choose(now time.Time, ev Event) {
 
 // queue waits until no other first contact with the client is under way: connections
 // that arrive together share one link group.
-func (m *Machine) queue(v version) {
+func (m *server) queue(v version) {
 	gid, _ := v.port(&m.proposal)
 	if v.terms() == nil {
 		gid = smc.GID{}
@@ -179,13 +189,13 @@ func (m *Machine) queue(v version) {
 	m.do(AwaitTurn{PeerID: m.proposal.PeerID, GID: gid, Terms: v.terms()})
 }
 
-func (m *Machine) findGroup(_ time.Time, ev Event) {
+func (m *server) findGroup(_ time.Time, ev Event) {
 	m.peerID = ev.(Turn).PeerID
 	gid, mac := m.version.port(&m.proposal)
 	m.join(JoinGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID, GID: gid, MAC: mac})
 }
 
-func (m *Machine) joined(now time.Time, ev Event) {
+func (m *server) joined(now time.Time, ev Event) {
 	m.do(EndTurn{})
 	m.awaitRKey(now, ev)
 }
@@ -194,16 +204,16 @@ func (m *Machine) joined(now time.Time, ev Event) {
 // Linux then takes no notice of TCP any more. So if nobody wants the connection any
 // more, it has to be refused on the link group, for which CONFIRM is needed:
 // canceledLate.
-func (m *Machine) acceptNext(_ time.Time, ev Event) {
+func (m *server) acceptNext(_ time.Time, ev Event) {
 	m.local = ev.(LLCDone).Local
 	m.send(Accepting, m.version.accept(false, m.local))
 }
 
 // canceledLate remembers that nobody wants the connection.
-func (m *Machine) canceledLate(_ time.Time, ev Event) { m.unwanted = cause(ev) }
+func (m *server) canceledLate(_ time.Time, ev Event) { m.unwanted = cause(ev) }
 
 // takeConfirm takes CONFIRM, and reports whether it has the version of ACCEPT.
-func (m *Machine) takeConfirm(now time.Time, ev Event) bool {
+func (m *server) takeConfirm(now time.Time, ev Event) bool {
 	m.answer = answerOf(ev.(message).m)
 	if m.answer.version != m.version.number() {
 		m.unexpected(now, ev)
@@ -212,7 +222,7 @@ func (m *Machine) takeConfirm(now time.Time, ev Event) bool {
 	return true
 }
 
-func (m *Machine) confirmedNext(now time.Time, ev Event) {
+func (m *server) confirmedNext(now time.Time, ev Event) {
 	switch {
 	case !m.takeConfirm(now, ev):
 	case m.unwanted != nil:
@@ -225,18 +235,18 @@ func (m *Machine) confirmedNext(now time.Time, ev Event) {
 
 // attachFailed ends a connection that the client uses already. What another host says is
 // no reason to tell the peer anything.
-func (m *Machine) attachFailed(now time.Time, ev Event) {
+func (m *server) attachFailed(now time.Time, ev Event) {
 	if f := ev.(Failed); !f.NotOwner {
 		m.refuseConn(f.err())
 		return
 	}
-	m.tooLate(now, ev)
+	m.llc.tooLate(now, ev)
 }
 
-func (m *Machine) refuseUnwanted(_ time.Time, ev Event) { m.refuseConn(cause(ev)) }
+func (m *server) refuseUnwanted(_ time.Time, ev Event) { m.refuseConn(cause(ev)) }
 
 // refuseConn resets a connection that the client uses already.
-func (m *Machine) refuseConn(why error) {
+func (m *server) refuseConn(why error) {
 	m.do(RefuseConn{m.answer.Endpoint})
 	m.fail(fmt.Errorf("%w: %v", ErrTooLate, why))
 }
@@ -251,7 +261,7 @@ func refusalOf(ev Event) *Refusal {
 	return &Refusal{Remote: true, Code: d.Diagnosis}
 }
 
-func (m *Machine) declinedNext(_ time.Time, ev Event) {
+func (m *server) declinedNext(_ time.Time, ev Event) {
 	why := refusalOf(ev)
 	m.giveBack()
 	if why.Code == smc.DiagSync {
@@ -260,22 +270,22 @@ func (m *Machine) declinedNext(_ time.Time, ev Event) {
 	m.stayTCP(why)
 }
 
-func (m *Machine) declinedFirst(_ time.Time, ev Event) { m.stayTCP(refusalOf(ev)) }
+func (m *server) declinedFirst(_ time.Time, ev Event) { m.stayTCP(refusalOf(ev)) }
 
-func (m *Machine) firstContact(time.Time, Event) {
+func (m *server) firstContact(time.Time, Event) {
 	m.makeGroup(MakeGroup{Terms: m.version.terms(), PeerID: m.proposal.PeerID})
 }
 
-func (m *Machine) acceptFirst(_ time.Time, ev Event) {
+func (m *server) acceptFirst(_ time.Time, ev Event) {
 	m.send(AcceptingFirst, m.version.accept(true, ev.(GroupMade).Local))
 }
 
-func (m *Machine) confirmedFirst(now time.Time, ev Event) {
+func (m *server) confirmedFirst(now time.Time, ev Event) {
 	if !m.takeConfirm(now, ev) {
 		return
 	}
 	if no := m.version.confirmed(m.answer); no != nil {
-		m.abandon(now, Failure{Why: *no})
+		m.llc.abandon(now, Failure{Why: *no})
 		return
 	}
 	m.enter(ConnectingFirst)
