@@ -25,17 +25,17 @@ const (
 	smcProtoSMC6 = 1
 )
 
-// ErrNoKernelSMC means that the kernel makes no SMC sockets.
+// ErrNoKernelSMC means that the kernel has no SMC sockets.
 var ErrNoKernelSMC = errors.New("launch: the kernel has no SMC sockets (AF_SMC): try 'modprobe smc'")
 
-// Kernel tells Run to have the kernel's own SMC carry the connections. Each
-// socket() of the program and its descendants that asks for a TCP socket, or
-// for a Multipath TCP one, gives an SMC socket; no other call is trapped. An
-// SMC socket becomes plain TCP by itself where the peer does not speak SMC.
+// Kernel makes Run use the SMC of the kernel for the connections. Each socket()
+// of the program and its descendants that asks for a TCP socket, or for a
+// Multipath TCP one, gives an SMC socket; no other call is trapped. An SMC
+// socket becomes plain TCP by itself if the peer has no SMC.
 type Kernel struct {
-	// Inet makes sockets of the program's own address family with protocol
-	// IPPROTO_SMC, which only SO_PROTOCOL tells from a TCP socket, instead of
-	// AF_SMC ones. Linux 6.11.
+	// Inet makes sockets with the address family of the program's call and
+	// protocol IPPROTO_SMC, instead of AF_SMC sockets. Only SO_PROTOCOL shows
+	// that such a socket is not TCP. It needs Linux 6.11.
 	Inet bool
 	// RcvBuf and SndBuf are set as SO_RCVBUF and SO_SNDBUF, in bytes; they
 	// determine the sizes of RMB element and send buffer. With CAP_NET_ADMIN
@@ -43,9 +43,9 @@ type Kernel struct {
 	RcvBuf, SndBuf int
 }
 
-// Probe makes an SMC socket and closes it, which has the kernel load its
-// module if there is one. The error matches ErrNoKernelSMC if the kernel has
-// no such sockets.
+// Probe makes an SMC socket and closes it. This makes the kernel load its
+// module if there is one. The error matches ErrNoKernelSMC if the kernel has no
+// such sockets.
 func (k Kernel) Probe() error {
 	fd, err := k.socket(unix.AF_INET, 0)
 	switch {
@@ -84,9 +84,9 @@ func (k Kernel) setBuffers(fd int) error {
 		os.NewSyscallError("setsockopt SO_SNDBUF", set(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, k.SndBuf)))
 }
 
-// kernelSupervisor answers the socket() calls of one filter tree with the
-// kernel's SMC sockets. Making a socket does not block, so that is done in serve,
-// call by call. Reading the program's memory may, and has goroutines.
+// kernelSupervisor answers the socket() calls of one filter tree with SMC
+// sockets of the kernel. Making a socket does not block, so serve does it.
+// Reading the program's memory may block, so goroutines do it.
 type kernelSupervisor struct {
 	l      *notify
 	k      Kernel
@@ -145,8 +145,8 @@ func (s *kernelSupervisor) dispatch(n *notif) {
 	})
 }
 
-// socket answers one socket() call. Whatever is in the way of an SMC socket,
-// the program gets what it asked for.
+// socket answers one socket() call. If an SMC socket cannot be made, the
+// program gets the TCP socket that it asked for.
 func (s *kernelSupervisor) socket(n *notif) {
 	domain, typ := int(int32(n.Args[0])), int(int32(n.Args[1]))
 	const known = 0xf | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
@@ -154,7 +154,7 @@ func (s *kernelSupervisor) socket(n *notif) {
 		s.answered(n.cont())
 		return
 	}
-	if n.PID == 0 { // a task that is not visible in our PID namespace
+	if n.PID == 0 { // a task that is not visible in the PID namespace of the launcher
 		s.native(n, ReasonNoAccess)
 		return
 	}
@@ -200,9 +200,10 @@ func (s *kernelSupervisor) answered(err error) {
 	}
 }
 
-// make makes the socket as if thread tid had: in its network namespace, and
-// its user's. What is read about the thread may be about another one that has
-// its number by now; the call is over then and the socket goes nowhere.
+// make makes the socket as thread tid would: in its network namespace, with its
+// user as owner. The information about the thread may be that of another thread
+// which has its number by now. Then the call is over, and no program gets the
+// socket.
 func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, err error) {
 	ns, err := netnsOf(strconv.Itoa(tid))
 	if err != nil {
@@ -239,11 +240,12 @@ func (s *kernelSupervisor) make(tid, domain, flags int) (fd int, reason string, 
 	return fd, "", nil
 }
 
-// errElsewhere means that a thread is in another network namespace.
+// errElsewhere means that a thread is in another network namespace than the
+// launcher.
 var errElsewhere = errors.New("launch: another network namespace")
 
-// socketIn makes a socket of o in the network namespace of thread tid, which is
-// not ours.
+// socketIn makes a socket owned by o in the network namespace of thread tid,
+// which is not that of the launcher.
 func (s *kernelSupervisor) socketIn(tid int, o owner, domain, flags int) (fd int, err error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(tid) + "/ns/net")
 	if err != nil {
@@ -267,10 +269,11 @@ func (s *kernelSupervisor) socketIn(tid int, o owner, domain, flags int) (fd int
 	return fd, err
 }
 
-// nsID tells namespaces apart.
+// nsID identifies a namespace.
 type nsID struct{ dev, ino uint64 }
 
-// netnsOf returns the network namespace of a task as /proc names it.
+// netnsOf returns the network namespace of a task. task is its directory in
+// /proc.
 func netnsOf(task string) (nsID, error) {
 	var st unix.Stat_t
 	name := "/proc/" + task + "/ns/net"

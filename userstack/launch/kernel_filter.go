@@ -11,8 +11,8 @@ import "golang.org/x/sys/unix"
 const sockTypeMask = 0xf
 
 // kernelFilterProgram builds the classic BPF program for the kernel's SMC: it
-// notifies of socket() for a TCP or Multipath TCP socket, of Landlock's rulesets
-// and of nothing else.
+// traps socket() for a TCP or Multipath TCP socket and the creation of Landlock
+// rulesets, and nothing else.
 func kernelFilterProgram() []unix.SockFilter {
 	protocol := block{load(arg(2))}
 	for _, p := range []uint32{0, unix.IPPROTO_TCP, ipprotoMPTCP} {

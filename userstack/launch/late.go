@@ -13,33 +13,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A server may accept late, or never. Its TCP clients do not notice: the kernel
-// makes their connections. An SMC client waits for the answer to its CLC PROPOSAL
-// and gives up after some seconds. So connections that have waited for lateDelay
-// are accepted early: the launcher takes them from the queue and has the service
-// begin with them, and keeps them for the accept() that is to come. A placeholder
-// in the queue keeps the listening socket readable meanwhile.
+// A server may accept late, or never. TCP clients do not notice this, because
+// the kernel makes their connections. An SMC client waits for the answer to its
+// CLC PROPOSAL and gives up after some seconds. So connections that have waited
+// for lateDelay are accepted early: the launcher takes them from the queue,
+// passes them to the service, and keeps them for the next calls of accept().
+// Meanwhile a placeholder in the queue keeps the listening socket readable.
 //
-// A server that accepts at once is not looked at: an epoll instance of its own
-// watches each listening socket without keeping it open, and says once that a
-// connection waits. From then on the queue is looked at now and then until it
-// is empty.
+// A server that accepts at once costs nothing: each listening socket is in a
+// separate epoll instance, which does not keep the socket open and reports once
+// that a connection waits. From then on the launcher looks at the queue from
+// time to time until it is empty.
 
 const (
 	// lateDelay is how long a connection waits in the queue before the launcher
 	// accepts it.
 	lateDelay = 50 * time.Millisecond
-	// lateMax is the longest pause between two looks at a queue with which
-	// nothing happens.
+	// lateMax is the longest pause between two looks at a queue that does not
+	// change.
 	lateMax = time.Second
 	// lateRetry is the pause after a placeholder could not be made.
 	lateRetry = 10 * time.Second
-	// lateIdle is how many looks are spent on a socket that does not listen.
+	// lateIdle is the number of looks at a socket that does not listen before
+	// the launcher stops looking.
 	lateIdle = 60
 )
 
-// early is what a listener has to do with connections that wait. mu of the
-// listener guards it.
+// early is the state of a listener for connections that wait in the queue. The
+// mu of the listener guards it.
 type early struct {
 	l       *listener
 	watch   int // epoll instance with the listening socket, or -1
@@ -49,10 +50,10 @@ type early struct {
 	closed  bool
 	place   *placeholder // in the queue, if spare is not empty
 	taken   uint64       // connections taken from the queue so far
-	mark    uint64       // what taken reaches when all that waited at the last look are gone
+	mark    uint64       // value of taken when all connections that waited at the last look are taken
 	idle    int          // looks in a row at a socket that does not listen
-	before  time.Time    // no placeholder can be made until then
-	shared  bool         // a process accepts from the queue that the launcher does not see
+	before  time.Time    // do not try to make a placeholder before this time
+	shared  bool         // a process that the launcher does not see also accepts from the queue
 	tid, fd int          // of the last call of the program on the socket
 }
 
@@ -83,7 +84,7 @@ func (e *early) arm(n *notif, fd int) {
 	e.watch = ep
 }
 
-// rearm watches again a socket that had not listened for long.
+// rearm watches a socket again that did not listen for a long time.
 func (e *early) rearm() {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
@@ -93,7 +94,8 @@ func (e *early) rearm() {
 	}
 }
 
-// gone reports whether all have closed the listening socket. l.mu is held.
+// gone reports whether all processes have closed the listening socket. l.mu is
+// held.
 func (e *early) gone() bool {
 	if e.watch < 0 {
 		return false
@@ -102,7 +104,8 @@ func (e *early) gone() bool {
 	return err == nil && !bytes.Contains(b, []byte("tfd:"))
 }
 
-// forgetIfGone forgets a listener that all have closed, and reports whether it did.
+// forgetIfGone removes a listener whose socket all processes have closed. It
+// reports whether the listener is removed.
 func (l *listener) forgetIfGone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +115,7 @@ func (l *listener) forgetIfGone() bool {
 	return l.early.closed
 }
 
-// end forgets a listener. l.mu is held.
+// end removes a listener. l.mu is held.
 func (l *listener) end() {
 	l.abandon()
 	l.early.unwatch()
@@ -138,7 +141,7 @@ func (e *early) dropPlace() {
 	}
 }
 
-// seen notes where the listening socket is: in call n.
+// seen records where the listening socket is: at the descriptor of call n.
 func (e *early) seen(n *notif) { e.tid, e.fd = n.tid(), n.fdArg() }
 
 // begin looks at the queue, in which a connection waits, until it is empty.
@@ -155,7 +158,8 @@ func (e *early) begin() {
 	e.look(lateDelay)
 }
 
-// look looks at the queue after a pause, and again, until nothing is to be done.
+// look looks at the queue after a pause, and again until there is nothing to
+// do.
 func (e *early) look(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -177,7 +181,7 @@ func (e *early) look(pause time.Duration) {
 	}
 }
 
-// wake has the queue looked at now.
+// wake makes the next look happen now.
 func (e *early) wake() {
 	select {
 	case e.kick <- struct{}{}:
@@ -185,8 +189,8 @@ func (e *early) wake() {
 	}
 }
 
-// lookOnce reports whether there is more to look at, and whether something happened
-// since the last time.
+// lookOnce looks at the queue. more reports whether another look is necessary,
+// and news whether the queue changed since the last look.
 func (e *early) lookOnce() (more, news bool) {
 	e.l.mu.Lock()
 	if !e.closed && e.gone() {
@@ -197,7 +201,7 @@ func (e *early) lookOnce() (more, news bool) {
 		return false, false
 	}
 	if len(e.l.spare) == 0 && !readable(e.watch) {
-		// No copy of the socket is needed to know that; it would keep the port in
+		// This check needs no copy of the socket. A copy would keep the port in
 		// use if the program closed the socket now.
 		defer e.l.mu.Unlock()
 		e.standDown()
@@ -226,27 +230,28 @@ func (e *early) lookOnce() (more, news bool) {
 			e.running = false
 			return false, false
 		}
-		return true, e.idle < 4 // listen() is about to be called
+		return true, e.idle < 4 // the program is about to call listen()
 	}
 	e.idle = 0
 	return e.inspect(fd, q)
 }
 
-// standDown leaves the queue to the epoll instance. l.mu is held.
+// stopLooking ends the looks: the epoll instance reports the next connection.
+// l.mu is held.
 func (e *early) standDown() {
 	e.running = false
 	e.sub.again()
 }
 
-// readable reports whether an epoll instance, or a socket, has something.
+// readable reports whether an epoll instance or a socket is readable.
 func readable(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0
 }
 
-// reach copies the listening socket from the program, where a call was seen last
-// or wherever it is. It returns -1 if it is out of reach.
+// reach returns a copy of the listening socket from the program, or -1 if it is
+// not found. It looks at the last known place, and then in all processes.
 func (e *early) reach(at endPlace) int {
 	if fd, err := e.l.s.looks.socket(nil, at.pid, at.fd, e.l.inode, lookPatience); err == nil {
 		return fd
@@ -262,7 +267,7 @@ func (e *early) reach(at endPlace) int {
 	return fd
 }
 
-// place tells where a socket was seen last.
+// place returns where a socket was found last.
 func (x *endIndex) place(inode uint64) (endPlace, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -303,8 +308,8 @@ func (e *early) inspect(fd int, q queue) (more, news bool) {
 	return true, e.taken != before
 }
 
-// checkPlace looks after the placeholder: a process that the launcher does not
-// see may have accepted it. l.mu is held.
+// checkPlace checks the placeholder: a process that the launcher does not see
+// may have accepted it. l.mu is held.
 func (e *early) checkPlace() {
 	if e.place == nil {
 		return

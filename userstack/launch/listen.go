@@ -14,12 +14,12 @@ import (
 	"smcr/userstack/broker"
 )
 
-// listenTimeout bounds the wait for the service to mark a socket.
+// listenTimeout limits the wait until the service has marked a socket.
 const listenTimeout = 5 * time.Second
 
 // listen tells the service of the socket before the kernel gets the call.
-// Without one the socket is remembered, so that a later one can mark it: from
-// then on no accept() may take a connection without the launcher.
+// Without a service, the launcher records the socket so that a later service
+// can mark it. From then on the launcher must answer each accept() on it.
 func (s *supervisor) listen(n *notif) {
 	defer s.cont(n)
 	b := s.sessions.live()
@@ -63,10 +63,10 @@ func (s *supervisor) listen(n *notif) {
 	}
 	l.early.arm(n, fd)
 	s.sockets.addListener(l)
-	l.renew(fd) // there may be a session since
+	l.renew(fd) // there may be a session by now
 }
 
-// mark has a listening socket marked in session b.
+// mark makes the service of session b mark a listening socket.
 func (s *supervisor) mark(b Broker, fd int) error {
 	ctx, cancel := context.WithTimeout(s.ctx, listenTimeout)
 	defer cancel()
@@ -77,8 +77,8 @@ func (s *supervisor) mark(b Broker, fd int) error {
 	return err
 }
 
-// stale reports whether there is a session that does not know the listener yet.
-// The caller has to tell it then: the next call says no.
+// stale returns the session if it does not know the listener yet. Then the
+// caller must tell it: the next call of stale returns false.
 func (l *listener) stale() (Broker, bool) {
 	b := l.s.sessions.live()
 	if b == nil {
@@ -97,8 +97,8 @@ func (l *listener) knows(b Broker) bool {
 	return known != nil && *known == b
 }
 
-// renew marks the listener, of which fd is a descriptor, in a session that does
-// not know it yet.
+// renew marks the listener in a session that does not know it yet. fd is its
+// socket.
 func (l *listener) renew(fd int) {
 	b, stale := l.stale()
 	if !stale {
@@ -109,7 +109,8 @@ func (l *listener) renew(fd int) {
 	}
 }
 
-// renewLater is renew of a call of the program, which does not wait for it.
+// renewLater does the same as renew in a goroutine, so that a call of the
+// program does not wait for it.
 func (l *listener) renewLater(fd int) {
 	b, stale := l.stale()
 	if !stale {
@@ -125,8 +126,9 @@ func (l *listener) renewLater(fd int) {
 	})
 }
 
-// renewAll marks all listeners in the present session, wherever in the program
-// they are. Of one that is out of reach the next accept() makes up for it.
+// renewAll marks all listeners in the present session. It finds their sockets
+// in the processes of the program. If one is not found, the next accept() marks
+// it.
 func (s *supervisor) renewAll() {
 	begin := time.Now()
 	for _, l := range s.sockets.allListeners() {

@@ -13,14 +13,17 @@ import (
 	"smcr/userstack/broker"
 )
 
-// A connection between two programs of one host is a socketpair of which each has
-// an end. The service made it and gives the program's end (broker.EventLocal);
-// nobody else has one, so there is no keeper, and nothing to relay or to reset.
+// A connection between two programs of one host is a socketpair, and each
+// program has one end. The service made it and passes the program's end
+// (broker.EventLocal). The launcher keeps no copy of an end, and there is
+// nothing to relay or to reset.
 
-// ReasonNotPlaced tells of a connection to a program of the same host that is TCP.
+// ReasonNotPlaced is the reason for TCP if a connection to a program of the
+// same host could not be made local.
 const ReasonNotPlaced = "the stack answered too late for a local connection"
 
-// localPairOf makes a pair of which only the program's end is here.
+// localPairOf makes a pair of the program's end alone; the launcher does not
+// have the other end.
 func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	p := &pair{app: d.Take(), end: -1, sndbuf: pairSndbuf}
 	var st unix.Stat_t
@@ -37,9 +40,9 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	return p, nil
 }
 
-// setEnd has the program's descriptor be the end of p, by call n.
+// setEnd replaces the program's descriptor by the end of p, with call n.
 func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
-	if a.swapped { // by a pair that nobody will need
+	if a.swapped { // the program has a pair that is not needed
 		app, err := a.s.looks.socket(n, n.tid(), n.fdArg(), a.pair.inode, lookPatience)
 		if err != nil {
 			return err
@@ -68,8 +71,8 @@ func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	return err
 }
 
-// replace puts the end of p in the place of app, the end that the program has, by call
-// n on it. What was written into the old pair is lost.
+// replace replaces app, the end that the program has, by the end of p, with
+// call n on it. Bytes in the old pair are lost.
 func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,16 +101,16 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 
 // # Detours
 //
-// What two programs cannot do to each other over their pair takes a detour: the
-// program's end is replaced by one of a new pair, whose other end the service gets,
-// with the former end, and carries the bytes between them, as over SMC-R.
-//
+// Two cases do not work over the pair between two programs. For these the
+// connection takes a detour: the program's end is replaced by one end of a new
+// pair. The service gets the other end and the former end, and carries the
+// bytes between them, as over SMC-R.
 //	the program                  | because
 //	sets SO_LINGER to 0 seconds  | the kernel makes no reset of its close
 //	sends urgent data            | a second urgent byte would make the first a
 //	                             | byte like others
 
-// detour is the request for one, by call n of the program.
+// detour is a request for a detour, for call n of the program.
 type detour struct {
 	n    *notif
 	done chan struct{}
@@ -129,9 +132,9 @@ func (q *detourQueue) requests() chan *detour {
 	return q.ch
 }
 
-// takesDetour sends a local connection on a detour before call n, which stops here
-// for that, goes on. Where that is not possible, such as for a descriptor that the
-// process has twice, the call has less of an effect than on TCP.
+// takesDetour makes a local connection take a detour before call n continues.
+// If this is not possible, for example because the process has the descriptor
+// twice, the call has a smaller effect than on TCP.
 func (c *conn) takesDetour(n *notif) {
 	d := &detour{n, make(chan struct{})}
 	select {
@@ -142,11 +145,12 @@ func (c *conn) takesDetour(n *notif) {
 	}
 }
 
-// detour carries out d. The goroutine that follows the connection calls it.
+// detour does what d requests. The goroutine that follows the connection calls
+// it.
 func (c *conn) detour(d *detour) {
 	defer close(d.done)
 	if c.pair.end >= 0 {
-		return // it is on one
+		return // it already takes a detour
 	}
 	if err := c.divert(d.n); err != nil {
 		c.s.log.Debug("the connection takes no detour", "conn", c.cc.ID(), "err", err)
@@ -154,7 +158,7 @@ func (c *conn) detour(d *detour) {
 }
 
 func (c *conn) divert(n *notif) error {
-	// The call waits for it, as long as it takes.
+	// The call waits without a limit.
 	former, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, 0)
 	if err != nil {
 		return err
@@ -169,23 +173,23 @@ func (c *conn) divert(n *notif) error {
 		return err
 	}
 	if err := c.cc.Detour(former, p.end); err != nil {
-		// The session is over: so is the connection, as it would be over SMC-R.
+		// The session is over, so the connection ends, as it would over SMC-R.
 		c.s.log.Debug("cannot pass a connection's ends", "conn", c.cc.ID(), "err", err)
 	}
 	c.keepEnd()
 	return nil
 }
 
-// offeredLocal makes an accepted connection of the end that the service gave. It
-// returns false if a is unusable.
+// offeredLocal makes an accepted connection from the end that the service
+// passed. It returns false if a cannot be used.
 func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, end *broker.Descriptor) bool {
 	var err error
 	if end != nil {
 		a.pair, err = localPairOf(end, a.sock)
 	}
 	if a.pair == nil {
-		// This process has no descriptor left, and the peer takes the connection
-		// for made.
+		// This process has no free descriptor, and for the peer the connection
+		// is already established.
 		l.s.log.Warn("connection dropped", "remote", a.remote, "err", err)
 		_ = cc.Cancel()
 		return false
@@ -195,7 +199,7 @@ func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, en
 	return true
 }
 
-// direct makes c a connection whose other end a program has.
+// direct marks c as a connection whose other end a program has.
 func (c *conn) direct() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +213,8 @@ func (c *conn) isDirect() bool {
 	return c.detours != nil
 }
 
-// passLocal lets go of the TCP socket: the service has it, and needs no end.
+// passLocal closes the launcher's TCP socket. The service has it and needs no
+// end of the pair.
 func (a *accepted) passLocal() {
 	if !a.passed {
 		_ = unix.Close(a.sock)
@@ -218,7 +223,7 @@ func (a *accepted) passLocal() {
 	}
 }
 
-// sendsUrgent lets a call that sends urgent data go on.
+// sendsUrgent handles a call that sends urgent data, and lets it continue.
 func (s *supervisor) sendsUrgent(n *notif, c *conn) {
 	if c.isDirect() {
 		c.takesDetour(n)
@@ -226,7 +231,7 @@ func (s *supervisor) sendsUrgent(n *notif, c *conn) {
 	s.cont(n)
 }
 
-// setsAbort reports whether a setsockopt() of SO_LINGER makes the program's close a
+// setsAbort reports whether a setsockopt() of SO_LINGER makes a later close() a
 // reset.
 func (n *notif) setsAbort() bool {
 	v, err := n.read(n.Args[3], 8, 0)

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// LookPath finds out whether Run could start a program of that name: nil, or
-// the *StartError that Run would return.
+// LookPath checks whether Run could start a program of that name. It returns
+// nil, or the *StartError that Run would return.
 func LookPath(name string, env []string) error {
 	if _, err := lookPath(name, "", env); err != nil {
 		return &StartError{Program: name, Err: err}
@@ -18,8 +18,9 @@ func LookPath(name string, env []string) error {
 	return nil
 }
 
-// Exec becomes the program, with nothing of the launcher left: its connections
-// are native. It returns only the *StartError that Run would return.
+// Exec replaces the process by the program, without a launcher: all connections
+// use TCP. It returns only on failure, with the *StartError that Run would
+// return.
 func Exec(argv []string) error {
 	path, err := lookPath(argv[0], "", os.Environ())
 	if err == nil {

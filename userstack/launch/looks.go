@@ -23,40 +23,42 @@ import (
 // all: a process that has used up what it may have waits for itself alone.
 
 const (
-	// freeLooks may be under way before it is asked whose they are.
+	// freeLooks is the number of looks that may run before the launcher
+	// determines their processes.
 	freeLooks = 8
-	// procLooks is how many a process may have under way.
+	// procLooks is the largest number of looks of one process that run.
 	procLooks = 8
-	// sharedLooks is how many all processes may have, and maxLooks how many
-	// while each that begins is the only one of its process.
+	// sharedLooks is the number of looks from which on a process may have only
+	// one. maxLooks is the largest number of all looks.
 	sharedLooks = 256
 	maxLooks    = 512
-	// lookPatience is how long a connect() waits for its turn before the kernel
-	// gets it.
+	// lookPatience is how long a connect() waits for its look before the kernel
+	// gets the call.
 	lookPatience = 250 * time.Millisecond
-	// lookLast bounds the looks that are under way when the program ends.
+	// lookLast is how long the launcher waits for running looks after the
+	// program ended.
 	lookLast = time.Second
 )
 
 var (
-	// errBusy means that a process has too many looks under way.
+	// errBusy means that too many looks of a process are running.
 	errBusy = errors.New("launch: too many calls of the process wait for its memory")
 	// errEnding means that the program ended before the look.
 	errEnding = errors.New("launch: the program has ended")
 )
 
-// looks counts what is under way.
+// looks counts the looks and lets them wait for their turn.
 type looks struct {
-	over    chan struct{} // closed when nothing is waited for any more
+	over    chan struct{} // closed when the launcher does not wait for looks any more
 	threads pidfds
 
 	mu    sync.Mutex
 	total int
-	fresh map[*look]struct{} // under way, not yet asked whose
+	fresh map[*look]struct{} // running, and their processes are not determined yet
 	procs map[int]*lookProc
 }
 
-// lookProc is a process that has looks under way or waiting.
+// lookProc is a process with looks that run or wait.
 type lookProc struct {
 	id    int
 	busy  int
@@ -75,9 +77,9 @@ func newLooks(ctx context.Context) *looks {
 	return x
 }
 
-// begin takes a place for a look into thread tid. If there is none the look
-// waits until call n, if it is not nil, is over, and for patience at most, if
-// that is not 0.
+// begin gets a place for a look into thread tid. If there is none, it waits for
+// one. The wait ends with an error when call n, if it is not nil, does not wait
+// any more, or after patience, if that is not 0.
 func (x *looks) begin(n *notif, tid int, patience time.Duration) (*look, error) {
 	l := &look{tid: tid}
 	x.mu.Lock()
@@ -94,8 +96,8 @@ func (x *looks) begin(n *notif, tid int, patience time.Duration) (*look, error) 
 	}
 	x.mu.Lock()
 	for f := range x.fresh {
-		// A thread that is gone leaves its look on nobody's account. There are
-		// never more than freeLooks of them.
+		// The look of a thread that has ended counts for no process. There are
+		// at most freeLooks of these.
 		if id, err := x.threads.tgid(f.tid); err == nil {
 			delete(x.fresh, f)
 			f.proc = x.proc(id)
@@ -147,7 +149,7 @@ func (x *looks) await(l *look, n *notif, patience time.Duration) (*look, error) 
 	return l, nil // its turn came meanwhile
 }
 
-// proc returns the account of a process. mu is held.
+// proc returns the entry of a process, and creates it if necessary. mu is held.
 func (x *looks) proc(tgid int) *lookProc {
 	p := x.procs[tgid]
 	if p == nil {
@@ -157,14 +159,15 @@ func (x *looks) proc(tgid int) *lookProc {
 	return p
 }
 
-// forget drops an account of which nothing is left. mu is held.
+// forget removes the entry of a process without looks. mu is held.
 func (x *looks) forget(p *lookProc) {
 	if p.busy == 0 && len(p.queue) == 0 {
 		delete(x.procs, p.id)
 	}
 }
 
-// admit takes a place for process p, if there is one. mu is held.
+// admit takes a place for process p and reports whether there was one. mu is
+// held.
 func (x *looks) admit(p *lookProc) bool {
 	if p.busy >= procLooks || x.total >= maxLooks || x.total >= sharedLooks && p.busy > 0 {
 		return false
@@ -174,7 +177,8 @@ func (x *looks) admit(p *lookProc) bool {
 	return true
 }
 
-// serve begins what waits in process p. mu is held.
+// serve lets waiting looks of process p begin, as long as there are places. mu
+// is held.
 func (x *looks) serve(p *lookProc) {
 	for len(p.queue) > 0 && x.admit(p) {
 		close(p.queue[0].turn)
@@ -202,13 +206,14 @@ func (x *looks) end(l *look) {
 	}
 }
 
-// looked is a look by f into thread tid, whose call n is if it is not nil. f
-// must not use anything that the launcher closes when the program has ended: it
-// may go on then. What it returns as rest is done after it, in the same place;
-// drop is called with a result that nobody waits for any more.
+// looked runs f as a look into thread tid. n is the call of this thread, or
+// nil. f may run on after the program has ended, so it must not use anything
+// that the launcher closes then. The function that f returns as rest is called
+// after the result was delivered, as part of the same look. drop is called with
+// a result that nobody waits for any more.
 func looked[T any](x *looks, n *notif, tid int, patience time.Duration, f func() (v T, rest func()), drop func(T)) (T, error) {
 	var zero T
-	if n != nil && n.here { // and watched: see receiver
+	if n != nil && n.here { // the receiver is watched, see receiver
 		v, rest := f()
 		if rest != nil {
 			rest()
@@ -242,7 +247,7 @@ func looked[T any](x *looks, n *notif, tid int, patience time.Duration, f func()
 	}
 }
 
-// try is looked for what yields nothing but an error.
+// try is like looked for a function that only returns an error.
 func (x *looks) try(n *notif, tid int, patience time.Duration, f func() error) error {
 	type result struct{ err error }
 	r, err := looked(x, n, tid, patience, func() (result, func()) { return result{f()}, nil }, nil)

@@ -14,22 +14,24 @@ import (
 )
 
 const (
-	// notesAfter is how long a note waits for others, to be told together.
+	// notesAfter is how long a note waits for others, so that they are sent
+	// together.
 	notesAfter = 20 * time.Millisecond
-	// maxNotes is how many wait at most. Beyond that the stack, which is late to
-	// take them, does not hear of a connection.
+	// maxNotes is the largest number of waiting notes. Further ones are dropped
+	// if the stack is too slow.
 	maxNotes = 64 * broker.MaxNotes
 )
 
-// notes collects what the stack is to know of connections that it was not asked
-// about.
+// notes collects messages to the stack about connections for which it was not
+// asked.
 type notes struct {
 	mu      sync.Mutex
 	waiting []broker.Note
-	under   bool // a timer or a goroutine is about to tell them
+	under   bool // a timer or a goroutine will send them
 }
 
-// leftToTCP counts a connection that is TCP and of which the stack was not asked.
+// leftToTCP counts a connection that uses TCP without a question to the stack,
+// and notes it for the stack.
 func (s *supervisor) leftToTCP(fd int, client bool, o outcome) {
 	s.stats.tcp(o.reason())
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
@@ -48,7 +50,7 @@ func (s *supervisor) leftToTCP(fd int, client bool, o outcome) {
 	}
 }
 
-// tellNotes tells the stack what waits.
+// tellNotes sends the waiting notes to the stack.
 func (s *supervisor) tellNotes() {
 	x := &s.notes
 	x.mu.Lock()

@@ -50,11 +50,11 @@ const (
 	iocNotifSetFlags = 0x40082104
 )
 
-// notify is the listener of one filter tree. Its methods are safe for
+// notify is the seccomp listener of one filter tree. Its methods are safe for
 // concurrent use.
 type notify struct {
 	fd     int
-	looks  *looks // into the processes of the tree; nil if there are none
+	looks  *looks // looks into the processes of the tree; may be nil
 	stores stores
 }
 
@@ -62,7 +62,7 @@ type notify struct {
 // addAndReply ends it; each fails with ENOENT when the call was interrupted.
 type notif struct {
 	l    *notify
-	here bool // it is answered by the goroutine that received it
+	here bool // the goroutine that received the call answers it
 	// spoiled tells that the thread of that goroutine is not as it was: it must end.
 	threadChanged bool
 	seccompNotif
@@ -81,15 +81,16 @@ func (l *notify) ioctl(req uintptr, p unsafe.Pointer) (int, error) {
 	}
 }
 
-// receive takes the next notification; ENOENT tells that it vanished.
+// receive returns the next notification. ENOENT means that the call does not
+// wait any more.
 func (l *notify) receive() (*notif, error) {
 	n := &notif{l: l}
 	_, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n.seccompNotif))
 	return n, err
 }
 
-// schedulerTurns is after how many notifications Go's scheduler gets a chance to see
-// that the goroutine is not stuck: see engine.Loop.
+// schedulerTurns is the number of notifications after which the goroutine
+// yields, so that Go's scheduler sees that it is not stuck: see engine.Loop.
 const schedulerTurns = 16
 
 // serve calls handle for each notification, one after the other, until the last
@@ -132,14 +133,16 @@ func wakeUp(eventfd int) {
 	_, _ = unix.Write(eventfd, one[:])
 }
 
-// syncWakeUp asks for wake-ups that assume the waker is about to sleep, which
-// suits a caller and a launcher that take turns. Linux 6.6; refusal is fine.
+// syncWakeUp asks for synchronous wake-ups: the scheduler assumes that the
+// waker will sleep soon, as a caller and a launcher do in turns. It needs Linux
+// 6.6; an error does not matter.
 func (l *notify) syncWakeUp() {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), iocNotifSetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 }
 
-// valid reports whether the thread still waits in the call. What was read from
-// the thread's process before valid returns true belongs to it.
+// valid reports whether the thread still waits in the call. If it returns true,
+// everything that was read from /proc under the thread's number before belongs
+// to this thread.
 func (n *notif) valid() bool {
 	_, err := n.l.ioctl(iocNotifIDValid, unsafe.Pointer(&n.ID))
 	return err == nil
@@ -151,7 +154,7 @@ func (n *notif) send(r seccompResp) error {
 	return err
 }
 
-// cont lets the system call run natively.
+// cont lets the kernel do the system call.
 func (n *notif) cont() error {
 	return n.send(seccompResp{Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 }
@@ -167,7 +170,8 @@ func (n *notif) fail(e syscall.Errno) error {
 	return n.send(seccompResp{Error: -int32(e)})
 }
 
-// setFD places src in the process under number fd, closing what is there.
+// setFD places src in the process under number fd, and closes the file that was
+// there.
 func (n *notif) setFD(src, fd int, cloexec bool) error {
 	a := seccompAddFD{ID: n.ID, Flags: unix.SECCOMP_ADDFD_FLAG_SETFD, SrcFD: uint32(src), NewFD: uint32(fd)}
 	if cloexec {
@@ -187,9 +191,9 @@ func (n *notif) addAndReply(src int, cloexec bool) (int, error) {
 	return n.addFD(&a)
 }
 
-// addFD runs the request with all signals blocked: one that interrupted it
-// (such as the runtime's SIGURG) would lose the descriptor and let the call
-// return 0.
+// addFD makes the request with all signals blocked. A signal during it (such as
+// SIGURG of the Go runtime) would lose the descriptor and let the call return
+// 0.
 func (n *notif) addFD(a *seccompAddFD) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -201,7 +205,7 @@ func (n *notif) addFD(a *seccompAddFD) (int, error) {
 		return -1, err
 	}
 	fd, err := n.l.ioctl(iocNotifAddFD, unsafe.Pointer(a))
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // cannot fail where the first did not
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // cannot fail if the first did not
 	return fd, err
 }
 

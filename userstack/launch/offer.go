@@ -18,14 +18,16 @@ func (l *listener) offer(n *notif, a *accepted) {
 	l.deliver(n, a)
 }
 
-// offered settles what a becomes. It returns false if a is unusable.
+// offered asks the service about a and sets a up for the answer. It returns
+// false if a cannot be used.
 func (l *listener) offered(a *accepted) bool {
 	s := l.s
 	b := s.sessions.live()
 	if b == nil {
 		return s.withoutService(a, false)
 	}
-	// A SYN without the option is not answered with one, so it says all.
+	// A SYN-ACK never has the option if the SYN does not have it. So the
+	// connection is TCP.
 	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
 		s.leftToTCP(a.sock, false, noPeer)
 		return true
@@ -40,7 +42,8 @@ func (l *listener) offered(a *accepted) bool {
 	case ev, ok := <-cc.Events():
 		switch {
 		case !ok, ev.Kind == broker.EventClosed:
-			// It has ended, or is about to, or knows nothing of the socket.
+			// The service has ended or is about to, or does not know the
+			// socket.
 			return s.withoutService(a, true)
 		case ev.Kind == broker.EventTaken:
 			a.cc, a.broker = cc, b
@@ -48,7 +51,8 @@ func (l *listener) offered(a *accepted) bool {
 			return l.offeredLocal(a, b, cc, ev.End)
 		case ev.Kind == broker.EventNotCandidate:
 			s.stats.tcp(ev.Text)
-			// The service may not have looked at it, so not have answered the peer.
+			// The service may not have read from the socket, so it may not have
+			// answered the peer.
 			return s.plain(a, ev.Errno != 0)
 		default:
 			s.stats.failed("the stack refused the connection")

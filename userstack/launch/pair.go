@@ -13,24 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pairSndbuf is the SO_SNDBUF asked for on both ends of a pair, in bytes (the
-// kernel doubles it, up to net.core.wmem_max), unless the program chose one.
+// pairSndbuf is SO_SNDBUF of both ends of a pair, in bytes, unless the program
+// has set it. The kernel limits it to net.core.wmem_max and doubles it.
 const pairSndbuf = 512 << 10
 
-// junkLen is the size in bytes of the pieces that clog a pair.
+// junkLen is the size in bytes of the pieces of junk with which a pair is
+// filled.
 const junkLen = 256
 
 // pair is the stream socketpair that takes the place of a TCP socket.
 type pair struct {
-	app    int    // the program's end; -1 once it was placed
-	end    int    // the service's end, non-blocking; -1 once it was passed on
+	app    int    // the program's end; -1 after it was placed
+	end    int    // the service's end, non-blocking; -1 after it was closed
 	inode  uint64 // of the program's end
 	junk   int    // bytes that keep the program's end unwritable
-	sndbuf int    // what the program's end gets when it becomes writable
+	sndbuf int    // SO_SNDBUF of the program's end when it becomes writable, in bytes
 }
 
-// newPair makes the pair for tcp, whose options the program's end takes over.
-// With clog it is made unwritable until drain.
+// newPair makes the pair for tcp and copies socket options from tcp to the
+// program's end. With clog, the program's end is not writable until drain.
 func newPair(tcp int, nonblock, clog bool) (_ *pair, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -65,8 +66,9 @@ func newPair(tcp int, nonblock, clog bool) (_ *pair, err error) {
 	return p, nil
 }
 
-// carryOptions copies what the program set on tcp and what acts on the
-// socketpair. It is best effort: an option that cannot be read was not set.
+// carryOptions copies the options that the program set on tcp and that have an
+// effect on the socketpair. It ignores errors: an option that cannot be read
+// was not set.
 func (p *pair) carryOptions(tcp int) {
 	for _, name := range []int{
 		unix.SO_RCVTIMEO, unix.SO_SNDTIMEO, unix.SO_RCVLOWAT, unix.SO_KEEPALIVE,
@@ -94,9 +96,10 @@ func (p *pair) carryOptions(tcp int) {
 	_ = unix.SetsockoptInt(p.end, unix.SOL_SOCKET, unix.SO_SNDBUF, pairSndbuf)
 }
 
-// carryAsync copies signal-driven I/O: the owner, who gets SIGURG too, and the
-// signal, in the name of the thread of call n. A program that asked for the descriptor's
-// number with the signal gets the launcher's.
+// carryAsync copies the settings for signal-driven I/O: the owner, who also
+// gets SIGURG, and the signal. It sets them as the thread of call n would. If
+// the program asked for the descriptor's number with the signal, it gets a
+// number of the launcher.
 func (p *pair) carryAsync(tcp int, n *notif) {
 	var owner [2]int32 // struct f_owner_ex
 	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(tcp), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner))); e != 0 || owner[1] == 0 {
@@ -116,7 +119,7 @@ func (p *pair) carryAsync(tcp int, n *notif) {
 	}
 }
 
-// clog fills the program's end, so that neither poll nor a write sees room.
+// clog fills the program's end with junk, so that it is not writable.
 func (p *pair) clog() error {
 	if err := unix.SetsockoptInt(p.app, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
 		return os.NewSyscallError("setsockopt SO_SNDBUF", err)
@@ -137,9 +140,9 @@ func (p *pair) clog() error {
 	}
 }
 
-// drain takes the junk away, after which the program's end is writable. app
-// is a duplicate of that end, or -1 if it could not be found: then the pair
-// works, with a small buffer.
+// drain removes the junk. Then the program's end is writable. app is a
+// duplicate of that end, or -1 if it was not found: then the pair works with a
+// small buffer.
 func (p *pair) drain(app int) error {
 	if app >= 0 {
 		_ = unix.SetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF, p.sndbuf)
@@ -158,12 +161,12 @@ func (p *pair) drain(app int) error {
 	return nil
 }
 
-// hangUp closes the service's end of a clogged pair: the program's end is hung
-// up, with an error, and writable, as a TCP socket is whose connect() failed. A
-// close alone would show that in two steps, as the kernel tells of the hang-up
-// before it throws the junk away: a program woken in between finds its end hung
-// up and without room. app is a duplicate of the program's end, or -1 if it
-// could not be found: then it is two steps.
+// hangUp closes the service's end of a clogged pair. The program's end then has
+// POLLHUP and an error and is writable, as a TCP socket whose connect() failed.
+// A close alone would do this in two steps, because the kernel reports the
+// hang-up before it removes the junk: a program that is woken in between would
+// find its end not writable. app is a duplicate of the program's end, or -1 if
+// it was not found: then there are two steps.
 func (p *pair) hangUp(app int) {
 	if app >= 0 && p.junk > 0 {
 		p.unclog(app)
@@ -171,23 +174,24 @@ func (p *pair) hangUp(app int) {
 	p.closeEnd()
 }
 
-// unclog makes the program's end, of which app is a duplicate, writable without
-// waking whoever waits for that; the close that follows does. Some junk stays
-// unread, of which the kernel makes the error then. It is best effort: what goes
-// wrong shows the steps of a hang-up, no more.
+// unclog makes the program's end writable without waking the waiters; the close
+// that follows wakes them. app is a duplicate of that end. Some junk stays
+// unread, because of which the kernel reports an error at the close. If unclog
+// fails, the program may see the two steps of a hang-up.
 func (p *pair) unclog(app int) {
 	var buf [junkLen]byte
-	for size := 0; ; { // of a piece of junk in the accounts of the kernel
+	for size := 0; ; { // size of a piece of junk as the kernel counts it
 		held, err := unix.IoctlGetInt(app, unix.SIOCOUTQ)
 		if err != nil || held <= size {
 			return
 		}
 		exact := false
 		if left := held - size; size > 0 {
-			// A unix socket has room while four times what it holds, and one, fit
-			// into its buffer. When a piece is freed the kernel asks for that with
-			// one more still counted, so at this very size it finds no room to tell
-			// of, and there is room right after.
+			// A unix socket is writable if four times its queued bytes fit into
+			// its buffer. When the kernel frees a piece, it makes this check
+			// while one more byte is counted. With exactly this buffer size the
+			// check fails, so nobody is woken, and the socket is writable right
+			// after.
 			_ = unix.SetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*(left+1))
 			got, err := unix.GetsockoptInt(app, unix.SOL_SOCKET, unix.SO_SNDBUF)
 			exact = err == nil && got == 4*(left+1)
@@ -205,7 +209,8 @@ func (p *pair) unclog(app int) {
 	}
 }
 
-// pending returns how many bytes the program wrote that nobody has read.
+// pending returns the number of bytes that the program wrote and nobody has
+// read.
 func (p *pair) pending() int {
 	n, err := unix.IoctlGetInt(p.end, unix.SIOCINQ)
 	if err != nil {

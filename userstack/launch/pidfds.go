@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPidfds bounds the threads whose pidfds are kept.
+// maxPidfds is the largest number of threads whose pidfds are kept.
 const maxPidfds = 64
 
-// pidfds keeps the pidfds of threads that make calls again and again. A pidfd never
-// stands for another thread that has got the same number: it says ESRCH.
+// pidfds keeps the pidfds of threads that make several calls. A pidfd never
+// refers to a later thread with the same number: its use fails with ESRCH.
 type pidfds struct {
 	mu     sync.Mutex
 	byTID  map[int]*pidfdRef
@@ -49,7 +49,8 @@ func (x *pidfds) with(tid int, f func(pidfd int) error) error {
 	}
 }
 
-// take returns a pidfd to be given back, and whether it was kept since another use.
+// take returns a pidfd, which the caller gives back, and whether it was kept
+// from an earlier use.
 func (x *pidfds) take(tid int) (p *pidfdRef, kept bool, err error) {
 	x.mu.Lock()
 	if p := x.byTID[tid]; p != nil {
@@ -82,21 +83,22 @@ func (x *pidfds) take(tid int) (p *pidfdRef, kept bool, err error) {
 	return p, false, nil
 }
 
-// drop takes a pidfd out of the table. mu is held.
+// drop removes a pidfd from the table. mu is held.
 func (x *pidfds) drop(tid int) {
 	p := x.byTID[tid]
 	delete(x.byTID, tid)
 	x.give(p)
 }
 
-// give ends a use. mu is held.
+// give ends a use of a pidfd. mu is held.
 func (x *pidfds) give(p *pidfdRef) {
 	if p.users--; p.users == 0 {
 		_ = unix.Close(p.fd)
 	}
 }
 
-// close closes those that nobody uses, and the others when their uses end.
+// close closes the pidfds that are not in use, and the others when their use
+// ends.
 func (x *pidfds) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -113,7 +115,7 @@ func (x *pidfds) info(tid int) (unix.PidfdInfo, error) {
 	return info, err
 }
 
-// owner returns whom sockets of the thread belong to.
+// owner returns the user and group that own the sockets of the thread.
 func (x *pidfds) owner(tid int) (owner, error) {
 	if i, err := x.info(tid); err == nil {
 		return owner{int(i.Fsuid), int(i.Fsgid)}, nil
@@ -129,8 +131,9 @@ func (x *pidfds) tgid(tid int) (int, error) {
 	return tgidOf(tid)
 }
 
-// getFD duplicates descriptor fd of the thread. It is part of a look: it waits for an
-// exec of the process, which waits for what it closes.
+// getFD duplicates descriptor fd of the thread. It is part of a look, because
+// it may wait for an exec of the process, which waits for the files that it
+// closes.
 func (x *pidfds) getFD(tid, fd int) (n int, err error) {
 	err = x.with(tid, func(pidfd int) error {
 		if n, err = unix.PidfdGetfd(pidfd, fd, 0); err != nil {

@@ -19,30 +19,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A placeholder is a connection that the launcher makes to a listening socket of
-// the program, from the host to itself. It stands in the socket's queue for the
-// connections that the launcher has accepted early (late.go): poll, select and
-// epoll go on to report the socket as readable, whoever asks and however. It also
-// tells of the end of the socket, which resets it. No accept() of the program
-// returns it: the launcher answers those, and knows it by its addresses.
+// A placeholder is a connection from the host to itself that the launcher makes
+// to a listening socket of the program. It is in the socket's queue instead of
+// the connections that the launcher has accepted early (late.go), so that poll,
+// select and epoll of all processes still report the socket as readable. When
+// the socket is closed, the kernel resets the placeholder, which tells the
+// launcher of the end. No accept() of the program returns it: the launcher
+// answers these calls and knows a placeholder by its addresses.
 
 const (
-	// placeTime bounds the wait for a placeholder to be connected. Nothing but
-	// this host is on the way.
+	// placeTime limits the wait until a placeholder is connected, in
+	// milliseconds. It does not leave the host.
 	placeTime = 20 // ms
-	// placeTries is how often one is made that went to another listening socket
-	// of the port.
+	// placeTries is the number of attempts if placeholders reach another
+	// listening socket of the port.
 	placeTries = 3
 )
 
 var (
-	// errNoPlace means that a listening socket cannot be reached by its own host.
+	// errNoPlace means that no address of the host leads to the listening
+	// socket.
 	errNoPlace = errors.New("launch: no local address leads to the listening socket")
-	// errMisplaced means that a placeholder is not in the queue that it is for.
+	// errMisplaced means that a placeholder is not in the queue of the
+	// listening socket.
 	errMisplaced = errors.New("launch: a local connection does not reach the listening socket")
 )
 
-// placeholder is one, by the end that the launcher keeps.
+// placeholder is the launcher's end of a placeholder.
 type placeholder struct {
 	fd  int
 	key placeKey
@@ -50,7 +53,8 @@ type placeholder struct {
 	sub *subscription
 }
 
-// placeKey is what a placeholder is known by: the launcher's end and the other.
+// placeKey identifies a placeholder: the addresses of the launcher's end and of
+// the other end.
 type placeKey struct{ from, to netip.AddrPort }
 
 func placeKeyOf(from, to netip.AddrPort) placeKey {
@@ -63,7 +67,7 @@ func placeKeyOf(from, to netip.AddrPort) placeKey {
 // maxDropped is how many placeholders are known after they were dropped.
 const maxDropped = 256
 
-// places are all placeholders of a launcher.
+// places has all placeholders of a launcher.
 type places struct {
 	n  atomic.Int64 // len(m) + len(dropped)
 	mu sync.Mutex
@@ -142,7 +146,7 @@ func (x *places) drop(p *placeholder) {
 	p.sub.stop()
 }
 
-// forget leaves the socket of p to the caller.
+// forget removes p from the table. The caller owns its socket then.
 func (x *places) forget(p *placeholder) {
 	x.mu.Lock()
 	if x.m[p.key] == p {
@@ -237,8 +241,8 @@ func placeTarget(fd int) (to netip.AddrPort, dev string, err error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b)), to.Port()), dev, nil
 }
 
-// connect makes a placeholder. From and to are one address, so that it goes
-// nowhere else.
+// connect makes a placeholder. Both ends have the same address, so that the
+// connection does not leave the host.
 func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder, err error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {
@@ -267,7 +271,7 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 		}
 		p.dev = ifr.Uint32()
 	}
-	// The server may take packets of this TTL alone.
+	// The server may only accept packets with this TTL.
 	level, ttl := unix.IPPROTO_IP, unix.IP_TTL
 	if family == unix.AF_INET6 {
 		level, ttl = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
@@ -310,9 +314,9 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 	return p, nil
 }
 
-// steer is connect for a port on which several sockets listen: the kernel prefers
-// the one that says it is served on the processor on which the packet arrives
-// (Linux 6.2), which is that of the connect().
+// steer is like connect for a port on which several sockets listen. The kernel
+// prefers the socket whose SO_INCOMING_CPU is the processor on which the packet
+// arrives (Linux 6.2), which is the processor of the connect().
 func (x *places) steer(fd int, to netip.AddrPort, dev string) (*placeholder, error) {
 	before, err := acceptQueue(fd)
 	if err != nil {
@@ -364,12 +368,12 @@ func pinCPU() (cpu int, unpin func(), err error) {
 	}
 	return int(n), func() {
 		if unix.SchedSetaffinity(0, &was) == nil {
-			runtime.UnlockOSThread() // else the thread ends with the goroutine
+			runtime.UnlockOSThread() // otherwise the thread ends with the goroutine
 		}
 	}, nil
 }
 
-// sockaddr is the address as system calls take it.
+// sockaddr returns the address as a unix.Sockaddr.
 func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if ap.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ap.Addr().As4()}
@@ -384,7 +388,7 @@ type queue struct {
 	waiting, max int // max+1 connections may wait
 }
 
-// acceptQueue asks the kernel for it.
+// acceptQueue returns the state of the queue of listening socket fd.
 func acceptQueue(fd int) (queue, error) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -394,11 +398,11 @@ func acceptQueue(fd int) (queue, error) {
 	return queue{info.State == listen, int(info.Unacked), int(info.Sacked)}, nil
 }
 
-// placeWhere tells where the other end of a placeholder is.
+// placeWhere says where the other end of a placeholder is.
 type placeWhere uint8
 
 const (
-	placeGone   placeWhere = iota // it has ended, or never was
+	placeGone   placeWhere = iota // it has ended or was never there
 	placeQueued                   // in a queue
 	placeTaken                    // some process has accepted it
 )
@@ -415,7 +419,7 @@ func (p *placeholder) where() (placeWhere, error) {
 	const established, closeWait = 1, 8
 	switch {
 	case m.state != established && m.state != closeWait:
-		return placeGone, nil // where there is none the kernel answers for the listening socket
+		return placeGone, nil // without such a socket the kernel returns the listening socket
 	case m.inode == 0:
 		return placeQueued, nil
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diagAnswer is what struct inet_diag_msg says of a socket.
+// diagAnswer has the fields of struct inet_diag_msg that are needed.
 type diagAnswer struct {
 	state uint8
 	inode uint32 // 0: no process has it
@@ -26,7 +26,7 @@ const (
 	sockDiagFamily = 20 // SOCK_DIAG_BY_FAMILY
 )
 
-// diagRequest asks for the one socket of the addresses.
+// diagRequest returns a request for the socket with these addresses.
 func diagRequest(local, remote netip.AddrPort, dev uint32) []byte {
 	ne, be := binary.NativeEndian, binary.BigEndian
 	b := make([]byte, nlmsgHeaderLen+diagRequestLen)
@@ -44,11 +44,11 @@ func diagRequest(local, remote netip.AddrPort, dev uint32) []byte {
 	copy(r[12:28], local.Addr().AsSlice())
 	copy(r[28:44], remote.Addr().AsSlice())
 	ne.PutUint32(r[44:], dev)
-	ne.PutUint64(r[48:], ^uint64(0)) // whatever its cookie
+	ne.PutUint64(r[48:], ^uint64(0)) // any cookie
 	return b
 }
 
-// parseDiag reads the answer.
+// parseDiag parses the answer to a diagRequest.
 func parseDiag(b []byte) (diagAnswer, error) {
 	ne := binary.NativeEndian
 	if len(b) < nlmsgHeaderLen {

@@ -60,7 +60,7 @@ var plantedBugs = []plantedBug{
 	// The end (4.8).
 	{name: "the end is told before the data is sent", file: "conn/transmit.go", old: "if !p.out.idle() || aborting(p.state) {", new: "if aborting(p.state) {"},
 	{name: "a closed connection waits for ever", file: "conn/core.go", old: "	t.at = at\n	p.group.SetTimer(at)\n", new: "	if t != &p.closing.timer {\n		t.at = at\n	}\n	p.group.SetTimer(at)\n"},
-	{name: "a reset is not answered", file: "conn/transmit.go", old: "return sent&wire.ConnAbnormalClose == 0 && !p.closing.answered(p.state) || s.update", new: "return p.state == smc.StatePeerAbortWait && sent&wire.ConnAbnormalClose == 0 || s.update"},
+	{name: "a reset is not answered", file: "conn/end.go", old: "	p.state = to\n", new: "	p.state = to\n	if to == smc.StateProcessAbort {\n		p.closing.sent |= 0x40\n		return\n	}\n"},
 	{name: "a connection is counted on its old link", file: "linkgroup/conn.go", old: "	c.link.conns--\n	c.link = to\n", new: "	c.link = to\n"},
 	// The engine, and what it carries.
 	{name: "a task that is scheduled between a round and the sleep is lost", file: "engine/loop.go", old: "if l.closed || l.away || l.pending() {", new: "if l.closed {"},

@@ -125,7 +125,7 @@ func (o options) sim() []step {
 	return []step{
 		o.simulation(o.seeds),
 		o.goTest("a seed of the simulation repeats", goTest{
-			packages: func(p string) bool { return p == "userstack" },
+			packages: func(p string) bool { return p == "userstack/stacktest" },
 			args:     []string{"-run", "^TestSimulationRepeats$"},
 			byTest:   true,
 		}),
