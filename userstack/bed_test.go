@@ -117,7 +117,7 @@ func (b *bed) closeStack(s *Stack) {
 	if ending > 0 {
 		b.t.Errorf("%s: %d link groups have not given back what they had", s.cfg.Hostname, ending)
 	}
-	if n := s.mem.inUse(); n != 0 {
+	if n := s.mem.InUse(); n != 0 {
 		b.t.Errorf("%s: %d bytes of memory are still handed out", s.cfg.Hostname, n)
 	}
 }

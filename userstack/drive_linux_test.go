@@ -58,7 +58,7 @@ func newHosts(t testing.TB, p *netnstest.Pair, cfg Config) *hosts {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
-			if n := s.mem.inUse(); n != 0 {
+			if n := s.mem.InUse(); n != 0 {
 				t.Errorf("%d bytes of memory are still handed out", n)
 			}
 		})

@@ -29,7 +29,7 @@ type inspector struct{ s *Stack }
 
 var _ inside.Inspector[*Conn] = inspector{}
 
-func (i inspector) MemoryInUse() int { return i.s.mem.inUse() }
+func (i inspector) MemoryInUse() int { return i.s.mem.InUse() }
 
 func (i inspector) Ending() int {
 	i.s.mu.Lock()

@@ -110,7 +110,7 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 	if l.cq, err = l.port.Device().RDMA().CreateCQ(sendDepth+recvDepth, l.g.onComplete); err != nil {
 		return ep, err
 	}
-	if l.rbuf, err = e.s.mem.get(recvDepth * recvSlot); err != nil {
+	if l.rbuf, err = e.s.mem.Get(recvDepth * recvSlot); err != nil {
 		return ep, err
 	}
 	if l.rmr, err = pd.RegisterMR(l.rbuf, rdmaverbs.AccessLocalWrite); err != nil {
@@ -230,7 +230,7 @@ func (l *link) destroy() {
 		_ = l.cq.Close()
 	}
 	if l.rbuf != nil {
-		l.g.s.mem.put(l.rbuf, time.Now())
+		l.g.s.mem.Put(l.rbuf, time.Now())
 		l.rbuf = nil
 	}
 }

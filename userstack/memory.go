@@ -9,125 +9,10 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/devices"
+	"smcr/userstack/internal/mempool"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
-
-// memPool keeps mapped memory for reuse by size, so that opening and closing
-// connections neither maps nor faults pages.
-type memPool struct {
-	poke func() // there is something to be trimmed later
-
-	mu     sync.Mutex
-	free   map[int][]pooled // the last one is used first
-	bytes  int              // in free
-	out    int              // handed out
-	closed bool             // nothing is kept any more
-}
-
-// pooled is memory that nobody uses.
-type pooled struct {
-	mem   []byte
-	since time.Time
-}
-
-// poolMax bounds what the pool keeps, in bytes.
-const poolMax = 64 << 20
-
-func newMemPool(poke func()) *memPool {
-	// What it needs a descriptor for it opens now, and not when there are none.
-	rdmaverbs.ZeroBuffer(nil)
-	return &memPool{poke: poke, free: map[int][]pooled{}}
-}
-
-// get returns n zeroed bytes. Pages of them that nobody has written to take no
-// memory.
-func (p *memPool) get(n int) ([]byte, error) {
-	p.mu.Lock()
-	if list := p.free[n]; len(list) > 0 {
-		b := list[len(list)-1].mem
-		p.free[n] = list[:len(list)-1]
-		p.bytes -= n
-		p.out += n
-		p.mu.Unlock()
-		rdmaverbs.ZeroBuffer(b)
-		return b, nil
-	}
-	p.out += n
-	p.mu.Unlock()
-	b, err := rdmaverbs.AllocBuffer(n)
-	if err != nil {
-		p.mu.Lock()
-		p.out -= n
-		p.mu.Unlock()
-	}
-	return b, err
-}
-
-// put takes back what get gave and nobody has used since then.
-func (p *memPool) put(b []byte, since time.Time) {
-	n := len(b)
-	p.mu.Lock()
-	p.out -= n
-	if !p.closed && p.bytes+n <= poolMax {
-		p.free[n] = append(p.free[n], pooled{b, since})
-		p.bytes += n
-		p.mu.Unlock()
-		p.poke()
-		return
-	}
-	p.mu.Unlock()
-	_ = rdmaverbs.FreeBuffer(b)
-}
-
-// trim unmaps what nobody has used since before, and reports whether something is
-// left.
-func (p *memPool) trim(before time.Time) (left bool) {
-	var old []pooled
-	p.mu.Lock()
-	for n, list := range p.free {
-		k := 0
-		for k < len(list) && list[k].since.Before(before) {
-			k++
-		}
-		old = append(old, list[:k]...)
-		p.bytes -= k * n
-		if k == len(list) {
-			delete(p.free, n)
-			continue
-		}
-		rest := copy(list, list[k:])
-		clear(list[rest:])
-		p.free[n] = list[:rest]
-		left = true
-	}
-	p.mu.Unlock()
-	for _, o := range old {
-		_ = rdmaverbs.FreeBuffer(o.mem)
-	}
-	return left
-}
-
-// close unmaps what is free, and what is handed out once it is taken back.
-func (p *memPool) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	for n, list := range p.free {
-		for _, b := range list {
-			_ = rdmaverbs.FreeBuffer(b.mem)
-		}
-		delete(p.free, n)
-	}
-	p.bytes = 0
-}
-
-// inUse returns the bytes handed out.
-func (p *memPool) inUse() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out
-}
 
 // region is memory of a group with its registrations: send memory has one for
 // each device, an RMB one for each link.
@@ -187,7 +72,7 @@ func (r *region) mr(g *group, dev *devices.Device, access rdmaverbs.Access) (rdm
 }
 
 // free drops all registrations and gives the memory back.
-func (r *region) free(p *memPool) {
+func (r *region) free(p *mempool.Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.dev {
@@ -202,7 +87,7 @@ func (r *region) free(p *memPool) {
 		if since.IsZero() {
 			since = time.Now()
 		}
-		p.put(r.mem, since)
+		p.Put(r.mem, since)
 		r.mem = nil
 	}
 }
@@ -256,7 +141,7 @@ func (b *longBuf) send(msg []byte) rdmaverbs.SGE {
 
 // NewRMB implements linkgroup.Env.
 func (e *groupEnv) NewRMB(size int) ([]byte, any, error) {
-	b, err := e.s.mem.get(size)
+	b, err := e.s.mem.Get(size)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -82,7 +82,7 @@ func (e *groupEnv) NewChunk(size int) (*conn.Chunk, error) {
 // growSlab maps a region as large as a send buffer.
 func (e *groupEnv) growSlab(l *chunkList) error {
 	n := max(1, e.s.cfg.SendBuf/l.size)
-	mem, err := e.s.mem.get(n * l.size)
+	mem, err := e.s.mem.Get(n * l.size)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"smcr/userstack/conn"
 	"smcr/userstack/devices"
 	"smcr/userstack/engine"
+	"smcr/userstack/internal/mempool"
 	"smcr/userstack/internal/tcptable"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
@@ -40,7 +41,7 @@ type Stack struct {
 	devices    *devices.Set
 	pnets      *pnet.Table
 	eids       eidTable
-	mem        *memPool
+	mem        *mempool.Pool
 	trim       trimmer
 	stats      stats.Collector
 	guard      guard.Guard
@@ -85,7 +86,7 @@ func New(cfg Config) (*Stack, error) {
 		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
 	}
 	s.trim.s = s
-	s.mem = newMemPool(s.trim.poke)
+	s.mem = mempool.New(s.trim.poke)
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.defaults(); err != nil {
@@ -334,7 +335,7 @@ func (s *Stack) Close() error {
 		errs = append(errs, s.ownNS.Close())
 	}
 	s.trim.close()
-	s.mem.close()
+	s.mem.Close()
 	return errors.Join(errs...)
 }
 

@@ -155,7 +155,7 @@ func TestCloseDuringReadFrom(t *testing.T) {
 		if d := time.Since(began); d > time.Second {
 			t.Errorf("Close took %v", d)
 		}
-		if b.client.mem.inUse() == 0 {
+		if b.client.mem.InUse() == 0 {
 			t.Error("the send buffer was given back in use")
 		}
 		if _, err := w.Write([]byte("late")); err != nil {
@@ -164,8 +164,8 @@ func TestCloseDuringReadFrom(t *testing.T) {
 		if err := <-errs; err == nil {
 			t.Error("ReadFrom on a closed stack succeeds")
 		}
-		if n := b.client.mem.bytes; n != 0 {
-			t.Errorf("%d bytes stay mapped", n)
+		if n := len(b.client.mem.Kept()); n != 0 {
+			t.Errorf("%d buffers stay mapped", n)
 		}
 	})
 }

@@ -167,7 +167,7 @@ func TestIdleGroupEnds(t *testing.T) {
 		if d := time.Since(start); d < 599*time.Second || d > 603*time.Second {
 			t.Errorf("link groups ended after %v, want 600 s", d)
 		}
-		if n := b.client.mem.inUse() + b.server.mem.inUse(); n != 0 {
+		if n := b.client.mem.InUse() + b.server.mem.InUse(); n != 0 {
 			t.Errorf("%d bytes of memory are still handed out", n)
 		}
 		want := simfabric.Objects{Devices: 2}

@@ -95,7 +95,7 @@ func (t *trimmer) trim(now time.Time) (again bool) {
 	for _, g := range t.s.groupList() {
 		again = g.trim(now) || again
 	}
-	again = t.s.mem.trim(now.Add(-trimAfter)) || again
+	again = t.s.mem.Trim(now.Add(-trimAfter)) || again
 
 	n := t.conns.Load()
 	still := n == t.last

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
+	"smcr/userstack/internal/mempool"
 )
 
 // afterTrim is when all that a stack does not use has been given back.
@@ -37,12 +38,8 @@ func held(t *testing.T, s *Stack) (rmbs, sends, pool int) {
 			}
 		})
 	}
-	s.mem.mu.Lock()
-	defer s.mem.mu.Unlock()
-	for _, list := range s.mem.free {
-		for _, f := range list {
-			add(&pool, f.mem)
-		}
+	for _, mem := range s.mem.Kept() {
+		add(&pool, mem)
 	}
 	return rmbs, sends, pool
 }
@@ -217,7 +214,7 @@ func TestElementsAreZero(t *testing.T) {
 func TestTrimAllocs(t *testing.T) {
 	s := &Stack{}
 	s.trim.s = s
-	s.mem = newMemPool(s.trim.poke)
+	s.mem = mempool.New(s.trim.poke)
 	defer s.trim.close()
 	s.trim.poke()
 	if n := testing.AllocsPerRun(100, s.trim.poke); n != 0 {

@@ -62,12 +62,13 @@ var edges = []struct {
 	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
 	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric"}},
+	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
 
 	// The stack and what serves it.
 	{"userstack", []string{
-		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/tcptable",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/tcptable", "userstack/internal/mempool",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},

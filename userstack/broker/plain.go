@@ -23,6 +23,7 @@ var packageNames = []string{
 	"inside",
 	"launch",
 	"linkgroup",
+	"mempool",
 	"network",
 	"nl",
 	"nltest",

@@ -15,28 +15,28 @@ import (
 	"smcr/userstack/wire"
 )
 
-// A stack that ends leaves connections behind whose peers were promised SMC: in
-// the accept queue, in the TCP handshake, in the CLC handshake. Such a peer sends
-// a CLC PROPOSAL before anything else. The launcher answers it with a DECLINE,
-// upon which the same connection is plain TCP on both ends (RFC 7609, section
-// 3.2, and appendix A.2.5). Nobody can say any more what the SYN-ACK promised, so
-// what the peer sends first has to.
+// When a stack ends, there may be connections whose SYN-ACK announced SMC: in
+// the accept queue, in the TCP handshake, in the CLC handshake. The peer of
+// such a connection first sends a CLC PROPOSAL. The launcher answers it with a
+// DECLINE, and then the same connection is plain TCP on both ends (RFC 7609,
+// section 3.2, and appendix A.2.5). After the end of the stack it is not known
+// what the SYN-ACK announced, so the first bytes of the peer decide.
 
-// proposalTime is how long after its connection a peer that was promised SMC has
-// to begin with its PROPOSAL, which it sends at once. Others have their
-// connection by then in any case.
+// proposalTime is how long after the connection was made the launcher waits for
+// the PROPOSAL of a peer to which SMC may have been announced. Such a peer
+// sends it at once. Other peers wait this long at most.
 const proposalTime = time.Second
 
-// unasked settles an accepted connection of which no service says what it is.
-// doubt tells that one was to.
+// withoutService makes an accepted connection plain TCP because no service
+// answers. doubt is as for plain.
 func (s *supervisor) withoutService(a *accepted, doubt bool) bool {
 	s.stats.tcp(ReasonNoService)
 	return s.plain(a, doubt)
 }
 
-// plain makes an accepted connection plain TCP of which no service says that the
-// peer uses SMC. With doubt the peer may have been promised SMC just now. It
-// returns false if the connection is unusable.
+// plain makes an accepted connection plain TCP. If doubt is set, a stack may
+// just have announced SMC to the peer. It returns false if the connection
+// cannot be used.
 func (s *supervisor) plain(a *accepted, doubt bool) bool {
 	sock := a.sock
 	if !doubt && !s.sessions.everEnded() || a.readSYN() != synWith {
@@ -57,8 +57,8 @@ func (s *supervisor) plain(a *accepted, doubt bool) bool {
 	return true
 }
 
-// handshake tells the age of an accepted connection on which this end has sent
-// nothing, and when its SYN-ACK was sent at the earliest.
+// handshake returns the age of an accepted connection on which this end has
+// sent nothing, and the earliest time at which its SYN-ACK was sent.
 func handshake(sock int) (age time.Duration, sent time.Time) {
 	info, err := unix.GetsockoptTCPInfo(sock, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -72,11 +72,12 @@ func handshake(sock int) (age time.Duration, sent time.Time) {
 	return age, time.Now().Add(-before)
 }
 
-// errProposal means a peer that sent a part of a PROPOSAL.
+// errProposal means that the peer sent only a part of a PROPOSAL.
 var errProposal = errors.New("launch: the peer sent half a CLC proposal")
 
-// decline answers the PROPOSAL with which the peer begins, or begins within wait,
-// and reports whether there was one. What the peer sent else is left unread.
+// decline answers the PROPOSAL with which the peer begins, or begins within
+// wait, and reports whether there was one. Other data of the peer is left
+// unread.
 func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 	var buf [wire.MaxCLCLen]byte
 	end := time.Now().Add(wait)
@@ -96,7 +97,7 @@ func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 				}
 				return true, sendDecline(sock, size)
 			}
-			// The rest of what has begun comes, or nothing that makes sense.
+			// A part of a PROPOSAL has arrived: wait for the rest.
 			if wait == 0 {
 				wait = proposalTime
 				end = time.Now().Add(wait)
@@ -110,7 +111,7 @@ func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 			return false, nil
 		}
 		if size > 0 {
-			// What is there raises no further event.
+			// Data that is already there causes no further event.
 			time.Sleep(min(left, time.Millisecond))
 		} else {
 			p := []unix.PollFd{{Fd: int32(sock), Events: unix.POLLIN}}
@@ -122,8 +123,9 @@ func (s *supervisor) decline(sock int, wait time.Duration) (bool, error) {
 	}
 }
 
-// proposalIn returns how long the PROPOSAL is that b begins with, in bytes, or 0
-// if it begins with something else. Of a part of a header it says more than len(b).
+// proposalIn returns the length in bytes of the PROPOSAL at the start of b, or
+// 0 if b begins with something else. If b has only a part of the header, the
+// result is larger than len(b).
 func proposalIn(b []byte) int {
 	if len(b) < wire.HeaderLen {
 		var begin [wire.HeaderLen]byte
@@ -141,8 +143,8 @@ func proposalIn(b []byte) int {
 	return h.Length
 }
 
-// refuse takes a PROPOSAL of size bytes from a connection, which may have been
-// taken already (0), and answers it with a DECLINE.
+// sendDecline reads a PROPOSAL of size bytes from a connection and answers it
+// with a DECLINE. size is 0 if the PROPOSAL has already been read.
 func sendDecline(sock, size int) error {
 	var buf [wire.MaxCLCLen]byte
 	var m wire.Decline
@@ -170,15 +172,17 @@ func sendDecline(sock, size int) error {
 	return awaitSent(sock, gateTime)
 }
 
-// gateTime is how long the gate of a stack that ends may still be there (package
-// tcpopt), which keeps all but the stack from sending.
+// gateTime is how long the gate of a stack that ends may still be there. While
+// it is there, only the stack can send (package tcpopt).
 const gateTime = time.Second
 
-// errGated means a connection on which the launcher cannot decline SMC, as there is
-// a stack, which does not deal with the connection. The program cannot send on it.
+// errGated means that the launcher cannot decline SMC because a running stack
+// has a gate on the connection, although it does not serve it. The program
+// cannot send on it either.
 var errGated = errors.New("launch: the stack lets nobody send on the connection")
 
-// leaves waits until what was written to a socket leaves it, for limit at most.
+// awaitSent waits until TCP has sent everything that was written to the socket,
+// at most for limit.
 func awaitSent(sock int, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
 		switch left, err := unix.IoctlGetInt(sock, unix.SIOCOUTQNSD); {
@@ -187,18 +191,18 @@ func awaitSent(sock int, limit time.Duration) error {
 		case left == 0:
 			return nil
 		case !time.Now().Before(end):
-			// The peer is to learn at once that it waits in vain.
+			// Reset the connection on close, so that the peer does not wait.
 			_ = unix.SetsockoptLinger(sock, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 			return errGated
 		}
-		// TCP does not try again on its own so soon.
+		// Make TCP try again now; it would wait longer.
 		_ = unix.SetsockoptInt(sock, unix.IPPROTO_TCP, unix.TCP_CORK, 0)
 	}
 }
 
-// takeBack carries a connection, which the program has, over TCP, after its
-// service ended before the CLC handshake was over. It returns false where the
-// peer cannot be told so any more: the service had accepted.
+// takeBack makes the launcher carry a connection over TCP because the service
+// ended before the CLC handshake was over. It returns false if the service has
+// already sent ACCEPT, so that a DECLINE is not possible any more.
 func (c *conn) takeBack() bool {
 	if c.own == nil || c.pair.end < 0 || !uncertain(c.pair.end) {
 		return false
@@ -218,8 +222,8 @@ func (c *conn) takeBack() bool {
 // errAccepted means that the service has answered the peer's PROPOSAL.
 var errAccepted = errors.New("launch: the CLC handshake has gone too far")
 
-// declineLate tells the peer that there is no SMC, wherever in the CLC handshake
-// the service left it.
+// declineLate sends a DECLINE in the state of the CLC handshake in which the
+// service ended.
 func (c *conn) declineLate(sock int) error {
 	info, err := unix.GetsockoptTCPInfo(sock, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -231,7 +235,7 @@ func (c *conn) declineLate(sock int) error {
 		return err
 	case info.Bytes_sent > 0:
 		return errAccepted
-	case info.Bytes_received == uint64(pending): // nothing was taken
+	case info.Bytes_received == uint64(pending): // the service has read nothing
 		_, err := c.s.decline(sock, proposalTime)
 		return err
 	case pending == 0:
@@ -240,7 +244,7 @@ func (c *conn) declineLate(sock int) error {
 	return errProposal
 }
 
-// abortOwn resets the TCP connection that takeBack would have gone on with.
+// abortOwn resets the TCP connection of an accepted connection.
 func (c *conn) abortOwn() {
 	if c.own != nil {
 		_ = c.own.Control(func(fd int) error {
@@ -250,7 +254,7 @@ func (c *conn) abortOwn() {
 	c.closeOwn()
 }
 
-// closeOwn lets go of the TCP socket that takeBack would need.
+// closeOwn closes the launcher's TCP socket of an accepted connection.
 func (c *conn) closeOwn() {
 	if c.own != nil {
 		_ = c.own.Close()

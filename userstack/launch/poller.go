@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for many descriptors in one thread. The runtime's own poller
-// cannot be used: it would make the programs' sockets non-blocking.
+// poller waits for many descriptors in one goroutine. The poller of the Go
+// runtime cannot be used, because it would make the sockets of the programs
+// non-blocking.
 type poller struct {
 	ep   int
 	wake int // eventfd
@@ -24,7 +25,7 @@ type poller struct {
 	subs map[uint64]*subscription
 }
 
-// subscription is one descriptor watched.
+// subscription is one watched descriptor.
 type subscription struct {
 	p  *poller
 	id uint64
@@ -72,7 +73,7 @@ func (s *subscription) event() *unix.EpollEvent {
 	return &unix.EpollEvent{Events: s.ev, Fd: int32(uint32(s.id)), Pad: int32(s.id >> 32)}
 }
 
-// again waits once more where EPOLLONESHOT was among the events.
+// again watches the descriptor once more after an event with EPOLLONESHOT.
 func (s *subscription) again() {
 	if s == nil {
 		return
@@ -119,14 +120,15 @@ func (p *poller) run() {
 	}
 }
 
-// halt waits for the poller's goroutine: nothing is called any more.
+// halt ends the poller's goroutine and waits for it. No function is called any
+// more.
 func (p *poller) halt() {
 	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
 	_, _ = unix.Write(p.wake, one[:])
 	p.wg.Wait()
 }
 
-// close ends the poller; nothing may be watched any more.
+// close ends the poller. There must be no subscriptions any more.
 func (p *poller) close() {
 	p.halt()
 	_ = unix.Close(p.ep)

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is known to be TCP does not need the stack: it is told later (see notes).
+// This file answers calls on connections that are known to be TCP, without the
+// stack. The stack is told later (see notes).
 
-// connectHere lets the kernel make a connection to an address where SMC is of no use,
-// and returns true. It is called by the receiver.
+// connectHere lets the kernel do a connect() to an address for which SMC is not
+// useful, and returns true. Otherwise it returns false. The receiver calls it.
 func (s *supervisor) connectHere(n *notif) bool {
 	if s.sessions.live() == nil {
 		return false
@@ -42,9 +43,9 @@ func (s *supervisor) connectHere(n *notif) bool {
 	return true
 }
 
-// acceptHere answers accept() of a non-blocking listener if there is no connection, or
-// one over TCP, or begins the answer. Otherwise it returns false. It is called by the
-// receiver.
+// acceptHere answers accept() of a non-blocking listener if there is no
+// connection, or one over TCP, or begins the answer. Otherwise it returns
+// false. The receiver calls it.
 func (s *supervisor) acceptHere(n *notif) bool {
 	if n.Nr == unix.SYS_ACCEPT4 && n.Args[3]&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0 {
 		return false
@@ -88,8 +89,8 @@ func (s *supervisor) acceptHere(n *notif) bool {
 	return true
 }
 
-// copied duplicates the socket that call n names, and returns its inode number. It is
-// for the receiver, which is watched.
+// copied duplicates the socket that call n names, and returns its inode number.
+// Only the receiver may call it, because it is watched.
 func (x *looks) copied(n *notif) (fd int, inode uint64, err error) {
 	if fd, err = x.threads.getFD(n.tid(), n.fdArg()); err != nil {
 		return -1, 0, err
@@ -105,7 +106,7 @@ func (x *looks) copied(n *notif) (fd int, inode uint64, err error) {
 	return fd, st.Ino, nil
 }
 
-// synSMC is what the SYN of an accepted connection says of its peer.
+// synSMC says whether the SYN of an accepted connection has the SMC option.
 type synSMC uint8
 
 const (
@@ -115,8 +116,8 @@ const (
 	synWith
 )
 
-// readSYN looks for the SMC option in the SYN, which the kernel gives away once. The
-// program's own saved SYNs are left to it.
+// readSYN looks for the SMC option in the saved SYN, which the kernel returns
+// only once. The caller must not use it if the program wants saved SYNs itself.
 func (a *accepted) readSYN() synSMC {
 	if a.syn != synUnread {
 		return a.syn

@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	// quietAfter is for how long no connection may begin or end before Quiet is
+	// quietAfter is how long no connection must begin or end before Quiet is
 	// called.
 	quietAfter = 2 * time.Second
-	// quietConns is how many have to have begun or ended; fewer are waited for as
-	// long as quietWait.
+	// quietConns is the number of connections that must have begun or ended.
+	// With fewer, Quiet is called only after quietWait.
 	quietConns = 64
 	quietWait  = time.Minute
 )
 
-// quiet calls f when connections have come to rest. Its timer runs only until
-// then.
+// quiet calls f when no connections begin or end any more. Its timer runs only
+// until then.
 type quiet struct {
-	f func() // nil: nothing is to be called
+	f func() // may be nil
 
 	mu     sync.Mutex
-	conns  int // that began or ended since f was called
-	seen   int // of these, when the timer was set
+	conns  int // connections that began or ended since the last call of f
+	seen   int // value of conns when the timer was set
 	timer  *time.Timer
 	armed  bool
 	closed bool
 	called time.Time
 }
 
-// count notes that a connection has begun or ended.
+// count is called when a connection has begun or ended.
 func (q *quiet) count() {
 	if q.f == nil {
 		return

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// children are the programs that calls of Run wait for. This one variable is
-// the package's own because what it speaks of, the children to reap, belongs
-// to the process as a whole: no Run may reap what another one waits for.
+// children are the programs for which calls of Run wait. This is a package
+// variable because children belong to the whole process: a Run must not reap a
+// child for which another Run waits.
 var children childSet
 
 type childSet struct {
@@ -24,7 +24,8 @@ type childSet struct {
 	pids map[int]struct{}
 }
 
-// start starts our own executable with argv and enters it.
+// start starts the executable of this process with argv and adds the child to
+// the set.
 func (s *childSet) start(argv []string, attr *syscall.ProcAttr) (pid int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,8 +46,8 @@ func (s *childSet) remove(pid int) {
 	delete(s.pids, pid)
 }
 
-// reapOrphans reaps, until done, descendants that became our children when
-// their parents ended, as we are a subreaper.
+// reapOrphans reaps, until done is closed, the descendants that became children
+// of this process when their parents ended. The process is a subreaper.
 func reapOrphans(done <-chan struct{}) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, unix.SIGCHLD)
@@ -65,8 +66,8 @@ func reapOrphans(done <-chan struct{}) {
 	}
 }
 
-// reapOne reaps one orphan and reports whether there was one. Children that
-// others in this process wait for have no filter of ours.
+// reapOne reaps one orphan and reports whether there was one. Other children of
+// this process are left alone: they do not have the seccomp filter.
 func (s *childSet) reapOne(own int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

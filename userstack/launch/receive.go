@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Most calls have a goroutine, because a look into the program may last for ever
-// (see looks). For calls that are answered within some microseconds, a goroutine and
-// the wake-ups for it cost more than the answer. So the goroutine that receives
-// notifications answers those itself, and is watched meanwhile: if it stays in an
-// answer, another goroutine takes its place.
+// Most calls have a goroutine, because a look into the program may last without
+// limit (see looks). For calls that can be answered within some microseconds, a
+// goroutine and its wake-ups cost more than the answer. So the goroutine that
+// receives notifications answers these calls itself. It is watched meanwhile:
+// if an answer takes too long, another goroutine takes its place.
 //
 //	what happens                          | then
 //	an answer takes more than a tick      | another goroutine receives; the first ends after
 //	                                      | its answer; for shutTime each call has a goroutine
 //	maxStuck are in answers at a time     | each call has a goroutine
 const (
-	// receiverTick is how often the receiver is looked at while it answers calls. An
-	// answer may take one to two ticks.
+	// receiverTick is the interval at which the receiver is checked while it
+	// answers calls. An answer may take one to two ticks.
 	receiverTick = 10 * time.Millisecond
 	shutTime     = 10 * time.Second
 	maxStuck     = 4
@@ -35,12 +35,13 @@ type receiver struct {
 	s     *supervisor
 	ended chan error // what serve returns
 
-	// turn is odd while an answer is under way. Whoever makes it even first, the
-	// receiver or the watch, decides whether the receiver goes on.
+	// turn is odd while the receiver answers a call. The receiver and the watch
+	// both try to make it even. If the receiver is first, it continues; if the
+	// watch is first, it starts another goroutine.
 	turn    atomic.Uint64
 	watched atomic.Bool
 	stuck   atomic.Int32
-	shut    atomic.Int64 // nothing is answered here before: nanoseconds after begin
+	shut    atomic.Int64 // the receiver answers no calls before this time: nanoseconds after begin
 	begin   time.Time
 
 	mu     sync.Mutex
@@ -58,7 +59,8 @@ func (s *supervisor) serve() error {
 	return <-r.ended
 }
 
-// run receives until it is over, or another goroutine does.
+// run receives notifications until the end, or until another goroutine has
+// taken its place.
 func (r *receiver) run() {
 	replaced, threadChanged := false, false
 	err := r.s.l.serve(r.s.stop, func(n *notif) bool {
@@ -70,14 +72,14 @@ func (r *receiver) run() {
 	case replaced:
 		r.stuck.Add(-1)
 	case threadChanged:
-		go r.run() // this goroutine takes its thread along
+		go r.run() // this goroutine ends with its thread
 	default:
 		r.ended <- err
 	}
 }
 
-// handle answers n, or has a goroutine do it. It returns false if the caller has been
-// replaced.
+// handle answers n, or starts a goroutine for it. It returns false if another
+// goroutine has taken the caller's place.
 func (r *receiver) handle(n *notif) bool {
 	if !r.open() || !r.s.mayBeQuick(n) {
 		r.s.dispatch(n)
@@ -100,13 +102,13 @@ func (r *receiver) handle(n *notif) bool {
 	return goesOn
 }
 
-// open reports whether calls may be answered by the receiver.
+// open reports whether the receiver may answer calls.
 func (r *receiver) open() bool {
 	shut := r.shut.Load()
 	return r.stuck.Load() < maxStuck && (shut == 0 || time.Since(r.begin) > time.Duration(shut))
 }
 
-// watch sees to it that the receiver is looked at.
+// watch starts the timer that checks the receiver.
 func (r *receiver) watch() {
 	if r.watched.Load() {
 		return
@@ -134,7 +136,8 @@ func (r *receiver) tick() {
 	case turn != r.seen:
 		r.seen = turn
 	case turn%2 == 0:
-		// Nothing since the last tick. A call that comes now starts the timer.
+		// No answer since the last tick. A call that arrives now starts the
+		// timer again.
 		r.watched.Store(false)
 		if r.turn.Load() == turn || r.watched.Swap(true) {
 			return
@@ -161,7 +164,7 @@ func (r *receiver) close() {
 	}
 }
 
-// wait waits for those that are still in an answer, as long as for looks.
+// wait waits for goroutines that are still in an answer, as long as for looks.
 func (r *receiver) wait() {
 	for r.stuck.Load() > 0 {
 		select {
@@ -172,7 +175,7 @@ func (r *receiver) wait() {
 	}
 }
 
-// mayBeQuick reports whether answerHere is worth a try.
+// mayBeQuick reports whether answerHere may be able to answer n.
 func (s *supervisor) mayBeQuick(n *notif) bool {
 	if n.PID == 0 {
 		return false
@@ -186,7 +189,8 @@ func (s *supervisor) mayBeQuick(n *notif) bool {
 	return false
 }
 
-// answerHere answers n if that is a matter of microseconds, else it returns false.
+// answerHere answers n if this takes only microseconds. Otherwise it returns
+// false.
 func (s *supervisor) answerHere(n *notif) bool {
 	if s.l.stores.earlier(n) != nil {
 		return false

@@ -13,8 +13,8 @@ import (
 	"smcr/userstack/relay"
 )
 
-// lastWords is how long what a program wrote before it ended may take to leave,
-// to a peer that is slow to read.
+// lastBytesTime limits how long the launcher sends bytes that a program wrote
+// before it ended, if the peer reads slowly.
 const lastBytesTime = 10 * time.Second
 
 // relayed runs the relay until both directions ended.
@@ -72,7 +72,7 @@ func tcpOf(fd int) (*relay.TCP, error) {
 	return t, err
 }
 
-// passMark lets the program's end pass the urgent mark that it stands at.
+// passMark moves the program's end past the urgent mark at which it is.
 func (c *conn) passMark() {
 	app := c.program()
 	if app < 0 {

@@ -21,37 +21,37 @@ import (
 	"smcr/userstack/internal/sockopt"
 )
 
-// The launcher may be root, or have been given capabilities, while the program
-// has dropped them. What it does at the program's request it does with the
-// program's rights.
+// The launcher may be root or have capabilities that the program has dropped.
+// It does everything that the program asks for with the rights of the program.
 
-// rights returns those of the thread that made the call, for an option that may
-// need some. They can change by that thread alone, which is stopped.
+// rights returns the rights of the thread that made the call, for an option
+// that may need some. Only that thread can change them, and it is stopped.
 func (n *notif) rights(level, name int) rights.Rights {
 	if sockopt.NeedsNoRights(level, name) {
 		return 0
 	}
 	r := rights.Of(strconv.Itoa(n.tid()))
-	if !n.valid() { // it was another thread's
+	if !n.valid() { // the rights may be those of another thread
 		return 0
 	}
 	return r
 }
 
-// rightly calls f with the TCP socket, or a fresh one, and with no more rights
+// rightly calls f with the TCP socket, or a new one, and with no more rights
 // than r. c.mu is held.
 func (c *conn) rightly(r rights.Rights, set bool, level, name int, f func(fd int) error) error {
 	return c.withSocket(func(fd int) error {
 		if !sockopt.NeedsNoRights(level, name) && netnsCookie(fd) != ownNetns() {
-			// Rights are those over the launcher's network namespace. Over another
-			// one the launcher may have some without any capability, as its owner.
+			// r are rights in the launcher's network namespace. In another one
+			// the launcher may have rights without a capability, as its owner.
 			return unix.EPERM
 		}
 		return sockopt.WithRights(r, set, level, name, func() error { return f(fd) })
 	})
 }
 
-// netnsCookie tells network namespaces apart by a socket. 0 is unknown.
+// netnsCookie returns the cookie of the network namespace of a socket, or 0 if
+// it is not known.
 func netnsCookie(fd int) uint64 {
 	v, _ := place.CookieOf(fd)
 	return v
@@ -63,10 +63,10 @@ var ownNetns = sync.OnceValue(func() uint64 {
 	return v
 })
 
-// owner is who files belong to that a thread makes.
+// owner is the user and group that own the files that a thread makes.
 type owner struct{ uid, gid int }
 
-// ownerOf returns whom sockets of thread tid belong to.
+// ownerOf returns the user and group that own the sockets of thread tid.
 func ownerOf(tid int) (o owner, err error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
 	if err != nil {
@@ -76,9 +76,10 @@ func ownerOf(tid int) (o owner, err error) {
 	return o, err
 }
 
-// make calls f, which makes a socket, as o would: firewalls look at who made it,
-// which cannot be changed later. It fails without a call of f if the launcher
-// cannot act as o. f must not depend on the thread that it is called on.
+// make calls f, which makes a socket, with the identity of o. Firewalls check
+// the creator of a socket, and it cannot be changed later. If the launcher
+// cannot act as o, make fails without a call of f. f must not depend on the
+// thread.
 func (o owner) make(f func() error) error {
 	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
 		return f()
@@ -86,7 +87,8 @@ func (o owner) make(f func() error) error {
 	return rights.OnThread(func() (error, bool) { return o.make1(f) })
 }
 
-// makeHere is make for the receiver, whose goroutine can end if the thread has to.
+// makeHere is make for the receiver. Its goroutine can end if the thread must
+// end.
 func (o owner) makeHere(n *notif, f func() error) error {
 	if os.Geteuid() == o.uid && os.Getegid() == o.gid {
 		return f()
@@ -101,11 +103,11 @@ func (o owner) makeHere(n *notif, f func() error) error {
 	return err
 }
 
-// make1 is make on the calling thread. It returns false if the thread is not as
-// it was: it must end then.
+// make1 is make on the calling thread. It returns false if the identity of the
+// thread could not be restored. Then the thread must end.
 func (o owner) make1(f func() error) (err error, restored bool) {
 	defer keepDumpable()()
-	const same = ^uintptr(0) // changes nothing: the call answers who it is
+	const same = ^uintptr(0) // changes nothing: the call returns the present id
 	id := func(nr, id uintptr) uintptr {
 		was, _, _ := unix.RawSyscall(nr, id, 0, 0)
 		return was
@@ -121,8 +123,8 @@ func (o owner) make1(f func() error) (err error, restored bool) {
 	return err, id(unix.SYS_SETFSUID, same) == uid && id(unix.SYS_SETFSGID, same) == gid
 }
 
-// keepDumpable returns what undoes that the kernel takes the whole process for
-// one that changed its user, where a thread did.
+// keepDumpable returns a function that restores PR_SET_DUMPABLE: when a thread
+// changes its user, the kernel clears it for the whole process.
 func keepDumpable() (restore func()) {
 	d, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	return func() {
@@ -132,12 +134,12 @@ func keepDumpable() (restore func()) {
 	}
 }
 
-// errOwner means that the launcher lacks the privilege.
+// errOwner means that the launcher does not have the privilege.
 var errOwner = errors.New("launch: cannot act as user")
 
-// setOwner makes owner, a struct f_owner_ex, the one who gets signals of the
-// descriptor fd, as the thread of call n would: the kernel keeps who said so, and
-// checks it against whoever is signaled.
+// setOwner makes owner, a struct f_owner_ex, the receiver of signals for
+// descriptor fd. It does so as the thread of call n would: the kernel stores
+// who set the owner, and checks whether this user may signal the receiver.
 func setOwner(n *notif, fd int, owner [2]int32) error {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(n.tid()) + "/status")
 	if err != nil {
@@ -161,7 +163,8 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	}
 	return rights.OnThread(func() (error, bool) { // the thread ends
 		defer keepDumpable()()
-		// The saved user stays: whoever is the program's user must not trace us.
+		// The saved user does not change, so that the program's user cannot
+		// trace the launcher.
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), uintptr(euid), ^uintptr(0)); e != 0 {
 			return fmt.Errorf("%w %d: %w", errOwner, euid, e), false
 		}
@@ -169,14 +172,14 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 	})
 }
 
-// limitsNetwork reports whether landlock_create_ruleset, which n is, may forbid
-// connections. The kernel holds that against who calls connect(), which is the
-// service for a connection over SMC, and does not ask for sockets of AF_SMC. It
-// does not say who is under such rules, so all programs of the launcher go by
-// themselves then.
+// limitsNetwork reports whether call n, landlock_create_ruleset, may forbid
+// connections. The kernel applies such rules to the process that calls
+// connect(), which is the service for a connection over SMC, and not at all to
+// AF_SMC sockets. It does not show which processes have such rules. So all
+// programs of the launcher use plain TCP from then on.
 func (n *notif) limitsNetwork() bool {
 	const netEnd = 16                                           // handled_access_fs, handled_access_net
-	if n.Args[0] == 0 || n.Args[1] < netEnd || n.Args[2] != 0 { // a question for the version, or before networks
+	if n.Args[0] == 0 || n.Args[1] < netEnd || n.Args[2] != 0 { // a query of the version, or a struct without network rules
 		return false
 	}
 	attr, err := n.read(n.Args[0], netEnd, 0)

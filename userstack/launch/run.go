@@ -33,30 +33,30 @@ const (
 	exitSignal        = 128 // plus the signal's number
 )
 
-// killGrace is how long a program has, after SIGTERM, before SIGKILL when the
-// context of Run ends.
+// killGrace is the time between SIGTERM and SIGKILL when the context of Run
+// ends.
 const killGrace = 5 * time.Second
 
-// ErrUnsupported means that the kernel cannot run programs this way: it needs
-// seccomp user notification with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14.
+// ErrUnsupported means that the kernel does not have seccomp user notification
+// with SECCOMP_ADDFD_FLAG_SEND, which Linux has from 5.14 on.
 var ErrUnsupported = errors.New("launch: the kernel does not support seccomp user notification (Linux 5.14 or newer is needed)")
 
-// StartError tells that the program could not be started.
+// StartError means that the program could not be started.
 type StartError struct {
-	// Program is its name as given.
+	// Program is the name of the program, as given to Run.
 	Program string
-	// Err is why.
+	// Err is the reason.
 	Err error
 }
 
-// Error names the program and the reason.
+// Error returns the program and the reason.
 func (e *StartError) Error() string { return fmt.Sprintf("launch: %s: %v", e.Program, e.Err) }
 
 // Unwrap returns the reason.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// ExitStatus is what a shell would return: 127 if there is no such program,
-// else 126.
+// ExitStatus returns the exit status that a shell would return: 127 if there is
+// no such program, and 126 otherwise.
 func (e *StartError) ExitStatus() int {
 	if errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, exec.ErrNotFound) {
 		return ExitNotFound
@@ -64,7 +64,8 @@ func (e *StartError) ExitStatus() int {
 	return ExitNotExecutable
 }
 
-// Broker is the session with the stack service, as *broker.Client has it.
+// Broker is a session with the stack service. *broker.Client implements it; see
+// there for the methods.
 type Broker interface {
 	Listen(ctx context.Context, sock int) error
 	Connect(sock int, req broker.ConnectRequest) (*broker.ClientConn, error)
@@ -78,10 +79,10 @@ type Broker interface {
 
 var _ Broker = (*broker.Client)(nil)
 
-// Config tells Run what to do.
+// Config has the parameters of Run.
 type Config struct {
-	// Argv is the program, sought in PATH of Env unless it contains a slash,
-	// and its arguments. Required.
+	// Argv is the program and its arguments. The program is searched for in
+	// PATH of Env unless it contains a slash. Required.
 	Argv []string
 	// Env is the program's environment; nil is the launcher's.
 	Env []string
@@ -90,31 +91,32 @@ type Config struct {
 	// Stdin, Stdout and Stderr are the program's; nil are the launcher's. Other
 	// descriptors that the launcher inherited pass on as they are.
 	Stdin, Stdout, Stderr *os.File
-	// Broker is the session with the service; it stays the caller's. With nil
-	// all connections are native.
+	// Broker is the session with the service. Run does not close it. If it is
+	// nil, all connections use plain TCP.
 	Broker Broker
 	// Redial, if set, is called when Broker's session is over, with pauses
 	// until it returns a new one, and again when that is over. Connections are
 	// native meanwhile; the listening sockets of the program are marked anew in
-	// the new session. An error means that there is no service yet.
+	// the new session. An error means that there is no service now.
 	Redial func(ctx context.Context) (Session, error)
-	// Kernel, if set, has the kernel's own SMC carry the connections; Broker and
-	// AllowIOUring then have no effect. Sockets that io_uring makes are TCP.
+	// Kernel, if set, makes the SMC of the kernel carry the connections. Broker
+	// and AllowIOUring then have no effect. Sockets that io_uring makes are
+	// TCP.
 	Kernel *Kernel
-	// NoAdapt has every connection try SMC, also where many in a row had no use of
-	// it.
+	// NoAdapt makes every connection try SMC, even if it was not useful for
+	// many connections in a row.
 	NoAdapt bool
 	// AllowIOUring lets the program use io_uring, whose connections bypass the
 	// launcher and are native TCP. By default io_uring_setup fails with ENOSYS.
 	AllowIOUring bool
-	// Log receives what goes wrong, and at debug level what is done. Nil
-	// discards.
+	// Log receives errors and, at debug level, the actions of the launcher. If
+	// it is nil, nothing is logged.
 	Log    *slog.Logger
 	decide time.Duration // replaces decideTime in tests
 
-	// Quiet, if set, is called when many connections have begun or ended and for
-	// a while no more do. A process that does nothing else gives the memory of
-	// its heap back then: debug.FreeOSMemory.
+	// Quiet, if set, is called when many connections have begun or ended and
+	// then none for some time. It can give memory of the heap back to the
+	// system (debug.FreeOSMemory).
 	Quiet func()
 
 	// Started, if set, is called with the program's process id.
@@ -123,17 +125,18 @@ type Config struct {
 
 // Run runs a program until it and all tasks that descend from it have ended,
 // and returns its exit status (128 + the signal's number if a signal killed
-// it). SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCONT sent to the launcher go
-// to the program; so do SIGINT and SIGQUIT, unless the launcher is in the
+// it). SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCONT sent to the launcher go to
+// the program; so do SIGINT and SIGQUIT, unless the launcher is in the
 // terminal's foreground group, in which case the terminal sent them to the
 // program too.
 //
-// When ctx ends, the program gets SIGTERM and, five seconds later, SIGKILL;
-// descendants that live on are left without a launcher. A program that cannot
-// be started leads to a *StartError, whose ExitStatus is also returned.
+// When ctx ends, the program gets SIGTERM and, five seconds later, SIGKILL.
+// Descendants that still run then have no launcher. If the program cannot be
+// started, the error is a *StartError, and the status is its ExitStatus.
+// ErrUnsupported means that the kernel is too old.
 //
-// The calling program has to call MaybeChild first thing in main. Run makes
-// the process a child subreaper, so that it may look into daemons, too.
+// The calling program must call MaybeChild at the start of main. Run makes the
+// process a child subreaper, so that it may also access daemons.
 func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 	log := cfg.Log
 	if log == nil {
@@ -151,8 +154,8 @@ func Run(ctx context.Context, cfg Config) (status int, stats Stats, err error) {
 		se := &StartError{Program: cfg.Argv[0], Err: err}
 		return se.ExitStatus(), Stats{}, se
 	}
-	// Daemons become our children, which keeps them within our reach where
-	// ptrace is restricted to descendants (Yama).
+	// As a subreaper, this process becomes the parent of daemons, so it may
+	// access them where ptrace is restricted to descendants (Yama).
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		log.Debug("cannot become a subreaper", "err", err)
 	}
@@ -258,8 +261,7 @@ func waitStatus(ctx context.Context, p *os.Process) int {
 	return ws.ExitStatus()
 }
 
-// lookPath finds the program as execvp does: in PATH of env, which may differ
-// from ours.
+// lookPath finds the program as execvp does, in PATH of env.
 func lookPath(name, dir string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		at := name
@@ -312,8 +314,8 @@ func executable(path string) error {
 	return nil
 }
 
-// catchSignals begins to catch the signals that are to be forwarded. Signals
-// that the launcher ignores (nohup) stay ignored.
+// catchSignals begins to catch the signals that will be forwarded. Signals that
+// the launcher ignores (nohup) are still ignored.
 func catchSignals() chan os.Signal {
 	ch := make(chan os.Signal, 16)
 	var sigs []os.Signal
@@ -352,8 +354,8 @@ func forwardSignals(ch <-chan os.Signal, p *os.Process) (stop func()) {
 	}
 }
 
-// inForeground reports whether we are in the foreground group of our terminal,
-// which then sends its signals to the program as well.
+// inForeground reports whether this process is in the foreground group of its
+// terminal. Then the terminal also sends its signals to the program.
 func inForeground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
 	if err != nil {

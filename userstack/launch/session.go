@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Session is a Broker that Config.Redial opened and Run closes.
+// A Session is a Broker that Config.Redial opened. Run closes it.
 type Session interface {
 	Broker
 	// Close ends the session.
@@ -20,30 +20,31 @@ type Session interface {
 }
 
 const (
-	// redialFirst is the pause before the first try to find a stack again. It
-	// doubles up to redialLast; a program that makes or takes connections
-	// meanwhile has one tried after redialSoon.
+	// redialFirst is the pause before the first attempt to find a stack again.
+	// The pause doubles up to redialLast. If the program makes or accepts a
+	// connection meanwhile, the next attempt is after redialSoon.
 	redialFirst = 20 * time.Millisecond
 	redialSoon  = 100 * time.Millisecond
 	redialLast  = 2 * time.Second
-	// endTime is how long a session that is over is kept for those who wait for
-	// its service's process to end. It is longer than the session looks.
+	// endTime is how long a session that is over is kept open, for callers that
+	// wait until the process of its service has ended. It is longer than these
+	// waits.
 	endTime = 15 * time.Second
-	// resentTime is how much older than its connection the SYN-ACK may be where
-	// one had to be sent again.
+	// resentTime is how much older than its connection a SYN-ACK may be if it
+	// was retransmitted.
 	resentTime = time.Minute
-	// clockSlack covers the ticks in which the kernel tells the age of a
-	// connection.
+	// clockSlack is the inaccuracy of the age of a connection that the kernel
+	// reports.
 	clockSlack = 50 * time.Millisecond
 )
 
-// sessions is what the launcher knows of its session with the stack, and of
-// those that are over.
+// sessions has the launcher's session with the stack, and information about
+// earlier ones.
 type sessions struct {
-	first  Broker                 // nil: everything is native
+	first  Broker                 // nil: all connections are native
 	now    atomic.Pointer[Broker] // the last one
 	redial func(context.Context) (Session, error)
-	nudge  chan struct{} // a connection would have had a use for a stack
+	nudge  chan struct{} // a connection could have used a stack
 
 	// What follow needs; set before it.
 	ctx   context.Context
@@ -52,9 +53,9 @@ type sessions struct {
 	renew func() // marks all listening sockets in the last session
 
 	mu         sync.Mutex
-	lastEnded  Broker    // the last that was found to be over
-	maybeAlive int       // those that are over and whose service may still live
-	lastDead   time.Time // when the last of the others was known to be dead
+	lastEnded  Broker    // the last session that was found to be over
+	maybeAlive int       // number of sessions that are over and whose service may still run
+	lastDead   time.Time // when the last of the other services was found to be dead
 }
 
 func newSessions(first Broker, redial func(context.Context) (Session, error)) *sessions {
@@ -66,10 +67,10 @@ func newSessions(first Broker, redial func(context.Context) (Session, error)) *s
 // last returns the last session, also if it is over, or nil.
 func (x *sessions) last() Broker { return *x.now.Load() }
 
-// returns reports whether there may be a session again when there is none.
+// mayReturn reports whether there may be a new session after the present one.
 func (x *sessions) mayReturn() bool { return x.redial != nil && x.first != nil }
 
-// close ends a session unless it is that of Run's caller.
+// close closes a session unless the caller of Run owns it.
 func (x *sessions) close(b Broker) {
 	if c, ok := b.(Session); ok && b != x.first {
 		_ = c.Close()
@@ -137,8 +138,9 @@ func (x *sessions) ended(b Broker) {
 	})
 }
 
-// found waits until there is a stack again and returns the session with it, in
-// which all listening sockets are marked anew; or nil when the program has ended.
+// found waits until there is a stack again, marks all listening sockets in the
+// new session, and returns this session. It returns nil when the program has
+// ended.
 func (x *sessions) found() Broker {
 	pause := redialFirst
 	for last := time.Now(); ; last = time.Now() {
@@ -159,8 +161,8 @@ func (x *sessions) found() Broker {
 	}
 }
 
-// awaitRedial waits for the next try, a pause after the last one, or earlier if
-// the program has a use for it. It returns false when the program has ended.
+// awaitRedial waits until pause after the last attempt, or less if the program
+// could use a stack. It returns false when the program has ended.
 func (x *sessions) awaitRedial(last time.Time, pause time.Duration) bool {
 	timer := time.NewTimer(time.Until(last.Add(pause)))
 	defer timer.Stop()
@@ -190,9 +192,9 @@ func (x *sessions) awaitDeath(b Broker, limit time.Duration) {
 	}
 }
 
-// doubtful reports whether a SYN-ACK of that time could have announced SMC in the
-// name of a stack that is gone. It is the stack's eBPF program that does, and
-// that ends with the process.
+// doubtful reports whether a SYN-ACK sent at that time may have announced SMC
+// for a stack that has ended. The eBPF program of the stack announces SMC, and
+// it ends with the process.
 func (x *sessions) doubtful(sent time.Time) bool {
 	b, over := x.last(), false
 	if b == nil {
@@ -209,7 +211,7 @@ func (x *sessions) doubtful(sent time.Time) bool {
 	return x.maybeAlive > 0 || over && x.lastEnded != b || sent.Before(x.lastDead)
 }
 
-// lostOne reports whether a session has ever ended.
+// everEnded reports whether a session has ever ended.
 func (x *sessions) everEnded() bool {
 	b := x.last()
 	if b == nil {

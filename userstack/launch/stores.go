@@ -9,20 +9,20 @@ import (
 	"sync"
 )
 
-// stores are the writes into the memory of stopped threads that are under way.
+// stores has the running writes into the memory of stopped threads.
 //
-// A signal ends the stop of a thread at any time, also between the moment in which
-// the launcher has seen that it is still stopped and the write. Most often the
-// kernel then makes the same call again, which is another notification. Were that
-// one answered first, the thread would go on, and the write would hit what its
-// memory is used for by then, such as another frame of its stack. So a notification
-// has to wait for the stores of earlier ones of its thread. It finds all of them
-// here: one that comes to write was entered before the launcher saw the thread
-// stopped in the earlier call (notif.valid).
+// A signal can end the stop of a thread at any time, also between the
+// launcher's check that the thread is still stopped and the write. In most
+// cases the kernel then repeats the call, which is a new notification. If the
+// launcher answered this one first, the thread would continue, and the write
+// would change memory that the thread uses for something else by then, such as
+// another stack frame. So a notification must wait for the writes of earlier
+// notifications of its thread. It finds all of them here, because a write is
+// entered before the check (notif.valid).
 //
-// Where the signal's handler was installed without SA_RESTART, the call is not made
-// again, and the program goes on with EINTR: nothing can keep a store out of the
-// microseconds in between.
+// If the handler of the signal was installed without SA_RESTART, the call is
+// not repeated and the program continues with EINTR. A write in the
+// microseconds in between cannot be prevented.
 type stores struct {
 	mu       sync.Mutex
 	byThread map[int][]*storing
@@ -33,7 +33,7 @@ type storing struct {
 	done chan struct{}
 }
 
-// begin enters a store for n, before n.valid is asked; end ends it.
+// begin enters a write for n. It is called before n.valid. end ends the write.
 func (x *stores) begin(n *notif) (end func()) {
 	s := &storing{n.ID, make(chan struct{})}
 	x.mu.Lock()
@@ -55,8 +55,8 @@ func (x *stores) begin(n *notif) (end func()) {
 	}
 }
 
-// earlier returns what is closed when a store for another notification of n's thread
-// is over, or nil if there is none.
+// earlier returns a channel that is closed when a write for another
+// notification of n's thread is over, or nil if there is no such write.
 func (x *stores) earlier(n *notif) <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	stubNoFlags      = "-"
 )
 
-// stubTimeout bounds the stub's start; it does nothing that takes long.
+// stubTimeout limits the start of the stub.
 const stubTimeout = 10 * time.Second
 
 // Steps of the stub, reported with an errno when they fail.
@@ -39,10 +39,9 @@ const (
 	stepListener // with the listener, or with EBUSY and none
 )
 
-// MaybeChild turns the process into the stub that installs the filter and
-// executes the program, if Run started it as that; it does not return then.
-// Otherwise it returns at once. It has to come first in main, before flags are
-// parsed and before anything else happens.
+// MaybeChild does the work of the stub if Run started this process as one: it
+// installs the filter, executes the program and does not return. Otherwise it
+// returns at once. Call it first in main, before flags are parsed.
 func MaybeChild() {
 	if len(os.Args) < 5 || os.Args[0] != stubName {
 		return
@@ -57,7 +56,7 @@ func MaybeChild() {
 		report(sock, stepFilter, err, -1)
 		os.Exit(ExitNotExecutable)
 	}
-	// Exec from this thread, which alone has the filter.
+	// Only this thread has the filter, so it must do the exec.
 	err = syscall.Exec(os.Args[3], os.Args[4:], os.Environ())
 	report(sock, stepExec, err, -1)
 	os.Exit(ExitNotExecutable)
@@ -71,8 +70,8 @@ func installFilter(sock int, flags string) error {
 	prog := filterProgram(flags == stubAllowIOUring)
 	options := uintptr(unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
 	if flags == stubKernel {
-		// socket() does not wait for anything, so no signal handler has to run
-		// before it is answered, and none may make it fail with EINTR.
+		// socket() does not wait, so no signal handler needs to run before it
+		// is answered, and no signal must make it fail with EINTR.
 		prog = kernelFilterProgram()
 		options |= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	}
@@ -98,8 +97,8 @@ func installFilter(sock int, flags string) error {
 	return unix.Close(int(fd))
 }
 
-// report tells the launcher of a step. Who fails to is noticed by the end of
-// file that follows.
+// report tells the launcher the result of a step. If this fails, the launcher
+// sees an end of file.
 func report(sock, step int, err error, fd int) {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(step))
 	b = binary.LittleEndian.AppendUint32(b, uint32(errnoOf(err)))
@@ -110,8 +109,8 @@ func report(sock, step int, err error, fd int) {
 	_ = unix.Sendmsg(sock, b, oob, nil, unix.MSG_NOSIGNAL)
 }
 
-// startStub starts the stub and waits until it has become the program. The
-// listener is -1 if another launcher's filter is in place.
+// startStub starts the stub and waits until it has executed the program.
+// listener is -1 if the filter of another launcher is in place.
 func startStub(ctx context.Context, cfg *Config, path string, env []string) (_ *os.Process, listener int, err error) {
 	socks, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -150,9 +149,9 @@ func startStub(ctx context.Context, cfg *Config, path string, env []string) (_ *
 
 // stubFiles lists the descriptors of the stub: the standard ones, those that
 // the launcher inherited and passes on, and sock. Each keeps its number, so
-// that sock takes the place of none that the program is to inherit. Naming sock
-// here, other than by clearing its close-on-exec flag, keeps it from children
-// that are started meanwhile.
+// that sock does not replace a descriptor that the program inherits. sock is
+// listed here, instead of clearing its close-on-exec flag, so that other
+// children that are started meanwhile do not get it.
 func stubFiles(cfg *Config, sock int) []uintptr {
 	files := make([]uintptr, 3, sock+1)
 	for i, f := range []*os.File{cfg.Stdin, cfg.Stdout, cfg.Stderr} {
@@ -171,7 +170,8 @@ func stubFiles(cfg *Config, sock int) []uintptr {
 	return append(files, uintptr(sock))
 }
 
-// followStub reads the stub's reports up to the end of file that exec makes.
+// followStub reads the reports of the stub until the end of file, which the
+// exec causes.
 func followStub(ctx context.Context, sock int, program string) (listener int, err error) {
 	listener = -1
 	tv := unix.NsecToTimeval(int64(100 * time.Millisecond))

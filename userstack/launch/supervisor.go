@@ -22,7 +22,7 @@ import (
 // supervisor answers the trapped system calls of one filter tree.
 type supervisor struct {
 	ctx   context.Context
-	hurry <-chan struct{} // closed when the program is not waited for any more
+	hurry <-chan struct{} // closed when Run does not wait for the program any more
 	l     *notify
 	log   *slog.Logger
 	stats *counters
@@ -47,7 +47,7 @@ type supervisor struct {
 	sockets   *sockets
 	endCopies budget
 
-	early     bool   // accept early what waits for a program
+	early     bool   // accept waiting connections early
 	earlyHeld budget // connections that are accepted and wait for the program
 	places    places
 }
@@ -85,7 +85,7 @@ func (s *supervisor) close() {
 	}
 	s.wg.Wait()
 	s.tellNotes()
-	s.sessions.close(s.sessions.last()) // some ask it for a last word
+	s.sessions.close(s.sessions.last()) // goroutines use it until here
 	for _, l := range s.sockets.allListeners() {
 		l.close()
 	}
@@ -101,10 +101,10 @@ func (s *supervisor) interrupt() { wakeUp(s.stop) }
 
 func (s *supervisor) snapshot() Stats { return s.stats.snapshot() }
 
-// dispatch starts the answer to n. It does not block: whatever looks into the
-// program further than the link of a descriptor goes to a goroutine.
+// dispatch starts the answer to n. It does not block: everything that reads
+// more of the program than the link of a descriptor runs in a goroutine.
 func (s *supervisor) dispatch(n *notif) {
-	if n.PID == 0 { // a task that is not visible in our PID namespace
+	if n.PID == 0 { // a task that is not visible in the PID namespace of the launcher
 		s.cont(n)
 		return
 	}
@@ -124,7 +124,8 @@ func (s *supervisor) dispatch(n *notif) {
 	})
 }
 
-// answer is dispatch for a thread into whose memory nothing is written any more.
+// answer starts the answer to n when no earlier write into the memory of its
+// thread is running.
 func (s *supervisor) answer(n *notif) {
 	switch n.Nr {
 	case unix.SYS_CONNECT:
@@ -154,7 +155,8 @@ func (s *supervisor) answer(n *notif) {
 	}
 }
 
-// withConn has f answer n, if that is about a connection.
+// withConn makes f answer n if its socket is a connection. Otherwise the kernel
+// does the call.
 func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
 	if !s.sockets.anyToAsk() {
 		s.cont(n)
@@ -182,8 +184,8 @@ func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
 	}
 }
 
-// begin calls f in its own goroutine. That goes first, so that it does not
-// have to wait for another thread to wake up.
+// begin calls f in its own goroutine. The goroutine runs first, so that it does
+// not have to wait until another thread wakes up.
 func (s *supervisor) begin(f func()) {
 	s.wg.Go(f)
 	runtime.Gosched()
@@ -201,12 +203,13 @@ func (s *supervisor) answered(err error) {
 	}
 }
 
-// fdArg is the descriptor number that every trapped call has first.
+// fdArg returns the first argument of n, which is a descriptor in most trapped
+// calls.
 func (n *notif) fdArg() int { return int(int32(n.Args[0])) }
 
 func (n *notif) tid() int { return int(n.PID) }
 
-// connOf returns the connection that n's descriptor stands for, or nil.
+// connOf returns the connection of n's descriptor, or nil.
 func (s *supervisor) connOf(n *notif) *conn {
 	if !s.sockets.anyConn() {
 		return nil

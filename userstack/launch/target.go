@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file looks into the process that stopped in a system call. Its results
-// are the process's only if notif.valid says so afterwards.
+// This file reads and writes the process that stopped in a system call. A
+// result belongs to this process only if notif.valid returns true afterwards.
 
 var errNotSocket = errors.New("launch: not a socket")
 
-// socketInode returns the inode number of the socket that fd is in thread
-// tid, which tells sockets apart for as long as they exist.
+// socketInode returns the inode number of socket fd in thread tid. It
+// identifies the socket as long as the socket exists.
 func socketInode(tid, fd int) (uint64, error) {
 	path := make([]byte, 0, 40)
 	path = append(path, "/proc/"...)
@@ -42,7 +42,7 @@ func socketInode(tid, fd int) (uint64, error) {
 	return parseSocketLink(buf[:n])
 }
 
-// atFDCWD is AT_FDCWD as a register holds it.
+// atFDCWD is AT_FDCWD as the value of a register.
 const atFDCWD = ^uintptr(99)
 
 func parseSocketLink(link []byte) (uint64, error) {
@@ -80,8 +80,8 @@ func (x *looks) socket(n *notif, tid, fd int, inode uint64, patience time.Durati
 	return dup, err
 }
 
-// checkedSocket is socket with a check of the duplicate, which yields why it is
-// refused, with errNotSocket, or "".
+// checkedSocket is like socket, and calls check with the duplicate. If check
+// returns a reason, checkedSocket returns it with errNotSocket.
 func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time.Duration, check func(fd int) string) (int, string, error) {
 	type result struct {
 		fd     int
@@ -89,8 +89,8 @@ func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time
 		err    error
 	}
 	r, err := looked(x, n, tid, patience, func() (result, func()) {
-		// Asked first: the link is read without a word to a file system, and a
-		// copy of another file may take long to close.
+		// Check the link first: reading it does not involve a file system, and
+		// closing the copy of another file may take long.
 		if !isLinked(tid, fd, inode) {
 			return result{-1, "", errMoved}, nil
 		}
@@ -99,7 +99,7 @@ func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time
 			return result{-1, "", err}, nil
 		}
 		closeIt := func() { _ = unix.Close(dup) }
-		if !isSocket(dup) { // the program was quicker
+		if !isSocket(dup) { // the program has replaced the descriptor
 			return result{-1, "", errNotSocket}, closeIt
 		}
 		var st unix.Stat_t
@@ -166,7 +166,7 @@ func statusID(status []byte, key string, column int) (int, error) {
 	return 0, fmt.Errorf("launch: no %s in status", key)
 }
 
-// fsIDs returns the user and the group that a process makes files as.
+// fsIDs returns the user and the group with which a process makes files.
 func fsIDs(status []byte) (uid, gid int, err error) {
 	uid, err = statusID(status, "Uid:", idFS)
 	if err == nil {
@@ -200,8 +200,8 @@ func (x *looks) fdFlags(n *notif) (int, error) {
 	return r.flags, r.err
 }
 
-// fdFlags returns the open flags of descriptor fd. It is part of a look: of an
-// epoll instance the kernel waits until nobody changes it.
+// fdFlags returns the open flags of descriptor fd. It is part of a look: for an
+// epoll instance the kernel waits for its lock.
 func fdFlags(tid, fd int) (int, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -216,8 +216,8 @@ func fdFlags(tid, fd int) (int, error) {
 	return 0, errors.New("launch: no flags in fdinfo")
 }
 
-// read returns what is at address addr in the memory of n's process. See looked
-// for patience.
+// read returns size bytes at address addr in the memory of n's process. See
+// looked for patience.
 func (n *notif) read(addr uint64, size int, patience time.Duration) ([]byte, error) {
 	type result struct {
 		b   []byte
@@ -265,7 +265,7 @@ func (n *notif) memory() (fd int, err error) {
 	return fd, nil
 }
 
-// store writes b to address addr of the memory that fd is.
+// store writes b to address addr. fd is the memory of a process.
 func store(fd int, addr uint64, b []byte) error {
 	if n, err := unix.Pwrite(fd, b, int64(addr)); err != nil || n != len(b) {
 		return unix.EFAULT
@@ -321,9 +321,9 @@ func appendSockaddr(b []byte, domain int, ap netip.AddrPort) []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(zone))
 }
 
-// writeSockaddr stores sa at addr as accept and getpeername do: cut to the
-// length at lenAddr, which then gets the full length. A null addr writes
-// nothing if mayOmit (accept).
+// writeSockaddr stores sa at addr as accept and getpeername do: it is cut to
+// the length at lenAddr, and the full length is stored there. If addr is null
+// and mayOmit is set (accept), nothing is written.
 func (n *notif) writeSockaddr(addr, lenAddr uint64, sa []byte, mayOmit bool) error {
 	if addr == 0 && mayOmit {
 		return nil

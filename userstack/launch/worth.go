@@ -13,9 +13,9 @@ import (
 	"smcr/userstack/broker"
 )
 
-// To make a connection over SMC costs some milliseconds more than over TCP. Where
-// many in a row had no use of it, the next ones to the same address are TCP from the
-// start, and it is tried again from time to time:
+// Making a connection over SMC takes some milliseconds longer than over TCP. If
+// SMC was not useful for many connections in a row, the next ones to the same
+// address are TCP from the start. From time to time one tries SMC again:
 //
 //	state | event                                 | then
 //	tries | noPeerRow connections in a row, each   | TCP until probeFirst is over
@@ -35,45 +35,46 @@ const (
 	noPeerRow = 8
 	shortRow  = 32
 	rowGap    = time.Second
-	// shortBytes and shortLife are what a connection carries at most, in both
-	// directions, and how long it is open at most, to be a short one.
+	// A short connection carries less than shortBytes, in both directions
+	// together, and is open for less than shortLife.
 	shortBytes = 256 << 10
 	shortLife  = time.Second
-	// littleBytes is what a connection of shortLife carries at most to be short
-	// however long it took to be made: to make one and to end one waits for a machine
-	// that is busy with that.
+	// A connection that carries less than littleBytes within shortLife is
+	// short, no matter how long it took to make it. On a busy machine it takes
+	// long to make and to end connections.
 	littleBytes = 16 << 10
-	// shortShare is how many times as long as it took to be made a connection that
-	// is short is open at most, but shortOpen in any case. The first takes longer if
-	// the machine is busy, as does what the connection is made for.
+	// A connection that carries between littleBytes and shortBytes is short if
+	// it is open for less than shortShare times the time that it took to make
+	// it, or for less than shortOpen. Both times are longer on a busy machine.
 	shortShare = 3
 	shortOpen  = 20 * time.Millisecond
 
 	probeFirst = time.Second
 	probeLast  = 32 * time.Second
-	// probeTime is how long the outcome of a try is waited for.
+	// probeTime is how long other connections wait for the outcome of a try.
 	probeTime  = 10 * time.Second
 	forgetTime = time.Minute
-	// maxWorth bounds the addresses that are remembered.
+	// maxWorth is the largest number of addresses in the table.
 	maxWorth = 1024
 )
 
-// outcome tells what SMC was to a connection.
+// outcome says whether SMC was useful for a connection.
 type outcome uint8
 
 const (
 	useful outcome = iota
-	noPeer         // the peer does not speak it
-	short          // over before SMC could pay
+	noPeer         // the peer has no SMC
+	short          // the connection was short
 )
 
-// shortest is for how long a connection is short that took so long to be made.
+// shortest returns how long a connection may be open to be short, if it took
+// made to make it.
 func shortest(made time.Duration) time.Duration {
 	return min(max(shortShare*made, shortOpen), shortLife)
 }
 
-// ending tells what SMC was to a connection that took so long to be made, was open for
-// so long, and carried so many bytes.
+// ending returns the outcome of a connection that took made to make, was open
+// for open, and carried carried bytes.
 func ending(made, open time.Duration, carried uint64) outcome {
 	if carried < littleBytes && open < shortLife || carried < shortBytes && open < shortest(made) {
 		return short
@@ -81,7 +82,7 @@ func ending(made, open time.Duration, carried uint64) outcome {
 	return useful
 }
 
-// note is the reason that the stack is told for TCP from the start.
+// note returns the reason for TCP from the start, for the stack.
 func (o outcome) note() broker.NoteReason {
 	if o == noPeer {
 		return broker.NoteNoPeer
@@ -89,7 +90,7 @@ func (o outcome) note() broker.NoteReason {
 	return broker.NoteShort
 }
 
-// reason is what the launcher counts.
+// reason returns the reason that the launcher counts.
 func (o outcome) reason() string {
 	if o == noPeer {
 		return ReasonNoPeer
@@ -97,7 +98,7 @@ func (o outcome) reason() string {
 	return ReasonShort
 }
 
-// worth remembers by destination whether SMC is of use. It reads no clock.
+// worth records for each destination whether SMC is useful. It reads no clock.
 type worth struct {
 	n atomic.Int32 // destinations that are TCP now
 
@@ -109,25 +110,25 @@ type worth struct {
 type dest struct {
 	kind  outcome // of the row
 	row   int
-	last  time.Time     // when the last one of the row was over, or TCP was chosen
+	last  time.Time     // when the last connection of the row ended, or TCP was chosen
 	tcp   bool          // TCP from the start
 	until time.Time     // the time of the next try
 	pause time.Duration // the time between tries
-	tries bool          // one is under way
+	tries bool          // one is being made
 }
 
-// any tells, quickly, whether ask may say TCP of any address.
+// any reports, without a lock, whether ask may return TCP for any address.
 func (w *worth) any() bool { return w != nil && w.n.Load() > 0 }
 
-// choice is what is to become of a connection.
+// choice says how a connection must be made.
 type choice struct {
 	tcp     bool    // TCP from the start
 	because outcome // of the row, if tcp
-	try     bool    // it tells whether the next ones are to be TCP
+	try     bool    // its outcome decides about the next ones
 }
 
-// now reports whether a connection to the address is to be TCP, and because of what, if
-// it is not one that tries.
+// now reports whether a connection to the address must be TCP, and the reason.
+// It returns false if the connection may try SMC.
 func (w *worth) now(now time.Time, to netip.AddrPort) (because outcome, tcp bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +145,7 @@ func (w *worth) stays(now time.Time, to netip.AddrPort) (because outcome, tcp bo
 	return d.kind, true
 }
 
-// ask tells what is to become of a connection to the address.
+// ask returns how a connection to the address must be made.
 func (w *worth) ask(now time.Time, to netip.AddrPort) choice {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +164,7 @@ func (w *worth) ask(now time.Time, to netip.AddrPort) choice {
 	return choice{try: true}
 }
 
-// learn takes note of what became of a connection.
+// learn records the outcome of a connection.
 func (w *worth) learn(now time.Time, to netip.AddrPort, o outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,8 +223,8 @@ func (w *worth) forget(to netip.AddrPort, d *dest) {
 	delete(w.dests, to)
 }
 
-// makeRoom forgets what is too old to matter. It returns false if nothing is. mu is
-// held.
+// makeRoom removes entries that are too old. It reports whether there is room
+// now. mu is held.
 func (w *worth) makeRoom(now time.Time) bool {
 	for to, d := range w.dests {
 		age := now.Sub(d.last)
