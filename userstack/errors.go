@@ -39,7 +39,7 @@ type DeclineError struct {
 	// Remote says that the peer declined, and Code is what it gave as reason.
 	Remote bool
 	// Code is the reason, in the numbers that Linux uses: ReasonPeerNoSMC, for
-	// instance, or another Diag constant of package wire. Its method Text says
+	// instance, or another Diag constant of package smc. Its method Text says
 	// it in words.
 	Code smc.Diagnosis
 	// Err is the local cause, or nil. ErrNotOnLink, ErrNoDevice and ErrNoOption

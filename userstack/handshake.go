@@ -39,9 +39,9 @@ func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{})
 }
 
-// serverLook is Server for a peer that may not speak SMC: the machine looks before it
-// reads. If the peer sends data, they stay unread, and the error is a *DeclineError with
-// notCLC. If refuse is not nil, whatever the peer proposes is declined with it.
+// serverLook is Server for a peer that may not speak CLC: the machine looks at the first
+// bytes before it reads. If they are data, they stay unread, and the error is a
+// *DeclineError made of notCLC. If refuse is not nil, every PROPOSAL is declined with it.
 func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
 	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.option != nil, NotCLC: notCLC, Refuse: refuse})
 }
@@ -98,7 +98,7 @@ type handshake struct {
 	ports2  []*devices.Port // that version 2 can use
 	fresh   *group          // of a first contact
 	conn    *Conn
-	counted bool   // among Stack.serving
+	counted bool   // in Stack.serving
 	endTurn func() // or nil
 }
 
@@ -174,7 +174,7 @@ func (h *handshake) outcome() (*Conn, error) {
 	return h.conn, nil
 }
 
-// giveUp ends what a rendezvous has made that panicked.
+// giveUp ends what the rendezvous has made, after a panic in it.
 func (h *handshake) giveUp() {
 	switch {
 	case h.fresh != nil:
@@ -220,8 +220,8 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	return nil
 }
 
-// answer carries out an action that nothing has to be done for if nobody wants the
-// connection any more.
+// answer carries out an action that has an answer. It is not called any more when nobody
+// wants the connection.
 func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	switch a := a.(type) {
 	case rendezvous.Look:

@@ -12,18 +12,18 @@ import (
 type version interface {
 	number() uint8
 
-	// propose adds to a client's PROPOSAL what the version has to say, or tells the
-	// server that it is not offered and returns why.
+	// propose adds to a client's PROPOSAL what the version offers. If it cannot be
+	// offered, PROPOSAL says so, and propose returns why.
 	propose(p *wire.Proposal, h *Host) *Refusal
 	// accepted checks ACCEPT. With askPath the client has to find out whether a router
 	// is on the way to the server's GID, for path.
 	accepted(a *answer) (askPath bool, no *Refusal)
 	path(a *answer, routed bool) *Refusal
 
-	// choose is what a server makes of a client's PROPOSAL.
+	// choose takes the server's choice from a client's PROPOSAL, or returns why the
+	// version cannot be used.
 	choose(p *wire.Proposal, h *Host) *Refusal
-	// port returns what tells the client's port in PROPOSAL. The zero MAC stands for
-	// any.
+	// port returns which RoCE port PROPOSAL names. In version 2 the MAC is zero.
 	port(p *wire.Proposal) (smc.GID, smc.MAC)
 	// confirmed checks CONFIRM of a first contact.
 	confirmed(a *answer) *Refusal

@@ -133,7 +133,7 @@ func (s *Service) Connect(ctx context.Context, c *broker.Conn, sock *broker.Desc
 		return
 	}
 	if smc {
-		if f := s.offer(ctx, c, sock, req.Remote); f != nil {
+		if f := s.neighbours.offer(ctx, c, sock, req.Remote); f != nil {
 			defer s.local.finish(f, outcomeClosed) // unless it has
 			goesOn = s.connectLocal(ctx, c, sock, f)
 			return
@@ -265,7 +265,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			smc, unknown = s.programs.PeerAnnounced(fd, remote.Addr())
 		}
 		if err == nil && smc {
-			if here, err = s.expect(ctx, c, fd); err != nil {
+			if here, err = s.neighbours.expect(ctx, c, fd); err != nil {
 				err = errors.Join(err, s.programs.OpenAgreed(fd))
 			}
 		}

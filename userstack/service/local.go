@@ -219,7 +219,7 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 	} else {
 		defer stop()
 	}
-	look := s.lookForStranger(f)
+	look := lookForStranger(s.programs.Locator(), &s.local, f)
 	for elsewhere := false; !elsewhere; {
 		select {
 		case <-f.taken:
@@ -258,8 +258,8 @@ type strangerLook struct {
 }
 
 // lookForStranger begins the checks for a localConn whose server uses this stack.
-func (s *Service) lookForStranger(f *localConn) *strangerLook {
-	l := &strangerLook{locator: s.programs.Locator(), name: s.local.nameOf(f), pause: strangerFirst}
+func lookForStranger(locator network.Locator, t *localTable, f *localConn) *strangerLook {
+	l := &strangerLook{locator: locator, name: t.nameOf(f), pause: strangerFirst}
 	if f.abroad != nil && f.sock != nil {
 		l.locator = nil // the other stack checks
 	}

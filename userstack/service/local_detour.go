@@ -85,7 +85,7 @@ func newPairStream(s *Service, former *broker.Descriptor, x *localSide) (*pairSt
 		return nil, err
 	}
 	p := &pairStream{Socket: sock, s: s, x: x}
-	sock.PassMark = func() { s.tellPeer(x, opPassMark) }
+	sock.PassMark = func() { s.neighbours.tell(x, opPassMark) }
 	return p, nil
 }
 
@@ -150,7 +150,7 @@ func (p *pairStream) Abort() error {
 	p.aborted = true
 	p.reads.Unlock()
 	if p.Unread() == 0 {
-		p.s.tellPeer(p.x, opBroken)
+		p.s.neighbours.tell(p.x, opBroken)
 	}
 	return p.Socket.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/guard"
 	"smcr/internal/place"
 	"smcr/userstack/broker"
 	"smcr/userstack/network"
@@ -47,6 +49,9 @@ type neighbours struct {
 	machine [32]byte
 	netns   uint64
 	locator network.Locator
+	local   *localTable
+	log     *slog.Logger
+	guard   *guard.Guard
 
 	mu      sync.Mutex
 	owners  map[netip.Addr]ownerOfAddr
@@ -177,28 +182,27 @@ type abroad struct {
 
 // offer offers the connection of a program, after its TCP connection is made, to
 // another stack of the machine. It returns the localConn, or nil.
-func (s *Service) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *localConn {
-	x := &s.neighbours
-	if s.local.off {
+func (n *neighbours) offer(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, remote netip.AddrPort) *localConn {
+	if n.local.off {
 		return nil
 	}
-	netns := x.owner(ctx, remote.Addr())
+	netns := n.owner(ctx, remote.Addr())
 	if netns == 0 {
 		return nil
 	}
-	f, err := s.offerTo(ctx, c, sock, netns)
+	f, err := n.offerTo(ctx, c, sock, netns)
 	if err != nil {
-		s.log.Debug("connection is not local", "remote", remote, "err", err)
+		n.log.Debug("connection is not local", "remote", remote, "err", err)
 		if errors.Is(err, place.ErrAbsent) {
-			x.forget(remote.Addr())
+			n.forget(remote.Addr())
 		}
 		return nil
 	}
 	return f
 }
 
-func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *localConn, err error) {
-	m := s.neighbours.message(opOffer, tuple{})
+func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Descriptor, netns uint64) (_ *localConn, err error) {
+	m := n.message(opOffer, tuple{})
 	m.uid = c.Launcher().UID
 	if err := sock.Control(func(fd int) error {
 		if err := joinable(fd); err != nil {
@@ -234,28 +238,28 @@ func (s *Service) offerTo(ctx context.Context, c *broker.Conn, sock *broker.Desc
 	if !sealed {
 		return nil, fmt.Errorf("%w: no SO_PASSRIGHTS", errNotLocal)
 	}
-	f := s.local.newLocalConn(c, sock, m.name.server.Port(), p, q, sealed)
+	f := n.local.newLocalConn(c, sock, m.name.server.Port(), p, q, sealed)
 	f.name, f.missing = m.name, 1
 	f.abroad = &abroad{netns: netns, words: make(chan byte, 4)}
-	if err := s.local.addAbroad(f); err != nil {
+	if err := n.local.addAbroad(f); err != nil {
 		return nil, err
 	}
-	if f.abroad.talk, err = s.neighbours.converse(ctx, netns, m, p, q); err != nil {
-		s.local.withdraw(f)
+	if f.abroad.talk, err = n.converse(ctx, netns, m, p, q); err != nil {
+		n.local.withdraw(f)
 		return nil, err
 	}
-	go s.follow(f)
+	go n.follow(f)
 	return f, nil
 }
 
 // follow runs the client's side of a conversation. It returns when it has reported
 // the client's result, and the other side has reported the result of the server's end.
-func (s *Service) follow(f *localConn) {
+func (n *neighbours) follow(f *localConn) {
 	a := f.abroad
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		<-f.finished
-		a.tell(s.local.outcome(f))
+		a.tell(n.local.outcome(f))
 	})
 	wg.Go(func() {
 		defer close(a.words)
@@ -266,7 +270,7 @@ func (s *Service) follow(f *localConn) {
 			}
 			switch word {
 			case wordTaken:
-				s.local.taken(f)
+				n.local.taken(f)
 			case wordWithdrawn:
 				close(f.stranger)
 			}
@@ -307,28 +311,27 @@ func (f *localConn) withdrawAbroad() bool {
 	}
 }
 
-// openNeighbours opens the socket for the other stacks of the machine. Without it,
-// programs of different network namespaces use RoCE.
-func (s *Service) openNeighbours() (l *net.UnixListener, err error) {
-	if s.local.off {
+// listen opens the socket for the other stacks of the machine. Without it, programs of
+// different network namespaces use RoCE. With --no-local there is none, and l is nil.
+func (n *neighbours) listen(claim *place.Claim, netns uint64, locator network.Locator) (l *net.UnixListener, err error) {
+	if n.local.off {
 		return nil, nil
 	}
-	if s.neighbours.machine, err = machineID(); err != nil {
+	if n.machine, err = machineID(); err != nil {
 		return nil, err
 	}
-	if l, err = s.claim.Listen(place.Stacks); err != nil {
+	if l, err = claim.Listen(place.Stacks); err != nil {
 		return nil, err
 	}
-	s.neighbours.claim, s.neighbours.netns = s.claim, s.netns
-	s.neighbours.locator = s.programs.Locator()
+	n.claim, n.netns, n.locator = claim, netns, locator
 	return l, nil
 }
 
-// tellPeer lets the launcher at the other side of a localConn carry out op.
-func (s *Service) tellPeer(x *localSide, op neighbourOp) {
-	s.local.mu.Lock()
+// tell lets the launcher at the other side of a localConn carry out op.
+func (n *neighbours) tell(x *localSide, op neighbourOp) {
+	n.local.mu.Lock()
 	c, f := x.peer.c, x.f
-	s.local.mu.Unlock()
+	n.local.mu.Unlock()
 	ctx := context.Background()
 	switch {
 	case c != nil && op == opBroken:
@@ -338,6 +341,6 @@ func (s *Service) tellPeer(x *localSide, op neighbourOp) {
 	case f.abroad != nil:
 		ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 		defer cancel()
-		_ = s.neighbours.question(ctx, f.abroad.netns, s.neighbours.message(op, f.name))
+		_ = n.question(ctx, f.abroad.netns, n.message(op, f.name))
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"smcr/userstack/broker"
 )
 
-// serveNeighbours answers the other stacks of the machine until l is closed.
-func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) error {
+// serve answers the other stacks of the machine until l is closed.
+func (n *neighbours) serve(ctx context.Context, l *net.UnixListener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -33,8 +33,8 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 				return nil
 			}
 		}
-		if err := s.claim.Knows(u); err != nil {
-			s.log.Warn("another stack refused", "err", err)
+		if err := n.claim.Knows(u); err != nil {
+			n.log.Warn("another stack refused", "err", err)
 			_ = u.Close()
 			continue
 		}
@@ -42,13 +42,13 @@ func (s *Service) serveNeighbours(ctx context.Context, l *net.UnixListener) erro
 			defer u.Close()
 			stop := context.AfterFunc(ctx, func() { _ = u.Close() })
 			defer stop()
-			_ = s.programs.Guard().Do("a conversation with another stack", func() { s.serveNeighbour(ctx, u) })
+			_ = n.guard.Do("a conversation with another stack", func() { n.answer(ctx, u) })
 		})
 	}
 }
 
-// serveNeighbour answers one message and runs the conversation that follows.
-func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
+// answer answers one message and runs the conversation that follows.
+func (n *neighbours) answer(ctx context.Context, u *net.UnixConn) {
 	if err := u.SetReadDeadline(time.Now().Add(neighbourTime)); err != nil {
 		return
 	}
@@ -61,14 +61,13 @@ func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 			}
 		}
 	}()
-	x := &s.neighbours
-	if err != nil || s.local.off || m.machine != x.machine || x.locator == nil || len(ends) != 0 && (m.op != opOffer || len(ends) != 2) {
+	if err != nil || n.local.off || m.machine != n.machine || n.locator == nil || len(ends) != 0 && (m.op != opOffer || len(ends) != 2) {
 		_ = sendWord(u, wordNo)
 		return
 	}
 	switch m.op {
 	case opOwns:
-		if !x.locator.Owns(m.name.server.Addr()) || m.name.server.Addr().IsLoopback() {
+		if !n.locator.Owns(m.name.server.Addr()) || m.name.server.Addr().IsLoopback() {
 			_ = sendWord(u, wordNo)
 			return
 		}
@@ -78,17 +77,17 @@ func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 			_ = sendWord(u, wordNo)
 			return
 		}
-		f, err := s.offered(&m, ends[0], ends[1])
+		f, err := n.offered(&m, ends[0], ends[1])
 		if err != nil {
-			s.log.Debug("connection is not local", "client", m.name.client, "err", err)
-			x.came(m.name)
+			n.log.Debug("connection is not local", "client", m.name.client, "err", err)
+			n.came(m.name)
 			_ = sendWord(u, wordNo)
 			return
 		}
 		kept = true
-		s.converseOn(ctx, u, f)
+		n.host(ctx, u, f)
 	case opBroken, opPassMark:
-		if f := s.local.find(m.name); f != nil {
+		if f := n.local.find(m.name); f != nil {
 			if c := f.here(m.netns); c != nil && m.op == opBroken {
 				_ = c.Broken(ctx, unix.ECONNRESET)
 			} else if c != nil {
@@ -100,26 +99,26 @@ func (s *Service) serveNeighbour(ctx context.Context, u *net.UnixConn) {
 }
 
 // offered makes a localConn from an offer.
-func (s *Service) offered(m *neighbourMessage, p, q *broker.Descriptor) (*localConn, error) {
-	if !s.local.hasListener(m.name.server.Port(), nil) {
+func (n *neighbours) offered(m *neighbourMessage, p, q *broker.Descriptor) (*localConn, error) {
+	if !n.local.hasListener(m.name.server.Port(), nil) {
 		return nil, errNoProgram
 	}
-	if _, ok, err := s.neighbours.locator.Finds(m.name.server, m.name.client); err != nil || !ok {
+	if _, ok, err := n.locator.Finds(m.name.server, m.name.client); err != nil || !ok {
 		return nil, errors.Join(errNotIdle, err)
 	}
-	f := s.local.newLocalConn(nil, nil, m.name.server.Port(), p, q, true)
+	f := n.local.newLocalConn(nil, nil, m.name.server.Port(), p, q, true)
 	f.name, f.missing = m.name, 1
 	f.abroad = &abroad{netns: m.netns, seqs: m.seqs, uid: m.uid}
-	if err := s.local.addAbroad(f); err != nil {
+	if err := n.local.addAbroad(f); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-// converseOn runs the server's side of a conversation: it reports the result of the
+// host runs the server's side of a conversation: it reports the result of the
 // server's end to the client's stack, and receives the result of the client, until
 // both are known.
-func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *localConn) {
+func (n *neighbours) host(ctx context.Context, u *net.UnixConn, f *localConn) {
 	words := make(chan byte)
 	over := make(chan struct{})
 	defer close(over)
@@ -138,13 +137,13 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *localConn)
 		}
 	}()
 	// This comes before the answer, so that an accept that waits finds the localConn.
-	s.neighbours.came(f.name)
+	n.came(f.name)
 	if sendWord(u, wordYes) != nil {
-		s.local.finish(f, outcomeClosed)
+		n.local.finish(f, outcomeClosed)
 		return
 	}
 	taken, landed := f.taken, f.finished
-	look := s.lookForStranger(f)
+	look := lookForStranger(n.locator, n.local, f)
 	due := look.due()
 	for taken != nil || landed != nil {
 		select {
@@ -153,37 +152,37 @@ func (s *Service) converseOn(ctx context.Context, u *net.UnixConn, f *localConn)
 			_ = sendWord(u, wordTaken)
 		case <-landed:
 			landed = nil
-			if s.local.outcome(f) != outcomeLocal && !s.local.claimed(f) {
+			if n.local.outcome(f) != outcomeLocal && !n.local.claimed(f) {
 				return
 			}
 		case word, ok := <-words:
 			switch {
 			case !ok:
 				// After the client has its end, the offer remains valid without the client's stack.
-				s.local.finish(f, outcomeClosed)
+				n.local.finish(f, outcomeClosed)
 				words = nil
 			case word == wordLocal:
-				s.local.finish(f, outcomeLocal)
+				n.local.finish(f, outcomeLocal)
 			case word == wordTCP:
-				s.local.finish(f, outcomeTCP)
-			case word == wordWithdraw && s.giveBack(u, f):
+				n.local.finish(f, outcomeTCP)
+			case word == wordWithdraw && n.giveBack(u, f):
 				return
 			}
 		case <-due:
-			if taken != nil && look.sees() && s.giveBack(u, f) {
+			if taken != nil && look.sees() && n.giveBack(u, f) {
 				return
 			}
 			due = look.due()
 		case <-ctx.Done():
-			s.giveBack(u, f)
+			n.giveBack(u, f)
 			return
 		}
 	}
 }
 
 // giveBack withdraws a localConn, and reports false if it was already claimed.
-func (s *Service) giveBack(u *net.UnixConn, f *localConn) bool {
-	if !s.local.giveBack(f) {
+func (n *neighbours) giveBack(u *net.UnixConn, f *localConn) bool {
+	if !n.local.giveBack(f) {
 		return false
 	}
 	_ = f.p.Close()
@@ -195,7 +194,7 @@ func (s *Service) giveBack(u *net.UnixConn, f *localConn) bool {
 // expect calls claim for an accepted connection whose client announced SMC. If another
 // stack of the machine has the address of the client, it waits for the offer of that
 // stack.
-func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*localConn, error) {
+func (n *neighbours) expect(ctx context.Context, c *broker.Conn, fd int) (*localConn, error) {
 	client, err := socketAddr(unix.Getpeername(fd))
 	if err != nil {
 		return nil, nil
@@ -204,26 +203,25 @@ func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*localCon
 	if err != nil {
 		return nil, nil
 	}
-	x := &s.neighbours
-	if s.local.off || x.owner(ctx, client.Addr()) == 0 {
+	if n.local.off || n.owner(ctx, client.Addr()) == 0 {
 		return nil, nil
 	}
 	name := tuple{unzoned(client), unzoned(server)}
 	ch := make(chan struct{})
-	x.mu.Lock()
-	if x.awaited == nil {
-		x.awaited = map[tuple]chan struct{}{}
+	n.mu.Lock()
+	if n.awaited == nil {
+		n.awaited = map[tuple]chan struct{}{}
 	}
-	x.awaited[name] = ch
-	x.mu.Unlock()
+	n.awaited[name] = ch
+	n.mu.Unlock()
 	defer func() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if x.awaited[name] == ch {
-			delete(x.awaited, name)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.awaited[name] == ch {
+			delete(n.awaited, name)
 		}
 	}()
-	if f, err := s.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // the offer has come
+	if f, err := n.local.claim(fd, c.Launcher().UID); f != nil || err != nil { // the offer has come
 		return f, err
 	}
 	timer := time.NewTimer(offerTime)
@@ -233,7 +231,7 @@ func (s *Service) expect(ctx context.Context, c *broker.Conn, fd int) (*localCon
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return s.local.claim(fd, c.Launcher().UID)
+	return n.local.claim(fd, c.Launcher().UID)
 }
 
 // came wakes the goroutine that waits for an offer that has come or was refused.

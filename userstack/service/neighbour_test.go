@@ -73,7 +73,7 @@ func (b *localBed) talk() *net.UnixConn {
 	}
 	b.wg.Go(func() {
 		defer ends[0].Close()
-		b.s.serveNeighbour(b.ctx, ends[0])
+		b.s.neighbours.answer(b.ctx, ends[0])
 	})
 	b.t.Cleanup(func() { _ = ends[1].Close() })
 	return ends[1]

@@ -119,7 +119,8 @@ func New(cfg Config) (_ *Service, err error) {
 		return nil, err
 	}
 	s.programs = programs.New(s.stack)
-	if s.stacks, err = s.openNeighbours(); err != nil {
+	s.neighbours.local, s.neighbours.log, s.neighbours.guard = &s.local, s.log, s.programs.Guard()
+	if s.stacks, err = s.neighbours.listen(s.claim, s.netns, s.programs.Locator()); err != nil {
 		return nil, errors.Join(err, s.stack.Close())
 	}
 	s.local.exists = func(name tuple) bool {
@@ -235,7 +236,7 @@ func (s *Service) Run(ctx context.Context) error {
 	ns := nl.NewServer(s.answer, nl.ServerConfig{Logger: s.log, Guard: s.programs.Guard(), Quota: s.quota})
 	wg.Go(func() { errc <- ns.Serve(s.ctl) })
 	if s.stacks != nil {
-		wg.Go(func() { _ = s.serveNeighbours(ctx, s.stacks) })
+		wg.Go(func() { _ = s.neighbours.serve(ctx, s.stacks) })
 	}
 	var err error
 	var tick <-chan time.Time // nil without an idle timeout
