@@ -439,8 +439,8 @@ func (c *ClientConn) SetOption(ctx context.Context, r rights.Rights, level, name
 	return err
 }
 
-// PassOption has a socket option set and does not wait for that: what is set and
-// read later comes after it. Nobody hears of a failure. The error wraps
+// PassOption has a socket option set and does not wait for that: what is set
+// and read later comes after it. A failure is not reported. The error wraps
 // ErrServiceGone.
 func (c *ClientConn) PassOption(level, name int, value []byte) error {
 	return c.cl.send(&Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value}, -1)

@@ -115,7 +115,7 @@ type Server struct {
 	MaxSessions int
 	// Log receives what goes wrong. Nil discards.
 	Log *slog.Logger
-	// Guard is told of panics, each of which ends one connection or one session.
+	// Guard handles panics. Each panic ends only one connection or one session.
 	// Nil means Log alone.
 	Guard *guard.Guard
 
@@ -126,7 +126,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	sessions  map[uint32]int     // by user
-	notClosed map[uint32][][]int // by user, what is to be closed
+	notClosed map[uint32][][]int // by user, descriptors that must be closed
 }
 
 // guarded calls f; an error is that f panicked.

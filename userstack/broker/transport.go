@@ -37,8 +37,8 @@ type transport struct {
 	rbuf []byte // the receiver's own
 	oob  []byte
 
-	// notSockets are received descriptors that are not sockets. They are not closed
-	// here: a file system may take as long as it likes for that.
+	// notSockets are received descriptors that are not sockets. They are not
+	// closed here, because a file system may delay the close without limit.
 	notSockets []int
 
 	ended atomic.Bool // this side called shut
@@ -75,10 +75,10 @@ func (t *transport) send(m *Message, fd int) error {
 	return nil
 }
 
-// shut ends the session: neither side can send any more, but what the other
-// sent before is still there to be received, and io.EOF comes after it. A
-// close would throw descriptors away of which the other side takes it that
-// they have arrived.
+// shut ends the session: neither side can send any more, but messages that the
+// other side sent before can still be received, followed by io.EOF. A close
+// would discard descriptors in these messages, which the other side regards as
+// delivered.
 func (t *transport) shut() {
 	t.ended.Store(true)
 	if rc, err := t.c.SyscallConn(); err == nil {

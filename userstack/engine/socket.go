@@ -31,7 +31,7 @@ type Socket struct {
 	waiting  int       // calls of RawConn that wait
 	refs     int       // calls that use fd
 	closed   bool
-	deadline time.Time // for reading; only ones in the past
+	deadline time.Time // for reading; only times in the past are used
 	hook     func(readable, writable, plain bool)
 	room     bool // epoll is to tell of room for writing, once
 }

@@ -100,8 +100,8 @@ func (a sockOps) active() {
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-// gateBase notes where the data of the connection begins, of which the gate lets
-// nothing pass.
+// gateBase records where the data of the connection begins, of which the gate
+// lets nothing pass.
 func (a sockOps) gateBase() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
