@@ -154,15 +154,15 @@ func (cl *Client) Close() error {
 	return err
 }
 
-// Listen tells the service of a TCP socket about to listen. sock stays the
-// caller's.
+// Listen tells the service of a TCP socket about to listen. The caller still
+// owns sock.
 func (cl *Client) Listen(ctx context.Context, sock int) error {
 	_, err := cl.request(ctx, Message{Type: TypeListen}, sock)
 	return err
 }
 
-// Connect asks the service to connect sock, which stays the caller's, and
-// returns the connection, whose Events tell how it goes on.
+// Connect asks the service to connect sock, which the caller still owns. It
+// returns the connection; its Events report the progress.
 func (cl *Client) Connect(sock int, req ConnectRequest) (*ClientConn, error) {
 	m := Message{Type: TypeConnect, Remote: req.Remote}
 	if req.Nonblock {
@@ -331,14 +331,14 @@ func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 	return nil
 }
 
-// EventKind tells what happened to a connection.
+// EventKind is the kind of an event of a connection.
 type EventKind uint8
 
 // Kinds of event; the protocol in the package's description gives the order.
 const (
-	// EventNotCandidate: the connection is native; Text tells why. With an Errno
-	// the service has not looked at it: if it was accepted, and the peer announced
-	// SMC, it is of no use.
+	// EventNotCandidate: the connection is native; Text is the reason. If Errno
+	// is set, the service has not read from the socket. If such a connection
+	// was accepted and the peer announced SMC, it cannot be used.
 	EventNotCandidate EventKind = iota + 1
 	// EventFailed: the connection could not be made; Errno, Text.
 	EventFailed
@@ -358,10 +358,10 @@ const (
 	// EventPassMark: another urgent byte is about to be put into the pair; the
 	// launcher has to answer with MarkPassed.
 	EventPassMark
-	// EventLocal: the peer is a program of this host. End is to be the program's
-	// descriptor, or nil if this process could not receive it. On a connection that
-	// the program opens, the launcher has to answer with Proceed if the program
-	// has it, else with Release.
+	// EventLocal: the peer is a program of this host. End must become the
+	// program's descriptor; it is nil if this process could not receive it. On
+	// a connection that the program opens, the launcher must answer with
+	// Proceed if the program has End, and otherwise with Release.
 	EventLocal
 )
 
@@ -439,9 +439,9 @@ func (c *ClientConn) SetOption(ctx context.Context, r rights.Rights, level, name
 	return err
 }
 
-// PassOption has a socket option set and does not wait for that: what is set
-// and read later comes after it. A failure is not reported. The error wraps
-// ErrServiceGone.
+// PassOption asks the service to set a socket option, and does not wait. Later
+// calls that set or read options come after it. A failure is not reported. The
+// error wraps ErrServiceGone.
 func (c *ClientConn) PassOption(level, name int, value []byte) error {
 	return c.cl.send(&Message{Type: TypeSetOption, Conn: c.id, Level: int32(level), Name: int32(name), Value: value}, -1)
 }

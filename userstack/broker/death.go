@@ -81,9 +81,9 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	}
 }
 
-// letGoMark is the SO_PRIORITY, of no other use on a unix socket, of an end
-// that the service reads no more. It needs no message, which the end of the
-// session could come before.
+// letGoMark is the SO_PRIORITY of an end from which the service does not read
+// any more. SO_PRIORITY has no other use on a unix socket. Unlike a message,
+// the mark cannot be lost when the session ends.
 const letGoMark = 1
 
 // MarkLetGo tells the launcher, which has a copy of end, that the service will

@@ -28,11 +28,12 @@ var (
 	// ErrCanceled: the program closed the descriptor, or died, before the
 	// service got its end of the pair.
 	ErrCanceled = errors.New("broker: the program gave up the connection")
-	// ErrLauncherGone: the launcher ended; its connections are to be reset.
+	// ErrLauncherGone means that the launcher ended. Its connections must be
+	// reset.
 	ErrLauncherGone = errors.New("broker: the launcher has ended")
 )
 
-// helloTimeout bounds the wait for a new launcher's first message.
+// helloTimeout limits the wait for the first message of a new launcher.
 const helloTimeout = 5 * time.Second
 
 // answerTimeout bounds each wait for a launcher's answer (Proceed, Attach or
@@ -93,7 +94,7 @@ type ConnectRequest struct {
 	// Remote is the address given to connect(). An IPv4-mapped address stays
 	// one; a zone is an interface index in decimal.
 	Remote netip.AddrPort
-	// Nonblock tells that the program's socket is non-blocking.
+	// Nonblock says that the program's socket is non-blocking.
 	Nonblock bool
 }
 
@@ -105,12 +106,12 @@ type Server struct {
 	Authorize func(*Launcher) error
 	// Opened and Ended, if set, are told of each session's begin and end.
 	Opened, Ended func(*Launcher)
-	// ByOption tells launchers that the TCP option alone says which peers speak
-	// SMC, so that they need not ask about the others.
+	// ByOption tells launchers that only peers with the TCP option have SMC, so
+	// that launchers do not need to ask about the others.
 	ByOption bool
 	// Quota is what users may take of this process's descriptors. Nil is no limit.
 	Quota *quota.Budget
-	// MaxSessions bounds the sessions of each user but root. Zero is
+	// MaxSessions limits the sessions of each user except root. Zero means
 	// DefaultMaxSessions.
 	MaxSessions int
 	// Log receives what goes wrong. Nil discards.

@@ -84,8 +84,8 @@ func (t *TCP) Abort() error {
 	return t.s.Close()
 }
 
-// lingersZero reports whether the close of the socket is to be a reset: SO_LINGER
-// with a time of 0.
+// lingersZero reports whether the close of the socket must be a reset:
+// SO_LINGER is set with a time of 0.
 func (t *TCP) lingersZero() bool {
 	zero := false
 	_ = t.s.rc.Control(func(fd uintptr) {

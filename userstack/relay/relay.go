@@ -86,13 +86,14 @@ var ErrRides = errors.New("relay: nothing to do but what the stream does alone")
 type Relay struct {
 	App End
 	Net Stream
-	// Linger0 tells that the program has set SO_LINGER with a time of 0. Where it is
-	// nil a TCP socket tells.
+	// Linger0 reports whether the program has set SO_LINGER with a time of 0.
+	// If it is nil, a TCP socket is asked.
 	Linger0 *atomic.Bool
 	// Broken is called before the program's end is cut, so that it sees a reset
 	// and not an end of file. Nothing is read from App any more then.
 	Broken func(syscall.Errno)
-	// Detach, if set, has Net use App no more. It is called before App is closed.
+	// Detach, if set, makes Net stop using App. It is called before App is
+	// closed.
 	Detach func()
 	// Carried, if set, is called once the connection carries nothing more, before it
 	// is closed.
@@ -113,10 +114,10 @@ type Relay struct {
 
 	once    sync.Once
 	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
-	peerEOF atomic.Bool   // the program is told that the peer sends no more
+	peerEOF atomic.Bool   // the program has read the end of the peer's stream
 	reset   atomic.Bool   // the connection was cut, not closed
 	lost    atomic.Bool   // data came for a program that had gone
-	upRead  chan struct{} // closed once up reads no more of what the program writes
+	upRead  chan struct{} // closed when up does not read from the program any more
 	rides   atomic.Bool   // both directions returned ErrRides
 	working atomic.Int32  // directions at work
 }
@@ -139,7 +140,7 @@ func (r *Relay) Finish() (reset bool) {
 	return r.reset.Load()
 }
 
-// detach has Net use App no more, before App is closed.
+// detach makes Net stop using App, before App is closed.
 func (r *Relay) detach() {
 	if r.Detach != nil {
 		r.Detach()
@@ -282,8 +283,8 @@ func (r *Relay) up() (reset bool) {
 		return false
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		// The peer has closed. That is no error before the program writes:
-		// it may be reading what came before the close.
+		// The peer has closed. This is no error before the program writes: it
+		// may still read data from before the close.
 		var n int
 		if n, err = r.App.AwaitInput(); err == nil && n > 0 {
 			err = syscall.EPIPE
@@ -328,7 +329,7 @@ func (r *Relay) up() (reset bool) {
 	return false
 }
 
-// linger0 reports whether the program's close is to be a reset.
+// linger0 reports whether the program's close must be a reset.
 func (r *Relay) linger0() bool {
 	if r.Linger0 != nil {
 		return r.Linger0.Load()
@@ -337,9 +338,9 @@ func (r *Relay) linger0() bool {
 	return ok && tcp.lingersZero()
 }
 
-// lostData reports whether the program, which has closed its end, left
-// something unread. A read tells: it waits for a close that is half done,
-// which SO_ERROR does not.
+// lostData reports whether the program closed its end with data unread. It uses
+// a read, because a read waits for a close that is in progress, and SO_ERROR
+// does not.
 func (r *Relay) lostData() bool {
 	_, err := r.App.Peek()
 	return errors.Is(err, syscall.ECONNRESET)
@@ -349,7 +350,7 @@ func (r *Relay) lostData() bool {
 func (r *Relay) down() (reset bool) {
 	_, err := r.Net.WriteTo(r.App)
 	if errors.Is(err, syscall.EPIPE) && !r.App.HungUp() {
-		// The program has shut down reading, and may go on writing.
+		// The program has shut down reading, and may still write.
 		_, err = r.Net.WriteTo(io.Discard)
 	}
 	switch {
@@ -376,8 +377,8 @@ func (r *Relay) down() (reset bool) {
 	}
 }
 
-// lastWords waits until what the program wrote is with the peer, as far as the stream
-// tells that, and for as long as some of it moves.
+// lastWords waits until the peer has the bytes that the program wrote, if the
+// stream can tell, and as long as there is progress.
 func (r *Relay) lastWords() {
 	tcp, _ := r.Net.(*TCP)
 	quiet := cmp.Or(r.LastQuiet, lastQuiet)
