@@ -81,7 +81,7 @@ func (g *group) collapse(cause error) {
 	g.slab = sendSlab{} // all of it is in regions
 	conns := make([]*Conn, 0, len(g.conns))
 	for c := range g.conns {
-		c.over = true
+		c.end.over = true
 		conns = append(conns, c)
 	}
 	g.mu.Unlock()
@@ -89,8 +89,8 @@ func (g *group) collapse(cause error) {
 		_ = g.s.guard.Do("the end of a link", l.destroy)
 	}
 	for _, c := range conns {
-		if c.started.Load() {
-			c.ended(conn.ErrReset)
+		if c.end.started.Load() {
+			c.end.ended(conn.ErrReset)
 			continue
 		}
 		// Its rendezvous is under way, and ends it.
@@ -126,21 +126,24 @@ func (g *group) freeFallen() {
 
 // release gives the buffers of a connection that has ended back to the core. mu
 // is held.
-func (c *Conn) release() {
+func (e *ending) freeBuffers() {
+	c := e.c
 	if !c.g.broken {
 		c.core.Release()
 	}
 }
 
 // readErr and writeErr are those of the core. mu is held.
-func (c *Conn) readErr() error {
+func (e *ending) readErr() error {
+	c := e.c
 	if c.g.broken {
 		return conn.ErrReset
 	}
 	return c.core.ReadErr()
 }
 
-func (c *Conn) writeErr() error {
+func (e *ending) writeErr() error {
+	c := e.c
 	if c.g.broken {
 		return conn.ErrReset
 	}

@@ -5,6 +5,7 @@ package userstack
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,8 +48,8 @@ type carrier struct {
 	msg  engine.Message   // used by the loop
 
 	mu       sync.Mutex // guards what follows; taken before the group's
-	in       carried
-	out      carried
+	in       direction
+	out      direction
 	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
 	current  bool   // events are of the time since in is active
 	back     func() // while the connection rides
@@ -56,8 +57,14 @@ type carrier struct {
 	recalled bool
 }
 
-// carried is a direction.
-type carried struct {
+// carrying lets the engine carry the bytes of a connection.
+type carrying struct {
+	c *Conn
+	p atomic.Pointer[carrier] // nil: not attached
+}
+
+// direction is one of the two of a carrier.
+type direction struct {
 	active  bool // the loop moves bytes
 	over    bool // it was handed back, and nobody took it yet
 	waiting bool // a goroutine waits at back
@@ -74,18 +81,19 @@ func (c *Conn) loop() *engine.Loop { return c.g.loop }
 // Attach lets the engine carry the bytes between c and a program's socket while
 // the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
 // finds to be that socket. Detach ends that, before the socket is closed.
-func (c *Conn) attach(sock *engine.Socket) {
+func (x *carrying) attach(sock *engine.Socket) {
+	c := x.c
 	k := &carrier{c: c, sock: sock}
-	k.in = carried{ready: true, back: make(chan struct{}, 1)}
-	k.out = carried{ready: true, back: make(chan struct{}, 1)}
+	k.in = direction{ready: true, back: make(chan struct{}, 1)}
+	k.out = direction{ready: true, back: make(chan struct{}, 1)}
 	k.task, k.both, k.use = sock.Loop().Task(k.move), k.moveBoth, k.moveOn
-	c.carrier.Store(k)
+	x.p.Store(k)
 	sock.Hook(k.events)
 }
 
 // Detach undoes Attach: ReadFrom and WriteTo go on without the engine.
-func (c *Conn) detach() {
-	k := c.carrier.Swap(nil)
+func (x *carrying) detach() {
+	k := x.p.Swap(nil)
 	if k == nil {
 		return
 	}
@@ -101,14 +109,14 @@ func (c *Conn) detach() {
 // called once when they are to be called again, which may be at once; it must not
 // block. They return [relay.ErrRides] when the connection can ride again. Ride reports
 // false if the connection is not attached.
-func (c *Conn) ride(back func()) bool {
-	k := c.carrier.Load()
+func (x *carrying) ride(back func()) bool {
+	k := x.p.Load()
 	if k == nil {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if c.carrier.Load() != k {
+	if x.p.Load() != k {
 		return false
 	}
 	k.back, k.mayRide = back, true
@@ -122,8 +130,8 @@ func (c *Conn) ride(back func()) bool {
 
 // Recall ends the ride of an attached connection, and lets it not ride again: the
 // caller needs its goroutines.
-func (c *Conn) recall() {
-	k := c.carrier.Load()
+func (x *carrying) recall() {
+	k := x.p.Load()
 	if k == nil {
 		return
 	}
@@ -139,7 +147,7 @@ func (c *Conn) kick() {
 	if c.drive != nil {
 		c.drive.Poke()
 	}
-	if k := c.carrier.Load(); k != nil {
+	if k := c.carried.p.Load(); k != nil {
 		k.task.Schedule()
 	}
 }
@@ -158,22 +166,22 @@ func (k *carrier) events(readable, writable, plain bool) {
 // carryIn and carryOut move bytes in one direction until something else than
 // data is to be dealt with. They return the bytes moved and the socket's error,
 // and nothing at once if end is not the socket of Attach.
-func (c *Conn) carryIn(end any) (n int64, err error) {
-	if k := c.carrierOf(end); k != nil {
+func (x *carrying) carryIn(end any) (n int64, err error) {
+	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.in)
 	}
 	return 0, nil
 }
 
-func (c *Conn) carryOut(end any) (n int64, err error) {
-	if k := c.carrierOf(end); k != nil {
+func (x *carrying) carryOut(end any) (n int64, err error) {
+	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.out)
 	}
 	return 0, nil
 }
 
-func (c *Conn) carrierOf(end any) *carrier {
-	k := c.carrier.Load()
+func (x *carrying) carrierOf(end any) *carrier {
+	k := x.p.Load()
 	if k == nil {
 		return nil
 	}
@@ -184,7 +192,7 @@ func (c *Conn) carrierOf(end any) *carrier {
 }
 
 // begin has the loop move bytes in direction d. mu is held.
-func (k *carrier) begin(d *carried) {
+func (k *carrier) begin(d *direction) {
 	if d.active || d.over {
 		return
 	}
@@ -197,9 +205,9 @@ func (k *carrier) begin(d *carried) {
 }
 
 // wait has the loop move bytes in direction d until it hands d back.
-func (k *carrier) wait(d *carried) (n int64, err error) {
+func (k *carrier) wait(d *direction) (n int64, err error) {
 	k.mu.Lock()
-	if k.c.carrier.Load() != k {
+	if k.c.carried.p.Load() != k {
 		d.active, d.over = false, false
 		k.mu.Unlock()
 		return 0, nil
@@ -223,7 +231,7 @@ func (k *carrier) wait(d *carried) (n int64, err error) {
 }
 
 // handBack ends the carrying of a direction. mu is held.
-func (k *carrier) handBack(d *carried) {
+func (k *carrier) handBack(d *direction) {
 	if !d.active {
 		return
 	}
@@ -278,8 +286,8 @@ func (k *carrier) moveBoth() {
 func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
-		a, b, err := c.readable()
-		if err != nil || c.rdl.expired() || c.core.AtMark() && (len(a) > 0 || c.urgentApart()) {
+		a, b, err := c.in.readable()
+		if err != nil || c.in.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.urgentApart()) {
 			k.handBack(d)
 			return
 		}
@@ -291,7 +299,7 @@ func (k *carrier) moveOut() {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)
 			c.rxBytes += uint64(n)
-			c.received(n, len(a)+len(b))
+			c.in.received(n, len(a)+len(b))
 		}
 		switch {
 		case errno == unix.EAGAIN:
@@ -328,7 +336,7 @@ func (c *Conn) urgentApart() bool {
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
-	if err := c.writable(); err != nil || c.wdl.expired() {
+	if err := c.out.writable(); err != nil || c.out.deadline.expired() {
 		k.handBack(d)
 		return
 	}
@@ -336,11 +344,11 @@ func (k *carrier) moveIn() {
 	total, here := 0, 0 // bytes read, and those of them in what was lent last
 	defer func() {
 		if total == 0 {
-			c.dropSpace()
+			c.out.dropSpace()
 			return
 		}
 		d.n += int64(total)
-		c.produced(time.Now(), here, false)
+		c.out.produced(time.Now(), here, false)
 		c.txBytes += uint64(total)
 		c.s.stats.TX(total, total)
 	}()
@@ -349,10 +357,10 @@ func (k *carrier) moveIn() {
 			a, b = b, nil
 		}
 		if len(a) == 0 {
-			c.placed(here)
+			c.out.placed(here)
 			here = 0
 			var err error
-			if a, b, err = c.lend(1, c.core.SendChunk()); err != nil {
+			if a, b, err = c.out.reserve(1, c.core.SendChunk()); err != nil {
 				k.handBack(d)
 				return
 			}

@@ -39,48 +39,76 @@ type Conn struct {
 	local  net.Addr
 	remote net.Addr
 
-	ready        chan error // outcome of announcing the RMB, buffered
-	rwake, wwake chan struct{}
-	uwake        chan struct{} // urgent data, for the application
-	carrier      atomic.Pointer[carrier]
-	rmu, wmu     sync.Mutex // one reader, one writer at a time
-	rdl, wdl     deadline
-	drive        *engine.Waiter // nil without an engine
-	rready       func() bool    // that a wait to read, or to write, is over
-	wready       func() bool
-	closed       atomic.Bool   // Close or Abort was called
-	lingerZero   atomic.Bool   // Close resets
-	done         chan struct{} // closed when the connection has ended
-	started      atomic.Bool   // it was given out
-	endOnce      sync.Once
-	err          error // how it ended; valid after done
+	ready chan error     // outcome of announcing the RMB, buffered
+	uwake chan struct{}  // urgent data, for the program
+	drive *engine.Waiter // nil without an engine
 
-	lent     bool // to the reader, by Peek; guarded by rmu
-	reserved int  // bytes lent to the writer, by Reserve; guarded by wmu
+	in       reader
+	out      writer
+	end      ending
+	carried  carrying
+	tcpWatch belowWatch
 
-	// Guarded by g.mu: the core takes back the buffers once the connection
-	// has ended and no goroutine copies to or from them.
-	holds            int
-	delivering       bool // WriteTo is handing out data that is not consumed yet
-	closeAfter       bool // Close came meanwhile
-	over             bool
-	below            belowWatch
-	after            []func() // called when the connection has ended
+	// Bytes that the program has read and written; guarded by g.mu.
 	rxBytes, txBytes uint64
-	sendFull         bool // the last lend found too little room
+}
+
+// reader is the part of a connection that a program reads with.
+type reader struct {
+	c        *Conn
+	mu       sync.Mutex // one reader at a time
+	wake     chan struct{}
+	deadline deadline
+	ready    func() bool // reports whether a wait is over
+	peeked   bool        // the program has bytes from Peek; guarded by mu
+
+	delivering bool // WriteTo hands out data that is not consumed yet; guarded by g.mu
+}
+
+// writer is the part of a connection that a program writes with.
+type writer struct {
+	c        *Conn
+	mu       sync.Mutex // one writer at a time
+	wake     chan struct{}
+	deadline deadline
+	ready    func() bool // reports whether a wait is over
+	reserved int         // bytes that the program has from Reserve; guarded by mu
+
+	full bool // the last reserve found too little room; guarded by g.mu
+}
+
+// ending is the part of a connection that ends it, and keeps its buffers until no
+// goroutine copies to or from them.
+type ending struct {
+	c       *Conn
+	closed  atomic.Bool   // Close or Abort was called
+	linger0 atomic.Bool   // Close resets
+	started atomic.Bool   // it was given out
+	done    chan struct{} // closed when the connection has ended
+	once    sync.Once
+	err     error // how it ended; valid after done
+
+	// Guarded by g.mu: the core takes back the buffers when over is set and holds
+	// is 0.
+	over       bool
+	holds      int      // readers and writers in a buffer
+	closeAfter bool     // Close came while data was being delivered
+	after      []func() // called when the connection has ended
 }
 
 // hold keeps the buffers in place while they are used outside g.mu, which
 // the caller holds now and when it calls unhold.
-func (c *Conn) hold() {
-	c.holds++
+func (e *ending) hold() {
+	c := e.c
+	e.holds++
 	c.g.holds++
 }
 
-func (c *Conn) unhold() {
+func (e *ending) release() {
+	c := e.c
 	c.g.holds--
-	if c.holds--; c.holds == 0 && c.over {
-		c.release()
+	if e.holds--; e.holds == 0 && e.over {
+		e.freeBuffers()
 	}
 	c.g.freeFallen()
 }
@@ -98,14 +126,17 @@ func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf 
 	c := &Conn{
 		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.lastSock.Add(1),
 		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
-		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
-		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
+		ready: make(chan error, 1), uwake: make(chan struct{}, 1),
 	}
-	c.rdl.passed, c.wdl.passed = c.kick, c.kick
+	c.in = reader{c: c, wake: make(chan struct{}, 1), deadline: makeDeadline()}
+	c.out = writer{c: c, wake: make(chan struct{}, 1), deadline: makeDeadline()}
+	c.end.c, c.end.done = c, make(chan struct{})
+	c.carried.c, c.tcpWatch.c = c, c
+	c.in.deadline.passed, c.out.deadline.passed = c.kick, c.kick
 	if s.loop != nil {
 		c.drive = s.loop.NewWaiter()
-		c.rready = func() bool { return c.awake(c.rwake, &c.rdl) }
-		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
+		c.in.ready = func() bool { return c.awake(c.in.wake, &c.in.deadline) }
+		c.out.ready = func() bool { return c.awake(c.out.wake, &c.out.deadline) }
 	}
 	s.stats.BufferSize(stats.RX, rmbe.Bytes())
 	if g.rmbBytes == rmb {
@@ -136,47 +167,49 @@ func (c *Conn) start() {
 	c.s.trim.count()
 	broken := false
 	c.g.do(func(time.Time) {
-		c.started.Store(true)
-		if c.over { // it ended before it was counted
-			c.forget()
+		c.end.started.Store(true)
+		if c.end.over { // it ended before it was counted
+			c.end.forget()
 		}
 		broken = c.g.broken
 	})
 	if broken {
-		c.ended(conn.ErrReset)
+		c.end.ended(conn.ErrReset)
 	}
-	c.watch()
+	c.tcpWatch.watch()
 }
 
-func (c *Conn) forget() {
+func (e *ending) forget() {
+	c := e.c
 	c.s.mu.Lock()
 	delete(c.s.conns, c)
 	c.s.mu.Unlock()
 }
 
 // ended is called once the core is through with the connection.
-func (c *Conn) ended(err error) {
-	c.endOnce.Do(func() {
+func (e *ending) ended(err error) {
+	c := e.c
+	e.once.Do(func() {
 		defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
 		defer c.kick()
 		var after []func()
 		defer func() {
-			close(c.done)
+			close(e.done)
 			for _, f := range after {
 				f()
 			}
 		}()
-		c.err = err
+		e.err = err
 		c.g.do(func(time.Time) {
 			delete(c.g.conns, c)
-			c.over = true
-			c.below.stop()
-			after, c.after = c.after, nil
-			if c.holds == 0 {
-				c.release()
+			e.over = true
+			c.tcpWatch.stop()
+			after, e.after = e.after, nil
+			if e.holds == 0 {
+				e.freeBuffers()
 			}
 		})
-		c.forget()
+		e.forget()
 		c.s.trim.count()
 		if err != nil {
 			_ = c.tcp.SetLinger(0)
@@ -185,8 +218,9 @@ func (c *Conn) ended(err error) {
 }
 
 // abandon resets a connection that was attached but never given out.
-func (c *Conn) abandon() {
-	c.closed.Store(true)
+func (e *ending) abandon() {
+	c := e.c
+	e.closed.Store(true)
 	c.g.do(func(now time.Time) {
 		if !c.g.dead {
 			c.core.Abort(now)
@@ -196,26 +230,27 @@ func (c *Conn) abandon() {
 
 // Done returns a channel that is closed when the connection has ended on
 // both sides and its resources are free. Err then tells how.
-func (c *Conn) Done() <-chan struct{} { return c.done }
+func (c *Conn) Done() <-chan struct{} { return c.end.done }
 
 // AfterDone has f called once when Done has been closed, or at once if it is. f
 // must not block.
-func (c *Conn) afterDone(f func()) {
+func (e *ending) afterDone(f func()) {
+	c := e.c
 	over := false
 	c.g.do(func(time.Time) {
-		if over = c.over; !over {
-			c.after = append(c.after, f)
+		if over = e.over; !over {
+			e.after = append(e.after, f)
 		}
 	})
 	if over {
-		<-c.done // it is being closed
+		<-e.done // it is being closed
 		f()
 	}
 }
 
 // Err returns nil for an orderly end, or why the connection was reset. It
 // may be called after Done is closed.
-func (c *Conn) Err() error { return c.err }
+func (c *Conn) Err() error { return c.end.err }
 
 func (c *Conn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
@@ -225,11 +260,12 @@ func (c *Conn) opError(op string, err error) error {
 }
 
 // shut hands a kind of close to the core.
-func (c *Conn) shut(f func(now time.Time)) {
+func (e *ending) shut(f func(now time.Time)) {
+	c := e.c
 	c.s.beginPost()
 	defer c.s.endPost()
 	c.g.do(func(now time.Time) {
-		if !c.g.dead && !c.over {
+		if !c.g.dead && !e.over {
 			f(now)
 		}
 	})
@@ -238,44 +274,44 @@ func (c *Conn) shut(f func(now time.Time)) {
 // Close closes the connection. Data already written is still sent; unread
 // data makes it a reset, as with TCP (RFC 7609, section 4.8.1).
 func (c *Conn) Close() error {
-	if c.closed.Swap(true) {
+	if c.end.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.shut(func(now time.Time) {
+	c.end.shut(func(now time.Time) {
 		switch {
-		case c.lingerZero.Load():
+		case c.end.linger0.Load():
 			c.core.Abort(now)
-		case c.delivering:
+		case c.in.delivering:
 			// What the reader has been given already is not unread data.
-			c.closeAfter = true
+			c.end.closeAfter = true
 		default:
 			c.core.Close(now)
 		}
 	})
-	wake(c.rwake)
-	wake(c.wwake)
+	wake(c.in.wake)
+	wake(c.out.wake)
 	c.kick()
 	return nil
 }
 
 // Abort resets the connection: what is unsent is dropped.
 func (c *Conn) Abort() error {
-	if c.closed.Swap(true) {
+	if c.end.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.shut(c.core.Abort)
-	wake(c.rwake)
-	wake(c.wwake)
+	c.end.shut(c.core.Abort)
+	wake(c.in.wake)
+	wake(c.out.wake)
 	c.kick()
 	return nil
 }
 
 // CloseWrite tells the peer that no more data follows; reading goes on.
 func (c *Conn) CloseWrite() error {
-	if c.closed.Load() {
+	if c.end.closed.Load() {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.shut(c.core.CloseWrite)
+	c.end.shut(c.core.CloseWrite)
 	return nil
 }
 

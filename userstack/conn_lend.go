@@ -41,25 +41,25 @@ import (
 // bytes that are being looked at. What has to hold after it was checked, such as a
 // length or a signature, is to be copied first.
 func (c *Conn) Peek(n int) (a, b []byte, err error) {
-	c.rmu.Lock()
-	defer c.rmu.Unlock()
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
 	if n < 0 {
 		return nil, nil, c.opError("read", bufio.ErrNegativeCount)
 	}
 	if n > c.core.RecvSize()/2 {
-		c.returnLoan()
+		c.in.endPeek()
 		return nil, nil, c.opError("read", bufio.ErrBufferFull)
 	}
-	if a, b, err = c.data(n); err != nil {
-		c.returnLoan()
+	if a, b, err = c.in.data(n); err != nil {
+		c.in.endPeek()
 		return nil, nil, err
 	}
 	if len(a)+len(b) < n {
-		err = c.opError("read", sysError("read", c.recvEnd()))
+		err = c.opError("read", sysError("read", c.in.recvEnd()))
 	}
-	if len(a) > 0 && !c.lent {
-		c.lent = true
-		c.hold()
+	if len(a) > 0 && !c.in.peeked {
+		c.in.peeked = true
+		c.end.hold()
 	}
 	c.g.unlock()
 	return a, b, err
@@ -69,8 +69,8 @@ func (c *Conn) Peek(n int) (a, b []byte, err error) {
 // skipped, which is fewer only with an error. It waits for those that have not
 // arrived. It ends the loan of what [Conn.Peek] returned, also with an error.
 func (c *Conn) Discard(n int) (discarded int, err error) {
-	c.rmu.Lock()
-	defer c.rmu.Unlock()
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
 	if n < 0 {
 		return 0, c.opError("read", bufio.ErrNegativeCount)
 	}
@@ -78,9 +78,9 @@ func (c *Conn) Discard(n int) (discarded int, err error) {
 		defer func() { c.s.stats.RX(discarded) }()
 	}
 	for discarded < n {
-		a, b, err := c.data(1)
+		a, b, err := c.in.data(1)
 		if err != nil {
-			c.returnLoan()
+			c.in.endPeek()
 			return discarded, err
 		}
 		avail := len(a) + len(b)
@@ -88,25 +88,26 @@ func (c *Conn) Discard(n int) (discarded int, err error) {
 			c.s.stats.Buffer(stats.RX, stats.Full)
 		}
 		m := min(n-discarded, avail)
-		c.consumed(time.Now(), m)
-		if c.lent {
-			c.lent = false
-			c.unhold()
+		c.in.consumed(time.Now(), m)
+		if c.in.peeked {
+			c.in.peeked = false
+			c.end.release()
 		}
 		c.s.beginPost()
 		c.g.unlock()
 		c.s.endPost()
 		discarded += m
 	}
-	c.returnLoan()
+	c.in.endPeek()
 	return discarded, nil
 }
 
 // returnLoan ends a loan of Peek. rmu is held.
-func (c *Conn) returnLoan() {
-	if c.lent {
-		c.lent = false
-		c.g.do(func(time.Time) { c.unhold() })
+func (r *reader) endPeek() {
+	c := r.c
+	if r.peeked {
+		r.peeked = false
+		c.g.do(func(time.Time) { c.end.release() })
 	}
 }
 
@@ -123,23 +124,23 @@ func (c *Conn) returnLoan() {
 // what another connection of the stack has sent. After Commit another connection may
 // have it. As with Write there is one writer at a time.
 func (c *Conn) Reserve(n int) (a, b []byte, err error) {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
 	if n < 0 {
 		return nil, nil, c.opError("write", bufio.ErrNegativeCount)
 	}
 	if n > c.core.SendSize() {
-		c.dropReserved()
+		c.out.dropReserve()
 		return nil, nil, c.opError("write", bufio.ErrBufferFull)
 	}
-	if a, b, err = c.space(n, c.core.SendChunk()); err != nil {
-		c.dropReserved()
+	if a, b, err = c.out.space(n, c.core.SendChunk()); err != nil {
+		c.out.dropReserve()
 		return nil, nil, err
 	}
-	if c.reserved == 0 && len(a) > 0 {
-		c.hold()
+	if c.out.reserved == 0 && len(a) > 0 {
+		c.end.hold()
 	}
-	c.reserved = len(a) + len(b)
+	c.out.reserved = len(a) + len(b)
 	c.g.unlock()
 	return a, b, nil
 }
@@ -149,28 +150,28 @@ func (c *Conn) Reserve(n int) (a, b []byte, err error) {
 // ErrNotReserved if n is more than that, and otherwise that of a Write; then
 // nothing is sent.
 func (c *Conn) Commit(n int) error {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
 	if n < 0 {
 		return c.opError("write", bufio.ErrNegativeCount)
 	}
-	if n > c.reserved || n == 0 {
-		c.dropReserved()
+	if n > c.out.reserved || n == 0 {
+		c.out.dropReserve()
 		if n > 0 {
 			return c.opError("write", ErrNotReserved)
 		}
 		return nil
 	}
 	c.g.mu.Lock()
-	err := c.writable()
+	err := c.out.writable()
 	if err == nil {
-		c.produced(time.Now(), n, false)
+		c.out.produced(time.Now(), n, false)
 		c.txBytes += uint64(n)
-	} else if !c.over {
-		c.dropSpace()
+	} else if !c.end.over {
+		c.out.dropSpace()
 	}
-	c.reserved = 0
-	c.unhold()
+	c.out.reserved = 0
+	c.end.release()
 	c.s.beginPost()
 	c.g.unlock()
 	c.s.endPost()
@@ -183,12 +184,13 @@ func (c *Conn) Commit(n int) error {
 }
 
 // dropReserved ends a loan of Reserve of which nothing is sent. wmu is held.
-func (c *Conn) dropReserved() {
-	if c.reserved > 0 {
-		c.reserved = 0
+func (w *writer) dropReserve() {
+	c := w.c
+	if w.reserved > 0 {
+		w.reserved = 0
 		c.g.do(func(time.Time) {
-			c.dropSpace()
-			c.unhold()
+			w.dropSpace()
+			c.end.release()
 		})
 	}
 }

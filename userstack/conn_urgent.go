@@ -25,7 +25,8 @@ type UrgentReader interface {
 var _ UrgentWriter = (*Conn)(nil)
 
 // produced tells the core of n bytes more in the send buffer. g.mu is held.
-func (c *Conn) produced(now time.Time, n int, urgent bool) {
+func (w *writer) produced(now time.Time, n int, urgent bool) {
+	c := w.c
 	defer c.g.caught()
 	if c.g.broken {
 		return
@@ -39,7 +40,8 @@ func (c *Conn) produced(now time.Time, n int, urgent bool) {
 }
 
 // placed is produced for one who has more and calls produced then. g.mu is held.
-func (c *Conn) placed(n int) {
+func (w *writer) placed(n int) {
+	c := w.c
 	defer c.g.caught()
 	if !c.g.broken {
 		c.core.Placed(n)
@@ -51,7 +53,7 @@ func (c *Conn) placed(n int) {
 // to take the byte. As with TCP there is one urgent byte at a time: one which
 // has not gone out when the next is written stays in the stream as an
 // ordinary byte.
-func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.write(p, true) }
+func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.out.write(p, true) }
 
 // UrgentReady returns a channel on which a value comes when the peer has
 // announced urgent data and when it has arrived, in place of SIGURG. Several
@@ -62,7 +64,7 @@ func (c *Conn) UrgentReady() <-chan struct{} { return c.uwake }
 // wait. The error is EAGAIN if the byte is announced but not here yet, and
 // EINVAL if there is none, if it was taken or if it is in the stream.
 func (c *Conn) ReadUrgent() (u byte, err error) {
-	if c.closed.Load() {
+	if c.end.closed.Load() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
 	err = conn.ErrReset
@@ -93,7 +95,7 @@ func (c *Conn) AtMark() (at bool) {
 // SetOOBInline chooses whether urgent bytes that arrive from now on stay in
 // the stream, as SO_OOBINLINE does.
 func (c *Conn) SetOOBInline(on bool) error {
-	if c.closed.Load() {
+	if c.end.closed.Load() {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.g.do(func(time.Time) {

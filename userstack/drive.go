@@ -38,7 +38,7 @@ func (c *Conn) awake(ch <-chan struct{}, dl *deadline) bool {
 		return true
 	}
 	select {
-	case <-c.done:
+	case <-c.end.done:
 		return true
 	default:
 		return false
@@ -53,7 +53,7 @@ func (c *Conn) wait(ch <-chan struct{}, dl *deadline, ready func() bool) error {
 	select {
 	case <-ch:
 		return nil
-	case <-c.done:
+	case <-c.end.done:
 		return nil
 	case <-dl.wait():
 		return os.ErrDeadlineExceeded

@@ -204,7 +204,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.CancelConn:
 		h.conn.g.cancel(h.conn)
 	case rendezvous.AbortConn:
-		h.conn.abandon()
+		h.conn.end.abandon()
 	case rendezvous.EndGroup:
 		if h.fresh != nil {
 			h.fresh.drop(h.conn)

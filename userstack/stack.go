@@ -319,7 +319,7 @@ func (s *Stack) Close() error {
 	conns := slices.SortedFunc(maps.Keys(s.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.ended(conn.ErrReset)
+		c.end.ended(conn.ErrReset)
 	}
 	s.wg.Wait() // for rendezvous: they may have objects on devices, too
 	s.awaitGroups(groupWait)
