@@ -123,29 +123,3 @@ func (g *group) freeFallen() {
 		}
 	})
 }
-
-// release gives the buffers of a connection that has ended back to the core. mu
-// is held.
-func (e *ending) freeBuffers() {
-	c := e.c
-	if !c.g.broken {
-		c.core.Release()
-	}
-}
-
-// readErr and writeErr are those of the core. mu is held.
-func (e *ending) readErr() error {
-	c := e.c
-	if c.g.broken {
-		return conn.ErrReset
-	}
-	return c.core.ReadErr()
-}
-
-func (e *ending) writeErr() error {
-	c := e.c
-	if c.g.broken {
-		return conn.ErrReset
-	}
-	return c.core.WriteErr()
-}

@@ -74,11 +74,11 @@ type direction struct {
 	back    chan struct{}
 }
 
-// Loop returns the engine that serves the connection, or nil: that of the socket for
+// loop returns the engine that serves the connection, or nil: that of the socket for
 // Attach.
 func (c *Conn) loop() *engine.Loop { return c.g.loop }
 
-// Attach lets the engine carry the bytes between c and a program's socket while
+// attach lets the engine carry the bytes between c and a program's socket while
 // the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
 // finds to be that socket. Detach ends that, before the socket is closed.
 func (x *carrying) attach(sock *engine.Socket) {
@@ -91,7 +91,7 @@ func (x *carrying) attach(sock *engine.Socket) {
 	sock.Hook(k.events)
 }
 
-// Detach undoes Attach: ReadFrom and WriteTo go on without the engine.
+// detach undoes attach: ReadFrom and WriteTo go on without the engine.
 func (x *carrying) detach() {
 	k := x.p.Swap(nil)
 	if k == nil {
@@ -104,7 +104,7 @@ func (x *carrying) detach() {
 	k.mu.Unlock()
 }
 
-// Ride has the engine carry both directions of an attached connection without
+// ride makes the engine carry both directions of an attached connection without
 // goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
 // called once when they are to be called again, which may be at once; it must not
 // block. They return [relay.ErrRides] when the connection can ride again. Ride reports
@@ -128,7 +128,7 @@ func (x *carrying) ride(back func()) bool {
 	return true
 }
 
-// Recall ends the ride of an attached connection, and lets it not ride again: the
+// recall ends the ride of an attached connection, which cannot ride again: the
 // caller needs its goroutines.
 func (x *carrying) recall() {
 	k := x.p.Load()
@@ -287,7 +287,7 @@ func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
 		a, b, err := c.in.readable()
-		if err != nil || c.in.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.urgentApart()) {
+		if err != nil || c.in.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.in.urgentApart()) {
 			k.handBack(d)
 			return
 		}
@@ -315,9 +315,10 @@ func (k *carrier) moveOut() {
 	}
 }
 
-// urgentApart says that an urgent byte waits that is not in the stream: one that
+// urgentApart reports whether an urgent byte waits outside the stream: one that
 // came before SetOOBInline. g.mu is held.
-func (c *Conn) urgentApart() bool {
+func (r *reader) urgentApart() bool {
+	c := r.c
 	_, err := c.core.Urgent(true)
 	return err == nil
 }
@@ -341,7 +342,7 @@ func (k *carrier) moveIn() {
 		return
 	}
 	var a, b []byte
-	total, here := 0, 0 // bytes read, and those of them in what was lent last
+	total, here := 0, 0 // bytes read, and those of them in the last memory from reserve
 	defer func() {
 		if total == 0 {
 			c.out.dropSpace()

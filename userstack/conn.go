@@ -5,8 +5,6 @@ package userstack
 import (
 	"io"
 	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"smcr/smc"
@@ -51,66 +49,6 @@ type Conn struct {
 
 	// Bytes that the program has read and written; guarded by g.mu.
 	rxBytes, txBytes uint64
-}
-
-// reader is the part of a connection that a program reads with.
-type reader struct {
-	c        *Conn
-	mu       sync.Mutex // one reader at a time
-	wake     chan struct{}
-	deadline deadline
-	ready    func() bool // reports whether a wait is over
-	peeked   bool        // the program has bytes from Peek; guarded by mu
-
-	delivering bool // WriteTo hands out data that is not consumed yet; guarded by g.mu
-}
-
-// writer is the part of a connection that a program writes with.
-type writer struct {
-	c        *Conn
-	mu       sync.Mutex // one writer at a time
-	wake     chan struct{}
-	deadline deadline
-	ready    func() bool // reports whether a wait is over
-	reserved int         // bytes that the program has from Reserve; guarded by mu
-
-	full bool // the last reserve found too little room; guarded by g.mu
-}
-
-// ending is the part of a connection that ends it, and keeps its buffers until no
-// goroutine copies to or from them.
-type ending struct {
-	c       *Conn
-	closed  atomic.Bool   // Close or Abort was called
-	linger0 atomic.Bool   // Close resets
-	started atomic.Bool   // it was given out
-	done    chan struct{} // closed when the connection has ended
-	once    sync.Once
-	err     error // how it ended; valid after done
-
-	// Guarded by g.mu: the core takes back the buffers when over is set and holds
-	// is 0.
-	over       bool
-	holds      int      // readers and writers in a buffer
-	closeAfter bool     // Close came while data was being delivered
-	after      []func() // called when the connection has ended
-}
-
-// hold keeps the buffers in place while they are used outside g.mu, which
-// the caller holds now and when it calls unhold.
-func (e *ending) hold() {
-	c := e.c
-	e.holds++
-	c.g.holds++
-}
-
-func (e *ending) release() {
-	c := e.c
-	c.g.holds--
-	if e.holds--; e.holds == 0 && e.over {
-		e.freeBuffers()
-	}
-	c.g.freeFallen()
 }
 
 // newConn allocates the local part of a connection over tcp. recvBuf is what the program
@@ -179,74 +117,9 @@ func (c *Conn) start() {
 	c.tcpWatch.watch()
 }
 
-func (e *ending) forget() {
-	c := e.c
-	c.s.mu.Lock()
-	delete(c.s.conns, c)
-	c.s.mu.Unlock()
-}
-
-// ended is called once the core is through with the connection.
-func (e *ending) ended(err error) {
-	c := e.c
-	e.once.Do(func() {
-		defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
-		defer c.kick()
-		var after []func()
-		defer func() {
-			close(e.done)
-			for _, f := range after {
-				f()
-			}
-		}()
-		e.err = err
-		c.g.do(func(time.Time) {
-			delete(c.g.conns, c)
-			e.over = true
-			c.tcpWatch.stop()
-			after, e.after = e.after, nil
-			if e.holds == 0 {
-				e.freeBuffers()
-			}
-		})
-		e.forget()
-		c.s.trim.count()
-		if err != nil {
-			_ = c.tcp.SetLinger(0)
-		}
-	})
-}
-
-// abandon resets a connection that was attached but never given out.
-func (e *ending) abandon() {
-	c := e.c
-	e.closed.Store(true)
-	c.g.do(func(now time.Time) {
-		if !c.g.dead {
-			c.core.Abort(now)
-		}
-	})
-}
-
 // Done returns a channel that is closed when the connection has ended on
 // both sides and its resources are free. Err then tells how.
 func (c *Conn) Done() <-chan struct{} { return c.end.done }
-
-// AfterDone has f called once when Done has been closed, or at once if it is. f
-// must not block.
-func (e *ending) afterDone(f func()) {
-	c := e.c
-	over := false
-	c.g.do(func(time.Time) {
-		if over = e.over; !over {
-			e.after = append(e.after, f)
-		}
-	})
-	if over {
-		<-e.done // it is being closed
-		f()
-	}
-}
 
 // Err returns nil for an orderly end, or why the connection was reset. It
 // may be called after Done is closed.
@@ -257,18 +130,6 @@ func (c *Conn) opError(op string, err error) error {
 		return err
 	}
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
-}
-
-// shut hands a kind of close to the core.
-func (e *ending) shut(f func(now time.Time)) {
-	c := e.c
-	c.s.beginPost()
-	defer c.s.endPost()
-	c.g.do(func(now time.Time) {
-		if !c.g.dead && !e.over {
-			f(now)
-		}
-	})
 }
 
 // Close closes the connection. Data already written is still sent; unread

@@ -96,7 +96,7 @@ func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return nil
 }
 
-// KeepLinkAlive is the part of SetKeepAliveConfig that concerns SMC-R: the link
+// keepLinkAlive is the part of SetKeepAliveConfig that concerns SMC-R: the link
 // is tested when it and the connection have been idle so long. Zero switches
 // that off.
 func (c *Conn) keepLinkAlive(idle time.Duration) {

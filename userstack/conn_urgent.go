@@ -24,37 +24,6 @@ type UrgentReader interface {
 
 var _ UrgentWriter = (*Conn)(nil)
 
-// produced tells the core of n bytes more in the send buffer. g.mu is held.
-func (w *writer) produced(now time.Time, n int, urgent bool) {
-	c := w.c
-	defer c.g.caught()
-	if c.g.broken {
-		return
-	}
-	if urgent {
-		c.s.stats.Call(stats.Urgent)
-		c.core.ProducedUrgent(now, n)
-		return
-	}
-	c.core.Produced(now, n)
-}
-
-// placed is produced for one who has more and calls produced then. g.mu is held.
-func (w *writer) placed(n int) {
-	c := w.c
-	defer c.g.caught()
-	if !c.g.broken {
-		c.core.Placed(n)
-	}
-}
-
-// WriteUrgent writes p, of which the last byte is urgent (RFC 7609, section
-// 4.7.5). It waits for room in the send buffer as Write does, not for the peer
-// to take the byte. As with TCP there is one urgent byte at a time: one which
-// has not gone out when the next is written stays in the stream as an
-// ordinary byte.
-func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.out.write(p, true) }
-
 // UrgentReady returns a channel on which a value comes when the peer has
 // announced urgent data and when it has arrived, in place of SIGURG. Several
 // events may come as one value.
@@ -74,13 +43,14 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 		}
 	})
 	if err == nil {
-		c.receivedUrgent()
+		c.in.receivedUrgent()
 	}
 	return u, c.opError("read", sysError("recv", err))
 }
 
 // receivedUrgent counts the receive of an urgent byte that is not in the stream.
-func (c *Conn) receivedUrgent() {
+func (r *reader) receivedUrgent() {
+	c := r.c
 	c.s.stats.Call(stats.Urgent)
 	c.s.stats.RX(1)
 }
