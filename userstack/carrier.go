@@ -4,8 +4,6 @@ package userstack
 
 import (
 	"io"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,64 +13,6 @@ import (
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/relay"
 )
-
-// carrier moves the bytes between a connection and a program's socket on the
-// engine's thread, without a goroutine to wake: what arrives is written to the
-// socket at once, and what the program writes goes into the send buffer at once.
-//
-// It works while the connection rides, which takes no goroutine, and while
-// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
-// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
-// the end of the connection) ends the ride and the wait, and a goroutine deals
-// with it as it would without an engine.
-//
-//	direction | begins               | moves bytes when               | is handed back when
-//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
-//	          |                      | send buffer has room           | failed; the connection takes no more
-//	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
-//	          |                      | socket has room                | urgent byte, ended or failed
-//
-//	state           | event                                    | next state
-//	rides           | a direction is handed back; Recall       | goroutines, which back starts
-//	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
-//	                | Recall came                              |
-//	either          | Detach                                   | not attached
-//
-// A direction that was not handed back goes on while the goroutines start.
-type carrier struct {
-	c    *Conn
-	sock *engine.Socket
-	task *engine.Task
-	both func()           // moveBoth, kept so that calling it allocates nothing
-	use  func(fd uintptr) // moveOn, likewise
-	msg  engine.Message   // used by the loop
-
-	mu       sync.Mutex // guards what follows; taken before the group's
-	in       direction
-	out      direction
-	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
-	current  bool   // events are of the time since in is active
-	back     func() // while the connection rides
-	mayRide  bool   // Ride was called
-	recalled bool
-}
-
-// carrying lets the engine carry the bytes of a connection.
-type carrying struct {
-	c *Conn
-	p atomic.Pointer[carrier] // nil: not attached
-}
-
-// direction is one of the two of a carrier.
-type direction struct {
-	active  bool // the loop moves bytes
-	over    bool // it was handed back, and nobody took it yet
-	waiting bool // a goroutine waits at back
-	ready   bool // the socket may be readable, or have room
-	n       int64
-	err     error // of the socket; io.EOF at its end
-	back    chan struct{}
-}
 
 // loop returns the engine that serves the connection, or nil: that of the socket for
 // Attach.
@@ -139,17 +79,6 @@ func (x *carrying) recall() {
 	k.recalled = true
 	k.endRide()
 	k.mu.Unlock()
-}
-
-// kick has the carrier look at its connection, and a goroutine that waits in the
-// place of the engine too.
-func (c *Conn) kick() {
-	if c.drive != nil {
-		c.drive.Poke()
-	}
-	if k := c.carried.p.Load(); k != nil {
-		k.task.Schedule()
-	}
 }
 
 // events is called by the loop.
@@ -313,14 +242,6 @@ func (k *carrier) moveOut() {
 			return
 		}
 	}
-}
-
-// urgentApart reports whether an urgent byte waits outside the stream: one that
-// came before SetOOBInline. g.mu is held.
-func (r *reader) urgentApart() bool {
-	c := r.c
-	_, err := c.core.Urgent(true)
-	return err == nil
 }
 
 // moveIn takes what the program has written, as one piece for the peer. k.mu and

@@ -3,31 +3,11 @@
 package userstack
 
 import (
-	"sync"
-	"sync/atomic"
+	"net"
 	"time"
 
 	"smcr/userstack/conn"
 )
-
-// ending is the part of a connection that ends it, and keeps its buffers until no
-// goroutine copies to or from them.
-type ending struct {
-	c       *Conn
-	closed  atomic.Bool   // Close or Abort was called
-	linger0 atomic.Bool   // Close resets
-	started atomic.Bool   // it was given out
-	done    chan struct{} // closed when the connection has ended
-	once    sync.Once
-	err     error // how it ended; valid after done
-
-	// Guarded by g.mu: the core takes back the buffers when over is set and holds
-	// is 0.
-	over       bool
-	holds      int      // readers and writers in a buffer
-	closeAfter bool     // Close came while data was being delivered
-	after      []func() // called when the connection has ended
-}
 
 // hold keeps the buffers in place while they are used outside g.mu, which
 // the caller holds now and when it calls unhold.
@@ -147,4 +127,64 @@ func (e *ending) shut(f func(now time.Time)) {
 			f(now)
 		}
 	})
+}
+
+// Done returns a channel that is closed when the connection has ended on
+// both sides and its resources are free. Err then tells how.
+func (c *Conn) Done() <-chan struct{} { return c.end.done }
+
+// Err returns nil for an orderly end, or why the connection was reset. It
+// may be called after Done is closed.
+func (c *Conn) Err() error { return c.end.err }
+
+// Close closes the connection. Data already written is still sent; unread
+// data makes it a reset, as with TCP (RFC 7609, section 4.8.1).
+func (c *Conn) Close() error {
+	if c.end.closed.Swap(true) {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.end.shut(func(now time.Time) {
+		switch {
+		case c.end.linger0.Load():
+			c.core.Abort(now)
+		case c.in.delivering:
+			// What the reader has been given already is not unread data.
+			c.end.closeAfter = true
+		default:
+			c.core.Close(now)
+		}
+	})
+	wake(c.in.wake)
+	wake(c.out.wake)
+	c.kick()
+	return nil
+}
+
+// Abort resets the connection: what is unsent is dropped.
+func (c *Conn) Abort() error {
+	if c.end.closed.Swap(true) {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.end.shut(c.core.Abort)
+	wake(c.in.wake)
+	wake(c.out.wake)
+	c.kick()
+	return nil
+}
+
+// CloseWrite tells the peer that no more data follows; reading goes on.
+func (c *Conn) CloseWrite() error {
+	if c.end.closed.Load() {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.end.shut(c.core.CloseWrite)
+	return nil
+}
+
+// stop ends the watch. It is for the time before the TCP connection is closed.
+func (b *belowWatch) stop() {
+	if b.w != nil {
+		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
+		b.w = nil
+	}
 }

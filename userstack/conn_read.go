@@ -4,40 +4,16 @@ package userstack
 
 import (
 	"bufio"
-	"io"
 	"net"
-	"os"
-	"sync"
 	"time"
 
 	"smcr/stats"
 	"smcr/userstack/conn"
 )
 
-// reader is the part of a connection that a program reads with.
-type reader struct {
-	c        *Conn
-	mu       sync.Mutex // one reader at a time
-	wake     chan struct{}
-	deadline deadline
-	ready    func() bool // reports whether a wait is over
-	peeked   bool        // the program has bytes from Peek; guarded by mu
-
-	delivering bool // WriteTo hands out data that is not consumed yet; guarded by g.mu
-}
-
 // inlineCopy is the size up to which data is copied under the group's lock:
 // cheaper than taking it twice.
 const inlineCopy = 4 << 10
-
-// overErr returns the error of a connection that has ended although the program did not
-// close it: the error of the core, or a reset.
-func overErr(err error) error {
-	if err == nil || err == io.EOF {
-		return conn.ErrReset
-	}
-	return err
-}
 
 // readable returns what can be read now: data, or an error if no more data comes. If it
 // returns neither, the caller waits. g.mu is held.
@@ -136,30 +112,6 @@ func (r *reader) data(n int) (a, b []byte, err error) {
 	}
 }
 
-// deliver writes what was read to w, and lets go of the buffer also if w panics.
-func (r *reader) deliver(w io.Writer, uw UrgentWriter, a, b []byte, urgent bool) (n int, err error) {
-	c := r.c
-	defer func() {
-		c.s.beginPost()
-		defer c.s.endPost()
-		c.g.do(func(now time.Time) {
-			r.delivered(now, n)
-			c.end.release()
-		})
-	}()
-	if urgent {
-		n, err = uw.WriteUrgent(a)
-	} else {
-		n, err = w.Write(a)
-	}
-	if err == nil && len(b) > 0 {
-		var m int
-		m, err = w.Write(b)
-		n += m
-	}
-	return n, err
-}
-
 // endPeek gives back what Peek returned. r.mu is held.
 func (r *reader) endPeek() {
 	c := r.c
@@ -201,71 +153,6 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.s.endPost()
 	c.in.received(n, len(a)+len(b))
 	return n, nil
-}
-
-// WriteTo implements io.WriterTo: it writes to w straight from the RMB
-// element until the peer has said that it sends no more. A w which is an
-// [UrgentWriter] gets the urgent bytes at their place in the stream.
-func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
-	c.in.mu.Lock()
-	defer c.in.mu.Unlock()
-	c.in.endPeek()
-	uw, _ := w.(UrgentWriter)
-	for {
-		moved, err := c.carried.carryOut(w)
-		if total += moved; err != nil {
-			return total, os.NewSyscallError("write", err)
-		}
-		if err := c.barred(&c.in.deadline); err != nil {
-			return total, c.opError("read", err)
-		}
-		c.g.mu.Lock()
-		a, b, err := c.in.readable()
-		avail, urgent := len(a)+len(b), false
-		if uw != nil && err == nil {
-			var u byte
-			var apart bool
-			if u, apart, urgent = c.in.mark(len(a) > 0); apart {
-				c.g.unlock()
-				c.in.receivedUrgent()
-				if _, err := uw.WriteUrgent([]byte{u}); err != nil {
-					return total, err
-				}
-				continue
-			}
-			if urgent {
-				a, b = a[:1], nil
-			}
-		}
-		if err != nil {
-			c.g.unlock()
-			if err == io.EOF {
-				err = nil
-			}
-			return total, c.opError("read", err)
-		}
-		if len(a) == 0 {
-			c.g.unlock()
-			if err := c.wait(c.in.wake, &c.in.deadline, c.in.ready); err != nil {
-				return total, c.opError("read", err)
-			}
-			continue
-		}
-		c.end.hold()
-		c.in.delivering = true
-		c.g.unlock()
-		n, werr := c.in.deliver(w, uw, a, b, urgent)
-		total += int64(n)
-		if n > 0 {
-			c.in.received(n, avail)
-		}
-		if urgent {
-			c.s.stats.Call(stats.Urgent)
-		}
-		if werr != nil {
-			return total, werr
-		}
-	}
 }
 
 // The RMB element and the send memory of a connection are memory of this process.
@@ -359,4 +246,19 @@ func (c *Conn) Discard(n int) (discarded int, err error) {
 	}
 	c.in.endPeek()
 	return discarded, nil
+}
+
+// urgentApart reports whether an urgent byte waits outside the stream: one that
+// came before SetOOBInline. g.mu is held.
+func (r *reader) urgentApart() bool {
+	c := r.c
+	_, err := c.core.Urgent(true)
+	return err == nil
+}
+
+// receivedUrgent counts the receive of an urgent byte that is not in the stream.
+func (r *reader) receivedUrgent() {
+	c := r.c
+	c.s.stats.Call(stats.Urgent)
+	c.s.stats.RX(1)
 }

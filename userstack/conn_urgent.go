@@ -6,7 +6,6 @@ import (
 	"net"
 	"time"
 
-	"smcr/stats"
 	"smcr/userstack/conn"
 )
 
@@ -46,13 +45,6 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 		c.in.receivedUrgent()
 	}
 	return u, c.opError("read", sysError("recv", err))
-}
-
-// receivedUrgent counts the receive of an urgent byte that is not in the stream.
-func (r *reader) receivedUrgent() {
-	c := r.c
-	c.s.stats.Call(stats.Urgent)
-	c.s.stats.RX(1)
 }
 
 // AtMark reports whether the next Read begins at the urgent mark, as

@@ -3,8 +3,11 @@
 package userstack
 
 import (
+	"io"
 	"net"
 	"os"
+
+	"smcr/userstack/conn"
 )
 
 // barred tells why nothing may begin now: the end of the connection comes
@@ -45,4 +48,31 @@ func (c *Conn) wait(ch <-chan struct{}, dl *deadline, ready func() bool) error {
 	case <-dl.wait():
 		return os.ErrDeadlineExceeded
 	}
+}
+
+// overErr returns the error of a connection that has ended although the program did not
+// close it: the error of the core, or a reset.
+func overErr(err error) error {
+	if err == nil || err == io.EOF {
+		return conn.ErrReset
+	}
+	return err
+}
+
+// kick has the carrier look at its connection, and a goroutine that waits in the
+// place of the engine too.
+func (c *Conn) kick() {
+	if c.drive != nil {
+		c.drive.Poke()
+	}
+	if k := c.carried.p.Load(); k != nil {
+		k.task.Schedule()
+	}
+}
+
+func (c *Conn) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
 }

@@ -4,28 +4,11 @@ package userstack
 
 import (
 	"bufio"
-	"errors"
-	"io"
 	"net"
-	"os"
-	"sync"
 	"time"
 
 	"smcr/stats"
-	"smcr/userstack/conn"
 )
-
-// writer is the part of a connection that a program writes with.
-type writer struct {
-	c        *Conn
-	mu       sync.Mutex // one writer at a time
-	wake     chan struct{}
-	deadline deadline
-	ready    func() bool // reports whether a wait is over
-	reserved int         // bytes that the program has from Reserve; guarded by mu
-
-	full bool // the last reserve found too little room; guarded by g.mu
-}
 
 // writable tells why nothing can be written. g.mu is held.
 func (w *writer) writable() error {
@@ -173,37 +156,6 @@ func (w *writer) write(p []byte, urgent bool) (total int, err error) {
 	}
 }
 
-// fill reads from r into a piece of send memory, and lets go of it also if r
-// panics. lost tells that the peer did not wait for what was read.
-func (w *writer) fill(r io.Reader, ur UrgentReader, a []byte) (n int, lost bool, err error) {
-	c := w.c
-	urgent := false
-	defer func() {
-		c.s.beginPost()
-		defer c.s.endPost()
-		c.g.do(func(now time.Time) {
-			// What the peer did not wait for is lost, as with TCP.
-			lost = n > 0 && errors.Is(c.end.writeErr(), conn.ErrPeerClosed)
-			switch {
-			case c.end.over:
-			case n > 0:
-				w.produced(now, n, urgent)
-				c.txBytes += uint64(n)
-			default:
-				w.dropSpace()
-			}
-			c.end.release()
-		})
-	}()
-	if ur != nil {
-		n, urgent, err = ur.ReadMark(a)
-	} else {
-		n, err = r.Read(a)
-	}
-	n = max(n, 0)
-	return n, lost, err
-}
-
 // dropReserve gives back what Reserve returned; nothing of it is sent. w.mu is held.
 func (w *writer) dropReserve() {
 	c := w.c
@@ -225,43 +177,6 @@ func (c *Conn) Write(p []byte) (total int, err error) { return c.out.write(p, fa
 // has not gone out when the next is written stays in the stream as an
 // ordinary byte.
 func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.out.write(p, true) }
-
-// ReadFrom implements io.ReaderFrom: it reads from r straight into send
-// memory until r ends. An r which is an [UrgentReader] may have urgent bytes.
-func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
-	c.out.mu.Lock()
-	defer c.out.mu.Unlock()
-	c.out.dropReserve()
-	ur, _ := r.(UrgentReader)
-	for {
-		moved, err := c.carried.carryIn(r)
-		if total += moved; err == io.EOF {
-			return total, nil
-		} else if err != nil {
-			return total, os.NewSyscallError("read", err)
-		}
-		a, _, err := c.out.space(1, 1)
-		if err != nil {
-			return total, err
-		}
-		c.end.hold()
-		c.g.unlock()
-		n, lost, rerr := c.out.fill(r, ur, a)
-		if lost {
-			return total, c.opError("write", sysError("write", conn.ErrReset))
-		}
-		if n > 0 {
-			c.s.stats.TX(n, n)
-		}
-		total += int64(n)
-		if rerr == io.EOF {
-			return total, nil
-		}
-		if rerr != nil {
-			return total, rerr
-		}
-	}
-}
 
 // Reserve returns send memory for the program to fill: a, and then b where the memory
 // continues elsewhere. b is usually empty. [Conn.Commit] sends it. Reserve waits until

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/userstack/engine"
 )
 
 // The TCP connection below one of SMC-R carries nothing but its end. The engine
@@ -57,21 +55,6 @@ func (b *belowWatch) watchByEngine() bool {
 		})
 	})
 	return watched
-}
-
-// belowWatch is the engine's watch on a TCP connection.
-type belowWatch struct {
-	c  *Conn
-	rc syscall.RawConn
-	w  *engine.Watch
-}
-
-// stop ends the watch. It is for the time before the TCP connection is closed.
-func (b *belowWatch) stop() {
-	if b.w != nil {
-		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
-		b.w = nil
-	}
 }
 
 // lookTCP is called by the engine when something happened on the TCP connection.
