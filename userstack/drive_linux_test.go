@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -309,14 +310,19 @@ func TestAllocsRoCE(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				n := testing.AllocsPerRun(200, func() {
-					if err := f(); err != nil {
-						t.Fatal(err)
-					}
-				})
-				// Timers of the runtime and what the collector takes from pools.
-				if n > 1 {
-					t.Errorf("%s: %.1f allocations", what, n)
+				// The runtime's timers allocate too, and so do pools after a garbage
+				// collection and packets that have to be sent again. On a busy machine
+				// that may be much in one try, but not in each.
+				least := math.Inf(1)
+				for try := 0; try < 3 && least > 1; try++ {
+					least = min(least, testing.AllocsPerRun(200, func() {
+						if err := f(); err != nil {
+							t.Fatal(err)
+						}
+					}))
+				}
+				if least > 1 {
+					t.Errorf("%s: %.1f allocations", what, least)
 				}
 			}
 		})
