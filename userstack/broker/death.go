@@ -84,17 +84,17 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 // letGoMark is the SO_PRIORITY of an end from which the service does not read
 // any more. SO_PRIORITY has no other use on a unix socket. Unlike a message,
 // the mark cannot be lost when the session ends.
-const letGoMark = 1
+const unreadMark = 1
 
-// MarkLetGo tells the launcher, which has a copy of end, that the service will
+// MarkUnread tells the launcher, which has a copy of end, that the service will
 // not read from it any more.
-func MarkLetGo(end int) error {
-	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, letGoMark)
+func MarkUnread(end int) error {
+	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, unreadMark)
 }
 
-// LetGo reports whether MarkLetGo was called for end, of which the caller has
+// MarkedUnread reports whether MarkUnread was called for end, of which the caller has
 // another descriptor.
-func LetGo(end int) bool {
+func MarkedUnread(end int) bool {
 	v, err := unix.GetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY)
-	return err == nil && v == letGoMark
+	return err == nil && v == unreadMark
 }

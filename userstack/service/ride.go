@@ -68,8 +68,8 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetOOBInline(true)                              // the option of the program's end counts
 	}
 	h.carryOptions(smc, carriage)
-	data.PassMark = func() { _ = c.PassMark(ctx) }
-	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+	data.DropUrgent = func() { _ = c.DropUrgent(ctx) }
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: ctx.Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
 		letGo(app)
 	}}
@@ -120,7 +120,7 @@ func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *brok
 // Broken cannot reach such a launcher any more.
 func letGo(app relay.Conn) {
 	if rc, err := app.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
+		_ = rc.Control(func(fd uintptr) { _ = broker.MarkUnread(int(fd)) })
 	}
 }
 
