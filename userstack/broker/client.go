@@ -99,7 +99,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 			err = closed
 		}
 	}
-	cl.t.closeStray()
+	cl.t.closeUnexpected()
 	if err != nil && serr != nil {
 		err = serr
 	}
@@ -270,7 +270,7 @@ func (cl *Client) receive() {
 		err = errors.New("it closed the session")
 	}
 	cl.fail(err)
-	cl.t.closeStray()
+	cl.t.closeUnexpected()
 	cl.mu.Lock()
 	conns := cl.conns
 	cl.conns = nil

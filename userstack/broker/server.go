@@ -123,7 +123,7 @@ type Server struct {
 	once      sync.Once
 	warnings  *quota.Log
 	declining chan struct{} // a place for each connection that is being declined
-	closing   chan struct{} // and for each user whose strays are being closed
+	closing   chan struct{} // a place for each user whose unexpected descriptors are being closed
 
 	mu        sync.Mutex
 	sessions  map[uint32]int     // by user
@@ -310,7 +310,7 @@ func discard(m Message, d *Descriptor) {
 		return
 	}
 	if m.Type == TypeAttach {
-		_ = d.Control(MarkLetGo)
+		_ = d.Control(MarkReleased)
 	}
 	_ = d.Close()
 }

@@ -269,14 +269,14 @@ func TestNotDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(keeper)
-	if LetGo(keeper) {
+	if Released(keeper) {
 		t.Error("let go from the start")
 	}
-	if err := MarkLetGo(fds[1]); err != nil {
+	if err := MarkReleased(fds[1]); err != nil {
 		t.Fatal(err)
 	}
-	if !LetGo(keeper) || LetGo(fds[0]) {
-		t.Errorf("let go %v, the other end %v", LetGo(keeper), LetGo(fds[0]))
+	if !Released(keeper) || Released(fds[0]) {
+		t.Errorf("released %v, the other end %v", Released(keeper), Released(fds[0]))
 	}
 }
 
@@ -347,8 +347,8 @@ func TestEndsOnTheirWay(t *testing.T) {
 			if err := ss.run(t.Context()); !errors.Is(err, want) {
 				t.Errorf("run: %v, want %v", err, want)
 			}
-			if !LetGo(early) || !LetGo(late) || LetGo(sock) {
-				t.Errorf("let go: %v, %v, and a TCP socket: %v", LetGo(early), LetGo(late), LetGo(sock))
+			if !Released(early) || !Released(late) || Released(sock) {
+				t.Errorf("released: %v, %v, and a TCP socket: %v", Released(early), Released(late), Released(sock))
 			}
 			if err := launcher.send(&Message{Type: TypeAttach, Conn: 4}, early); !errors.Is(err, syscall.EPIPE) {
 				t.Errorf("after the end: %v", err)

@@ -160,8 +160,9 @@ func (t *transport) read() (n, oobn, flags int, err error) {
 	return n, oobn, flags, os.NewSyscallError("recvmsg", err)
 }
 
-// closeStray closes what came and is no socket, without waiting for that.
-func (t *transport) closeStray() {
+// closeUnexpected closes the received descriptors that are not sockets, without
+// waiting until they are closed.
+func (t *transport) closeUnexpected() {
 	if fds := t.notSockets; len(fds) > 0 {
 		t.notSockets = nil
 		go func() {

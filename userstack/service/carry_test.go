@@ -237,13 +237,13 @@ func TestCarryReset(t *testing.T) {
 			return p
 		})
 		defer unix.Close(keeper)
-		if broker.LetGo(keeper) {
+		if broker.Released(keeper) {
 			t.Error("let go before the end")
 		}
 		if err := c.cl.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(testTime); !broker.LetGo(keeper); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testTime); !broker.Released(keeper); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the service does not let go")
 			}

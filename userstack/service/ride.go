@@ -45,7 +45,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	var data *relay.Socket
 	if err == nil {
 		if data, err = relay.NewSocket(app); err != nil {
-			letGo(app)
+			markReleased(app)
 			_ = app.Close()
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	data.PassMark = func() { _ = c.PassMark(ctx) }
 	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
-		letGo(app)
+		markReleased(app)
 	}}
 	leave := s.enterRelay()
 	if smc != nil {
@@ -116,11 +116,11 @@ func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *brok
 	return false
 }
 
-// letGo allows a launcher whose session has ended to reset the program's end itself.
+// markReleased allows a launcher whose session has ended to reset the program's end itself.
 // Broken cannot reach such a launcher any more.
-func letGo(app relay.Conn) {
+func markReleased(app relay.Conn) {
 	if rc, err := app.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
+		_ = rc.Control(func(fd uintptr) { _ = broker.MarkReleased(int(fd)) })
 	}
 }
 
