@@ -81,20 +81,20 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	}
 }
 
-// releasedMark is the SO_PRIORITY of an end from which the service does not read
+// unreadMark is the SO_PRIORITY of an end from which the service does not read
 // any more. SO_PRIORITY has no other use on a unix socket. Unlike a message,
 // the mark cannot be lost when the session ends.
-const releasedMark = 1
+const unreadMark = 1
 
-// MarkReleased tells the launcher, which has a copy of end, that the service will
+// MarkUnread tells the launcher, which has a copy of end, that the service will
 // not read from it any more.
-func MarkReleased(end int) error {
-	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, releasedMark)
+func MarkUnread(end int) error {
+	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, unreadMark)
 }
 
-// Released reports whether MarkReleased was called for end, of which the caller has
+// MarkedUnread reports whether MarkUnread was called for end, of which the caller has
 // another descriptor.
-func Released(end int) bool {
+func MarkedUnread(end int) bool {
 	v, err := unix.GetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY)
-	return err == nil && v == releasedMark
+	return err == nil && v == unreadMark
 }

@@ -88,7 +88,7 @@ func (c *conn) endUnattached() {
 // any more, the program sees a reset.
 func (c *conn) closed(e syscall.Errno) {
 	defer c.drop()
-	if c.pair.end < 0 || e == 0 && !broker.Released(c.pair.end) || !uncertain(c.pair.end) {
+	if c.pair.end < 0 || e == 0 && !broker.MarkedUnread(c.pair.end) || !uncertain(c.pair.end) {
 		return
 	}
 	c.s.stats.broken()
@@ -133,7 +133,7 @@ func (c *conn) awaitRelease() bool {
 	defer limit.Stop()
 	tick := time.NewTicker(releaseTick)
 	defer tick.Stop()
-	for uncertain(c.pair.end) && !broker.Released(c.pair.end) {
+	for uncertain(c.pair.end) && !broker.MarkedUnread(c.pair.end) {
 		select {
 		case <-c.broker.Dead():
 			return true

@@ -183,14 +183,14 @@ s = socket.socket()
 		}, "print(to(s), read(s))", "0 104\n"},
 		{"released without an end of file", func(s *script) {
 			id, end := attached(s)
-			_ = end.Control(broker.MarkReleased)
+			_ = end.Control(broker.MarkUnread)
 			_ = end.Close()
 			s.send(broker.Message{Type: broker.TypeClosed, Conn: id})
 		}, "print(to(s), read(s))", "0 104\n"},
 		{"released after the end of file", func(s *script) {
 			id, end := attached(s)
 			_ = end.Control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
-			_ = end.Control(broker.MarkReleased)
+			_ = end.Control(broker.MarkUnread)
 			_ = end.Close()
 			s.send(broker.Message{Type: broker.TypeClosed, Conn: id})
 		}, "print(to(s), read(s))", "0 b''\n"},

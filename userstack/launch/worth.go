@@ -107,8 +107,8 @@ type worth struct {
 
 // dest is one destination.
 type dest struct {
-	kind  outcome // of all connections of the row
-	row   int     // number of connections in a row
+	kind  outcome       // of all connections of the row
+	row   int           // number of connections in a row
 	last  time.Time     // when the last connection of the row ended, or TCP was chosen
 	tcp   bool          // TCP from the start
 	until time.Time     // the time of the next try
