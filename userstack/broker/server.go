@@ -123,7 +123,7 @@ type Server struct {
 	once      sync.Once
 	warnings  *quota.Log
 	declining chan struct{} // a place for each connection that is being declined
-	closing   chan struct{} // and for each user whose strays are being closed
+	closing   chan struct{} // a place for each user whose unexpected descriptors are being closed
 
 	mu        sync.Mutex
 	sessions  map[uint32]int     // by user
