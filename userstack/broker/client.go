@@ -99,7 +99,7 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 			err = closed
 		}
 	}
-	cl.t.closeStray()
+	cl.t.closeNotSockets()
 	if err != nil && serr != nil {
 		err = serr
 	}
@@ -261,7 +261,7 @@ func (cl *Client) receive() {
 		var m Message
 		var d *Descriptor
 		m, d, err = cl.t.receive()
-		if err != nil && !(errors.Is(err, errLost) && m.Type == TypeLocal) {
+		if err != nil && !(errors.Is(err, errDescriptorLost) && m.Type == TypeLocal) {
 			break
 		}
 		err = cl.handle(m, d)
@@ -270,7 +270,7 @@ func (cl *Client) receive() {
 		err = errors.New("it closed the session")
 	}
 	cl.fail(err)
-	cl.t.closeStray()
+	cl.t.closeNotSockets()
 	cl.mu.Lock()
 	conns := cl.conns
 	cl.conns = nil
@@ -355,9 +355,9 @@ const (
 	// connection up before the pair's end came: nobody reads from it, also if it
 	// was sent.
 	EventClosed
-	// EventPassMark: another urgent byte is about to be put into the pair; the
-	// launcher has to answer with MarkPassed.
-	EventPassMark
+	// EventDropUrgent: another urgent byte is about to be put into the pair; the
+	// launcher has to answer with UrgentDropped.
+	EventDropUrgent
 	// EventLocal: the peer is a program of this host. End must become the
 	// program's descriptor; it is nil if this process could not receive it. On
 	// a connection that the program opens, the launcher must answer with
@@ -368,7 +368,7 @@ const (
 var eventKinds = map[Type]EventKind{
 	TypeNotCandidate: EventNotCandidate, TypeFailed: EventFailed, TypeEstablished: EventEstablished,
 	TypeTaken: EventTaken, TypeReady: EventReady, TypeBroken: EventBroken, TypeClosed: EventClosed,
-	TypePassMark: EventPassMark, TypeLocal: EventLocal,
+	TypeDropUrgent: EventDropUrgent, TypeLocal: EventLocal,
 }
 
 // maxEvents bounds the events of one connection: no order of calls on a Conn
@@ -425,8 +425,8 @@ func (c *ClientConn) Cancel() error { return c.send(TypeCancel, -1) }
 // BrokenDone answers EventBroken.
 func (c *ClientConn) BrokenDone() error { return c.send(TypeBrokenDone, -1) }
 
-// MarkPassed answers EventPassMark.
-func (c *ClientConn) MarkPassed() error { return c.send(TypeMarkPassed, -1) }
+// UrgentDropped answers EventDropUrgent.
+func (c *ClientConn) UrgentDropped() error { return c.send(TypeUrgentDropped, -1) }
 
 func (c *ClientConn) send(t Type, fd int) error {
 	return c.cl.send(&Message{Type: t, Conn: c.id}, fd)

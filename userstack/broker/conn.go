@@ -40,21 +40,21 @@ type Conn struct {
 	ctx    context.Context // of the handler; kept for SetOption and GetOption
 	cancel context.CancelCauseFunc
 
-	options queue // SetOption and GetOption
-	answers chan answer
-	passed  chan struct{} // answers to PassMark
-	deaf    atomic.Bool   // the launcher did not answer one
-	accept  bool
-	kept    bool         // Keep was called
-	local   atomic.Bool  // Local was called
-	former  *Descriptor  // of a detour that has begun; guarded by session.mu
-	detours int          // how many descriptors came for one; the same
-	owed    atomic.Bool  // the launcher was asked for the pair, which has not come
-	came    atomic.Bool  // the pair came, or was lost on its way
-	taken   atomic.Int32 // of the quota
-	data    atomic.Value
-	closed  atomic.Pointer[string]
-	carried atomic.Uint64 // bytes, for the launcher
+	options       queue // SetOption and GetOption
+	answers       chan answer
+	urgentDropped chan struct{} // answers to DropUrgent
+	noAnswer      atomic.Bool   // the launcher did not answer one
+	accept        bool
+	kept          bool         // Keep was called
+	local         atomic.Bool  // Local was called
+	detoured      *Descriptor  // of a detour that has begun; guarded by session.mu
+	detours       int          // how many descriptors came for one; the same
+	awaitsPair    atomic.Bool  // the launcher was asked for the pair, which has not come
+	pairCame      atomic.Bool  // the pair came, or was lost on its way
+	taken         atomic.Int32 // of the quota
+	data          atomic.Value
+	closed        atomic.Pointer[string]
+	carried       atomic.Uint64 // bytes, for the launcher
 
 	reason, peerReason int32 // see SetReason
 }
@@ -114,7 +114,7 @@ func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
 // service's end of the stream socketpair whose other end the program has. It
 // is non-blocking and the caller's to close.
 func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
-	c.owed.Store(true)
+	c.awaitsPair.Store(true)
 	if err := c.send(&Message{Type: TypeTaken}); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
 // its TCP socket back and the caller has to close its own copy and return.
 func (c *Conn) Ready(ctx context.Context, mode Mode, reason string) (*Descriptor, error) {
 	if !c.accept {
-		c.owed.Store(true)
+		c.awaitsPair.Store(true)
 	}
 	m := Message{Type: TypeReady, Mode: mode, Text: plainText(reason)}
 	if mode == ModeTCP {
@@ -164,32 +164,32 @@ func (c *Conn) Broken(ctx context.Context, errno syscall.Errno) error {
 	return err
 }
 
-// markTimeout bounds the wait for a launcher's answer to PassMark.
-const markTimeout = 3 * time.Second
+// dropUrgentTimeout bounds the wait for a launcher's answer to DropUrgent.
+const dropUrgentTimeout = 3 * time.Second
 
-// PassMark announces that the caller is about to put another urgent byte into
+// DropUrgent announces that the caller is about to put another urgent byte into
 // the pair: if the program stands before the last one, the launcher takes that
-// away, as TCP does (see relay.PassMark). It waits for the launcher. One that does
+// away, as TCP does (see relay.DropUrgent). It waits for the launcher. One that does
 // not answer in time is not asked again.
-func (c *Conn) PassMark(ctx context.Context) error {
-	if c.deaf.Load() {
+func (c *Conn) DropUrgent(ctx context.Context) error {
+	if c.noAnswer.Load() {
 		return nil
 	}
-	timer := time.NewTimer(markTimeout)
+	timer := time.NewTimer(dropUrgentTimeout)
 	defer timer.Stop()
-	if err := c.send(&Message{Type: TypePassMark}); err != nil {
+	if err := c.send(&Message{Type: TypeDropUrgent}); err != nil {
 		return err
 	}
 	select {
-	case <-c.passed:
+	case <-c.urgentDropped:
 		return nil
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timer.C:
-		c.deaf.Store(true)
-		return fmt.Errorf("broker: no %v from launcher %d within %v", TypeMarkPassed, c.ss.l.PID, markTimeout)
+		c.noAnswer.Store(true)
+		return fmt.Errorf("broker: no %v from launcher %d within %v", TypeUrgentDropped, c.ss.l.PID, dropUrgentTimeout)
 	}
 }
 
@@ -216,7 +216,7 @@ func (c *Conn) SetCarried(bytes uint64) { c.carried.Store(bytes) }
 func (c *Conn) send(m *Message) error {
 	m.Conn = c.id
 	if err := c.ss.t.send(m, -1); err != nil {
-		c.ss.t.shut()
+		c.ss.t.shutdown()
 		return err
 	}
 	return nil
@@ -232,7 +232,7 @@ func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 			for _, t := range want {
 				if a.t == t {
 					if t == TypeAttach || t == TypeRelease {
-						c.owed.Store(false)
+						c.awaitsPair.Store(false)
 					}
 					return a, nil
 				}
@@ -259,8 +259,8 @@ func (c *Conn) end() {
 	c.cancel(nil)
 	c.ss.mu.Lock()
 	delete(c.ss.conns, c.id)
-	former := c.former
-	c.former = nil
+	former := c.detoured
+	c.detoured = nil
 	c.ss.mu.Unlock()
 	if former != nil {
 		_ = former.Close()
@@ -276,7 +276,7 @@ func (c *Conn) end() {
 	}
 	c.ss.s.Quota.Give(c.ss.l.UID, int(c.taken.Swap(0)))
 	m := Message{Type: TypeClosed, Conn: c.id}
-	if c.owed.Load() {
+	if c.awaitsPair.Load() {
 		// The pair may be under way, and in it what the program takes for sent.
 		m.Errno = int32(syscall.ECONNRESET)
 	}

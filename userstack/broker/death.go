@@ -59,7 +59,7 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 		ended := false
 		err := pidfd.Control(func(fd int) error {
 			// A pidfd becomes readable once the process is a zombie: its last
-			// thread has let go of all descriptors.
+			// thread has closed all descriptors.
 			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 			n, err := unix.Poll(p, 0)
 			ended = err == nil && n > 0
@@ -81,20 +81,20 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	}
 }
 
-// letGoMark is the SO_PRIORITY of an end from which the service does not read
+// unreadMark is the SO_PRIORITY of an end from which the service does not read
 // any more. SO_PRIORITY has no other use on a unix socket. Unlike a message,
 // the mark cannot be lost when the session ends.
-const letGoMark = 1
+const unreadMark = 1
 
-// MarkLetGo tells the launcher, which has a copy of end, that the service will
+// MarkUnread tells the launcher, which has a copy of end, that the service will
 // not read from it any more.
-func MarkLetGo(end int) error {
-	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, letGoMark)
+func MarkUnread(end int) error {
+	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, unreadMark)
 }
 
-// LetGo reports whether MarkLetGo was called for end, of which the caller has
+// MarkedUnread reports whether MarkUnread was called for end, of which the caller has
 // another descriptor.
-func LetGo(end int) bool {
+func MarkedUnread(end int) bool {
 	v, err := unix.GetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY)
-	return err == nil && v == letGoMark
+	return err == nil && v == unreadMark
 }

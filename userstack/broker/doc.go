@@ -55,7 +55,7 @@
 // which act on the TCP socket the service holds; the service may send Broken
 // and waits for BrokenDone before it closes its end of the pair unread, so
 // that the program sees ECONNRESET and not an end of file. Before an urgent byte
-// that follows another the service sends PassMark and waits for MarkPassed. Cancel (the
+// that follows another the service sends DropUrgent and waits for UrgentDropped. Cancel (the
 // program closed the descriptor, or died, before Attach) and the end of the
 // seqpacket socket cancel the context of the service's handler. The service
 // ends each connection with Closed.
@@ -65,7 +65,7 @@
 // The launcher keeps a copy of each end that it passed with Attach until Broken
 // or Closed, so that the death of the service is no end of file to the program.
 // Once the process is dead (Client.Dead), or has marked an end as one that it
-// reads no more (MarkLetGo), the launcher may write into the pair and make the
+// reads no more (MarkUnread), the launcher may write into the pair and make the
 // end a reset. So it may at once where the service never gets the end: Attach
 // failed, or Closed says that the service had given up before. A service that
 // ends a session marks the ends that were still under way.

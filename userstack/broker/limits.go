@@ -96,7 +96,7 @@ func (s *Server) enter(uid uint32) error {
 // bury gives back what a session took once the descriptors are closed that came
 // in it and are no sockets: their file system may never let go. Nobody waits for that, and at most one thread for each user, and
 // maxClosing in all, are in it.
-func (s *Server) bury(uid uint32, t *transport) {
+func (s *Server) closeAndLeave(uid uint32, t *transport) {
 	notSockets := t.notSockets
 	if len(notSockets) == 0 {
 		s.leave(uid)
@@ -106,12 +106,12 @@ func (s *Server) bury(uid uint32, t *transport) {
 	defer s.mu.Unlock()
 	s.notClosed[uid] = append(s.notClosed[uid], notSockets)
 	if len(s.notClosed[uid]) == 1 {
-		go s.closeBuried(uid)
+		go s.closeNotSockets(uid)
 	}
 }
 
 // closeBuried closes what a user's sessions left behind, one after the other.
-func (s *Server) closeBuried(uid uint32) {
+func (s *Server) closeNotSockets(uid uint32) {
 	s.closing <- struct{}{}
 	defer func() { <-s.closing }()
 	for {
@@ -170,13 +170,13 @@ func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 	}
 	_ = d.Close()
 	defer c.end()
-	_ = c.unseen(m, why)
+	_ = c.notLookedAt(m, why)
 }
 
 // unseen is NotCandidate for a socket that was not looked at. If a program
 // connects it, that is all; of one that it accepted the launcher has to find out
 // whether it is of any use.
-func (c *Conn) unseen(m Message, why error) error {
+func (c *Conn) notLookedAt(m Message, why error) error {
 	not := Message{Type: TypeNotCandidate, Text: clip(why.Error())}
 	if m.Type == TypeAccept {
 		not.Errno = int32(errnoOf(why))
@@ -184,8 +184,8 @@ func (c *Conn) unseen(m Message, why error) error {
 	return c.send(&not)
 }
 
-// lost answers a message whose descriptor did not arrive: see errLost.
-func (ss *session) lost(m Message) {
+// lost answers a message whose descriptor did not arrive: see errDescriptorLost.
+func (ss *session) descriptorLost(m Message) {
 	err := fmt.Errorf("the stack could not receive a descriptor, it may have too many open files: %w", unix.EMFILE)
 	ss.mu.Lock()
 	c := ss.conns[m.Conn]
@@ -193,12 +193,12 @@ func (ss *session) lost(m Message) {
 	switch {
 	case m.Type == TypeListen:
 		ss.result(m.Seq, nil, err)
-	case m.Type == TypeAttach && c != nil && !c.came.Swap(true):
+	case m.Type == TypeAttach && c != nil && !c.pairCame.Swap(true):
 		// What the program wrote into the pair is gone: the connection is reset.
 		c.cancel(err)
 	case m.Type != TypeAttach && c == nil && m.Conn != 0:
 		c = &Conn{ss: ss, id: m.Conn}
-		if c.unseen(m, err) == nil {
+		if c.notLookedAt(m, err) == nil {
 			ss.sendOrDrop(&Message{Type: TypeClosed, Conn: m.Conn})
 		}
 	}

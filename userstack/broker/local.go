@@ -28,7 +28,7 @@ func (c *Conn) Local(ctx context.Context, end *Descriptor) (placed bool, err err
 	c.local.Store(true)
 	m := Message{Type: TypeLocal, Mode: ModeLocal, Conn: c.id}
 	if err := end.Control(func(fd int) error { return c.ss.t.send(&m, fd) }); err != nil {
-		c.ss.t.shut()
+		c.ss.t.shutdown()
 		return false, err
 	}
 	if c.accept {
@@ -47,11 +47,11 @@ func (ss *session) detour(c *Conn, d *Descriptor) error {
 		return fmt.Errorf("%w: %v out of turn", ErrMalformed, TypeDetour)
 	}
 	if c.detours == 1 {
-		c.former = d
+		c.detoured = d
 		return nil
 	}
-	former := c.former
-	c.former = nil
+	former := c.detoured
+	c.detoured = nil
 	ss.wg.Go(func() {
 		if ss.s.guarded("a program's detour", func() { h.Divert(c.ctx, c, former, d) }) != nil {
 			_ = former.Close()

@@ -68,8 +68,8 @@ const (
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.
 	TypeBrokenDone
-	// TypeMarkPassed answers TypePassMark.
-	TypeMarkPassed
+	// TypeUrgentDropped answers TypeDropUrgent.
+	TypeUrgentDropped
 	// TypeNote tells of connections that the launcher left to TCP: Value is of
 	// AppendNotes.
 	TypeNote
@@ -99,9 +99,9 @@ const (
 	// With an Errno the service gave it up before the pair came. Value, if there
 	// is one, is the number of bytes that it carried, in both directions.
 	TypeClosed
-	// TypePassMark tells that another urgent byte is about to be put into the
+	// TypeDropUrgent tells that another urgent byte is about to be put into the
 	// pair.
-	TypePassMark
+	TypeDropUrgent
 	// TypeLocal passes one end of the pair whose other end the program at the
 	// peer has: see ModeLocal.
 	TypeLocal
@@ -110,11 +110,11 @@ const (
 var typeNames = map[Type]string{
 	TypeHello: "hello", TypeListen: "listen", TypeConnect: "connect", TypeAccept: "accept",
 	TypeProceed: "proceed", TypeAttach: "attach", TypeRelease: "release", TypeCancel: "cancel",
-	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done", TypeMarkPassed: "mark-passed",
+	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done", TypeUrgentDropped: "urgent-dropped",
 	TypeNote:    "note",
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
-	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
+	TypeBroken: "broken", TypeClosed: "closed", TypeDropUrgent: "drop-urgent",
 	TypeLocal: "local", TypeDetour: "detour",
 }
 

@@ -123,7 +123,7 @@ type Server struct {
 	once      sync.Once
 	warnings  *quota.Log
 	declining chan struct{} // a place for each connection that is being declined
-	closing   chan struct{} // and for each user whose strays are being closed
+	closing   chan struct{} // a place for each user whose unexpected descriptors are being closed
 
 	mu        sync.Mutex
 	sessions  map[uint32]int     // by user
@@ -193,7 +193,7 @@ func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 // serveConn is ServeConn for a launcher that was admitted.
 func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) error {
 	t := newTransport(c)
-	defer s.bury(l.UID, t)
+	defer s.closeAndLeave(l.UID, t)
 	defer c.Close()
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return fmt.Errorf("broker: %w", err)
@@ -261,7 +261,7 @@ func newSession(s *Server, t *transport, l *Launcher) *session {
 
 func (ss *session) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(ctx, ss.t.shut)
+	stop := context.AfterFunc(ctx, ss.t.shutdown)
 	defer stop()
 	defer ss.wg.Wait()
 	defer cancel(ErrLauncherGone)
@@ -276,12 +276,12 @@ func (ss *session) run(ctx context.Context) error {
 			return nil
 		case err == nil:
 			err = ss.handle(ctx, m, d)
-		case errors.Is(err, errLost):
+		case errors.Is(err, errDescriptorLost):
 			if ss.t.ended.Load() {
 				return nil
 			}
 			ss.s.warnings.Warn("a descriptor of a launcher was lost", "uid", ss.l.UID, "launcher", ss.l.PID, "message", m.Type)
-			ss.lost(m)
+			ss.descriptorLost(m)
 			err = nil
 		}
 		if err != nil {
@@ -293,10 +293,10 @@ func (ss *session) run(ctx context.Context) error {
 // drain ends the session and discards what the launcher sent before it could
 // know. What is no socket ends that, as it is not counted.
 func (ss *session) drain() {
-	ss.t.shut()
+	ss.t.shutdown()
 	for {
 		m, d, err := ss.t.receive()
-		if len(ss.t.notSockets) > 0 || err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errLost) {
+		if len(ss.t.notSockets) > 0 || err != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, errDescriptorLost) {
 			return
 		}
 		discard(m, d)
@@ -310,7 +310,7 @@ func discard(m Message, d *Descriptor) {
 		return
 	}
 	if m.Type == TypeAttach {
-		_ = d.Control(MarkLetGo)
+		_ = d.Control(MarkUnread)
 	}
 	_ = d.Close()
 }
@@ -341,7 +341,7 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	case TypeProceed, TypeAttach, TypeRelease, TypeBrokenDone:
 		// The descriptors of a connection are counted: a pair comes when it was
 		// asked for, and once.
-		if m.Type == TypeAttach && (!c.owed.Load() || c.came.Swap(true)) {
+		if m.Type == TypeAttach && (!c.awaitsPair.Load() || c.pairCame.Swap(true)) {
 			discard(m, d)
 			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
 		}
@@ -353,9 +353,9 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 			discard(m, d)
 			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
 		}
-	case TypeMarkPassed:
+	case TypeUrgentDropped:
 		select {
-		case c.passed <- struct{}{}:
+		case c.urgentDropped <- struct{}{}:
 		default: // late
 		}
 	case TypeCancel:
@@ -399,7 +399,7 @@ func (ss *session) request(m Message, f func() ([]byte, error)) {
 }
 
 func (ss *session) open(ctx context.Context, m Message, d *Descriptor) error {
-	c := &Conn{ss: ss, id: m.Conn, accept: m.Type == TypeAccept, answers: make(chan answer, 4), passed: make(chan struct{}, 1)}
+	c := &Conn{ss: ss, id: m.Conn, accept: m.Type == TypeAccept, answers: make(chan answer, 4), urgentDropped: make(chan struct{}, 1)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ss.mu.Lock()
 	_, dup := ss.conns[m.Conn]
@@ -453,7 +453,7 @@ func (ss *session) result(seq uint32, v []byte, err error) {
 // the session.
 func (ss *session) sendOrDrop(m *Message) {
 	if err := ss.t.send(m, -1); err != nil {
-		ss.t.shut()
+		ss.t.shutdown()
 	}
 }
 

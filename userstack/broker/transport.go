@@ -22,10 +22,10 @@ import (
 // room: whoever does not read for that long is taken as dead.
 const sendTimeout = 5 * time.Second
 
-// errLost is the error of a message whose descriptor did not arrive: this process
+// errDescriptorLost is the error of a message whose descriptor did not arrive: this process
 // could not have more, or there were more than a message may have. The message is
 // valid, and the session goes on.
-var errLost = errors.New("broker: the descriptor was lost")
+var errDescriptorLost = errors.New("broker: the descriptor was lost")
 
 // transport sends and receives messages, each with at most one descriptor.
 type transport struct {
@@ -79,7 +79,7 @@ func (t *transport) send(m *Message, fd int) error {
 // other side sent before can still be received, followed by io.EOF. A close
 // would discard descriptors in these messages, which the other side regards as
 // delivered.
-func (t *transport) shut() {
+func (t *transport) shutdown() {
 	t.ended.Store(true)
 	if rc, err := t.c.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
@@ -87,7 +87,7 @@ func (t *transport) shut() {
 }
 
 // receive returns the next message and its descriptor, which is nil or the
-// caller's to close. io.EOF tells that the other side closed. With errLost the
+// caller's to close. io.EOF tells that the other side closed. With errDescriptorLost the
 // message is there, too.
 func (t *transport) receive() (Message, *Descriptor, error) {
 	n, oobn, flags, err := t.read()
@@ -129,7 +129,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	}
 	if flags&unix.MSG_CTRUNC != 0 && want == 1 {
 		closeAll() // any of them could be the one
-		return m, nil, fmt.Errorf("%w: %v", errLost, m.Type)
+		return m, nil, fmt.Errorf("%w: %v", errDescriptorLost, m.Type)
 	}
 	if len(fds) != want || flags&unix.MSG_CTRUNC != 0 {
 		closeAll()
@@ -160,8 +160,9 @@ func (t *transport) read() (n, oobn, flags int, err error) {
 	return n, oobn, flags, os.NewSyscallError("recvmsg", err)
 }
 
-// closeStray closes what came and is no socket, without waiting for that.
-func (t *transport) closeStray() {
+// closeNotSockets closes the received descriptors that are not sockets, without
+// waiting until they are closed.
+func (t *transport) closeNotSockets() {
 	if fds := t.notSockets; len(fds) > 0 {
 		t.notSockets = nil
 		go func() {

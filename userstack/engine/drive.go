@@ -92,15 +92,15 @@ func (l *Loop) pending() bool { return len(l.tasks.in)+len(l.late.in)+len(l.last
 func (l *Loop) unattended() bool { return l.sleeping || l.away && !l.driving }
 
 // rouse has the thread look at tasks if nobody else does. mu is held.
-func (l *Loop) rouse() {
+func (l *Loop) callThread() {
 	if l.sleeping {
 		l.wake()
 	}
-	l.handBack()
+	l.returnToThread()
 }
 
 // handBack makes the loop the thread's again, if it is free. mu is held.
-func (l *Loop) handBack() {
+func (l *Loop) returnToThread() {
 	if !l.away || l.driving {
 		return
 	}
@@ -166,7 +166,7 @@ func (l *Loop) Leave() {
 	}
 	l.helpers--
 	if len(l.idle.in) > 0 && l.sleeping {
-		l.rouse()
+		l.callThread()
 	}
 	l.mu.Unlock()
 }
@@ -198,7 +198,7 @@ func (l *Loop) finish() {
 // goroutine that is about to wait for what a round will bring, but not by Drive.
 func (l *Loop) Attend() {
 	l.mu.Lock()
-	l.handBack()
+	l.returnToThread()
 	l.mu.Unlock()
 }
 
@@ -227,7 +227,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	}
 	l.mu.Lock()
 	if !w.mayDrive() {
-		l.handBack()
+		l.returnToThread()
 		l.mu.Unlock()
 		return false
 	}
@@ -238,7 +238,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	l.mu.Lock()
 	if l.closed || l.driving {
 		if l.pending() {
-			l.rouse()
+			l.callThread()
 		}
 		l.mu.Unlock()
 		return false
@@ -265,7 +265,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 		l.mu.Lock()
 		switch {
 		case l.pending():
-		case got || l.closed || l.wanted || l.shared(w, now) || now.Sub(busy) >= l.spin+sleepMost:
+		case got || l.closed || l.wanted || l.recentlyShared(w, now) || now.Sub(busy) >= l.spin+sleepMost:
 			w.park(got)
 			l.mu.Unlock()
 			return got
@@ -296,7 +296,7 @@ func (l *Loop) due() bool {
 }
 
 // shared says that others than w have been served just now. l.mu is held.
-func (l *Loop) shared(w *Waiter, now time.Time) bool {
+func (l *Loop) recentlyShared(w *Waiter, now time.Time) bool {
 	return l.served != w && now.Sub(l.switched) < alone
 }
 
@@ -388,7 +388,7 @@ func (w *Waiter) park(got bool) {
 	l.driving = false
 	if got {
 		w.tries.hit()
-		w.note()
+		w.noteServed()
 		if !l.inEpoll && !l.closed {
 			return // free
 		}
@@ -397,18 +397,18 @@ func (w *Waiter) park(got bool) {
 	} else {
 		w.tries.miss()
 	}
-	l.handBack()
+	l.returnToThread()
 }
 
 // Served takes note that a wait has ended for which Drive returned false.
 func (w *Waiter) Served() {
 	w.l.mu.Lock()
-	w.note()
+	w.noteServed()
 	w.l.mu.Unlock()
 }
 
 // note keeps track of whether w is the only one that is served. l.mu is held.
-func (w *Waiter) note() {
+func (w *Waiter) noteServed() {
 	if l := w.l; l.served != w {
 		l.served, l.switched = w, time.Now()
 	}

@@ -90,7 +90,7 @@ func (l *Loop) Close() error {
 	was := l.closed
 	l.closed = true
 	l.wake()
-	l.handBack()
+	l.returnToThread()
 	l.mu.Unlock()
 	<-l.done
 	if was {
@@ -123,7 +123,7 @@ func (t *Task) Schedule() {
 		}
 		t.q.in = append(t.q.in, t)
 		if l.helpers == 0 { // else they run it
-			l.rouse()
+			l.callThread()
 		}
 	}
 	l.mu.Unlock()
@@ -164,12 +164,12 @@ func (l *Loop) run() {
 			return
 		}
 		l.turn.Lock()
-		l.acts()
+		l.beginTurn()
 		for i := range n {
 			l.src.Handle(i)
 		}
 		l.runParts()
-		l.rests()
+		l.endTurn()
 		l.turn.Unlock()
 		if l.rounds++; l.rounds%schedulerRounds == 0 && l.ep != nil {
 			runtime.Gosched()
@@ -189,13 +189,13 @@ func (l *Loop) runParts() {
 
 // acts and rests make the loop's thread the one that Sync takes for that of the
 // round. turn is held in between.
-func (l *Loop) acts() {
+func (l *Loop) beginTurn() {
 	if l.ep != nil {
 		l.ep.tid.Store(l.ep.thread)
 	}
 }
 
-func (l *Loop) rests() {
+func (l *Loop) endTurn() {
 	if l.ep != nil {
 		l.ep.tid.Store(0)
 	}
@@ -204,9 +204,9 @@ func (l *Loop) rests() {
 // runIdle runs the tasks for idle times. It is called by the loop's thread.
 func (l *Loop) runIdle() {
 	l.turn.Lock()
-	l.acts()
+	l.beginTurn()
 	l.runTasks(&l.idle)
-	l.rests()
+	l.endTurn()
 	l.turn.Unlock()
 }
 

@@ -39,7 +39,7 @@ func (l *Loop) Sync() {
 	over := make(chan struct{})
 	l.Task(func() { close(over) }).Schedule()
 	l.mu.Lock()
-	l.rouse() // also if the caller is a helper, who runs nothing while it waits
+	l.callThread() // also if the caller is a helper, who runs nothing while it waits
 	l.mu.Unlock()
 	select {
 	case <-over:

@@ -410,7 +410,7 @@ func (l *listener) carry(a *accepted) {
 		_ = c.cc.Cancel() // if the session still exists, the service releases the socket
 		if !c.takeBack() {
 			c.abortOwn()
-			c.unserved()
+			c.endUnattached()
 			return
 		}
 	}

@@ -105,7 +105,7 @@ func (a *attempt) run(timeout time.Duration) {
 	case a.here:
 		a.s.wg.Go(a.relayed)
 	case a.noServiceEnd:
-		a.unserved()
+		a.endUnattached()
 	default:
 		a.s.wg.Go(a.carried) // on a stack that has not grown
 	}

@@ -141,7 +141,7 @@ func (a *attempt) awaitServiceEnd() {
 	a.s.wg.Go(func() {
 		select {
 		case <-b.Done():
-			a.s.sessions.awaitDeath(b, letGoTime)
+			a.s.sessions.awaitDeath(b, releaseTime)
 		default:
 		}
 		a.self <- broker.Event{Kind: eventDead}

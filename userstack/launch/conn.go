@@ -140,9 +140,9 @@ func (c *conn) carried() {
 				if err := c.cc.BrokenDone(); err != nil {
 					c.s.log.Debug("broken connection", "err", err)
 				}
-			case broker.EventPassMark:
-				c.passMark()
-				if err := c.cc.MarkPassed(); err != nil {
+			case broker.EventDropUrgent:
+				c.dropUrgent()
+				if err := c.cc.UrgentDropped(); err != nil {
 					c.s.log.Debug("urgent data", "conn", c.cc.ID(), "err", err)
 				}
 			case broker.EventClosed:

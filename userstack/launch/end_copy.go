@@ -29,12 +29,12 @@ const (
 	// endCopyShare is the part of the launcher's descriptors that copies of
 	// ends may use: 1/endCopyShare. Further connections have no copy.
 	endCopyShare = 2
-	// letGoTime limits the wait until a service whose session ended is dead, or
+	// releaseTime limits the wait until a service whose session ended is dead, or
 	// has released a connection. Until then it may still read.
-	letGoTime = 5 * time.Second
-	// letGoTick is the interval at which the launcher checks whether the
+	releaseTime = 5 * time.Second
+	// releaseTick is the interval at which the launcher checks whether the
 	// service has released the connection.
-	letGoTick = 20 * time.Millisecond
+	releaseTick = 20 * time.Millisecond
 	// findTime is how long the program's end may not be found, for example
 	// while it is passed from one process to another.
 	findTime = 500 * time.Millisecond // less than a service waits for BrokenDone
@@ -70,9 +70,9 @@ func (c *conn) pass() bool {
 	return true
 }
 
-// unserved ends a connection that the program has seen as established, but
+// endUnattached ends a connection that the program has seen as established, but
 // whose end could not be passed to the service.
-func (c *conn) unserved() {
+func (c *conn) endUnattached() {
 	_ = c.cc.Cancel() // if the session still exists, the service tells the peer
 	if uncertain(c.pair.end) {
 		c.reset(unix.ECONNRESET)
@@ -88,7 +88,7 @@ func (c *conn) unserved() {
 // any more, the program sees a reset.
 func (c *conn) closed(e syscall.Errno) {
 	defer c.drop()
-	if c.pair.end < 0 || e == 0 && !broker.LetGo(c.pair.end) || !uncertain(c.pair.end) {
+	if c.pair.end < 0 || e == 0 && !broker.MarkedUnread(c.pair.end) || !uncertain(c.pair.end) {
 		return
 	}
 	c.s.stats.broken()
@@ -111,7 +111,7 @@ func (c *conn) drop() {
 // handshake was not over, the launcher may be able to carry the connection
 // itself: then sessionEnded returns true.
 func (c *conn) sessionEnded() (carriedHere bool) {
-	if c.pair.end < 0 || !c.letGo() || !uncertain(c.pair.end) {
+	if c.pair.end < 0 || !c.awaitRelease() || !uncertain(c.pair.end) {
 		c.drop()
 		return false
 	}
@@ -125,15 +125,15 @@ func (c *conn) sessionEnded() (carriedHere bool) {
 	return false
 }
 
-// letGo waits until the service does not read from the pair any more. It
-// returns false if this is not certain. Bytes that are put into the pair before
-// that may be sent to the peer.
-func (c *conn) letGo() bool {
-	limit := time.NewTimer(letGoTime)
+// awaitRelease waits until the service does not read from the pair any more. It
+// returns false if this is not certain. The service may send to the peer the bytes
+// that are put into the pair earlier.
+func (c *conn) awaitRelease() bool {
+	limit := time.NewTimer(releaseTime)
 	defer limit.Stop()
-	tick := time.NewTicker(letGoTick)
+	tick := time.NewTicker(releaseTick)
 	defer tick.Stop()
-	for uncertain(c.pair.end) && !broker.LetGo(c.pair.end) {
+	for uncertain(c.pair.end) && !broker.MarkedUnread(c.pair.end) {
 		select {
 		case <-c.broker.Dead():
 			return true
@@ -180,7 +180,7 @@ func (c *conn) reset(e syscall.Errno) {
 // returns false if the program shut down or closed its end, or if the end
 // cannot be found.
 func (c *conn) leaveUnread() bool {
-	for begin := time.Now(); ; time.Sleep(letGoTick) {
+	for begin := time.Now(); ; time.Sleep(releaseTick) {
 		// Bytes that the program wrote and nobody read have the same effect.
 		if c.pair.end >= 0 {
 			if n, err := unix.IoctlGetInt(c.pair.end, unix.SIOCINQ); err == nil && n > 0 {

@@ -40,7 +40,8 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	return p, nil
 }
 
-// setEnd replaces the program's descriptor by the end of p, with call n.
+// setEnd replaces the program's descriptor with the program's end of p, by answering
+// call n.
 func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	if a.swapped { // the program has a pair that is not needed
 		app, err := a.s.looks.socket(n, n.tid(), n.fdArg(), a.pair.inode, lookPatience)
@@ -71,8 +72,8 @@ func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	return err
 }
 
-// replace replaces app, the end that the program has, by the end of p, with
-// call n on it. Bytes in the old pair are lost.
+// replace replaces app, the end that the program has, with the program's end of p. n is
+// the call on app. Bytes in the old pair are lost.
 func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,12 +106,12 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 // connection takes a detour: the program's end is replaced by one end of a new
 // pair. The service gets the other end and the former end, and carries the
 // bytes between them, as over SMC-R.
-//	the program                  | because
-//	sets SO_LINGER to 0 seconds  | the kernel makes no reset of its close
-//	sends urgent data            | a second urgent byte would make the first a
-//	                             | byte like others
+//	the program                  | why the pair does not work
+//	sets SO_LINGER to 0 seconds  | its close() does not reset a socketpair
+//	sends urgent data            | a second urgent byte makes the first one an
+//	                             | ordinary byte
 
-// detour is a request for a detour, for call n of the program.
+// detour is a request for a detour. The program waits in call n.
 type detour struct {
 	n    *notif
 	done chan struct{}
@@ -123,8 +124,8 @@ type detourQueue struct {
 	over chan struct{} // closed when nobody carries detours out any more
 }
 
-// requests returns the channel of requests. It is nil, and blocks for ever, for a
-// connection that can have none.
+// requests returns the channel of requests. For a connection that cannot take a detour
+// it is nil, and receiving from it blocks for ever.
 func (q *detourQueue) requests() chan *detour {
 	if q == nil {
 		return nil
@@ -157,6 +158,8 @@ func (c *conn) detour(d *detour) {
 	}
 }
 
+// divert replaces the program's end, with call n, and passes the service both ends
+// that it needs.
 func (c *conn) divert(n *notif) error {
 	// The call waits without a limit.
 	former, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, 0)
@@ -206,7 +209,7 @@ func (c *conn) direct() {
 	c.detours = &detourQueue{ch: make(chan *detour), over: make(chan struct{})}
 }
 
-// isDirect reports whether it is one, or was.
+// isDirect reports whether direct was called for c. It stays true during a detour.
 func (c *conn) isDirect() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 // optionTimeout bounds the wait for the service to set or read an option.
 const optionTimeout = 5 * time.Second
 
+// localAddr returns the local address of a socket, or the zero value.
 func localAddr(fd int) netip.AddrPort {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	if n.Nr == unix.SYS_GETPEERNAME {
-		// The program sees the reset before the service says its last.
+		// The program sees the reset before the service sends its last event.
 		if phase != phaseCarried || inPair && (over || c.cut(n)) {
 			s.fail(n, unix.ENOTCONN)
 			return
@@ -52,7 +53,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 	s.fail(n, errnoOf(err))
 }
 
-// cut reports whether the program's end, which n is about, has been cut off.
+// cut reports whether the other end of the program's end, which n concerns, is closed.
 func (c *conn) cut(n *notif) bool {
 	c.mu.Lock()
 	inode := c.pair.inode
@@ -65,7 +66,7 @@ func (c *conn) cut(n *notif) bool {
 	return pollHup(fd)
 }
 
-// errnoOf is the errno to answer for err, 0 for nil.
+// errnoOf returns the errno with which a call is answered, 0 if err is nil.
 func errnoOf(err error) syscall.Errno {
 	if err == nil {
 		return 0

@@ -43,7 +43,7 @@ func (s *supervisor) plain(a *accepted, doubt bool) bool {
 		return true
 	}
 	wait := time.Duration(0)
-	if age, sent := handshake(sock); doubt || s.sessions.doubtful(sent) {
+	if age, sent := handshake(sock); doubt || s.sessions.mayHaveAnnounced(sent) {
 		wait = max(0, proposalTime-age)
 	}
 	declined, err := s.decline(sock, wait)

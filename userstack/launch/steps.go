@@ -280,7 +280,7 @@ func (x *steps) serviceGone() {
 	}
 }
 
-// dead has the connection made once more, over TCP. What the peer got of the
+// dead makes the connection once more, over TCP. What the peer got of the
 // socket was blocking in the first call is reset.
 func (x *steps) dead() {
 	x.disconnect()

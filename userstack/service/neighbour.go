@@ -337,7 +337,7 @@ func (n *neighbours) tell(x *localSide, op neighbourOp) {
 	case c != nil && op == opBroken:
 		_ = c.Broken(ctx, unix.ECONNRESET)
 	case c != nil:
-		_ = c.PassMark(ctx)
+		_ = c.DropUrgent(ctx)
 	case f.remote != nil:
 		ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 		defer cancel()

@@ -86,12 +86,12 @@ func (n *neighbours) answer(ctx context.Context, u *net.UnixConn) {
 		}
 		kept = true
 		n.host(ctx, u, f)
-	case opBroken, opPassMark:
+	case opBroken, opDropUrgent:
 		if f := n.local.find(m.name); f != nil {
 			if c := f.here(m.netns); c != nil && m.op == opBroken {
 				_ = c.Broken(ctx, unix.ECONNRESET)
 			} else if c != nil {
-				_ = c.PassMark(ctx)
+				_ = c.DropUrgent(ctx)
 			}
 		}
 		_ = sendWord(u, wordYes)
