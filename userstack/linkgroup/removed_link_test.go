@@ -80,7 +80,7 @@ func (r *removedLinkRig) pair(ref, rkey smc.RKey) wire.RKeyPair {
 	return wire.RKeyPair{RefRKey: ref, New: smc.RToken{RKey: rkey, Addr: 5}}
 }
 
-// TestConfirmOfLostLink: CONFIRM names a link that was removed while it was under
+// TestConfirmOfRemovedLink: CONFIRM names a link that was removed while it was under
 // way. The RMB is known on all links, and the connection goes on over another.
 func TestConfirmOfRemovedLink(t *testing.T) {
 	r := newRemovedLinkRig(t, smc.Server)
@@ -110,7 +110,7 @@ func TestConfirmOfRemovedLink(t *testing.T) {
 	}
 }
 
-// TestConfirmOfLostLinkNotMoved: a client that never moves the connection cannot
+// TestConfirmOfRemovedLinkNotMoved: a client that never moves the connection cannot
 // use it.
 func TestConfirmOfRemovedLinkNotMoved(t *testing.T) {
 	for _, moves := range []bool{false, true} {
