@@ -6,11 +6,8 @@ package launch
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,58 +15,9 @@ import (
 	"smcr/userstack/broker"
 )
 
-const (
-	// takenTimeout limits the wait for the service's answer about an accepted
-	// connection.
-	takenTimeout = 10 * time.Second
-)
-
-// listener is a listening socket that the service marked, or must mark once
-// there is a service. The launcher has a duplicate of it only while calls wait
-// in accept(): these calls keep the socket open anyway.
-type listener struct {
-	s     *supervisor
-	inode uint64
-	saves bool                   // the program wants saved SYNs for itself
-	known atomic.Pointer[Broker] // the last session that was told of it
-
-	mu      sync.Mutex
-	fd      int // duplicate to wait on, or -1
-	sub     *subscription
-	timer   *time.Timer
-	waiters []*waiter
-	// spare has the connections for the next calls of accept(): those that were
-	// accepted early, or whose accept() was interrupted.
-	spare []*accepted
-	early early
-}
-
-// waiter is a call blocked in accept().
-type waiter struct {
-	n        *notif
-	pidfd    int // becomes readable when the thread ends
-	sub      *subscription
-	deadline time.Time // of SO_RCVTIMEO, or zero
-}
-
-// accepted is a connection taken from the backlog.
-type accepted struct {
-	sock    int // the TCP socket
-	remote  netip.AddrPort
-	domain  int
-	syn     synSMC             // what readSYN found
-	broker  Broker             // of cc
-	cc      *broker.ClientConn // nil: native
-	pair    *pair              // nil: native
-	c       *conn              // made for the first call that gets it; nil: native
-	passed  bool               // the service has its end of the pair, or cannot get it
-	served  bool               // it has
-	local   bool               // a program has the other end of the pair
-	follows bool               // a goroutine follows c: it was not made for a call that waits
-
-	done     chan struct{} // if not nil, closed when the service has been asked
-	unusable bool          // the connection cannot be used
-}
+// takenTimeout limits the wait for the service's answer about an accepted
+// connection.
+const takenTimeout = 10 * time.Second
 
 // accept answers accept() and accept4() on listening sockets that are marked.
 func (s *supervisor) accept(n *notif) {

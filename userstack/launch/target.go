@@ -415,3 +415,38 @@ func siginfoPID(i *unix.Siginfo) int {
 	const union = (3*4 + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
 	return int(*(*int32)(unsafe.Add(unsafe.Pointer(i), union)))
 }
+
+// errMoved means that the program's descriptor is another file now.
+var errMoved = errors.New("launch: the descriptor changed")
+
+// sockaddr reads the address given to connect(). The result is invalid for
+// families other than IPv4 and IPv6.
+func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
+	l := int(int32(n.Args[2]))
+	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
+		return remote, 0, nil
+	}
+	sa, err := n.read(n.Args[1], min(l, unix.SizeofSockaddrInet6), lookPatience)
+	if err != nil {
+		return remote, 0, err
+	}
+	remote, flowinfo = parseSockaddr(sa)
+	return remote, flowinfo, nil
+}
+
+// localAddr returns the local address of a socket, or the zero value.
+func localAddr(fd int) netip.AddrPort {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return toAddrPort(sa)
+}
+
+// errnoOf returns the errno with which a call is answered, 0 if err is nil.
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	return errnoOr(err, unix.EINVAL)
+}
