@@ -134,3 +134,9 @@ func (a *attempt) cleanup() {
 
 // exists reports whether there is a thread tid.
 func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }
+
+func (a *attempt) cancel() {
+	if err := a.cc.Cancel(); err != nil {
+		a.s.log.Debug("cannot cancel", "err", err)
+	}
+}

@@ -110,6 +110,12 @@ func (c *conn) isOver() bool {
 	return c.over
 }
 
+// detour is a request for a detour. The program waits in call n.
+type detour struct {
+	n    *notif
+	done chan struct{}
+}
+
 // detourQueue passes requests for a detour to the goroutine that follows the
 // connection.
 type detourQueue struct {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/wire"
 )
 
 // listener is a listening socket that the service marked, or must mark once
@@ -125,4 +126,21 @@ func (a *accepted) readSYN() synSMC {
 		}
 	}
 	return a.syn
+}
+
+// smcOptionIn reports whether an IP packet with a TCP SYN, as TCP_SAVED_SYN returns
+// it, announces SMC-R. The packet has no IPv6 extension headers.
+func smcOptionIn(p []byte) bool {
+	if len(p) == 0 {
+		return false
+	}
+	ip := 40
+	if p[0]>>4 == 4 {
+		ip = int(p[0]&15) * 4
+	}
+	if len(p) < ip+20 {
+		return false
+	}
+	end := min(ip+int(p[ip+12]>>4)*4, len(p))
+	return wire.HasTCPOption(p[min(ip+20, end):end])
 }

@@ -106,12 +106,6 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 //	sends urgent data            | a second urgent byte makes the first one an
 //	                             | ordinary byte
 
-// detour is a request for a detour. The program waits in call n.
-type detour struct {
-	n    *notif
-	done chan struct{}
-}
-
 // takesDetour makes a local connection take a detour before call n continues.
 // If this is not possible, for example because the process has the descriptor
 // twice, the call has a smaller effect than on TCP.
