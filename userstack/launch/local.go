@@ -5,7 +5,6 @@
 package launch
 
 import (
-	"encoding/binary"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -17,10 +16,6 @@ import (
 // program has one end. The service made it and passes the program's end
 // (broker.EventLocal). The launcher keeps no copy of an end, and there is
 // nothing to relay or to reset.
-
-// ReasonNotPlaced is the reason for TCP if a connection to a program of the
-// same host could not be made local.
-const ReasonNotPlaced = "the stack answered too late for a local connection"
 
 // localPairOf makes a pair of the program's end alone; the launcher does not
 // have the other end.
@@ -111,28 +106,6 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 //	sends urgent data            | a second urgent byte makes the first one an
 //	                             | ordinary byte
 
-// detour is a request for a detour. The program waits in call n.
-type detour struct {
-	n    *notif
-	done chan struct{}
-}
-
-// detourQueue passes requests for a detour to the goroutine that follows the
-// connection.
-type detourQueue struct {
-	ch   chan *detour
-	over chan struct{} // closed when nobody carries detours out any more
-}
-
-// requests returns the channel of requests. For a connection that cannot take a detour
-// it is nil, and receiving from it blocks for ever.
-func (q *detourQueue) requests() chan *detour {
-	if q == nil {
-		return nil
-	}
-	return q.ch
-}
-
 // takesDetour makes a local connection take a detour before call n continues.
 // If this is not possible, for example because the process has the descriptor
 // twice, the call has a smaller effect than on TCP.
@@ -202,20 +175,6 @@ func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, en
 	return true
 }
 
-// direct marks c as a connection whose other end a program has.
-func (c *conn) direct() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.detours = &detourQueue{ch: make(chan *detour), over: make(chan struct{})}
-}
-
-// isDirect reports whether direct was called for c. It stays true during a detour.
-func (c *conn) isDirect() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.detours != nil
-}
-
 // passLocal closes the launcher's TCP socket. The service has it and needs no
 // end of the pair.
 func (a *accepted) passLocal() {
@@ -232,11 +191,4 @@ func (s *supervisor) sendsUrgent(n *notif, c *conn) {
 		c.takesDetour(n)
 	}
 	s.cont(n)
-}
-
-// setsAbort reports whether a setsockopt() of SO_LINGER makes a later close() a
-// reset.
-func (n *notif) setsAbort() bool {
-	v, err := n.read(n.Args[3], 8, 0)
-	return err == nil && binary.NativeEndian.Uint32(v) != 0 && binary.NativeEndian.Uint32(v[4:]) == 0
 }

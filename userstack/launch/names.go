@@ -4,25 +4,7 @@
 
 package launch
 
-import (
-	"net/netip"
-	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
-)
-
-// optionTimeout bounds the wait for the service to set or read an option.
-const optionTimeout = 5 * time.Second
-
-// localAddr returns the local address of a socket, or the zero value.
-func localAddr(fd int) netip.AddrPort {
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return toAddrPort(sa)
-}
+import "golang.org/x/sys/unix"
 
 // getname answers getsockname() and getpeername() with the TCP addresses.
 func (s *supervisor) getname(n *notif, c *conn) {
@@ -64,19 +46,4 @@ func (c *conn) cut(n *notif) bool {
 	}
 	defer unix.Close(fd)
 	return pollHup(fd)
-}
-
-// errnoOf returns the errno with which a call is answered, 0 if err is nil.
-func errnoOf(err error) syscall.Errno {
-	if err == nil {
-		return 0
-	}
-	return errnoOr(err, unix.EINVAL)
-}
-
-// pollHup reports whether the other end of the pair was closed.
-func pollHup(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	_, err := unix.Poll(p, 0)
-	return err == nil && p[0].Revents&unix.POLLHUP != 0
 }

@@ -18,6 +18,9 @@ import (
 	"smcr/userstack/internal/rights"
 )
 
+// optionTimeout limits the wait for the service to set or read an option.
+const optionTimeout = 5 * time.Second
+
 // sockopt answers getsockopt() and setsockopt() on the program's end of a connection.
 func (s *supervisor) sockopt(n *notif, c *conn) { (&optionCall{s, n, c}).answer() }
 
@@ -260,20 +263,6 @@ func (c *conn) option(r rights.Rights, set bool, level, name int, service func(c
 	return unix.ENOTCONN
 }
 
-// withSocket calls f with the TCP socket if the launcher has it, otherwise with a
-// new socket. c.mu is held.
-func (c *conn) withSocket(f func(fd int) error) error {
-	if c.tcp >= 0 {
-		return f(c.tcp)
-	}
-	fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return f(fd)
-}
-
 // optionVerdict returns the kernel's answer to setsockopt() of an option that many
 // programs set on every connection, if the answer depends only on the value. A question
 // to the service would cost the program a hundred microseconds for each option. All
@@ -297,4 +286,11 @@ func optionVerdict(level, name int, value []byte) (e syscall.Errno, known bool) 
 		return unix.EINVAL, true
 	}
 	return 0, true
+}
+
+// setsAbort reports whether a setsockopt() of SO_LINGER makes a later close() a
+// reset.
+func (n *notif) setsAbort() bool {
+	v, err := n.read(n.Args[3], 8, 0)
+	return err == nil && binary.NativeEndian.Uint32(v) != 0 && binary.NativeEndian.Uint32(v[4:]) == 0
 }

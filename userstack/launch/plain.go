@@ -261,20 +261,3 @@ func (c *conn) closeOwn() {
 		c.own = nil
 	}
 }
-
-// smcOptionIn reports whether an IP packet with a TCP SYN, as TCP_SAVED_SYN returns
-// it, announces SMC-R. The packet has no IPv6 extension headers.
-func smcOptionIn(p []byte) bool {
-	if len(p) == 0 {
-		return false
-	}
-	ip := 40
-	if p[0]>>4 == 4 {
-		ip = int(p[0]&15) * 4
-	}
-	if len(p) < ip+20 {
-		return false
-	}
-	end := min(ip+int(p[ip+12]>>4)*4, len(p))
-	return wire.HasTCPOption(p[min(ip+20, end):end])
-}

@@ -7,9 +7,12 @@ package launch
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"smcr/userstack/broker"
 )
 
 // A Session is a Broker that Config.Redial opened. Run closes it.
@@ -224,4 +227,17 @@ func (x *sessions) everEnded() bool {
 	default:
 		return b != x.first
 	}
+}
+
+// Broker is a session with the stack service. *broker.Client implements it; see
+// there for the methods.
+type Broker interface {
+	Listen(ctx context.Context, sock int) error
+	Connect(sock int, req broker.ConnectRequest) (*broker.ClientConn, error)
+	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
+	Done() <-chan struct{}
+	Dead() <-chan struct{}
+	// ByOption and Note are as those of *broker.Client.
+	ByOption() bool
+	Note(notes []broker.Note) error
 }

@@ -175,23 +175,6 @@ func (t *sockets) allListeners() []*listener {
 	return all
 }
 
-// sweep removes the listeners whose sockets are closed, if there are so many that
-// some probably are.
-func (t *sockets) sweep() {
-	t.mu.Lock()
-	few := len(t.listeners) < max(t.sweepAt, sweepFirst)
-	t.mu.Unlock()
-	if few {
-		return
-	}
-	for _, l := range t.allListeners() {
-		l.forgetIfGone()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sweepAt = 2 * len(t.listeners)
-}
-
 // budget limits the number of things of one kind.
 type budget struct {
 	n   atomic.Int64
