@@ -174,9 +174,9 @@ func TestConnectOtherwise(t *testing.T) {
 	})
 }
 
-// TestPassMark: the service waits until the launcher has taken the program past
+// TestDropUrgent: the service waits until the launcher has taken the program past
 // the urgent mark, and does not ask one again that did not answer.
-func TestPassMark(t *testing.T) {
+func TestDropUrgent(t *testing.T) {
 	asked, answered := make(chan error, 1), make(chan struct{})
 	h := &handler{accept: func(ctx context.Context, c *Conn, _ *Descriptor) {
 		end, err := c.TakeOver(ctx)
@@ -186,7 +186,7 @@ func TestPassMark(t *testing.T) {
 		}
 		defer end.Close()
 		for range 3 {
-			asked <- c.PassMark(ctx)
+			asked <- c.DropUrgent(ctx)
 			<-answered
 		}
 	}}
@@ -205,24 +205,24 @@ func TestPassMark(t *testing.T) {
 	if err := c.Attach(pair[1]); err != nil {
 		t.Fatal(err)
 	}
-	wantEvent(t, c, Event{Kind: EventPassMark})
+	wantEvent(t, c, Event{Kind: EventDropUrgent})
 	select {
 	case err := <-asked:
 		t.Fatalf("did not wait for the launcher: %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
-	if err := c.MarkPassed(); err != nil {
+	if err := c.UrgentDropped(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-asked; err != nil {
 		t.Fatal(err)
 	}
 	answered <- struct{}{}
-	wantEvent(t, c, Event{Kind: EventPassMark})
+	wantEvent(t, c, Event{Kind: EventDropUrgent})
 	if err := <-asked; err == nil {
 		t.Error("an answer that nobody gave")
 	}
-	if err := c.MarkPassed(); err != nil { // late
+	if err := c.UrgentDropped(); err != nil { // late
 		t.Fatal(err)
 	}
 	answered <- struct{}{}
@@ -230,5 +230,5 @@ func TestPassMark(t *testing.T) {
 		t.Error(err)
 	}
 	answered <- struct{}{}
-	wantEvent(t, c, Event{Kind: EventClosed}) // and no EventPassMark
+	wantEvent(t, c, Event{Kind: EventClosed}) // and no EventDropUrgent
 }

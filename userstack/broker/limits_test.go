@@ -295,7 +295,7 @@ func TestAttachUnasked(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the session goes on")
 	}
-	if !LetGo(end) {
+	if !MarkedUnread(end) {
 		t.Error("the pair's end was not let go")
 	}
 }

@@ -68,8 +68,8 @@ const (
 	TypeGetOption
 	// TypeBrokenDone answers TypeBroken.
 	TypeBrokenDone
-	// TypeMarkPassed answers TypePassMark.
-	TypeMarkPassed
+	// TypeUrgentDropped answers TypeDropUrgent.
+	TypeUrgentDropped
 	// TypeNote tells of connections that the launcher left to TCP: Value is of
 	// AppendNotes.
 	TypeNote
@@ -81,9 +81,9 @@ const (
 	TypeWelcome Type = iota + 50
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
-	// TypeNotCandidate tells that the connection stays native; Text is why, and in
-	// numbers Level and, if the peer declined, Name. With an Errno the service has
-	// not looked at it.
+	// TypeNotCandidate tells that the connection stays native. Text is the reason. Level
+	// is the number of the reason, and Name the number of the peer's reason if the peer
+	// declined. With an Errno the service has not looked at the connection.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed
@@ -91,17 +91,19 @@ const (
 	TypeEstablished
 	// TypeTaken tells that the service takes over the accepted connection.
 	TypeTaken
-	// TypeReady ends the CLC handshake: Mode, and in Text, Level and Name why not SMC.
+	// TypeReady ends the CLC handshake: Mode and, if it is not SMC, the reason in Text,
+	// Level and Name as with TypeNotCandidate.
 	TypeReady
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken
-	// TypeClosed is the last message about a connection; Text is for the log.
-	// With an Errno the service gave it up before the pair came. Value, if there
-	// is one, is the number of bytes that it carried, in both directions.
+	// TypeClosed is the last message about a connection; Text is for the log. With an
+	// Errno the service gave up the connection before the pair came. Value, if not
+	// empty, is the number of bytes that the connection carried over SMC in both
+	// directions: 8 bytes, little endian.
 	TypeClosed
-	// TypePassMark tells that another urgent byte is about to be put into the
+	// TypeDropUrgent tells that another urgent byte is about to be put into the
 	// pair.
-	TypePassMark
+	TypeDropUrgent
 	// TypeLocal passes one end of the pair whose other end the program at the
 	// peer has: see ModeLocal.
 	TypeLocal
@@ -110,11 +112,11 @@ const (
 var typeNames = map[Type]string{
 	TypeHello: "hello", TypeListen: "listen", TypeConnect: "connect", TypeAccept: "accept",
 	TypeProceed: "proceed", TypeAttach: "attach", TypeRelease: "release", TypeCancel: "cancel",
-	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done", TypeMarkPassed: "mark-passed",
+	TypeSetOption: "set-option", TypeGetOption: "get-option", TypeBrokenDone: "broken-done", TypeUrgentDropped: "urgent-dropped",
 	TypeNote:    "note",
 	TypeWelcome: "welcome", TypeResult: "result", TypeNotCandidate: "not-candidate",
 	TypeFailed: "failed", TypeEstablished: "established", TypeTaken: "taken", TypeReady: "ready",
-	TypeBroken: "broken", TypeClosed: "closed", TypePassMark: "pass-mark",
+	TypeBroken: "broken", TypeClosed: "closed", TypeDropUrgent: "drop-urgent",
 	TypeLocal: "local", TypeDetour: "detour",
 }
 

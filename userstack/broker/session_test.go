@@ -264,19 +264,19 @@ func TestNotDead(t *testing.T) {
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	keeper, err := unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
+	endCopy, err := unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(keeper)
-	if LetGo(keeper) {
+	defer unix.Close(endCopy)
+	if MarkedUnread(endCopy) {
 		t.Error("let go from the start")
 	}
-	if err := MarkLetGo(fds[1]); err != nil {
+	if err := MarkUnread(fds[1]); err != nil {
 		t.Fatal(err)
 	}
-	if !LetGo(keeper) || LetGo(fds[0]) {
-		t.Errorf("let go %v, the other end %v", LetGo(keeper), LetGo(fds[0]))
+	if !MarkedUnread(endCopy) || MarkedUnread(fds[0]) {
+		t.Errorf("marked %v, the other end %v", MarkedUnread(endCopy), MarkedUnread(fds[0]))
 	}
 }
 
@@ -338,7 +338,7 @@ func TestEndsOnTheirWay(t *testing.T) {
 			}
 			send(Message{Type: TypeConnect, Conn: 3, Remote: netip.MustParseAddrPort("192.0.2.1:1")}, sock)
 			if want == nil {
-				service.shut()
+				service.shutdown()
 			}
 			h := &handler{connect: func(context.Context, *Conn, *Descriptor, ConnectRequest) {
 				t.Error("a connection begins in a session that is over")
@@ -347,8 +347,8 @@ func TestEndsOnTheirWay(t *testing.T) {
 			if err := ss.run(t.Context()); !errors.Is(err, want) {
 				t.Errorf("run: %v, want %v", err, want)
 			}
-			if !LetGo(early) || !LetGo(late) || LetGo(sock) {
-				t.Errorf("let go: %v, %v, and a TCP socket: %v", LetGo(early), LetGo(late), LetGo(sock))
+			if !MarkedUnread(early) || !MarkedUnread(late) || MarkedUnread(sock) {
+				t.Errorf("let go: %v, %v, and a TCP socket: %v", MarkedUnread(early), MarkedUnread(late), MarkedUnread(sock))
 			}
 			if err := launcher.send(&Message{Type: TypeAttach, Conn: 4}, early); !errors.Is(err, syscall.EPIPE) {
 				t.Errorf("after the end: %v", err)

@@ -6,11 +6,8 @@ package launch
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,58 +15,9 @@ import (
 	"smcr/userstack/broker"
 )
 
-const (
-	// takenTimeout limits the wait for the service's answer about an accepted
-	// connection.
-	takenTimeout = 10 * time.Second
-)
-
-// listener is a listening socket that the service marked, or must mark once
-// there is a service. The launcher has a duplicate of it only while calls wait
-// in accept(): these calls keep the socket open anyway.
-type listener struct {
-	s     *supervisor
-	inode uint64
-	saves bool                   // the program wants saved SYNs for itself
-	known atomic.Pointer[Broker] // the last session that was told of it
-
-	mu      sync.Mutex
-	fd      int // duplicate to wait on, or -1
-	sub     *subscription
-	timer   *time.Timer
-	waiters []*waiter
-	// spare has the connections for the next calls of accept(): those that were
-	// accepted early, or whose accept() was interrupted.
-	spare []*accepted
-	early early
-}
-
-// waiter is a call blocked in accept().
-type waiter struct {
-	n        *notif
-	pidfd    int // becomes readable when the thread ends
-	sub      *subscription
-	deadline time.Time // of SO_RCVTIMEO, or zero
-}
-
-// accepted is a connection taken from the backlog.
-type accepted struct {
-	sock    int // the TCP socket
-	remote  netip.AddrPort
-	domain  int
-	syn     synSMC             // what readSYN found
-	broker  Broker             // of cc
-	cc      *broker.ClientConn // nil: native
-	pair    *pair              // nil: native
-	c       *conn              // made for the first call that gets it; nil: native
-	passed  bool               // the service has its end of the pair, or cannot get it
-	served  bool               // it has
-	local   bool               // a program has the other end of the pair
-	follows bool               // a goroutine follows c: it was not made for a call that waits
-
-	done     chan struct{} // if not nil, closed when the service has been asked
-	unusable bool          // the connection cannot be used
-}
+// takenTimeout limits the wait for the service's answer about an accepted
+// connection.
+const takenTimeout = 10 * time.Second
 
 // accept answers accept() and accept4() on listening sockets that are marked.
 func (s *supervisor) accept(n *notif) {
@@ -410,9 +358,73 @@ func (l *listener) carry(a *accepted) {
 		_ = c.cc.Cancel() // if the session still exists, the service releases the socket
 		if !c.takeBack() {
 			c.abortOwn()
-			c.unserved()
+			c.endUnattached()
 			return
 		}
 	}
 	l.s.wg.Go(c.carried) // a new goroutine, because the stack of this one has grown
+}
+
+// offer asks the service about a, then delivers it.
+func (l *listener) offer(n *notif, a *accepted) {
+	if !l.offered(a) {
+		a.unusable = !l.makeReset(a)
+	}
+	l.deliver(n, a)
+}
+
+// offered asks the service about a and sets a up for the answer. It returns
+// false if a cannot be used.
+func (l *listener) offered(a *accepted) bool {
+	s := l.s
+	b := s.sessions.live()
+	if b == nil {
+		return s.withoutService(a, false)
+	}
+	// A SYN-ACK never has the option if the SYN does not have it. So the
+	// connection is TCP.
+	if b.ByOption() && !l.saves && a.readSYN() == synWithout {
+		s.leftToTCP(a.sock, false, noPeer)
+		return true
+	}
+	cc, err := b.Accept(a.sock, localAddr(a.sock), a.remote)
+	if err != nil {
+		return s.withoutService(a, true)
+	}
+	timer := time.NewTimer(takenTimeout)
+	defer timer.Stop()
+	select {
+	case ev, ok := <-cc.Events():
+		switch {
+		case !ok, ev.Kind == broker.EventClosed:
+			// The service has ended or is about to, or does not know the
+			// socket.
+			return s.withoutService(a, true)
+		case ev.Kind == broker.EventTaken:
+			a.cc, a.broker = cc, b
+		case ev.Kind == broker.EventLocal:
+			return l.offeredLocal(a, b, cc, ev.End)
+		case ev.Kind == broker.EventNotCandidate:
+			s.stats.tcp(ev.Text)
+			// The service may not have read from the socket, so it may not have
+			// answered the peer.
+			return s.plain(a, ev.Errno != 0)
+		default:
+			s.stats.failed("the stack refused the connection")
+			return false
+		}
+	case <-timer.C:
+		s.log.Warn("connection dropped: the stack does not answer", "remote", a.remote)
+		_ = cc.Cancel()
+		return false
+	case <-s.ctx.Done():
+		_ = cc.Cancel()
+		return false
+	}
+	if a.pair, err = newPair(a.sock, false, false); err != nil {
+		s.log.Warn("connection dropped", "remote", a.remote, "err", err)
+		_ = cc.Cancel()
+		return false
+	}
+	return true
 }

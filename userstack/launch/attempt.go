@@ -17,21 +17,11 @@ const (
 	// TCP handshake. If the handshake ends in this time and the peer has no
 	// SMC, no swap is necessary.
 	holdTime = 20 * time.Millisecond
-	// validTick is the interval at which the launcher checks whether a call
-	// still waits.
-	validTick = 100 * time.Millisecond
 	// decideTime is how long the launcher waits, after a connection over TCP
 	// became writable, for a call of the program such as getsockopt(SO_ERROR).
 	// With such a call the program gets its TCP socket back. Without one the
 	// connection is relayed.
 	decideTime = 50 * time.Millisecond
-	// swapTime limits the wait for a call with which the pair's end can be
-	// placed, after connect() was interrupted. The peer waits for the CLC
-	// PROPOSAL during this time.
-	swapTime = time.Second
-	// failedTime is how long a failed attempt keeps the TCP socket, so that a
-	// call of the program can get it back.
-	failedTime = 2 * time.Second
 )
 
 // attempt makes one connection: steps decides, and the methods of hands
@@ -105,7 +95,7 @@ func (a *attempt) run(timeout time.Duration) {
 	case a.here:
 		a.s.wg.Go(a.relayed)
 	case a.noServiceEnd:
-		a.unserved()
+		a.endUnattached()
 	default:
 		a.s.wg.Go(a.carried) // on a stack that has not grown
 	}
@@ -144,3 +134,9 @@ func (a *attempt) cleanup() {
 
 // exists reports whether there is a thread tid.
 func exists(tid int) bool { return unix.Kill(tid, 0) != unix.ESRCH }
+
+func (a *attempt) cancel() {
+	if err := a.cc.Cancel(); err != nil {
+		a.s.log.Debug("cannot cancel", "err", err)
+	}
+}

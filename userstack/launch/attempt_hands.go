@@ -127,12 +127,6 @@ func (a *attempt) release() {
 	}
 }
 
-func (a *attempt) cancel() {
-	if err := a.cc.Cancel(); err != nil {
-		a.s.log.Debug("cannot cancel", "err", err)
-	}
-}
-
 // awaitServiceEnd waits for the end of a service whose session is over, because
 // the service may have marked the socket and may still have a descriptor of it.
 // A service that still runs and has closed the connection has nothing.
@@ -141,7 +135,7 @@ func (a *attempt) awaitServiceEnd() {
 	a.s.wg.Go(func() {
 		select {
 		case <-b.Done():
-			a.s.sessions.awaitDeath(b, letGoTime)
+			a.s.sessions.awaitDeath(b, releaseTime)
 		default:
 		}
 		a.self <- broker.Event{Kind: eventDead}

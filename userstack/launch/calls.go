@@ -11,13 +11,13 @@ import "context"
 type stoppedCall struct {
 	n *notif
 	// wait asks the attempt to keep the call, which is a connect(), and to answer it
-	// at the end. nonblock asks for the answer at once if the call repeats one that a
-	// signal interrupted and that was to be answered at once.
+	// when the attempt ends. nonblock asks for an answer at once if the call repeats an
+	// interrupted call that the attempt would have answered at once.
 	wait, nonblock bool
-	// kept is the attempt's answer: the attempt keeps the call.
+	// kept is set by the attempt: it keeps the call.
 	kept bool
-	// early is the attempt's answer too: the program took the connection for made
-	// before it was, and the call has to wait for the end of the attempt.
+	// early is set by the attempt: the program saw the connection as established
+	// before it was, and the call has to wait until the attempt is over.
 	early bool
 	done  chan struct{}
 }
@@ -25,7 +25,7 @@ type stoppedCall struct {
 // callQueue passes stopped calls to an attempt until it is over.
 type callQueue struct {
 	ch   chan *stoppedCall
-	over chan struct{} // closed when the attempt needs no call any more
+	over chan struct{} // closed when the attempt takes no more calls
 }
 
 func newCallQueue() callQueue {
@@ -33,7 +33,8 @@ func newCallQueue() callQueue {
 }
 
 // offer offers a call to the attempt and reports whether the attempt keeps it. It
-// returns false at once if the attempt is over, and may wait for its end otherwise.
+// returns false at once if the attempt is over. Otherwise it may wait for the end of
+// the attempt.
 func (q *callQueue) offer(ctx context.Context, l *stoppedCall) (kept bool) {
 	l.done = make(chan struct{})
 	select {

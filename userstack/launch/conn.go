@@ -5,7 +5,6 @@
 package launch
 
 import (
-	"context"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -104,118 +103,59 @@ func (c *conn) nonblocking(flags func() (int, error)) (bool, error) {
 	}
 }
 
-// carried follows a connection that the service carries until it ends.
-func (c *conn) carried() {
-	c.s.quiet.count()
-	defer c.s.quiet.count()
-	defer c.drop()
-	defer c.closeOwn()
-	if c.detours != nil {
-		defer close(c.detours.over)
-	}
-	defer c.trial.lasts()()
-	for {
-		if c.here {
-			c.relayed()
-			return
-		}
-		select {
-		case ev, ok := <-c.cc.Events():
-			if !ok {
-				if c.sessionEnded() {
-					continue
-				}
-				c.s.sockets.retire(c)
-				return
-			}
-			switch ev.Kind {
-			case broker.EventReady:
-				c.closeOwn()
-				c.ready(ev)
-			case broker.EventBroken:
-				c.closeOwn()
-				c.s.stats.broken()
-				c.reset(ev.Errno)
-				c.drop()
-				if err := c.cc.BrokenDone(); err != nil {
-					c.s.log.Debug("broken connection", "err", err)
-				}
-			case broker.EventPassMark:
-				c.passMark()
-				if err := c.cc.MarkPassed(); err != nil {
-					c.s.log.Debug("urgent data", "conn", c.cc.ID(), "err", err)
-				}
-			case broker.EventClosed:
-				if c.takeBack() {
-					c.s.endCopies.give()
-					continue
-				}
-				c.closed(ev.Errno)
-				c.trial.end(ev.Carried)
-				c.s.stats.ended()
-				if ev.Text != "" {
-					c.s.log.Debug("connection ended", "conn", c.cc.ID(), "remote", c.remote, "why", ev.Text)
-				}
-			}
-		case d := <-c.detours.requests():
-			c.detour(d)
-		case <-c.s.ctx.Done():
-			c.countLast()
-			return
-		}
-	}
-}
-
-// ready counts an accepted connection. The attempt counts the others.
-func (c *conn) ready(ev broker.Event) {
-	if c.unready {
-		c.unready = false
-		c.s.countReady(ev)
-	}
-}
-
-// lastTime limits the wait for messages that the service sent before the
-// program ended.
-const lastTime = time.Second
-
-// countLast counts a connection of a program that has already ended, if the
-// service sent EventReady in time. To find out, it asks the service for an
-// option: events that the service sent before arrive before the answer.
-func (c *conn) countLast() {
-	if !c.unready {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.s.ctx), lastTime)
-	defer cancel()
-	if _, err := c.cc.GetOption(ctx, 0, unix.SOL_SOCKET, unix.SO_TYPE, 4); err != nil {
-		c.s.log.Debug("last word on a connection", "conn", c.cc.ID(), "err", err)
-	}
-	for {
-		select {
-		case ev, ok := <-c.cc.Events():
-			if !ok {
-				return
-			}
-			if ev.Kind == broker.EventReady {
-				c.ready(ev)
-			}
-		default:
-			return
-		}
-	}
-}
-
-func (s *supervisor) countReady(ev broker.Event) {
-	if ev.Mode == broker.ModeTCP {
-		s.stats.tcp(ev.Text)
-		return
-	}
-	s.stats.mode(ev.Mode)
-}
-
 // isOver reports whether c was retired.
 func (c *conn) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
+}
+
+// detour is a request for a detour. The program waits in call n.
+type detour struct {
+	n    *notif
+	done chan struct{}
+}
+
+// detourQueue passes requests for a detour to the goroutine that follows the
+// connection.
+type detourQueue struct {
+	ch   chan *detour
+	over chan struct{} // closed when nobody carries detours out any more
+}
+
+// requests returns the channel of requests. For a connection that cannot take a detour
+// it is nil, and receiving from it blocks for ever.
+func (q *detourQueue) requests() chan *detour {
+	if q == nil {
+		return nil
+	}
+	return q.ch
+}
+
+// direct marks c as a connection whose other end a program has.
+func (c *conn) direct() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.detours = &detourQueue{ch: make(chan *detour), over: make(chan struct{})}
+}
+
+// isDirect reports whether direct was called for c. It stays true during a detour.
+func (c *conn) isDirect() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.detours != nil
+}
+
+// withSocket calls f with the TCP socket if the launcher has it, otherwise with a
+// new socket. c.mu is held.
+func (c *conn) withSocket(f func(fd int) error) error {
+	if c.tcp >= 0 {
+		return f(c.tcp)
+	}
+	fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return f(fd)
 }

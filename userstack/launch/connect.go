@@ -6,7 +6,6 @@ package launch
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -85,21 +84,6 @@ func (s *supervisor) native(n *notif, reason string) {
 		s.stats.tcp(reason)
 	}
 	s.cont(n)
-}
-
-// sockaddr reads the address given to connect(). The result is invalid for
-// families other than IPv4 and IPv6.
-func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
-	l := int(int32(n.Args[2]))
-	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
-		return remote, 0, nil
-	}
-	sa, err := n.read(n.Args[1], min(l, unix.SizeofSockaddrInet6), lookPatience)
-	if err != nil {
-		return remote, 0, err
-	}
-	remote, flowinfo = parseSockaddr(sa)
-	return remote, flowinfo, nil
 }
 
 // names reports whether the descriptor in the call is the socket with that
@@ -269,9 +253,6 @@ func (s *supervisor) rejoin(n *notif, c *conn) {
 		s.connect(n)
 	}
 }
-
-// errMoved means that the program's descriptor is another file now.
-var errMoved = errors.New("launch: the descriptor changed")
 
 // swapIn replaces the program's descriptor of call n by the pair's end, which
 // is not writable yet.

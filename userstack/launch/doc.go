@@ -33,49 +33,56 @@
 //
 // # What the program can notice
 //
-//   - A socket duplicated before connect() keeps the TCP socket in the
-//     duplicate.
-//   - io_uring makes connections without system calls. io_uring_setup is
-//     answered with ENOSYS, so that programs fall back to epoll, unless
-//     Config.AllowIOUring is set; its connections are then native TCP.
-//   - TCP Fast Open on the client side is answered with EOPNOTSUPP, Multipath
-//     TCP with EPROTONOSUPPORT; programs fall back to what they name.
-//   - SO_SNDBUF and SO_RCVBUF set after connect() act on the socketpair.
-//   - SO_KEEPALIVE, TCP_NODELAY and the three numbers of keepalive are set a
-//     moment after setsockopt() has returned. An eBPF program of the cgroup
-//     that refuses one keeps it from being set, but the program does not see
-//     the error. SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused on it; a
-//     socket with SO_ZEROCOPY set before connect() stays native.
-//   - TCP_REPAIR is refused to root, too. All but common options are refused on
-//     a socket of another network namespace than the launcher's.
-//   - Once a program makes a Landlock ruleset for networks, new connections of
-//     all programs of the launcher are native.
+//   - If a socket is duplicated before connect(), the duplicate stays the TCP
+//     socket.
+//   - io_uring makes connections without system calls. The launcher answers
+//     io_uring_setup with ENOSYS, so that programs use epoll instead. If
+//     Config.AllowIOUring is set, io_uring works, and its connections are
+//     native TCP.
+//   - TCP Fast Open on the client side fails with EOPNOTSUPP, and Multipath TCP
+//     with EPROTONOSUPPORT. Programs then use ordinary TCP.
+//   - SO_SNDBUF and SO_RCVBUF that are set after connect() change the
+//     socketpair.
+//   - SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT and TCP_NODELAY
+//     are set a short time after setsockopt() has returned. If an eBPF program
+//     of the cgroup refuses one, it is not set, but the program does not see
+//     the error.
+//   - SO_ZEROCOPY and TCP_ULP (kernel TLS) are refused. A socket on which
+//     SO_ZEROCOPY is set before connect() stays native.
+//   - TCP_REPAIR is refused, also to root. On a socket of a network namespace
+//     that is not the launcher's, all options except common ones are refused.
+//   - When a program has made a Landlock ruleset for networks, new connections
+//     of all programs of the launcher are native.
 //   - sendto() with an address on a connected socket fails with EISCONN.
-//   - A reset by the peer after the program's own shutdown(SHUT_WR) is read as
-//     an end of file: the byte that makes it ECONNRESET can no longer be put
-//     into the socketpair. getsockopt(SO_ERROR) tells.
+//   - If the peer resets the connection after the program's own
+//     shutdown(SHUT_WR), read() returns an end of file: the byte that would
+//     cause ECONNRESET cannot be written into the socketpair any more.
+//     getsockopt(SO_ERROR) returns the error.
 //   - A signal whose handler has no SA_RESTART can end any trapped call with
-//     EINTR while it waits for the launcher, also those that never wait
-//     otherwise, such as getsockname(). Others are made again by the kernel.
-//   - On a connection to a program of the same host, poll() tells of a hang-up
+//     EINTR while it waits for the launcher, also calls that never wait
+//     without the launcher, such as getsockname(). After other signals, the
+//     kernel repeats the call.
+//   - On a connection to a program of the same host, poll() reports POLLHUP
 //     as soon as the peer has closed, and the peer's writes fail after
-//     shutdown(SHUT_RD). A process that has the descriptor twice, and sets
-//     SO_LINGER to 0 or sends urgent data, gets what a socketpair does: an end
-//     of file at the peer, and urgent bytes that become ordinary ones when
-//     others follow.
+//     shutdown(SHUT_RD). If a process has the descriptor twice, SO_LINGER and
+//     urgent data work as on a socketpair: after SO_LINGER with 0 seconds the
+//     peer reads an end of file, and an urgent byte becomes an ordinary byte
+//     when another one follows.
 //   - set-user-ID programs gain no privileges (no_new_privs).
-//   - A stack that is killed resets its connections, like a peer that dies. The
-//     launcher needs one descriptor for each connection for that and takes at
-//     most half of what RLIMIT_NOFILE allows it; connections beyond, and
-//     connections that the program has passed on to processes that are not its
-//     descendants, end in an end of file then.
-//   - A connect() that is under way when the stack ends is made once more: the
-//     server may see a connection that is reset at once, and then this one.
-//   - The launcher ends up to 10 s after the program where it carries bytes
-//     itself, for a peer without SMC, and that peer is slow to read the last.
-//   - A launcher that is killed leaves a program whose trapped calls fail with
-//     ENOSYS; the service resets its SMC connections.
-//   - 32-bit programs on a 64-bit kernel are not trapped at all.
+//   - If the stack is killed, its connections are reset. For this the launcher
+//     needs one descriptor for each connection. It uses at most half of what
+//     RLIMIT_NOFILE allows. Further connections, and connections that the
+//     program has passed to processes that are not its descendants, end with
+//     an end of file instead.
+//   - If the stack ends during a connect(), the launcher connects once more: the
+//     server may see one connection that is reset at once, and then another.
+//   - If the launcher itself carries the bytes of a connection, to a peer without
+//     SMC, and the peer is slow to read the last bytes, the launcher ends up to
+//     10 s after the program.
+//   - If the launcher is killed, the trapped calls of the program fail with
+//     ENOSYS, and the service resets its SMC connections.
+//   - 32-bit programs on a 64-bit kernel are not trapped: their connections are
+//     native.
 //
 // # A server that accepts late
 //
@@ -83,30 +90,30 @@
 // SMC go on (late.go, early.go). A connection of the launcher stands for them
 // in the queue of the listening socket (placeholder.go), which ss shows.
 //
-// # Without a service, for a while
+// # When the service ends
 //
 // When the session ends, connections are native until Config.Redial finds the
-// next one, in which the listening sockets are marked anew. Peers that were
-// promised SMC by then are answered with a CLC DECLINE (plain.go).
+// next one, in which the listening sockets are marked again. The launcher sends a
+// CLC DECLINE to peers to which the ended service had announced SMC (plain.go).
 //
 // # The kernel's SMC
 //
 // With Config.Kernel the filter stops socket() for TCP and Multipath TCP
 // sockets, and Landlock's rulesets; the launcher makes an SMC socket and places
 // it in the program instead, in the program's network namespace and with its
-// user as owner. The launcher takes no further part in the connection. What a
-// program can notice: SO_DOMAIN tells AF_SMC (unless Kernel.Inet is set:
-// SO_PROTOCOL then tells IPPROTO_SMC), sockets that io_uring makes are TCP, and
-// where the program is in a network namespace into which the launcher may not
-// follow, all are. A launcher that is killed leaves a program whose connections
-// live on and which makes no new TCP sockets (ENOSYS). AF_SMC is the default
-// because IPPROTO_SMC is young (Linux 6.11).
+// user as owner. The launcher has nothing to do with the connection after that. A
+// program can notice the following: SO_DOMAIN returns AF_SMC (if Kernel.Inet is set,
+// SO_PROTOCOL returns IPPROTO_SMC instead). Sockets that io_uring makes are TCP. In
+// a network namespace that the launcher is not allowed to enter, all sockets are
+// TCP. If the launcher is killed, the program's connections continue, but socket()
+// fails with ENOSYS for new TCP sockets. AF_SMC is the default because IPPROTO_SMC
+// only exists since Linux 6.11.
 //
 // # Rules
 //
-// One goroutine receives notifications and never blocks on one: of the program
-// it reads nothing but the link of a descriptor in /proc, for which the kernel
-// asks no file system. Everything that may wait runs in its own goroutine, for
+// One goroutine receives notifications, and no notification blocks it: it only
+// reads the link of a descriptor in /proc, for which the kernel asks no file
+// system. Everything that may wait runs in its own goroutine, for
 // which Run waits. conn and listener are guarded by their own mutexes; the lock
 // order is listener, conn, registry.
 //

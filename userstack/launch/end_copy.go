@@ -7,9 +7,6 @@ package launch
 import (
 	"cmp"
 	"errors"
-	"os"
-	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -29,12 +26,12 @@ const (
 	// endCopyShare is the part of the launcher's descriptors that copies of
 	// ends may use: 1/endCopyShare. Further connections have no copy.
 	endCopyShare = 2
-	// letGoTime limits the wait until a service whose session ended is dead, or
+	// releaseTime limits the wait until a service whose session ended is dead, or
 	// has released a connection. Until then it may still read.
-	letGoTime = 5 * time.Second
-	// letGoTick is the interval at which the launcher checks whether the
+	releaseTime = 5 * time.Second
+	// releaseTick is the interval at which the launcher checks whether the
 	// service has released the connection.
-	letGoTick = 20 * time.Millisecond
+	releaseTick = 20 * time.Millisecond
 	// findTime is how long the program's end may not be found, for example
 	// while it is passed from one process to another.
 	findTime = 500 * time.Millisecond // less than a service waits for BrokenDone
@@ -70,9 +67,9 @@ func (c *conn) pass() bool {
 	return true
 }
 
-// unserved ends a connection that the program has seen as established, but
+// endUnattached ends a connection that the program has seen as established, but
 // whose end could not be passed to the service.
-func (c *conn) unserved() {
+func (c *conn) endUnattached() {
 	_ = c.cc.Cancel() // if the session still exists, the service tells the peer
 	if uncertain(c.pair.end) {
 		c.reset(unix.ECONNRESET)
@@ -88,7 +85,7 @@ func (c *conn) unserved() {
 // any more, the program sees a reset.
 func (c *conn) closed(e syscall.Errno) {
 	defer c.drop()
-	if c.pair.end < 0 || e == 0 && !broker.LetGo(c.pair.end) || !uncertain(c.pair.end) {
+	if c.pair.end < 0 || e == 0 && !broker.MarkedUnread(c.pair.end) || !uncertain(c.pair.end) {
 		return
 	}
 	c.s.stats.broken()
@@ -111,7 +108,7 @@ func (c *conn) drop() {
 // handshake was not over, the launcher may be able to carry the connection
 // itself: then sessionEnded returns true.
 func (c *conn) sessionEnded() (carriedHere bool) {
-	if c.pair.end < 0 || !c.letGo() || !uncertain(c.pair.end) {
+	if c.pair.end < 0 || !c.awaitRelease() || !uncertain(c.pair.end) {
 		c.drop()
 		return false
 	}
@@ -125,15 +122,15 @@ func (c *conn) sessionEnded() (carriedHere bool) {
 	return false
 }
 
-// letGo waits until the service does not read from the pair any more. It
-// returns false if this is not certain. Bytes that are put into the pair before
-// that may be sent to the peer.
-func (c *conn) letGo() bool {
-	limit := time.NewTimer(letGoTime)
+// awaitRelease waits until the service does not read from the pair any more. It
+// returns false if this is not certain. The service may send to the peer the bytes
+// that are put into the pair earlier.
+func (c *conn) awaitRelease() bool {
+	limit := time.NewTimer(releaseTime)
 	defer limit.Stop()
-	tick := time.NewTicker(letGoTick)
+	tick := time.NewTicker(releaseTick)
 	defer tick.Stop()
-	for uncertain(c.pair.end) && !broker.LetGo(c.pair.end) {
+	for uncertain(c.pair.end) && !broker.MarkedUnread(c.pair.end) {
 		select {
 		case <-c.broker.Dead():
 			return true
@@ -146,19 +143,6 @@ func (c *conn) letGo() bool {
 		}
 	}
 	return true
-}
-
-// uncertain reports whether the program, which has the other end, may still
-// wait for data: it has not closed its end, and the service has not sent the
-// end of file.
-func uncertain(end int) bool {
-	if pollHup(end) {
-		return false
-	}
-	// This sends nothing. It only checks whether the end was shut down for
-	// writing.
-	err := unix.Sendto(end, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-	return !errors.Is(err, unix.EPIPE)
 }
 
 // reset makes the next close of the service's end, or of the launcher's copy, a
@@ -180,7 +164,7 @@ func (c *conn) reset(e syscall.Errno) {
 // returns false if the program shut down or closed its end, or if the end
 // cannot be found.
 func (c *conn) leaveUnread() bool {
-	for begin := time.Now(); ; time.Sleep(letGoTick) {
+	for begin := time.Now(); ; time.Sleep(releaseTick) {
 		// Bytes that the program wrote and nobody read have the same effect.
 		if c.pair.end >= 0 {
 			if n, err := unix.IoctlGetInt(c.pair.end, unix.SIOCINQ); err == nil && n > 0 {
@@ -220,85 +204,4 @@ func (c *conn) program() int {
 		return app
 	}
 	return c.s.ends.find(inode)
-}
-
-// endIndex finds sockets in the processes of the program. If many connections
-// search at the same time, one search serves all of them.
-type endIndex struct {
-	looks *looks
-
-	mu    sync.Mutex
-	begun time.Time // start of the search that filled at
-	at    map[uint64]endPlace
-}
-
-// endPlace is where a socket was seen.
-type endPlace struct{ pid, fd int }
-
-// find returns a duplicate of the socket with that inode, or -1. It only uses a
-// search that began after the call.
-func (x *endIndex) find(inode uint64) int { return x.findSince(inode, time.Now()) }
-
-// findSince is like find, but also uses a search that began after since.
-func (x *endIndex) findSince(inode uint64, since time.Time) int {
-	x.mu.Lock()
-	if x.begun.Before(since) {
-		x.begun = time.Now()
-		x.at = make(map[uint64]endPlace)
-		for _, pid := range descendants(os.Getpid()) {
-			for _, fd := range numbers("/proc/" + strconv.Itoa(pid) + "/fd") {
-				if ino, err := socketInode(pid, fd); err == nil {
-					x.at[ino] = endPlace{pid, fd}
-				}
-			}
-		}
-	}
-	p, ok := x.at[inode]
-	x.mu.Unlock()
-	if !ok {
-		return -1
-	}
-	app, err := x.looks.socket(nil, p.pid, p.fd, inode, lookPatience)
-	if err != nil {
-		return -1
-	}
-	return app
-}
-
-// descendants returns the processes that descend from root. Daemons are
-// included, because the launcher is a subreaper.
-func descendants(root int) []int {
-	children := make(map[int][]int)
-	for _, pid := range numbers("/proc") {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-		if err != nil {
-			continue
-		}
-		if parent, err := statusInt(b, "PPid:"); err == nil {
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	var all []int
-	for next := children[root]; len(next) > 0; next = next[1:] {
-		all = append(all, next[0])
-		next = append(next, children[next[0]]...)
-	}
-	return all
-}
-
-// numbers returns the entries of a directory whose names are numbers.
-func numbers(dir string) []int {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer d.Close()
-	names, _ := d.Readdirnames(-1)
-	var nums []int
-	for _, name := range names {
-		if n, err := strconv.Atoi(name); err == nil {
-			nums = append(nums, n)
-		}
-	}
-	return nums
 }

@@ -230,9 +230,9 @@ print('closed'); print(read(s))`, addr}})
 	}
 }
 
-// A service that ends a session and lives on might still read from a pair:
-// nothing is put into it before the service has let go.
-func TestLetGo(t *testing.T) {
+// A service that ends a session but still runs may read from a pair: the
+// launcher writes nothing into the pair until the service has released it.
+func TestMarkUnread(t *testing.T) {
 	s := &supervisor{ctx: t.Context(), log: slog.New(slog.DiscardHandler), sockets: newSockets(), endCopies: budget{max: 1}, looks: newLooks(t.Context())}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -260,7 +260,7 @@ func TestLetGo(t *testing.T) {
 			t.Fatalf("the service reads: %v", err)
 		}
 	}
-	if err := broker.MarkLetGo(service); err != nil {
+	if err := broker.MarkUnread(service); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Close(service); err != nil {

@@ -216,7 +216,7 @@ func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker
 		return
 	}
 	// Whatever ends this, nothing reads from the pair afterwards.
-	defer func() { _ = end.Control(broker.MarkLetGo) }()
+	defer func() { _ = end.Control(broker.MarkUnread) }()
 	defer app.Close()
 	var tcp *relay.TCP
 	if err := sock.Control(func(fd int) (err error) { tcp, err = tcpOf(fd); return err }); err != nil {
@@ -235,10 +235,10 @@ func (f *fakeStack) carry(ctx context.Context, c *broker.Conn, end, sock *broker
 		pause(ctx, f.closeDelay)
 		return
 	}
-	app.PassMark = func() { _ = c.PassMark(ctx) }
-	r := &relay.Relay{App: app, Net: tcp, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+	app.DropUrgent = func() { _ = c.DropUrgent(ctx) }
+	r := &relay.Relay{App: app, Net: tcp, LauncherGone: ctx.Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
-		_ = end.Control(broker.MarkLetGo)
+		_ = end.Control(broker.MarkUnread)
 	}}
 	r.Run(nil)
 }

@@ -39,24 +39,6 @@ const (
 	lateIdle = 60
 )
 
-// early is the state of a listener for connections that wait in the queue. The
-// mu of the listener guards it.
-type early struct {
-	l       *listener
-	watch   int // epoll instance with the listening socket, or -1
-	sub     *subscription
-	kick    chan struct{}
-	running bool // a goroutine looks at the queue
-	closed  bool
-	place   *placeholder // in the queue, if spare is not empty
-	taken   uint64       // connections taken from the queue so far
-	mark    uint64       // value of taken when all connections that waited at the last look are taken
-	idle    int          // looks in a row at a socket that does not listen
-	before  time.Time    // do not try to make a placeholder before this time
-	shared  bool         // a process that the launcher does not see also accepts from the queue
-	tid, fd int          // of the last call of the program on the socket
-}
-
 // arm begins to watch the listening socket fd, of call n.
 func (e *early) arm(n *notif, fd int) {
 	e.l.mu.Lock()
@@ -265,14 +247,6 @@ func (e *early) reach(at endPlace) int {
 		}
 	}
 	return fd
-}
-
-// place returns where a socket was found last.
-func (x *endIndex) place(inode uint64) (endPlace, bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	p, ok := x.at[inode]
-	return p, ok
 }
 
 // inspect looks at the queue q of the listening socket fd. l.mu is held.

@@ -77,26 +77,6 @@ func (s *supervisor) mark(b Broker, fd int) error {
 	return err
 }
 
-// stale returns the session if it does not know the listener yet. Then the
-// caller must tell it: the next call of stale returns false.
-func (l *listener) stale() (Broker, bool) {
-	b := l.s.sessions.live()
-	if b == nil {
-		return nil, false
-	}
-	old := l.known.Load()
-	if old != nil && *old == b {
-		return nil, false
-	}
-	return b, l.known.CompareAndSwap(old, &b)
-}
-
-// knows reports whether session b was told of the listener.
-func (l *listener) knows(b Broker) bool {
-	known := l.known.Load()
-	return known != nil && *known == b
-}
-
 // renew marks the listener in a session that does not know it yet. fd is its
 // socket.
 func (l *listener) renew(fd int) {
@@ -137,4 +117,21 @@ func (s *supervisor) renewAll() {
 			_ = unix.Close(fd)
 		}
 	}
+}
+
+// sweep removes the listeners whose sockets are closed, if there are so many that
+// some probably are.
+func (t *sockets) sweep() {
+	t.mu.Lock()
+	few := len(t.listeners) < max(t.sweepAt, sweepFirst)
+	t.mu.Unlock()
+	if few {
+		return
+	}
+	for _, l := range t.allListeners() {
+		l.forgetIfGone()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sweepAt = 2 * len(t.listeners)
 }

@@ -5,7 +5,6 @@
 package launch
 
 import (
-	"encoding/binary"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -17,10 +16,6 @@ import (
 // program has one end. The service made it and passes the program's end
 // (broker.EventLocal). The launcher keeps no copy of an end, and there is
 // nothing to relay or to reset.
-
-// ReasonNotPlaced is the reason for TCP if a connection to a program of the
-// same host could not be made local.
-const ReasonNotPlaced = "the stack answered too late for a local connection"
 
 // localPairOf makes a pair of the program's end alone; the launcher does not
 // have the other end.
@@ -40,7 +35,8 @@ func localPairOf(d *broker.Descriptor, tcp int) (*pair, error) {
 	return p, nil
 }
 
-// setEnd replaces the program's descriptor by the end of p, with call n.
+// setEnd replaces the program's descriptor with the program's end of p, by answering
+// call n.
 func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	if a.swapped { // the program has a pair that is not needed
 		app, err := a.s.looks.socket(n, n.tid(), n.fdArg(), a.pair.inode, lookPatience)
@@ -71,8 +67,8 @@ func (a *attempt) setEnd(n *notif, nonblock bool, p *pair) error {
 	return err
 }
 
-// replace replaces app, the end that the program has, by the end of p, with
-// call n on it. Bytes in the old pair are lost.
+// replace replaces app, the end that the program has, with the program's end of p. n is
+// the call on app. Bytes in the old pair are lost.
 func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,32 +101,10 @@ func (c *conn) replace(n *notif, app int, p *pair) (old *pair, err error) {
 // connection takes a detour: the program's end is replaced by one end of a new
 // pair. The service gets the other end and the former end, and carries the
 // bytes between them, as over SMC-R.
-//	the program                  | because
-//	sets SO_LINGER to 0 seconds  | the kernel makes no reset of its close
-//	sends urgent data            | a second urgent byte would make the first a
-//	                             | byte like others
-
-// detour is a request for a detour, for call n of the program.
-type detour struct {
-	n    *notif
-	done chan struct{}
-}
-
-// detourQueue passes requests for a detour to the goroutine that follows the
-// connection.
-type detourQueue struct {
-	ch   chan *detour
-	over chan struct{} // closed when nobody carries detours out any more
-}
-
-// requests returns the channel of requests. It is nil, and blocks for ever, for a
-// connection that can have none.
-func (q *detourQueue) requests() chan *detour {
-	if q == nil {
-		return nil
-	}
-	return q.ch
-}
+//	the program                  | why the pair does not work
+//	sets SO_LINGER to 0 seconds  | its close() does not reset a socketpair
+//	sends urgent data            | a second urgent byte makes the first one an
+//	                             | ordinary byte
 
 // takesDetour makes a local connection take a detour before call n continues.
 // If this is not possible, for example because the process has the descriptor
@@ -157,6 +131,8 @@ func (c *conn) detour(d *detour) {
 	}
 }
 
+// divert replaces the program's end, with call n, and passes the service both ends
+// that it needs.
 func (c *conn) divert(n *notif) error {
 	// The call waits without a limit.
 	former, err := c.s.looks.socket(n, n.tid(), n.fdArg(), c.pair.inode, 0)
@@ -199,20 +175,6 @@ func (l *listener) offeredLocal(a *accepted, b Broker, cc *broker.ClientConn, en
 	return true
 }
 
-// direct marks c as a connection whose other end a program has.
-func (c *conn) direct() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.detours = &detourQueue{ch: make(chan *detour), over: make(chan struct{})}
-}
-
-// isDirect reports whether it is one, or was.
-func (c *conn) isDirect() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.detours != nil
-}
-
 // passLocal closes the launcher's TCP socket. The service has it and needs no
 // end of the pair.
 func (a *accepted) passLocal() {
@@ -229,11 +191,4 @@ func (s *supervisor) sendsUrgent(n *notif, c *conn) {
 		c.takesDetour(n)
 	}
 	s.cont(n)
-}
-
-// setsAbort reports whether a setsockopt() of SO_LINGER makes a later close() a
-// reset.
-func (n *notif) setsAbort() bool {
-	v, err := n.read(n.Args[3], 8, 0)
-	return err == nil && binary.NativeEndian.Uint32(v) != 0 && binary.NativeEndian.Uint32(v[4:]) == 0
 }

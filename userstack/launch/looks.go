@@ -23,6 +23,9 @@ import (
 // all: a process that has used up what it may have waits for itself alone.
 
 const (
+	// validTick is the interval at which the launcher checks whether a call
+	// still waits.
+	validTick = 100 * time.Millisecond
 	// freeLooks is the number of looks that may run before the launcher
 	// determines their processes.
 	freeLooks = 8

@@ -204,14 +204,14 @@ func TestDeafClose(t *testing.T) {
 	}
 }
 
-// A program that is quicker than the launcher, and has such a descriptor copied,
-// uses up its own share.
+// A program that replaces its descriptor before the launcher copies it uses only the
+// share of its own process.
 func TestUnexpectedClose(t *testing.T) {
 	d := newDeafFile(t, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	x := newLooks(ctx)
-	stray := func(tid int) error {
+	closeFile := func(tid int) error {
 		type result struct{ err error }
 		r, err := looked(x, nil, tid, lookPatience, func() (result, func()) {
 			fd, err := unix.Open(d.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -226,14 +226,14 @@ func TestUnexpectedClose(t *testing.T) {
 		return errors.Join(r.err, err)
 	}
 	for i := range procLooks {
-		if err := stray(os.Getpid()); !errors.Is(err, errNotSocket) {
+		if err := closeFile(os.Getpid()); !errors.Is(err, errNotSocket) {
 			t.Fatalf("look %d: %v", i, err)
 		}
 	}
-	if err := stray(os.Getpid()); !errors.Is(err, errBusy) {
+	if err := closeFile(os.Getpid()); !errors.Is(err, errBusy) {
 		t.Errorf("one more: %v, want %v", err, errBusy)
 	}
-	if err := stray(os.Getppid()); !errors.Is(err, errNotSocket) {
+	if err := closeFile(os.Getppid()); !errors.Is(err, errNotSocket) {
 		t.Errorf("of another process: %v", err)
 	}
 }

@@ -4,24 +4,7 @@
 
 package launch
 
-import (
-	"net/netip"
-	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
-)
-
-// optionTimeout bounds the wait for the service to set or read an option.
-const optionTimeout = 5 * time.Second
-
-func localAddr(fd int) netip.AddrPort {
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return toAddrPort(sa)
-}
+import "golang.org/x/sys/unix"
 
 // getname answers getsockname() and getpeername() with the TCP addresses.
 func (s *supervisor) getname(n *notif, c *conn) {
@@ -41,7 +24,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 		return
 	}
 	if n.Nr == unix.SYS_GETPEERNAME {
-		// The program sees the reset before the service says its last.
+		// The program sees the reset before the service sends its last event.
 		if phase != phaseCarried || inPair && (over || c.cut(n)) {
 			s.fail(n, unix.ENOTCONN)
 			return
@@ -52,7 +35,7 @@ func (s *supervisor) getname(n *notif, c *conn) {
 	s.fail(n, errnoOf(err))
 }
 
-// cut reports whether the program's end, which n is about, has been cut off.
+// cut reports whether the other end of the program's end, which n concerns, is closed.
 func (c *conn) cut(n *notif) bool {
 	c.mu.Lock()
 	inode := c.pair.inode
@@ -63,19 +46,4 @@ func (c *conn) cut(n *notif) bool {
 	}
 	defer unix.Close(fd)
 	return pollHup(fd)
-}
-
-// errnoOf is the errno to answer for err, 0 for nil.
-func errnoOf(err error) syscall.Errno {
-	if err == nil {
-		return 0
-	}
-	return errnoOr(err, unix.EINVAL)
-}
-
-// pollHup reports whether the other end of the pair was closed.
-func pollHup(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	_, err := unix.Poll(p, 0)
-	return err == nil && p[0].Revents&unix.POLLHUP != 0
 }

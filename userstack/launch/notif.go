@@ -213,3 +213,9 @@ func (n *notif) addFD(a *seccompAddFD) (int, error) {
 // isGone reports whether an answer came too late because the call was
 // interrupted or its thread died.
 func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
+
+// fdArg returns the first argument of n, which is a descriptor in most trapped
+// calls.
+func (n *notif) fdArg() int { return int(int32(n.Args[0])) }
+
+func (n *notif) tid() int { return int(n.PID) }

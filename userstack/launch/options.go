@@ -18,6 +18,9 @@ import (
 	"smcr/userstack/internal/rights"
 )
 
+// optionTimeout limits the wait for the service to set or read an option.
+const optionTimeout = 5 * time.Second
+
 // sockopt answers getsockopt() and setsockopt() on the program's end of a connection.
 func (s *supervisor) sockopt(n *notif, c *conn) { (&optionCall{s, n, c}).answer() }
 
@@ -50,7 +53,7 @@ func (o *optionCall) answer() {
 	case get && level == unix.SOL_SOCKET && name == unix.SO_PROTOCOL:
 		o.giveInt(unix.IPPROTO_TCP)
 	case get && level == unix.SOL_SOCKET && name == unix.SO_PEERCRED:
-		nobody := binary.NativeEndian.AppendUint32(nil, 0) // struct ucred of TCP
+		nobody := binary.NativeEndian.AppendUint32(nil, 0) // struct ucred, as a TCP socket returns it
 		nobody = binary.NativeEndian.AppendUint64(nobody, math.MaxUint64)
 		s.fail(n, errnoOf(n.writeOption(nobody)))
 	case get:
@@ -74,7 +77,7 @@ func (o *optionCall) answer() {
 			c.takesDetour(n)
 		}
 		if err == nil && level == unix.SOL_SOCKET {
-			s.cont(n) // also on the pair's end, where it is read
+			s.cont(n) // the kernel sets it on the pair's end, where the program reads it
 			return
 		}
 		s.fail(n, errnoOf(err))
@@ -90,8 +93,9 @@ func (o *optionCall) soError() {
 		s.cont(n)
 		return
 	}
-	// Until the call has its answer, so that no other gets the same. The mutex is
-	// not held for that long: the answer goes into the program's memory.
+	// report.telling is set until the call has its answer, so that no other call gets
+	// the same error. The mutex is not held meanwhile, because the answer is written
+	// into the program's memory.
 	for end := time.Now().Add(lookPatience); !c.report.telling.CompareAndSwap(false, true); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			s.cont(n)
@@ -107,8 +111,8 @@ func (o *optionCall) soError() {
 		return
 	}
 	told := e
-	// The kernel's own error on the pair's end must not be seen as well; if
-	// it was seen, there is none any more.
+	// The program must not see the same error a second time, as the kernel's error on
+	// the pair's end. If it has seen that error already, there is nothing to report.
 	if fd, err := s.looks.socket(n, n.tid(), n.fdArg(), inode, lookPatience); err == nil {
 		cut := pollHup(fd)
 		own, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
@@ -141,9 +145,9 @@ func (o *optionCall) giveInt(v int) {
 	o.s.fail(o.n, errnoOf(o.n.writeOption(binary.NativeEndian.AppendUint32(nil, uint32(v)))))
 }
 
-// laterSndbuf keeps the size that the program asks for while its end is kept
-// unwritable. It returns false when the kernel can set it at once. The error is
-// that of a program which may not set it.
+// laterSndbuf records the size that the program asks for, while its end must stay
+// unwritable. It returns false if the kernel can set the size at once. It returns
+// an error if the program is not allowed to set the size.
 func (o *optionCall) laterSndbuf(name int) (later bool, err error) {
 	n, c := o.n, o.c
 	if c.calls.isOver() || int(int32(n.Args[4])) < 4 {
@@ -203,7 +207,7 @@ func (o *optionCall) set(level, name int) error {
 	if level == unix.IPPROTO_TCP {
 		switch name {
 		case tcpULP:
-			return unix.ENOENT // as without the tls module
+			return unix.ENOENT // the kernel's answer without the tls module
 		case tcpRepair:
 			return unix.EPERM
 		}
@@ -230,11 +234,11 @@ func (o *optionCall) set(level, name int) error {
 	return c.option(r, true, level, name, func(ctx context.Context) error { return c.cc.SetOption(ctx, r, level, name, v) }, here)
 }
 
-// option has an option of the TCP socket set or read: by the service from when
-// it may begin the CLC handshake, as it has to know what is set, and sets some
-// for its own purposes meanwhile; before, and where the launcher relays, by here.
-// When the connection is over, the launcher has a fresh socket, in state CLOSE,
-// answer. Whoever does it does it with the program's rights r.
+// option sets or reads an option of the TCP socket. From the time when the service
+// may begin the CLC handshake, it calls service, because the service has to know what
+// is set, and sets some options for its own purposes. Before that, and if the launcher
+// relays, it calls here. When the connection is over, it calls here with a new socket,
+// in state CLOSE. Both functions use the program's rights r.
 func (c *conn) option(r rights.Rights, set bool, level, name int, service func(ctx context.Context) error, here func(fd int) error) error {
 	c.mu.Lock()
 	served := !c.over && (c.tcp < 0 || c.served && !c.here && c.phase != phaseFailed)
@@ -249,7 +253,7 @@ func (c *conn) option(r rights.Rights, set bool, level, name int, service func(c
 	var e syscall.Errno
 	switch {
 	case errors.Is(err, unix.ENOTCONN), errors.Is(err, broker.ErrServiceGone):
-		// It has ended, and the launcher is about to hear of it.
+		// The connection or the session has ended, and the launcher will get the event.
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.rightly(r, set, level, name, here)
@@ -259,24 +263,11 @@ func (c *conn) option(r rights.Rights, set bool, level, name int, service func(c
 	return unix.ENOTCONN
 }
 
-// withSocket calls f with the TCP socket if the launcher has it, else with a
-// fresh one. c.mu is held.
-func (c *conn) withSocket(f func(fd int) error) error {
-	if c.tcp >= 0 {
-		return f(c.tcp)
-	}
-	fd, err := unix.Socket(c.domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return f(fd)
-}
-
-// optionVerdict returns what the kernel says to an option of a TCP socket that many
-// programs set on every connection, where the value alone decides. To wait for the
-// service costs the program a hundred microseconds each. What is not known here a
-// kernel may learn, or a policy (eBPF) may refuse.
+// optionVerdict returns the kernel's answer to setsockopt() of an option that many
+// programs set on every connection, if the answer depends only on the value. A question
+// to the service would cost the program a hundred microseconds for each option. All
+// other options are not known: a new kernel may have them, or an eBPF program may
+// refuse them.
 func optionVerdict(level, name int, value []byte) (e syscall.Errno, known bool) {
 	least, most := math.MinInt32, math.MaxInt32
 	switch {
@@ -295,4 +286,11 @@ func optionVerdict(level, name int, value []byte) (e syscall.Errno, known bool) 
 		return unix.EINVAL, true
 	}
 	return 0, true
+}
+
+// setsAbort reports whether a setsockopt() of SO_LINGER makes a later close() a
+// reset.
+func (n *notif) setsAbort() bool {
+	v, err := n.read(n.Args[3], 8, 0)
+	return err == nil && binary.NativeEndian.Uint32(v) != 0 && binary.NativeEndian.Uint32(v[4:]) == 0
 }

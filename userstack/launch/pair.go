@@ -259,3 +259,23 @@ func setRaw(fd, level, name int, b []byte) error {
 	}
 	return nil
 }
+
+// pollHup reports whether the other end of the pair was closed.
+func pollHup(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&unix.POLLHUP != 0
+}
+
+// uncertain reports whether the program, which has the other end, may still
+// wait for data: it has not closed its end, and the service has not sent the
+// end of file.
+func uncertain(end int) bool {
+	if pollHup(end) {
+		return false
+	}
+	// This sends nothing. It only checks whether the end was shut down for
+	// writing.
+	err := unix.Sendto(end, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	return !errors.Is(err, unix.EPIPE)
+}

@@ -64,7 +64,7 @@ func placeKeyOf(from, to netip.AddrPort) placeKey {
 	return placeKey{plain(from), plain(to)}
 }
 
-// maxDropped is how many placeholders are known after they were dropped.
+// maxDropped is the number of dropped placeholders that are still known.
 const maxDropped = 256
 
 // places has all placeholders of a launcher.
@@ -78,12 +78,12 @@ type places struct {
 }
 
 // open calls connect, which makes p's connection and returns the launcher's address,
-// and enters p. Until then find waits, so that nobody takes p for a connection of the
-// program.
+// and adds p to the table. take waits meanwhile, so that it does not take p for a
+// connection of the program.
 func (x *places) open(p *placeholder, to netip.AddrPort, connect func() (from netip.AddrPort, err error)) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.n.Add(1) // for find
+	x.n.Add(1) // so that take waits for mu
 	from, err := connect()
 	if err == nil {
 		p.key = placeKeyOf(from, to)
@@ -99,8 +99,8 @@ func (x *places) open(p *placeholder, to netip.AddrPort, connect func() (from ne
 // count sets n. x.mu is held.
 func (x *places) count() { x.n.Store(int64(len(x.m) + len(x.dropped))) }
 
-// take reports whether an accepted connection is a placeholder, or what is left of
-// one that was dropped. The launcher's end, if there is one, is closed, and p is it.
+// take reports whether an accepted connection is a placeholder, also one that was
+// dropped. If the launcher still has its end of it, take closes it and returns it as p.
 func (x *places) take(a *accepted) (p *placeholder, ok bool) {
 	if x.n.Load() == 0 {
 		return nil, false
@@ -115,7 +115,7 @@ func (x *places) take(a *accepted) (p *placeholder, ok bool) {
 	}
 	defer x.mu.Unlock()
 	i := slices.Index(x.dropped, key)
-	if i < 0 || !wasReset(a.sock) { // another connection may have the addresses since
+	if i < 0 || !wasReset(a.sock) { // another connection may have got the addresses
 		return nil, false
 	}
 	x.dropped = slices.Delete(x.dropped, i, i+1)
@@ -129,8 +129,8 @@ func wasReset(fd int) bool {
 	return err == nil && info.State == unix.BPF_TCP_CLOSE
 }
 
-// drop ends a placeholder. What is left of it in a queue is a connection that
-// has been reset, which take knows.
+// drop ends a placeholder. A connection that was reset may remain in the queue; take
+// knows its addresses.
 func (x *places) drop(p *placeholder) {
 	x.mu.Lock()
 	if x.m[p.key] == p {
@@ -141,7 +141,7 @@ func (x *places) drop(p *placeholder) {
 		x.dropped = append(x.dropped, p.key)
 		x.count()
 	}
-	p.reset() // before take looks whether it was reset
+	p.reset() // before take checks whether it was reset
 	x.mu.Unlock()
 	p.sub.stop()
 }
@@ -157,14 +157,14 @@ func (x *places) forget(p *placeholder) {
 	p.sub.stop()
 }
 
-// reset closes the launcher's end so that the other one sees a reset.
+// reset closes the launcher's end so that the other end gets a reset.
 func (p *placeholder) reset() {
 	_ = unix.SetsockoptLinger(p.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	_ = unix.Close(p.fd)
 }
 
-// place makes a placeholder for the listening socket fd and returns when it is in
-// its queue. Other sockets may listen on the port as well (SO_REUSEPORT).
+// place makes a placeholder for the listening socket fd and returns when the placeholder
+// is in the queue of fd. Other sockets may listen on the port as well (SO_REUSEPORT).
 func (x *places) place(fd int) (*placeholder, error) {
 	to, dev, err := placeTarget(fd)
 	if err != nil {
@@ -210,7 +210,7 @@ func placeTarget(fd int) (to netip.AddrPort, dev string, err error) {
 			level, name = unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT
 		}
 		if on, _ := unix.GetsockoptInt(fd, level, name); on != 0 {
-			return to, "", errNoPlace // the address may be another host's
+			return to, "", errNoPlace // the address may be that of another host
 		}
 		return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), dev, nil
 	}
@@ -226,7 +226,7 @@ func placeTarget(fd int) (to netip.AddrPort, dev string, err error) {
 	case only != 0:
 		return to, "", errNoPlace
 	}
-	// The loopback's addresses do not lead to a socket bound to another device.
+	// The addresses of the loopback device do not lead to a socket bound to another device.
 	ifr, err := unix.NewIfreq(dev)
 	if err != nil {
 		return to, "", err
@@ -271,7 +271,7 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 		}
 		p.dev = ifr.Uint32()
 	}
-	// The server may only accept packets with this TTL.
+	// The server may have set a minimum TTL (IP_MINTTL).
 	level, ttl := unix.IPPROTO_IP, unix.IP_TTL
 	if family == unix.AF_INET6 {
 		level, ttl = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
@@ -299,7 +299,7 @@ func (x *places) connect(fd int, to netip.AddrPort, dev string) (_ *placeholder,
 		return nil, errMisplaced
 	}
 	if v, _ := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT); v > 0 {
-		// The kernel waits for data.
+		// The kernel queues the connection only when data arrives.
 		if err := unix.Sendto(sock, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil); err != nil {
 			return nil, os.NewSyscallError("send", err)
 		}

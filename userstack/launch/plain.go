@@ -43,7 +43,7 @@ func (s *supervisor) plain(a *accepted, doubt bool) bool {
 		return true
 	}
 	wait := time.Duration(0)
-	if age, sent := handshake(sock); doubt || s.sessions.doubtful(sent) {
+	if age, sent := handshake(sock); doubt || s.sessions.mayHaveAnnounced(sent) {
 		wait = max(0, proposalTime-age)
 	}
 	declined, err := s.decline(sock, wait)
@@ -260,21 +260,4 @@ func (c *conn) closeOwn() {
 		_ = c.own.Close()
 		c.own = nil
 	}
-}
-
-// smcOptionIn reports whether an IP packet with a TCP SYN, as TCP_SAVED_SYN returns
-// it, announces SMC-R. The packet has no IPv6 extension headers.
-func smcOptionIn(p []byte) bool {
-	if len(p) == 0 {
-		return false
-	}
-	ip := 40
-	if p[0]>>4 == 4 {
-		ip = int(p[0]&15) * 4
-	}
-	if len(p) < ip+20 {
-		return false
-	}
-	end := min(ip+int(p[ip+12]>>4)*4, len(p))
-	return wire.HasTCPOption(p[min(ip+20, end):end])
 }

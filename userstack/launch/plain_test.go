@@ -182,9 +182,9 @@ func TestDecline(t *testing.T) {
 	}
 }
 
-// The age of a connection reports whether a stack that is gone could have
-// answered its SYN.
-func TestDoubtful(t *testing.T) {
+// The age of a connection tells whether a stack that has ended may have
+// answered the SYN of the connection.
+func TestMayHaveAnnounced(t *testing.T) {
 	begin := time.Now()
 	_, sock := tcpPair(t)
 	time.Sleep(300 * ms)
@@ -199,20 +199,20 @@ func TestDoubtful(t *testing.T) {
 	}
 	over := make(chan struct{})
 	x := newSessions(doneBroker{over: over}, nil)
-	if x.doubtful(time.Now()) || x.everEnded() {
-		t.Error("doubt though no session ended")
+	if x.mayHaveAnnounced(time.Now()) || x.everEnded() {
+		t.Error("an announcement, although no session has ended")
 	}
 	close(over)
-	if !x.doubtful(time.Now()) || !x.everEnded() {
-		t.Error("no doubt about a session that ended just now")
+	if !x.mayHaveAnnounced(time.Now()) || !x.everEnded() {
+		t.Error("no announcement by a session that has just ended")
 	}
 	x.lastEnded, x.maybeAlive = x.last(), 1
-	if !x.doubtful(time.Now()) {
-		t.Error("no doubt about a stack that may live")
+	if !x.mayHaveAnnounced(time.Now()) {
+		t.Error("no announcement by a stack that may still run")
 	}
 	x.maybeAlive, x.lastDead = 0, time.Now()
-	if x.doubtful(time.Now().Add(ms)) || !x.doubtful(x.lastDead.Add(-ms)) {
-		t.Error("a stack that is dead answers no SYN")
+	if x.mayHaveAnnounced(time.Now().Add(ms)) || !x.mayHaveAnnounced(x.lastDead.Add(-ms)) {
+		t.Error("wrong answer for a stack that has ended")
 	}
 }
 

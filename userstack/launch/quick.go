@@ -105,30 +105,3 @@ func (x *looks) copied(n *notif) (fd int, inode uint64, err error) {
 	}
 	return fd, st.Ino, nil
 }
-
-// synSMC says whether the SYN of an accepted connection has the SMC option.
-type synSMC uint8
-
-const (
-	synUnread synSMC = iota
-	synUnknown
-	synWithout
-	synWith
-)
-
-// readSYN looks for the SMC option in the saved SYN, which the kernel returns
-// only once. The caller must not use it if the program wants saved SYNs itself.
-func (a *accepted) readSYN() synSMC {
-	if a.syn != synUnread {
-		return a.syn
-	}
-	a.syn = synUnknown
-	var b [256]byte
-	if n, err := getRaw(a.sock, unix.IPPROTO_TCP, unix.TCP_SAVED_SYN, b[:]); err == nil && n > 0 {
-		a.syn = synWithout
-		if smcOptionIn(b[:n]) {
-			a.syn = synWith
-		}
-	}
-	return a.syn
-}

@@ -32,7 +32,7 @@ func (c *conn) relayed() {
 		c.s.log.Warn("cannot relay", "err", err)
 		return
 	}
-	app.PassMark = c.passMark
+	app.DropUrgent = c.dropUrgent
 	tcp, err := tcpOf(c.tcp)
 	if err != nil {
 		_ = app.Close()
@@ -41,7 +41,7 @@ func (c *conn) relayed() {
 	}
 	r := &relay.Relay{
 		App: app, Net: tcp, Broken: c.reset,
-		Left: c.s.ctx.Done(), Hurry: c.s.hurry, OrphanLimit: lastBytesTime, Guard: &guard.Guard{Log: c.s.log},
+		LauncherGone: c.s.ctx.Done(), CutOrphans: c.s.hurry, OrphanLimit: lastBytesTime, Guard: &guard.Guard{Log: c.s.log},
 	}
 	r.Run(nil)
 }
@@ -72,12 +72,12 @@ func tcpOf(fd int) (*relay.TCP, error) {
 	return t, err
 }
 
-// passMark moves the program's end past the urgent mark at which it is.
-func (c *conn) passMark() {
+// dropUrgent moves the program's end past the urgent mark at which it is.
+func (c *conn) dropUrgent() {
 	app := c.program()
 	if app < 0 {
 		return
 	}
-	relay.PassMark(app)
+	relay.DropUrgent(app)
 	_ = unix.Close(app)
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -62,19 +61,6 @@ func (e *StartError) ExitStatus() int {
 		return ExitNotFound
 	}
 	return ExitNotExecutable
-}
-
-// Broker is a session with the stack service. *broker.Client implements it; see
-// there for the methods.
-type Broker interface {
-	Listen(ctx context.Context, sock int) error
-	Connect(sock int, req broker.ConnectRequest) (*broker.ClientConn, error)
-	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
-	Done() <-chan struct{}
-	Dead() <-chan struct{}
-	// ByOption and Note are as those of *broker.Client.
-	ByOption() bool
-	Note(notes []broker.Note) error
 }
 
 var _ Broker = (*broker.Client)(nil)

@@ -7,9 +7,12 @@ package launch
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"smcr/userstack/broker"
 )
 
 // A Session is a Broker that Config.Redial opened. Run closes it.
@@ -44,9 +47,9 @@ type sessions struct {
 	first  Broker                 // nil: all connections are native
 	now    atomic.Pointer[Broker] // the last one
 	redial func(context.Context) (Session, error)
-	nudge  chan struct{} // a connection could have used a stack
+	nudge  chan struct{} // there was a connection that could have used a stack
 
-	// What follow needs; set before it.
+	// The fields that follow needs. They are set before it is called.
 	ctx   context.Context
 	log   *slog.Logger
 	wg    *sync.WaitGroup
@@ -77,7 +80,8 @@ func (x *sessions) close(b Broker) {
 	}
 }
 
-// live returns the session with the stack, or nil if there is none.
+// live returns the session with the stack, or nil if there is none. If the
+// session is over, it requests an earlier redial.
 func (x *sessions) live() Broker {
 	b := x.last()
 	if b == nil {
@@ -110,7 +114,7 @@ func (x *sessions) follow() {
 	}
 }
 
-// ended notes that a session has ended, and waits in a goroutine for the end of its
+// ended records that a session has ended, and waits in a goroutine for the end of its
 // service.
 func (x *sessions) ended(b Broker) {
 	x.mu.Lock()
@@ -180,8 +184,8 @@ func (x *sessions) awaitRedial(last time.Time, pause time.Duration) bool {
 	}
 }
 
-// awaitDeath waits until the process of a session that is over has ended, so that its
-// eBPF program announces nothing any more; for limit at most.
+// awaitDeath waits until the service of a session that is over has ended, so that its
+// eBPF program does not announce SMC any more. It waits no longer than limit.
 func (x *sessions) awaitDeath(b Broker, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -192,10 +196,10 @@ func (x *sessions) awaitDeath(b Broker, limit time.Duration) {
 	}
 }
 
-// doubtful reports whether a SYN-ACK sent at that time may have announced SMC
+// mayHaveAnnounced reports whether a SYN-ACK sent at that time may have announced SMC
 // for a stack that has ended. The eBPF program of the stack announces SMC, and
 // it ends with the process.
-func (x *sessions) doubtful(sent time.Time) bool {
+func (x *sessions) mayHaveAnnounced(sent time.Time) bool {
 	b, over := x.last(), false
 	if b == nil {
 		return false
@@ -223,4 +227,17 @@ func (x *sessions) everEnded() bool {
 	default:
 		return b != x.first
 	}
+}
+
+// Broker is a session with the stack service. *broker.Client implements it; see
+// there for the methods.
+type Broker interface {
+	Listen(ctx context.Context, sock int) error
+	Connect(sock int, req broker.ConnectRequest) (*broker.ClientConn, error)
+	Accept(sock int, local, remote netip.AddrPort) (*broker.ClientConn, error)
+	Done() <-chan struct{}
+	Dead() <-chan struct{}
+	// ByOption and Note are as those of *broker.Client.
+	ByOption() bool
+	Note(notes []broker.Note) error
 }

@@ -10,24 +10,23 @@ import (
 )
 
 const (
-	// maxRetired is how many connections that are over are remembered, for as long
-	// as programs may keep their descriptors: each still has its names, and perhaps
-	// an error to report.
+	// maxRetired is the number of connections that are kept after their end. Programs
+	// may still have their descriptors, and ask for the addresses or for an error.
 	maxRetired = 4096
-	// sweepFirst is the least number of listeners from which a new one makes the
-	// launcher look for those that are closed.
+	// sweepFirst is the number of listeners from which the launcher searches for
+	// closed ones when there is a new one.
 	sweepFirst = 64
 )
 
-// sockets has what the launcher knows of the sockets of its programs, by inode:
+// sockets has what the launcher knows about the sockets of its programs, by inode:
 // connections, listeners, and connect() calls that are not decided. Most system calls
-// are about none of them; that costs no lock.
+// concern none of them, and to find this out needs no lock.
 type sockets struct {
 	mu        sync.Mutex
 	conns     map[uint64]*conn     // of the TCP socket and of the program's end
 	deciding  map[uint64]*decision // of the TCP socket
 	listeners map[uint64]*listener
-	sweepAt   int     // how many listeners are too many to be all in use
+	sweepAt   int     // number of listeners from which some are probably closed
 	retired   []*conn // over, oldest first
 
 	nConns     atomic.Int64 // len(conns)
@@ -58,14 +57,15 @@ func (t *sockets) conn(inode uint64) *conn {
 }
 
 // connOrDecision returns the connection of a socket and the connect() on it that is
-// not decided; nil for what there is not.
+// not decided. Each of them may be nil.
 func (t *sockets) connOrDecision(inode uint64) (*conn, *decision) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.conns[inode], t.deciding[inode]
 }
 
-// addConn enters c under inode. It returns false if another connection is there.
+// addConn adds c under inode. It returns false if there is another connection under
+// this inode.
 func (t *sockets) addConn(inode uint64, c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *sockets) addConn(inode uint64, c *conn) bool {
 	return true
 }
 
-// removeConn removes c from under inode, if it is there.
+// removeConn removes c, if it is the connection under inode.
 func (t *sockets) removeConn(inode uint64, c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,8 +87,8 @@ func (t *sockets) removeConn(inode uint64, c *conn) {
 	}
 }
 
-// retire marks c as over and keeps it for a while. The oldest of too many retired
-// connections is removed: its descriptor is a plain socketpair from then on.
+// retire marks c as over and keeps it. If there are too many retired connections, it
+// removes the oldest: from then on, its descriptor is a plain socketpair.
 func (t *sockets) retire(c *conn) {
 	c.mu.Lock()
 	c.over = true
@@ -114,7 +114,7 @@ func (t *sockets) retire(c *conn) {
 	}
 }
 
-// decide notes that a connect() on the socket is being looked into.
+// decide records that the launcher decides about a connect() on the socket.
 func (t *sockets) decide(inode uint64) *decision {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,7 +146,7 @@ func (t *sockets) listener(inode uint64) *listener {
 	return t.listeners[inode]
 }
 
-// addListener enters l.
+// addListener adds l.
 func (t *sockets) addListener(l *listener) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +154,7 @@ func (t *sockets) addListener(l *listener) {
 	t.nListeners.Store(int64(len(t.listeners)))
 }
 
-// removeListener removes l, if it is there.
+// removeListener removes l, if it is in the table.
 func (t *sockets) removeListener(l *listener) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +164,7 @@ func (t *sockets) removeListener(l *listener) {
 	}
 }
 
-// allListeners returns all listeners, in no order.
+// allListeners returns all listeners, in no particular order.
 func (t *sockets) allListeners() []*listener {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,30 +175,13 @@ func (t *sockets) allListeners() []*listener {
 	return all
 }
 
-// sweep removes the listeners whose sockets are closed, if there are so many that
-// some probably are.
-func (t *sockets) sweep() {
-	t.mu.Lock()
-	few := len(t.listeners) < max(t.sweepAt, sweepFirst)
-	t.mu.Unlock()
-	if few {
-		return
-	}
-	for _, l := range t.allListeners() {
-		l.forgetIfGone()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sweepAt = 2 * len(t.listeners)
-}
-
-// budget bounds how many of something there may be at a time.
+// budget limits the number of things of one kind.
 type budget struct {
 	n   atomic.Int64
 	max int64
 }
 
-// take takes one, and reports whether there was one left.
+// take takes one. It returns false if none is left.
 func (b *budget) take() bool {
 	if b.n.Add(1) > b.max {
 		b.n.Add(-1)
@@ -213,5 +196,5 @@ func (b *budget) give() { b.n.Add(-1) }
 // left returns how many are left.
 func (b *budget) left() int64 { return b.max - b.n.Load() }
 
-// add takes one also if there is none left.
+// add takes one, also if none is left.
 func (b *budget) add() { b.n.Add(1) }

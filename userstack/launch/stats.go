@@ -52,6 +52,9 @@ const (
 	ReasonNetns = "no privilege in the program's network namespace"
 	// ReasonLandlock: a rule of Landlock would not apply to the launcher's sockets.
 	ReasonLandlock = "a program has limited its connections with Landlock"
+	// ReasonNotPlaced: a connection to a program of the same host could not be made
+	// local.
+	ReasonNotPlaced = "the stack answered too late for a local connection"
 )
 
 type counters struct {

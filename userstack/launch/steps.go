@@ -13,6 +13,16 @@ import (
 	"smcr/userstack/broker"
 )
 
+const (
+	// swapTime limits the wait for a call with which the pair's end can be
+	// placed, after connect() was interrupted. The peer waits for the CLC
+	// PROPOSAL during this time.
+	swapTime = time.Second
+	// failedTime is how long a failed attempt keeps the TCP socket, so that a
+	// call of the program can get it back.
+	failedTime = 2 * time.Second
+)
+
 // stage is the state of an attempt to make a connection.
 type stage uint8
 
@@ -280,7 +290,7 @@ func (x *steps) serviceGone() {
 	}
 }
 
-// dead has the connection made once more, over TCP. What the peer got of the
+// dead makes the connection once more, over TCP. What the peer got of the
 // socket was blocking in the first call is reset.
 func (x *steps) dead() {
 	x.disconnect()

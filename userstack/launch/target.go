@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"strconv"
@@ -51,20 +50,6 @@ func parseSocketLink(link []byte) (uint64, error) {
 		return 0, errNotSocket
 	}
 	return strconv.ParseUint(string(num[:len(num)-1]), 10, 64)
-}
-
-// openPidfd opens a pidfd for the thread tid, or for its process on kernels
-// before 6.9.
-func openPidfd(tid int) (int, error) {
-	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
-	if !errors.Is(err, unix.EINVAL) {
-		return fd, err
-	}
-	tgid, err := tgidOf(tid)
-	if err != nil {
-		return -1, err
-	}
-	return unix.PidfdOpen(tgid, 0)
 }
 
 // isSocket reports whether fd is a socket, without asking a file system.
@@ -127,61 +112,6 @@ func (x *looks) checkedSocket(n *notif, tid, fd int, inode uint64, patience time
 func isLinked(tid, fd int, inode uint64) bool {
 	got, err := socketInode(tid, fd)
 	return err == nil && got == inode
-}
-
-// tgidOf returns the process id of thread tid.
-func tgidOf(tid int) (int, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
-	if err != nil {
-		return 0, err
-	}
-	return statusInt(b, "Tgid:")
-}
-
-func statusInt(status []byte, key string) (int, error) {
-	for line := range bytes.Lines(status) {
-		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			return strconv.Atoi(string(bytes.TrimSpace(v)))
-		}
-	}
-	return 0, fmt.Errorf("launch: no %s in status", key)
-}
-
-// Columns of Uid and Gid in a process's status.
-const (
-	idReal = iota
-	idEffective
-	_
-	idFS
-)
-
-func statusID(status []byte, key string, column int) (int, error) {
-	for line := range bytes.Lines(status) {
-		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			if f := bytes.Fields(v); len(f) == 4 {
-				return strconv.Atoi(string(f[column]))
-			}
-		}
-	}
-	return 0, fmt.Errorf("launch: no %s in status", key)
-}
-
-// fsIDs returns the user and the group with which a process makes files.
-func fsIDs(status []byte) (uid, gid int, err error) {
-	uid, err = statusID(status, "Uid:", idFS)
-	if err == nil {
-		gid, err = statusID(status, "Gid:", idFS)
-	}
-	return uid, gid, err
-}
-
-// userIDs returns the real and the effective user of a process.
-func userIDs(status []byte) (ruid, euid int, err error) {
-	ruid, err = statusID(status, "Uid:", idReal)
-	if err == nil {
-		euid, err = statusID(status, "Uid:", idEffective)
-	}
-	return ruid, euid, err
 }
 
 // fdFlags returns the open flags of n's descriptor, O_CLOEXEC included.
@@ -414,4 +344,39 @@ func errnoOr(err error, or syscall.Errno) syscall.Errno {
 func siginfoPID(i *unix.Siginfo) int {
 	const union = (3*4 + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
 	return int(*(*int32)(unsafe.Add(unsafe.Pointer(i), union)))
+}
+
+// errMoved means that the program's descriptor is another file now.
+var errMoved = errors.New("launch: the descriptor changed")
+
+// sockaddr reads the address given to connect(). The result is invalid for
+// families other than IPv4 and IPv6.
+func (n *notif) sockaddr() (remote netip.AddrPort, flowinfo uint32, err error) {
+	l := int(int32(n.Args[2]))
+	if l < unix.SizeofSockaddrInet4 || l > unix.SizeofSockaddrAny {
+		return remote, 0, nil
+	}
+	sa, err := n.read(n.Args[1], min(l, unix.SizeofSockaddrInet6), lookPatience)
+	if err != nil {
+		return remote, 0, err
+	}
+	remote, flowinfo = parseSockaddr(sa)
+	return remote, flowinfo, nil
+}
+
+// localAddr returns the local address of a socket, or the zero value.
+func localAddr(fd int) netip.AddrPort {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return toAddrPort(sa)
+}
+
+// errnoOf returns the errno with which a call is answered, 0 if err is nil.
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	return errnoOr(err, unix.EINVAL)
 }

@@ -13,24 +13,23 @@ import (
 	"smcr/userstack/broker"
 )
 
-// Making a connection over SMC takes some milliseconds longer than over TCP. If
-// SMC was not useful for many connections in a row, the next ones to the same
-// address are TCP from the start. From time to time one tries SMC again:
+// A connection over SMC takes some milliseconds longer to make than one over TCP. If
+// SMC was not useful for many connections in a row, the next connections to the same
+// address are TCP from the start. From time to time, one connection tries SMC again:
 //
-//	state | event                                 | then
-//	tries | noPeerRow connections in a row, each   | TCP until probeFirst is over
-//	      | within rowGap of the one before, whose |
+//	state | event                                  | new state
+//	tries | noPeerRow connections in a row whose   | TCP for the time probeFirst
 //	      | peer has no SMC                        |
-//	tries | shortRow such connections that were    | TCP until probeFirst is over
-//	      | over soon and carried little           |
-//	TCP   | the time is over                       | one connection tries, the others wait
-//	      |                                        | for its outcome as TCP
-//	TCP   | it was of no use again                 | TCP: for probeFirst if the peer has no
-//	      |                                        | SMC, else for twice the time as before,
-//	      |                                        | up to probeLast
-//	any   | a connection had a use of it           | tries
+//	tries | shortRow short connections in a row    | TCP for the time probeFirst
+//	TCP   | the time is over                       | TCP, but one connection tries SMC
+//	TCP   | the peer of that one has no SMC        | TCP for the time probeFirst
+//	TCP   | that one was short                     | TCP for twice the last time, but no
+//	      |                                        | longer than probeLast
+//	any   | SMC was useful for a connection        | tries
 //
-// A pause of forgetTime forgets everything.
+// In a row, no more than rowGap passes from one connection to the next.
+//
+// If there is no connection to an address for forgetTime, its entry is removed.
 const (
 	noPeerRow = 8
 	shortRow  = 32
@@ -40,8 +39,8 @@ const (
 	shortBytes = 256 << 10
 	shortLife  = time.Second
 	// A connection that carries less than littleBytes within shortLife is
-	// short, no matter how long it took to make it. On a busy machine it takes
-	// long to make and to end connections.
+	// short, no matter how long it took to make it: on a busy machine, connections
+	// take long to make and to end.
 	littleBytes = 16 << 10
 	// A connection that carries between littleBytes and shortBytes is short if
 	// it is open for less than shortShare times the time that it took to make
@@ -82,7 +81,7 @@ func ending(made, open time.Duration, carried uint64) outcome {
 	return useful
 }
 
-// note returns the reason for TCP from the start, for the stack.
+// note returns the reason for TCP from the start that the stack is told.
 func (o outcome) note() broker.NoteReason {
 	if o == noPeer {
 		return broker.NoteNoPeer
@@ -90,7 +89,7 @@ func (o outcome) note() broker.NoteReason {
 	return broker.NoteShort
 }
 
-// reason returns the reason that the launcher counts.
+// reason returns the reason for TCP that the launcher counts.
 func (o outcome) reason() string {
 	if o == noPeer {
 		return ReasonNoPeer
@@ -108,13 +107,13 @@ type worth struct {
 
 // dest is one destination.
 type dest struct {
-	kind  outcome // of the row
-	row   int
+	kind  outcome       // of all connections of the row
+	row   int           // number of connections in a row
 	last  time.Time     // when the last connection of the row ended, or TCP was chosen
 	tcp   bool          // TCP from the start
 	until time.Time     // the time of the next try
 	pause time.Duration // the time between tries
-	tries bool          // one is being made
+	tries bool          // a connection tries SMC now
 }
 
 // any reports, without a lock, whether ask may return TCP for any address.
@@ -123,8 +122,8 @@ func (w *worth) any() bool { return w != nil && w.n.Load() > 0 }
 // choice says how a connection must be made.
 type choice struct {
 	tcp     bool    // TCP from the start
-	because outcome // of the row, if tcp
-	try     bool    // its outcome decides about the next ones
+	because outcome // why TCP, if tcp is set
+	try     bool    // others wait, as TCP, for the outcome of this connection
 }
 
 // now reports whether a connection to the address must be TCP, and the reason.
@@ -187,7 +186,7 @@ func (w *worth) learn(now time.Time, to netip.AddrPort, o outcome) {
 	}
 	if d.tcp {
 		if !d.tries {
-			return // begun before TCP was chosen
+			return // this connection began before TCP was chosen
 		}
 		if d.kind != o {
 			d.kind, d.pause = o, 0
@@ -216,6 +215,7 @@ func (w *worth) choose(now time.Time, d *dest) {
 	d.until = now.Add(d.pause)
 }
 
+// forget removes the entry of an address. mu is held.
 func (w *worth) forget(to netip.AddrPort, d *dest) {
 	if d.tcp {
 		w.n.Add(-1)

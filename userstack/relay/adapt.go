@@ -12,20 +12,21 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// sharedUnix is a net.UnixConn of which others have descriptors. It is read and
-// written by way of a Socket.
+// sharedUnix is a net.UnixConn of which other processes have descriptors. It must be read
+// and written through a Socket.
 type sharedUnix struct{ *net.UnixConn }
 
 // Close implements Conn.
 func (u sharedUnix) Close() error { return bounded.CloseConn(u.UnixConn) }
 
-// Unix takes over an end of a pair that others have descriptors of, too. No close
-// of it waits.
+// Unix takes over one end of a unix socketpair of which other processes may have
+// descriptors. Close of the result does not wait.
 func Unix(c *net.UnixConn) Conn { return sharedUnix{c} }
 
-// File makes a Conn of a duplicate of the stream socket fd. The caller keeps fd open
-// for longer, so that the close of the duplicate neither waits nor ends anything.
-// Unlike package net it changes no option of the socket but O_NONBLOCK.
+// File returns a Conn of a duplicate of the stream socket fd. The caller must close fd
+// after the Conn: then the close of the duplicate neither waits nor ends the connection.
+// File sets O_NONBLOCK and, unlike package net, changes no option of the socket. The error
+// wraps a syscall.Errno.
 func File(fd int) (Conn, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
@@ -37,10 +38,10 @@ func File(fd int) (Conn, error) {
 	return os.NewFile(uintptr(dup), "socket"), nil
 }
 
-// TCP is the [Stream] of a TCP socket. It carries urgent bytes.
+// TCP is the [Stream] of a TCP socket. It moves urgent bytes as urgent.
 type TCP struct{ s *Socket }
 
-// NewTCP wraps c, which has to close without waiting.
+// NewTCP wraps the TCP socket c. Close of c must not wait. Errors: see [NewSocket].
 func NewTCP(c Conn) (*TCP, error) {
 	s, err := NewSocket(c)
 	if err != nil {
@@ -67,7 +68,7 @@ func (t *TCP) WriteTo(w io.Writer) (int64, error) {
 	return 0, Copy(to, t.s)
 }
 
-// onlyWriter hides other methods from io.Copy.
+// onlyWriter hides the other methods of a writer from io.Copy.
 type onlyWriter struct{ io.Writer }
 
 // CloseWrite implements Stream.
@@ -84,8 +85,8 @@ func (t *TCP) Abort() error {
 	return t.s.Close()
 }
 
-// lingersZero reports whether the close of the socket must be a reset:
-// SO_LINGER is set with a time of 0.
+// lingersZero reports whether SO_LINGER is set with a time of 0, so that a close resets
+// the connection.
 func (t *TCP) lingersZero() bool {
 	zero := false
 	_ = t.s.rc.Control(func(fd uintptr) {
@@ -95,20 +96,21 @@ func (t *TCP) lingersZero() bool {
 	return zero
 }
 
-// dropLinger has Close send what is left, whatever SO_LINGER was.
+// dropLinger clears SO_LINGER, so that Close sends the remaining data.
 func (t *TCP) dropLinger() {
 	_ = t.s.rc.Control(func(fd uintptr) {
 		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 	})
 }
 
-// unsent returns how many bytes the peer has not acknowledged, and how many it has.
+// unsent returns how many written bytes the peer has not acknowledged (n), and how many
+// bytes it has acknowledged since the connection began (acked).
 func (t *TCP) unsent() (n int, acked uint64) {
 	_ = t.s.rc.Control(func(fd uintptr) {
 		n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			acked = info.Bytes_acked
-			if info.State == unix.BPF_TCP_CLOSE { // it was reset
+			if info.State == unix.BPF_TCP_CLOSE { // the connection was reset
 				n = 0
 			}
 		}
@@ -116,5 +118,6 @@ func (t *TCP) unsent() (n int, acked uint64) {
 	return n, acked
 }
 
-// Done implements Stream: nothing tells.
+// Done implements Stream. It returns nil, because nothing reports the end of a TCP
+// connection.
 func (t *TCP) Done() <-chan struct{} { return nil }

@@ -99,7 +99,7 @@ func newRelayBed(t *testing.T, before func(*relayBed)) *relayBed {
 	if before != nil {
 		before(b)
 	}
-	r := &Relay{App: app, Net: b.net, Linger0: &b.linger0, Left: b.left, Broken: b.broken}
+	r := &Relay{App: app, Net: b.net, Linger0: &b.linger0, LauncherGone: b.left, Broken: b.broken}
 	go func() { b.ended <- r.Run(b.stop) }()
 	return b
 }

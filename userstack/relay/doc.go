@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay carries the bytes between a program and the network: from the
-// end of the unix socketpair that a program has in the place of its TCP socket
-// to the connection that stands behind it, which is SMC-R or TCP, and back. The
-// service and the launcher both have such connections and use this package, so
-// there is one set of rules of hang-up, half close, reset, last words and urgent
-// bytes. A [Relay] has the table.
+// Package relay moves bytes between a program and the network. The program has one end
+// of a unix socketpair in place of its TCP socket. A [Relay] reads and writes the other
+// end, and moves the bytes to and from an SMC-R or TCP connection. The service and the
+// launcher both use this package, so the rules for hang-up, half close, reset, urgent
+// bytes and data that is still to be sent are in one place. The comment of [Relay] has
+// the table of these rules.
 //
-// A [Socket] is a stream socket whose urgent bytes are read and written at their
-// place in the stream: what MSG_OOB sends and SO_OOBINLINE leaves where it is.
-// [Unix], [File] and [NewTCP] adapt sockets that programs have descriptors of, too.
+// A [Socket] is a stream socket that keeps each urgent byte (MSG_OOB) at its place in
+// the stream, for reading (SO_OOBINLINE) and for writing. [Unix], [File] and [NewTCP]
+// adapt sockets of which programs also have descriptors.
 //
-// No call on a [Socket] occupies a thread while it waits, also where a program that
-// shares the socket makes it a blocking one.
+// This package does not decide whether a connection uses SMC, and does not exchange
+// messages between the launcher and the service.
 //
-// A [Socket] belongs to one reader and one writer. No privileges. Unix sockets
-// have urgent bytes since Linux 5.15, where CONFIG_AF_UNIX_OOB is set.
+// # Concurrency
+//
+// One goroutine may read a [Socket] while another one writes it. A call on a Socket that
+// waits does not occupy a thread, even if a program that shares the socket clears
+// O_NONBLOCK.
+//
+// The package needs no privileges. Unix sockets have urgent bytes since Linux 5.15, if
+// CONFIG_AF_UNIX_OOB is set.
 package relay

@@ -42,7 +42,7 @@ func TestRelayPanic(t *testing.T) {
 			program, app := socketpair(t)
 			b.program = program
 			told := make(chan syscall.Errno, 1)
-			r := &Relay{App: app, Net: bad, Linger0: &b.linger0, Left: b.left, Broken: func(e syscall.Errno) { told <- e }}
+			r := &Relay{App: app, Net: bad, Linger0: &b.linger0, LauncherGone: b.left, Broken: func(e syscall.Errno) { told <- e }}
 			go func() { b.ended <- r.Run(b.stop) }()
 			select {
 			case reset := <-b.ended:

@@ -26,110 +26,114 @@ type End interface {
 	CloseWrite() error
 	// Close ends all calls that wait.
 	Close() error
-	// HungUp reports whether the program has closed its end entirely, as opposed
-	// to having shut down writing. Once this side has shut down writing too there
-	// is no difference any more: nothing is left to be carried.
+	// HungUp reports whether the program has closed its end, rather than only shut
+	// down writing. After this side has shut down writing too, the two cases cannot be
+	// told apart, and HungUp is true in both.
 	HungUp() bool
-	// Peek tells, without waiting, how many bytes a read would return, at most
-	// one, and its error, which is EAGAIN where it would wait.
+	// Peek returns, without waiting, what a read of one byte would return: 0 or 1, and
+	// an error. The error is EAGAIN if the read would wait.
 	Peek() (n int, err error)
-	// Unread returns how many bytes of the program wait to be read.
+	// Unread returns how many bytes the program has written that are not read yet.
 	Unread() int
-	// AwaitHangUp waits until HungUp is true, and AwaitInput until Peek would not wait:
-	// it returns what Peek would. They fail when the socket is closed here, or its
-	// deadline for reading is over.
+	// AwaitHangUp waits until HungUp is true. AwaitInput waits until a read would not
+	// wait, and returns what Peek returns then. Both fail when this side closes the
+	// socket, or when its read deadline has passed.
 	AwaitHangUp() error
 	AwaitInput() (n int, err error)
 }
 
 // Stream is the network side of a relay: a *userstack.Conn, or a [TCP].
 //
-// ReadFrom carries what the program writes, and gets the End of the relay. Its
-// error is nil at the end of file, the End's own, or EPIPE where the peer has
-// closed. WriteTo carries what the peer sends, to the End or to io.Discard. Its
-// error is nil at the end of file, net.ErrClosed after Close, or the End's own.
+// ReadFrom sends to the peer what it reads from the [End] of the relay. It returns nil at
+// the end of file, EPIPE if the peer has closed the connection, and otherwise the error of
+// the End. WriteTo writes what the peer sends to the End or to io.Discard. It returns nil
+// at the end of file, net.ErrClosed after Close, and otherwise the error of the End.
 type Stream interface {
 	io.ReaderFrom
 	io.WriterTo
 	CloseWrite() error
 	Close() error
-	// Abort closes with a reset for the peer.
+	// Abort closes the connection and resets it for the peer.
 	Abort() error
-	// Done is closed when the connection has ended on both sides. It may be
-	// nil where nothing tells.
+	// Done returns a channel that is closed when the connection has ended on both
+	// sides, or nil if the stream cannot detect that.
 	Done() <-chan struct{}
 }
 
-// ErrRides is what both methods of a [Stream] return that carries the bytes alone
-// from then on: [Relay.Carry] returns, and can be called again.
+// ErrRides is the error of ReadFrom and WriteTo of a [Stream] that moves the bytes without
+// the relay from then on. [Relay.Carry] returns then, and can be called again.
 var ErrRides = errors.New("relay: nothing to do but what the stream does alone")
 
-// Relay carries bytes between the program's end of a socketpair and the
-// network until both directions are over, and maps the ways to end onto each
-// other:
+// Relay moves bytes between the program's socketpair and the network until both
+// directions have ended. Each way to end a connection on one side leads to one on the
+// other side:
 //
 //	program                         network
 //	shutdown(SHUT_WR)            -> CloseWrite
-//	shutdown(SHUT_RD)            -> what the peer sends is thrown away, from the
-//	                                first on that cannot be written
-//	close                        -> Close, or Abort if data for the program is lost
+//	shutdown(SHUT_RD)            -> what the peer sends is discarded, from the
+//	                                first byte on that cannot be written
+//	close                        -> Close, or Abort if data for the program is unread
 //	close with SO_LINGER 0       -> Abort, unless the peer's end of file came first
-//	shutdown after end of file   -> Close: nothing can follow in either direction
+//	shutdown after end of file   -> Close: neither side can send more
 //	MSG_OOB                     <-> urgent byte, at its place in the stream
 //	end of file                  <- peer sends no more
 //	ECONNRESET                   <- reset
 //
-// What a program wrote before it closed still goes to the peer. Where the peer goes
-// on sending, that is over after a second in which nothing moves, or ten.
+// What a program wrote before it closed its end still goes to the peer. If the peer sends
+// data meanwhile, this takes at most DrainIdle without progress, and at most DrainLimit in
+// all; then the connection is reset.
 //
-// The exported fields are set before the first call. Run is Carry and Finish in one.
+// The exported fields must be set before the first call. Run calls Carry and Finish.
 type Relay struct {
 	App End
 	Net Stream
-	// Linger0 reports whether the program has set SO_LINGER with a time of 0.
-	// If it is nil, a TCP socket is asked.
+	// Linger0 is true while the program has set SO_LINGER with a time of 0. If
+	// Linger0 is nil, the relay reads the option from the socket of a [TCP].
 	Linger0 *atomic.Bool
-	// Broken is called before the program's end is cut, so that it sees a reset
-	// and not an end of file. Nothing is read from App any more then.
+	// Broken prepares App so that the program sees a reset, and not an end of file,
+	// when App is closed. The relay does not read from App any more when it calls
+	// Broken.
 	Broken func(syscall.Errno)
-	// Detach, if set, makes Net stop using App. It is called before App is
-	// closed.
+	// Detach, if not nil, makes Net stop using App. It is called before App is closed.
 	Detach func()
-	// Carried, if set, is called once the connection carries nothing more, before it
-	// is closed.
+	// Carried, if not nil, is called when no more bytes are moved, before the
+	// connection is closed.
 	Carried func()
-	// Left, if not nil, is closed when the launcher has gone, and the program with
-	// it. One that is still there after a moment loses the connection.
-	Left <-chan struct{}
-	// Hurry, if not nil, is closed when what such a program wrote is not waited for
-	// any more; OrphanLimit is how long it is, a minute unless told.
-	Hurry       <-chan struct{}
+	// LauncherGone, if not nil, is closed when the launcher has ended. The program ends
+	// with its launcher; if it has not closed its end 200 ms later, the connection is
+	// reset.
+	LauncherGone <-chan struct{}
+	// CutOrphans, if not nil, is closed to reset the connections of programs whose
+	// launcher has ended, even if data of these programs is not sent yet. OrphanLimit
+	// bounds the time to send this data. 0 means one minute.
+	CutOrphans  <-chan struct{}
 	OrphanLimit time.Duration
-	// LastQuiet is how long the connection of a program that has gone is kept for what
-	// the program wrote, when the peer goes on sending and takes nothing; LastLimit
-	// when it takes some. A second and ten unless told.
-	LastQuiet, LastLimit time.Duration
-	// Guard is told of panics, which cut the connection.
+	// DrainIdle and DrainLimit bound the wait for the data of a program that has closed
+	// its end with unread data of the peer: DrainIdle is the time without progress,
+	// DrainLimit the time in all. 0 means 1 second and 10 seconds.
+	DrainIdle, DrainLimit time.Duration
+	// Guard catches panics. A panic resets the connection.
 	Guard *guard.Guard
 
-	once    sync.Once
-	appUp   atomic.Bool   // the program closed its end entirely, or both sides their writing
-	peerEOF atomic.Bool   // the program has read the end of the peer's stream
-	reset   atomic.Bool   // the connection was cut, not closed
-	lost    atomic.Bool   // data came for a program that had gone
-	upRead  chan struct{} // closed when up does not read from the program any more
-	rides   atomic.Bool   // both directions returned ErrRides
-	working atomic.Int32  // directions at work
+	once        sync.Once
+	appHungUp   atomic.Bool   // the program closed its end, or both sides shut down writing
+	peerEOF     atomic.Bool   // the program has read the end of the peer's stream
+	reset       atomic.Bool   // the connection was reset, not closed
+	undelivered atomic.Bool   // data came after the program had closed its end
+	upRead      chan struct{} // closed when up does not read from the program any more
+	rides       atomic.Bool   // both directions returned ErrRides
+	working     atomic.Int32  // how many directions are running
 }
 
-// Run returns when the program's side is over, or stop is closed, which cuts the
-// connection. reset reports whether it was cut rather than closed.
+// Run moves bytes until the connection has ended, or until stop is closed, which resets
+// the connection. It reports whether the connection was reset rather than closed.
 func (r *Relay) Run(stop <-chan struct{}) (reset bool) {
 	r.Carry(stop)
 	return r.Finish()
 }
 
-// Finish ends both sides once Carry has returned and does not go on.
+// Finish closes both sides after the last call of Carry has returned. It reports whether
+// the connection was reset rather than closed.
 func (r *Relay) Finish() (reset bool) {
 	r.detach()
 	if r.Carried != nil {
@@ -140,15 +144,16 @@ func (r *Relay) Finish() (reset bool) {
 	return r.reset.Load()
 }
 
-// detach makes Net stop using App, before App is closed.
+// detach makes Net stop using App. App must not be closed before.
 func (r *Relay) detach() {
 	if r.Detach != nil {
 		r.Detach()
 	}
 }
 
-// Carry returns when both directions are over, or with rides when the stream carries
-// them alone. It may be called again then.
+// Carry moves bytes until both directions have ended, or until the stream moves them
+// without the relay. In the second case rides is true, and Carry may be called again.
+// The connection is reset when stop is closed.
 func (r *Relay) Carry(stop <-chan struct{}) (rides bool) {
 	r.rides.Store(false)
 	r.upRead = make(chan struct{})
@@ -161,7 +166,8 @@ func (r *Relay) Carry(stop <-chan struct{}) (rides bool) {
 	return r.rides.Load()
 }
 
-// direction carries one, and closes done if the other is over.
+// direction calls carry, which moves the bytes of one direction. It closes done if the
+// other direction has ended already.
 func (r *Relay) direction(what string, carry func() (reset bool), done chan struct{}) {
 	defer func() {
 		if r.working.Add(-1) == 0 {
@@ -175,52 +181,54 @@ func (r *Relay) direction(what string, carry func() (reset bool), done chan stru
 	})
 }
 
-// guarded calls f, and cuts the connection if f panics.
+// guarded calls f, and resets the connection if f panics.
 func (r *Relay) guarded(what string, f func()) {
 	if r.Guard.Do(what, f) != nil {
 		r.cut()
 	}
 }
 
-// watch ends a connection for what neither direction sees.
+// watch ends the connection because of events that the two directions cannot see. It
+// returns when done is closed.
 func (r *Relay) watch(stop, done <-chan struct{}) {
 	left := false
 	select {
 	case <-stop:
-	case <-r.Left:
+	case <-r.LauncherGone:
 		left = true
 	case <-r.Net.Done():
-		// Both sides closed it, or it was reset while the program was
-		// idle, which would not notice otherwise.
+		// Both sides closed the connection, or it was reset while the program
+		// did not read or write. The program would not notice that reset.
 	case <-done:
 	}
 	select {
-	case <-done: // then all is told
+	case <-done: // nothing is left to end
 		return
 	default:
 	}
-	if !left || !r.linger(stop, done) {
+	if !left || !r.awaitOrphan(stop, done) {
 		r.cut()
 	}
 }
 
 const (
-	// orphanGrace is how long a program that was killed with its launcher may
-	// take to go, and orphanLimit how long what it wrote may take to leave.
+	// orphanGrace is how long a program that was killed with its launcher may take to
+	// end. orphanLimit is the default of Relay.OrphanLimit.
 	orphanGrace = 200 * time.Millisecond
 	orphanLimit = time.Minute
 
-	// lastQuiet and lastLimit: see Relay. lastTick is how often is looked.
-	lastQuiet = time.Second
-	lastLimit = 10 * time.Second
-	lastTick  = 10 * time.Millisecond
+	// drainIdle and drainLimit are the defaults of the fields of Relay. drainTick is
+	// the time between two checks.
+	drainIdle  = time.Second
+	drainLimit = 10 * time.Second
+	drainTick  = 10 * time.Millisecond
 )
 
-// linger waits for the end of a connection whose launcher has gone, and reports
-// false when it is to be cut: what a program wrote before it ended is still
-// sent, as the kernel does for TCP. A program that outlives its launcher has no
-// use of its connections.
-func (r *Relay) linger(stop, done <-chan struct{}) bool {
+// awaitOrphan waits for the end of a connection whose launcher has ended. What the program
+// wrote before it ended is still sent, as the kernel does for a TCP socket. awaitOrphan
+// returns false if the connection must be reset. That is so if the program does not end
+// soon, because a program cannot use its connections without its launcher.
+func (r *Relay) awaitOrphan(stop, done <-chan struct{}) bool {
 	limit := time.NewTimer(cmp.Or(r.OrphanLimit, orphanLimit))
 	defer limit.Stop()
 	tick := time.NewTicker(orphanGrace / 20)
@@ -237,29 +245,29 @@ func (r *Relay) linger(stop, done <-chan struct{}) bool {
 		case <-tick.C:
 		}
 	}
-	r.appUp.Store(true) // nobody is left to be told of a reset
+	r.appHungUp.Store(true) // no program is there that could see a reset
 	select {
 	case <-done:
 		return true
 	case <-stop:
-	case <-r.Hurry:
+	case <-r.CutOrphans:
 	case <-r.Net.Done():
 	case <-limit.C:
 	}
 	return false
 }
 
-// cut ends both sides abortively.
+// cut resets both sides.
 func (r *Relay) cut() {
 	r.once.Do(func() {
 		_ = r.Net.Abort()
 		r.detach()
-		if !r.appUp.Load() {
+		if !r.appHungUp.Load() {
 			r.reset.Store(true)
-			// What the launcher puts into the pair makes the end a reset, but
-			// only if up does not read it. A deadline in the past alone does
-			// not see to that: a read that it wakes still takes what arrives
-			// before it runs.
+			// The launcher writes a byte into the pair. The program sees a
+			// reset if this byte is still unread when App is closed, so up
+			// must not read it. A deadline in the past is not enough: a read
+			// that the deadline wakes still takes what has arrived by then.
 			_ = r.App.SetReadDeadline(time.Unix(1, 0))
 			<-r.upRead
 			r.Broken(syscall.ECONNRESET)
@@ -268,34 +276,36 @@ func (r *Relay) cut() {
 	})
 }
 
-// carryUp reads what the program writes until there is no more.
+// carryUp sends what the program writes, until the program writes no more.
 func (r *Relay) carryUp() error {
 	defer close(r.upRead)
 	_, err := r.Net.ReadFrom(r.App)
 	return err
 }
 
-// up carries what the program writes.
+// up moves what the program writes to the network, and then ends the network side as the
+// program ended its side. It reports whether the connection was reset.
 func (r *Relay) up() (reset bool) {
-	err := r.carryUp() // from here on it looks, but does not read
+	err := r.carryUp() // from here on nothing is read from App, only peeked at
 	if errors.Is(err, ErrRides) {
 		r.rides.Store(true)
 		return false
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		// The peer has closed. This is no error before the program writes: it
-		// may still read data from before the close.
+		// The peer has closed the connection. That is no error until the program
+		// writes: the program may still read what the peer sent before.
 		var n int
 		if n, err = r.App.AwaitInput(); err == nil && n > 0 {
 			err = syscall.EPIPE
 		}
 	}
 	if err != nil {
-		// Either the program closed with data unread (ECONNRESET), or the
-		// network side takes no more: the program's next write must fail.
+		// Either the program closed its end with unread data (ECONNRESET), or the
+		// network side accepts no more data: then the next write of the program
+		// must fail.
 		if errors.Is(err, syscall.ECONNRESET) && r.App.HungUp() {
-			r.appUp.Store(true)
-			r.lastWords()
+			r.appHungUp.Store(true)
+			r.drain()
 		}
 		r.cut()
 		return true
@@ -306,19 +316,19 @@ func (r *Relay) up() (reset bool) {
 			return true
 		}
 		if r.App.AwaitHangUp() != nil {
-			return false // this side closed it first
+			return false // this side closed App first
 		}
 	}
-	r.appUp.Store(true)
+	r.appHungUp.Store(true)
 	linger0 := r.linger0()
-	// After both sides' end of file SO_LINGER makes no reset, as with TCP. Nor
-	// could it be told then whether the program closed or only shut down.
+	// SO_LINGER causes no reset after the end of file of both sides, as in TCP. A close
+	// and a shutdown by the program look the same then.
 	switch {
 	case linger0 && !r.peerEOF.Load():
 		_ = r.Net.Abort()
 		return true
-	case r.lost.Load() || r.lostData():
-		r.lastWords()
+	case r.undelivered.Load() || r.closedUnread():
+		r.drain()
 		_ = r.Net.Abort()
 		return true
 	}
@@ -329,7 +339,7 @@ func (r *Relay) up() (reset bool) {
 	return false
 }
 
-// linger0 reports whether the program's close must be a reset.
+// linger0 reports whether a close by the program must reset the connection.
 func (r *Relay) linger0() bool {
 	if r.Linger0 != nil {
 		return r.Linger0.Load()
@@ -338,15 +348,15 @@ func (r *Relay) linger0() bool {
 	return ok && tcp.lingersZero()
 }
 
-// lostData reports whether the program closed its end with data unread. It uses
-// a read, because a read waits for a close that is in progress, and SO_ERROR
-// does not.
-func (r *Relay) lostData() bool {
+// closedUnread reports whether the program closed its end with unread data. It uses a
+// read and not SO_ERROR, because only a read waits for a close that is in progress.
+func (r *Relay) closedUnread() bool {
 	_, err := r.App.Peek()
 	return errors.Is(err, syscall.ECONNRESET)
 }
 
-// down carries what the peer sends.
+// down moves what the peer sends to the program. It reports whether the connection was
+// reset.
 func (r *Relay) down() (reset bool) {
 	_, err := r.Net.WriteTo(r.App)
 	if errors.Is(err, syscall.EPIPE) && !r.App.HungUp() {
@@ -354,21 +364,22 @@ func (r *Relay) down() (reset bool) {
 		_, err = r.Net.WriteTo(io.Discard)
 	}
 	switch {
-	case errors.Is(err, ErrRides): // as up
+	case errors.Is(err, ErrRides): // up records that
 		return false
 	case err == nil:
 		r.peerEOF.Store(true)
 		_ = r.App.CloseWrite()
 		return false
 	case errors.Is(err, net.ErrClosed):
-		// This side closed the connection: the program has gone.
+		// This side closed the connection because the program closed its end.
 		return false
 	case errors.Is(err, syscall.EPIPE) && r.App.HungUp():
-		// The program is gone and data for it is lost. What it wrote before
-		// still goes to a peer that has room for it, as with TCP.
-		r.lost.Store(true)
-		r.lastWords()
-		r.appUp.Store(true)
+		// The program has closed its end, and data for it cannot be delivered. What
+		// the program wrote before still goes to the peer, if the peer accepts
+		// data, as with TCP.
+		r.undelivered.Store(true)
+		r.drain()
+		r.appHungUp.Store(true)
 		r.cut()
 		return true
 	default:
@@ -377,14 +388,15 @@ func (r *Relay) down() (reset bool) {
 	}
 }
 
-// lastWords waits until the peer has the bytes that the program wrote, if the
-// stream can tell, and as long as there is progress.
-func (r *Relay) lastWords() {
+// drain waits until the bytes that the program wrote are read from App and, over TCP,
+// acknowledged by the peer. It gives up after DrainIdle without progress, and after
+// DrainLimit in any case.
+func (r *Relay) drain() {
 	tcp, _ := r.Net.(*TCP)
-	quiet := cmp.Or(r.LastQuiet, lastQuiet)
+	quiet := cmp.Or(r.DrainIdle, drainIdle)
 	begin := time.Now()
-	limit := begin.Add(cmp.Or(r.LastLimit, lastLimit))
-	tick := time.NewTimer(lastTick)
+	limit := begin.Add(cmp.Or(r.DrainLimit, drainLimit))
+	tick := time.NewTimer(drainTick)
 	defer tick.Stop()
 	moved, read := begin, r.upRead
 	left, sent := 0, uint64(0)
@@ -409,7 +421,7 @@ func (r *Relay) lastWords() {
 		if wait <= 0 {
 			return
 		}
-		tick.Reset(min(lastTick, wait))
+		tick.Reset(min(drainTick, wait))
 		select {
 		case <-read:
 			read = nil

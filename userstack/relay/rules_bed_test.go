@@ -94,7 +94,7 @@ func newRulesBed(t *testing.T, kind string, tune func(*Relay)) *rulesBed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app.PassMark = func() { PassMark(p.fd) }
+	app.DropUrgent = func() { DropUrgent(p.fd) }
 	n, err := NewTCP(network)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func newRulesBed(t *testing.T, kind string, tune func(*Relay)) *rulesBed {
 	t.Cleanup(b.closeSock)
 	var told atomic.Int32
 	b.relay = &Relay{
-		App: app, Net: n, Left: b.left, Hurry: b.hurry, LastQuiet: 300 * time.Millisecond,
+		App: app, Net: n, LauncherGone: b.left, CutOrphans: b.hurry, DrainIdle: 300 * time.Millisecond,
 		Broken: func(syscall.Errno) {
 			told.Add(1)
 			_ = unix.Sendto(p.fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)

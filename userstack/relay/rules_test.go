@@ -132,7 +132,7 @@ var rules = []struct {
 		begin := time.Now()
 		b.peerSends("nobody reads")
 		b.over(true)
-		if took := time.Since(begin); took < b.relay.LastQuiet || took > testTime/2 {
+		if took := time.Since(begin); took < b.relay.DrainIdle || took > testTime/2 {
 			b.t.Errorf("over after %v", took)
 		}
 		got, err := io.ReadAll(b.peer)
@@ -140,7 +140,7 @@ var rules = []struct {
 			b.t.Errorf("the peer got %q, %v", socktest.Clipped(got), err)
 		}
 	}},
-	{"program gone, peer sends and is slow", func(r *Relay) { r.LastQuiet = time.Second }, func(b *rulesBed) {
+	{"program gone, peer sends and is slow", func(r *Relay) { r.DrainIdle = time.Second }, func(b *rulesBed) {
 		words := b.fill()
 		b.close()
 		b.peerSends("nobody reads")
@@ -162,12 +162,12 @@ var rules = []struct {
 		if got.String() != words {
 			b.t.Errorf("the peer got %d of %d bytes", got.Len(), len(words))
 		}
-		if took := time.Since(begin); took < b.relay.LastQuiet {
-			b.t.Errorf("took only %v, no test of a limit of %v", took, b.relay.LastQuiet)
+		if took := time.Since(begin); took < b.relay.DrainIdle {
+			b.t.Errorf("took only %v, no test of a limit of %v", took, b.relay.DrainIdle)
 		}
 		b.over(true)
 	}},
-	{"program gone, last words in the socket", func(r *Relay) { r.LastQuiet = testTime }, func(b *rulesBed) {
+	{"program gone, last words in the socket", func(r *Relay) { r.DrainIdle = testTime }, func(b *rulesBed) {
 		var words strings.Builder
 		for n := 0; n < 4<<10; { // more than the peer has room for
 			var err error
@@ -191,7 +191,7 @@ var rules = []struct {
 		b.peerGets(words.String(), unix.ECONNRESET)
 		b.over(true)
 	}},
-	{"program gone, peer sends and is slow for too long", func(r *Relay) { r.LastLimit = 500 * time.Millisecond }, func(b *rulesBed) {
+	{"program gone, peer sends and is slow for too long", func(r *Relay) { r.DrainLimit = 500 * time.Millisecond }, func(b *rulesBed) {
 		words := b.fill()
 		b.close()
 		b.peerSends("nobody reads")
@@ -282,7 +282,7 @@ var rules = []struct {
 		b.programEnd(unix.ECONNRESET)
 		b.peerGets("", unix.ECONNRESET)
 	}},
-	{"stopped while last words wait", func(r *Relay) { r.LastQuiet = testTime }, func(b *rulesBed) {
+	{"stopped while last words wait", func(r *Relay) { r.DrainIdle = testTime }, func(b *rulesBed) {
 		b.fill()
 		b.close()
 		b.peerSends("nobody reads")

@@ -16,26 +16,28 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// Conn is what a [Socket] is made of: a connection in Go's poller, or an
-// *engine.Socket.
+// Conn is the connection below a [Socket]: one in Go's poller, or an *engine.Socket.
 type Conn interface {
 	syscall.Conn
 	SetReadDeadline(t time.Time) error
 	Close() error
 }
 
-// Socket is a connected stream socket. It is the [End] of a [Relay], too.
+// Socket is a connected stream socket that keeps urgent bytes at their place in the
+// stream. It can be the [End] of a [Relay].
 type Socket struct {
-	// PassMark, if set, is called before an urgent byte is written behind one
-	// that the other end may not have got to yet; see the function of that name.
-	PassMark func()
+	// DropUrgent, if not nil, is called before WriteUrgent writes an urgent byte while
+	// the other end may not have read an earlier one. It must have the function
+	// [DropUrgent] called for the descriptor of the other end.
+	DropUrgent func()
 
-	conn   Conn
-	rc     syscall.RawConn
-	marked bool // an urgent byte was written
-	closed atomic.Bool
+	conn        Conn
+	rc          syscall.RawConn
+	wroteUrgent bool // WriteUrgent was called
+	closed      atomic.Bool
 
-	// The reader's call, kept so that reading allocates nothing.
+	// State of the reader's call. It is part of the Socket so that a read does not
+	// allocate memory.
 	read   func(fd uintptr) bool
 	p      []byte
 	n      int
@@ -44,15 +46,15 @@ type Socket struct {
 	msg    unix.Msghdr
 	iov    unix.Iovec
 
-	// Likewise the writer's.
+	// State of the writer's call.
 	write  func(fd uintptr) bool
-	wp     []byte // what is left
+	wp     []byte // what is not written yet
 	wflags int
 	werr   error
 }
 
-// NewSocket wraps c, a stream socket, and makes its urgent bytes stay
-// in the stream.
+// NewSocket wraps the stream socket c and sets SO_OOBINLINE, so that received urgent bytes
+// stay in the stream. After an error, c is still the caller's to close.
 func NewSocket(c Conn) (*Socket, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -69,7 +71,7 @@ func NewSocket(c Conn) (*Socket, error) {
 	return s, os.NewSyscallError("setsockopt", serr)
 }
 
-// Conn returns what the socket was made of.
+// Conn returns the connection that NewSocket got.
 func (s *Socket) Conn() syscall.Conn { return s.conn }
 
 // SetReadDeadline implements [End].
@@ -81,8 +83,9 @@ func (s *Socket) Close() error {
 	return s.conn.Close()
 }
 
-// failed is what a call returns that the poller ended with err: files have an
-// error of their own, which no other package can name, for net.ErrClosed.
+// failed returns the error of a call that the poller ended with err. It returns
+// net.ErrClosed after Close, because the poller's error for a closed file is an unexported
+// one of package os.
 func (s *Socket) failed(err error) error {
 	if err != nil && s.closed.Load() {
 		return net.ErrClosed
@@ -102,7 +105,7 @@ func (s *Socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", serr)
 }
 
-// HungUp implements [End]. So a socket is that was closed here.
+// HungUp implements [End]. It is also true after Close.
 func (s *Socket) HungUp() bool {
 	up := false
 	err := s.rc.Control(func(fd uintptr) { up = pollHup(int(fd)) })
@@ -117,7 +120,7 @@ func pollHup(fd int) bool {
 
 // Peek implements [End].
 func (s *Socket) Peek() (int, error) {
-	var got struct { // one variable that escapes
+	var got struct { // one struct, so that only one variable escapes to the heap
 		n   int
 		err error
 	}
@@ -144,9 +147,9 @@ func (s *Socket) Unread() int {
 	return n
 }
 
-// AwaitHangUp implements [End]. The poller wakes a reader also for a hang-up, which is
-// all that is waited for here; a waiting writer would hold the lock that another one
-// needs for what the peer still sends.
+// AwaitHangUp implements [End]. It waits as a reader, because the poller wakes a reader for
+// a hang-up too. A waiting writer would hold the write lock, and nobody could write what
+// the peer still sends.
 func (s *Socket) AwaitHangUp() error {
 	return s.rc.Read(func(fd uintptr) bool { return pollHup(int(fd)) })
 }
@@ -163,9 +166,9 @@ func (s *Socket) AwaitInput() (n int, err error) {
 	return n, err
 }
 
-// ReadMark reads as an io.Reader does, but never on behind an urgent byte:
-// urgent says that the last byte read is one. The error at the end of the
-// stream is io.EOF.
+// ReadMark reads like an io.Reader, but never past an urgent byte: if urgent is true, the
+// last byte read is urgent. Errors: io.EOF at the end of the stream, net.ErrClosed after
+// Close, and errors that wrap a syscall.Errno.
 func (s *Socket) ReadMark(p []byte) (n int, urgent bool, err error) {
 	if len(p) == 0 {
 		return 0, false, nil
@@ -184,10 +187,10 @@ func (s *Socket) ReadMark(p []byte) (n int, urgent bool, err error) {
 	return s.n, s.urgent, nil
 }
 
-// tryRead reads what is there. What makes it sound: a read that begins before
-// an urgent byte ends there, and the byte that is next does not become urgent
-// any more once it lies there. So it is enough to know, before the read, that
-// a byte is there and whether that one is urgent.
+// tryRead reads the available bytes, and returns false if there are none. It asks before
+// the read whether the next byte is urgent. That is enough, because the kernel ends a read
+// in front of an urgent byte, and because a byte that is in the queue already does not
+// become urgent later.
 func (s *Socket) tryRead(fd uintptr) bool {
 	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLPRI}}
 	for {
@@ -222,42 +225,45 @@ func (s *Socket) tryRead(fd uintptr) bool {
 	}
 }
 
-// Read implements io.Reader: it does not tell urgent bytes from others.
+// Read implements io.Reader. It returns urgent bytes like other bytes.
 func (s *Socket) Read(p []byte) (int, error) {
 	n, _, err := s.ReadMark(p)
 	return n, err
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. The errors are net.ErrClosed after Close, and errors that wrap
+// a syscall.Errno.
 func (s *Socket) Write(p []byte) (int, error) { return s.send(p, 0) }
 
-// WriteUrgent is Write, with the last byte urgent. Where unix sockets have no
-// urgent bytes it is written like the others.
+// WriteUrgent writes p with the last byte urgent. If the kernel has no urgent bytes for unix
+// sockets, it writes that byte like the others. Errors: see Write.
 func (s *Socket) WriteUrgent(p []byte) (int, error) {
-	if s.PassMark != nil && s.marked && s.unread() {
-		s.PassMark()
+	if s.DropUrgent != nil && s.wroteUrgent && s.unread() {
+		s.DropUrgent()
 	}
-	s.marked = true
+	s.wroteUrgent = true
 	return s.send(p, unix.MSG_OOB)
 }
 
-// unread reports whether the other end may have something to read.
+// unread reports whether the other end may have unread bytes.
 func (s *Socket) unread() bool {
 	n := 0
 	err := s.rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return err == nil && n > 0
 }
 
-// PassMark takes away the urgent byte that is the next in fd, a unix socket, as
-// TCP does when another one arrives: a reader that has read all before it, and
-// does not care for urgent bytes, never sees it. A unix socket would make it an
-// ordinary byte. A reader that is not there yet gets it as one from TCP too.
-func PassMark(fd int) {
+// DropUrgent removes the next byte to be read from the unix socket fd if this byte is
+// urgent. It is called before another urgent byte is written to the other end of fd. TCP
+// skips an unread urgent byte when another one arrives and the program has read all data
+// in front of the first, but a unix socket would turn the first one into an ordinary byte.
+// If data in front of it is unread, DropUrgent does nothing: then the byte becomes an
+// ordinary one in TCP too.
+func DropUrgent(fd int) {
 	if at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK); err != nil || at == 0 {
 		return
 	}
 	var b [1]byte
-	// Fails if it was taken, or stays in the stream (SO_OOBINLINE).
+	// This fails if the program has taken the byte meanwhile, or has set SO_OOBINLINE.
 	_, _, _ = unix.Recvfrom(fd, b[:], unix.MSG_OOB|unix.MSG_DONTWAIT)
 }
 
@@ -272,7 +278,7 @@ func (s *Socket) send(p []byte, flags int) (int, error) {
 	return n, os.NewSyscallError("write", s.werr)
 }
 
-// tryWrite writes what there is room for.
+// tryWrite writes as much as there is room for. It returns false if there is more to write.
 func (s *Socket) tryWrite(fd uintptr) bool {
 	for len(s.wp) > 0 {
 		n, err := send(int(fd), s.wp, s.wflags)
@@ -292,8 +298,8 @@ func (s *Socket) tryWrite(fd uintptr) bool {
 	return true
 }
 
-// recv and send never wait, whatever O_NONBLOCK says: it belongs to the open file
-// description, and whoever has another descriptor of that can clear it.
+// recv reads into p. It never waits, even without O_NONBLOCK: this flag belongs to the open
+// file description, so a program with another descriptor of it can clear the flag.
 func (s *Socket) recv(fd int, p []byte) (int, error) {
 	s.iov.Base = unsafe.SliceData(p)
 	s.iov.SetLen(len(p))
@@ -307,6 +313,7 @@ func (s *Socket) recv(fd int, p []byte) (int, error) {
 	return n, nil
 }
 
+// send writes p. Like recv, it never waits, even without O_NONBLOCK.
 func send(fd int, p []byte, flags int) (int, error) {
 	flags |= unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	n, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
@@ -316,11 +323,11 @@ func send(fd int, p []byte, flags int) (int, error) {
 	return int(n), nil
 }
 
-// bufSize is what Copy carries at once, in bytes.
+// bufSize is how many bytes Copy reads at once.
 const bufSize = 64 << 10
 
-// Copy carries bytes from src to dst, urgent ones as such, until the end of
-// src, which is no error.
+// Copy writes to dst what it reads from src, and writes urgent bytes as urgent. It returns
+// nil at the end of src, and otherwise the error of the read or write.
 func Copy(dst, src *Socket) error {
 	buf := make([]byte, bufSize)
 	for {

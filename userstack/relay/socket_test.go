@@ -175,10 +175,10 @@ func TestReadAllocs(t *testing.T) {
 	}
 }
 
-// TestPassMark: a reader that takes no notice of urgent bytes finds in its
+// TestDropUrgent: a reader that takes no notice of urgent bytes finds in its
 // stream what TCP would have it find, whether or not it had read all before an
 // urgent byte when the next one came.
-func TestPassMark(t *testing.T) {
+func TestDropUrgent(t *testing.T) {
 	socktest.NeedOOB(t)
 	fdOf := func(c net.Conn) (fd int) {
 		rc, err := c.(syscall.Conn).SyscallConn()
@@ -207,7 +207,7 @@ func TestPassMark(t *testing.T) {
 			fd := fdOf(out)
 			calls := 0
 			if i == 1 {
-				from.PassMark = func() { calls++; PassMark(fd) }
+				from.DropUrgent = func() { calls++; DropUrgent(fd) }
 			}
 			read := func(n, flags int) {
 				b := make([]byte, n)

@@ -24,7 +24,7 @@ func TestEndNotTaken(t *testing.T) {
 	if ev := next(t, c, broker.EventClosed); !strings.Contains(ev.Text, "not a unix stream") {
 		t.Errorf("%+v", ev)
 	}
-	if !broker.LetGo(end) {
+	if !broker.MarkedUnread(end) {
 		t.Error("not let go")
 	}
 }

@@ -231,19 +231,19 @@ func TestCarryReset(t *testing.T) {
 		newCarried(t, os.Geteuid()).launcherLeaves(t)
 	})
 	t.Run("session lost", func(t *testing.T) {
-		keeper := -1
+		endCopy := -1
 		c := newCarriedBy(t, os.Geteuid(), func(int) {}, func(t testing.TB, cc *broker.ClientConn) (p *program) {
-			p, keeper = attachKept(t, cc)
+			p, endCopy = attachKept(t, cc)
 			return p
 		})
-		defer unix.Close(keeper)
-		if broker.LetGo(keeper) {
+		defer unix.Close(endCopy)
+		if broker.MarkedUnread(endCopy) {
 			t.Error("let go before the end")
 		}
 		if err := c.cl.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(testTime); !broker.LetGo(keeper); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testTime); !broker.MarkedUnread(endCopy); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the service does not let go")
 			}
@@ -251,7 +251,7 @@ func TestCarryReset(t *testing.T) {
 		c.cprog.write("x") // the launcher's, which nobody may read
 		brokenBy(t, c.sc, c.sprog)
 		c.sprog.wantEnd(unix.ECONNRESET)
-		if n, err := unix.IoctlGetInt(keeper, unix.SIOCINQ); n != 1 || err != nil {
+		if n, err := unix.IoctlGetInt(endCopy, unix.SIOCINQ); n != 1 || err != nil {
 			t.Errorf("%d bytes unread, %v", n, err)
 		}
 	})

@@ -20,7 +20,7 @@
 // launcher has a copy of the service's end, which it closes when the connection
 // has ended. So if SIGKILL ends the service, no end is closed, and the launcher
 // makes the reset. If only the session ends, the service marks the ends that it
-// does not read any more ([broker.MarkLetGo]). In these cases a program sees end
+// does not read any more ([broker.MarkUnread]). In these cases a program sees end
 // of file instead of a reset, unless data that it wrote was unread:
 //
 //   - after its own shutdown(SHUT_WR), which the kernel cannot undo.

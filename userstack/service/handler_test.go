@@ -406,13 +406,13 @@ func TestDeclineRelayed(t *testing.T) {
 // attach gives the service its end of a pair and returns the program's.
 func attach(t testing.TB, c *broker.ClientConn) *program {
 	t.Helper()
-	p, keeper := attachKept(t, c)
-	_ = unix.Close(keeper)
+	p, endCopy := attachKept(t, c)
+	_ = unix.Close(endCopy)
 	return p
 }
 
 // attachKept also returns a copy of the service's end, as a launcher has it.
-func attachKept(t testing.TB, c *broker.ClientConn) (p *program, keeper int) {
+func attachKept(t testing.TB, c *broker.ClientConn) (p *program, endCopy int) {
 	t.Helper()
 	p, end := socketpair(t)
 	f, err := end.File()
@@ -428,12 +428,12 @@ func attachKept(t testing.TB, c *broker.ClientConn) (p *program, keeper int) {
 	var aerr error
 	if err := rc.Control(func(fd uintptr) {
 		if aerr = c.Attach(int(fd)); aerr == nil {
-			keeper, aerr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+			endCopy, aerr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		}
 	}); err != nil || aerr != nil {
 		t.Fatal(err, aerr)
 	}
-	return p, keeper
+	return p, endCopy
 }
 
 // A peer that announced SMC and then ends the connection: there is no data to

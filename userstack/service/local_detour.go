@@ -85,7 +85,7 @@ func newPairStream(s *Service, former *broker.Descriptor, x *localSide) (*pairSt
 		return nil, err
 	}
 	p := &pairStream{Socket: sock, s: s, x: x}
-	sock.PassMark = func() { s.neighbours.tell(x, opPassMark) }
+	sock.DropUrgent = func() { s.neighbours.tell(x, opDropUrgent) }
 	return p, nil
 }
 

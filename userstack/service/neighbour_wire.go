@@ -33,9 +33,9 @@ const (
 	// conversation continues if the answer is yes.
 	opOffer
 	// opBroken lets the launcher at the other side prepare a reset
-	// (broker.Conn.Broken). opPassMark does the same for urgent data.
+	// (broker.Conn.Broken). opDropUrgent does the same for urgent data.
 	opBroken
-	opPassMark
+	opDropUrgent
 	opEnd
 )
 

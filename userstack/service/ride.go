@@ -45,7 +45,7 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 	var data *relay.Socket
 	if err == nil {
 		if data, err = relay.NewSocket(app); err != nil {
-			letGo(app)
+			markUnread(app)
 			_ = app.Close()
 		}
 	}
@@ -68,10 +68,10 @@ func (s *Service) relay(ctx context.Context, c *broker.Conn, sock, end *broker.D
 		_ = smc.SetOOBInline(true)                              // the option of the program's end counts
 	}
 	h.carryOptions(smc, carriage)
-	data.PassMark = func() { _ = c.PassMark(ctx) }
-	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, Left: ctx.Done(), Broken: func(e syscall.Errno) {
+	data.DropUrgent = func() { _ = c.DropUrgent(ctx) }
+	r := &relay.Relay{App: data, Net: n, Guard: s.programs.Guard(), Linger0: &h.linger0, LauncherGone: ctx.Done(), Broken: func(e syscall.Errno) {
 		_ = c.Broken(context.WithoutCancel(ctx), e)
-		letGo(app)
+		markUnread(app)
 	}}
 	leave := s.enterRelay()
 	if smc != nil {
@@ -116,11 +116,11 @@ func (s *Service) relayHere(ctx context.Context, c *broker.Conn, sock, end *brok
 	return false
 }
 
-// letGo allows a launcher whose session has ended to reset the program's end itself.
+// markUnread allows a launcher whose session has ended to reset the program's end itself.
 // Broken cannot reach such a launcher any more.
-func letGo(app relay.Conn) {
+func markUnread(app relay.Conn) {
 	if rc, err := app.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { _ = broker.MarkLetGo(int(fd)) })
+		_ = rc.Control(func(fd uintptr) { _ = broker.MarkUnread(int(fd)) })
 	}
 }
 

@@ -41,13 +41,13 @@ func markSocket(t *testing.T, p *program) (s *relay.Socket, end func()) {
 	return s, func() { _ = c.Close(); p.close() }
 }
 
-// passMarks plays the launcher's part for a program that is sent urgent bytes at
+// dropsUrgent plays the launcher's part for a program that is sent urgent bytes at
 // descriptor fd.
-func passMarks(cc *broker.ClientConn, fd int) {
+func dropsUrgent(cc *broker.ClientConn, fd int) {
 	for ev := range cc.Events() {
-		if ev.Kind == broker.EventPassMark {
-			relay.PassMark(fd)
-			_ = cc.MarkPassed()
+		if ev.Kind == broker.EventDropUrgent {
+			relay.DropUrgent(fd)
+			_ = cc.UrgentDropped()
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestUrgentRaces(t *testing.T) {
 			fd := c.sprog.fd
 			go func() {
 				defer close(answered)
-				passMarks(c.sc, fd)
+				dropsUrgent(c.sc, fd)
 			}()
 			rng := rand.New(rand.NewPCG(11, uint64(len(name))))
 			var want []byte

@@ -79,9 +79,9 @@ func TestUrgentIgnored(t *testing.T) {
 		c.cprog.write("data")
 		c.cprog.urge("!")
 		if i > 0 { // the program has not read since it stood before the last one
-			next(t, c.sc, broker.EventPassMark)
-			relay.PassMark(c.sprog.fd)
-			if err := c.sc.MarkPassed(); err != nil {
+			next(t, c.sc, broker.EventDropUrgent)
+			relay.DropUrgent(c.sprog.fd)
+			if err := c.sc.UrgentDropped(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -34,9 +34,9 @@ type simRelay struct {
 func newSimRelay(e *simEnd, sock *engine.Socket, prog *simfabric.Program) *simRelay {
 	r := &simRelay{Program: prog, stack: e.stack, sock: sock, left: make(chan struct{})}
 	r.relay = relay.Relay{
-		App: simSocket{r}, Linger0: &r.linger0, Left: r.left, Broken: func(syscall.Errno) { r.Break() },
+		App: simSocket{r}, Linger0: &r.linger0, LauncherGone: r.left, Broken: func(syscall.Errno) { r.Break() },
 		OrphanLimit: time.Nanosecond,                     // see orphan
-		LastQuiet:   time.Second + time.Duration(e.p.id), // no two at one time
+		DrainIdle:   time.Second + time.Duration(e.p.id), // no two at one time
 	}
 	return r
 }

@@ -19,14 +19,14 @@ import (
 	"smcr/userstack/broker"
 )
 
-// script is a service that a test plays message by message.
+// script is a service whose messages a test sends one by one.
 type script struct {
 	t *testing.T
 	c *net.UnixConn
 }
 
-// scripted opens a session with a service that play is. What play was passed,
-// and the session, last until the test ends.
+// scripted opens a session with a service, whose messages play sends. The session
+// and the script that play gets stay open until the test ends.
 func scripted(t *testing.T, play func(s *script)) *broker.Client {
 	t.Helper()
 	ours, theirs := sessionPair(t)
@@ -69,8 +69,8 @@ func sessionPair(t testing.TB) (service, launcher *net.UnixConn) {
 	return conn(fds[0]), conn(fds[1])
 }
 
-// recv waits for a message of the type and returns its descriptor too, or nil.
-// A zero message tells that the test has failed.
+// recv waits for a message of the type. It returns the message and its descriptor, or
+// nil. If the test has failed, it returns a zero message.
 func (s *script) recv(want broker.Type) (broker.Message, *broker.Descriptor) {
 	_ = s.c.SetReadDeadline(time.Now().Add(patience))
 	b, oob := make([]byte, broker.MaxMessage), make([]byte, unix.CmsgSpace(4))
@@ -136,10 +136,10 @@ func (s *script) connect() uint64 {
 	return m.Conn
 }
 
-// A pair that the service does not get, or does not read, is a reset for the
-// program, which has taken the connection for made, and no end of file, unless
-// the launcher can carry it over TCP.
-func TestUnserved(t *testing.T) {
+// If the service does not get a pair, or does not read from it, the program, for which
+// the connection is already made, sees a reset and not an end of file, unless the
+// launcher can carry the connection over TCP.
+func TestUnattached(t *testing.T) {
 	needProgram(t, "python3")
 	ready := func(s *script, mode broker.Mode) {
 		id := s.connect()
@@ -181,16 +181,16 @@ s = socket.socket()
 			_ = end.Close()
 			s.send(broker.Message{Type: broker.TypeClosed, Conn: id, Errno: int32(syscall.ECONNRESET)})
 		}, "print(to(s), read(s))", "0 104\n"},
-		{"let go without a word", func(s *script) {
+		{"released without an end of file", func(s *script) {
 			id, end := attached(s)
-			_ = end.Control(broker.MarkLetGo)
+			_ = end.Control(broker.MarkUnread)
 			_ = end.Close()
 			s.send(broker.Message{Type: broker.TypeClosed, Conn: id})
 		}, "print(to(s), read(s))", "0 104\n"},
-		{"let go after the end of file", func(s *script) {
+		{"released after the end of file", func(s *script) {
 			id, end := attached(s)
 			_ = end.Control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
-			_ = end.Control(broker.MarkLetGo)
+			_ = end.Control(broker.MarkUnread)
 			_ = end.Close()
 			s.send(broker.Message{Type: broker.TypeClosed, Conn: id})
 		}, "print(to(s), read(s))", "0 b''\n"},
@@ -218,7 +218,7 @@ s = socket.socket()
 s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1])
 print(read(s.accept()[0]))`}})
 		c, err := net.Dial("tcp4", "127.0.0.1:"+p.line(t))
-		reset := errors.Is(err, syscall.ECONNRESET) // before Dial had a look
+		reset := errors.Is(err, syscall.ECONNRESET) // before Dial returned
 		if err != nil && !reset {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ print(read(s.accept()[0]))`}})
 			t.Fatal(err)
 		}
 		defer c.Close()
-		// The peer was not told anything yet, so that the launcher can go on.
+		// The peer got no answer yet, so the launcher can carry the connection.
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

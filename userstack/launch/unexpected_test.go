@@ -14,15 +14,15 @@ import (
 	"smcr/userstack/broker"
 )
 
-// A launcher that passes the service a file, whose close is never over, ends its
-// session at once.
-func TestStrayToService(t *testing.T) {
+// If a launcher passes the service a file whose close never returns, the service
+// ends the session at once.
+func TestUnexpectedDescriptor(t *testing.T) {
 	d := newDeafFile(t, false)
 	srv := &broker.Server{Handler: &fakeStack{t: t}}
 	for _, m := range []broker.Message{
 		{Type: broker.TypeListen, Seq: 1},
 		{Type: broker.TypeAttach, Conn: 7},
-		{Type: broker.TypeCancel, Conn: 7}, // which carries none
+		{Type: broker.TypeCancel, Conn: 7}, // a type that carries no descriptor
 	} {
 		ours, theirs := sessionPair(t)
 		ended := make(chan error, 1)

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func newSupervisor(ctx context.Context, hurry <-chan struct{}, fd int, sessions *sessions, decide time.Duration, still func(), adapt bool, log *slog.Logger) (*supervisor, error) {
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	poll, err := newPoller()
+	if err != nil {
+		_ = unix.Close(stop)
+		return nil, err
+	}
+	x := newLooks(ctx)
+	s := &supervisor{
+		ctx: ctx, hurry: hurry, l: &notify{fd: fd, looks: x}, looks: x, ends: endIndex{looks: x}, sessions: sessions, log: log, stats: newCounters(), poll: poll, decide: decide, stop: stop, quiet: quiet{f: still},
+		sockets: newSockets(), endCopies: budget{max: maxEndCopies()}, earlyHeld: budget{max: maxEndCopies() / earlyShare},
+	}
+	if adapt {
+		s.worth = new(worth)
+	}
+	s.l.syncWakeUp()
+	sessions.ctx, sessions.log, sessions.wg, sessions.renew = ctx, log, &s.wg, s.renewAll
+	s.wg.Go(sessions.follow)
+	return s, nil
+}
+
+// close waits for all goroutines, which s.ctx has to have ended.
+func (s *supervisor) close() {
+	s.poll.halt() // it starts goroutines
+	s.quiet.close()
+	if s.receiver != nil {
+		s.receiver.wait()
+	}
+	s.wg.Wait()
+	s.tellNotes()
+	s.sessions.close(s.sessions.last()) // goroutines use it until here
+	for _, l := range s.sockets.allListeners() {
+		l.close()
+	}
+	s.poll.close()
+	_ = s.connector.Close() // the goroutines that used it are gone
+	s.epolls.close()
+	s.looks.threads.close()
+	_ = unix.Close(s.stop)
+}
+
+// interrupt makes serve return.
+func (s *supervisor) interrupt() { wakeUp(s.stop) }
+
+func (s *supervisor) snapshot() Stats { return s.stats.snapshot() }
+
+// dispatch starts the answer to n. It does not block: everything that reads
+// more of the program than the link of a descriptor runs in a goroutine.
+func (s *supervisor) dispatch(n *notif) {
+	if n.PID == 0 { // a task that is not visible in the PID namespace of the launcher
+		s.cont(n)
+		return
+	}
+	if s.l.stores.earlier(n) == nil {
+		s.answer(n)
+		return
+	}
+	s.begin(func() {
+		for over := s.l.stores.earlier(n); over != nil; over = s.l.stores.earlier(n) {
+			select {
+			case <-over:
+			case <-s.looks.over:
+				return
+			}
+		}
+		s.answer(n)
+	})
+}
+
+// answer starts the answer to n when no earlier write into the memory of its
+// thread is running.
+func (s *supervisor) answer(n *notif) {
+	switch n.Nr {
+	case unix.SYS_CONNECT:
+		s.connect(n)
+	case unix.SYS_ACCEPT4, sysAccept:
+		s.accept(n)
+	case unix.SYS_LISTEN:
+		s.begin(func() { s.listen(n) })
+	case unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME:
+		s.withConn(n, s.getname)
+	case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
+		s.withConn(n, s.sockopt)
+	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG:
+		s.withConn(n, s.sendsUrgent)
+	case unix.SYS_LANDLOCK_CREATE_RULESET:
+		s.begin(func() {
+			if n.limitsNetwork() && !s.landlock.Swap(true) {
+				s.log.Info("new connections are plain TCP from now on: " + ReasonLandlock)
+			}
+			s.cont(n)
+		})
+	default:
+		if n.Nr == unix.SYS_EPOLL_CREATE1 || n.Nr == sysEpollCreate {
+			s.epolls.made()
+		}
+		s.cont(n)
+	}
+}
+
+// withConn makes f answer n if its socket is a connection. Otherwise the kernel
+// does the call.
+func (s *supervisor) withConn(n *notif, f func(*notif, *conn)) {
+	if !s.sockets.anyToAsk() {
+		s.cont(n)
+		return
+	}
+	inode, err := socketInode(n.tid(), n.fdArg())
+	if err != nil {
+		s.cont(n)
+		return
+	}
+	switch c, d := s.sockets.connOrDecision(inode); {
+	case c != nil:
+		s.begin(func() { f(n, c) })
+	case d != nil:
+		s.begin(func() {
+			d.wait(s.ctx)
+			if c := s.sockets.conn(inode); c != nil {
+				f(n, c)
+				return
+			}
+			s.cont(n)
+		})
+	default:
+		s.cont(n)
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package launch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// openPidfd opens a pidfd for the thread tid, or for its process on kernels
+// before 6.9.
+func openPidfd(tid int) (int, error) {
+	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if !errors.Is(err, unix.EINVAL) {
+		return fd, err
+	}
+	tgid, err := tgidOf(tid)
+	if err != nil {
+		return -1, err
+	}
+	return unix.PidfdOpen(tgid, 0)
+}
+
+// tgidOf returns the process id of thread tid.
+func tgidOf(tid int) (int, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	return statusInt(b, "Tgid:")
+}
+
+// statusInt returns the number of a line of /proc/PID/status.
+func statusInt(status []byte, key string) (int, error) {
+	for line := range bytes.Lines(status) {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			return strconv.Atoi(string(bytes.TrimSpace(v)))
+		}
+	}
+	return 0, fmt.Errorf("launch: no %s in status", key)
+}
+
+// Columns of Uid and Gid in a process's status.
+const (
+	idReal = iota
+	idEffective
+	_
+	idFS
+)
+
+// statusID returns one column of the line Uid or Gid of /proc/PID/status.
+func statusID(status []byte, key string, column int) (int, error) {
+	for line := range bytes.Lines(status) {
+		if v, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			if f := bytes.Fields(v); len(f) == 4 {
+				return strconv.Atoi(string(f[column]))
+			}
+		}
+	}
+	return 0, fmt.Errorf("launch: no %s in status", key)
+}
+
+// fsIDs returns the user and the group with which a process makes files.
+func fsIDs(status []byte) (uid, gid int, err error) {
+	uid, err = statusID(status, "Uid:", idFS)
+	if err == nil {
+		gid, err = statusID(status, "Gid:", idFS)
+	}
+	return uid, gid, err
+}
+
+// userIDs returns the real and the effective user of a process.
+func userIDs(status []byte) (ruid, euid int, err error) {
+	ruid, err = statusID(status, "Uid:", idReal)
+	if err == nil {
+		euid, err = statusID(status, "Uid:", idEffective)
+	}
+	return ruid, euid, err
+}
