@@ -74,11 +74,11 @@ type Conn struct {
 // the caller holds now and when it calls unhold.
 func (c *Conn) hold() {
 	c.holds++
-	c.g.holds++
+	c.g.mem.holds++
 }
 
 func (c *Conn) unhold() {
-	c.g.holds--
+	c.g.mem.holds--
 	if c.holds--; c.holds == 0 && c.over {
 		c.release()
 	}
@@ -89,14 +89,14 @@ func (c *Conn) unhold() {
 // has asked for with SO_RCVBUF, in bytes. g.mu is held.
 func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf int) (*Conn, error) {
 	s := g.s
-	rmb := g.rmbBytes
+	rmb := g.mem.rmbBytes
 	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, recvBuf)), smc.MaxSizeCodeRFC)
 	core, err := g.core.NewConnOf(now, owner.UID, rmbe, s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{
-		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.lastSock.Add(1),
+		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.reg.lastSock.Add(1),
 		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
 		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
 		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
@@ -108,13 +108,13 @@ func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf 
 		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
 	}
 	s.stats.BufferSize(stats.RX, rmbe.Bytes())
-	if g.rmbBytes == rmb {
+	if g.mem.rmbBytes == rmb {
 		s.stats.Buffer(stats.RX, stats.Reuse)
 	} else {
 		s.stats.Buffer(stats.RX, stats.Alloc)
 	}
 	s.stats.BufferSize(stats.TX, s.cfg.SendBuf)
-	if g.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
+	if g.mem.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
 		s.stats.Buffer(stats.TX, stats.Reuse)
 	}
 	core.Data = c
@@ -130,9 +130,9 @@ func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf 
 // carries nothing but its end.
 func (c *Conn) start() {
 	_ = c.tcp.SetDeadline(time.Time{})
-	c.s.mu.Lock()
-	c.s.conns[c] = struct{}{}
-	c.s.mu.Unlock()
+	c.s.reg.mu.Lock()
+	c.s.reg.conns[c] = struct{}{}
+	c.s.reg.mu.Unlock()
 	c.s.trim.count()
 	broken := false
 	c.g.do(func(time.Time) {
@@ -140,7 +140,7 @@ func (c *Conn) start() {
 		if c.over { // it ended before it was counted
 			c.forget()
 		}
-		broken = c.g.broken
+		broken = c.g.end.broken
 	})
 	if broken {
 		c.ended(conn.ErrReset)
@@ -149,9 +149,9 @@ func (c *Conn) start() {
 }
 
 func (c *Conn) forget() {
-	c.s.mu.Lock()
-	delete(c.s.conns, c)
-	c.s.mu.Unlock()
+	c.s.reg.mu.Lock()
+	delete(c.s.reg.conns, c)
+	c.s.reg.mu.Unlock()
 }
 
 // ended is called once the core is through with the connection.
@@ -188,7 +188,7 @@ func (c *Conn) ended(err error) {
 func (c *Conn) abandon() {
 	c.closed.Store(true)
 	c.g.do(func(now time.Time) {
-		if !c.g.dead {
+		if !c.g.end.dead {
 			c.core.Abort(now)
 		}
 	})
@@ -229,7 +229,7 @@ func (c *Conn) shut(f func(now time.Time)) {
 	c.s.beginPost()
 	defer c.s.endPost()
 	c.g.do(func(now time.Time) {
-		if !c.g.dead && !c.over {
+		if !c.g.end.dead && !c.over {
 			f(now)
 		}
 	})

@@ -81,7 +81,7 @@ func (c *Conn) received(n, avail int) {
 // dropSpace ends a loan of lend of which nothing is sent. g.mu is held.
 func (c *Conn) dropSpace() {
 	defer c.g.caught()
-	if !c.g.broken {
+	if !c.g.end.broken {
 		c.core.DropSpace()
 	}
 }
@@ -157,7 +157,7 @@ func (c *Conn) data(n int) (a, b []byte, err error) {
 // recvEnd tells why nothing can come behind what can be read now. g.mu is held.
 func (c *Conn) recvEnd() error {
 	defer c.g.caught()
-	if c.g.broken {
+	if c.g.end.broken {
 		return conn.ErrReset
 	}
 	return c.core.RecvEnd()
@@ -259,7 +259,7 @@ func (c *Conn) delivered(now time.Time, n int) {
 		return
 	}
 	c.consumed(now, n)
-	if c.closeAfter && !c.g.broken {
+	if c.closeAfter && !c.g.end.broken {
 		c.core.Close(now)
 	}
 }
@@ -276,7 +276,7 @@ func (c *Conn) consumed(now time.Time, n int) {
 // is held.
 func (c *Conn) mark(readable bool) (u byte, apart, inline bool) {
 	defer c.g.caught()
-	if c.g.broken || !c.core.AtMark() {
+	if c.g.end.broken || !c.core.AtMark() {
 		return 0, false, false
 	}
 	if readable && c.core.UrgentInline() {
@@ -347,12 +347,12 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 			c.s.endPost()
 		} else {
 			c.hold()
-			c.g.copying++
+			c.g.mem.copying++
 			c.g.unlock()
 			copy(b, p[copy(a, p):])
 			c.s.beginPost()
 			c.g.do(func(now time.Time) {
-				c.g.copying--
+				c.g.mem.copying--
 				if !c.over {
 					c.produced(now, n, urgent && n == len(p))
 					c.txBytes += uint64(n)

@@ -27,7 +27,7 @@ var _ UrgentWriter = (*Conn)(nil)
 // produced tells the core of n bytes more in the send buffer. g.mu is held.
 func (c *Conn) produced(now time.Time, n int, urgent bool) {
 	defer c.g.caught()
-	if c.g.broken {
+	if c.g.end.broken {
 		return
 	}
 	if urgent {
@@ -41,7 +41,7 @@ func (c *Conn) produced(now time.Time, n int, urgent bool) {
 // placed is produced for one who has more and calls produced then. g.mu is held.
 func (c *Conn) placed(n int) {
 	defer c.g.caught()
-	if !c.g.broken {
+	if !c.g.end.broken {
 		c.core.Placed(n)
 	}
 }
@@ -67,7 +67,7 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 	}
 	err = conn.ErrReset
 	c.g.do(func(time.Time) {
-		if !c.g.broken {
+		if !c.g.end.broken {
 			u, err = c.core.Urgent(false)
 		}
 	})
@@ -86,7 +86,7 @@ func (c *Conn) receivedUrgent() {
 // AtMark reports whether the next Read begins at the urgent mark, as
 // SIOCATMARK does. A Read never goes across the mark.
 func (c *Conn) AtMark() (at bool) {
-	c.g.do(func(time.Time) { at = !c.g.broken && c.core.AtMark() })
+	c.g.do(func(time.Time) { at = !c.g.end.broken && c.core.AtMark() })
 	return at
 }
 
@@ -97,7 +97,7 @@ func (c *Conn) SetOOBInline(on bool) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.g.do(func(time.Time) {
-		if !c.g.broken {
+		if !c.g.end.broken {
 			c.core.SetUrgentInline(on)
 		}
 	})

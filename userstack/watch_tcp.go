@@ -21,9 +21,9 @@ func (c *Conn) watch() {
 	if c.watchByEngine() {
 		return
 	}
-	c.s.wg.Add(1)
+	c.s.reg.wg.Add(1)
 	go func() {
-		defer c.s.wg.Done()
+		defer c.s.reg.wg.Done()
 		if c.s.guard.Do("the watch on a TCP connection", c.watchTCP) != nil {
 			_ = c.Abort()
 		}
@@ -107,7 +107,7 @@ func (c *Conn) sawTCP(n int, err error) {
 	}
 	c.g.do(func(now time.Time) {
 		switch {
-		case c.g.dead || c.over:
+		case c.g.end.dead || c.over:
 		case n > 0:
 			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
 			c.core.Abort(now)
