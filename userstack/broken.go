@@ -81,7 +81,7 @@ func (g *group) collapse(cause error) {
 	g.mem.slab = sendSlab{} // all of it is in regions
 	conns := make([]*Conn, 0, len(g.conns))
 	for c := range g.conns {
-		c.over = true
+		c.end.over = true
 		conns = append(conns, c)
 	}
 	g.mu.Unlock()
@@ -89,8 +89,8 @@ func (g *group) collapse(cause error) {
 		_ = g.s.guard.Do("the end of a link", l.destroy)
 	}
 	for _, c := range conns {
-		if c.started.Load() {
-			c.ended(conn.ErrReset)
+		if c.end.started.Load() {
+			c.end.ended(conn.ErrReset)
 			continue
 		}
 		// Its rendezvous is under way, and ends it.
@@ -120,27 +120,4 @@ func (g *group) freeFallen() {
 			_ = g.s.guard.Do("the end of a buffer", func() { r.free(g.s.mem) })
 		}
 	})
-}
-
-// release gives the buffers of a connection that has ended back to the core. mu
-// is held.
-func (c *Conn) release() {
-	if !c.g.end.broken {
-		c.core.Release()
-	}
-}
-
-// readErr and writeErr are those of the core. mu is held.
-func (c *Conn) readErr() error {
-	if c.g.end.broken {
-		return conn.ErrReset
-	}
-	return c.core.ReadErr()
-}
-
-func (c *Conn) writeErr() error {
-	if c.g.end.broken {
-		return conn.ErrReset
-	}
-	return c.core.WriteErr()
 }

@@ -4,7 +4,6 @@ package userstack
 
 import (
 	"io"
-	"sync"
 	"syscall"
 	"time"
 
@@ -15,77 +14,26 @@ import (
 	"smcr/userstack/relay"
 )
 
-// carrier moves the bytes between a connection and a program's socket on the
-// engine's thread, without a goroutine to wake: what arrives is written to the
-// socket at once, and what the program writes goes into the send buffer at once.
-//
-// It works while the connection rides, which takes no goroutine, and while
-// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
-// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
-// the end of the connection) ends the ride and the wait, and a goroutine deals
-// with it as it would without an engine.
-//
-//	direction | begins               | moves bytes when               | is handed back when
-//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
-//	          |                      | send buffer has room           | failed; the connection takes no more
-//	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
-//	          |                      | socket has room                | urgent byte, ended or failed
-//
-//	state           | event                                    | next state
-//	rides           | a direction is handed back; Recall       | goroutines, which back starts
-//	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
-//	                | Recall came                              |
-//	either          | Detach                                   | not attached
-//
-// A direction that was not handed back goes on while the goroutines start.
-type carrier struct {
-	c    *Conn
-	sock *engine.Socket
-	task *engine.Task
-	both func()           // moveBoth, kept so that calling it allocates nothing
-	use  func(fd uintptr) // moveOn, likewise
-	msg  engine.Message   // used by the loop
-
-	mu       sync.Mutex // guards what follows; taken before the group's
-	in       carried
-	out      carried
-	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
-	current  bool   // events are of the time since in is active
-	back     func() // while the connection rides
-	mayRide  bool   // Ride was called
-	recalled bool
-}
-
-// carried is a direction.
-type carried struct {
-	active  bool // the loop moves bytes
-	over    bool // it was handed back, and nobody took it yet
-	waiting bool // a goroutine waits at back
-	ready   bool // the socket may be readable, or have room
-	n       int64
-	err     error // of the socket; io.EOF at its end
-	back    chan struct{}
-}
-
-// Loop returns the engine that serves the connection, or nil: that of the socket for
+// loop returns the engine that serves the connection, or nil: that of the socket for
 // Attach.
 func (c *Conn) loop() *engine.Loop { return c.g.loop }
 
-// Attach lets the engine carry the bytes between c and a program's socket while
+// attach lets the engine carry the bytes between c and a program's socket while
 // the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
 // finds to be that socket. Detach ends that, before the socket is closed.
-func (c *Conn) attach(sock *engine.Socket) {
+func (x *carrying) attach(sock *engine.Socket) {
+	c := x.c
 	k := &carrier{c: c, sock: sock}
-	k.in = carried{ready: true, back: make(chan struct{}, 1)}
-	k.out = carried{ready: true, back: make(chan struct{}, 1)}
+	k.in = direction{ready: true, back: make(chan struct{}, 1)}
+	k.out = direction{ready: true, back: make(chan struct{}, 1)}
 	k.task, k.both, k.use = sock.Loop().Task(k.move), k.moveBoth, k.moveOn
-	c.carrier.Store(k)
+	x.p.Store(k)
 	sock.Hook(k.events)
 }
 
-// Detach undoes Attach: ReadFrom and WriteTo go on without the engine.
-func (c *Conn) detach() {
-	k := c.carrier.Swap(nil)
+// detach undoes attach: ReadFrom and WriteTo go on without the engine.
+func (x *carrying) detach() {
+	k := x.p.Swap(nil)
 	if k == nil {
 		return
 	}
@@ -96,19 +44,19 @@ func (c *Conn) detach() {
 	k.mu.Unlock()
 }
 
-// Ride has the engine carry both directions of an attached connection without
+// ride makes the engine carry both directions of an attached connection without
 // goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
 // called once when they are to be called again, which may be at once; it must not
 // block. They return [relay.ErrRides] when the connection can ride again. Ride reports
 // false if the connection is not attached.
-func (c *Conn) ride(back func()) bool {
-	k := c.carrier.Load()
+func (x *carrying) ride(back func()) bool {
+	k := x.p.Load()
 	if k == nil {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if c.carrier.Load() != k {
+	if x.p.Load() != k {
 		return false
 	}
 	k.back, k.mayRide = back, true
@@ -120,10 +68,10 @@ func (c *Conn) ride(back func()) bool {
 	return true
 }
 
-// Recall ends the ride of an attached connection, and lets it not ride again: the
+// recall ends the ride of an attached connection, which cannot ride again: the
 // caller needs its goroutines.
-func (c *Conn) recall() {
-	k := c.carrier.Load()
+func (x *carrying) recall() {
+	k := x.p.Load()
 	if k == nil {
 		return
 	}
@@ -131,17 +79,6 @@ func (c *Conn) recall() {
 	k.recalled = true
 	k.endRide()
 	k.mu.Unlock()
-}
-
-// kick has the carrier look at its connection, and a goroutine that waits in the
-// place of the engine too.
-func (c *Conn) kick() {
-	if c.drive != nil {
-		c.drive.Poke()
-	}
-	if k := c.carrier.Load(); k != nil {
-		k.task.Schedule()
-	}
 }
 
 // events is called by the loop.
@@ -158,22 +95,22 @@ func (k *carrier) events(readable, writable, plain bool) {
 // carryIn and carryOut move bytes in one direction until something else than
 // data is to be dealt with. They return the bytes moved and the socket's error,
 // and nothing at once if end is not the socket of Attach.
-func (c *Conn) carryIn(end any) (n int64, err error) {
-	if k := c.carrierOf(end); k != nil {
+func (x *carrying) carryIn(end any) (n int64, err error) {
+	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.in)
 	}
 	return 0, nil
 }
 
-func (c *Conn) carryOut(end any) (n int64, err error) {
-	if k := c.carrierOf(end); k != nil {
+func (x *carrying) carryOut(end any) (n int64, err error) {
+	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.out)
 	}
 	return 0, nil
 }
 
-func (c *Conn) carrierOf(end any) *carrier {
-	k := c.carrier.Load()
+func (x *carrying) carrierOf(end any) *carrier {
+	k := x.p.Load()
 	if k == nil {
 		return nil
 	}
@@ -184,7 +121,7 @@ func (c *Conn) carrierOf(end any) *carrier {
 }
 
 // begin has the loop move bytes in direction d. mu is held.
-func (k *carrier) begin(d *carried) {
+func (k *carrier) begin(d *direction) {
 	if d.active || d.over {
 		return
 	}
@@ -197,9 +134,9 @@ func (k *carrier) begin(d *carried) {
 }
 
 // wait has the loop move bytes in direction d until it hands d back.
-func (k *carrier) wait(d *carried) (n int64, err error) {
+func (k *carrier) wait(d *direction) (n int64, err error) {
 	k.mu.Lock()
-	if k.c.carrier.Load() != k {
+	if k.c.carried.p.Load() != k {
 		d.active, d.over = false, false
 		k.mu.Unlock()
 		return 0, nil
@@ -223,7 +160,7 @@ func (k *carrier) wait(d *carried) (n int64, err error) {
 }
 
 // handBack ends the carrying of a direction. mu is held.
-func (k *carrier) handBack(d *carried) {
+func (k *carrier) handBack(d *direction) {
 	if !d.active {
 		return
 	}
@@ -278,8 +215,8 @@ func (k *carrier) moveBoth() {
 func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
-		a, b, err := c.readable()
-		if err != nil || c.rdl.expired() || c.core.AtMark() && (len(a) > 0 || c.urgentApart()) {
+		a, b, err := c.in.readable()
+		if err != nil || c.in.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.in.urgentApart()) {
 			k.handBack(d)
 			return
 		}
@@ -291,7 +228,7 @@ func (k *carrier) moveOut() {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)
 			c.rxBytes += uint64(n)
-			c.received(n, len(a)+len(b))
+			c.in.received(n, len(a)+len(b))
 		}
 		switch {
 		case errno == unix.EAGAIN:
@@ -305,13 +242,6 @@ func (k *carrier) moveOut() {
 			return
 		}
 	}
-}
-
-// urgentApart says that an urgent byte waits that is not in the stream: one that
-// came before SetOOBInline. g.mu is held.
-func (c *Conn) urgentApart() bool {
-	_, err := c.core.Urgent(true)
-	return err == nil
 }
 
 // moveIn takes what the program has written, as one piece for the peer. k.mu and
@@ -328,19 +258,19 @@ func (c *Conn) urgentApart() bool {
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
-	if err := c.writable(); err != nil || c.wdl.expired() {
+	if err := c.out.writable(); err != nil || c.out.deadline.expired() {
 		k.handBack(d)
 		return
 	}
 	var a, b []byte
-	total, here := 0, 0 // bytes read, and those of them in what was lent last
+	total, here := 0, 0 // bytes read, and those of them in the last memory from reserve
 	defer func() {
 		if total == 0 {
-			c.dropSpace()
+			c.out.dropSpace()
 			return
 		}
 		d.n += int64(total)
-		c.produced(time.Now(), here, false)
+		c.out.produced(time.Now(), here, false)
 		c.txBytes += uint64(total)
 		c.s.stats.TX(total, total)
 	}()
@@ -349,10 +279,10 @@ func (k *carrier) moveIn() {
 			a, b = b, nil
 		}
 		if len(a) == 0 {
-			c.placed(here)
+			c.out.placed(here)
 			here = 0
 			var err error
-			if a, b, err = c.lend(1, c.core.SendChunk()); err != nil {
+			if a, b, err = c.out.reserve(1, c.core.SendChunk()); err != nil {
 				k.handBack(d)
 				return
 			}

@@ -3,15 +3,11 @@
 package userstack
 
 import (
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
+	"syscall"
 
-	"smcr/smc"
-	"smcr/stats"
-	"smcr/userstack/conn"
 	"smcr/userstack/engine"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
@@ -39,244 +35,18 @@ type Conn struct {
 	local  net.Addr
 	remote net.Addr
 
-	ready        chan error // outcome of announcing the RMB, buffered
-	rwake, wwake chan struct{}
-	uwake        chan struct{} // urgent data, for the application
-	carrier      atomic.Pointer[carrier]
-	rmu, wmu     sync.Mutex // one reader, one writer at a time
-	rdl, wdl     deadline
-	drive        *engine.Waiter // nil without an engine
-	rready       func() bool    // that a wait to read, or to write, is over
-	wready       func() bool
-	closed       atomic.Bool   // Close or Abort was called
-	lingerZero   atomic.Bool   // Close resets
-	done         chan struct{} // closed when the connection has ended
-	started      atomic.Bool   // it was given out
-	endOnce      sync.Once
-	err          error // how it ended; valid after done
+	ready chan error     // outcome of announcing the RMB, buffered
+	uwake chan struct{}  // urgent data, for the program
+	drive *engine.Waiter // nil without an engine
 
-	lent     bool // to the reader, by Peek; guarded by rmu
-	reserved int  // bytes lent to the writer, by Reserve; guarded by wmu
+	in       reader
+	out      writer
+	end      ending
+	carried  carrying
+	tcpWatch belowWatch
 
-	// Guarded by g.mu: the core takes back the buffers once the connection
-	// has ended and no goroutine copies to or from them.
-	holds            int
-	delivering       bool // WriteTo is handing out data that is not consumed yet
-	closeAfter       bool // Close came meanwhile
-	over             bool
-	below            belowWatch
-	after            []func() // called when the connection has ended
+	// Bytes that the program has read and written; guarded by g.mu.
 	rxBytes, txBytes uint64
-	sendFull         bool // the last lend found too little room
-}
-
-// hold keeps the buffers in place while they are used outside g.mu, which
-// the caller holds now and when it calls unhold.
-func (c *Conn) hold() {
-	c.holds++
-	c.g.mem.holds++
-}
-
-func (c *Conn) unhold() {
-	c.g.mem.holds--
-	if c.holds--; c.holds == 0 && c.over {
-		c.release()
-	}
-	c.g.freeFallen()
-}
-
-// newConn allocates the local part of a connection over tcp. recvBuf is what the program
-// has asked for with SO_RCVBUF, in bytes. g.mu is held.
-func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf int) (*Conn, error) {
-	s := g.s
-	rmb := g.mem.rmbBytes
-	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, recvBuf)), smc.MaxSizeCodeRFC)
-	core, err := g.core.NewConnOf(now, owner.UID, rmbe, s.cfg.SendBuf)
-	if err != nil {
-		return nil, err
-	}
-	c := &Conn{
-		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.reg.lastSock.Add(1),
-		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
-		ready: make(chan error, 1), rwake: make(chan struct{}, 1), wwake: make(chan struct{}, 1), uwake: make(chan struct{}, 1),
-		done: make(chan struct{}), rdl: makeDeadline(), wdl: makeDeadline(),
-	}
-	c.rdl.passed, c.wdl.passed = c.kick, c.kick
-	if s.loop != nil {
-		c.drive = s.loop.NewWaiter()
-		c.rready = func() bool { return c.awake(c.rwake, &c.rdl) }
-		c.wready = func() bool { return c.awake(c.wwake, &c.wdl) }
-	}
-	s.stats.BufferSize(stats.RX, rmbe.Bytes())
-	if g.mem.rmbBytes == rmb {
-		s.stats.Buffer(stats.RX, stats.Reuse)
-	} else {
-		s.stats.Buffer(stats.RX, stats.Alloc)
-	}
-	s.stats.BufferSize(stats.TX, s.cfg.SendBuf)
-	if g.mem.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
-		s.stats.Buffer(stats.TX, stats.Reuse)
-	}
-	core.Data = c
-	core.SetNoDelay(now, true) // as package net has it
-	g.conns[c] = struct{}{}
-	if !g.peerAddr.IsValid() {
-		g.peerAddr = peerOf(tcp)
-	}
-	return c, nil
-}
-
-// start begins watching the TCP connection below: after the rendezvous it
-// carries nothing but its end.
-func (c *Conn) start() {
-	_ = c.tcp.SetDeadline(time.Time{})
-	c.s.reg.mu.Lock()
-	c.s.reg.conns[c] = struct{}{}
-	c.s.reg.mu.Unlock()
-	c.s.trim.count()
-	broken := false
-	c.g.do(func(time.Time) {
-		c.started.Store(true)
-		if c.over { // it ended before it was counted
-			c.forget()
-		}
-		broken = c.g.end.broken
-	})
-	if broken {
-		c.ended(conn.ErrReset)
-	}
-	c.watch()
-}
-
-func (c *Conn) forget() {
-	c.s.reg.mu.Lock()
-	delete(c.s.reg.conns, c)
-	c.s.reg.mu.Unlock()
-}
-
-// ended is called once the core is through with the connection.
-func (c *Conn) ended(err error) {
-	c.endOnce.Do(func() {
-		defer c.tcp.Close() //nolint:errcheck // nobody is left to be told
-		defer c.kick()
-		var after []func()
-		defer func() {
-			close(c.done)
-			for _, f := range after {
-				f()
-			}
-		}()
-		c.err = err
-		c.g.do(func(time.Time) {
-			delete(c.g.conns, c)
-			c.over = true
-			c.below.stop()
-			after, c.after = c.after, nil
-			if c.holds == 0 {
-				c.release()
-			}
-		})
-		c.forget()
-		c.s.trim.count()
-		if err != nil {
-			_ = c.tcp.SetLinger(0)
-		}
-	})
-}
-
-// abandon resets a connection that was attached but never given out.
-func (c *Conn) abandon() {
-	c.closed.Store(true)
-	c.g.do(func(now time.Time) {
-		if !c.g.end.dead {
-			c.core.Abort(now)
-		}
-	})
-}
-
-// Done returns a channel that is closed when the connection has ended on
-// both sides and its resources are free. Err then tells how.
-func (c *Conn) Done() <-chan struct{} { return c.done }
-
-// AfterDone has f called once when Done has been closed, or at once if it is. f
-// must not block.
-func (c *Conn) afterDone(f func()) {
-	over := false
-	c.g.do(func(time.Time) {
-		if over = c.over; !over {
-			c.after = append(c.after, f)
-		}
-	})
-	if over {
-		<-c.done // it is being closed
-		f()
-	}
-}
-
-// Err returns nil for an orderly end, or why the connection was reset. It
-// may be called after Done is closed.
-func (c *Conn) Err() error { return c.err }
-
-func (c *Conn) opError(op string, err error) error {
-	if err == nil || err == io.EOF {
-		return err
-	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
-}
-
-// shut hands a kind of close to the core.
-func (c *Conn) shut(f func(now time.Time)) {
-	c.s.beginPost()
-	defer c.s.endPost()
-	c.g.do(func(now time.Time) {
-		if !c.g.end.dead && !c.over {
-			f(now)
-		}
-	})
-}
-
-// Close closes the connection. Data already written is still sent; unread
-// data makes it a reset, as with TCP (RFC 7609, section 4.8.1).
-func (c *Conn) Close() error {
-	if c.closed.Swap(true) {
-		return c.opError("close", net.ErrClosed)
-	}
-	c.shut(func(now time.Time) {
-		switch {
-		case c.lingerZero.Load():
-			c.core.Abort(now)
-		case c.delivering:
-			// What the reader has been given already is not unread data.
-			c.closeAfter = true
-		default:
-			c.core.Close(now)
-		}
-	})
-	wake(c.rwake)
-	wake(c.wwake)
-	c.kick()
-	return nil
-}
-
-// Abort resets the connection: what is unsent is dropped.
-func (c *Conn) Abort() error {
-	if c.closed.Swap(true) {
-		return c.opError("close", net.ErrClosed)
-	}
-	c.shut(c.core.Abort)
-	wake(c.rwake)
-	wake(c.wwake)
-	c.kick()
-	return nil
-}
-
-// CloseWrite tells the peer that no more data follows; reading goes on.
-func (c *Conn) CloseWrite() error {
-	if c.closed.Load() {
-		return c.opError("close", net.ErrClosed)
-	}
-	c.shut(c.core.CloseWrite)
-	return nil
 }
 
 // LocalAddr implements net.Conn: the address of the TCP connection below.
@@ -284,3 +54,111 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// reader is the part of a connection that a program reads with.
+type reader struct {
+	c        *Conn
+	mu       sync.Mutex // one reader at a time
+	wake     chan struct{}
+	deadline deadline
+	ready    func() bool // reports whether a wait is over
+	peeked   bool        // the program has bytes from Peek; guarded by mu
+
+	delivering bool // WriteTo hands out data that is not consumed yet; guarded by g.mu
+}
+
+// writer is the part of a connection that a program writes with.
+type writer struct {
+	c        *Conn
+	mu       sync.Mutex // one writer at a time
+	wake     chan struct{}
+	deadline deadline
+	ready    func() bool // reports whether a wait is over
+	reserved int         // bytes that the program has from Reserve; guarded by mu
+
+	full bool // the last reserve found too little room; guarded by g.mu
+}
+
+// ending is the part of a connection that ends it, and keeps its buffers until no
+// goroutine copies to or from them.
+type ending struct {
+	c       *Conn
+	closed  atomic.Bool   // Close or Abort was called
+	linger0 atomic.Bool   // Close resets
+	started atomic.Bool   // it was given out
+	done    chan struct{} // closed when the connection has ended
+	once    sync.Once
+	err     error // how it ended; valid after done
+
+	// Guarded by g.mu: the core takes back the buffers when over is set and holds
+	// is 0.
+	over       bool
+	holds      int      // readers and writers in a buffer
+	closeAfter bool     // Close came while data was being delivered
+	after      []func() // called when the connection has ended
+}
+
+// carrying lets the engine carry the bytes of a connection.
+type carrying struct {
+	c *Conn
+	p atomic.Pointer[carrier] // nil: not attached
+}
+
+// carrier moves the bytes between a connection and a program's socket on the
+// engine's thread, without a goroutine to wake: what arrives is written to the
+// socket at once, and what the program writes goes into the send buffer at once.
+//
+// It works while the connection rides, which takes no goroutine, and while
+// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
+// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
+// the end of the connection) ends the ride and the wait, and a goroutine deals
+// with it as it would without an engine.
+//
+//	direction | begins               | moves bytes when               | is handed back when
+//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
+//	          |                      | send buffer has room           | failed; the connection takes no more
+//	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
+//	          |                      | socket has room                | urgent byte, ended or failed
+//
+//	state           | event                                    | next state
+//	rides           | a direction is handed back; Recall       | goroutines, which back starts
+//	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
+//	                | Recall came                              |
+//	either          | Detach                                   | not attached
+//
+// A direction that was not handed back goes on while the goroutines start.
+type carrier struct {
+	c    *Conn
+	sock *engine.Socket
+	task *engine.Task
+	both func()           // moveBoth, kept so that calling it allocates nothing
+	use  func(fd uintptr) // moveOn, likewise
+	msg  engine.Message   // used by the loop
+
+	mu       sync.Mutex // guards what follows; taken before the group's
+	in       direction
+	out      direction
+	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
+	current  bool   // events are of the time since in is active
+	back     func() // while the connection rides
+	mayRide  bool   // Ride was called
+	recalled bool
+}
+
+// direction is one of the two of a carrier.
+type direction struct {
+	active  bool // the loop moves bytes
+	over    bool // it was handed back, and nobody took it yet
+	waiting bool // a goroutine waits at back
+	ready   bool // the socket may be readable, or have room
+	n       int64
+	err     error // of the socket; io.EOF at its end
+	back    chan struct{}
+}
+
+// belowWatch is the engine's watch on a TCP connection.
+type belowWatch struct {
+	c  *Conn
+	rc syscall.RawConn
+	w  *engine.Watch
+}

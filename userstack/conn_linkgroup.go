@@ -44,7 +44,7 @@ func (c *Conn) LinkGroup() LinkGroup {
 	for _, cl := range g.core.Links() {
 		lg.Links = append(lg.Links, g.describeLink(cl))
 	}
-	if l := c.core.Link(); l != nil && !c.over {
+	if l := c.core.Link(); l != nil && !c.end.over {
 		lg.Link = l.ID()
 	}
 	return lg

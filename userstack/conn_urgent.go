@@ -6,7 +6,6 @@ import (
 	"net"
 	"time"
 
-	"smcr/stats"
 	"smcr/userstack/conn"
 )
 
@@ -24,35 +23,6 @@ type UrgentReader interface {
 
 var _ UrgentWriter = (*Conn)(nil)
 
-// produced tells the core of n bytes more in the send buffer. g.mu is held.
-func (c *Conn) produced(now time.Time, n int, urgent bool) {
-	defer c.g.caught()
-	if c.g.end.broken {
-		return
-	}
-	if urgent {
-		c.s.stats.Call(stats.Urgent)
-		c.core.ProducedUrgent(now, n)
-		return
-	}
-	c.core.Produced(now, n)
-}
-
-// placed is produced for one who has more and calls produced then. g.mu is held.
-func (c *Conn) placed(n int) {
-	defer c.g.caught()
-	if !c.g.end.broken {
-		c.core.Placed(n)
-	}
-}
-
-// WriteUrgent writes p, of which the last byte is urgent (RFC 7609, section
-// 4.7.5). It waits for room in the send buffer as Write does, not for the peer
-// to take the byte. As with TCP there is one urgent byte at a time: one which
-// has not gone out when the next is written stays in the stream as an
-// ordinary byte.
-func (c *Conn) WriteUrgent(p []byte) (int, error) { return c.write(p, true) }
-
 // UrgentReady returns a channel on which a value comes when the peer has
 // announced urgent data and when it has arrived, in place of SIGURG. Several
 // events may come as one value.
@@ -62,7 +32,7 @@ func (c *Conn) UrgentReady() <-chan struct{} { return c.uwake }
 // wait. The error is EAGAIN if the byte is announced but not here yet, and
 // EINVAL if there is none, if it was taken or if it is in the stream.
 func (c *Conn) ReadUrgent() (u byte, err error) {
-	if c.closed.Load() {
+	if c.end.closed.Load() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
 	err = conn.ErrReset
@@ -72,15 +42,9 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 		}
 	})
 	if err == nil {
-		c.receivedUrgent()
+		c.in.receivedUrgent()
 	}
 	return u, c.opError("read", sysError("recv", err))
-}
-
-// receivedUrgent counts the receive of an urgent byte that is not in the stream.
-func (c *Conn) receivedUrgent() {
-	c.s.stats.Call(stats.Urgent)
-	c.s.stats.RX(1)
 }
 
 // AtMark reports whether the next Read begins at the urgent mark, as
@@ -93,7 +57,7 @@ func (c *Conn) AtMark() (at bool) {
 // SetOOBInline chooses whether urgent bytes that arrive from now on stay in
 // the stream, as SO_OOBINLINE does.
 func (c *Conn) SetOOBInline(on bool) error {
-	if c.closed.Load() {
+	if c.end.closed.Load() {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.g.do(func(time.Time) {

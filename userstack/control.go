@@ -405,6 +405,3 @@ func (c *control) Close() error {
 	c.closed.Store(true)
 	return nil
 }
-
-// peerOf returns the address part of a connection's peer.
-func peerOf(tcp TCPConn) netip.Addr { return addrPort(tcp.RemoteAddr()).Addr() }

@@ -27,7 +27,7 @@
 //
 // Read copies from the RMB element, into which the peer has written, and Write into
 // send memory, from which it is sent; [Conn.ReadFrom] and [Conn.WriteTo] have
-// other readers and writers do so there. [Conn.Peek] and [Conn.Discard] lend the
+// other readers and writers do so there. [Conn.Peek] and [Conn.Discard] give the
 // element to the program, [Conn.Reserve] and [Conn.Commit] send memory. Each
 // says how long.
 //

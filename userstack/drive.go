@@ -2,8 +2,6 @@
 
 package userstack
 
-import "os"
-
 // With an engine of the stack's own, goroutines of the program do the work of its
 // thread where they would else wake it: who posts something sends it before it
 // returns (beginPost and endPost), and who waits looks for packets itself for a while
@@ -29,33 +27,5 @@ func (s *Stack) endPost() {
 func (s *Stack) attend() {
 	if s.loop != nil {
 		s.loop.Attend()
-	}
-}
-
-// awake says that wait has nothing to wait for any more.
-func (c *Conn) awake(ch <-chan struct{}, dl *deadline) bool {
-	if len(ch) > 0 || dl.expired() {
-		return true
-	}
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// wait waits for a wake-up, the deadline or the end of the connection.
-func (c *Conn) wait(ch <-chan struct{}, dl *deadline, ready func() bool) error {
-	if c.drive != nil && !c.drive.Drive(ready) {
-		defer c.drive.Served()
-	}
-	select {
-	case <-ch:
-		return nil
-	case <-c.done:
-		return nil
-	case <-dl.wait():
-		return os.ErrDeadlineExceeded
 	}
 }

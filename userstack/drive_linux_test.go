@@ -344,10 +344,10 @@ func TestUrgentEndsRide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	s.attach(sock)
-	defer s.detach()
+	s.carried.attach(sock)
+	defer s.carried.detach()
 	back := make(chan struct{})
-	if !s.ride(func() { close(back) }) {
+	if !s.carried.ride(func() { close(back) }) {
 		t.Fatal("it does not ride")
 	}
 	if _, err := c.Write([]byte("data")); err != nil {

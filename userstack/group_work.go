@@ -182,19 +182,19 @@ func (g *group) notify(a *linkgroup.Action) {
 	switch a.Kind {
 	case linkgroup.ActWakeRead:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			wake(c.rwake)
+			wake(c.in.wake)
 			c.kick()
 		}
 	case linkgroup.ActWakeWrite:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			wake(c.wwake)
+			wake(c.out.wake)
 			c.kick()
 		}
 	case linkgroup.ActWakeUrgent:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
 			wake(c.uwake)
 			// WriteTo takes the byte although no data is behind it.
-			wake(c.rwake)
+			wake(c.in.wake)
 			c.kick()
 		}
 	case linkgroup.ActConnReady:
@@ -208,7 +208,7 @@ func (g *group) notify(a *linkgroup.Action) {
 		}
 	case linkgroup.ActConnClosed:
 		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			c.ended(a.Err)
+			c.end.ended(a.Err)
 		}
 	case linkgroup.ActGroupDead:
 		g.onDead(a.Err)

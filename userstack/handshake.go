@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -237,7 +235,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.CancelConn:
 		h.conn.g.cancel(h.conn)
 	case rendezvous.AbortConn:
-		h.conn.abandon()
+		h.conn.end.abandon()
 	case rendezvous.EndGroup:
 		if h.fresh != nil {
 			h.fresh.drop(h.conn)
@@ -405,20 +403,4 @@ func hasPeer(tcp TCPConn) error {
 		return fmt.Errorf("TCP connection ended before the rendezvous: %w", syscall.ECONNRESET)
 	}
 	return nil
-}
-
-// addrPort returns the address and port of a.
-//
-// It is the zero AddrPort for nil, which package net has for a socket that has
-// ended, and for an address that is not of IP.
-func addrPort(a net.Addr) netip.AddrPort {
-	if a == nil {
-		return netip.AddrPort{}
-	}
-	if t, ok := a.(*net.TCPAddr); ok {
-		ap := t.AddrPort()
-		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-	}
-	ap, _ := netip.ParseAddrPort(a.String())
-	return ap
 }

@@ -56,21 +56,21 @@ func (inspector) View(c *Conn, f func(*linkgroup.Conn)) {
 
 func (inspector) Readable(c *Conn) (n int, err error) {
 	c.g.mu.Lock()
-	a, b, err := c.readable()
+	a, b, err := c.in.readable()
 	c.g.unlock()
 	return len(a) + len(b), err
 }
 
 func (inspector) Writable(c *Conn) (n int, err error) {
 	c.g.mu.Lock()
-	a, b, err := c.lend(c.core.SendSize(), 0)
-	c.dropSpace()
+	a, b, err := c.out.reserve(c.core.SendSize(), 0)
+	c.out.dropSpace()
 	c.g.unlock()
 	return len(a) + len(b), err
 }
 
 func (inspector) Woken(c *Conn) (woken bool) {
-	for _, ch := range []chan struct{}{c.rwake, c.wwake} {
+	for _, ch := range []chan struct{}{c.in.wake, c.out.wake} {
 		select {
 		case <-ch:
 			woken = true

@@ -108,19 +108,19 @@ type carriage struct{ c *Conn }
 func (k carriage) Loop() *engine.Loop { return k.c.loop() }
 
 // Attach implements inside.Carriage.
-func (k carriage) Attach(sock *engine.Socket) { k.c.attach(sock) }
+func (k carriage) Attach(sock *engine.Socket) { k.c.carried.attach(sock) }
 
 // Detach implements inside.Carriage.
-func (k carriage) Detach() { k.c.detach() }
+func (k carriage) Detach() { k.c.carried.detach() }
 
 // Ride implements inside.Carriage.
-func (k carriage) Ride(back func()) bool { return k.c.ride(back) }
+func (k carriage) Ride(back func()) bool { return k.c.carried.ride(back) }
 
 // Recall implements inside.Carriage.
-func (k carriage) Recall() { k.c.recall() }
+func (k carriage) Recall() { k.c.carried.recall() }
 
 // AfterDone implements inside.Carriage.
-func (k carriage) AfterDone(f func()) { k.c.afterDone(f) }
+func (k carriage) AfterDone(f func()) { k.c.end.afterDone(f) }
 
 // KeepLinkAlive implements inside.Carriage.
 func (k carriage) KeepLinkAlive(idle time.Duration) { k.c.keepLinkAlive(idle) }

@@ -16,7 +16,7 @@ import (
 // It belongs to the link group because that is what has a protection domain, and
 // what has a lock which is held whenever a chunk is taken. No peer can reach it: it
 // is registered for reading by the local device only. The connections of several
-// users may share it: a program gets none of it but by Reserve, which lends to the
+// users may share it: a program gets none of it but by Reserve, which gives it to the
 // process that has the stack, and the bytes of a chunk that are sent are those that
 // were written to it since it was taken.
 //

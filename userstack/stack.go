@@ -216,7 +216,7 @@ func (s *Stack) Close() error {
 	conns := slices.SortedFunc(maps.Keys(s.reg.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
 	s.reg.mu.Unlock()
 	for _, c := range conns {
-		c.ended(conn.ErrReset)
+		c.end.ended(conn.ErrReset)
 	}
 	s.reg.wg.Wait() // for rendezvous: they may have objects on devices, too
 	if late := s.reg.awaitGroups(groupWait); late != nil {

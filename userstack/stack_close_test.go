@@ -111,7 +111,7 @@ func TestCloseDuringEnd(t *testing.T) {
 			b := newBed(t, bedConfig{})
 			c, _ := b.connect()
 			c.g.do(func(time.Time) { // as Write does while it copies
-				c.hold()
+				c.end.hold()
 				c.g.mem.copying++
 			})
 			closed := make(chan struct{})
@@ -128,7 +128,7 @@ func TestCloseDuringEnd(t *testing.T) {
 			}
 			c.g.do(func(time.Time) {
 				c.g.mem.copying--
-				c.unhold()
+				c.end.release()
 			})
 			<-closed
 		})

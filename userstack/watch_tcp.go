@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"smcr/userstack/engine"
 )
 
 // The TCP connection below one of SMC-R carries nothing but its end. The engine
@@ -17,21 +15,23 @@ import (
 // socket.
 
 // watch begins to watch the TCP connection below.
-func (c *Conn) watch() {
-	if c.watchByEngine() {
+func (b *belowWatch) watch() {
+	c := b.c
+	if b.watchByEngine() {
 		return
 	}
 	c.s.reg.wg.Add(1)
 	go func() {
 		defer c.s.reg.wg.Done()
-		if c.s.guard.Do("the watch on a TCP connection", c.watchTCP) != nil {
+		if c.s.guard.Do("the watch on a TCP connection", b.watchTCP) != nil {
 			_ = c.Abort()
 		}
 	}()
 }
 
 // watchByEngine reports false if a goroutine has to watch.
-func (c *Conn) watchByEngine() bool {
+func (b *belowWatch) watchByEngine() bool {
+	c := b.c
 	loop := c.g.loop
 	sc, ok := c.tcp.(syscall.Conn)
 	if loop == nil || !ok {
@@ -43,40 +43,27 @@ func (c *Conn) watchByEngine() bool {
 	}
 	watched := false
 	c.g.do(func(time.Time) {
-		if c.over {
+		if c.end.over {
 			watched = true // nothing is left to see
 			return
 		}
 		_ = rc.Control(func(fd uintptr) {
-			w, err := loop.Watch(int(fd), unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff, func(uint32) { c.lookTCP(rc) })
+			w, err := loop.Watch(int(fd), unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff, func(uint32) { b.lookTCP(rc) })
 			if watched = err == nil; watched {
-				c.below = belowWatch{rc, w}
+				b.rc, b.w = rc, w
 			}
 		})
 	})
 	return watched
 }
 
-// belowWatch is the engine's watch on a TCP connection.
-type belowWatch struct {
-	rc syscall.RawConn
-	w  *engine.Watch
-}
-
-// stop ends the watch. It is for the time before the TCP connection is closed.
-func (b *belowWatch) stop() {
-	if b.w != nil {
-		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
-		b.w = nil
-	}
-}
-
 // lookTCP is called by the engine when something happened on the TCP connection.
-func (c *Conn) lookTCP(rc syscall.RawConn) {
-	var b [1]byte
+func (b *belowWatch) lookTCP(rc syscall.RawConn) {
+	c := b.c
+	var one [1]byte
 	n, err := 0, error(nil)
 	if cerr := rc.Control(func(fd uintptr) {
-		n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+		n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_DONTWAIT)
 	}); cerr != nil {
 		err = cerr
 	}
@@ -86,28 +73,30 @@ func (c *Conn) lookTCP(rc syscall.RawConn) {
 	case n == 0 && err == nil:
 		err = io.EOF
 	}
-	if c.s.guard.Do("the watch on a TCP connection", func() { c.sawTCP(n, err) }) != nil {
+	if c.s.guard.Do("the watch on a TCP connection", func() { b.sawTCP(n, err) }) != nil {
 		_ = c.Abort()
 	}
 }
 
 // watchTCP waits for the end of the TCP connection.
-func (c *Conn) watchTCP() {
-	var b [1]byte
-	n, err := c.tcp.Read(b[:])
-	c.sawTCP(n, err)
+func (b *belowWatch) watchTCP() {
+	c := b.c
+	var one [1]byte
+	n, err := c.tcp.Read(one[:])
+	b.sawTCP(n, err)
 }
 
 // sawTCP acts on what was read from the TCP connection.
-func (c *Conn) sawTCP(n int, err error) {
+func (b *belowWatch) sawTCP(n int, err error) {
+	c := b.c
 	select {
-	case <-c.done:
+	case <-c.end.done:
 		return
 	default:
 	}
 	c.g.do(func(now time.Time) {
 		switch {
-		case c.g.end.dead || c.over:
+		case c.g.end.dead || c.end.over:
 		case n > 0:
 			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
 			c.core.Abort(now)

@@ -71,7 +71,7 @@ var plantedBugs = []plantedBug{
 	{name: "a read that an urgent byte cut short is taken for the last", file: "carrier.go", old: "			other = !plain\n", new: "			_ = plain\n"},
 	{name: "room in the socket is not awaited", file: "carrier.go", old: "			k.sock.AwaitRoom()\n", new: ""},
 	{name: "the end of what a program writes is not handed back", file: "carrier.go", old: "			d.err = io.EOF\n			k.handBack(d)\n", new: "			d.err = io.EOF\n			d.ready = false\n", quick: true},
-	{name: "room in the send buffer does not reach the engine", file: "group_work.go", old: "			wake(c.wwake)\n			c.kick()\n", new: "			wake(c.wwake)\n"},
+	{name: "room in the send buffer does not reach the engine", file: "group_work.go", old: "			wake(c.out.wake)\n			c.kick()\n", new: "			wake(c.out.wake)\n"},
 }
 
 // plantedSeeds is how many seeds may go by before a bug is caught.
