@@ -111,9 +111,9 @@ func (b *bed) closeStack(s *Stack) {
 	if err := s.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
 		b.t.Errorf("close %s: %v", s.cfg.Hostname, err)
 	}
-	s.mu.Lock()
-	ending := len(s.ending)
-	s.mu.Unlock()
+	s.reg.mu.Lock()
+	ending := len(s.reg.ending)
+	s.reg.mu.Unlock()
 	if ending > 0 {
 		b.t.Errorf("%s: %d link groups have not given back what they had", s.cfg.Hostname, ending)
 	}
@@ -178,7 +178,7 @@ func (b *bed) ended(c *Conn) error {
 }
 
 // groups returns the link groups of a stack.
-func groups(s *Stack) []*group { return s.groupList() }
+func groups(s *Stack) []*group { return s.reg.groupList() }
 
 // links returns the number of active links of the only link group.
 func (b *bed) links(s *Stack) (n int) {

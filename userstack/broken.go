@@ -56,15 +56,15 @@ func (g *group) fell() {
 // fault ends a group whose core cannot be trusted any more. mu is held; who
 // releases it, or carries out actions, does the rest.
 func (g *group) fault(e *guard.Error) {
-	if g.broken {
+	if g.end.broken {
 		return
 	}
-	if !g.dead {
-		g.later = append(g.later, func() { g.s.forgetGroup(g) })
+	if !g.end.dead {
+		g.exec.after(func() { g.s.reg.forgetGroup(g) })
 	}
-	g.broken, g.dead = true, true
-	g.timer.Stop()
-	g.later = append(g.later, func() { g.collapse(e) })
+	g.end.broken, g.end.dead = true, true
+	g.exec.timer.Stop()
+	g.exec.after(func() { g.collapse(e) })
 }
 
 // collapse is what onDead and the core do for a group that ends in order.
@@ -77,8 +77,8 @@ func (g *group) collapse(cause error) {
 	}
 	g.mu.Lock()
 	links := g.links
-	g.links, g.leftover, g.acts = nil, nil, nil
-	g.slab = sendSlab{} // all of it is in regions
+	g.links, g.leftover, g.exec.acts = nil, nil, nil
+	g.mem.slab = sendSlab{} // all of it is in regions
 	conns := make([]*Conn, 0, len(g.conns))
 	for c := range g.conns {
 		c.end.over = true
@@ -100,7 +100,7 @@ func (g *group) collapse(cause error) {
 		}
 	}
 	g.mu.Lock()
-	g.fallen = true
+	g.end.fallen = true
 	g.freeFallen()
 	g.mu.Unlock()
 }
@@ -108,16 +108,14 @@ func (g *group) collapse(cause error) {
 // freeFallen frees the buffers of a broken group once its queue pairs are closed
 // and no reader or writer is in one. mu is held.
 func (g *group) freeFallen() {
-	if !g.fallen || g.holds > 0 || g.copying > 0 {
+	if !g.end.fallen || g.mem.inUse() {
 		return
 	}
-	regions := g.regions
-	g.regions = nil
-	g.sendBytes, g.rmbBytes = 0, 0
+	regions := g.mem.takeRegions()
 	if len(regions) == 0 {
 		return
 	}
-	g.later = append(g.later, func() {
+	g.exec.after(func() {
 		for r := range regions {
 			_ = g.s.guard.Do("the end of a buffer", func() { r.free(g.s.mem) })
 		}

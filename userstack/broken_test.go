@@ -127,7 +127,7 @@ func TestPanicInGroup(t *testing.T) {
 	for name, plant := range map[string]func(c *Conn){
 		"event":  func(c *Conn) { c.g.do(func(time.Time) { bad() }) },
 		"core":   func(c *Conn) { c.g.do(func(now time.Time) { c.core.Consumed(now, 1<<30) }) },
-		"action": func(c *Conn) { c.g.mu.Lock(); c.g.later = append(c.g.later, bad); c.g.unlock() },
+		"action": func(c *Conn) { c.g.mu.Lock(); c.g.exec.later = append(c.g.exec.later, bad); c.g.unlock() },
 		"completion": func(c *Conn) {
 			c.g.mu.Lock()
 			c.g.leftover = append(c.g.leftover, leftover{nil, nil}) // no link has got it
@@ -245,7 +245,7 @@ func TestPanicWhileHeld(t *testing.T) {
 				w := panicWriter{func() {
 					c.g.do(func(time.Time) { panic("planted") })
 					c.g.mu.Lock()
-					n := len(c.g.regions)
+					n := len(c.g.mem.regions)
 					c.g.mu.Unlock()
 					if n == 0 {
 						t.Error("the buffers are freed while one is in use")
@@ -261,7 +261,7 @@ func TestPanicWhileHeld(t *testing.T) {
 					t.Errorf("%v, want ECONNRESET", err)
 				}
 				select {
-				case <-c.g.over:
+				case <-c.g.end.over:
 				case <-time.After(time.Minute):
 					t.Error("the group has not given back its memory")
 				}

@@ -17,6 +17,8 @@ import (
 	"smcr/userstack/engine"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
+	"smcr/userstack/wire"
 )
 
 // Config configures a [Stack]. The zero value is good: software RoCE on
@@ -133,4 +135,25 @@ func (c *Config) setDefaults() error {
 		c.Hostname = h
 	}
 	return nil
+}
+
+// release returns the latest release of version 2 that the stack speaks.
+func (c *Config) release() uint8 {
+	if c.release0 {
+		return 0
+	}
+	return wire.ReleaseV21
+}
+
+// limits returns the most connections and links that the stack takes in a link group of
+// version 2.
+func (c *Config) limits() (conns, links uint8) {
+	conns, links = rendezvous.MaxConnsV2, rendezvous.MaxLinksV2
+	if c.MaxConns > 0 {
+		conns = uint8(max(c.MaxConns, rendezvous.MinConnsV2))
+	}
+	if c.MaxLinks == 1 {
+		links = 1
+	}
+	return conns, links
 }

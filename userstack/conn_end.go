@@ -14,12 +14,12 @@ import (
 func (e *ending) hold() {
 	c := e.c
 	e.holds++
-	c.g.holds++
+	c.g.mem.holds++
 }
 
 func (e *ending) release() {
 	c := e.c
-	c.g.holds--
+	c.g.mem.holds--
 	if e.holds--; e.holds == 0 && e.over {
 		e.freeBuffers()
 	}
@@ -30,7 +30,7 @@ func (e *ending) release() {
 // is held.
 func (e *ending) freeBuffers() {
 	c := e.c
-	if !c.g.broken {
+	if !c.g.end.broken {
 		c.core.Release()
 	}
 }
@@ -38,7 +38,7 @@ func (e *ending) freeBuffers() {
 // readErr and writeErr are those of the core. mu is held.
 func (e *ending) readErr() error {
 	c := e.c
-	if c.g.broken {
+	if c.g.end.broken {
 		return conn.ErrReset
 	}
 	return c.core.ReadErr()
@@ -46,7 +46,7 @@ func (e *ending) readErr() error {
 
 func (e *ending) writeErr() error {
 	c := e.c
-	if c.g.broken {
+	if c.g.end.broken {
 		return conn.ErrReset
 	}
 	return c.core.WriteErr()
@@ -54,9 +54,9 @@ func (e *ending) writeErr() error {
 
 func (e *ending) forget() {
 	c := e.c
-	c.s.mu.Lock()
-	delete(c.s.conns, c)
-	c.s.mu.Unlock()
+	c.s.reg.mu.Lock()
+	delete(c.s.reg.conns, c)
+	c.s.reg.mu.Unlock()
 }
 
 // ended is called once the core is through with the connection.
@@ -95,7 +95,7 @@ func (e *ending) abandon() {
 	c := e.c
 	e.closed.Store(true)
 	c.g.do(func(now time.Time) {
-		if !c.g.dead {
+		if !c.g.end.dead {
 			c.core.Abort(now)
 		}
 	})
@@ -123,7 +123,7 @@ func (e *ending) shut(f func(now time.Time)) {
 	c.s.beginPost()
 	defer c.s.endPost()
 	c.g.do(func(now time.Time) {
-		if !c.g.dead && !e.over {
+		if !c.g.end.dead && !e.over {
 			f(now)
 		}
 	})

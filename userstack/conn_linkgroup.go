@@ -37,7 +37,7 @@ func (c *Conn) LinkGroup() LinkGroup {
 		ID: lgrID(g), Role: g.core.Role(), Version: row.Version(),
 		PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Peer: g.peerAddr, PeerID: g.core.PeerID(),
 	}
-	if g.dead {
+	if g.end.dead {
 		return lg
 	}
 	lg.Conns = g.core.Conns()

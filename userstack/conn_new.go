@@ -15,14 +15,14 @@ import (
 // has asked for with SO_RCVBUF, in bytes. g.mu is held.
 func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf int) (*Conn, error) {
 	s := g.s
-	rmb := g.rmbBytes
+	rmb := g.mem.rmbBytes
 	rmbe := min(smc.SizeCodeFor(max(s.cfg.RecvBuf, recvBuf)), smc.MaxSizeCodeRFC)
 	core, err := g.core.NewConnOf(now, owner.UID, rmbe, s.cfg.SendBuf)
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{
-		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.lastSock.Add(1),
+		s: s, g: g, core: core, tcp: tcp, client: g.role == smc.Client, owner: owner, ino: s.reg.lastSock.Add(1),
 		local: tcp.LocalAddr(), remote: tcp.RemoteAddr(),
 		ready: make(chan error, 1), uwake: make(chan struct{}, 1),
 	}
@@ -37,13 +37,13 @@ func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf 
 		c.out.ready = func() bool { return c.awake(c.out.wake, &c.out.deadline) }
 	}
 	s.stats.BufferSize(stats.RX, rmbe.Bytes())
-	if g.rmbBytes == rmb {
+	if g.mem.rmbBytes == rmb {
 		s.stats.Buffer(stats.RX, stats.Reuse)
 	} else {
 		s.stats.Buffer(stats.RX, stats.Alloc)
 	}
 	s.stats.BufferSize(stats.TX, s.cfg.SendBuf)
-	if g.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
+	if g.mem.sendBytes > 0 { // otherwise growSlab counts the memory of the first chunk
 		s.stats.Buffer(stats.TX, stats.Reuse)
 	}
 	core.Data = c
@@ -59,9 +59,9 @@ func (g *group) newConn(now time.Time, tcp TCPConn, owner inside.Owner, recvBuf 
 // carries nothing but its end.
 func (c *Conn) start() {
 	_ = c.tcp.SetDeadline(time.Time{})
-	c.s.mu.Lock()
-	c.s.conns[c] = struct{}{}
-	c.s.mu.Unlock()
+	c.s.reg.mu.Lock()
+	c.s.reg.conns[c] = struct{}{}
+	c.s.reg.mu.Unlock()
 	c.s.trim.count()
 	broken := false
 	c.g.do(func(time.Time) {
@@ -69,7 +69,7 @@ func (c *Conn) start() {
 		if c.end.over { // it ended before it was counted
 			c.end.forget()
 		}
-		broken = c.g.broken
+		broken = c.g.end.broken
 	})
 	if broken {
 		c.end.ended(conn.ErrReset)

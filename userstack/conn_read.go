@@ -45,7 +45,7 @@ func (r *reader) received(n, avail int) {
 func (r *reader) recvEnd() error {
 	c := r.c
 	defer c.g.caught()
-	if c.g.broken {
+	if c.g.end.broken {
 		return conn.ErrReset
 	}
 	return c.core.RecvEnd()
@@ -57,7 +57,7 @@ func (r *reader) recvEnd() error {
 func (r *reader) mark(readable bool) (u byte, apart, inline bool) {
 	c := r.c
 	defer c.g.caught()
-	if c.g.broken || !c.core.AtMark() {
+	if c.g.end.broken || !c.core.AtMark() {
 		return 0, false, false
 	}
 	if readable && c.core.UrgentInline() {
@@ -84,7 +84,7 @@ func (r *reader) delivered(now time.Time, n int) {
 		return
 	}
 	r.consumed(now, n)
-	if c.end.closeAfter && !c.g.broken {
+	if c.end.closeAfter && !c.g.end.broken {
 		c.core.Close(now)
 	}
 }

@@ -37,7 +37,7 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 	}
 	err = conn.ErrReset
 	c.g.do(func(time.Time) {
-		if !c.g.broken {
+		if !c.g.end.broken {
 			u, err = c.core.Urgent(false)
 		}
 	})
@@ -50,7 +50,7 @@ func (c *Conn) ReadUrgent() (u byte, err error) {
 // AtMark reports whether the next Read begins at the urgent mark, as
 // SIOCATMARK does. A Read never goes across the mark.
 func (c *Conn) AtMark() (at bool) {
-	c.g.do(func(time.Time) { at = !c.g.broken && c.core.AtMark() })
+	c.g.do(func(time.Time) { at = !c.g.end.broken && c.core.AtMark() })
 	return at
 }
 
@@ -61,7 +61,7 @@ func (c *Conn) SetOOBInline(on bool) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.g.do(func(time.Time) {
-		if !c.g.broken {
+		if !c.g.end.broken {
 			c.core.SetUrgentInline(on)
 		}
 	})

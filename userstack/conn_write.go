@@ -27,7 +27,7 @@ func (w *writer) writable() error {
 func (w *writer) produced(now time.Time, n int, urgent bool) {
 	c := w.c
 	defer c.g.caught()
-	if c.g.broken {
+	if c.g.end.broken {
 		return
 	}
 	if urgent {
@@ -42,7 +42,7 @@ func (w *writer) produced(now time.Time, n int, urgent bool) {
 func (w *writer) placed(n int) {
 	c := w.c
 	defer c.g.caught()
-	if !c.g.broken {
+	if !c.g.end.broken {
 		c.core.Placed(n)
 	}
 }
@@ -69,7 +69,7 @@ func (w *writer) reserve(least, most int) (a, b []byte, err error) {
 func (w *writer) dropSpace() {
 	c := w.c
 	defer c.g.caught()
-	if !c.g.broken {
+	if !c.g.end.broken {
 		c.core.DropSpace()
 	}
 }
@@ -135,12 +135,12 @@ func (w *writer) write(p []byte, urgent bool) (total int, err error) {
 			c.s.endPost()
 		} else {
 			c.end.hold()
-			c.g.copying++
+			c.g.mem.copying++
 			c.g.unlock()
 			copy(b, p[copy(a, p):])
 			c.s.beginPost()
 			c.g.do(func(now time.Time) {
-				c.g.copying--
+				c.g.mem.copying--
 				if !c.end.over {
 					w.produced(now, n, urgent && n == len(p))
 					c.txBytes += uint64(n)

@@ -70,11 +70,11 @@ func lgrID(g *group) nl.LinkGroupID {
 // eachGroup calls f for each link group in the order of their ids, with its
 // lock held.
 func (c *control) eachGroup(f func(g *group)) {
-	groups := c.s.groupList()
+	groups := c.s.reg.groupList()
 	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(lgrID(a), lgrID(b)) })
 	for _, g := range groups {
 		g.mu.Lock()
-		if !g.dead {
+		if !g.end.dead {
 			g.call(func() { f(g) })
 		}
 		g.unlock()
@@ -91,7 +91,7 @@ func (c *control) LinkGroups(ctx context.Context) ([]nl.LinkGroup, error) {
 		row := nl.LinkGroup{
 			ID: lgrID(g), Role: g.core.Role(), Type: g.core.Type(),
 			PNETID: g.lan.pnetID, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
-			BufType: nl.BufVirtual, Sndbuf: g.sendBytes, RMB: g.rmbBytes,
+			BufType: nl.BufVirtual, Sndbuf: g.mem.sendBytes, RMB: g.mem.rmbBytes,
 			PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
 		}
 		describeTerms(g.terms, &row)
@@ -207,7 +207,7 @@ func (c *control) Stats(ctx context.Context) (nl.Stats, error) {
 	st := c.s.stats.Snapshot()
 	var tx, rx uint64
 	c.eachGroup(func(g *group) {
-		tx += uint64(g.slab.used)
+		tx += uint64(g.mem.slab.used)
 		for conn := range g.conns {
 			rx += uint64(conn.core.Info().RMBE)
 		}
@@ -242,11 +242,11 @@ func (c *control) Connections(ctx context.Context) ([]nl.Connection, error) {
 		c.s.log.Debug("cannot list the connections that are TCP", "err", err)
 	}
 	out = append(out, plains...)
-	c.s.mu.Lock()
-	for l := range c.s.listeners {
+	c.s.reg.mu.Lock()
+	for l := range c.s.reg.listeners {
 		out = append(out, nl.Connection{State: smc.StateListen, Local: addrPort(l.Addr())})
 	}
-	c.s.mu.Unlock()
+	c.s.reg.mu.Unlock()
 	return out, nil
 }
 
@@ -387,7 +387,7 @@ func (c *control) SetSEID(context.Context, bool) error {
 
 // HSLimitation implements nl.Control.
 func (c *control) HSLimitation(ctx context.Context) (bool, error) {
-	return c.s.limitHS.Load(), c.usable(ctx)
+	return c.s.limit.on.Load(), c.usable(ctx)
 }
 
 // SetHSLimitation implements nl.Control: while it is set, new listeners and
@@ -396,7 +396,7 @@ func (c *control) SetHSLimitation(ctx context.Context, on bool) error {
 	if err := c.usable(ctx); err != nil {
 		return err
 	}
-	c.s.limitHS.Store(on)
+	c.s.limit.on.Store(on)
 	return nil
 }
 

@@ -119,7 +119,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	if cg.Conns != 3 || sg.Conns != 3 || cg.Links != 2 || sg.Links != 2 {
 		t.Errorf("link groups: %+v, %+v", cg, sg)
 	}
-	if cg.PeerID != b.server.peerID || sg.PeerID != b.client.peerID || cg.Peer != "10.0.0.2" || sg.Peer != "10.0.0.1" {
+	if cg.PeerID != b.server.reg.peerID || sg.PeerID != b.client.reg.peerID || cg.Peer != "10.0.0.2" || sg.Peer != "10.0.0.1" {
 		t.Errorf("peers %x %s and %x %s", cg.PeerID, cg.Peer, sg.PeerID, sg.Peer)
 	}
 	if cg.RMB < 3*128<<10 || sg.RMB < 3*64<<10 || cg.Sndbuf != 3*64<<10 {

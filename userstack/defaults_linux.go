@@ -22,28 +22,28 @@ func (s *Stack) defaults() error {
 		if err != nil {
 			return err
 		}
-		s.net, s.ownNet = n, n
+		s.net, s.own.net = n, n
 	}
 	if len(s.cfg.Providers) == 0 {
 		if err := s.softRoCE(); err != nil {
 			return err
 		}
 	}
-	if s.option != nil {
+	if s.opt.marker != nil {
 		return nil
 	}
 	if s.cfg.NoOption {
-		s.optErr = errors.New("userstack: Config.NoOption is set")
+		s.opt.err = errors.New("userstack: Config.NoOption is set")
 		return nil
 	}
 	p, err := tcpopt.Attach(tcpopt.Options{Logger: s.log})
 	if err != nil {
 		// Said once; the stack then trusts AssumeSMC only.
-		s.optErr = err
+		s.opt.err = err
 		s.log.Warn("cannot use the TCP option of SMC: only connections to peers of --assume-smc use SMC-R", "err", err, "assumed", s.cfg.AssumeSMC)
 		return nil
 	}
-	s.option, s.ownOpt = network.NewOptionMarker(p), true
+	s.opt.marker, s.own.opt = network.NewOptionMarker(p), true
 	return nil
 }
 
@@ -77,7 +77,7 @@ func (s *Stack) softRoCE() error {
 		return err
 	}
 	s.cfg.Providers = []rdmaverbs.Provider{devices.InNetNS(softroce.New(opts...), ns)}
-	s.ownNS, s.loop = ns, loop
+	s.own.ns, s.loop = ns, loop
 	if loop != nil {
 		s.cfg.Engines = []*engine.Loop{loop}
 	}

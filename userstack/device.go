@@ -12,7 +12,7 @@ import (
 
 // portChanged tells the link groups on the LAN of a port whether it is up.
 func (s *Stack) portChanged(p *devices.Port, up bool) {
-	for _, g := range s.groupList() {
+	for _, g := range s.reg.groupList() {
 		// The GID of a port that comes up may come later: an IPv6 address is
 		// checked for duplicates first.
 		d, err := p.Describe(g.terms.Subnet())
@@ -22,7 +22,7 @@ func (s *Stack) portChanged(p *devices.Port, up bool) {
 		}
 		g.do(func(now time.Time) {
 			switch {
-			case g.dead:
+			case g.end.dead:
 			case usable:
 				g.core.DeviceUp(now, d)
 			default:

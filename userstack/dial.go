@@ -32,14 +32,14 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 // or is assumed to speak it. After an error nobody can tell whether the peer
 // waits for CLC messages or for data: the connection is of no use.
 func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
-	if s.option == nil {
-		return s.assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
+	if s.opt.marker == nil {
+		return s.opt.assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
 	}
 	rc, err := tcp.SyscallConn()
 	if err != nil {
 		return false, err
 	}
-	if cerr := rc.Control(func(fd uintptr) { smc, err = s.option.PeerSMC(int(fd)) }); cerr != nil {
+	if cerr := rc.Control(func(fd uintptr) { smc, err = s.opt.marker.PeerSMC(int(fd)) }); cerr != nil {
 		return false, cerr
 	}
 	return smc, err
@@ -90,11 +90,11 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 				return err
 			}
 		}
-		if s.option == nil {
+		if s.opt.marker == nil {
 			return nil
 		}
 		var merr error
-		if err := rc.Control(func(fd uintptr) { merr = s.option.MarkListen(int(fd)) }); err != nil {
+		if err := rc.Control(func(fd uintptr) { merr = s.opt.marker.MarkListen(int(fd)) }); err != nil {
 			return err
 		}
 		if merr != nil {
@@ -109,13 +109,13 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	}
 	sl := &listener{s: s, plain: plainTCP{require: lc.RequireSMC, declined: lc.Declined}, tcp: l.(*net.TCPListener), out: make(chan accepted), done: make(chan struct{})}
 	sl.stop = context.AfterFunc(s.ctx, func() { _ = sl.Close() })
-	s.mu.Lock()
-	if s.listeners == nil {
-		s.listeners = map[*listener]struct{}{}
+	s.reg.mu.Lock()
+	if s.reg.listeners == nil {
+		s.reg.listeners = map[*listener]struct{}{}
 	}
-	s.listeners[sl] = struct{}{}
-	s.mu.Unlock()
-	s.wg.Add(1)
+	s.reg.listeners[sl] = struct{}{}
+	s.reg.mu.Unlock()
+	s.reg.wg.Add(1)
 	go sl.run()
 	return sl, nil
 }
@@ -137,7 +137,7 @@ type accepted struct {
 }
 
 func (l *listener) run() {
-	defer l.s.wg.Done()
+	defer l.s.reg.wg.Done()
 	for {
 		tcp, err := l.tcp.AcceptTCP()
 		if err != nil {
@@ -152,9 +152,9 @@ func (l *listener) run() {
 			}
 			continue
 		}
-		l.s.wg.Add(1)
+		l.s.reg.wg.Add(1)
 		go func() {
-			defer l.s.wg.Done()
+			defer l.s.reg.wg.Done()
 			if l.s.guard.Do("an accepted connection", func() { l.serve(tcp) }) != nil {
 				_ = tcp.SetLinger(0)
 				_ = tcp.Close()
@@ -171,9 +171,9 @@ func (l *listener) serve(tcp *net.TCPConn) {
 	switch {
 	case err != nil:
 	case !smc:
-		err = s.notAnnounced()
-	case s.option == nil:
-		why := s.notAnnounced()
+		err = s.opt.notAnnounced()
+	case s.opt.marker == nil:
+		why := s.opt.notAnnounced()
 		c, err = s.serverLook(s.ctx, tcp, rendezvous.Refusal{Code: why.Code, Err: why.Err}, nil)
 	default:
 		c, err = s.Server(s.ctx, tcp)
@@ -211,10 +211,10 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // Close implements net.Listener.
 func (l *listener) Close() error {
-	l.s.mu.Lock()
-	_, open := l.s.listeners[l]
-	delete(l.s.listeners, l)
-	l.s.mu.Unlock()
+	l.s.reg.mu.Lock()
+	_, open := l.s.reg.listeners[l]
+	delete(l.s.reg.listeners, l)
+	l.s.reg.mu.Unlock()
 	if !open {
 		return &net.OpError{Op: "close", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
 	}

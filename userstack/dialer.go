@@ -97,7 +97,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	default:
 		why := unmarked.Load()
 		if why == nil {
-			why = s.notAnnounced()
+			why = s.opt.notAnnounced()
 		}
 		err = why
 	}
@@ -122,21 +122,21 @@ func controlOf(nd net.Dialer) func(ctx context.Context, network, address string,
 // announce marks a socket so that its SYN announces SMC. With check it looks
 // first whether SMC-R could reach address at all.
 func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, check bool) *DeclineError {
-	if s.option == nil && !check {
+	if s.opt.marker == nil && !check {
 		return nil
 	}
 	var merr error
 	err := rc.Control(func(fd uintptr) {
 		if !check {
-			merr = s.option.MarkConnect(int(fd))
+			merr = s.opt.marker.MarkConnect(int(fd))
 			return
 		}
 		var from netip.Addr
 		if a, ok := local.(*net.TCPAddr); ok && a != nil {
 			from = a.AddrPort().Addr()
 		}
-		if merr = s.canAnnounce(from, addrPort(tcpAddr(address)).Addr()); merr == nil && s.option != nil {
-			merr = s.option.MarkConnect(int(fd))
+		if merr = s.canAnnounce(from, addrPort(tcpAddr(address)).Addr()); merr == nil && s.opt.marker != nil {
+			merr = s.opt.marker.MarkConnect(int(fd))
 		}
 	})
 	if err = errors.Join(err, merr); err == nil {
@@ -148,14 +148,6 @@ func (s *Stack) announce(local net.Addr, address string, rc syscall.RawConn, che
 	why := *declineFor(err)
 	why.Code, why.uncounted = smc.Diagnosis(fallbackFor(err).Reason), true
 	return &why
-}
-
-// notAnnounced is why a connection stays TCP whose peer did not announce SMC.
-func (s *Stack) notAnnounced() *DeclineError {
-	if s.option == nil {
-		return &DeclineError{Code: smc.DiagConfig, Err: ErrNoOption, uncounted: true}
-	}
-	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
 }
 
 // tcpAddr makes a net.Addr of an IP address with a port.

@@ -43,7 +43,7 @@ func (s *Stack) canAnnounce(local, remote netip.Addr) error {
 	if _, _, err := s.devices.For(rt); err != nil {
 		return err
 	}
-	if s.option == nil && !s.assumed(remote) {
+	if s.opt.marker == nil && !s.opt.assumed(remote) {
 		return ErrNoOption
 	}
 	return nil

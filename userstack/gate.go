@@ -3,15 +3,10 @@
 package userstack
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
-	"net"
 	"syscall"
 
-	"smcr/userstack/internal/inside"
-	"smcr/userstack/network"
-	"smcr/userstack/tcpopt"
 	"smcr/userstack/wire"
 )
 
@@ -26,30 +21,6 @@ import (
 //	finds data instead of a PROPOSAL  | opens, if these are the first bytes
 //	has moved the connection to SMC-R | stays shut
 //	gives up                          | stays shut
-
-// gateOf returns the gate of a connection. A connection of the Go API has none:
-// nobody else has its socket.
-func (s *Stack) gateOf(ctx context.Context, tcp TCPConn) (network.Gate, error) {
-	if _, own := tcp.(*net.TCPConn); own || s.option == nil {
-		return nil, nil
-	}
-	sc, ok := tcp.(syscall.Conn)
-	if !ok {
-		return nil, nil
-	}
-	rc, err := sc.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var g network.Gate
-	if cerr := rc.Control(func(fd uintptr) { g, err = s.option.Gate(int(fd)) }); cerr != nil || err != nil {
-		return nil, errors.Join(cerr, err)
-	}
-	if g == nil && !inside.OwnerFrom(ctx).Trusted() && !network.IsThisHost(s.net, addrPort(tcp.RemoteAddr()).Addr()) {
-		return nil, tcpopt.ErrNoGate
-	}
-	return g, nil
-}
 
 // write writes a message to the TCP connection. last says that none follows.
 func (h *handshake) write(b []byte, last bool) error {
@@ -78,7 +49,7 @@ func (h *handshake) openDeclined(end *DeclineError) error {
 
 // openToData opens the gate of a connection whose peer sends data.
 func (h *handshake) openToData() error {
-	g, err := h.s.gateOf(h.ctx, h.tcp)
+	g, err := h.s.opt.gateOf(h.ctx, h.s.net, h.tcp)
 	if g == nil || err != nil {
 		return err
 	}

@@ -38,51 +38,36 @@ type group struct {
 	// terms are nil in version 1. terms.Peer is guarded by mu.
 	terms *rendezvous.Terms
 
-	mu                  sync.Mutex
-	core                *linkgroup.Group
-	pollWanted          atomic.Bool
-	running             bool               // a goroutine carries out actions
-	acts                []linkgroup.Action // the executor's, reused
-	later               []func()           // releases, carried out after the actions queued before them
-	loop                *engine.Loop       // that serves its queue pairs and connections, or nil
-	shard               int                // the number of loop
-	late                *engine.Task       // carries out actions at the end of the loop's round
-	timer               *time.Timer
-	armed               time.Time // when timer fires; zero if it is stopped
-	links               []*link
-	leftover            []leftover
-	pds                 map[*devices.Device]rdmaverbs.PD
-	slab                sendSlab
-	first               chan error // outcome of the first contact, buffered
-	dead                bool
-	broken, fallen      bool          // see broken.go: a panic has ended it; and its queue pairs are closed
-	over                chan struct{} // closed once it is dead and its memory and devices are let go
-	copying             int           // writes that copy into send memory
-	holds               int           // readers and writers in a buffer
-	regions             map[*region]struct{}
-	conns               map[*Conn]struct{}
-	peerAddr            netip.Addr              // of the first connection
-	peers               map[netip.Addr]struct{} // of later ones, on the server
-	sendBytes, rmbBytes uint64                  // memory allocated
-
-	// executor scratch
-	wrs []rdmaverbs.SendWR
-	wc  [32]rdmaverbs.WC
-	wc2 [8]rdmaverbs.WC
+	// mu guards the core and what follows.
+	mu         sync.Mutex
+	core       *linkgroup.Group
+	pollWanted atomic.Bool // without mu
+	exec       executor
+	mem        groupMemory
+	end        groupEnd
+	loop       *engine.Loop // that serves its queue pairs and connections, or nil
+	links      []*link
+	leftover   []leftover
+	first      chan error // outcome of the first contact, buffered
+	conns      map[*Conn]struct{}
+	peerAddr   netip.Addr              // of the first connection
+	peers      map[netip.Addr]struct{} // of later ones, on the server
 }
 
 func newGroup(s *Stack, role smc.Role, t *rendezvous.Terms, peer smc.PeerID, at lan, devs []*devices.Port) *group {
 	g := &group{
 		s: s, role: role, terms: t, peer: peer, lan: at,
-		pds:     map[*devices.Device]rdmaverbs.PD{},
-		first:   make(chan error, 1),
-		over:    make(chan struct{}),
-		conns:   map[*Conn]struct{}{},
-		regions: map[*region]struct{}{},
-		peers:   map[netip.Addr]struct{}{},
+		first: make(chan error, 1),
+		conns: map[*Conn]struct{}{},
+		peers: map[netip.Addr]struct{}{},
+		end:   groupEnd{over: make(chan struct{})},
+	}
+	g.mem = groupMemory{
+		pool: s.mem, stats: &s.stats, sendBuf: s.cfg.SendBuf, exec: &g.exec,
+		pds: map[*devices.Device]rdmaverbs.PD{}, regions: map[*region]struct{}{},
 	}
 	g.place()
-	id := s.nextGroupID()
+	id := s.reg.nextGroupID()
 	g.log = s.log.With("lgr", fmt.Sprintf("%x", id), "role", role.String())
 	timers := linkgroup.DefaultTimers(role)
 	// Programs are to see within a second that the stack of their peer died.
@@ -117,8 +102,8 @@ func newGroup(s *Stack, role smc.Role, t *rendezvous.Terms, peer smc.PeerID, at 
 			cfg.Devices = append(cfg.Devices, cd)
 		}
 	}
-	g.timer = time.AfterFunc(time.Hour, g.onTimer)
-	g.timer.Stop()
+	g.exec.timer = time.AfterFunc(time.Hour, g.onTimer)
+	g.exec.timer.Stop()
 	g.core = linkgroup.New(cfg, (*groupEnv)(g), time.Now())
 	return g
 }
@@ -129,8 +114,8 @@ func (g *group) place() {
 	if len(loops) == 0 {
 		return
 	}
-	g.shard = int(g.s.groupsPlaced.Add(1)-1) % len(loops)
-	g.loop = loops[g.shard]
+	g.mem.shard = int(g.s.reg.groupsPlaced.Add(1)-1) % len(loops)
+	g.loop = loops[g.mem.shard]
 }
 
 // do hands one event to the core and carries out what follows from it.
@@ -142,8 +127,8 @@ func (g *group) do(f func(now time.Time)) {
 
 func (g *group) onTimer() {
 	g.mu.Lock()
-	g.armed = time.Time{}
-	if !g.dead {
+	g.exec.armed = time.Time{}
+	if !g.end.dead {
 		g.call(func() { g.core.Tick(time.Now()) })
 	}
 	g.unlock()
@@ -173,13 +158,13 @@ func (g *group) unlock() {
 // unlockLate releases mu in a round of l, and leaves the actions to its later
 // part: those of all connections are carried out together then.
 func (g *group) unlockLate(l *engine.Loop) {
-	if g.late == nil {
-		g.late = l.LateTask(func() {
+	if g.exec.late == nil {
+		g.exec.late = l.LateTask(func() {
 			g.mu.Lock()
 			g.unlock()
 		})
 	}
-	g.late.Schedule()
+	g.exec.late.Schedule()
 	g.mu.Unlock()
 	if g.pollWanted.Load() && g.mu.TryLock() {
 		g.unlock()
@@ -192,20 +177,19 @@ func (g *group) runActions() {
 	if g.pollWanted.Swap(false) {
 		g.poll()
 	}
-	if g.running {
+	if g.exec.running {
 		g.arm()
 		return
 	}
-	g.running = true
+	g.exec.running = true
 	for {
 		g.takeActions()
-		later := g.later
-		g.later = nil
-		if len(g.acts) == 0 && len(later) == 0 {
+		later := g.exec.takeLater()
+		if len(g.exec.acts) == 0 && len(later) == 0 {
 			break
 		}
 		g.mu.Unlock()
-		g.execute(g.acts)
+		g.execute(g.exec.acts)
 		for _, f := range later {
 			g.carryOut(f)
 		}
@@ -215,7 +199,7 @@ func (g *group) runActions() {
 			g.poll()
 		}
 	}
-	g.running = false
+	g.exec.running = false
 	g.arm()
 	g.checkOver()
 }
@@ -223,9 +207,9 @@ func (g *group) runActions() {
 // takeActions takes what the core wants done. mu is held.
 func (g *group) takeActions() {
 	defer g.caught()
-	g.acts = g.acts[:0]
-	if !g.broken {
-		g.acts = g.core.TakeActions(g.acts)
+	g.exec.acts = g.exec.acts[:0]
+	if !g.end.broken {
+		g.exec.acts = g.core.TakeActions(g.exec.acts)
 	}
 }
 
@@ -235,72 +219,61 @@ func (g *group) carryOut(f func()) {
 	f()
 }
 
-// arm sets the timer to the nearest deadline. A timer that is early only
-// costs a look, so it is never set later.
+// arm sets the timer to the nearest deadline of the core.
 func (g *group) arm() {
 	defer g.caught()
-	if g.dead {
-		g.timer.Stop()
+	if g.end.dead {
+		g.exec.timer.Stop()
 		return
 	}
 	if g.core.Trimmable() {
 		g.s.trim.poke()
 	}
-	d, ok := g.core.Deadline()
-	if !ok || (!g.armed.IsZero() && !d.Before(g.armed)) {
-		return
+	if d, ok := g.core.Deadline(); ok {
+		g.exec.arm(d)
 	}
-	g.armed = d
-	g.timer.Reset(max(0, time.Until(d)))
 }
 
 // checkOver tells Close when a dead group has given back everything but what
 // a reader or writer of the program holds, in ReadFrom or WriteTo. mu is held,
 // and nobody carries out actions.
 func (g *group) checkOver() {
-	if !g.dead || len(g.conns) > 0 || g.copying > 0 || g.broken && (!g.fallen || len(g.regions) > 0) {
+	if !g.end.dead || len(g.conns) > 0 || g.mem.copying > 0 || g.end.broken && (!g.end.fallen || len(g.mem.regions) > 0) {
 		return
 	}
-	select {
-	case <-g.over:
-	default:
-		g.s.groupOver(g)
-		close(g.over)
+	if !g.end.isOver() {
+		g.s.reg.groupOver(g)
+		close(g.end.over)
 	}
 }
 
 // onDead forgets the group and frees what the core does not know of.
 func (g *group) onDead(err error) {
-	g.s.forgetGroup(g)
+	g.s.reg.forgetGroup(g)
 	g.log.Info("link group ended", "reason", err)
 	select {
 	case g.first <- errors.Join(linkgroup.ErrGroupDead, err):
 	default:
 	}
 	g.mu.Lock()
-	g.dead = true
-	g.timer.Stop()
+	g.end.dead = true
+	g.exec.timer.Stop()
 	links := g.links
 	g.links = nil
-	(*groupEnv)(g).endSlab()
+	g.mem.endSlab()
 	g.mu.Unlock()
 	for _, l := range links {
 		l.destroy()
 	}
 }
 
-// closeDomains closes the protection domains of a dead group. One that is
-// still in use, because a connection's buffer is, is left for the next time.
+// closeDomains closes the protection domains of a dead group, as far as they are not in
+// use.
 func (g *group) closeDomains() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.dead {
-		return
-	}
-	for dev, pd := range g.pds {
-		if err := pd.Close(); err == nil || !errors.Is(err, rdmaverbs.ErrBusy) {
-			delete(g.pds, dev)
-		}
+	if g.end.dead {
+		g.mem.closeDomains()
 	}
 }
 

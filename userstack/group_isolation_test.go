@@ -135,17 +135,14 @@ func TestThirdPeer(t *testing.T) {
 		var send *region
 		var l *link
 		c3.g.do(func(time.Time) {
-			for r := range c3.g.regions {
+			for r := range c3.g.mem.regions {
 				if r.chunks != nil {
 					send = r
 				}
 			}
 			l = c3.core.Link().Data.(*link)
 		})
-		mr, err := send.mr(c3.g, l.port.Device(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		mr := send.registration(l.port.Device())
 		if _, err := c.Write([]byte("fine!")); err != nil { // stands where the other one writes
 			t.Fatal(err)
 		}

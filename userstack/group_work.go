@@ -23,7 +23,7 @@ type leftover struct {
 // poll takes all completions and hands them to the core. mu is held.
 func (g *group) poll() {
 	defer g.caught()
-	if g.broken {
+	if g.end.broken {
 		return
 	}
 	for len(g.leftover) > 0 {
@@ -37,13 +37,13 @@ func (g *group) poll() {
 			continue
 		}
 		for {
-			n := l.cq.Poll(g.wc[:])
+			n := l.cq.Poll(g.exec.wc[:])
 			if n == 0 {
 				break
 			}
 			now := time.Now()
-			for j := range g.wc[:n] {
-				l.complete(now, &g.wc[j])
+			for j := range g.exec.wc[:n] {
+				l.complete(now, &g.exec.wc[j])
 			}
 			if l.gone.Load() {
 				break
@@ -82,18 +82,18 @@ func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
 func (g *group) execute(acts []linkgroup.Action) {
 	defer g.fell()
 	var on *link
-	g.wrs = g.wrs[:0]
+	g.exec.wrs = g.exec.wrs[:0]
 	flush := func() {
-		if len(g.wrs) == 0 {
+		if len(g.exec.wrs) == 0 {
 			return
 		}
 		if on != nil && !on.gone.Load() {
-			if _, err := on.qp.PostSend(g.wrs...); err != nil && !on.gone.Load() {
+			if _, err := on.qp.PostSend(g.exec.wrs...); err != nil && !on.gone.Load() {
 				g.log.Debug("post failed", "link", on.core.ID(), "err", err)
 				g.lostLink(on, err)
 			}
 		}
-		g.wrs = g.wrs[:0]
+		g.exec.wrs = g.exec.wrs[:0]
 	}
 	for i := range acts {
 		a := &acts[i]
@@ -116,7 +116,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 				g.lostLink(l, err)
 				continue
 			}
-			g.wrs = append(g.wrs, wr)
+			g.exec.wrs = append(g.exec.wrs, wr)
 		default:
 			flush()
 			g.notify(a)
@@ -129,7 +129,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 // the executor's loop takes what follows.
 func (g *group) lostLink(l *link, err error) {
 	g.mu.Lock()
-	if !g.dead && !l.gone.Load() {
+	if !g.end.dead && !l.gone.Load() {
 		g.call(func() { g.core.LinkFailed(time.Now(), l.core, err) })
 	}
 	g.mu.Unlock()
@@ -152,14 +152,29 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 		return wr, nil
 	}
 	k := a.Chunk.Data.(*slabChunk)
-	mr, err := k.r.mr(l.g, l.port.Device(), 0)
-	if err != nil {
-		return wr, err
+	mr := k.r.registration(l.port.Device())
+	if mr == nil {
+		var err error
+		if mr, err = l.register(k.r); err != nil {
+			return wr, err
+		}
 	}
 	wr.Op = rdmaverbs.OpWrite
 	wr.SG[0] = rdmaverbs.SGE{MR: mr, Off: k.off + a.Off, Len: a.Len}
 	wr.RemoteAddr, wr.RKey = a.RemoteAddr, uint32(a.RKey)
 	return wr, nil
+}
+
+// register registers send memory with the link's device. mu is not held.
+func (l *link) register(r *region) (rdmaverbs.MR, error) {
+	dev := l.port.Device()
+	l.g.mu.Lock()
+	pd, err := l.g.mem.pd(dev)
+	l.g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return r.register(dev, pd)
 }
 
 // notify tells waiters what happened.

@@ -41,15 +41,15 @@ func (s *Stack) Server(ctx context.Context, tcp TCPConn) (*Conn, error) {
 // bytes before it reads. If they are data, they stay unread, and the error is a
 // *DeclineError made of notCLC. If refuse is not nil, every PROPOSAL is declined with it.
 func (s *Stack) serverLook(ctx context.Context, tcp TCPConn, notCLC rendezvous.Refusal, refuse *rendezvous.Refusal) (*Conn, error) {
-	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.option != nil, NotCLC: notCLC, Refuse: refuse})
+	return s.handshake(ctx, tcp, smc.Server, rendezvous.Config{Look: true, OptionSeen: s.opt.marker != nil, NotCLC: notCLC, Refuse: refuse})
 }
 
 // handshake drives one side of the rendezvous on tcp, and counts how it ended.
 func (s *Stack) handshake(ctx context.Context, tcp TCPConn, role smc.Role, conf rendezvous.Config) (*Conn, error) {
-	if err := s.enter(); err != nil {
+	if err := s.reg.enter(); err != nil {
 		return nil, err
 	}
-	defer s.wg.Done()
+	defer s.reg.wg.Done()
 	h := newHandshake(ctx, s, tcp, role, conf)
 	var c *Conn
 	var err error
@@ -81,23 +81,56 @@ type handshake struct {
 	timer   *time.Timer
 
 	// What the next events come from.
-	looking  bool            // at the first bytes
-	seen     int             // how many of them the machine knows
-	watching bool            // over a DECLINE that was sent
-	llc      <-chan error    // the outcome of an LLC exchange, or nil
-	turn     <-chan struct{} // closed when another first contact ends, or nil
-	turnOf   peerKey
+	look     firstLook
+	watching bool         // over a DECLINE that was sent
+	llc      <-chan error // the outcome of an LLC exchange, or nil
+	turn     firstTurn
 	canceled <-chan struct{} // ctx.Done(), or nil once the machine knows
 	cause    error           // why the machine was told to give up
 
 	// What the rendezvous has made so far.
-	at      lan
-	ports1  []*devices.Port // that version 1 can use
-	ports2  []*devices.Port // that version 2 can use
-	fresh   *group          // of a first contact
+	host    hostSide
+	fresh   *group // of a first contact
 	conn    *Conn
-	counted bool   // in Stack.serving
-	endTurn func() // or nil
+	counted bool // in Stack.limit
+}
+
+// firstLook is the part of a handshake that looks at the first bytes on TCP before it reads.
+type firstLook struct {
+	on   bool // the machine wants to know more of them
+	seen int  // how many of them the machine knows
+}
+
+// firstTurn is the part of a server's handshake that takes turns with other first contacts
+// of the same peer.
+type firstTurn struct {
+	of   peerKey
+	busy <-chan struct{} // closed when another first contact ends, or nil
+	end  func()          // ends the turn that this handshake has; or nil
+}
+
+// leave ends the turn, if this handshake has it.
+func (t *firstTurn) leave() {
+	if t.end != nil {
+		t.end()
+		t.end = nil
+	}
+}
+
+// hostSide is the part of a handshake that knows what this host has for the way to the
+// peer.
+type hostSide struct {
+	lan    lan
+	ports1 []*devices.Port // that version 1 can use
+	ports2 []*devices.Port // that version 2 can use
+}
+
+// ports returns the RoCE ports for the version that was agreed on.
+func (s *hostSide) ports(t *rendezvous.Terms) []*devices.Port {
+	if t == nil {
+		return s.ports1
+	}
+	return s.ports2
 }
 
 func newHandshake(ctx context.Context, s *Stack, tcp TCPConn, role smc.Role, conf rendezvous.Config) *handshake {
@@ -143,10 +176,10 @@ func (h *handshake) end() {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	h.leaveTurn()
+	h.turn.leave()
 	if h.counted {
 		h.counted = false
-		h.s.serving.Add(-1)
+		h.s.limit.leave()
 	}
 }
 
@@ -194,7 +227,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.Version1:
 		h.s.log.Debug("not version 2", "peer", a.PeerID, "err", &a.Why)
 	case rendezvous.EndTurn:
-		h.leaveTurn()
+		h.turn.leave()
 	case rendezvous.AwaitLLC:
 		h.awaitLLC()
 	case rendezvous.RefuseConn:
@@ -223,7 +256,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	switch a := a.(type) {
 	case rendezvous.Look:
-		h.looking = true
+		h.look.on = true
 		return nil
 	case rendezvous.OpenToData:
 		return answerOf(rendezvous.Opened{}, h.openToData())
@@ -240,8 +273,8 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 		routed, err := h.s.routed(a.Local, a.PeerGID)
 		return answerOf(rendezvous.PathFound{Routed: routed}, err)
 	case rendezvous.AwaitTurn:
-		h.s.identity(h.ports(a.Terms)[0])
-		h.turnOf = peerKey{a.PeerID, a.GID}
+		h.s.identity(h.host.ports(a.Terms)[0])
+		h.turn.of = peerKey{a.PeerID, a.GID}
 		return h.takeTurn()
 	case rendezvous.JoinGroup:
 		return h.join(a)
@@ -313,7 +346,7 @@ func (h *handshake) next() rendezvous.Event {
 		return h.wasRead(r)
 	case err := <-h.llc:
 		return h.llcOutcome(err)
-	case <-h.turn:
+	case <-h.turn.busy:
 		if ev := h.takeTurn(); ev != nil {
 			return ev
 		}
@@ -354,7 +387,7 @@ func (h *handshake) prepare() (err error) {
 	if err = hasPeer(h.tcp); err != nil {
 		return err
 	}
-	if h.gate, err = h.s.gateOf(h.ctx, h.tcp); err != nil {
+	if h.gate, err = h.s.opt.gateOf(h.ctx, h.s.net, h.tcp); err != nil {
 		return err
 	}
 	if sc, ok := h.tcp.(syscall.Conn); ok {

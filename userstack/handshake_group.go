@@ -18,8 +18,8 @@ import (
 // makeGroup makes the link group of a first contact. That of a client is connected.
 func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	s := h.s
-	g := newGroup(s, h.role, a.Terms, a.PeerID, h.at, h.ports(a.Terms))
-	if err := s.addGroup(g); err != nil {
+	g := newGroup(s, h.role, a.Terms, a.PeerID, h.host.lan, h.host.ports(a.Terms))
+	if err := s.reg.addGroup(g); err != nil {
 		h.cause = err
 		return rendezvous.Closed{Cause: err}
 	}
@@ -72,7 +72,7 @@ func (h *handshake) newConn(g *group, now time.Time) (err error) {
 
 // join puts the connection on an existing link group.
 func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
-	k := groupKey{role: h.role, terms: a.Terms, peer: a.PeerID, gid: a.GID, mac: a.MAC, vlan: h.at.rt.VLAN}
+	k := groupKey{role: h.role, terms: a.Terms, peer: a.PeerID, gid: a.GID, mac: a.MAC, vlan: h.host.lan.rt.VLAN}
 	if h.role == smc.Server {
 		g := h.s.reuse(k, func(g *group, now time.Time) error {
 			if !g.core.CanAccept() {
@@ -150,7 +150,7 @@ func (h *handshake) attach(e wire.Endpoint) (wire.Endpoint, error) {
 func (h *handshake) refuseConn(e wire.Endpoint) {
 	g := h.conn.g
 	g.do(func(now time.Time) {
-		if !g.dead {
+		if !g.end.dead {
 			h.conn.core.Refuse(now, h.peerParams(e))
 		}
 	})
@@ -160,7 +160,7 @@ func (h *handshake) refuseConn(e wire.Endpoint) {
 func (g *group) event(f func(now time.Time) error) (err error) {
 	err = linkgroup.ErrGroupDead // also if f ends it
 	g.do(func(now time.Time) {
-		if !g.dead {
+		if !g.end.dead {
 			err = f(now)
 		}
 	})
@@ -171,7 +171,7 @@ func (g *group) event(f func(now time.Time) error) (err error) {
 func (g *group) drop(c *Conn) {
 	g.cancel(c)
 	g.do(func(now time.Time) {
-		if !g.dead {
+		if !g.end.dead {
 			g.core.Terminate(now, wire.DeleteLinkProgram)
 		}
 	})
@@ -183,7 +183,7 @@ func (g *group) cancel(c *Conn) {
 		return
 	}
 	g.do(func(now time.Time) {
-		if !g.broken {
+		if !g.end.broken {
 			c.core.Cancel(now) // also when the group is dead: the memory is given back now
 		}
 		delete(g.conns, c)
@@ -202,7 +202,7 @@ func (g *group) cancel(c *Conn) {
 func (g *group) peerHasLost(qpn smc.QPN, from netip.Addr, cause error) {
 	g.do(func(now time.Time) {
 		links := g.core.Links()
-		if g.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
+		if g.end.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
 			return l.Local().QPN == qpn && l.State() == smc.LinkActive
 		}) {
 			return

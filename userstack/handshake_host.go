@@ -18,54 +18,21 @@ import (
 // What a rendezvous asks about this host: what it can offer on the way to the peer, and
 // whether there is room for one more.
 
-// hsLimit is the number of rendezvous under way above which a stack with
-// handshake limitation declines further ones.
-const hsLimit = 32
-
 // admit counts a server's rendezvous whose client has sent PROPOSAL.
 func (h *handshake) admit() error {
 	h.counted = true
-	if n := h.s.serving.Add(1); n > hsLimit && h.s.limitHS.Load() {
-		return &DeclineError{Code: smc.DiagConfig, Err: fmt.Errorf("%d pending handshakes, above the handshake limit", n)}
-	}
-	return nil
+	return h.s.limit.enter()
 }
 
 // takeTurn begins a first contact with the peer if no other is under way. Otherwise it
 // returns nil, and the end of that one is an event.
 func (h *handshake) takeTurn() rendezvous.Event {
-	end, busy := h.s.enterFirst(h.turnOf)
-	if h.turn = busy; busy != nil {
+	end, busy := h.s.reg.enterFirst(h.turn.of)
+	if h.turn.busy = busy; busy != nil {
 		return nil
 	}
-	h.endTurn = end
+	h.turn.end = end
 	return rendezvous.Turn{PeerID: h.s.peerIDNow()}
-}
-
-func (h *handshake) leaveTurn() {
-	if h.endTurn != nil {
-		h.endTurn()
-		h.endTurn = nil
-	}
-}
-
-// enterFirst begins a first contact with peer on the server side, until leave is called:
-// connections that arrive together share one link group. If one is under way, leave is
-// nil, and busy is closed when that one ends.
-func (s *Stack) enterFirst(peer peerKey) (leave func(), busy <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ch := s.first[peer]; ch != nil {
-		return nil, ch
-	}
-	ch := make(chan struct{})
-	s.first[peer] = ch
-	return func() {
-		s.mu.Lock()
-		delete(s.first, peer)
-		s.mu.Unlock()
-		close(ch)
-	}, nil
 }
 
 // route finds the way to the peer. RoCE would go past IPsec (RFC 7609, section
@@ -94,18 +61,18 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 		return rendezvous.Host{}, err
 	}
 	var pnetID string
-	if h.ports1, pnetID, err = s.devices.For(rt); err != nil {
+	if h.host.ports1, pnetID, err = s.devices.For(rt); err != nil {
 		return rendezvous.Host{}, err
 	}
-	h.at = lan{rt, local.Addr(), remote.Addr(), pnetID}
-	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.release()}
-	host.MaxConns, host.MaxLinks = s.limits()
+	h.host.lan = lan{rt, local.Addr(), remote.Addr(), pnetID}
+	host := rendezvous.Host{Local: local.Addr(), Subnets: rt.Local, Release: s.cfg.release()}
+	host.MaxConns, host.MaxLinks = s.cfg.limits()
 	if !s.cfg.NoVersion2 {
 		host.EIDs = s.eids.list()
 	}
 	if h.role == smc.Client {
-		host.PeerID = s.identity(h.ports1[0])
-		h.ports1 = s.linkedFirst(h.ports1, remote.Addr())
+		host.PeerID = s.identity(h.host.ports1[0])
+		h.host.ports1 = s.linkedFirst(h.host.ports1, remote.Addr())
 		h.offer1(&host)
 	} else {
 		host.PeerID = s.peerIDNow()
@@ -116,17 +83,17 @@ func (h *handshake) survey(peerGID smc.GID) (rendezvous.Host, error) {
 
 // offer1 says what a client can offer in version 1.
 func (h *handshake) offer1(host *rendezvous.Host) {
-	d, err := h.ports1[0].Describe(netip.Prefix{})
-	rt := &h.at.rt
+	d, err := h.host.ports1[0].Describe(netip.Prefix{})
+	rt := &h.host.lan.rt
 	if rt.Gateway.IsValid() {
-		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.at.remote)}
+		err = &DeclineError{Code: smc.DiagNoRoute, Err: errRouted(h.host.lan.remote)}
 	}
 	if err != nil {
 		host.NoPort = refusalFor(err)
 		return
 	}
 	host.Port = rendezvous.Port{GID: d.GID, MAC: d.MAC}
-	if p, ok := rt.PrefixOf(h.at.local); ok && p.Addr().Is4() {
+	if p, ok := rt.PrefixOf(h.host.lan.local); ok && p.Addr().Is4() {
 		host.IPv4 = p.Masked()
 	} else {
 		host.IPv6 = rt.IPv6Prefixes(wire.MaxIPv6Prefixes)
@@ -139,12 +106,12 @@ func (h *handshake) offer2(host *rendezvous.Host, peerGID smc.GID) {
 	if len(host.EIDs) == 0 {
 		return
 	}
-	devs, own := portsV2(h.ports1, h.at.rt, h.at.local)
+	devs, own := portsV2(h.host.ports1, h.host.lan.rt, h.host.lan.local)
 	if len(devs) == 0 {
 		host.NoPortV2 = refusalFor(ErrNoDevice)
 		return
 	}
-	h.ports2 = devs
+	h.host.ports2 = devs
 	host.PortV2.Local = own
 	for _, d := range devs {
 		if _, g, err := d.SourceGID(own); err == nil {
@@ -174,20 +141,12 @@ func refusalFor(err error) *rendezvous.Refusal {
 	return &rendezvous.Refusal{Code: d.Code, Err: d.Err}
 }
 
-// ports returns the RoCE ports for the version that was agreed on.
-func (h *handshake) ports(t *rendezvous.Terms) []*devices.Port {
-	if t == nil {
-		return h.ports1
-	}
-	return h.ports2
-}
-
 // linkedFirst puts devices that carry links to the peer before those that do
 // not, because they have just come up: a server finds its link group by the GID
 // of a link, and would make another one (RFC 7609, section 3.5.2.2).
 func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.Port {
 	linked := map[int]bool{}
-	for _, g := range s.groupList() {
+	for _, g := range s.reg.groupList() {
 		if g.role != smc.Client {
 			continue
 		}
@@ -231,27 +190,6 @@ func (s *Stack) routed(local netip.Addr, gid smc.GID) (bool, error) {
 		return false, &DeclineError{Code: smc.DiagNoRoute, Err: fmt.Errorf("RoCE GID of the peer: %w", err)}
 	}
 	return rt.Gateway.IsValid(), nil
-}
-
-// release returns the latest release of version 2 that the stack speaks.
-func (s *Stack) release() uint8 {
-	if s.cfg.release0 {
-		return 0
-	}
-	return wire.ReleaseV21
-}
-
-// limits returns the most connections and links that the stack takes in a link group of
-// version 2.
-func (s *Stack) limits() (conns, links uint8) {
-	conns, links = rendezvous.MaxConnsV2, rendezvous.MaxLinksV2
-	if s.cfg.MaxConns > 0 {
-		conns = uint8(max(s.cfg.MaxConns, rendezvous.MinConnsV2))
-	}
-	if s.cfg.MaxLinks == 1 {
-		links = 1
-	}
-	return conns, links
 }
 
 // portsV2 returns the ports that version 2 can use, in their order, and

@@ -125,8 +125,8 @@ func (r *tcpReader) close() {
 func (h *handshake) read() <-chan readResult {
 	if !h.reader.pending {
 		switch {
-		case h.looking:
-			h.reader.request(readRequest{look: true, seen: h.seen})
+		case h.look.on:
+			h.reader.request(readRequest{look: true, seen: h.look.seen})
 		case h.m.Want() > 0:
 			h.reader.request(readRequest{})
 		default:
@@ -141,13 +141,13 @@ func (h *handshake) wasRead(res readResult) rendezvous.Event {
 	h.reader.finish(res)
 	switch {
 	case res.look && res.err == nil:
-		h.seen = len(res.b)
-		h.looking = h.seen < wire.HeaderLen
+		h.look.seen = len(res.b)
+		h.look.on = h.look.seen < wire.HeaderLen
 		return rendezvous.FirstBytes{Bytes: res.b}
 	case !res.look && len(res.b) > 0:
 		return rendezvous.Received{Bytes: res.b} // an error shows at the next read
 	}
-	h.looking = false
+	h.look.on = false
 	if errors.Is(res.err, io.EOF) {
 		return rendezvous.EOF{}
 	}

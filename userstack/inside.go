@@ -32,13 +32,13 @@ var _ inside.Inspector[*Conn] = inspector{}
 func (i inspector) MemoryInUse() int { return i.s.mem.InUse() }
 
 func (i inspector) Ending() int {
-	i.s.mu.Lock()
-	defer i.s.mu.Unlock()
-	return len(i.s.ending)
+	i.s.reg.mu.Lock()
+	defer i.s.reg.mu.Unlock()
+	return len(i.s.reg.ending)
 }
 
 func (i inspector) Groups() (list []inside.Group) {
-	for _, g := range i.s.groupList() {
+	for _, g := range i.s.reg.groupList() {
 		list = append(list, inspectedGroup{g})
 	}
 	return list

@@ -37,7 +37,7 @@ func (i insideStack) Stats() *stats.Collector { return &i.s.stats }
 func (i insideStack) Network() network.Network { return i.s.net }
 
 // Option implements inside.Stack.
-func (i insideStack) Option() network.OptionMarker { return i.s.option }
+func (i insideStack) Option() network.OptionMarker { return i.s.opt.marker }
 
 // Closed implements inside.Stack.
 func (i insideStack) Closed() bool { return i.s.ctx.Err() != nil }
@@ -48,10 +48,10 @@ func (i insideStack) CanAnnounce(local, remote netip.Addr) error {
 }
 
 // Assumed implements inside.Stack.
-func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.assumed(remote) }
+func (i insideStack) Assumed(remote netip.Addr) bool { return i.s.opt.assumed(remote) }
 
 // NotAnnounced implements inside.Stack.
-func (i insideStack) NotAnnounced() error { return i.s.notAnnounced() }
+func (i insideStack) NotAnnounced() error { return i.s.opt.notAnnounced() }
 
 // noCLC is why a connection stays TCP whose peer sends something else than CLC messages.
 func noCLC() rendezvous.Refusal {
@@ -86,9 +86,9 @@ func (i insideStack) Note(cookie uint64, t inside.TCPSocket) { i.s.tcpSockets.No
 
 // Busy implements inside.Stack.
 func (i insideStack) Busy() bool {
-	i.s.mu.Lock()
-	defer i.s.mu.Unlock()
-	return len(i.s.conns) > 0
+	i.s.reg.mu.Lock()
+	defer i.s.reg.mu.Unlock()
+	return len(i.s.reg.conns) > 0
 }
 
 // OnQuiet implements inside.Stack.

@@ -3,7 +3,6 @@
 package userstack
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -29,14 +28,6 @@ type link struct {
 	gone atomic.Bool
 }
 
-// Sizes of the queues of a link. The receive queue is larger than what a
-// peer of the same kind has outstanding, so that it does not run dry.
-const (
-	sendDepth = 192
-	recvDepth = 384
-	recvSlot  = 64 // bytes a receive: a 44-byte message, aligned
-)
-
 func (l *link) recvWR(slot int) rdmaverbs.RecvWR {
 	wr := rdmaverbs.RecvWR{ID: uint64(slot), SG: rdmaverbs.SGE{MR: l.rmr, Off: slot * recvSlot, Len: recvSlot}}
 	if l.more != nil {
@@ -55,55 +46,8 @@ func (l *link) message(slot, n int) []byte {
 	return append(append(make([]byte, 0, n), b...), l.more.message(slot, n-recvSlot)...)
 }
 
-// groupEnv is the core's view of its driver. Its methods run with mu held.
-type groupEnv group
-
-var _ linkgroup.Env = (*groupEnv)(nil)
-
-func (e *groupEnv) Random() uint32 { return e.s.cfg.random() }
-
-// pd returns the group's protection domain on dev: one a device, so that no
-// other peer's queue pair reaches this group's memory (RFC 7609, section 5).
-func (e *groupEnv) pd(dev *devices.Device) (rdmaverbs.PD, error) {
-	if pd := e.pds[dev]; pd != nil {
-		return pd, nil
-	}
-	pd, err := dev.RDMA().AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	if p, ok := pd.(rdmaverbs.Sharded); ok {
-		p.SetShard(e.shard)
-	}
-	e.pds[dev] = pd
-	return pd, nil
-}
-
-// NewQP implements linkgroup.Env.
-func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endpoint, error) {
-	port := e.s.devices.Port(d.ID)
-	if port == nil {
-		return linkgroup.Endpoint{}, fmt.Errorf("device %s is gone", d.Name)
-	}
-	l := &link{g: (*group)(e), core: cl, port: port}
-	made := false
-	defer func() {
-		if !made { // for a panic too
-			l.destroy()
-		}
-	}()
-	ep, err := l.create(e)
-	if err != nil {
-		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", port.Name(), err)
-	}
-	made, l.init = true, ep
-	cl.Data = l
-	e.links = append(e.links, l)
-	return ep, nil
-}
-
 func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
-	pd, err := e.pd(l.port.Device())
+	pd, err := e.mem.pd(l.port.Device())
 	if err != nil {
 		return ep, err
 	}
@@ -166,50 +110,6 @@ func (l *link) path() rdmaverbs.PathInfo {
 		p.DMAC, p.HopLimit = nil, 64
 	}
 	return p
-}
-
-// ConnectQP implements linkgroup.Env.
-func (e *groupEnv) ConnectQP(cl *linkgroup.Link, peer linkgroup.Endpoint, mtu smc.MTU) error {
-	l := cl.Data.(*link)
-	l.peer = peer
-	l.mtu = mtu
-	return l.qp.ToRTR(l.path())
-}
-
-// ReadyQP implements linkgroup.Env.
-func (e *groupEnv) ReadyQP(cl *linkgroup.Link) error {
-	l := cl.Data.(*link)
-	return l.qp.ToRTS(l.path())
-}
-
-// CloseQP implements linkgroup.Env.
-func (e *groupEnv) CloseQP(cl *linkgroup.Link) {
-	l, _ := cl.Data.(*link)
-	if l == nil || l.gone.Swap(true) {
-		return
-	}
-	if err := l.qp.Close(); err != nil {
-		e.log.Warn("close queue pair", "err", err)
-	}
-	for {
-		n := l.cq.Poll(e.wc2[:])
-		if n == 0 {
-			break
-		}
-		for _, wc := range e.wc2[:n] {
-			if wc.Status == rdmaverbs.StatusSuccess && wc.ID&tokenFlag == 0 {
-				e.leftover = append(e.leftover, leftover{cl, append([]byte(nil), l.message(int(wc.ID), wc.Len)...)})
-				e.pollWanted.Store(true)
-			}
-		}
-	}
-	for i, o := range e.links {
-		if o == l {
-			e.links = append(e.links[:i], e.links[i+1:]...)
-			break
-		}
-	}
-	e.later = append(e.later, l.destroy)
 }
 
 // destroy frees the queues and receive buffers of a link. It runs without

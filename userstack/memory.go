@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
-	"smcr/smc"
+	"smcr/userstack/conn"
 	"smcr/userstack/devices"
 	"smcr/userstack/internal/mempool"
 	"smcr/userstack/linkgroup"
@@ -29,6 +29,14 @@ type region struct {
 	idle   int // used by dropIdle
 }
 
+// slabChunk is a part of a region.
+type slabChunk struct {
+	conn.Chunk
+	r    *region
+	off  int
+	cold bool // its pages were given back, or cannot be
+}
+
 // devMR is the registration of send memory with a device.
 type devMR struct {
 	dev *devices.Device
@@ -47,23 +55,25 @@ func (r *region) paged() bool {
 	return true
 }
 
-// mr returns the registration of send memory with dev, made when it is first
-// needed.
-func (r *region) mr(g *group, dev *devices.Device, access rdmaverbs.Access) (rdmaverbs.MR, error) {
+// registration returns the registration of send memory with dev, or nil if there is none
+// yet.
+func (r *region) registration(dev *devices.Device) rdmaverbs.MR {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.dev {
 		if m.dev == dev {
-			return m.mr, nil
+			return m.mr
 		}
 	}
-	g.mu.Lock()
-	pd, err := (*groupEnv)(g).pd(dev)
-	g.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	mr, err := pd.RegisterMR(r.mem, access)
+	return nil
+}
+
+// register registers send memory with dev, in the protection domain pd. It is called once
+// for a device.
+func (r *region) register(dev *devices.Device, pd rdmaverbs.PD) (rdmaverbs.MR, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mr, err := pd.RegisterMR(r.mem, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +101,14 @@ func (r *region) free(p *mempool.Pool) {
 		r.mem = nil
 	}
 }
+
+// Sizes of the queues of a link. The receive queue is larger than what a
+// peer of the same kind has outstanding, so that it does not run dry.
+const (
+	sendDepth = 192
+	recvDepth = 384
+	recvSlot  = 64 // bytes a receive: a 44-byte message, aligned
+)
 
 // longBuf is memory of one link for LLC messages of version 2 that are longer
 // than others: the rest of each slot of the receive queue, and one message to
@@ -137,48 +155,4 @@ func (b *longBuf) message(slot, n int) []byte { return b.mem[slot*longSlot:][:mi
 func (b *longBuf) send(msg []byte) rdmaverbs.SGE {
 	off := recvDepth * longSlot
 	return rdmaverbs.SGE{MR: b.mr, Off: off, Len: copy(b.mem[off:], msg)}
-}
-
-// NewRMB implements linkgroup.Env.
-func (e *groupEnv) NewRMB(size int) ([]byte, any, error) {
-	b, err := e.s.mem.Get(size)
-	if err != nil {
-		return nil, nil, err
-	}
-	e.rmbBytes += uint64(size)
-	r := &region{mem: b, lnk: map[*linkgroup.Link]rdmaverbs.MR{}}
-	e.regions[r] = struct{}{}
-	return b, r, nil
-}
-
-// RegisterRMB implements linkgroup.Env.
-func (e *groupEnv) RegisterRMB(h any, cl *linkgroup.Link) (smc.RKey, uint64, error) {
-	r, l := h.(*region), cl.Data.(*link)
-	pd, err := e.pd(l.port.Device())
-	if err != nil {
-		return 0, 0, err
-	}
-	mr, err := pd.RegisterMR(r.mem, rdmaverbs.AccessLocalWrite|rdmaverbs.AccessRemoteWrite)
-	if err != nil {
-		return 0, 0, err
-	}
-	r.lnk[cl] = mr
-	return smc.RKey(mr.RKey()), mr.Addr(), nil
-}
-
-// DeregisterRMB implements linkgroup.Env.
-func (e *groupEnv) DeregisterRMB(h any, cl *linkgroup.Link) {
-	r := h.(*region)
-	if mr := r.lnk[cl]; mr != nil {
-		delete(r.lnk, cl)
-		_ = mr.Close()
-	}
-}
-
-// FreeRMB implements linkgroup.Env.
-func (e *groupEnv) FreeRMB(h any) {
-	r := h.(*region)
-	e.rmbBytes -= uint64(len(r.mem))
-	delete(e.regions, r)
-	e.later = append(e.later, func() { r.free(e.s.mem) })
 }

@@ -128,13 +128,13 @@ func TestHandshakeLimit(t *testing.T) {
 		if err := b.server.Control().SetHSLimitation(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
-		b.server.serving.Add(hsLimit) // as if so many were stuck
+		b.server.limit.underWay.Add(hsLimit) // as if so many were stuck
 		ct, st := b.tcp()
 		_, _, cerr, serr := b.rendezvous(ct, st)
 		wantDecline(t, "client", cerr, smc.DiagConfig, true)
 		wantDecline(t, "server", serr, smc.DiagConfig, false)
 		b.stillTCP(ct, st)
-		b.server.serving.Add(-hsLimit)
+		b.server.limit.underWay.Add(-hsLimit)
 		b.finish(b.connect())
 	})
 }

@@ -52,7 +52,7 @@ func TestVersion2(t *testing.T) {
 				if diff := cmp.Diff(&nl.V2R{Direct: true, MaxConns: 255, MaxLinks: 2}, g.V2R); diff != "" {
 					t.Errorf("%s: V2R (-want +got):\n%s", x.cfg.Hostname, diff)
 				}
-				if g.Conns != 2 || g.PeerID != peer.peerID || int(g.Links) != devices {
+				if g.Conns != 2 || g.PeerID != peer.reg.peerID || int(g.Links) != devices {
 					t.Errorf("%s: %+v", x.cfg.Hostname, g)
 				}
 				for _, l := range list(t, x.Control().Links) {

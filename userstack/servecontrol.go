@@ -47,12 +47,12 @@ var ErrControlTaken = errors.New("userstack: another stack already answers at th
 //
 // The address belongs to the network namespace of the calling thread.
 func (s *Stack) ServeControl(ctx context.Context, address string) error {
-	if err := s.enter(); err != nil {
+	if err := s.reg.enter(); err != nil {
 		return err
 	}
 	l, leave, err := listenControl(address)
 	if err != nil {
-		s.wg.Done()
+		s.reg.wg.Done()
 		return err
 	}
 	srv := nl.NewServer(s.Control(), nl.ServerConfig{Logger: s.log})
@@ -64,7 +64,7 @@ func (s *Stack) ServeControl(ctx context.Context, address string) error {
 		}
 	}()
 	go func() {
-		defer s.wg.Done()
+		defer s.reg.wg.Done()
 		select {
 		case <-ctx.Done():
 		case <-s.ctx.Done():

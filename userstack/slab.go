@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"smcr/rdmaverbs"
-	"smcr/stats"
 	"smcr/userstack/conn"
 )
 
@@ -40,14 +39,6 @@ type chunkList struct {
 	idle int          // the first ones: not used since trimmed
 }
 
-// slabChunk is a part of a region.
-type slabChunk struct {
-	conn.Chunk
-	r    *region
-	off  int
-	cold bool // its pages were given back, or cannot be
-}
-
 func (s *sendSlab) list(size int) *chunkList {
 	for i := range s.lists {
 		if s.lists[i].size == size {
@@ -58,85 +49,28 @@ func (s *sendSlab) list(size int) *chunkList {
 	return &s.lists[len(s.lists)-1]
 }
 
-// NewChunk implements linkgroup.Env.
-func (e *groupEnv) NewChunk(size int) (*conn.Chunk, error) {
-	l := e.slab.list(size)
-	if len(l.free) == 0 {
-		if err := e.growSlab(l); err != nil {
-			return nil, err
-		}
-	}
+// take takes a free chunk from l, which has one.
+func (s *sendSlab) take(l *chunkList) *conn.Chunk {
 	n := len(l.free) - 1
 	k := l.free[n]
 	l.free = l.free[:n]
 	l.idle = min(l.idle, n)
 	if !k.cold {
-		e.slab.hot--
+		s.hot--
 	}
 	k.cold = false
 	k.r.taken++
-	e.slab.used += size
-	return &k.Chunk, nil
+	s.used += l.size
+	return &k.Chunk
 }
 
-// growSlab maps a region as large as a send buffer.
-func (e *groupEnv) growSlab(l *chunkList) error {
-	n := max(1, e.s.cfg.SendBuf/l.size)
-	mem, err := e.s.mem.Get(n * l.size)
-	if err != nil {
-		return err
-	}
-	r := &region{mem: mem, chunks: make([]slabChunk, n)}
-	for i := range r.chunks {
-		k := &r.chunks[n-1-i] // the first one is used first
-		*k = slabChunk{r: r, off: (n - 1 - i) * l.size, cold: true}
-		k.Mem, k.Data = mem[k.off:][:l.size:l.size], k
-		l.free = append(l.free, k)
-	}
-	e.sendBytes += uint64(len(mem))
-	e.regions[r] = struct{}{}
-	e.s.stats.Buffer(stats.TX, stats.Alloc)
-	return nil
-}
-
-// FreeChunk implements linkgroup.Env.
-func (e *groupEnv) FreeChunk(c *conn.Chunk) {
-	if e.broken {
-		return // freed with all others
-	}
-	k := c.Data.(*slabChunk)
+// putBack takes a chunk back from a connection.
+func (s *sendSlab) putBack(k *slabChunk) {
 	k.r.taken--
-	if e.dead {
-		if k.r.taken == 0 {
-			e.dropRegion(k.r, time.Now())
-		}
-		return
-	}
-	e.slab.used -= len(k.Mem)
-	l := e.slab.list(len(k.Mem))
+	s.used -= len(k.Mem)
+	l := s.list(len(k.Mem))
 	l.free = append(l.free, k)
-	e.slab.hot++
-	e.s.trim.poke()
-}
-
-// dropRegion frees a region of which no chunk is taken, and which nobody has used
-// since then, once the actions queued before are carried out.
-func (e *groupEnv) dropRegion(r *region, since time.Time) {
-	e.sendBytes -= uint64(len(r.mem))
-	delete(e.regions, r)
-	r.freed = since
-	e.later = append(e.later, func() { r.free(e.s.mem) })
-}
-
-// endSlab frees what no connection of a dead group has. The rest follows when it
-// comes back.
-func (e *groupEnv) endSlab() {
-	e.slab = sendSlab{}
-	for r := range e.regions {
-		if r.chunks != nil && r.taken == 0 {
-			e.dropRegion(r, time.Now())
-		}
-	}
+	s.hot++
 }
 
 // maxTrim is how many chunks one call of trim gives back at most. Each costs some
@@ -144,15 +78,16 @@ func (e *groupEnv) endSlab() {
 const maxTrim = 16
 
 // trim gives back what was not used since it was called last, if that is trimAfter
-// ago, as far as the budget goes: again tells that there is more.
-func (s *sendSlab) trim(e *groupEnv, now time.Time) (again bool) {
+// ago, as far as the budget goes: again tells that there is more. It gives regions back
+// by drop.
+func (s *sendSlab) trim(now time.Time, drop func(r *region, since time.Time)) (again bool) {
 	if s.hot == 0 || now.Sub(s.trimmed) < trimAfter {
 		return false
 	}
 	budget := maxTrim
 	for i := range s.lists {
 		l := &s.lists[i]
-		s.dropIdle(e, l)
+		s.dropIdle(l, drop)
 		for _, k := range l.free[:l.idle] {
 			if k.cold {
 				continue
@@ -175,14 +110,14 @@ func (s *sendSlab) trim(e *groupEnv, now time.Time) (again bool) {
 	return false
 }
 
-// dropIdle frees the regions of which all chunks are idle.
-func (s *sendSlab) dropIdle(e *groupEnv, l *chunkList) {
+// dropIdle gives back the regions of which all chunks are idle, by drop.
+func (s *sendSlab) dropIdle(l *chunkList, drop func(r *region, since time.Time)) {
 	for _, k := range l.free[:l.idle] {
 		k.r.idle = 0
 	}
 	for _, k := range l.free[:l.idle] {
 		if k.r.idle++; k.r.idle == len(k.r.chunks) {
-			e.dropRegion(k.r, s.trimmed.Add(-1))
+			drop(k.r, s.trimmed.Add(-1))
 		}
 	}
 	rest, idle := l.free[:0], 0

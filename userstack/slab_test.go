@@ -17,7 +17,7 @@ import (
 func slabOf(s *Stack) (regions []*region, taken int) {
 	for _, g := range groups(s) {
 		g.do(func(time.Time) {
-			for r := range g.regions {
+			for r := range g.mem.regions {
 				if r.chunks != nil {
 					regions = append(regions, r)
 					taken += r.taken
@@ -121,7 +121,7 @@ func TestSlabSecret(t *testing.T) {
 		expect(t, s2, append(bytes.Repeat([]byte("x"), 5004), "yz"...))
 		n := 0
 		s1.g.do(func(time.Time) {
-			for r := range s1.g.regions {
+			for r := range s1.g.mem.regions {
 				if r.lnk != nil {
 					n += bytes.Count(r.mem, secret)
 				}
@@ -197,8 +197,8 @@ func BenchmarkSendMemory(b *testing.B) {
 			sends, mapped := 0, uint64(0)
 			for _, g := range groups(bed.client) {
 				g.do(func(time.Time) {
-					mapped += g.sendBytes
-					for r := range g.regions {
+					mapped += g.mem.sendBytes
+					for r := range g.mem.regions {
 						if r.lnk == nil {
 							sends += rdmaverbs.HeldBytes(r.mem)
 						}

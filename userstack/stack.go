@@ -10,8 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"smcr/guard"
@@ -45,32 +43,23 @@ type Stack struct {
 	trim       trimmer
 	stats      stats.Collector
 	guard      guard.Guard
-	tcpSockets *tcptable.Table      // that the stack does not carry
-	option     network.OptionMarker // nil: not permitted
-	optErr     error                // why option is nil
-	tcpRcv     int                  // SO_RCVBUF of a new TCP socket
-	peerID     smc.PeerID
-	born       time.Time
+	tcpSockets *tcptable.Table // that the stack does not carry
+	opt        tcpOption
+	limit      handshakeLimit
+	own        ownParts
+	reg        registry
+	tcpRcv     int // SO_RCVBUF of a new TCP socket
 
-	mu           sync.Mutex
-	closed       bool
-	groups       map[*group]struct{}
-	ending       map[*group]struct{} // dead, with something left to give back
-	lastLGR      atomic.Uint32
-	groupsPlaced atomic.Uint32             // see group.place
-	first        map[peerKey]chan struct{} // servers' first contacts under way
-	conns        map[*Conn]struct{}
-	listeners    map[*listener]struct{}
-	ctx          context.Context // ends with the stack: bounds handshakes
-	cancel       context.CancelFunc
-	wg           sync.WaitGroup
-	loop         *engine.Loop // nil without an engine
-	ownNet       *network.Namespace
-	ownNS        *network.NetNS
-	ownOpt       bool
-	limitHS      atomic.Bool
-	serving      atomic.Int32 // server-side rendezvous under way
-	lastSock     atomic.Uint64
+	loop   *engine.Loop    // nil without an engine
+	ctx    context.Context // ends with the stack: bounds handshakes
+	cancel context.CancelFunc
+}
+
+// ownParts is the part of a stack that has what the stack made itself, and must close.
+type ownParts struct {
+	net *network.Namespace // or nil
+	ns  *network.NetNS     // or nil
+	opt bool               // the marker of the TCP option
 }
 
 // New starts a stack in the network namespace of the calling thread. It opens no
@@ -81,9 +70,11 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
-		option: cfg.option, born: time.Now(),
-		groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
-		first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
+		opt: tcpOption{marker: cfg.option, assume: cfg.AssumeSMC},
+		reg: registry{
+			groups: map[*group]struct{}{}, ending: map[*group]struct{}{},
+			first: map[peerKey]chan struct{}{}, conns: map[*Conn]struct{}{},
+		},
 	}
 	s.trim.s = s
 	s.mem = mempool.New(s.trim.poke)
@@ -97,8 +88,8 @@ func New(cfg Config) (*Stack, error) {
 		Providers: s.cfg.Providers, Network: s.net, PNETs: s.pnets, NetDevs: s.cfg.NetDevs, Changed: s.portChanged, Log: s.log,
 	})
 	var diag network.SockDiag
-	if s.ownNet != nil {
-		diag = s.ownNet.SockDiag()
+	if s.own.net != nil {
+		diag = s.own.net.SockDiag()
 	}
 	s.tcpSockets = tcptable.New(diag.Each)
 	return s, nil
@@ -112,82 +103,15 @@ func (s *Stack) newPeerID(mac smc.MAC) smc.PeerID {
 
 // identity returns the peer ID, which is fixed by the first device used.
 func (s *Stack) identity(p *devices.Port) smc.PeerID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.peerID == (smc.PeerID{}) {
+	s.reg.mu.Lock()
+	defer s.reg.mu.Unlock()
+	if s.reg.peerID == (smc.PeerID{}) {
 		cd, err := p.Describe(netip.Prefix{})
 		if err == nil {
-			s.peerID = s.newPeerID(cd.MAC)
+			s.reg.peerID = s.newPeerID(cd.MAC)
 		}
 	}
-	return s.peerID
-}
-
-// nextGroupID numbers link groups as the kernel does: in steps that leave
-// the low bits for link numbers.
-func (s *Stack) nextGroupID() (id [4]byte) {
-	n := s.lastLGR.Add(1)
-	return [4]byte{byte(n >> 16), byte(n >> 8), byte(n), 0}
-}
-
-// groupList returns the link groups, the oldest first: what is done to all of
-// them, or to the first that serves, does not depend on the order of a map.
-func (s *Stack) groupList() []*group {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sortedGroups()
-}
-
-func (s *Stack) sortedGroups() []*group {
-	return slices.SortedFunc(maps.Keys(s.groups), func(a, b *group) int { return cmp.Compare(lgrID(a), lgrID(b)) })
-}
-
-func (s *Stack) addGroup(g *group) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return ErrStackClosed
-	}
-	s.groups[g] = struct{}{}
-	return nil
-}
-
-func (s *Stack) forgetGroup(g *group) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.groups, g)
-	s.ending[g] = struct{}{}
-}
-
-func (s *Stack) groupOver(g *group) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.ending, g)
-}
-
-// awaitGroups waits until the groups that have died are over, but not longer
-// than limit.
-func (s *Stack) awaitGroups(limit time.Duration) {
-	s.mu.Lock()
-	ending := slices.Collect(maps.Keys(s.ending))
-	s.mu.Unlock()
-	t := time.NewTimer(limit)
-	defer t.Stop()
-	for _, g := range ending {
-		select {
-		case <-g.over:
-		case <-t.C:
-			s.log.Warn("link groups did not release their memory", "stopped at", g.name())
-			return
-		}
-	}
-}
-
-// peerKey tells peers apart. In version 2 the GID of the proposal belongs to
-// it, since Linux leaves the peer ID zero where it does not offer version 1.
-type peerKey struct {
-	id  smc.PeerID
-	gid smc.GID
+	return s.reg.peerID
 }
 
 // groupKey is what a connection demands of a link group. All connections of a
@@ -220,7 +144,7 @@ func (k *groupKey) has(g *group) bool {
 // A client does not: a Linux server has connections share a link group whatever
 // ID was agreed on for each, and ends the group if the client knows none.
 func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *group {
-	for _, g := range s.groupList() {
+	for _, g := range s.reg.groupList() {
 		if g.role != k.role || g.peer != k.peer || g.core.VLAN() != k.vlan || g.terms.Version() != k.terms.Version() ||
 			k.role == smc.Server && k.terms != nil && g.terms.EID != k.terms.EID {
 			continue
@@ -238,39 +162,12 @@ func (s *Stack) reuse(k groupKey, take func(g *group, now time.Time) error) *gro
 	return nil
 }
 
-// enter counts a rendezvous, which Close waits for; the caller ends it with
-// wg.Done. Once the stack is closed none begins.
-func (s *Stack) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return ErrStackClosed
-	}
-	s.wg.Add(1)
-	return nil
-}
-
 // PNETs returns the stack's pnetid table: Config.PNETs, or the stack's own.
 func (s *Stack) PNETs() *pnet.Table { return s.pnets }
 
 // OptionError tells why the stack cannot announce SMC in the TCP handshake, or
 // is nil. If it is not, SMC-R is used toward Config.AssumeSMC alone.
-func (s *Stack) OptionError() error { return s.optErr }
-
-// assumed reports whether remote is listed as speaking SMC where the TCP
-// handshake cannot tell.
-func (s *Stack) assumed(remote netip.Addr) bool {
-	if s.option != nil {
-		return false
-	}
-	remote = remote.Unmap().WithZone("")
-	for _, p := range s.cfg.AssumeSMC {
-		if p.Contains(remote) {
-			return true
-		}
-	}
-	return false
-}
+func (s *Stack) OptionError() error { return s.opt.err }
 
 // What Close waits for at most: peers' answers, and then the work of link groups.
 // The second is this process's own, and short unless the machine is loaded.
@@ -284,55 +181,57 @@ const (
 // connection whose ReadFrom or WriteTo is in the program's own reader or writer
 // is freed when that returns.
 func (s *Stack) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	s.reg.mu.Lock()
+	if s.reg.closed {
+		s.reg.mu.Unlock()
 		return ErrStackClosed
 	}
-	s.closed = true
-	groups := s.sortedGroups()
-	s.mu.Unlock()
+	s.reg.closed = true
+	groups := s.reg.sortedGroups()
+	s.reg.mu.Unlock()
 	s.cancel()
 	var errs []error
-	if s.ownOpt { // what is announced from here on nobody would keep
-		errs = append(errs, s.option.Close())
+	if s.own.opt { // what is announced from here on nobody would keep
+		errs = append(errs, s.opt.marker.Close())
 	}
 	for _, g := range groups {
 		g.do(func(now time.Time) {
-			if !g.dead {
+			if !g.end.dead {
 				g.core.Terminate(now, wire.DeleteLinkProgram)
 			}
 		})
 	}
 	deadline := time.Now().Add(answerWait)
-	for len(s.groupList()) > 0 && time.Now().Before(deadline) {
+	for len(s.reg.groupList()) > 0 && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
-	for _, g := range s.groupList() {
+	for _, g := range s.reg.groupList() {
 		g.do(func(now time.Time) {
-			for !g.dead && len(g.links) > 0 {
+			for !g.end.dead && len(g.links) > 0 {
 				g.core.LinkFailed(now, g.links[0].core, ErrStackClosed)
 			}
 		})
 	}
-	s.mu.Lock()
-	conns := slices.SortedFunc(maps.Keys(s.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
-	s.mu.Unlock()
+	s.reg.mu.Lock()
+	conns := slices.SortedFunc(maps.Keys(s.reg.conns), func(a, b *Conn) int { return cmp.Compare(a.ino, b.ino) })
+	s.reg.mu.Unlock()
 	for _, c := range conns {
 		c.end.ended(conn.ErrReset)
 	}
-	s.wg.Wait() // for rendezvous: they may have objects on devices, too
-	s.awaitGroups(groupWait)
+	s.reg.wg.Wait() // for rendezvous: they may have objects on devices, too
+	if late := s.reg.awaitGroups(groupWait); late != nil {
+		s.log.Warn("link groups did not release their memory", "stopped at", late.name())
+	}
 	errs = append(errs, s.devices.Close())
 	if s.loop != nil {
 		errs = append(errs, s.loop.Close())
 	}
 	s.tcpSockets.Close()
-	if s.ownNet != nil {
-		s.ownNet.Close()
+	if s.own.net != nil {
+		s.own.net.Close()
 	}
-	if s.ownNS != nil {
-		errs = append(errs, s.ownNS.Close())
+	if s.own.ns != nil {
+		errs = append(errs, s.own.ns.Close())
 	}
 	s.trim.close()
 	s.mem.Close()
@@ -340,7 +239,7 @@ func (s *Stack) Close() error {
 }
 
 func (s *Stack) peerIDNow() smc.PeerID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.peerID
+	s.reg.mu.Lock()
+	defer s.reg.mu.Unlock()
+	return s.reg.peerID
 }

@@ -112,7 +112,7 @@ func TestCloseDuringEnd(t *testing.T) {
 			c, _ := b.connect()
 			c.g.do(func(time.Time) { // as Write does while it copies
 				c.end.hold()
-				c.g.copying++
+				c.g.mem.copying++
 			})
 			closed := make(chan struct{})
 			go func() {
@@ -127,7 +127,7 @@ func TestCloseDuringEnd(t *testing.T) {
 			default:
 			}
 			c.g.do(func(time.Time) {
-				c.g.copying--
+				c.g.mem.copying--
 				c.end.release()
 			})
 			<-closed

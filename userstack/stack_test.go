@@ -360,7 +360,7 @@ func TestAssumed(t *testing.T) {
 			c.AssumeSMC = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 		}})
 		for a, want := range map[string]bool{"10.0.3.4": true, "::ffff:10.0.3.4": true, "10.1.0.1": false, "fe80::1%eth0": false} {
-			if got := b.client.assumed(netip.MustParseAddr(a)); got != want {
+			if got := b.client.opt.assumed(netip.MustParseAddr(a)); got != want {
 				t.Errorf("Assumed(%s) = %v", a, got)
 			}
 		}

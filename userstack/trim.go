@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"smcr/rdmaverbs"
 )
 
 const (
@@ -92,7 +90,7 @@ func (t *trimmer) tick() {
 
 // trim gives back what can be, and reports whether something is left for later.
 func (t *trimmer) trim(now time.Time) (again bool) {
-	for _, g := range t.s.groupList() {
+	for _, g := range t.s.reg.groupList() {
 		again = g.trim(now) || again
 	}
 	again = t.s.mem.Trim(now.Add(-trimAfter)) || again
@@ -120,30 +118,16 @@ func (g *group) trim(now time.Time) (later bool) {
 		again = false
 		g.mu.Lock()
 		g.call(func() {
-			if g.dead {
+			if g.end.dead {
 				return
 			}
-			if !g.running {
-				g.acts = nil // they point to connections that have ended
+			if !g.exec.running {
+				g.exec.forget() // they point to connections that have ended
 			}
-			again = g.core.Trim(now, trimAfter) || g.slab.trim((*groupEnv)(g), now)
-			later = g.core.Trimmable() || g.slab.hot > 0
+			again = g.core.Trim(now, trimAfter) || g.mem.slab.trim(now, g.mem.dropRegion)
+			later = g.core.Trimmable() || g.mem.slab.hot > 0
 		})
 		g.unlock()
 	}
 	return later
-}
-
-// ZeroRMB implements linkgroup.Env.
-func (e *groupEnv) ZeroRMB(h any, off, n int) { rdmaverbs.ZeroBuffer(h.(*region).mem[off:][:n]) }
-
-// TrimRMB implements linkgroup.Env.
-func (e *groupEnv) TrimRMB(h any, off, n int) {
-	r := h.(*region)
-	for cl := range r.lnk {
-		if l, _ := cl.Data.(*link); l == nil || !l.port.Device().OnDemandPaging() {
-			return
-		}
-	}
-	_ = rdmaverbs.DiscardBuffer(r.mem[off:][:n]) // else it stays
 }

@@ -29,7 +29,7 @@ func held(t *testing.T, s *Stack) (rmbs, sends, pool int) {
 	}
 	for _, g := range groups(s) {
 		g.do(func(time.Time) {
-			for r := range g.regions {
+			for r := range g.mem.regions {
 				if r.lnk != nil {
 					add(&rmbs, r.mem)
 				} else {
@@ -178,7 +178,7 @@ func TestElementsAreZero(t *testing.T) {
 				var rmb *region
 				g := groups(b.server)[0]
 				g.do(func(time.Time) {
-					for r := range g.regions {
+					for r := range g.mem.regions {
 						if r.lnk != nil {
 							rmb = r
 						}

@@ -20,9 +20,9 @@ func (b *belowWatch) watch() {
 	if b.watchByEngine() {
 		return
 	}
-	c.s.wg.Add(1)
+	c.s.reg.wg.Add(1)
 	go func() {
-		defer c.s.wg.Done()
+		defer c.s.reg.wg.Done()
 		if c.s.guard.Do("the watch on a TCP connection", b.watchTCP) != nil {
 			_ = c.Abort()
 		}
@@ -96,7 +96,7 @@ func (b *belowWatch) sawTCP(n int, err error) {
 	}
 	c.g.do(func(now time.Time) {
 		switch {
-		case c.g.dead || c.end.over:
+		case c.g.end.dead || c.end.over:
 		case n > 0:
 			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
 			c.core.Abort(now)

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userstack
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"smcr/smc"
+	"smcr/userstack/internal/inside"
+	"smcr/userstack/network"
+	"smcr/userstack/tcpopt"
+)
+
+// tcpOption is the part of a stack that announces SMC in the TCP handshake and finds out
+// whether a peer did. It does not change once the stack has been made, and has no lock.
+type tcpOption struct {
+	marker network.OptionMarker // nil: not permitted
+	err    error                // why marker is nil
+	assume []netip.Prefix       // peers that speak SMC where the handshake cannot tell
+}
+
+// assumed reports whether remote is listed as speaking SMC where the TCP
+// handshake cannot tell.
+func (o *tcpOption) assumed(remote netip.Addr) bool {
+	if o.marker != nil {
+		return false
+	}
+	remote = remote.Unmap().WithZone("")
+	for _, p := range o.assume {
+		if p.Contains(remote) {
+			return true
+		}
+	}
+	return false
+}
+
+// notAnnounced is why a connection stays TCP whose peer did not announce SMC.
+func (o *tcpOption) notAnnounced() *DeclineError {
+	if o.marker == nil {
+		return &DeclineError{Code: smc.DiagConfig, Err: ErrNoOption, uncounted: true}
+	}
+	return &DeclineError{Code: ReasonPeerNoSMC, uncounted: true}
+}
+
+// gateOf returns the gate of a TCP connection of host. A connection of the Go API has none:
+// nobody else has its socket.
+func (o *tcpOption) gateOf(ctx context.Context, host network.Network, tcp TCPConn) (network.Gate, error) {
+	if _, own := tcp.(*net.TCPConn); own || o.marker == nil {
+		return nil, nil
+	}
+	sc, ok := tcp.(syscall.Conn)
+	if !ok {
+		return nil, nil
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var g network.Gate
+	if cerr := rc.Control(func(fd uintptr) { g, err = o.marker.Gate(int(fd)) }); cerr != nil || err != nil {
+		return nil, errors.Join(cerr, err)
+	}
+	if g == nil && !inside.OwnerFrom(ctx).Trusted() && !network.IsThisHost(host, addrPort(tcp.RemoteAddr()).Addr()) {
+		return nil, tcpopt.ErrNoGate
+	}
+	return g, nil
+}
