@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cookie returns what the kernel calls the network namespace of the calling thread
-// by: no other has the same until the next boot.
+// Cookie returns the cookie of the network namespace of the calling thread
+// (SO_NETNS_COOKIE). No other network namespace has the same until the next boot. The error
+// wraps a syscall.Errno, which is ENOPROTOOPT before Linux 5.14.
 func Cookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -19,7 +20,7 @@ func Cookie() (uint64, error) {
 	return CookieOf(fd)
 }
 
-// CookieOf returns the cookie of the network namespace of a socket.
+// CookieOf returns the cookie of the network namespace of the socket fd. Errors: see Cookie.
 func CookieOf(fd int) (uint64, error) {
 	v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {

@@ -22,7 +22,7 @@ func current() (*view, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		st.Ino = 0 // not known; only Sweep asks for it
+		st.Ino = 0 // not known; only Sweep uses it
 	}
 	uid := uint32(os.Geteuid())
 	return &view{root: rootBase, own: ownBase(os.Getenv("XDG_RUNTIME_DIR"), uid), uid: uid, cookie: cookie, ino: st.Ino}, nil
@@ -42,7 +42,7 @@ func Dir() (string, error) {
 func Dial(ctx context.Context, name string) (*net.UnixConn, error) {
 	v, err := current()
 	if errors.Is(err, unix.ENOPROTOOPT) {
-		return nil, fmt.Errorf("%w: %w", ErrAbsent, unix.ENOENT) // a kernel with which there cannot be one
+		return nil, fmt.Errorf("%w: %w", ErrAbsent, unix.ENOENT) // this kernel is too old for a stack
 	}
 	if err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func (v *view) dial(ctx context.Context, name string) (*net.UnixConn, error) {
 	return nil, fmt.Errorf("%w: %w", ErrAbsent, none)
 }
 
-// absent reports whether nobody listens. A killed stack leaves a socket that
-// refuses.
+// absent reports whether err means that no stack listens. A killed stack leaves a socket
+// that refuses connections.
 func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
 }
@@ -72,7 +72,7 @@ func (v *view) dialAt(ctx context.Context, base, name string) (*net.UnixConn, er
 	if err := v.check(base, name); err != nil {
 		return nil, err
 	}
-	// Only root and this user could have replaced anything since.
+	// After the check, only root and this user can have replaced the socket.
 	path := filepath.Join(v.dir(base), name)
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)

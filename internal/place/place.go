@@ -21,33 +21,32 @@ const (
 )
 
 const (
-	// rootBase is where root's directory is.
+	// rootBase is the directory above that of root.
 	rootBase = "/run"
 	dirName  = "smcr"
 	lockName = "lock"
-	// fresh comes before the name of a socket that is not yet ready.
+	// fresh is the prefix of the name of a socket that is not ready yet.
 	fresh = "."
 )
 
-// overflowUID is whom a user namespace shows for users that it does not map.
+// overflowUID is the user id that a user namespace shows for users that it does not map.
 const overflowUID = 65534
 
-// ErrAbsent means that no stack is there.
+// ErrAbsent means that no stack listens in this network namespace.
 var ErrAbsent = errors.New("no stack in user space in this network namespace")
 
 // ErrTaken means that another stack has the place.
 var ErrTaken = errors.New("another stack has the place in this network namespace")
 
-// An UntrustedError tells what was found at the place of the stack that neither
-// root nor the caller's user can have put there alone. It matches
-// [os.ErrPermission].
+// An UntrustedError describes a file or process at the place of the stack that another user
+// than root and the caller's user may have put there. It matches [os.ErrPermission].
 type UntrustedError struct {
 	Path  string
 	Owner uint32 // of the file, or of the process that listens
 	Why   string // what is wrong, and what to do
 }
 
-// Error tells what was found and what to do.
+// Error returns what was found and what to do.
 func (e *UntrustedError) Error() string {
 	text := e.Path + " " + e.Why
 	if e.Owner == overflowUID {
@@ -56,28 +55,28 @@ func (e *UntrustedError) Error() string {
 	return text
 }
 
-// Is tells that e is a matter of permission.
+// Is reports whether target is os.ErrPermission.
 func (e *UntrustedError) Is(target error) bool { return target == os.ErrPermission }
 
 // A view is what a process sees of the places of one network namespace.
 type view struct {
-	root   string // above root's directory
-	own    string // above that of the user
+	root   string // the directory above that of root
+	own    string // the directory above that of the user
 	uid    uint32
 	cookie uint64
-	ino    uint64 // of the namespace, which a later one may get again
+	ino    uint64 // inode number of the namespace; a later namespace may have the same
 }
 
-// bases returns where to look, in this order.
+// bases returns the directories in which to look for the stack, in this order.
 func (v *view) bases() []string { return []string{v.root, v.own} }
 
 func (v *view) dir(base string) string {
 	return filepath.Join(base, dirName, strconv.FormatUint(v.cookie, 10))
 }
 
-// ownBase returns the runtime directory of a user. Programs that change their
-// user may have kept the variable of another one, who does not decide for this
-// one.
+// ownBase returns the runtime directory of a user. It ignores xdg, the value of
+// XDG_RUNTIME_DIR, if that directory belongs to another user: a program that changed its
+// user may still have the variable of the earlier one.
 func ownBase(xdg string, uid uint32) string {
 	if filepath.IsAbs(xdg) {
 		if st, err := os.Stat(xdg); err == nil && st.IsDir() && owner(st) == uid {
@@ -95,8 +94,8 @@ func owner(st fs.FileInfo) uint32 {
 	return overflowUID
 }
 
-// isType fails for a file of another type than want. What is below such a file is
-// not looked at: it would be below the target of a link.
+// isType returns an error if the file has another type than want. The caller must not look
+// at files below such a file, because they could be below the target of a link.
 func isType(path string, st fs.FileInfo, want fs.FileMode) error {
 	if st.Mode().Type() == want {
 		return nil
@@ -111,8 +110,9 @@ func isType(path string, st fs.FileInfo, want fs.FileMode) error {
 	return &UntrustedError{Path: path, Owner: owner(st), Why: fmt.Sprintf("%s, made by user %d, and is not trusted: remove it", is, owner(st))}
 }
 
-// trusted fails for what others than root and user uid may have made or may
-// change. Everybody may connect to a socket, which is to write.
+// trusted returns an error if another user than root and uid may have made the file, or may
+// write to the directory. Other users may write to a socket, because that is needed to
+// connect.
 func trusted(path string, st fs.FileInfo, uid uint32) error {
 	u := owner(st)
 	if u != 0 && u != uid {
@@ -126,8 +126,8 @@ func trusted(path string, st fs.FileInfo, uid uint32) error {
 	return nil
 }
 
-// above checks a runtime directory. What others can write is of no harm if they
-// cannot replace what is not theirs.
+// above checks a runtime directory. Other users may write to it if it belongs to root and
+// has the sticky bit: then they cannot replace files of other users.
 func above(path string, st fs.FileInfo, uid uint32) error {
 	err := trusted(path, st, uid)
 	if err != nil && owner(st) == 0 && st.Mode()&fs.ModeSticky != 0 {
@@ -136,10 +136,9 @@ func above(path string, st fs.FileInfo, uid uint32) error {
 	return err
 }
 
-// check walks from a base down to its directory for the namespace, and to what is
-// named in there, and fails for the first thing not to be trusted. The error
-// matches fs.ErrNotExist if the end is not there: then nobody pretends to be the
-// stack, whatever the directories above are.
+// check checks base, the directory of the namespace below it, and the files name in there.
+// It returns an error for the first one that is not trusted. The error matches
+// fs.ErrNotExist if the last one does not exist: then no stack, trusted or not, is there.
 func (v *view) check(base string, name ...string) error {
 	st, err := os.Stat(base)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sweep removes the directories of network namespaces that are gone, and in which
-// no stack has the lock. alive returns the inode numbers of those that are there.
-// Directories that this process may not write stay.
+// Sweep removes the directories of network namespaces that do not exist any more, unless a
+// stack has the lock. alive returns the inode numbers of the existing network namespaces.
+// Directories to which this process may not write stay.
 func Sweep(alive func() (map[uint64]bool, error)) error {
 	v, err := current()
 	if err != nil {
@@ -29,7 +29,7 @@ func (v *view) sweep(alive func() (map[uint64]bool, error)) error {
 	var dirs []string
 	for _, base := range v.bases() {
 		top := filepath.Dir(v.dir(base))
-		// Links are not followed, and nothing is done in a directory of others.
+		// Links are not followed, and directories of other users are not changed.
 		st, err := os.Lstat(top)
 		if err != nil || isType(top, st, fs.ModeDir) != nil || trusted(top, st, v.uid) != nil || unix.Access(top, unix.W_OK) != nil {
 			continue
@@ -48,7 +48,8 @@ func (v *view) sweep(alive func() (map[uint64]bool, error)) error {
 	if len(dirs) == 0 {
 		return nil
 	}
-	// In this order: a namespace is there before its directory.
+	// alive must be called after the directories were listed: a namespace exists before
+	// its directory.
 	there, err := alive()
 	if err != nil {
 		return err
@@ -79,13 +80,15 @@ func (v *view) sweepDir(dir string, alive map[uint64]bool) error {
 	if err != nil {
 		return err
 	}
-	// A stack that is killed before it has written the number leaves none. That of
-	// this namespace belongs to an earlier one there: the cookie is another.
+	// A stack that was killed early has not written the inode number. If the number is
+	// that of this namespace, it belonged to an earlier namespace, because the cookie is
+	// another one.
 	ino, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	if err == nil && alive[ino] && ino != v.ino {
 		return nil
 	}
-	// The lock goes last: a stack that opens it now finds that it has lost its name.
+	// The lock file is removed last. A stack that has opened it notices that the file
+	// has no name any more.
 	if err := errors.Join(removeSockets(dir), os.Remove(name)); err != nil {
 		return err
 	}

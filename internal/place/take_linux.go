@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// takeWait is how long a stack that has the lock may be without sockets, as it
-	// is while it starts or after it was killed, before the place counts as taken.
+	// takeWait is how long Take waits for a stack that has the lock but does not
+	// listen, because it starts or ends, before it returns ErrTaken.
 	takeWait = time.Second
 	takeTick = 5 * time.Millisecond
 	// maxPath is how long the path of a socket may be (unix(7), sun_path).
@@ -27,8 +27,8 @@ const (
 // errAgain means that the lock was removed with its directory while it was taken.
 var errAgain = errors.New("the directory was removed")
 
-// A Claim is the place of a stack, which no other one has until Close. It goes
-// with the process.
+// A Claim is the right of a stack to use the place. No other stack gets it until Close, or
+// until the process ends.
 type Claim struct {
 	dir  string
 	lock *os.File
@@ -55,7 +55,7 @@ func (v *view) take() (*Claim, error) {
 	if err == nil || !v.denied(err) {
 		return c, err
 	}
-	// Root's lock is not for this user to look at.
+	// This user may not read the lock of root, so try to connect.
 	if v.listened(v.root) {
 		return nil, ErrTaken
 	}
@@ -66,9 +66,9 @@ func (v *view) take() (*Claim, error) {
 	return c, oerr
 }
 
-// denied reports whether root's directory is not for this user to write. Root
-// itself does not go elsewhere from a file system that is read-only: the other
-// users would not find the stack.
+// denied reports whether err means that this user may not write to the directory of root. A
+// read-only file system does not count for root: the other users would not find its stack
+// in another directory.
 func (v *view) denied(err error) bool {
 	if _, ok := errors.AsType[*UntrustedError](err); ok {
 		return false
@@ -78,7 +78,7 @@ func (v *view) denied(err error) bool {
 
 func (v *view) takeAt(base string) (*Claim, error) {
 	if base == rootBase {
-		// Not everywhere is there a system around the stack.
+		// A small container may not have this directory.
 		if err := os.MkdirAll(base, 0o755); err != nil {
 			return nil, err
 		}
@@ -124,15 +124,15 @@ func (v *view) makeDirs(base string) error {
 		if err := isType(path, st, fs.ModeDir); err != nil {
 			return err
 		}
-		// What this user may not write is checked below if there is something in
-		// it, and is of no harm if there is nothing.
+		// A directory to which this user may not write is checked below if there is
+		// something in it. If it is empty, it does no harm.
 		if unix.Access(path, unix.W_OK) != nil {
 			continue
 		}
 		if err := trusted(path, st, v.uid); err != nil {
 			return err
 		}
-		// The umask of whoever started a stack does not matter.
+		// The mode must not depend on the umask of the process.
 		if owner(st) == v.uid && st.Mode().Perm()&0o755 != 0o755 {
 			if err := os.Chmod(path, st.Mode().Perm()|0o755); err != nil {
 				return gone(err)
@@ -145,7 +145,7 @@ func (v *view) makeDirs(base string) error {
 	return nil
 }
 
-// gone is errAgain for what Sweep has removed in between.
+// gone adds errAgain to an error that means that Sweep has removed the file meanwhile.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", errAgain, err)
@@ -153,8 +153,8 @@ func gone(err error) error {
 	return err
 }
 
-// takeLock takes the lock or fails with ErrTaken. No other user may open it: who
-// can open a file can lock it.
+// takeLock takes the lock. The error is ErrTaken if another stack has it. The mode of the
+// file keeps other users out, because a user who can open a file can lock it.
 func (v *view) takeLock(base string) (_ *os.File, err error) {
 	name := filepath.Join(v.dir(base), lockName)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -179,7 +179,8 @@ func (v *view) takeLock(base string) (_ *os.File, err error) {
 	return f, err
 }
 
-// lockFile locks f, which was opened by its name and may have lost it since.
+// lockFile locks f, which was opened as name. The error is ErrTaken if another process has
+// the lock, and errAgain if the file does not have this name any more.
 func lockFile(f *os.File, name string) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
@@ -204,8 +205,8 @@ func named(f *os.File, name string) bool {
 	return err == nil && mine.Mode().IsRegular() && os.SameFile(mine, there)
 }
 
-// removeSockets removes what a stack that was killed has left. It is for who has
-// the lock.
+// removeSockets removes the sockets that a killed stack has left. The caller must have the
+// lock.
 func removeSockets(dir string) error {
 	var err error
 	for _, name := range []string{Launchers, Commands, Stacks, fresh + Launchers, fresh + Commands, fresh + Stacks} {
@@ -216,15 +217,17 @@ func removeSockets(dir string) error {
 	return err
 }
 
-// Listen opens a socket that all users may connect to, or, of Stacks, root and this
-// user. Close closes the listener and removes the socket.
+// Listen opens the socket name. All users may connect to it, but only root and this user if
+// name is Stacks. Close of the Claim closes the listener and removes the socket. The error is
+// net.ErrClosed after Close.
 func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, net.ErrClosed
 	}
-	// Whoever finds the socket may connect: it gets its name when it is ready.
+	// Clients may connect as soon as they find the socket, so it gets its name when it is
+	// ready.
 	path, early := filepath.Join(c.dir, name), filepath.Join(c.dir, fresh+name)
 	if len(early) > maxPath {
 		return nil, fmt.Errorf("%s is too long for the path of a socket: set XDG_RUNTIME_DIR to a shorter one", early)
@@ -233,7 +236,7 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // its name is another one then
+	l.SetUnlinkOnClose(false) // the socket has another name by then
 	mode := os.FileMode(0o666)
 	if name == Stacks {
 		mode = 0o600
@@ -251,8 +254,8 @@ func (c *Claim) Listen(name string) (*net.UnixListener, error) {
 // Dir returns the directory of the sockets.
 func (c *Claim) Dir() string { return c.dir }
 
-// Close gives the place back: the sockets are removed and the next stack may have
-// it. Only the first call does anything.
+// Close removes the sockets and releases the place, so that another stack may take it. A
+// second call does nothing.
 func (c *Claim) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +264,7 @@ func (c *Claim) Close() error {
 	}
 	c.closed = true
 	var err error
-	// If somebody has removed the directory, what is there now is another stack's.
+	// If the directory was removed meanwhile, the sockets there belong to another stack.
 	if named(c.lock, filepath.Join(c.dir, lockName)) {
 		err = removeSockets(c.dir)
 	}

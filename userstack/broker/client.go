@@ -53,8 +53,8 @@ func DialStack(ctx context.Context, command string) (*Client, error) {
 	return NewClient(ctx, c, command)
 }
 
-// NewClient opens a session on c, of network "unixpacket", and takes over its
-// ownership, also on failure.
+// NewClient opens a session on c, of network "unixpacket". It owns c, and closes it if it
+// fails. command is as in DialStack.
 func NewClient(ctx context.Context, c *net.UnixConn, command string) (*Client, error) {
 	cl := &Client{
 		t: newTransport(c), done: make(chan struct{}),
@@ -86,8 +86,9 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	if err := cl.t.c.SetReadDeadline(deadline); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	// A service that is short of something answers before it reads, and closes.
-	// The close comes first, once.
+	// A service that refuses the session for lack of resources answers before it reads,
+	// and closes the socket. The first call after that reports the close, and the answer
+	// can still be read.
 	serr := cl.t.send(&Message{Type: TypeHello, Size: Version, Text: clip(command)}, -1)
 	if serr != nil && !closedFirst(serr) {
 		return serr
@@ -123,8 +124,8 @@ func (cl *Client) hello(ctx context.Context, command string) error {
 	return nil
 }
 
-// closedFirst reports whether err is that of a socket whose other end was closed,
-// behind which there may be something to read.
+// closedFirst reports whether err means that the other end of the socket was closed. There
+// may still be a message to read.
 func closedFirst(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -132,9 +133,9 @@ func closedFirst(err error) bool {
 // Done is closed when the session is over.
 func (cl *Client) Done() <-chan struct{} { return cl.done }
 
-// Dead is closed when the session is over and the service's process has ended,
-// so that it can no longer act on anything that it was passed. It stays open
-// where that cannot be known, or does not happen within ten seconds.
+// Dead returns a channel that is closed when the session is over and the process of the
+// service has ended: nobody uses the descriptors any more that the service got. The channel
+// stays open if this cannot be found out, or does not happen within 10 seconds.
 func (cl *Client) Dead() <-chan struct{} { return cl.dead }
 
 // Err returns why the session is over, an error wrapping ErrServiceGone, or
@@ -154,15 +155,17 @@ func (cl *Client) Close() error {
 	return err
 }
 
-// Listen tells the service of a TCP socket about to listen. The caller still
-// owns sock.
+// Listen announces a TCP socket that is about to listen to the service. The caller still
+// owns sock. The error wraps the syscall.Errno of the service, ErrServiceGone, or is the
+// cause of ctx.
 func (cl *Client) Listen(ctx context.Context, sock int) error {
 	_, err := cl.request(ctx, Message{Type: TypeListen}, sock)
 	return err
 }
 
-// Connect asks the service to connect sock, which the caller still owns. It
-// returns the connection; its Events report the progress.
+// Connect asks the service to connect sock, which the caller still owns. The Events of the
+// connection report the progress. The error wraps ErrServiceGone, or is that of a
+// descriptor that cannot be passed.
 func (cl *Client) Connect(sock int, req ConnectRequest) (*ClientConn, error) {
 	m := Message{Type: TypeConnect, Remote: req.Remote}
 	if req.Nonblock {
@@ -171,8 +174,8 @@ func (cl *Client) Connect(sock int, req ConnectRequest) (*ClientConn, error) {
 	return cl.open(&m, sock)
 }
 
-// Accept offers the service the accepted socket sock, which stays the
-// caller's. The first event is EventNotCandidate or EventTaken.
+// Accept offers the accepted socket sock to the service. The caller still owns sock. The
+// first event is EventNotCandidate, EventTaken or EventLocal. Errors: see Connect.
 func (cl *Client) Accept(sock int, local, remote netip.AddrPort) (*ClientConn, error) {
 	return cl.open(&Message{Type: TypeAccept, Local: local, Remote: remote}, sock)
 }
@@ -229,8 +232,8 @@ func (cl *Client) request(ctx context.Context, m Message, sock int) (Message, er
 	}
 }
 
-// send sends m. A service that cannot take it is given up; a descriptor that
-// cannot be passed is the caller's problem alone.
+// send sends m. If the service cannot receive it, the session ends. If only the descriptor
+// cannot be passed, the session continues.
 func (cl *Client) send(m *Message, fd int) error {
 	err := cl.t.send(m, fd)
 	if err == nil {
@@ -281,7 +284,7 @@ func (cl *Client) receive() {
 	close(cl.done)
 }
 
-// handle acts on one message. d, if any, is handle's to close or pass on.
+// handle acts on one message. It owns d, which may be nil.
 func (cl *Client) handle(m Message, d *Descriptor) (err error) {
 	passed := false
 	defer func() {
@@ -351,9 +354,9 @@ const (
 	// EventBroken: the connection ends abortively with Errno; the launcher has
 	// to answer with BrokenDone.
 	EventBroken
-	// EventClosed is the last event. Errno is not 0 if the service gave the
-	// connection up before the pair's end came: nobody reads from it, also if it
-	// was sent.
+	// EventClosed is the last event. Errno is not 0 if the service gave up the
+	// connection before it received the end of the pair: nobody reads from this end,
+	// even if the launcher has sent it.
 	EventClosed
 	// EventDropUrgent: another urgent byte is about to be put into the pair; the
 	// launcher has to answer with UrgentDropped.
@@ -371,8 +374,8 @@ var eventKinds = map[Type]EventKind{
 	TypeDropUrgent: EventDropUrgent, TypeLocal: EventLocal,
 }
 
-// maxEvents bounds the events of one connection: no order of calls on a Conn
-// leads to more.
+// maxEvents is the largest number of events of one connection that any order of calls on a
+// Conn can cause.
 const maxEvents = 8
 
 // Event is one step in the life of a connection.
@@ -383,12 +386,12 @@ type Event struct {
 	Mode    Mode
 	Text    string
 	End     *Descriptor // EventLocal: the receiver's to close
-	// Reason is why EventNotCandidate or EventReady left the connection to TCP, and
-	// PeerReason why the peer did if that is the reason: see Conn.SetReason. 0 is
-	// no word of it.
+	// Reason is the number of the reason why the connection stays TCP, with
+	// EventNotCandidate and EventReady. PeerReason is the reason of the peer if the peer
+	// declined. See Conn.SetReason. 0 means that no reason is known.
 	Reason, PeerReason uint32
-	// Carried is how many bytes the connection carried over SMC, in both
-	// directions together, where EventClosed tells.
+	// Carried is how many bytes the connection carried over SMC, in both directions
+	// together. It is 0 if the event is not EventClosed.
 	Carried uint64
 }
 
@@ -402,24 +405,22 @@ type ClientConn struct {
 // ID is the connection's number, unique within the session.
 func (c *ClientConn) ID() uint64 { return c.id }
 
-// Events returns the channel of the connection's events. It is buffered for
-// all of them and closed after EventClosed, or without it when the service is
-// gone.
+// Events returns the channel of the connection's events. Its buffer has room for all of
+// them. The channel is closed after EventClosed, or when the session ends.
 func (c *ClientConn) Events() <-chan Event { return c.events }
 
 // Proceed answers EventEstablished with PeerSMC, and EventLocal.
 func (c *ClientConn) Proceed() error { return c.send(TypeProceed, -1) }
 
-// Attach answers EventReady or EventTaken with the service's end of the
-// socketpair, which stays the caller's. If it fails, the service has not got
-// it and will not.
+// Attach answers EventReady or EventTaken with the service's end of the socketpair. The
+// caller still owns end. If Attach fails, the service does not get the end.
 func (c *ClientConn) Attach(end int) error { return c.send(TypeAttach, end) }
 
 // Release answers EventReady of ModeTCP, and EventLocal: the program has its TCP
 // socket.
 func (c *ClientConn) Release() error { return c.send(TypeRelease, -1) }
 
-// Cancel gives the connection up before Attach or Release.
+// Cancel gives up the connection before Attach or Release.
 func (c *ClientConn) Cancel() error { return c.send(TypeCancel, -1) }
 
 // BrokenDone answers EventBroken.

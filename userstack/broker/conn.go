@@ -31,8 +31,8 @@ var ErrOrder = errors.New("broker: out of order")
 //	Local                                              and return, or
 //	TakeOver, then Ready, then [Broken]                and return.
 //
-// Returning early without any of them counts as Failed(ECONNABORTED) or
-// NotCandidate where nothing was promised yet, otherwise as an abort of the
+// If the handler returns without any of these calls, this counts as Failed(ECONNABORTED) or
+// NotCandidate if the launcher has got no answer yet, and otherwise as an abort of the
 // connection.
 type Conn struct {
 	ss     *session
@@ -43,15 +43,15 @@ type Conn struct {
 	options       queue // SetOption and GetOption
 	answers       chan answer
 	urgentDropped chan struct{} // answers to DropUrgent
-	noAnswer      atomic.Bool   // the launcher did not answer one
+	noAnswer      atomic.Bool   // the launcher did not answer a DropUrgent in time
 	accept        bool
 	kept          bool         // Keep was called
 	local         atomic.Bool  // Local was called
-	detoured      *Descriptor  // of a detour that has begun; guarded by session.mu
-	detours       int          // how many descriptors came for one; the same
-	awaitsPair    atomic.Bool  // the launcher was asked for the pair, which has not come
-	pairCame      atomic.Bool  // the pair came, or was lost on its way
-	taken         atomic.Int32 // of the quota
+	detoured      *Descriptor  // the first descriptor of a detour that has begun; guarded by session.mu
+	detours       int          // how many descriptors for detours came; guarded by session.mu
+	awaitsPair    atomic.Bool  // the launcher must send the pair, which has not come yet
+	pairCame      atomic.Bool  // the message with the pair came, even if without the descriptor
+	taken         atomic.Int32 // part of the user's quota, in descriptors
 	data          atomic.Value
 	closed        atomic.Pointer[string]
 	carried       atomic.Uint64 // bytes, for the launcher
@@ -67,19 +67,19 @@ type answer struct {
 // ID is the launcher's number of the connection, unique within the session.
 func (c *Conn) ID() uint64 { return c.id }
 
-// Launcher returns whose connection it is.
+// Launcher returns the launcher whose program has the connection.
 func (c *Conn) Launcher() *Launcher { return c.ss.l }
 
-// SetData keeps v for Data, for Handler.SetOption and GetOption to find what
-// Connect or Accept set up. The values given must all have the same type.
+// SetData stores v for Data: Handler.SetOption and GetOption can get what Connect or Accept
+// set up. All values of one Conn must have the same type.
 func (c *Conn) SetData(v any) { c.data.Store(v) }
 
-// Data returns what the last SetData kept, or nil.
+// Data returns the value of the last SetData, or nil.
 func (c *Conn) Data() any { return c.data.Load() }
 
-// SetReason adds to NotCandidate and Ready why the connection is TCP, in numbers:
-// those of package wire, and where the reason is that the peer declined, the peer's.
-// The handler calls it before.
+// SetReason sets the numbers that NotCandidate and Ready send as the reason why the
+// connection stays TCP: reason, and the reason of the peer if the peer declined. The
+// handler must call it before them.
 func (c *Conn) SetReason(reason, peer uint32) { c.reason, c.peerReason = int32(reason), int32(peer) }
 
 // NotCandidate leaves the connection to native TCP: the program's connect()
@@ -110,9 +110,10 @@ func (c *Conn) Established(ctx context.Context, peerSMC bool) error {
 	return err
 }
 
-// TakeOver accepts the charge of an accepted connection and returns the
-// service's end of the stream socketpair whose other end the program has. It
-// is non-blocking and the caller's to close.
+// TakeOver tells the launcher that the service takes over an accepted connection, and
+// returns the service's end of the stream socketpair. The program has the other end. The
+// descriptor is non-blocking, and the caller must close it. Errors: ErrOrder, the cause of
+// a context, and failures to send.
 func (c *Conn) TakeOver(ctx context.Context) (*Descriptor, error) {
 	c.awaitsPair.Store(true)
 	if err := c.send(&Message{Type: TypeTaken}); err != nil {
@@ -167,10 +168,10 @@ func (c *Conn) Broken(ctx context.Context, errno syscall.Errno) error {
 // dropUrgentTimeout bounds the wait for a launcher's answer to DropUrgent.
 const dropUrgentTimeout = 3 * time.Second
 
-// DropUrgent announces that the caller is about to put another urgent byte into
-// the pair: if the program stands before the last one, the launcher takes that
-// away, as TCP does (see relay.DropUrgent). It waits for the launcher. One that does
-// not answer in time is not asked again.
+// DropUrgent announces that the caller is about to write another urgent byte into the pair.
+// If the urgent byte before it is the next byte that the program would read, the launcher
+// removes it, as TCP does (see relay.DropUrgent). DropUrgent waits for the answer of the
+// launcher, 3 seconds at most. After a timeout, later calls do nothing.
 func (c *Conn) DropUrgent(ctx context.Context) error {
 	if c.noAnswer.Load() {
 		return nil
@@ -193,9 +194,9 @@ func (c *Conn) DropUrgent(ctx context.Context) error {
 	}
 }
 
-// Keep lets the handler return while the connection goes on: it is over, and the
-// context that the handler got ends, when end is called, once. The handler's
-// goroutine calls Keep.
+// Keep lets the handler return while the connection continues. The connection, and the
+// context that the handler got, end when end is called. end must be called once. Keep must
+// be called by the goroutine of the handler.
 func (c *Conn) Keep() (end func()) {
 	c.kept = true
 	c.ss.wg.Add(1)
@@ -222,7 +223,8 @@ func (c *Conn) send(m *Message) error {
 	return nil
 }
 
-// await returns the launcher's next answer, which must be of one of the types.
+// await returns the launcher's next answer. The error is ErrOrder if the type of the answer
+// is not in want.
 func (c *Conn) await(ctx context.Context, want ...Type) (answer, error) {
 	timer := time.NewTimer(answerTimeout)
 	defer timer.Stop()
@@ -277,7 +279,8 @@ func (c *Conn) end() {
 	c.ss.s.Quota.Give(c.ss.l.UID, int(c.taken.Swap(0)))
 	m := Message{Type: TypeClosed, Conn: c.id}
 	if c.awaitsPair.Load() {
-		// The pair may be under way, and in it what the program takes for sent.
+		// The launcher may have sent the pair, and the program may have written data
+		// into it that counts as sent.
 		m.Errno = int32(syscall.ECONNRESET)
 	}
 	if s := c.closed.Load(); s != nil {

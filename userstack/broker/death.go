@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// deathLimit is how long after the end of a session the service's process
-	// is watched, deathTick how often.
+	// deathLimit is for how long the launcher watches the process of the service after
+	// the end of a session. deathTick is the time between two checks.
 	deathLimit = 10 * time.Second
 	deathTick  = 5 * time.Millisecond
 
@@ -20,9 +20,9 @@ const (
 	soPeerPidfd = 77
 )
 
-// peerPidfd returns a pidfd of the process at the other end of c, a closed
-// Descriptor where there is no way to know it, as across PID namespaces before
-// Linux 6.5.
+// peerPidfd returns a pidfd of the process at the other end of c. It returns a closed
+// Descriptor if the process cannot be found out, for example in another PID namespace
+// before Linux 6.5.
 func peerPidfd(c *net.UnixConn) *Descriptor {
 	pidfd := -1
 	rc, err := c.SyscallConn()
@@ -48,8 +48,8 @@ func peerPidfd(c *net.UnixConn) *Descriptor {
 	return NewDescriptor(pidfd)
 }
 
-// awaitDeath waits for the process of pidfd to end, until ctx does and for
-// deathLimit at most, and reports whether it has.
+// awaitDeath waits until the process of pidfd has ended, and reports whether it has. It
+// returns false when ctx ends, and after deathLimit.
 func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	limit := time.NewTimer(deathLimit)
 	defer limit.Stop()
@@ -58,8 +58,8 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	for {
 		ended := false
 		err := pidfd.Control(func(fd int) error {
-			// A pidfd becomes readable once the process is a zombie: its last
-			// thread has closed all descriptors.
+			// A pidfd becomes readable when the process is a zombie: all its
+			// descriptors are closed then.
 			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 			n, err := unix.Poll(p, 0)
 			ended = err == nil && n > 0
@@ -81,19 +81,19 @@ func awaitDeath(ctx context.Context, pidfd *Descriptor) bool {
 	}
 }
 
-// unreadMark is the SO_PRIORITY of an end from which the service does not read
-// any more. SO_PRIORITY has no other use on a unix socket. Unlike a message,
-// the mark cannot be lost when the session ends.
+// unreadMark is the SO_PRIORITY of an end from which the service does not read any more.
+// SO_PRIORITY has no other use on a unix socket. A message could not arrive any more when
+// the session has ended, but this mark stays.
 const unreadMark = 1
 
-// MarkUnread tells the launcher, which has a copy of end, that the service will
-// not read from it any more.
+// MarkUnread records on the socket end that the service does not read from it any more. The
+// launcher, which has a copy of end, sees this with MarkedUnread. The error is a
+// syscall.Errno.
 func MarkUnread(end int) error {
 	return unix.SetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY, unreadMark)
 }
 
-// MarkedUnread reports whether MarkUnread was called for end, of which the caller has
-// another descriptor.
+// MarkedUnread reports whether MarkUnread was called for this or another descriptor of end.
 func MarkedUnread(end int) bool {
 	v, err := unix.GetsockoptInt(end, unix.SOL_SOCKET, unix.SO_PRIORITY)
 	return err == nil && v == unreadMark

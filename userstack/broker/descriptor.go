@@ -47,8 +47,8 @@ func (d *Descriptor) Dup() (int, error) {
 	return fd, err
 }
 
-// Take gives up ownership: the caller has to close the number returned, which
-// is negative if the descriptor was closed or taken before.
+// Take passes the ownership to the caller, which must close the descriptor returned. It
+// returns -1 if the descriptor was closed or taken before.
 func (d *Descriptor) Take() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,8 +66,8 @@ func (d *Descriptor) Close() error {
 	return bounded.Close(fd)
 }
 
-// CloseAside closes the descriptor as [bounded.CloseAside] does, and calls then in any
-// case, also if it is closed already.
+// CloseAside closes the descriptor as [bounded.CloseAside] does, and then calls then, even
+// if the descriptor is closed already.
 func (d *Descriptor) CloseAside(then func()) {
 	fd := d.Take()
 	if fd < 0 {

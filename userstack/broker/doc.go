@@ -57,45 +57,46 @@
 // that the program sees ECONNRESET and not an end of file. Before an urgent byte
 // that follows another the service sends DropUrgent and waits for UrgentDropped. Cancel (the
 // program closed the descriptor, or died, before Attach) and the end of the
-// seqpacket socket cancel the context of the service's handler. The service
-// ends each connection with Closed.
+// seqpacket socket cancel the context of the service's handler. Closed is the last
+// message of the service about each connection.
 //
 // # The end of a session
 //
-// The launcher keeps a copy of each end that it passed with Attach until Broken
-// or Closed, so that the death of the service is no end of file to the program.
-// Once the process is dead (Client.Dead), or has marked an end as one that it
-// reads no more (MarkUnread), the launcher may write into the pair and make the
-// end a reset. So it may at once where the service never gets the end: Attach
-// failed, or Closed says that the service had given up before. A service that
-// ends a session marks the ends that were still under way.
+// The launcher keeps a copy of each end that it passed with Attach until Broken or Closed.
+// So the program does not see an end of file when the service dies. The launcher may write
+// into the pair, which turns the end of the connection into a reset, when the process of
+// the service has ended (Client.Dead), or when the service has marked the end (MarkUnread)
+// because it does not read from it any more. It may do so at once if the service does not
+// get the end: Attach failed, or Closed reports that the service gave up before. A service
+// that ends a session marks the ends that it receives afterwards.
 //
 // # Rights
 //
-// SetOption and GetOption carry the capabilities of the program's thread. The
-// Server takes them from a launcher whose SO_PEERCRED, as the service's user
-// namespace sees it, is user 0, and of them what that process is permitted in
-// this same user namespace; from others it takes none. A launcher in a PID namespace
-// that the service cannot see into has none either.
+// SetOption and GetOption carry the capabilities of the program's thread. The Server uses
+// them only if the launcher's SO_PEERCRED is user 0 in the user namespace of the service,
+// and only those that the launcher's process is permitted in the same user namespace. For
+// other launchers, and for launchers in a PID namespace that the service cannot see, it
+// uses none.
 //
 // # Limits
 //
-// Any user may be at the other end of a session. A Server limits the sessions of
-// each, and by its Quota the descriptors that come with messages: a Welcome with an
-// Errno refuses the session, a NotCandidate with the reason the connection. A
-// message whose descriptor was lost (MSG_CTRUNC) is refused likewise, and the
-// session goes on. A NotCandidate with an Errno says that the service has not
+// Any user may be at the other end of a session. A Server limits the sessions of each user
+// and, by its Quota, the descriptors that come with messages. A Welcome with an Errno
+// refuses a session. A NotCandidate with a reason refuses a connection. If the descriptor
+// of a message did not arrive (MSG_CTRUNC), the Server refuses the request in the same way,
+// and the session continues. A NotCandidate with an Errno means that the service has not
 // looked at an accepted connection, whose peer may be waiting for CLC messages.
 //
-// Every descriptor that comes has to be a socket: another one ends the session.
-// It is not closed in the session's goroutine, as a file system (FUSE) may never
-// let that end. The session counts as its user's until it is closed.
+// Every descriptor that comes must be a socket. Any other descriptor ends the session. Such
+// a descriptor is not closed in the goroutine of the session, because a file system (FUSE)
+// may delay the close without limit. The session counts for its user until the descriptor
+// is closed.
 //
 // # Threads
 //
 // No call on a descriptor that came over a session holds a thread: see package
 // bounded.
 //
-// A Client, a Server and a Conn are safe for concurrent use. No privileges
-// are needed by this package; the service's handler has its own needs.
+// A Client, a Server and a Conn are safe for concurrent use. This package needs no
+// privileges, but the handler of the service may.
 package broker

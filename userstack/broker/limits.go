@@ -17,24 +17,24 @@ const (
 	// DefaultMaxSessions is how many sessions one user other than root may have.
 	DefaultMaxSessions = 256
 
-	// sessionCost is what a session takes of its user's quota, in descriptors: its
-	// socket, and one that has just come with a message.
+	// sessionCost is the part of its user's quota that a session takes, in descriptors:
+	// its socket, and one that has just come with a message.
 	sessionCost = 2
-	// connCost is what a connection takes: the TCP socket, the stack's duplicate of
-	// it, the pair's end and one more while it changes hands.
+	// connCost is the part that a connection takes: the TCP socket, the stack's
+	// duplicate of it, the end of the pair, and one more while an end is passed on.
 	connCost = 4
-	// lastCost is what is left of that when the program's side is over, while the
-	// stack ends the connection with the peer.
+	// lastCost is the part that a connection keeps after the end of the program's side,
+	// while the stack ends the connection with the peer.
 	lastCost = 1
 	// maxRequests bounds the Listen, SetOption and GetOption of one session that
 	// are in progress. The next one, and what follows it, waits.
 	maxRequests = 64
-	// maxDeclining bounds the accepted connections, of all users, that are being
-	// declined because there is no quota for them. They take of what is kept for
+	// maxDeclining bounds the accepted connections of all users that are being declined
+	// because there is no quota for them. They use descriptors that are reserved for
 	// root.
 	maxDeclining = 8
-	// maxClosing bounds the descriptors, of all users, that are no sockets and are
-	// being closed.
+	// maxClosing bounds the threads that close descriptors that are not sockets, for
+	// all users together.
 	maxClosing = 64
 	// declineTime bounds a Decline. A launcher waits for twice as long.
 	declineTime = 5 * time.Second
@@ -43,9 +43,10 @@ const (
 // A Decliner is a [Handler] that can tell the peer of an accepted connection
 // that it stays TCP.
 type Decliner interface {
-	// Decline does so for why, if the peer has announced SMC, then calls
-	// NotCandidate, or nothing if sock is of no use any more. sock belongs to
-	// Decline. It takes three descriptors at most at a time, sock included.
+	// Decline tells the peer, if it has announced SMC, that the connection stays TCP
+	// because of why. Then it calls c.NotCandidate, unless sock cannot be used any
+	// more. Decline must close sock. It may use three descriptors at a time, sock
+	// included.
 	Decline(ctx context.Context, c *Conn, sock *Descriptor, why error)
 }
 
@@ -59,16 +60,16 @@ func (s *Server) prepare() {
 	})
 }
 
-// admit takes what a session costs from the quota of who is at the other end of
-// c, until leave. Whoever cannot have one is told why, and c is closed.
+// admit takes the cost of a session from the quota of the user at the other end of c, which
+// leave gives back. If the user cannot have a session, admit sends the reason and closes c.
 func (s *Server) admit(c *net.UnixConn) (*Launcher, error) {
 	l, err := peer(c)
 	if err == nil {
 		if err = s.enter(l.UID); err == nil {
 			return l, nil
 		}
-		// Before its hello, so that this takes no time. There is room for one
-		// message in any case.
+		// This does not wait for the hello, so it takes no time. The socket buffer
+		// always has room for one message.
 		m := Message{Type: TypeWelcome, Size: Version, Errno: int32(errnoOf(err)), Text: clip(err.Error())}
 		_ = newTransport(c).send(&m, -1)
 	}
@@ -76,6 +77,8 @@ func (s *Server) admit(c *net.UnixConn) (*Launcher, error) {
 	return nil, err
 }
 
+// enter counts a session of user uid. Errors: unix.EUSERS if the user has too many sessions,
+// and those of Quota.
 func (s *Server) enter(uid uint32) error {
 	most := s.MaxSessions
 	if most <= 0 {
@@ -93,9 +96,9 @@ func (s *Server) enter(uid uint32) error {
 	return nil
 }
 
-// bury gives back what a session took once the descriptors are closed that came
-// in it and are no sockets: their file system may never let go. Nobody waits for that, and at most one thread for each user, and
-// maxClosing in all, are in it.
+// closeAndLeave closes the descriptors of a session that are not sockets, and calls leave
+// after that. It does not wait, because a file system may delay the close without limit. At
+// most one thread for each user, and maxClosing threads in all, wait in such a close.
 func (s *Server) closeAndLeave(uid uint32, t *transport) {
 	notSockets := t.notSockets
 	if len(notSockets) == 0 {
@@ -110,7 +113,7 @@ func (s *Server) closeAndLeave(uid uint32, t *transport) {
 	}
 }
 
-// closeBuried closes what a user's sessions left behind, one after the other.
+// closeNotSockets closes the descriptors in s.notClosed of a user, session by session.
 func (s *Server) closeNotSockets(uid uint32) {
 	s.closing <- struct{}{}
 	defer func() { <-s.closing }()
@@ -135,6 +138,7 @@ func (s *Server) closeNotSockets(uid uint32) {
 	}
 }
 
+// leave gives back what enter took.
 func (s *Server) leave(uid uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,15 +148,15 @@ func (s *Server) leave(uid uint32) {
 	}
 }
 
-// Retain keeps a part of what the connection takes of its user's quota beyond the
-// handler's return, until release is called: the stack still has its TCP socket.
+// Retain keeps a part of the connection's quota until release is called, even after the
+// handler has returned. It is for the time in which the stack still has the TCP socket.
 func (c *Conn) Retain() (release func()) {
 	n := min(c.taken.Load(), lastCost)
 	c.taken.Add(-n)
 	return func() { c.ss.s.Quota.Give(c.ss.l.UID, int(n)) }
 }
 
-// refuse leaves a connection to TCP for which there is no quota.
+// refuse leaves a connection to TCP because there is no quota for it.
 func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 	if dec, ok := ss.s.Handler.(Decliner); ok && m.Type == TypeAccept {
 		select {
@@ -173,9 +177,9 @@ func (ss *session) refuse(c *Conn, m Message, d *Descriptor, why error) {
 	_ = c.notLookedAt(m, why)
 }
 
-// unseen is NotCandidate for a socket that was not looked at. If a program
-// connects it, that is all; of one that it accepted the launcher has to find out
-// whether it is of any use.
+// notLookedAt sends NotCandidate for a socket that the service has not looked at. A socket
+// that the program connects is unchanged. For an accepted socket the message has an Errno:
+// the launcher must find out whether the connection can be used.
 func (c *Conn) notLookedAt(m Message, why error) error {
 	not := Message{Type: TypeNotCandidate, Text: clip(why.Error())}
 	if m.Type == TypeAccept {
@@ -184,7 +188,7 @@ func (c *Conn) notLookedAt(m Message, why error) error {
 	return c.send(&not)
 }
 
-// lost answers a message whose descriptor did not arrive: see errDescriptorLost.
+// descriptorLost answers a message whose descriptor did not arrive: see errDescriptorLost.
 func (ss *session) descriptorLost(m Message) {
 	err := fmt.Errorf("the stack could not receive a descriptor, it may have too many open files: %w", unix.EMFILE)
 	ss.mu.Lock()
@@ -194,7 +198,8 @@ func (ss *session) descriptorLost(m Message) {
 	case m.Type == TypeListen:
 		ss.result(m.Seq, nil, err)
 	case m.Type == TypeAttach && c != nil && !c.pairCame.Swap(true):
-		// What the program wrote into the pair is gone: the connection is reset.
+		// The data that the program wrote into the pair cannot be read any more: the
+		// connection must be reset.
 		c.cancel(err)
 	case m.Type != TypeAttach && c == nil && m.Conn != 0:
 		c = &Conn{ss: ss, id: m.Conn}

@@ -9,21 +9,20 @@ import (
 
 // A Diverter is a [Handler] that can carry the bytes of a local connection.
 type Diverter interface {
-	// Divert carries bytes between former, which Conn.Local gave, and end: the
-	// program has the other end of that instead. Both belong to Divert. It may come
-	// as soon as Conn.Local was called, and once. ctx is that of the connection.
+	// Divert carries bytes between former and end. former is the end that the program
+	// got by Conn.Local. The program now has the other end of the pair of end instead.
+	// Divert must close both. It may be called as soon as Conn.Local was called, and is
+	// called once at most. ctx is that of the connection.
 	Divert(ctx context.Context, c *Conn, former, end *Descriptor)
 }
 
-// Local gives the program one end of a pair whose other end is for the program at
-// the peer, in the place of its TCP socket, which is connected. end stays the
-// caller's.
+// Local gives the program one end of a pair in place of its connected TCP socket. The other
+// end is for the program at the peer. The caller still owns end.
 //
-// In Handler.Connect it takes the place of Established and Ready, waits for the
-// launcher, and reports whether the program has the end. If not, the TCP socket is
-// the program's, as after Established(false). In Handler.Accept it takes the place
-// of TakeOver and Ready, and does not wait: a launcher that cannot pass the end on
-// closes it.
+// In Handler.Connect, Local replaces Established and Ready. It waits for the launcher and
+// reports whether the program has the end. If not, the program keeps the TCP socket, as
+// after Established(false). In Handler.Accept, Local replaces TakeOver and Ready, and does
+// not wait. A launcher that cannot give the end to the program closes it.
 func (c *Conn) Local(ctx context.Context, end *Descriptor) (placed bool, err error) {
 	c.local.Store(true)
 	m := Message{Type: TypeLocal, Mode: ModeLocal, Conn: c.id}
@@ -38,7 +37,7 @@ func (c *Conn) Local(ctx context.Context, end *Descriptor) (placed bool, err err
 	return err == nil && a.t == TypeProceed, err
 }
 
-// detour takes a descriptor of a detour. ss.mu is held.
+// detour handles one of the two descriptors of a detour. ss.mu is held.
 func (ss *session) detour(c *Conn, d *Descriptor) error {
 	h, ok := ss.s.Handler.(Diverter)
 	c.detours++
@@ -61,9 +60,9 @@ func (ss *session) detour(c *Conn, d *Descriptor) error {
 	return nil
 }
 
-// Detour passes the end that EventLocal gave and the service's end of the pair that
-// the program has instead. Both stay the caller's. If it fails, the service may have
-// got the first.
+// Detour passes two descriptors to the service: former, the end that EventLocal gave, and
+// end, the service's end of the pair that the program has instead. The caller still owns
+// both. If Detour fails, the service may have received former.
 func (c *ClientConn) Detour(former, end int) error {
 	if err := c.send(TypeDetour, former); err != nil {
 		return err

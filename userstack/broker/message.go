@@ -81,9 +81,9 @@ const (
 	TypeWelcome Type = iota + 50
 	// TypeResult answers a request of the same Seq: Errno, Value.
 	TypeResult
-	// TypeNotCandidate tells that the connection stays native; Text is why, and in
-	// numbers Level and, if the peer declined, Name. With an Errno the service has
-	// not looked at it.
+	// TypeNotCandidate tells that the connection stays native. Text is the reason. Level
+	// is the number of the reason, and Name the number of the peer's reason if the peer
+	// declined. With an Errno the service has not looked at the connection.
 	TypeNotCandidate
 	// TypeFailed ends a connection attempt with Errno.
 	TypeFailed
@@ -91,13 +91,15 @@ const (
 	TypeEstablished
 	// TypeTaken tells that the service takes over the accepted connection.
 	TypeTaken
-	// TypeReady ends the CLC handshake: Mode, and in Text, Level and Name why not SMC.
+	// TypeReady ends the CLC handshake: Mode and, if it is not SMC, the reason in Text,
+	// Level and Name as with TypeNotCandidate.
 	TypeReady
 	// TypeBroken announces an abortive end with Errno.
 	TypeBroken
-	// TypeClosed is the last message about a connection; Text is for the log.
-	// With an Errno the service gave it up before the pair came. Value, if there
-	// is one, is the number of bytes that it carried, in both directions.
+	// TypeClosed is the last message about a connection; Text is for the log. With an
+	// Errno the service gave up the connection before the pair came. Value, if not
+	// empty, is the number of bytes that the connection carried over SMC in both
+	// directions: 8 bytes, little endian.
 	TypeClosed
 	// TypeDropUrgent tells that another urgent byte is about to be put into the
 	// pair.

@@ -14,18 +14,18 @@ type NoteReason uint8
 const (
 	// NoteNoPeer: the peer does not speak SMC.
 	NoteNoPeer NoteReason = iota + 1
-	// NoteShort: connections to the peer were over before SMC could pay.
+	// NoteShort: earlier connections to the peer ended too soon for SMC to be faster.
 	NoteShort
 	noteEnd
 )
 
-// Note tells of a TCP connection of a program that the launcher has left to TCP. The
-// service lists it, and believes of it only what the kernel says too.
+// Note describes a connection of a program that the launcher has left to TCP. The service
+// lists the connection if the kernel confirms that the socket exists.
 type Note struct {
 	// Cookie is the socket's (SO_COOKIE).
 	Cookie uint64
 	Reason NoteReason
-	// Client tells that the program opened the connection.
+	// Client is true if the program opened the connection.
 	Client bool
 }
 
@@ -65,21 +65,20 @@ func ParseNotes(b []byte) ([]Note, error) {
 	return notes, nil
 }
 
-// A Noter is a [Handler] that wants to know of connections that launchers leave to
-// TCP.
+// A Noter is a [Handler] that records connections which launchers leave to TCP.
 type Noter interface {
-	// Noted tells of connections of l. It must not block.
+	// Noted is called with notes of the launcher l. It must not block.
 	Noted(l *Launcher, notes []Note)
 }
 
-// Note tells the service of connections that are left to TCP, MaxNotes at most.
-// Nothing comes back. The error wraps ErrServiceGone.
+// Note sends notes about connections that are left to TCP, MaxNotes at most. The service
+// does not answer. The error wraps ErrServiceGone.
 func (cl *Client) Note(notes []Note) error {
 	return cl.send(&Message{Type: TypeNote, Value: AppendNotes(nil, notes)}, -1)
 }
 
-// ByOption reports whether the service tells by the TCP option alone, and by
-// nothing else, which peers speak SMC: a peer whose SYN lacks it does not.
+// ByOption reports whether the TCP option alone tells the service which peers speak SMC.
+// Then a peer whose SYN does not have the option does not speak SMC.
 func (cl *Client) ByOption() bool { return cl.byOption }
 
 // noted acts on a TypeNote.

@@ -13,7 +13,7 @@ import (
 	"smcr/userstack/internal/rights"
 )
 
-// peer tells who is at the other end of c.
+// peer returns the process at the other end of c.
 func peer(c *net.UnixConn) (*Launcher, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -63,13 +63,13 @@ func peerGroups(fd int) ([]uint32, error) {
 // peerRights returns the rights that the process at the other end of c could
 // have now, or none if it cannot be looked at.
 func peerRights(c *net.UnixConn, pid int) rights.Rights {
-	if pid <= 0 { // of a PID namespace that is not below ours
+	if pid <= 0 { // the process is in a PID namespace that this one cannot see
 		return 0
 	}
 	pidfd := peerPidfd(c)
 	defer pidfd.Close()
 	r := rights.Permitted(pid)
-	// The number is still its own if it lives.
+	// If the process still lives, pid did not change its meaning since peerPidfd.
 	lives := false
 	if err := pidfd.Control(func(fd int) error {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)

@@ -49,8 +49,8 @@ var packageNames = []string{
 }
 
 // Plain returns the text of an error as people read it: without the names of Go
-// packages at its beginning and before the causes that it wraps. It turns "userstack: no RoCE device: softroce: netdev is gone" into "no RoCE
-// device: netdev is gone".
+// packages at its beginning and before the causes that it wraps. It turns "userstack: no
+// RoCE device: softroce: netdev is gone" into "no RoCE device: netdev is gone".
 func Plain(text string) string {
 	var b strings.Builder
 	for start := true; text != ""; {

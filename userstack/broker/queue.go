@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// option has the handler set or read an option, after those that came before.
+// option makes the handler set or read an option, after the earlier ones of the connection.
 func (ss *session) option(m Message) {
 	ss.mu.Lock()
 	c := ss.conns[m.Conn]
 	ss.mu.Unlock()
 	if c == nil {
-		ss.answer(m, nil, syscall.ENOTCONN) // it ended while the message was under way
+		ss.answer(m, nil, syscall.ENOTCONN) // the connection ended before the message came
 		return
 	}
 	ss.requests <- struct{}{}
@@ -44,21 +44,22 @@ func (ss *session) carryOut(c *Conn, m Message) {
 	ss.answer(m, v, err)
 }
 
-// answer answers a request, if that is wanted.
+// answer answers a request, unless its Seq is 0.
 func (ss *session) answer(m Message, v []byte, err error) {
 	if m.Seq != 0 {
 		ss.result(m.Seq, v, err)
 	}
 }
 
-// queue has the requests of a connection that are carried out one after the other.
+// queue holds the requests of a connection, which are carried out one after the other.
 type queue struct {
 	mu   sync.Mutex
 	m    []Message
-	busy bool // somebody calls next
+	busy bool // a goroutine calls next until the queue is empty
 }
 
-// add reports whether the caller is to call next until it is empty.
+// add adds a request. It reports whether the caller must call next until the queue is
+// empty.
 func (q *queue) add(m Message) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,6 +69,7 @@ func (q *queue) add(m Message) bool {
 	return !was
 }
 
+// next removes and returns the oldest request. ok is false if there is none.
 func (q *queue) next() (m Message, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -42,27 +42,27 @@ const answerTimeout = 30 * time.Second
 
 // Launcher describes the other end of a session.
 type Launcher struct {
-	// PID, UID and GID are what the kernel says of the peer (SO_PEERCRED).
+	// PID, UID and GID are the credentials of the peer (SO_PEERCRED).
 	PID int
 	UID uint32
 	GID uint32
 	// Groups are its supplementary groups (SO_PEERGROUPS).
 	Groups []uint32
-	// Command is the command line the launcher says it runs, for display.
+	// Command is the command line of the program, as the launcher gives it, for display.
 	Command string
 
 	rights rights.Rights
 	data   atomic.Value
 }
 
-// SetData keeps v for Data. The values given must all have the same type.
+// SetData stores v for Data. All values of one Launcher must have the same type.
 func (l *Launcher) SetData(v any) { l.data.Store(v) }
 
-// Data returns what the last SetData kept, or nil.
+// Data returns the value of the last SetData, or nil.
 func (l *Launcher) Data() any { return l.data.Load() }
 
-// A Handler is what the service does for launchers. Its methods are called
-// concurrently, each in its own goroutine, and have to return when ctx ends.
+// A Handler does the work of the service for launchers. Its methods are called
+// concurrently, each in its own goroutine, and must return when ctx ends.
 type Handler interface {
 	// Listen marks a socket that is about to listen, so that its SYN-ACKs
 	// carry the SMC option. An error (a syscall.Errno where there is one) keeps
@@ -70,10 +70,9 @@ type Handler interface {
 	// call.
 	Listen(ctx context.Context, l *Launcher, sock *Descriptor) error
 
-	// Connect opens a connection for a program and serves it until it ends: c is
-	// over when Connect returns, or as Conn.Keep says. sock, the program's
-	// unconnected TCP socket, belongs to Connect, which closes it. See Conn for the
-	// order of calls.
+	// Connect opens a connection for a program and serves it until it ends. c ends when
+	// Connect returns, unless Connect has called Conn.Keep. sock is the program's
+	// unconnected TCP socket, which Connect must close. See Conn for the order of calls.
 	Connect(ctx context.Context, c *Conn, sock *Descriptor, req ConnectRequest)
 
 	// Accept does the same for a connection that the program accepted.
@@ -81,10 +80,11 @@ type Handler interface {
 
 	// SetOption and GetOption act on the TCP socket of a connection that the
 	// service holds (see SetSockopt and GetSockopt); value and size are at most
-	// MaxValue bytes. r are the program's rights, to act with (see package rights):
-	// none unless the launcher is root's, and of its own at most. Errors that are a syscall.Errno reach the program, others
-	// become EINVAL. They may come as soon as TakeOver or Ready was called, even
-	// before those return.
+	// MaxValue bytes. They must act with no more than the rights r of the program (see
+	// package rights), which are never more than those of the launcher, and none unless
+	// the launcher runs as root. Errors that are a syscall.Errno reach the program, others
+	// become EINVAL. Both may be called as soon as TakeOver or Ready was called, even
+	// before these return.
 	SetOption(ctx context.Context, c *Conn, r rights.Rights, level, name int, value []byte) error
 	GetOption(ctx context.Context, c *Conn, r rights.Rights, level, name, size int) ([]byte, error)
 }
@@ -94,7 +94,7 @@ type ConnectRequest struct {
 	// Remote is the address given to connect(). An IPv4-mapped address stays
 	// one; a zone is an interface index in decimal.
 	Remote netip.AddrPort
-	// Nonblock says that the program's socket is non-blocking.
+	// Nonblock is true if the program's socket is non-blocking.
 	Nonblock bool
 }
 
@@ -104,7 +104,7 @@ type Server struct {
 	Handler Handler
 	// Authorize, if set, may refuse a launcher with an error.
 	Authorize func(*Launcher) error
-	// Opened and Ended, if set, are told of each session's begin and end.
+	// Opened and Ended, if set, are called at the begin and the end of each session.
 	Opened, Ended func(*Launcher)
 	// ByOption tells launchers that only peers with the TCP option have SMC, so
 	// that launchers do not need to ask about the others.
@@ -146,9 +146,9 @@ func (s *Server) log() *slog.Logger {
 	return s.Log
 }
 
-// Serve accepts launchers on l (of network "unixpacket") until ctx ends or l
-// is closed, then waits for all sessions. It closes l. Whatever else keeps it
-// from accepting, such as a lack of descriptors, passes.
+// Serve accepts launchers on l (of network "unixpacket") until ctx ends or l is closed, then
+// waits for all sessions. It closes l. After other failures to accept, such as a lack of
+// descriptors, it tries again.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -159,8 +159,8 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	defer l.Close()
 	s.prepare()
 	err := quota.Accept(ctx, l.AcceptUnix, func(c *net.UnixConn) {
-		// At once: a connection that is refused must not wait its turn, and
-		// others with it, each with a descriptor.
+		// A connection is refused at once. If refused connections waited, each would
+		// hold a descriptor meanwhile.
 		launcher, err := s.admit(c)
 		if err != nil {
 			s.warnings.Warn("launcher refused", "err", err)
@@ -179,8 +179,8 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	return nil
 }
 
-// ServeConn serves one launcher until it goes or ctx ends, then waits for the
-// session's handlers. It closes c. The end of a launcher is no error.
+// ServeConn serves one launcher until the launcher or ctx ends, then waits for the handlers
+// of the session. It closes c. It returns nil if the launcher ended the session.
 func (s *Server) ServeConn(ctx context.Context, c *net.UnixConn) error {
 	s.prepare()
 	l, err := s.admit(c)
@@ -241,7 +241,7 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn, l *Launcher) er
 	return newSession(s, t, l).run(ctx)
 }
 
-// session is one launcher's.
+// session is the service's side of the session of one launcher.
 type session struct {
 	s *Server
 	t *transport
@@ -290,8 +290,8 @@ func (ss *session) run(ctx context.Context) error {
 	}
 }
 
-// drain ends the session and discards what the launcher sent before it could
-// know. What is no socket ends that, as it is not counted.
+// drain ends the session and discards the messages that the launcher sent before. It stops
+// at a descriptor that is not a socket, because the quota does not count further ones.
 func (ss *session) drain() {
 	ss.t.shutdown()
 	for {
@@ -303,8 +303,8 @@ func (ss *session) drain() {
 	}
 }
 
-// discard closes what came with a message that nobody acts on. Of a pair's end
-// the launcher learns that way that nobody will read from it.
+// discard closes the descriptor of a message that nobody acts on. If it is the end of a
+// pair, discard marks it for the launcher with MarkUnread.
 func discard(m Message, d *Descriptor) {
 	if d == nil {
 		return
@@ -315,7 +315,7 @@ func discard(m Message, d *Descriptor) {
 	_ = d.Close()
 }
 
-// handle acts on one message. d, if any, is handle's to close or pass on.
+// handle acts on one message. It owns d, which may be nil.
 func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	switch m.Type {
 	case TypeListen:
@@ -333,19 +333,19 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	defer ss.mu.Unlock()
 	c := ss.conns[m.Conn]
 	if c == nil {
-		// It ended while the message was under way.
+		// The connection ended before the message came.
 		discard(m, d)
 		return nil
 	}
 	switch m.Type {
 	case TypeProceed, TypeAttach, TypeRelease, TypeBrokenDone:
-		// The descriptors of a connection are counted: a pair comes when it was
-		// asked for, and once.
+		// The quota counts the descriptors of a connection, so the launcher may send
+		// a pair only once, and only when it was asked for it.
 		if m.Type == TypeAttach && (!c.awaitsPair.Load() || c.pairCame.Swap(true)) {
 			discard(m, d)
 			return fmt.Errorf("%w: %v out of turn", ErrMalformed, m.Type)
 		}
-		// Under the lock, so that Conn.end cannot miss a descriptor.
+		// The lock is held, so that Conn.end cannot miss a descriptor.
 		select {
 		case c.answers <- answer{m.Type, d}:
 			return nil
@@ -368,7 +368,7 @@ func (ss *session) handle(ctx context.Context, m Message, d *Descriptor) error {
 	return nil
 }
 
-// listen has the handler mark a socket, which is d.
+// listen makes the handler mark the socket d.
 func (ss *session) listen(ctx context.Context, m Message, d *Descriptor) {
 	if err := ss.s.Quota.Take(ss.l.UID, 1); err != nil {
 		_ = d.Close()
@@ -383,8 +383,9 @@ func (ss *session) listen(ctx context.Context, m Message, d *Descriptor) {
 	})
 }
 
-// request answers m by what f returns, without waiting for it unless there are
-// maxRequests of them. None of them needs a further message to end.
+// request calls f in a goroutine and answers m with the result. It waits only while
+// maxRequests requests are in progress. A request never needs another message to end, so
+// this wait ends.
 func (ss *session) request(m Message, f func() ([]byte, error)) {
 	ss.requests <- struct{}{}
 	ss.wg.Go(func() {
@@ -449,15 +450,14 @@ func (ss *session) result(seq uint32, v []byte, err error) {
 	ss.sendOrDrop(&m)
 }
 
-// sendOrDrop sends m; a launcher that cannot take it is cut off, which ends
-// the session.
+// sendOrDrop sends m. If the launcher cannot receive it, the session ends.
 func (ss *session) sendOrDrop(m *Message) {
 	if err := ss.t.send(m, -1); err != nil {
 		ss.t.shutdown()
 	}
 }
 
-// errnoOf finds the errno to show a program; EINVAL where there is none.
+// errnoOf returns the errno that err wraps, 0 if err is nil, and EINVAL if err wraps none.
 func errnoOf(err error) syscall.Errno {
 	if err == nil {
 		return 0
@@ -469,9 +469,10 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EINVAL
 }
 
-// plainText is what goes to a launcher about an error: a person reads it there.
+// plainText returns the text of an error as a launcher gets it, to be read by people.
 func plainText(s string) string { return clip(Plain(s)) }
 
+// clip cuts s to MaxText bytes.
 func clip(s string) string {
 	if len(s) > MaxText {
 		return s[:MaxText]

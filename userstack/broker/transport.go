@@ -18,13 +18,13 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// sendTimeout bounds how long a message may wait for the other side to make
-// room: whoever does not read for that long is taken as dead.
+// sendTimeout is how long a message may wait for room in the socket. A process that does not
+// read for this time is regarded as dead.
 const sendTimeout = 5 * time.Second
 
 // errDescriptorLost is the error of a message whose descriptor did not arrive: this process
-// could not have more, or there were more than a message may have. The message is
-// valid, and the session goes on.
+// has too many open files, or the message had too many descriptors. The message itself is
+// valid, and the session continues.
 var errDescriptorLost = errors.New("broker: the descriptor was lost")
 
 // transport sends and receives messages, each with at most one descriptor.
@@ -34,7 +34,7 @@ type transport struct {
 	sendMu sync.Mutex
 	sbuf   []byte
 
-	rbuf []byte // the receiver's own
+	rbuf []byte // used by the receiving goroutine only, like oob
 	oob  []byte
 
 	// notSockets are received descriptors that are not sockets. They are not
@@ -47,13 +47,13 @@ type transport struct {
 func newTransport(c *net.UnixConn) *transport {
 	return &transport{
 		c: c, rbuf: make([]byte, MaxMessage+1),
-		// Room for a few descriptors more than allowed, so that surplus ones are
-		// seen (and closed) instead of cut off.
+		// Room for more descriptors than a message may have, so that extra ones are
+		// received and closed here, and not truncated.
 		oob: make([]byte, unix.CmsgSpace(4*4)),
 	}
 }
 
-// send sends m, and fd with it unless that is negative; fd stays the caller's.
+// send sends m, with the descriptor fd unless it is negative. The caller still owns fd.
 func (t *transport) send(m *Message, fd int) error {
 	t.sendMu.Lock()
 	defer t.sendMu.Unlock()
@@ -75,10 +75,9 @@ func (t *transport) send(m *Message, fd int) error {
 	return nil
 }
 
-// shut ends the session: neither side can send any more, but messages that the
-// other side sent before can still be received, followed by io.EOF. A close
-// would discard descriptors in these messages, which the other side regards as
-// delivered.
+// shutdown ends the session: neither side can send any more, but messages that the other
+// side sent before can still be received, followed by io.EOF. A close would discard the
+// descriptors in these messages, which the other side regards as delivered.
 func (t *transport) shutdown() {
 	t.ended.Store(true)
 	if rc, err := t.c.SyscallConn(); err == nil {
@@ -86,9 +85,9 @@ func (t *transport) shutdown() {
 	}
 }
 
-// receive returns the next message and its descriptor, which is nil or the
-// caller's to close. io.EOF tells that the other side closed. With errDescriptorLost the
-// message is there, too.
+// receive returns the next message and its descriptor, which is nil or must be closed by
+// the caller. The error is io.EOF if the other side has closed the session. With
+// errDescriptorLost the message is valid too.
 func (t *transport) receive() (Message, *Descriptor, error) {
 	n, oobn, flags, err := t.read()
 	if err != nil {
@@ -141,8 +140,9 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 	return m, nil, nil
 }
 
-// read is recvmsg. What is cut off of a message's descriptors the kernel closes in
-// the call, which takes as long as their SO_LINGER says unless it is woken.
+// read calls recvmsg(2). If a message has too many descriptors, the kernel closes those for
+// which there is no room within the call. That could take as long as their SO_LINGER, so
+// the call is interrupted.
 func (t *transport) read() (n, oobn, flags int, err error) {
 	rc, err := t.c.SyscallConn()
 	if err != nil {
@@ -160,8 +160,7 @@ func (t *transport) read() (n, oobn, flags int, err error) {
 	return n, oobn, flags, os.NewSyscallError("recvmsg", err)
 }
 
-// closeNotSockets closes the received descriptors that are not sockets, without
-// waiting until they are closed.
+// closeNotSockets closes the descriptors in t.notSockets, without waiting for that.
 func (t *transport) closeNotSockets() {
 	if fds := t.notSockets; len(fds) > 0 {
 		t.notSockets = nil
@@ -173,7 +172,7 @@ func (t *transport) closeNotSockets() {
 	}
 }
 
-// isNoSocket reports whether fd is something else. It asks no file system.
+// isNoSocket reports whether fd is not a socket. It does not call the file system of fd.
 func isNoSocket(fd int) bool {
 	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	return err != nil

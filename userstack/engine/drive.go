@@ -11,56 +11,55 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A loop has a thread of its own, but a program that embeds a stack has
-// goroutines that run already, and each hand-over between these and the thread
-// costs more than the work that is handed over. So goroutines may do the thread's
-// work in its place:
+// A loop has its own thread. But a program that embeds a stack has goroutines that are
+// running already, and it costs more to wake the thread, or a goroutine, than to do the
+// work. So goroutines may do the work of the thread:
 //
-//   - One that has caused a task runs it itself, if the thread sleeps (Enter and
-//     Leave).
-//   - One that waits for what a round will bring runs rounds until it has come
-//     (Waiter.Drive). The thread stays away from epoll meanwhile, or each packet
-//     would wake it.
+//   - A goroutine that has scheduled a task runs it itself if the thread sleeps
+//     (Enter and Leave). It is a helper.
+//   - A goroutine that waits for the result of a round runs rounds until it has the
+//     result (Waiter.Drive). It is a driver. The thread does not wait in epoll
+//     meanwhile, because each packet would wake it.
 //
-// Rounds are run one at a time, by whoever holds turn:
+// Rounds run one at a time, under the lock turn:
 //
-//	state    | who looks for events and tasks  | a new task
+//	state    | who looks for events and tasks  | effect of a new task
 //	---------+---------------------------------+------------------------------------
-//	thread   | the thread; it may be asleep    | wakes it if it sleeps, unless there
-//	         | (sleeping) in epoll             | is a helper, who runs it in Leave
-//	driven   | a goroutine in Drive            | is found by that goroutine
-//	free     | nobody: a driver left           | calls the thread back, unless there
-//	         |                                 | is a helper
+//	thread   | the thread; it may sleep        | wakes the thread if it sleeps; but if
+//	         | (sleeping) in epoll             | there is a helper, Leave runs the task
+//	driven   | a goroutine in Drive            | that goroutine finds the task
+//	free     | nobody: a driver has left       | makes the thread look again; but if
+//	         |                                 | there is a helper, Leave runs the task
 //
-//	from   | event                                   | to
-//	-------+-----------------------------------------+-------
-//	thread | Drive                                   | driven
-//	driven | what the driver waited for has come     | free
-//	driven | nothing has come for the spin time, or  | thread
-//	       | another connection's goroutine is served|
-//	free   | Drive                                   | driven
+//	from   | event                                    | to
+//	-------+------------------------------------------+-------
+//	thread | Drive                                    | driven
+//	driven | the driver has what it waited for        | free
+//	driven | nothing has come for the spin time, or   | thread
+//	       | a goroutine of another owner is served   |
+//	free   | Drive                                    | driven
 //	free   | the thread looked twice, lookAgain apart,| thread
-//	       | and nobody has driven between; or it was|
-//	       | called                                  |
+//	       | without a drive in between; or the thread|
+//	       | was called                               |
 //
-// A driver leaves the loop free and does not call the thread, because most
-// programs write their answer at once and wait for the next request: to call the
-// thread each time, and have it find nothing, is what driving is to avoid.
+// A driver that has its result leaves the loop free and does not wake the thread. Most
+// programs write their answer at once and then wait for the next request, so the thread
+// would be woken each time and find nothing to do.
 type drivers struct {
-	turn sync.Mutex // held by who runs functions of the loop; taken before mu
+	turn sync.Mutex // held while functions of the loop run; taken before mu
 
 	// Guarded by mu.
-	helpers  int       // between Enter and Leave
-	away     bool      // the thread leaves the loop alone: driven or free
-	driving  bool      // driven
-	wanted   bool      // another goroutine of the same owner is to drive
+	helpers  int       // goroutines between Enter and Leave
+	away     bool      // the state is driven or free: the thread runs no rounds
+	driving  bool      // the state is driven
+	wanted   bool      // another goroutine of the same owner must become the driver
 	inEpoll  bool      // the thread is in epoll_wait
 	driven   uint64    // counts drives
-	served   *Waiter   // whose wait ended last
-	switched time.Time // when it began to be this one
-	driver   *Waiter   // who drives, or drove last
+	served   *Waiter   // the Waiter whose wait ended last
+	switched time.Time // when served got its value
+	driver   *Waiter   // the Waiter that drives, or the last one that did
 
-	// Used by the driver, who holds turn.
+	// Used by the driver, which holds turn.
 	found [driveEvents]unix.EpollEvent
 	crowd crowd
 }
@@ -72,26 +71,27 @@ const (
 	// to the thread.
 	sleepMost = time.Millisecond
 
-	// holdMost is for how long after activity a driver that sleeps keeps its P.
+	// holdMost is for how long after the last activity a sleeping driver keeps its P.
 	holdMost = 200 * time.Microsecond
 
-	// lookAgain is how long the thread stays away at a time. Nobody looks at the
-	// network for at most twice as long.
+	// lookAgain is how often the thread checks whether the loop is still driven. A free
+	// loop is without anybody who looks at the network for at most twice this time.
 	lookAgain = time.Millisecond
 
-	// alone is for how long an owner is the only one that waits, before its
-	// goroutines drive: with several, the thread serves all without wake-ups of
-	// goroutines that would only pass the loop on.
+	// alone is for how long an owner must be the only one that is served before its
+	// goroutines drive. If there are several owners, the thread serves them all;
+	// goroutines would only wake each other to become the driver in turn.
 	alone = time.Millisecond
 )
 
-// pending says that there are tasks for a round. mu is held.
+// pending reports whether there are tasks for a round. mu is held.
 func (l *Loop) pending() bool { return len(l.tasks.in)+len(l.late.in)+len(l.last.in) > 0 }
 
-// unattended says that nobody will look at tasks by himself soon. mu is held.
+// unattended reports whether nobody looks at new tasks without a wake-up. mu is held.
 func (l *Loop) unattended() bool { return l.sleeping || l.away && !l.driving }
 
-// rouse has the thread look at tasks if nobody else does. mu is held.
+// callThread makes the sleeping thread or driver look at the tasks, and returns a free loop
+// to the thread. mu is held.
 func (l *Loop) callThread() {
 	if l.sleeping {
 		l.wake()
@@ -99,14 +99,15 @@ func (l *Loop) callThread() {
 	l.returnToThread()
 }
 
-// handBack makes the loop the thread's again, if it is free. mu is held.
+// returnToThread changes the state from free to thread. It does nothing in another state.
+// mu is held.
 func (l *Loop) returnToThread() {
 	if !l.away || l.driving {
 		return
 	}
 	l.away = false
 	if l.inEpoll {
-		l.wake() // it has not noticed that it was away, and is to look at tasks
+		l.wake() // the thread slept all the time, and must look at the tasks
 		return
 	}
 	if !l.ended {
@@ -114,7 +115,7 @@ func (l *Loop) returnToThread() {
 	}
 }
 
-// stayAway keeps the thread away from epoll until the loop is its own again.
+// stayAway keeps the thread out of epoll until the state is thread again.
 func (l *Loop) stayAway() {
 	p := unix.PollFd{Fd: int32(l.ep.call), Events: unix.POLLIN}
 	seen := ^uint64(0)
@@ -130,20 +131,21 @@ func (l *Loop) stayAway() {
 		if back {
 			return
 		}
-		ts := unix.NsecToTimespec(int64(lookAgain)) // the call changes it
+		ts := unix.NsecToTimespec(int64(lookAgain)) // set each time, because the call changes it
 		_, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	}
 }
 
-// drain empties an eventfd.
+// drain sets the counter of an eventfd to 0.
 func drain(fd int) {
 	var count uint64
 	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&count)), unsafe.Sizeof(count))
 }
 
-// Enter begins a section in which the calling goroutine has tasks scheduled, by
-// posting to a queue pair for example. Leave, which has to follow, runs them in
-// this goroutine if the loop sleeps. The section must not wait for the loop.
+// Enter begins a section in which the calling goroutine schedules tasks, for example by
+// posting to a queue pair. The goroutine must call Leave at the end of the section, which
+// runs the tasks in this goroutine if the loop sleeps. The section must not wait for the
+// loop.
 func (l *Loop) Enter() {
 	if l.ep == nil {
 		return
@@ -153,7 +155,8 @@ func (l *Loop) Enter() {
 	l.mu.Unlock()
 }
 
-// Leave ends what Enter began. No lock may be held that a task of the loop takes.
+// Leave ends the section that Enter began. The caller must not hold a lock that a task of
+// the loop takes.
 func (l *Loop) Leave() {
 	if l.ep == nil {
 		return
@@ -171,7 +174,7 @@ func (l *Loop) Leave() {
 	l.mu.Unlock()
 }
 
-// help runs the tasks once. It takes over turn and lets go of it.
+// help runs the tasks once. The caller has locked turn, and help unlocks it.
 func (l *Loop) help() {
 	l.begin()
 	defer l.finish()
@@ -180,43 +183,43 @@ func (l *Loop) help() {
 	l.runTasks(&l.last)
 }
 
-// begin makes the calling goroutine the one that Sync takes for the loop. turn is
-// held.
+// begin locks the calling goroutine to its thread and records that this thread runs the
+// round: Sync must not wait if this thread calls it. turn is held.
 func (l *Loop) begin() {
 	runtime.LockOSThread()
 	l.ep.tid.Store(int64(unix.Gettid()))
 }
 
-// finish ends what begin began, and lets go of turn.
+// finish undoes begin and unlocks turn.
 func (l *Loop) finish() {
 	l.ep.tid.Store(0)
 	l.turn.Unlock()
 	runtime.UnlockOSThread()
 }
 
-// Attend has the thread look at the network soon if nobody does. It is for a
-// goroutine that is about to wait for what a round will bring, but not by Drive.
+// Attend makes the thread look at the network soon if nobody else does. A goroutine calls
+// it before it waits for the result of a round without Drive.
 func (l *Loop) Attend() {
 	l.mu.Lock()
 	l.returnToThread()
 	l.mu.Unlock()
 }
 
-// A Waiter stands for an owner of goroutines, such as a connection, that wait for
-// what rounds of a loop bring.
+// A Waiter stands for an owner of goroutines that wait for results of rounds. An owner is,
+// for example, a connection.
 type Waiter struct {
 	l *Loop
 
-	tries tries // which waits drive; guarded by l.mu
+	tries tries // decides which waits drive; guarded by l.mu
 }
 
-// NewWaiter returns a Waiter for the loop.
+// NewWaiter returns a Waiter for goroutines that wait for this loop.
 func (l *Loop) NewWaiter() *Waiter { return &Waiter{l: l} }
 
-// Drive runs rounds of the loop in the calling goroutine until ready reports true,
-// and returns true then. It returns false when it is better to wait for a wake-up:
-// nothing has happened for the loop's spin time, others wait for the loop too, or
-// the loop is closed. The caller tells by Served when that wait is over.
+// Drive runs rounds of the loop in the calling goroutine until ready returns true, and
+// returns true then. It returns false if the caller must wait for a wake-up: nothing has
+// happened for the loop's spin time, other owners wait for the loop too, or the loop is
+// closed. The caller must call Served when that wait has ended.
 //
 // ready is called between rounds and must not block. It is not called by others,
 // so what makes it true outside of a round is noticed at the end of the round.
@@ -247,7 +250,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	l.driver = w
 	l.driven++
 	l.mu.Unlock()
-	var busy time.Time // of the last activity
+	var busy time.Time // time of the last activity, or zero: set it to now
 	n := 0             // events found
 	for {
 		if n > 0 || l.due() {
@@ -271,7 +274,7 @@ func (w *Waiter) Drive(ready func() bool) bool {
 			return got
 		case now.Sub(busy) >= l.spin || l.crowd.crowded(now):
 			if l.inEpoll {
-				l.wake() // two threads there would wake for each packet
+				l.wake() // otherwise each packet would wake two threads in epoll
 			}
 			l.mu.Unlock()
 			n = l.doze(ready, now.Sub(busy))
@@ -288,35 +291,37 @@ func (w *Waiter) Drive(ready func() bool) bool {
 	}
 }
 
-// due says that there are tasks.
+// due reports whether there are tasks to run.
 func (l *Loop) due() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pending() && !l.closed
 }
 
-// shared says that others than w have been served just now. l.mu is held.
+// recentlyShared reports whether another Waiter than w was served a moment ago. l.mu is
+// held.
 func (l *Loop) recentlyShared(w *Waiter, now time.Time) bool {
 	return l.served != w && now.Sub(l.switched) < alone
 }
 
-// yield lets others have the core.
+// yield lets other threads use the core.
 func (l *Loop) yield() {
 	start := time.Now()
 	l.src.Yield()
 	l.crowd.yielded(start, time.Now())
 }
 
-// doze has the driver sleep until there is an event or a task, for sleepMost at
-// most. turn is held, but not meanwhile, so that a helper can run tasks.
+// doze makes the driver sleep until there is an event or a task, at most for sleepMost. It
+// returns the number of events. turn is held, but unlocked during the sleep, so that a
+// helper can run tasks.
 //
-// Tasks for idle times wait on: an acknowledgement is often made superfluous by
-// what the program sends next.
+// Idle tasks keep waiting during the sleep. For example, the next data of the program often
+// makes an acknowledgement unnecessary.
 //
-// after is for how long nothing has happened. At first the sleep keeps the P, as
-// the spin does: to give it back takes Go's monitor thread, and costs as much as
-// the answer that comes a moment later. A signal ends that sleep, so the collector
-// need not wait for it.
+// after is for how long nothing has happened. At first the sleep keeps the P of the Go
+// scheduler, as the spin does. To release the P wakes Go's monitor thread, which costs as
+// much as an answer that comes a moment later. A signal ends this sleep, so the garbage
+// collector need not wait for it.
 func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	l.mu.Lock()
 	most, hold := sleepMost, after < holdMost
@@ -339,7 +344,7 @@ func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	l.mu.Unlock()
 	tid := l.ep.tid.Swap(0)
 	l.turn.Unlock()
-	if !ready() { // else nobody may have woken this thread for it
+	if !ready() { // it may have become true before sleeping was set, without a wake-up
 		n = l.ep.sleep(l.found[:], most, hold)
 	}
 	l.turn.Lock()
@@ -353,7 +358,7 @@ func (l *Loop) doze(ready func() bool, after time.Duration) (n int) {
 	return n
 }
 
-// Poke ends the sleep of a goroutine in Drive, which then asks ready again.
+// Poke ends the sleep of a goroutine in Drive, which then calls ready again.
 func (w *Waiter) Poke() {
 	l := w.l
 	l.mu.Lock()
@@ -363,7 +368,7 @@ func (w *Waiter) Poke() {
 	l.mu.Unlock()
 }
 
-// mayDrive says whether a goroutine of w is to drive now. l.mu is held.
+// mayDrive reports whether a goroutine of w must drive now. l.mu is held.
 func (w *Waiter) mayDrive() bool {
 	l := w.l
 	switch {
@@ -376,13 +381,13 @@ func (w *Waiter) mayDrive() bool {
 	case time.Since(l.switched) < alone:
 		return false
 	}
-	// A goroutine of this owner that drives has waited for longer: this one has
-	// the better chance to be served soon.
+	// If a goroutine of this owner drives already, it has waited for longer than this
+	// one. This one is more likely to be served soon, so it must replace that driver.
 	l.wanted = l.driving
 	return true
 }
 
-// park ends a drive: got tells that what it was for has come. l.mu is held.
+// park ends a drive. got reports whether the driver has what it waited for. l.mu is held.
 func (w *Waiter) park(got bool) {
 	l := w.l
 	l.driving = false
@@ -390,7 +395,7 @@ func (w *Waiter) park(got bool) {
 		w.tries.hit()
 		w.noteServed()
 		if !l.inEpoll && !l.closed {
-			return // free
+			return // the loop is free now
 		}
 	} else if l.wanted {
 		return
@@ -400,14 +405,14 @@ func (w *Waiter) park(got bool) {
 	l.returnToThread()
 }
 
-// Served takes note that a wait has ended for which Drive returned false.
+// Served records that the wait of a goroutine has ended for which Drive returned false.
 func (w *Waiter) Served() {
 	w.l.mu.Lock()
 	w.noteServed()
 	w.l.mu.Unlock()
 }
 
-// note keeps track of whether w is the only one that is served. l.mu is held.
+// noteServed records that a wait of w has ended. l.mu is held.
 func (w *Waiter) noteServed() {
 	if l := w.l; l.served != w {
 		l.served, l.switched = w, time.Now()

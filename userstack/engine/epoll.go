@@ -24,9 +24,9 @@ type epoll struct {
 	fd     int
 	event  int          // eventfd: ends a sleep
 	call   int          // eventfd: ends stayAway
-	tid    atomic.Int64 // of the thread that runs a round, or 0
-	thread int64        // the loop's; set by Enter
-	one    uint64       // what is written to event
+	tid    atomic.Int64 // id of the thread that runs a round, or 0
+	thread int64        // id of the loop's thread; set by Enter
+	one    uint64       // 1, the value that signal writes to an eventfd
 
 	mu      sync.Mutex
 	watches map[uint64]*Watch
@@ -37,7 +37,7 @@ type epoll struct {
 	events [maxEvents]unix.EpollEvent
 }
 
-// Watch is a descriptor that a loop looks at.
+// Watch is a descriptor in the epoll set of a loop.
 type Watch struct {
 	p  *epoll
 	id uint64
@@ -66,8 +66,9 @@ func newEpoll() (*epoll, error) {
 	return p, nil
 }
 
-// Enter implements rounds.Source. Waking this thread is what a packet waits
-// for: without the lock each sleep would hand the goroutine to the scheduler.
+// Enter implements rounds.Source. It locks the goroutine to its thread, so that a wake-up
+// of the thread is enough to handle a packet. Without the lock, each wake-up would also have
+// to pass through Go's scheduler.
 func (p *epoll) Enter() (leave func()) {
 	runtime.LockOSThread()
 	p.thread = int64(unix.Gettid())
@@ -77,7 +78,7 @@ func (p *epoll) Enter() (leave func()) {
 // Here implements rounds.Source.
 func (p *epoll) Here() bool { return int64(unix.Gettid()) == p.tid.Load() }
 
-// Poll implements rounds.Source. It is no entry into Go's scheduler.
+// Poll implements rounds.Source. It does not enter Go's scheduler.
 func (p *epoll) Poll() int { return p.poll(p.events[:]) }
 
 func (p *epoll) poll(events []unix.EpollEvent) int {
@@ -97,7 +98,8 @@ func (p *epoll) Sleep(most time.Duration) int {
 	return p.sleep(p.events[:], most, false)
 }
 
-// sleep waits for events for at most the time given. With hold it keeps the P.
+// sleep waits for events at most for the time most. With hold it keeps the P of the Go
+// scheduler.
 func (p *epoll) sleep(events []unix.EpollEvent, most time.Duration, hold bool) int {
 	ts := unix.NsecToTimespec(int64(most))
 	var n uintptr
@@ -109,7 +111,7 @@ func (p *epoll) sleep(events []unix.EpollEvent, most time.Duration, hold bool) i
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
 			uintptr(unsafe.Pointer(&ts)), 0, 0)
 	}
-	if errno == unix.ENOSYS || errno == unix.EPERM { // a sandbox that does not know it
+	if errno == unix.ENOSYS || errno == unix.EPERM { // a sandbox does not know epoll_pwait2
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 1, 0, 0)
 	}
 	if errno != 0 {
@@ -121,7 +123,7 @@ func (p *epoll) sleep(events []unix.EpollEvent, most time.Duration, hold bool) i
 // Yield implements rounds.Source.
 func (p *epoll) Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// Wake implements rounds.Source. EAGAIN: it is awake anyway.
+// Wake implements rounds.Source. It ignores EAGAIN: then a wake-up is pending already.
 func (p *epoll) Wake() { p.signal(p.event) }
 
 // signal ends a wait for an eventfd.
@@ -156,7 +158,7 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 	}
 }
 
-// watch adds a descriptor.
+// watch adds a descriptor to the epoll set.
 func (p *epoll) watch(fd int, events uint32, f func(events uint32)) (*Watch, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,8 +176,8 @@ func (p *epoll) watch(fd int, events uint32, f func(events uint32)) (*Watch, err
 	return w, nil
 }
 
-// change makes the watch one of other events of fd. An event that is due by then
-// is told.
+// change replaces the events that are watched. If one of the new events is true already,
+// epoll reports it.
 func (w *Watch) change(fd int, events uint32) {
 	ev := unix.EpollEvent{Events: events}
 	setID(&ev, w.id)
@@ -187,8 +189,8 @@ func (w *Watch) change(fd int, events uint32) {
 	}
 }
 
-// Stop ends the watch of fd, the descriptor that it was made with and which is
-// still open. A call of its function may be under way.
+// Stop ends the watch. fd must be the descriptor of the watch, and still open. A call of
+// the function may still be running when Stop returns.
 func (w *Watch) Stop(fd int) {
 	p := w.p
 	p.mu.Lock()
@@ -202,7 +204,9 @@ func (w *Watch) Stop(fd int) {
 	}
 }
 
-// The 64 bits of data of an event are cut in two in package unix.
+// setID stores the id in the 64 bits of data of an event. Package unix has two fields of 32
+// bits for them.
 func setID(ev *unix.EpollEvent, id uint64) { ev.Fd, ev.Pad = int32(id), int32(id>>32) }
 
+// getID returns the id that setID stored.
 func getID(ev *unix.EpollEvent) uint64 { return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32 }

@@ -15,10 +15,10 @@ import (
 // ErrClosed is returned by the methods of a closed Loop.
 var ErrClosed = errors.New("engine: the loop is closed")
 
-// idleMost is how long tasks for idle times wait.
+// idleMost is how long the tasks of IdleTask wait.
 const idleMost = 100 * time.Microsecond
 
-// Loop is an event loop on a thread of its own.
+// Loop is an event loop with its own thread.
 type Loop struct {
 	src  rounds.Source
 	spin time.Duration
@@ -31,23 +31,22 @@ type Loop struct {
 	last     queue
 	idle     queue
 	idleAt   time.Time     // when the first task of idle was scheduled
-	idleMost time.Duration // the constant, but in tests
-	sleeping bool          // the loop will not look at tasks before it is woken
+	idleMost time.Duration // the constant idleMost, except in tests
+	sleeping bool          // the loop must be woken to see new tasks
 	closed   bool
-	ended    bool // no function is called any more
+	ended    bool // the loop calls no function any more
 
-	rounds uint // of the thread
+	rounds uint // how many rounds the thread has run
 
-	drivers // goroutines in the place of the thread
+	drivers // goroutines that run rounds in place of the thread
 }
 
-// schedulerRounds is after how many rounds Go's scheduler gets a chance to see that
-// the loop's goroutine is not stuck. Go's monitor thread takes a goroutine that has not
-// been scheduled for 10 ms for one that is, and the P from it in each of its system
-// calls. That costs a tenth of a core.
+// schedulerRounds is how many rounds the loop runs between two calls of Go's scheduler.
+// If a goroutine has not been scheduled for 10 ms, Go's monitor thread regards it as stuck
+// and takes the P from it in each system call. This would cost a tenth of a core.
 const schedulerRounds = 64
 
-// queue holds tasks to be run, in the order in which they were scheduled.
+// queue holds tasks in the order in which they were scheduled.
 type queue struct{ in, out []*Task }
 
 // Task is a function to be run in a round of a loop.
@@ -58,8 +57,9 @@ type Task struct {
 	queued bool // guarded by l.mu
 }
 
-// New starts a loop. spin is how long it looks for more after activity before
-// it sleeps; zero is not at all.
+// New starts a loop with the events of the kernel. After activity the loop looks for new
+// events for the time spin before it sleeps. If spin is 0, it sleeps at once. Errors wrap a
+// syscall.Errno.
 func New(spin time.Duration) (*Loop, error) {
 	p, err := newEpoll()
 	if err != nil {
@@ -71,8 +71,8 @@ func New(spin time.Duration) (*Loop, error) {
 	return l, nil
 }
 
-// NewOn starts a loop with another source of events than the kernel, which the
-// loop owns from now on. It has no descriptors: Watch fails.
+// NewOn starts a loop with the events of src, which the loop closes at its end. The loop
+// cannot watch descriptors: Watch fails. For spin see [New].
 func NewOn(src rounds.Source, spin time.Duration) *Loop {
 	l := makeLoop(src, spin)
 	go l.run()
@@ -83,8 +83,8 @@ func makeLoop(src rounds.Source, spin time.Duration) *Loop {
 	return &Loop{src: src, spin: spin, idleMost: idleMost, done: make(chan struct{})}
 }
 
-// Close stops the loop and waits for the round under way. Nothing is called
-// afterwards.
+// Close stops the loop and waits for the end of the current round. The loop calls no
+// function afterwards. A second Close returns ErrClosed.
 func (l *Loop) Close() error {
 	l.mu.Lock()
 	was := l.closed
@@ -99,20 +99,21 @@ func (l *Loop) Close() error {
 	return nil
 }
 
-// Task makes a task of f for the second part of a round.
+// Task returns a task that calls f in the second part of a round.
 func (l *Loop) Task(f func()) *Task { return &Task{l: l, q: &l.tasks, f: f} }
 
-// IdleTask makes a task of f for when idleMost has passed since Schedule.
+// IdleTask returns a task that calls f at the end of a round, or between two rounds, about
+// 100 µs after Schedule.
 func (l *Loop) IdleTask(f func()) *Task { return &Task{l: l, q: &l.idle, f: f} }
 
-// LateTask makes a task of f for the third part of a round.
+// LateTask returns a task that calls f in the third part of a round.
 func (l *Loop) LateTask(f func()) *Task { return &Task{l: l, q: &l.late, f: f} }
 
-// LastTask makes a task of f for the fourth part of a round.
+// LastTask returns a task that calls f in the fourth part of a round.
 func (l *Loop) LastTask(f func()) *Task { return &Task{l: l, q: &l.last, f: f} }
 
-// Schedule has the task run once, in the present round or the next. It does
-// nothing if that is scheduled already, or the loop is closed.
+// Schedule makes the loop run the task once, in the current round or in the next one. It
+// does nothing if the task is scheduled already or the loop is closed.
 func (t *Task) Schedule() {
 	l := t.l
 	l.mu.Lock()
@@ -122,14 +123,14 @@ func (t *Task) Schedule() {
 			l.idleAt = time.Now()
 		}
 		t.q.in = append(t.q.in, t)
-		if l.helpers == 0 { // else they run it
+		if l.helpers == 0 { // otherwise a helper runs the task in Leave
 			l.callThread()
 		}
 	}
 	l.mu.Unlock()
 }
 
-// wake ends a sleep. mu is held.
+// wake ends the sleep of the thread or of a driver. mu is held.
 func (l *Loop) wake() {
 	l.sleeping = false
 	if !l.ended {
@@ -137,8 +138,9 @@ func (l *Loop) wake() {
 	}
 }
 
-// Watch calls f with what epoll reports of fd: events is as of epoll_ctl(2).
-// fd must stay open until Stop.
+// Watch makes the loop call f with the events that epoll reports for fd. events is what
+// epoll_ctl(2) takes. fd must stay open until Stop. Errors: ErrClosed,
+// errors.ErrUnsupported in a simulation, or one that wraps a syscall.Errno.
 func (l *Loop) Watch(fd int, events uint32, f func(events uint32)) (*Watch, error) {
 	if l.ep == nil {
 		return nil, fmt.Errorf("engine: watch of a descriptor: %w", errors.ErrUnsupported)
@@ -177,7 +179,7 @@ func (l *Loop) run() {
 	}
 }
 
-// runParts runs what follows events in a round. turn is held.
+// runParts runs the parts 2 to 4 of a round. turn is held.
 func (l *Loop) runParts() {
 	l.runTasks(&l.tasks)
 	l.runTasks(&l.late)
@@ -187,21 +189,22 @@ func (l *Loop) runParts() {
 	}
 }
 
-// acts and rests make the loop's thread the one that Sync takes for that of the
-// round. turn is held in between.
+// beginTurn records that the loop's thread runs the round: Sync must not wait if this
+// thread calls it. turn is held until after endTurn.
 func (l *Loop) beginTurn() {
 	if l.ep != nil {
 		l.ep.tid.Store(l.ep.thread)
 	}
 }
 
+// endTurn records that the loop's thread does not run a round any more.
 func (l *Loop) endTurn() {
 	if l.ep != nil {
 		l.ep.tid.Store(0)
 	}
 }
 
-// runIdle runs the tasks for idle times. It is called by the loop's thread.
+// runIdle runs the idle tasks. It is called by the loop's thread.
 func (l *Loop) runIdle() {
 	l.turn.Lock()
 	l.beginTurn()
@@ -210,16 +213,16 @@ func (l *Loop) runIdle() {
 	l.turn.Unlock()
 }
 
-// idleDue reports whether tasks have waited long enough for an idle moment.
+// idleDue reports whether the idle tasks have waited for idleMost.
 func (l *Loop) idleDue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.idle.in) > 0 && time.Since(l.idleAt) >= l.idleMost
 }
 
-// end frees the source.
+// end closes the source of events.
 func (l *Loop) end() {
-	l.turn.Lock() // whoever drives has seen that the loop is closed
+	l.turn.Lock() // a driver that had turn has seen that the loop is closed
 	defer l.turn.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,7 +230,7 @@ func (l *Loop) end() {
 	l.src.Close()
 }
 
-// wait returns the events of the next round. It sleeps if there is neither an
+// wait returns the number of events of the next round. It sleeps while there is neither an
 // event nor a task. ok is false when the loop is closed.
 func (l *Loop) wait(spin *spinner) (n int, ok bool) {
 	for {
@@ -264,8 +267,8 @@ func (l *Loop) wait(spin *spinner) (n int, ok bool) {
 			l.mu.Unlock()
 			continue
 		}
-		// Idle tasks have their time also while the loop sleeps: what comes until
-		// then often makes them superfluous.
+		// The time of idle tasks also runs while the loop sleeps. Events that come in
+		// this time often make the tasks unnecessary.
 		var most time.Duration
 		if len(l.idle.in) > 0 {
 			if most = l.idleMost - time.Since(l.idleAt); most <= 0 {
@@ -281,15 +284,15 @@ func (l *Loop) wait(spin *spinner) (n int, ok bool) {
 		l.sleeping, l.inEpoll = false, false
 		l.mu.Unlock()
 		if n == 0 && most > 0 {
-			continue // the time is over, or there is a task
+			continue // the time has passed, or there is a task
 		}
 		spin.ends(time.Now)
 		return n, true
 	}
 }
 
-// runTasks runs the tasks that are scheduled in q now. Those that they schedule
-// run in the next round, or in the next part of this one.
+// runTasks runs the tasks that are in q now. Tasks that they schedule run in a later part
+// of this round or in the next round.
 func (l *Loop) runTasks(q *queue) {
 	l.mu.Lock()
 	q.in, q.out = q.out[:0], q.in

@@ -6,13 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchReadable calls take when fd is readable, each round as long as it is. The
-// function that it returns ends that, and waits for a call under way unless it
-// is called by the loop itself; fd must still be open.
+// WatchReadable makes the loop call take in each round in which fd is readable. stop ends
+// this; fd must still be open then. stop waits until a current call of take has returned,
+// unless the loop itself calls stop. Errors: see [Loop.Watch].
 func (l *Loop) WatchReadable(fd int, take func()) (stop func(), err error) {
 	w, err := l.Watch(fd, unix.EPOLLIN, func(events uint32) {
 		if events&unix.EPOLLERR != 0 {
-			// Such as ENETDOWN. Asking takes it away, or it would be told for ever.
+			// An error such as ENETDOWN is reported in every round until
+			// SO_ERROR is read.
 			_, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		}
 		take()
@@ -23,15 +24,15 @@ func (l *Loop) WatchReadable(fd int, take func()) (stop func(), err error) {
 	return func() { w.Stop(fd); l.Sync() }, nil
 }
 
-// AtEnd returns a function that has send called once in the last part of a
+// AtEnd returns a function that makes the loop call send once, in the last part of a
 // round.
 func (l *Loop) AtEnd(send func()) (schedule func()) { return l.LastTask(send).Schedule }
 
-// WhenIdle returns a function that has f called once when idleMost has passed.
+// WhenIdle returns a function that makes the loop call f once, as [Loop.IdleTask] does.
 func (l *Loop) WhenIdle(f func()) (schedule func()) { return l.IdleTask(f).Schedule }
 
-// Sync waits until the round under way is over. Called by the loop itself it
-// returns at once.
+// Sync waits for the end of the current round. It returns at once if the loop itself calls
+// it, or if the loop is closed.
 func (l *Loop) Sync() {
 	if l.src.Here() {
 		return
@@ -39,7 +40,7 @@ func (l *Loop) Sync() {
 	over := make(chan struct{})
 	l.Task(func() { close(over) }).Schedule()
 	l.mu.Lock()
-	l.callThread() // also if the caller is a helper, who runs nothing while it waits
+	l.callThread() // needed if the caller is a helper, which runs no tasks while it waits
 	l.mu.Unlock()
 	select {
 	case <-over:

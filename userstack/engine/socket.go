@@ -15,35 +15,36 @@ import (
 	"smcr/userstack/internal/rounds"
 )
 
-// Socket is a non-blocking stream socket that the loop watches in place of Go's
-// poller, which would be woken for each packet too. Its SyscallConn works as
-// that of a *net.UnixConn.
+// Socket is a non-blocking stream socket that a loop watches. It is not in Go's poller,
+// which would be woken for each packet too. SyscallConn works like that of a
+// *net.UnixConn.
 type Socket struct {
 	loop *Loop
 	w    *Watch
-	sim  rounds.Stream // in place of a descriptor; nil outside of a simulation
+	sim  rounds.Stream // replaces fd in a simulation; otherwise nil
 	stop func()        // ends the watch of sim
 
 	mu       sync.Mutex
 	fd       int
-	changed  sync.Cond // on mu: what follows has changed
+	changed  sync.Cond // on mu; signals changes of the fields below
 	in, out  uint64    // counts of the events for reading and for writing
 	waiting  int       // calls of RawConn that wait
 	refs     int       // calls that use fd
 	closed   bool
-	deadline time.Time // for reading; only times in the past are used
+	deadline time.Time // for reading: zero, or a time that has passed
 	hook     func(readable, writable, plain bool)
-	room     bool // epoll is to tell of room for writing, once
+	room     bool // epoll must report once that there is room for writing
 }
 
-// The events of a socket. EPOLLOUT is asked for only while somebody waits for
-// room: a unix socket would tell of it each time the other end reads.
+// The events of a socket. EPOLLOUT is watched only while somebody waits for room, because a
+// unix socket reports it each time the other end reads.
 const (
 	always  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET&0xffffffff
 	forRoom = always | unix.EPOLLOUT
 )
 
-// NewSocket takes over fd, a non-blocking socket, unless it fails.
+// NewSocket makes a Socket of fd, which must be non-blocking. Close closes fd. After an
+// error, fd is still the caller's to close. Errors: see [Loop.Watch].
 func (l *Loop) NewSocket(fd int) (*Socket, error) {
 	s := &Socket{loop: l, fd: fd}
 	s.changed.L = &s.mu
@@ -57,8 +58,8 @@ func (l *Loop) NewSocket(fd int) (*Socket, error) {
 	return s, nil
 }
 
-// NewStream makes a Socket of a stream that is none of the kernel's, and takes it
-// over. Its descriptor is -1: only the methods of Socket read and write.
+// NewStream makes a Socket of a simulated stream, which Close closes. Its descriptor is -1:
+// it must be read and written by the methods of Socket.
 func (l *Loop) NewStream(sim rounds.Stream) *Socket {
 	s := &Socket{loop: l, fd: -1, sim: sim}
 	s.changed.L = &s.mu
@@ -69,19 +70,18 @@ func (l *Loop) NewStream(sim rounds.Stream) *Socket {
 // Loop returns the loop that watches the socket.
 func (s *Socket) Loop() *Loop { return s.loop }
 
-// Hook has f called in the loop with each event of the socket: that it may be
-// readable, or may have room, now. A hang-up is both. plain tells that data
-// could be read when the loop asked, and no urgent byte, end or error was there.
-// Room is told after AwaitRoom, or while a writer waits. Nil ends that; a call may
-// be under way.
+// Hook makes the loop call f for each event of the socket: it may be readable, or there may
+// be room for writing. A hang-up is reported as both. If plain is true, there was data to
+// read, and no urgent byte, end of stream or error. Room is reported after AwaitRoom, and
+// while a writer waits. A nil f ends the calls, but a call may still be running.
 func (s *Socket) Hook(f func(readable, writable, plain bool)) {
 	s.mu.Lock()
 	s.hook = f
 	s.mu.Unlock()
 }
 
-// AwaitRoom has one event tell when there is room for writing, also if there is
-// some already.
+// AwaitRoom asks for one event when there is room for writing. The event comes at once if
+// there is room already.
 func (s *Socket) AwaitRoom() {
 	s.mu.Lock()
 	s.awaitRoom()
@@ -96,7 +96,7 @@ func (s *Socket) awaitRoom() {
 	}
 }
 
-// change has other events told. mu is held.
+// change replaces the events that are watched. mu is held.
 func (s *Socket) change(events uint32) {
 	switch {
 	case s.sim != nil:
@@ -158,13 +158,13 @@ func (s *Socket) free() {
 	}
 	if s.fd >= 0 {
 		s.w.Stop(s.fd)
-		bounded.CloseAside(s.fd, nil) // in the loop it must not wait for what lies in the queue
+		bounded.CloseAside(s.fd, nil) // the loop must not wait for descriptors in the queue
 		s.fd = -1
 	}
 }
 
-// Close ends all calls that wait, and closes the descriptor when the last call
-// that uses it has returned.
+// Close ends all waiting calls with net.ErrClosed. The descriptor is closed when the last
+// call that uses it has returned. A second Close returns net.ErrClosed.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *Socket) Close() error {
 	return nil
 }
 
-// CloseWrite shuts down writing.
+// CloseWrite shuts down writing. Errors: net.ErrClosed, or one that wraps a syscall.Errno.
 func (s *Socket) CloseWrite() error {
 	fd, err := s.acquire()
 	if err != nil {
@@ -193,8 +193,9 @@ func (s *Socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR))
 }
 
-// SetReadDeadline ends the calls that wait to read, now and from now on, if t is
-// in the past. Other times are not supported and mean none.
+// SetReadDeadline ends current and later calls that wait to read with
+// os.ErrDeadlineExceeded if t is in the past. Any other t clears the deadline: deadlines in
+// the future are not supported. The error is net.ErrClosed after Close.
 func (s *Socket) SetReadDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,10 +210,11 @@ func (s *Socket) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SyscallConn returns the socket for system calls of the caller's own.
+// SyscallConn implements syscall.Conn. It never fails.
 func (s *Socket) SyscallConn() (syscall.RawConn, error) { return rawConn{s}, nil }
 
-// Control calls f with the descriptor, which stays open meanwhile.
+// Control calls f with the descriptor, which stays open until f returns. The error is
+// net.ErrClosed after Close.
 func (s *Socket) Control(f func(fd uintptr)) error { return rawConn{s}.Control(f) }
 
 type rawConn struct{ s *Socket }
@@ -238,8 +240,7 @@ func (r rawConn) Write(f func(fd uintptr) (done bool)) error {
 	return r.s.retry(f, &r.s.out, false)
 }
 
-// retry calls f until it reports that it is done, again after each event that
-// count counts.
+// retry calls f, and again after each event that count counts, until f returns true.
 func (s *Socket) retry(f func(fd uintptr) bool, count *uint64, read bool) error {
 	fd, err := s.acquire()
 	if err != nil {

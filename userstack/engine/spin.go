@@ -5,23 +5,22 @@ package engine
 import "time"
 
 const (
-	// DefaultSpin is how long after activity the loop looks for more before it
-	// sleeps: longer than most programs take for an answer, and than a sleeping
-	// processor takes to wake up.
+	// DefaultSpin is how long a loop looks for new events after activity before it
+	// sleeps. It is longer than most programs need for an answer, and longer than a
+	// sleeping processor needs to wake up.
 	DefaultSpin = 200 * time.Microsecond
 
-	// A yield that takes longer than crowdedYield tells that others need the
-	// core, which is taken to be so for crowdedFor. A program that answers a
-	// request, or a stack that passes it on, takes less.
+	// If a yield takes longer than crowdedYield, other threads need the core. The loop
+	// does not spin for crowdedFor then. A program that answers a request, or a stack
+	// that passes the request on, takes less time.
 	crowdedYield = 200 * time.Microsecond
 	crowdedFor   = 20 * time.Millisecond
 )
 
-// spinner decides whether a thread that finds nothing to do looks again for a
-// while (it spins) or sleeps at once. What comes soon is worth a spin: it then
-// neither waits for a wake-up nor for a processor that has gone to sleep. What
-// comes late is not, and traffic like that is soon left to sleeps: of 64 one is
-// tried with a spin. A gap is the time from the end of one activity to the next.
+// spinner decides whether a thread that finds nothing to do looks again for some time (it
+// spins) or sleeps at once. A gap is the time from the end of one activity to the next. A
+// spin helps if the gap is short: the next event waits neither for a wake-up of the thread
+// nor for a sleeping processor. If the gaps are long, only one in 64 begins with a spin.
 //
 //	gap                     | effect
 //	------------------------+---------------------------------------------------
@@ -31,14 +30,14 @@ const (
 //
 // Its zero value never spins.
 type spinner struct {
-	most  time.Duration // how long a spin takes at most
+	most  time.Duration // the longest time of a spin
 	tries tries         // which gaps begin with a spin
-	spun  bool          // the present gap began with one
-	since time.Time     // when the present gap began, or zero
+	spun  bool          // the current gap began with a spin
+	since time.Time     // when the current gap began, or zero
 	crowd
 }
 
-// begins notes that there is nothing to do at now. It does nothing within a gap.
+// begins records that there is nothing to do at the time now. It does nothing within a gap.
 func (s *spinner) begins(now time.Time) {
 	if s.since.IsZero() {
 		s.since = now
@@ -46,12 +45,12 @@ func (s *spinner) begins(now time.Time) {
 	}
 }
 
-// spins says whether to look again, at now within a gap.
+// spins reports whether to look again at the time now within a gap.
 func (s *spinner) spins(now time.Time) bool {
 	return s.spun && now.Sub(s.since) < s.most && !s.crowded(now)
 }
 
-// ends notes that there is something to do. now is asked for the time.
+// ends records that there is something to do. It calls now only if it needs the time.
 func (s *spinner) ends(now func() time.Time) {
 	if s.since.IsZero() || s.most <= 0 {
 		s.since = time.Time{}
@@ -66,8 +65,8 @@ func (s *spinner) ends(now func() time.Time) {
 	s.since = time.Time{}
 }
 
-// tries tells when to try again what was in vain n times one after the other: after
-// 2^n-1 times without, maxMisses bounding n.
+// tries decides when to try something again that was useless n times in a row: after 2^n-1
+// times without a try. maxMisses is the maximum of n.
 type tries struct{ misses, skip uint }
 
 const maxMisses = 6
@@ -81,23 +80,26 @@ func (t *tries) due() bool {
 	return true
 }
 
+// hit records that a try was useful.
 func (t *tries) hit() { *t = tries{} }
 
+// miss records that a try was useless.
 func (t *tries) miss() {
 	t.misses = min(t.misses+1, maxMisses)
 	t.skip = 1<<t.misses - 1
 }
 
-// crowd knows whether others need the core. It is better to sleep then: a thread
-// that wakes up gets the core at once, one that yields waits until all others have
-// had their turn.
+// crowd records whether other threads need the core. In that case it is better to sleep: a
+// thread that wakes up gets the core at once, but a thread that yields waits until all
+// others have run.
 type crowd struct{ until time.Time }
 
-// yielded notes that a yield took from start to end.
+// yielded records a yield that began at start and ended at end.
 func (c *crowd) yielded(start, end time.Time) {
 	if end.Sub(start) > crowdedYield {
 		c.until = end.Add(crowdedFor)
 	}
 }
 
+// crowded reports whether other threads needed the core a short time before now.
 func (c *crowd) crowded(now time.Time) bool { return now.Before(c.until) }

@@ -11,21 +11,22 @@ import (
 	"smcr/userstack/internal/bounded"
 )
 
-// Message is what [Socket.Recv] and [Socket.Send] need, for their caller to keep:
-// it would be allocated each time. Its zero value is ready. One call at a time
-// uses it.
+// Message is memory that [Socket.Recv] and [Socket.Send] need for a system call. Their
+// caller keeps it, so that it is not allocated for each call. The zero value is ready to
+// use. Only one call at a time may use a Message.
 type Message struct {
 	msg unix.Msghdr
 	iov [2]unix.Iovec
 }
 
-// Recv reads into a, which is not empty, and then b what the socket has, and never
-// waits, whatever its flags say: a launcher has copies of the descriptor and may
-// change these. 0 without an error is the end of the stream. cut tells that there
-// may be more although a and b are not full, and no urgent byte is next.
+// Recv reads what the socket has, first into a, which must not be empty, then into b. It
+// never waits, even without O_NONBLOCK: a launcher has copies of the descriptor and may
+// change its flags. At the end of the stream n and errno are 0. If cut is true, there may be
+// more data although a and b are not full, and although no urgent byte is next. errno is
+// EAGAIN if there is nothing to read.
 //
-// Like Send and Pending it is called while a function given to [Socket.Control]
-// or to its SyscallConn runs, which keeps the descriptor open.
+// Recv, Send and Pending must be called within a function that [Socket.Control] or the
+// RawConn of [Socket.SyscallConn] calls, because that keeps the descriptor open.
 func (s *Socket) Recv(m *Message, a, b []byte) (n int, cut bool, errno syscall.Errno) {
 	if s.sim != nil {
 		n, errno = s.sim.Recv(a, b)
@@ -37,7 +38,8 @@ func (s *Socket) Recv(m *Message, a, b []byte) (n int, cut bool, errno syscall.E
 	return n, cut, errno
 }
 
-// Send likewise writes a and then b, as far as there is room.
+// Send writes a and then b, as far as there is room, and returns how many bytes it wrote.
+// It never waits: errno is EAGAIN if there is no room. For where it may be called see Recv.
 func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	if s.sim != nil {
 		return s.sim.Send(a, b)
@@ -52,7 +54,8 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 		}
 		return int(r), 0
 	}
-	// The same with less for the kernel to copy and check.
+	// For one buffer, sendto(2) is faster than sendmsg(2): the kernel has less to copy
+	// and check.
 	r, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(len(a)), flags, 0, 0)
 	if errno != 0 {
 		return 0, errno
@@ -60,8 +63,8 @@ func (s *Socket) Send(m *Message, a, b []byte) (n int, errno syscall.Errno) {
 	return int(r), 0
 }
 
-// fill points to the buffers. They are mapped memory: nothing is to point to them
-// once they may be unmapped.
+// fill makes m point to the buffers. The caller must clear these pointers after the system
+// call, because the buffers are mapped memory that may be unmapped later.
 func (m *Message) fill(a, b []byte) {
 	count := 1
 	m.iov[0].Base = unsafe.SliceData(a)
@@ -75,9 +78,10 @@ func (m *Message) fill(a, b []byte) {
 	m.msg.SetIovlen(count)
 }
 
-// Pending reports whether Recv has something to return now, be it the end of the
-// stream or an error; whether that begins with an urgent byte; and whether there
-// is nothing but plain data: no urgent byte further on, no end, no error.
+// Pending returns three facts: readable, whether Recv would return data, the end of the
+// stream or an error now; mark, whether the next byte is urgent; and plain, whether there is
+// only data, without an urgent byte at any place, an end or an error. For where it may be
+// called see Recv.
 func (s *Socket) Pending() (readable, mark, plain bool) {
 	if s.sim != nil {
 		return s.sim.Pending()
@@ -90,7 +94,7 @@ func (s *Socket) Pending() (readable, mark, plain bool) {
 	return revents != 0, mark, revents == unix.POLLIN
 }
 
-// pollNow returns the events of fd.
+// pollNow returns which of the events are true for fd now.
 func pollNow(fd int, events int16) int16 {
 	p := unix.PollFd{Fd: int32(fd), Events: events}
 	var zero unix.Timespec

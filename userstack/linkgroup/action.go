@@ -13,7 +13,7 @@ import (
 // version 1 (RFC 7609, appendices A.3 and A.4), and the least of version 2.
 const MsgLen = 44
 
-// ActionKind says what an [Action] asks of the driver.
+// ActionKind is what an [Action] asks the driver to do.
 type ActionKind uint8
 
 // The kinds of actions.
@@ -26,24 +26,24 @@ const (
 	// The bytes may be read until the next signaled request on Link
 	// completes.
 	ActWrite
-	// ActWakeRead says that Conn became readable: data, end of file, or an
+	// ActWakeRead reports that Conn became readable: data, end of file, or an
 	// error (see [Conn.ReadErr]).
 	ActWakeRead
-	// ActWakeWrite says that Conn has room to send, or a write error (see
+	// ActWakeWrite reports that Conn has room to send, or a write error (see
 	// [Conn.WriteErr]).
 	ActWakeWrite
-	// ActConnReady says that the peer knows Conn's RMB on every link, so
-	// that the CLC handshake may go on; or, with Err, that it cannot.
+	// ActConnReady reports that the peer knows Conn's RMB on every link, so
+	// that the CLC handshake may go on. With Err, the handshake must not go on.
 	ActConnReady
 	// ActFirstLink ends the first contact: the link is confirmed and the
 	// second one set up or given up. Err says why SMC-R must be declined.
 	ActFirstLink
-	// ActConnClosed says that Conn reached the Closed state: the TCP
+	// ActConnClosed reports that Conn reached the Closed state: the TCP
 	// connection below may be closed. Err says how it ended, nil for an
 	// orderly end. It comes exactly once for each attached connection.
 	ActConnClosed
-	// ActWakeUrgent says that the peer has announced urgent data or that it
-	// has arrived (see [Conn.Urgent]).
+	// ActWakeUrgent reports that the peer has announced urgent data, or that urgent
+	// data has arrived (see [Conn.Urgent]).
 	ActWakeUrgent
 	// ActGroupDead is the last action of a group: no link is left and all
 	// its resources are released. Err is the reason.
@@ -78,14 +78,14 @@ type Action struct {
 	// Off and Len are the part of Chunk that an [ActWrite] takes, in bytes.
 	Chunk    *conn.Chunk
 	Off, Len int
-	// RemoteAddr and RKey say where in the peer's RMB it goes.
+	// RemoteAddr and RKey are its destination in the peer's RMB.
 	RemoteAddr uint64
 	RKey       smc.RKey
 	// Token is to be handed to [Group.Sent]; zero means unsignaled.
 	Token uint64
 	Err   error
-	// PeerFull says of an [ActSend] that data of Conn has to wait behind this
-	// message: the peer's RMBE is full (RFC 7609, section 4.5.1).
+	// PeerFull reports, for an [ActSend], that data of Conn must wait until after this
+	// message, because the peer's RMBE is full (RFC 7609, section 4.5.1).
 	PeerFull bool
 
 	plain bool // a CDC message that may come after writes of other messages
@@ -138,7 +138,7 @@ func (q *actionQueue) take(buf []Action) []Action {
 			q.cdcs = append(q.cdcs, *a)
 		case a.Kind == ActWrite || a.Kind == ActWakeRead || a.Kind == ActWakeWrite:
 			buf = append(buf, *a)
-		default: // what was to be said before matters to it
+		default: // the messages before it must be sent first
 			buf = append(append(buf, q.cdcs...), *a)
 			q.cdcs = q.cdcs[:0]
 		}

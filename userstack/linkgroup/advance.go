@@ -41,7 +41,7 @@ func (e *llcEngine) schedule() {
 	for (e.g.phase == phaseSecond || e.g.phase == phaseOpen) && e.ex.kind == exNone {
 		if e.g.cfg.Role == smc.Server {
 			if e.g.rkeys.own.kind != rkNone || e.g.rkeys.peer.active {
-				return // links do not change meanwhile
+				return // links must not change during this exchange
 			}
 			if i := slices.IndexFunc(e.g.links.list, func(l *Link) bool { return l.del.phase == deleteWanted }); i >= 0 {
 				e.g.deletion.start(e.g.links.list[i])

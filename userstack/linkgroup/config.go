@@ -49,7 +49,7 @@ type ConnParams struct {
 	Token uint32
 	// SizeCode is the size of an RMBE: 16 KiB << SizeCode.
 	SizeCode smc.SizeCode
-	// From is the peer's address of the TCP connection on which it said so.
+	// From is the peer's address on the TCP connection that carried the message.
 	From netip.Addr
 }
 
@@ -78,7 +78,7 @@ func (e Endpoint) check() error {
 // the group, must not block and must not call the group.
 type Env interface {
 	// NewQP creates a queue pair for link on dev in state INIT with its
-	// receives posted, and says its local end.
+	// receives posted, and returns its local end.
 	NewQP(link *Link, dev Device) (Endpoint, error)
 	// ConnectQP takes it to RTR toward peer with path MTU mtu (a code).
 	ConnectQP(link *Link, peer Endpoint, mtu smc.MTU) error
@@ -105,8 +105,8 @@ type Env interface {
 	// NewChunk gives a chunk of send memory of size bytes, readable by the
 	// devices of all links. It is on the way of each message.
 	NewChunk(size int) (*conn.Chunk, error)
-	// FreeChunk takes it back. No queue pair that is open reads from it any more,
-	// and actions that do are for links that are closed.
+	// FreeChunk takes it back. No open queue pair reads from it any more.
+	// Actions that name it are for links that are closed.
 	FreeChunk(k *conn.Chunk)
 	// Random returns random bits for alert tokens and test data.
 	Random() uint32
@@ -153,12 +153,12 @@ type Config struct {
 	// RMBEsPerRMB is how many connections share an RMB of the smaller size
 	// classes, 1 to 255. Zero means 16.
 	RMBEsPerRMB int
-	// EyeCatcher says that a server's RMBEs begin with the four bytes of the
-	// eye catcher, as in RFC 7609, section 4.2; cursors then start at 4.
-	// Otherwise they start at 0, as with Linux, and CONFIRM LINK says so. A
-	// Linux client declines a server that has eye catchers. A client does as
-	// the server does, and a server without eye catchers still uses them
-	// with a client whose CONFIRM LINK shows that it knows nothing else.
+	// EyeCatcher makes a server's RMBEs begin with the four bytes of the
+	// eye catcher (RFC 7609, section 4.2); cursors then start at 4.
+	// Otherwise they start at 0, as in Linux, and CONFIRM LINK announces this. A
+	// Linux client declines a server that has eye catchers. A client does the same as
+	// the server. A server without eye catchers still uses them with a client
+	// whose CONFIRM LINK shows that it does not know the other way.
 	// Version 2 has none.
 	EyeCatcher bool
 	// Timers bound all waiting. The zero value means [DefaultTimers].
@@ -183,18 +183,18 @@ type Timers struct {
 	// RKey is how long the answer to CONFIRM RKEY and DELETE RKEY may take
 	// until the link counts as failed (RFC 7609, appendix C.7.1). A peer with
 	// much to send answers late: in Linux the answer waits up to 10 s for room
-	// in the send queue. A link that carries nothing any more is told by the
-	// transport, earlier.
+	// in the send queue. The transport reports a link that carries nothing any
+	// more earlier than that.
 	RKey time.Duration
 	// DeleteLink is how long the server may take to delete a link that the
 	// client has asked it to, until the link that the client asked over counts
 	// as failed. Before Linux answers, it waits until all it has sent on the
-	// link is completed or has failed, which is 2 s or more.
+	// link is completed or has failed, which takes 2 s or more.
 	DeleteLink time.Duration
 	// ConfirmFirst is how long the peer may take for each step of a first
-	// contact until data may flow. It is longer than a failing send and a
-	// DECLINE for it take, since after it the TCP connection is reset (RFC
-	// 7609, appendix C.7).
+	// contact until data may be sent. It is longer than the time until a send fails
+	// and the DECLINE for it arrives, because the TCP connection is reset after it
+	// (RFC 7609, appendix C.7).
 	ConfirmFirst time.Duration
 	// LLCStart is how long an exchange may wait for others to end.
 	LLCStart time.Duration
@@ -208,7 +208,7 @@ type Timers struct {
 	RMBIdle time.Duration
 }
 
-// DefaultTimers returns the times that Linux uses, where it has them.
+// DefaultTimers returns the times that Linux uses, if Linux has such a time.
 func DefaultTimers(role smc.Role) Timers {
 	t := Timers{
 		Timers: conn.Timers{
@@ -233,7 +233,7 @@ func DefaultTimers(role smc.Role) Timers {
 		RMBIdle:        60 * time.Second,
 	}
 	if role == smc.Client {
-		// Later than the server, which so ends the group in order.
+		// Later than the server, so that the server ends the group in order.
 		t.Idle = 610 * time.Second
 	}
 	return t

@@ -23,7 +23,7 @@ type Conn struct {
 
 	rmb     *rmb
 	elem    int        // index of its element
-	peer    ConnParams // what CLC said of the peer's side
+	peer    ConnParams // the values of the peer's CLC message
 	peerRMB *rtoken    // nil before Attach and after the end
 
 	link    *Link // that this side writes over
@@ -60,7 +60,7 @@ func (c *Conn) setReady(err error) {
 	}
 }
 
-// Release says that the driver has no slice of the connection any more. It
+// Release reports that the driver has no slice of the connection any more. It
 // is called once, after [ActConnClosed]; the memory of the send buffer and of
 // the RMBE is given back then.
 func (c *Conn) Release() { c.Protocol().Release() }
@@ -82,8 +82,8 @@ func (c *Conn) move(to *Link) {
 	c.Protocol().Moved()
 }
 
-// peerLink returns the link that the peer sends over, as far as that can be told:
-// that of its last message, before there was one that of the handshake.
+// peerLink returns the link that the peer probably sends over: the link of its last
+// message, or the link of the handshake before the first message.
 func (c *Conn) peerLink() *Link { return cmp.Or(c.onto, c.named, c.link) }
 
 // Link returns the link that the connection writes over.

@@ -317,7 +317,7 @@ func TestLostElement(t *testing.T) {
 	}
 	r.g.rmbs.withdrawnAll = 8*33 + 1
 	if r.g.CanAccept() {
-		t.Error("worn group takes connections")
+		t.Error("a group with too many withdrawn elements takes connections")
 	}
 }
 

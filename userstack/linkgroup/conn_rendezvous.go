@@ -13,7 +13,7 @@ import (
 )
 
 // NewConn begins a connection: an RMBE of size 16 KiB << rmbeCode, an alert
-// token, a send buffer of sendBuf bytes. ActConnReady says when the peer knows
+// token, a send buffer of sendBuf bytes. ActConnReady reports that the peer knows
 // the RMB; it may be queued already when NewConn returns. The first
 // connection of a group comes between [Group.FirstLink] and
 // [Group.ConnectFirst], all others after the first contact.
@@ -24,10 +24,10 @@ func (g *Group) NewConn(now time.Time, rmbeCode smc.SizeCode, sendBuf int) (*Con
 	return g.NewConnOf(now, 0, rmbeCode, sendBuf)
 }
 
-// NewConnOf is NewConn for a connection of an owner, a user of the host. Owners share
-// no RMB: what a peer is told of an RMB for one says nothing of another's memory. Nor
-// do they share the limit of RMBEs that are not used again, which one could use up for
-// all.
+// NewConnOf is NewConn for a connection of an owner, a user of the host. Owners do not
+// share RMBs: a peer that learns an RMB of one owner learns nothing about the memory of
+// another owner. They do not share the limit of withdrawn RMBEs either, because one
+// owner could use up the limit of all.
 func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode smc.SizeCode, sendBuf int) (*Conn, error) {
 	if rmbeCode > maxSizeCode || sendBuf <= 0 {
 		return nil, fmt.Errorf("%w: RMBE size code %d, send buffer of %d bytes", ErrInvalidParams, rmbeCode, sendBuf)
@@ -74,11 +74,10 @@ func (g *Group) NewConnOf(now time.Time, owner uint32, rmbeCode smc.SizeCode, se
 	return c, nil
 }
 
-// Local returns what ACCEPT or CONFIRM say about our side. A client takes it
-// after [Conn.Attach] on a subsequent contact, because CONFIRM names the link
-// that the server chose: a Linux server looks for the RKey of CONFIRM on its own
-// link. Which link we write over is our own choice all the same (RFC 7609,
-// section 2.3).
+// Local returns the values of this side for ACCEPT or CONFIRM. On a subsequent contact,
+// a client calls it after [Conn.Attach], because CONFIRM names the link
+// that the server chose: a Linux server looks for the RKey of CONFIRM on that
+// link. This side may still write over any link (RFC 7609, section 2.3).
 func (c *Conn) Local() ConnParams {
 	l := c.link
 	if c.named != nil && c.named.state == smc.LinkActive {
@@ -91,12 +90,13 @@ func (c *Conn) Local() ConnParams {
 	}
 }
 
-// Attach takes what the peer's ACCEPT or CONFIRM says and opens the
-// connection; messages that came before are applied. Another connection
-// which uses the same RMBE or alert token of the peer is reset, because the
-// peer has given it up (RFC 7609, section 4.4.2). The host that has told of it
-// must be the one that tells now, or that of the first contact, which has proved
-// that it is the peer: otherwise it is ErrNotItsOwn, and nothing changes.
+// Attach takes the values of the peer's ACCEPT or CONFIRM and opens the
+// connection. Messages that arrived before are applied. If another connection
+// uses the same RMBE or alert token of the peer, it is reset, because the
+// peer has given it up (RFC 7609, section 4.4.2). This needs one of two things:
+// both connections were named by the same host, or the host that names it now is the
+// host of the first contact, which has proved that it is the peer. Otherwise the
+// error is ErrNotItsOwn, and nothing changes.
 //
 // Other errors are ErrGroupDead, ErrSequence, ErrInvalidParams, ErrNoLink,
 // ErrUnknownRKey and ErrFull.
@@ -141,11 +141,11 @@ func (c *Conn) Attach(now time.Time, peer ConnParams) error {
 // nil if it was removed while CONFIRM was under way. A client that gets such an
 // ACCEPT declines: a Linux server does not move a connection that is not open yet.
 //
-// The connection of a first contact tells its RMB by CLC, and by nothing else if
-// there is one link. Any other RMB the peer has to tell on all links by CONFIRM
-// RKEY before (RFC 7609, section 3.5.5.2.1), so that CLC names nothing new; Linux
-// does so too. Anybody who can make a TCP connection says such things by CLC, but
-// only the peer has the queue pair.
+// The RMB of a first contact is announced by CLC; with one link, only by CLC. The peer
+// must announce every other RMB on all links with CONFIRM RKEY before (RFC 7609,
+// section 3.5.5.2.1), so that CLC names nothing new. Linux does this too. Anybody who
+// can make a TCP connection can send CLC messages, but only the peer has the queue
+// pair.
 func (c *Conn) findPeerRMB(peer ConnParams) (on *Link, t *rtoken, err error) {
 	g := c.g
 	on = g.links.list[0]
@@ -190,8 +190,8 @@ func (c *Conn) evictOthers(t *rtoken, peer ConnParams) error {
 		}
 	}
 	for _, o := range others {
-		// Expected if this side has sent C: the peer's last message, over RoCE,
-		// may arrive after what its next connection says over TCP.
+		// This is expected if this side has sent C: the peer's last message goes over
+		// RoCE, and may arrive after the CLC message of its next connection.
 		log := g.log.Warn
 		if o.Protocol().CloseSent() {
 			log = g.log.Debug
@@ -229,11 +229,11 @@ func (c *Conn) Cancel(now time.Time) {
 	g.advance(now)
 }
 
-// Refuse tells the peer, whose CONFIRM said peer, that a connection which could
-// not be attached is over; [Conn.Cancel] follows. It is for peers that count on
-// SMC-R from their CONFIRM on and do not look at TCP any more: Linux. If a connection
-// has this alert token of the peer already, CONFIRM need not be the peer's, and
-// nothing is sent.
+// Refuse tells the peer that a connection could not be attached and is over. peer has
+// the values of its CONFIRM. [Conn.Cancel] follows. This is for Linux peers: they use
+// SMC-R as soon as they have sent CONFIRM, and do not look at TCP any more. If a
+// connection has this alert token of the peer already, CONFIRM may come from another
+// host, and nothing is sent.
 func (c *Conn) Refuse(now time.Time, peer ConnParams) {
 	g := c.g
 	l := c.link

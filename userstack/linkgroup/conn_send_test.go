@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestChunks: a connection has send memory for what is not confirmed and for what
-// is lent, and none otherwise.
+// TestChunks: a connection has send memory only for bytes that are not confirmed, and
+// for space that SendSpace returned.
 func TestChunks(t *testing.T) {
 	s, srv, cli := pair(t, 1, 2, 2, func(c *Config) { noTest(c); c.SendChunk = 1000 })
 	c, h := srv.c, srv.h
@@ -37,21 +37,21 @@ func TestChunks(t *testing.T) {
 	}
 	cli.h.drain()
 
-	// A loan stays, whatever is confirmed meanwhile.
+	// Space that SendSpace returned stays, even if bytes are confirmed before DropSpace.
 	srv.writeSome(1500)
 	h.drain()
 	a, b, err := c.SendSpace(1, 2000)
 	if len(a) != 548 || len(b) != 2048 || err != nil {
-		t.Fatalf("lent %d and %d bytes, %v", len(a), len(b), err)
+		t.Fatalf("space for %d and %d bytes, %v", len(a), len(b), err)
 	}
-	have("a loan", 2)
+	have("space is in use", 2)
 	s.settle()
-	have("what was before the loan is confirmed", 2)
+	have("the bytes before the space are confirmed", 2)
 	c.DropSpace()
-	have("the loan is over", 0)
+	have("the space is dropped", 0)
 	cli.readSome(1500)
 
-	// As much as the send buffer takes is to be had in two pieces, and no more.
+	// SendSpace returns all the room of the send buffer in two pieces, and no more.
 	srv.writeSome(1000)
 	if a, b, _ := c.SendSpace(1<<20, 0); len(a) != 1048 || len(a)+len(b) != 16<<10-1000 {
 		t.Errorf("lent %d and %d bytes", len(a), len(b))

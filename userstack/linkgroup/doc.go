@@ -41,7 +41,7 @@
 // [conn.Conn.SendSpace] returned (one producer) and reading those that
 // [conn.Conn.RecvData] returned (one consumer). They stay valid until the call
 // that reports what was done with them ([conn.Conn.DropSpace]: nothing), or until the connection's
-// [ActConnClosed] has been carried out and the driver let go of it with
+// [ActConnClosed] has been carried out and the driver has released it with
 // [Conn.Release].
 //
 // # Privileges

@@ -16,7 +16,8 @@ func (e *ending) opened() bool {
 	return e.g.phase == phaseOpen || e.g.phase > phaseOpen && e.from == phaseOpen
 }
 
-// begin enters a phase of the end. It tells who waits for the first contact.
+// begin enters a phase of the end. It reports the result of the first contact if the
+// driver waits for it.
 func (e *ending) begin(to phase, err error) {
 	g := e.g
 	if g.phase < phaseDying {
@@ -32,8 +33,9 @@ func (e *ending) begin(to phase, err error) {
 }
 
 // terminate sends DELETE LINK for all links and ends the group when that is
-// delivered. The client only asks, but has no use for the server's answer
-// when it has nothing left to protect (RFC 7609, section 3.5.4).
+// delivered. From the client the message is only a request, but the client does not
+// wait for the server's answer if no memory needs protection any more (RFC 7609,
+// section 3.5.4).
 func (e *ending) terminate(reason wire.DeleteLinkReason, err error) {
 	if e.g.phase >= phaseDying {
 		return
@@ -71,9 +73,9 @@ func (e *ending) send() {
 }
 
 // firstErr returns err, for a first contact that failed with it, with ErrNoFallback if
-// DECLINE must not be sent any more: the peer can already count on SMC-R (RFC 7609,
-// appendix C.3), or has not answered in time, which it would have done by DECLINE
-// after a failure (appendix C.7).
+// DECLINE must not be sent any more. Either the peer may already use SMC-R (RFC 7609,
+// appendix C.3), or it has not answered in time; after a failure it would have sent
+// DECLINE (appendix C.7).
 func (e *ending) firstErr(err error) error {
 	if e.g.first.committed || errors.Is(err, ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrNoFallback, err)

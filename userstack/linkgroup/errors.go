@@ -16,7 +16,7 @@ var (
 	// C.7).
 	ErrNoFallback = errors.New("linkgroup: too late to fall back to TCP")
 	// ErrNotItsOwn means that a host named an element or an alert token of a
-	// connection that another host has told of.
+	// connection that another host has named before.
 	ErrNotItsOwn = errors.New("linkgroup: the RMB element is another connection's")
 	// ErrInvalidParams means that CLC values are out of range; decline.
 	ErrInvalidParams = errors.New("linkgroup: invalid connection parameters")
@@ -37,7 +37,7 @@ var (
 	ErrSequence = errors.New("linkgroup: call out of sequence")
 	// ErrTimeout means that the peer did not answer an LLC request in time.
 	ErrTimeout = errors.New("linkgroup: the peer did not answer in time")
-	// ErrRejected means that the peer answered no.
+	// ErrRejected means that the peer rejected a request.
 	ErrRejected = errors.New("linkgroup: the peer rejected the request")
 	// ErrProtocol means that the peer violated the protocol.
 	ErrProtocol = errors.New("linkgroup: protocol violation")

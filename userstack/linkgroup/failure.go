@@ -32,8 +32,8 @@ func (c *linkChanges) create(dev Device) (*Link, error) {
 	return l, nil
 }
 
-// fail takes note that a link has failed: its connections move to another one, and
-// the link is deleted. The group ends with its last link.
+// fail handles the failure of a link: its connections move to another link, and
+// the link is deleted. If no link is left, the group ends.
 func (c *linkChanges) fail(l *Link, reason wire.DeleteLinkReason, err error) {
 	if c.g.phase == phaseDead || l.state == smc.LinkInactive && !l.qpOpen {
 		return
@@ -125,14 +125,14 @@ func (c *linkChanges) moveConns(l *Link) {
 	}
 	for _, c := range c.g.connsSorted() {
 		if c.link != l || c.Protocol().Outstanding() {
-			continue // completions on a link that is alive come first
+			continue // wait for the completions on a link that works
 		}
 		c.move(c.g.links.best(l))
 	}
 }
 
-// abandon ends the exchanges that a link carried whose queue pair is closed. They
-// begin again over another link.
+// abandon ends the exchanges that were carried by a link whose queue pair is closed.
+// They begin again over another link.
 func (e *llcEngine) abandon(l *Link) {
 	if e.ex.kind == exAdd && e.ex.via == l {
 		e.g.adding.drop()
@@ -174,8 +174,8 @@ func (e *llcEngine) carrierFailed(err error) {
 	e.g.change.fail(via, wire.DeleteLinkLostPath, err)
 }
 
-// violation gives up a link whose peer does not keep to the protocol, and the
-// group if there is no other (RFC 7609, appendix C.7.1).
+// violation gives up a link because the peer violated the protocol. If there is no
+// other link, it gives up the group (RFC 7609, appendix C.7.1).
 func (e *llcEngine) violation(l *Link, err error) {
 	if e.g.phase >= phaseDying || l.state == smc.LinkInactive && !l.qpOpen {
 		return
@@ -189,8 +189,7 @@ func (e *llcEngine) violation(l *Link, err error) {
 	e.g.end.terminate(wire.DeleteLinkProtocolViolation, err)
 }
 
-// failed gives up a link that the peer knows of: it is deleted on both
-// sides.
+// failed gives up a link that the peer knows: both sides delete it.
 func (a *linkAddition) failed(err error) {
 	l := a.g.llc.ex.link
 	a.g.log.Warn("cannot add the link", "link", l.id, "err", err)
@@ -201,7 +200,7 @@ func (a *linkAddition) failed(err error) {
 	if errors.Is(err, ErrProtocol) {
 		l.del.reason = wire.DeleteLinkProtocolViolation
 	}
-	a.retryLater() // the client tells the server of its device again
+	a.retryLater() // the client reports its device to the server again
 	if a.g.cfg.Role == smc.Server {
 		l.del.phase = deleteWanted
 	} else {

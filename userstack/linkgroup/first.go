@@ -24,7 +24,7 @@ func (f *firstContact) sendConfirmLink(l *Link, reply bool) {
 	}, nothing, nil)
 }
 
-// open ends the first contact: data may flow.
+// open ends the first contact: data may be sent.
 func (f *firstContact) open() {
 	f.g.phase = phaseOpen
 	f.g.timers.stop(timerFirst)

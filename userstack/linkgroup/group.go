@@ -48,12 +48,12 @@ const (
 	phaseDead
 )
 
-// rkeyRetry is how long a refused CONFIRM RKEY waits when no exchange is seen
-// whose end would be the time.
+// rkeyRetry is how long a refused CONFIRM RKEY waits for the next try if there is no
+// exchange whose end starts it.
 const rkeyRetry = 50 * time.Millisecond
 
 // Group is one link group (RFC 7609, section 2.2). See the package documentation for
-// how to call it. Its parts know what the group knows of one thing each.
+// how to call it. Each part of it has the state of one subject.
 type Group struct {
 	cfg     Config
 	profile profile
@@ -135,10 +135,10 @@ func New(cfg Config, env Env, now time.Time) *Group {
 // ID returns the local name of the group.
 func (g *Group) ID() [4]byte { return g.cfg.ID }
 
-// Role returns our role.
+// Role returns the local role.
 func (g *Group) Role() smc.Role { return g.cfg.Role }
 
-// LocalPeerID returns our peer id.
+// LocalPeerID returns the peer ID of this host.
 func (g *Group) LocalPeerID() smc.PeerID { return g.cfg.LocalPeerID }
 
 // PeerID returns the id of the peer.
@@ -147,8 +147,8 @@ func (g *Group) PeerID() smc.PeerID { return g.cfg.PeerID }
 // Version returns the version of SMC.
 func (g *Group) Version() uint8 { return g.cfg.Version }
 
-// SetPeer says who the peer is if CONFIRM tells more than the proposal. A server of
-// version 2 calls it before [Group.ConnectFirst].
+// SetPeer sets what the group knows about the peer, if CONFIRM has more than PROPOSAL.
+// A server of version 2 calls it before [Group.ConnectFirst].
 func (g *Group) SetPeer(id smc.PeerID, os smc.OS, release uint8) {
 	g.cfg.PeerID, g.cfg.PeerOS, g.cfg.PeerRelease = id, os, release
 	g.setProfile()
@@ -174,7 +174,7 @@ func (g *Group) MaxConns() int { return g.cfg.MaxConns }
 // Conns returns the number of connections.
 func (g *Group) Conns() int { return len(g.conns) }
 
-// Links returns the links, those that are being added or deleted too.
+// Links returns the links, including those that are being added or deleted.
 func (g *Group) Links() []*Link { return append([]*Link(nil), g.links.list...) }
 
 // Type returns how redundant the group is.
@@ -186,19 +186,18 @@ func (g *Group) CanAccept() bool {
 	return g.phase == phaseOpen && len(g.conns) < g.cfg.MaxConns && !g.rmbs.exhausted() && !g.tests.doubted && g.links.best(nil) != nil
 }
 
-// HasPort reports whether a link ends at the given port of the peer, which is all
-// that a proposal says (RFC 7609, section 3.5.2.1). A link that has just failed
-// counts while another carries on, because the peer may not know yet.
+// HasPort reports whether a link ends at the given port of the peer. A PROPOSAL names
+// no more than a port (RFC 7609, section 3.5.2.1). A link that has just failed
+// counts if another link works, because the peer may not know of the failure yet.
 func (g *Group) HasPort(peer smc.GID, mac smc.MAC) bool {
 	e := Endpoint{GID: peer, MAC: mac}
 	return g.phase == phaseOpen && g.links.best(nil) != nil && g.links.where(func(l *Link) bool { return g.links.samePort(l.peer, e) }) != nil
 }
 
-// HasLink reports whether a link ends at the given port and queue pair of the peer,
-// none of which is a wildcard. This is the check of an ACCEPT on a subsequent
-// contact (RFC 7609, section 3.5.2.2). Links that have just failed count as with
-// HasPort, and so does one that was removed while the peer's message was under
-// way.
+// HasLink reports whether a link ends at the given port and queue pair of the peer.
+// No argument is a wildcard. This is the check of an ACCEPT on a subsequent
+// contact (RFC 7609, section 3.5.2.2). Links that have just failed count as in
+// HasPort. A link that was removed while the peer's message was under way counts too.
 func (g *Group) HasLink(peer smc.GID, mac smc.MAC, qpn smc.QPN) bool {
 	e := Endpoint{GID: peer, MAC: mac, QPN: qpn}
 	return g.phase == phaseOpen && g.links.best(nil) != nil && (g.links.to(e) != nil || g.peerRMBs.to(g.now, e, g.links.samePort) != nil)
@@ -208,8 +207,9 @@ func (g *Group) HasLink(peer smc.GID, mac smc.MAC, qpn smc.QPN) bool {
 // overwritten, and returns it.
 //
 // The writes of several connections come before the CDC messages that announce
-// them. A message may be announced later than it was written, and packets of one
-// kind are often of one length, which devices and IP stacks carry many at once.
+// them. This is allowed, because a write may be announced later. It is useful, because
+// packets of one kind often have the same length, and devices and IP stacks can carry
+// many such packets at once.
 func (g *Group) TakeActions(buf []Action) []Action { return g.actions.take(buf) }
 
 // connsSorted returns the connections in a fixed order.
@@ -228,5 +228,5 @@ func sortConns(list []*Conn) {
 	slices.SortFunc(list, func(a, b *Conn) int { return cmp.Compare(a.Token(), b.Token()) })
 }
 
-// Devices returns the candidates for links, those that are down too.
+// Devices returns the candidates for links, including devices that are down.
 func (g *Group) Devices() []Device { return slices.Clone(g.links.devices) }

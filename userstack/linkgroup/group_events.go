@@ -12,10 +12,10 @@ import (
 
 // Received takes a message that the peer sent on l. msg is not kept.
 //
-// What the adapter has acknowledged must get here even if the queue pair is
-// closed meanwhile: a connection that moves to another link is reset if the
-// peer has proof of delivery for a message that never came. So a driver looks
-// for received messages after [Env.CloseQP] once more.
+// Each message that the adapter has acknowledged must be handed in, even if the queue
+// pair is closed in the meantime: a connection that moves to another link is reset if
+// the peer has proof of delivery for a message that was not handed in. So a driver must
+// look for received messages once more after [Env.CloseQP].
 func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 	if g.phase == phaseDead {
 		return
@@ -51,8 +51,8 @@ func (g *Group) Received(now time.Time, l *Link, msg []byte) {
 	g.advance(now)
 }
 
-// Sent takes note that the signaled request with this token, and all that
-// were posted on l before it, completed well.
+// Sent reports that the signaled request with this token, and all requests that
+// were posted on l before it, completed successfully.
 func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 	if g.phase == phaseDead || !l.qpOpen || int64(token-l.lastToken) > 0 {
 		return
@@ -85,8 +85,8 @@ func (g *Group) Sent(now time.Time, l *Link, token uint64) {
 	}
 }
 
-// LinkFailed takes note that a work request on l failed or that its queue
-// pair is in error. The connections move to another link if there is one.
+// LinkFailed reports that a work request on l failed, or that its queue pair is in the
+// error state. The connections move to another link if there is one.
 func (g *Group) LinkFailed(now time.Time, l *Link, err error) {
 	if g.phase == phaseDead || !l.qpOpen {
 		return
@@ -130,7 +130,7 @@ func (g *Group) DeviceUp(now time.Time, d Device) {
 	g.advance(now)
 }
 
-// DeviceDown fails all links on a device and uses it no more until
+// DeviceDown makes all links on a device fail. The device is not used again until
 // [Group.DeviceUp].
 func (g *Group) DeviceDown(now time.Time, devID int) {
 	if g.phase == phaseDead {
@@ -150,11 +150,11 @@ func (g *Group) DeviceDown(now time.Time, devID int) {
 	g.advance(now)
 }
 
-// DeleteLink has one link deleted in order: its connections move to another
-// one first, without loss. The client asks the server for it, which does so
-// when it has time. Our device of the link takes no other one until
-// [Group.DeviceUp]. The last link goes with the group, as [Group.Terminate] has
-// it (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
+// DeleteLink deletes one link in order: its connections move to another
+// link first, without loss of data. A client asks the server to delete the link, and the
+// server does so when no other exchange is under way. The local device of the link gets
+// no other link until [Group.DeviceUp]. If it is the last link, the group ends as with
+// [Group.Terminate] (RFC 7609, sections 3.5.5.1.3 and 3.5.5.1.4).
 func (g *Group) DeleteLink(now time.Time, l *Link, reason wire.DeleteLinkReason) {
 	if g.phase >= phaseDying || l.state != smc.LinkActive || l.del.phase == deleteWanted {
 		return
@@ -190,9 +190,10 @@ func (g *Group) Terminate(now time.Time, reason wire.DeleteLinkReason) {
 	g.advance(now)
 }
 
-// Doubt is called if somebody, who need not be the peer, says that the peer does not
-// have this group any more. The links are tested, and fail if there is no answer. Until
-// there is one the group takes no connections, which the peer would decline.
+// Doubt is called after a message that the peer does not have this group any more. The
+// message may come from another host. The links are tested, and fail if there is no
+// answer. Until there is an answer, the group takes no connections, because the peer
+// would decline them.
 func (g *Group) Doubt(now time.Time) {
 	if g.phase != phaseOpen {
 		return

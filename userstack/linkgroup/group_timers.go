@@ -78,7 +78,7 @@ func (g *Group) fire(timer int) {
 	case timerRetry:
 		// advance tries again
 	case timerPeerRK:
-		g.rkeys.peerEnd() // what is missing does not come any more
+		g.rkeys.peerEnd() // no CONTINUATION comes any more
 	case timerAdd:
 		g.adding.wanted = true
 	case timerDie:

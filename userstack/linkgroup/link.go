@@ -17,9 +17,9 @@ const (
 	defaultSendQueue = 48
 	// llcReserve is what the data path leaves free for LLC messages.
 	llcReserve = 4
-	// maxLLCQueue is how many LLC messages may wait for a free request. It
-	// takes a peer that sends requests and does not take answers to get
-	// there.
+	// maxLLCQueue is how many LLC messages may wait for a free request. Only a
+	// peer that sends requests and does not receive the answers reaches this
+	// limit.
 	maxLLCQueue = 64
 )
 
@@ -107,7 +107,7 @@ type sendQueue struct {
 	used      int // work requests that they take
 	lastToken uint64
 	llcq      []llcItem
-	flooded   bool // llcq ran over
+	flooded   bool // llcq has exceeded its limit
 
 	// Connections that wait for room in the send queue, in order.
 	waitHead, waitTail *Conn
@@ -152,19 +152,19 @@ const (
 // learned it.
 func (l *Link) ID() uint8 { return l.id }
 
-// UID returns our link user id.
+// UID returns the local link user ID.
 func (l *Link) UID() uint32 { return l.uid }
 
-// PeerUID returns the peer's link user id.
+// PeerUID returns the peer's link user ID.
 func (l *Link) PeerUID() uint32 { return l.peerUID }
 
-// Local returns our end.
+// Local returns the local end.
 func (l *Link) Local() Endpoint { return l.local }
 
 // Peer returns the other end, zero while it is not known.
 func (l *Link) Peer() Endpoint { return l.peer }
 
-// Dev returns the device of our end.
+// Dev returns the device of the local end.
 func (l *Link) Dev() Device { return l.dev }
 
 // State returns the state.
@@ -215,7 +215,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 	if len(b) > MsgLen {
 		it.long = b
 	} else {
-		copy(it.msg[:], b) // nothing if it is there
+		copy(it.msg[:], b) // does nothing if b is already there
 	}
 	it.then, it.on = then, on
 	l.queueLLC(&it)
@@ -223,7 +223,7 @@ func (l *Link) sendLLC(m wire.LLC, then after, on *Link) {
 
 func (l *Link) queueLLC(it *llcItem) {
 	if len(l.llcq) >= maxLLCQueue {
-		l.flooded = true // advance sees to it
+		l.flooded = true // advance handles this
 		return
 	}
 	if len(l.llcq) > 0 || l.used >= len(l.sq) {
@@ -239,7 +239,8 @@ func (l *Link) postLLC(it *llcItem) {
 	l.g.actions.add(Action{Kind: ActSend, Link: l, Msg: it.msg, Long: it.long, Token: r.token})
 }
 
-// pump gives the free part of the send queue to those who wait for it.
+// pump gives the free part of the send queue to the messages and connections that wait
+// for it.
 func (l *Link) pump() {
 	for len(l.llcq) > 0 && l.used < len(l.sq) {
 		l.postLLC(&l.llcq[0])
@@ -299,7 +300,7 @@ func (l *sendQueue) drained() bool {
 }
 
 // closeQP destroys the queue pair. Requests that have not completed count as
-// failed; what was queued for the link is not sent.
+// failed. Messages that were queued for the link are not sent.
 func (l *Link) closeQP() {
 	if !l.qpOpen {
 		return

@@ -6,8 +6,8 @@ import (
 	"smcr/smc"
 )
 
-// linkTable has the links of a group, those that are being added or deleted too, and
-// the devices that they may use.
+// linkTable has the links of a group, including those that are being added or deleted,
+// and the devices that they may use.
 type linkTable struct {
 	list    []*Link
 	devices []Device
@@ -17,7 +17,7 @@ type linkTable struct {
 	used    [256]bool // link numbers that were used once
 }
 
-// nextID assigns a link number. Numbers come round only after all others
+// nextID assigns a link number. A number is used again only after all other numbers
 // (RFC 7609, section 2.2.4).
 func (t *linkTable) nextID() uint8 {
 	for {
@@ -74,8 +74,8 @@ func (t *linkTable) leastUsed(ok func(*Link) bool) *Link {
 func (t *linkTable) withRMB(r *rtoken) *Link { return t.leastUsed(r.on) }
 
 // samePort reports whether two links end at the same port of the peer. In
-// version 2 the GID, an address, does it alone: proposals of Linux that offer
-// nothing else come without MAC.
+// version 2 it compares only the GID, which is an IP address: a PROPOSAL of Linux that
+// offers only version 2 has no MAC address.
 func (t *linkTable) samePort(a, b Endpoint) bool {
 	return a.GID == b.GID && (t.byGID || a.MAC == b.MAC)
 }

@@ -12,9 +12,9 @@ import (
 
 // LLC exchanges and their serialization (RFC 7609, section 3.5.5.3). At one
 // time there is at most one exchange that changes links (exchange) and one
-// that changes our RMBs (rkeyExchange); the server starts neither while the
-// other is under way, the client no RKey exchange during a link exchange.
-// What meets a running exchange:
+// that changes the local RMBs (rkeyExchange). The server does not start one of them
+// while the other is under way. The client does not start an RKey exchange during a
+// link exchange. What happens to a message during an exchange:
 //
 //	Message                   | during ADD LINK    | during DELETE LINK | during our CONFIRM/DELETE RKEY
 //	--------------------------+--------------------+--------------------+-------------------------------
@@ -47,7 +47,7 @@ func (e *llcEngine) recv(l *Link, msg []byte) {
 		return
 	}
 	if l.del.phase == deleteAsked {
-		// We have told the server that this link is gone (appendix C.7.1).
+		// The server has been told that this link does not exist any more (appendix C.7.1).
 		if d, ok := m.(wire.DeleteLink); !ok || !d.All {
 			return
 		}
@@ -103,8 +103,8 @@ func (e *llcEngine) recv(l *Link, msg []byte) {
 	}
 }
 
-// sameVersion checks that a well-formed message is of the version of the
-// group. It keeps to the byte order in which a peer of version 2 writes.
+// sameVersion checks that a well-formed message has the version of the
+// group. It remembers the byte order in which a peer of version 2 writes.
 func (e *llcEngine) sameVersion(msg []byte) bool {
 	h, err := wire.ParseLLCHeader(msg)
 	if err != nil || h.Layout.V2() != e.g.profile.extended {

@@ -21,10 +21,10 @@ import (
 //	addReply      | reply, good                   | addCont     | RTR, CONTINUATION                    | 3.5.1.6.2
 //	addReply      | reply, parallel or wrong MTU  | delete link | free, DELETE LINK                    | C.7.1
 //	addReply,Cont | timer, first contact          | dead        | ActFirstLink err                     | C.7.1
-//	addReply,Cont | timer, later                  | -           | free; link that carried it fails     | C.7.1
+//	addReply,Cont | timer, later                  | -           | free; the carrier fails              | C.7.1
 //	addCont       | reply, RTokens left           | addCont     | CONTINUATION                         | A.3.3
-//	addCont       | reply, all told               | confirm     | RTS, CONFIRM LINK on the new link    | 3.5.1.6.2
-//	addCont       | reply, counts do not match    | -           | free; link that carried it fails     | C.7.1
+//	addCont       | reply, no RTokens left        | confirm     | RTS, CONFIRM LINK on the new link    | 3.5.1.6.2
+//	addCont       | reply, counts do not match    | -           | free; the carrier fails              | C.7.1
 //	confirm       | CONFIRM LINK reply            | -           | link is active                       | 3.5.1.6.2
 //	confirm       | timer, failure, wrong values  | delete link | free, DELETE LINK, timer             | C.7.1
 //
@@ -33,20 +33,20 @@ import (
 //	-             | ADD LINK, no path             | -           | reply, rejected 1                    | 3.5.1.6.1
 //	-             | ADD LINK, undefined MTU       | -           | reply, rejected 2                    | C.7.1
 //	-             | ADD LINK                      | addCont     | queue pair INIT, RTR, reply          | 3.5.1.6.1
-//	addCont       | CONTINUATION                  | addCont     | reply with ours                      | A.3.3
-//	addCont       | CONTINUATION, all told        | confirm     | reply with ours                      | A.3.3
+//	addCont       | CONTINUATION                  | addCont     | reply with local RTokens             | A.3.3
+//	addCont       | CONTINUATION, the last one    | confirm     | reply with local RTokens             | A.3.3
 //	addCont       | timer, first contact          | dead        | ActFirstLink err                     | C.7.1
-//	addCont       | timer, wrong counts, later    | -           | free; link that carried it fails     | C.7.1
+//	addCont       | timer, wrong counts, later    | -           | free; the carrier fails              | C.7.1
 //	confirm       | CONFIRM LINK                  | -           | RTS, reply, link is active           | 3.5.1.6.2
 //	confirm       | timer, failure, wrong values  | -           | free, DELETE LINK to the server,     | C.7.1
 //	              |                               |             | opens when that is answered          |
 //	              |                               |             | timer AddLinkRetry                   | C.7.1
 //	-             | new device, that timer        | -           | ADD LINK to the server (no answer)   | 3.5.5.1.2
 //
-// In version 2 ADD LINK itself and its reply carry the RTokens, so that the
-// step addCont is passed at once and no CONTINUATION is sent; and the client
-// tells a new device by REQUEST ADD LINK, which a server that has no path for
-// it answers.
+// In version 2, ADD LINK and its reply carry the RTokens themselves. So no
+// CONTINUATION is sent, and the step addCont ends at once. The client reports a
+// new device with REQUEST ADD LINK. A server answers this message only if it has
+// no path to the device.
 
 // start is the server's first step.
 func (a *linkAddition) start() {
@@ -77,9 +77,9 @@ func (a *linkAddition) start() {
 	a.send(false)
 }
 
-// carrier returns the link to send ADD LINK over: one that does not end at dev if
-// there is such a one. Linux takes a link that ends at the port of the carrier
-// for asymmetric, and rejects that where it has an asymmetric one.
+// carrier returns the link to send ADD LINK over: if possible, a link that does not
+// end at dev. Linux treats a new link that ends at the port of the carrier as
+// asymmetric, and rejects it if it already has an asymmetric link.
 func (a *linkAddition) carrier(dev Device) *Link {
 	if l := a.g.links.leastUsed(func(l *Link) bool { return l.dev.ID != dev.ID }); l != nil {
 		return l
@@ -87,8 +87,8 @@ func (a *linkAddition) carrier(dev Device) *Link {
 	return a.g.links.best(nil)
 }
 
-// send sends our end of the link to add; in version 2 with our RTokens
-// on it.
+// send sends the local end of the link to add; in version 2 with the local RTokens
+// on this link.
 func (a *linkAddition) send(reply bool) {
 	ex := &a.g.llc.ex
 	l := ex.link
@@ -137,7 +137,7 @@ func (a *linkAddition) pairsFor(l *Link) ([]*rmb, error) {
 	return pairs, nil
 }
 
-// recvOffer takes ADD LINK of a client, which tells of a new device.
+// recvOffer handles ADD LINK from a client, which reports a new device.
 func (a *linkAddition) recvOffer(m wire.AddLink) {
 	a.takeOffer(m.GID)
 }
@@ -154,7 +154,7 @@ func (a *linkAddition) takeOffer(gid smc.GID) bool {
 	return true
 }
 
-// recvReqAddLink takes REQUEST ADD LINK, which tells of a new device in version 2. It
+// recvReqAddLink handles REQUEST ADD LINK, which reports a new device in version 2. It
 // is answered only if the group cannot use the device.
 func (a *linkAddition) recvReqAddLink(l *Link, m wire.ReqAddLink) {
 	var gid smc.GID
@@ -172,10 +172,10 @@ func (a *linkAddition) newDevice() {
 	a.wanted = true
 }
 
-// offer tells the server of a device without a link, if the group can grow (RFC 7609,
-// section 3.5.5.1.2). No answer is needed. Linux puts the new link on another of its
-// ports than that of the link over which this message comes. A link that becomes
-// surplus is therefore not that link, so it is the one with the most traffic.
+// offer tells the server that a device has no link, if the group can grow (RFC 7609,
+// section 3.5.5.1.2). No answer is needed. Linux does not put the new link on the port
+// of the link over which this message arrives. So that link cannot become surplus. For
+// this reason the message goes over the link with the most traffic.
 func (a *linkAddition) offer() {
 	d, ok := a.g.links.idleDevice()
 	if !ok || !a.g.links.canGrow() {
@@ -255,8 +255,8 @@ func (a *linkAddition) accept(via *Link, m wire.AddLink, peer Endpoint) error {
 	return nil
 }
 
-// recvExt takes the peer's RTokens on the new link in version 2: all
-// at once.
+// recvExt learns the peer's RTokens on the new link in version 2, where one message
+// has all of them.
 func (a *linkAddition) recvExt(x *wire.AddLinkExt) {
 	if x != nil && !a.learnPairs(x.Pairs) {
 		return
@@ -264,8 +264,8 @@ func (a *linkAddition) recvExt(x *wire.AddLinkExt) {
 	a.pairsDone()
 }
 
-// refusal says why a client takes no second link. Linux gives no reason where it
-// has no other device.
+// refusal returns the reason why a client rejects a second link. Linux gives no
+// reason if it has no other device.
 func refusal(r wire.AddLinkReason) string {
 	switch r {
 	case 0, wire.AddLinkNoAlternatePath:
@@ -290,7 +290,7 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 			if !a.offered {
 				a.tries = 16 // a new device will be announced
 			}
-			// Linux announces one whose port is not active yet, and then rejects.
+			// Linux announces a device whose port is not active yet, and then rejects ADD LINK.
 			a.offered = false
 			a.retryLater()
 		}
@@ -313,7 +313,7 @@ func (a *linkAddition) recvReply(via *Link, m wire.AddLink) {
 	a.sendCont(false)
 }
 
-// sendCont tells up to two of our RTokens on the new link.
+// sendCont sends up to two local RTokens on the new link.
 func (a *linkAddition) sendCont(reply bool) {
 	ex := &a.g.llc.ex
 	m := wire.AddLinkCont{Reply: reply, LinkNum: ex.link.id, Left: uint8(len(ex.pairs) - ex.told)}
@@ -325,8 +325,8 @@ func (a *linkAddition) sendCont(reply bool) {
 	a.g.timers.set(timerExchange, a.g.now.Add(a.answerTime()))
 }
 
-// recvCont takes the peer's RTokens on the new link. The server asks
-// as long as either side has some to tell.
+// recvCont learns the peer's RTokens on the new link. The server sends requests
+// as long as one of the sides has RTokens that it has not sent.
 func (a *linkAddition) recvCont(via *Link, m wire.AddLinkCont) {
 	ex := &a.g.llc.ex
 	if ex.kind != exAdd || ex.step != waitAddCont || ex.via != via || ex.link.id != m.LinkNum {
@@ -352,7 +352,7 @@ func (a *linkAddition) recvCont(via *Link, m wire.AddLinkCont) {
 	a.pairsDone()
 }
 
-// learnPairs takes RTokens of the peer on the new link. It returns false if
+// learnPairs stores RTokens of the peer on the new link. It returns false if
 // the exchange has failed.
 func (a *linkAddition) learnPairs(pairs []wire.RKeyPair) bool {
 	ex := &a.g.llc.ex
@@ -409,12 +409,12 @@ func (a *linkAddition) done() {
 		x.del.want(true, wire.DeleteLinkAsymmetric)
 	}
 	a.g.change.rebalance()
-	// Perhaps there is another device, or one has come up meanwhile.
+	// There may be another device, or a device may have come up during the exchange.
 	a.wanted = a.wanted || a.g.Type() == smc.GroupSymmetric
 }
 
-// answerTime is how long the peer may take to answer over via, which then counts as
-// failed. The last link is not given up for an answer that may only be late.
+// answerTime is how long the peer may take to answer over via. After that, via counts
+// as failed. The last link gets more time, because the answer may only be late.
 func (e *llcEngine) answerTime(via *Link) time.Duration {
 	if e.g.links.best(via) == nil {
 		return max(e.g.cfg.Timers.LLC, e.g.cfg.Timers.RKey)

@@ -11,7 +11,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// FirstLink creates the first link of the group and returns our end of it.
+// FirstLink creates the first link of the group and returns its local end.
 func (g *Group) FirstLink(now time.Time) (Endpoint, error) {
 	if g.phase != phaseNew {
 		return Endpoint{}, ErrSequence
@@ -33,11 +33,11 @@ func (g *Group) FirstLink(now time.Time) (Endpoint, error) {
 }
 
 // ConnectFirst connects the first link to the peer's end and starts its
-// confirmation. [ActFirstLink] follows, for a group that is usable or for
-// one that is not. After an error the caller ends the group with
+// confirmation. [ActFirstLink] follows, with an error if the group is not
+// usable. After an error of ConnectFirst the caller ends the group with
 // [Group.Terminate].
 //
-// peer is what ACCEPT or CONFIRM says. Its RMB, if it names an element, is known
+// peer has the values of ACCEPT or CONFIRM. Its RMB, if it names an element, is known
 // from here on: LLC messages and the CLC messages of further connections may
 // refer to it before the connection of the first contact is attached.
 func (g *Group) ConnectFirst(now time.Time, peer ConnParams) error {
@@ -79,8 +79,8 @@ func (f *firstContact) timeout() {
 	f.g.end.die(fmt.Errorf("%w: CONFIRM LINK", ErrTimeout))
 }
 
-// recvConfirmLink takes the request on the client and the reply on the
-// server, for the first and for added links.
+// recvConfirmLink handles the request on the client and the reply on the
+// server, for the first link and for added links.
 func (f *firstContact) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 	if m.Reply != (f.g.cfg.Role == smc.Server) {
 		return
@@ -130,8 +130,8 @@ func (f *firstContact) recvConfirmLink(l *Link, m wire.ConfirmLink) {
 		f.g.timers.stop(timerFirst)
 		f.g.adding.wanted = true
 	} else {
-		// Not less, although Linux waits for 2 s: a server whose ADD LINK fails
-		// may still decline.
+		// Linux waits only 2 s. This side waits longer, because a server whose ADD LINK
+		// fails may still decline.
 		f.g.timers.set(timerFirst, f.g.now.Add(f.g.cfg.Timers.ConfirmFirst))
 	}
 }
@@ -146,11 +146,12 @@ func (f *firstContact) check(l *Link, m wire.ConfirmLink) error {
 	return nil
 }
 
-// negotiate takes from the first CONFIRM LINK what holds for the group: the
-// number of links, and where RMBEs begin. RFC 7609 has eye catchers and no
-// way to say so; Linux has none and says so in reserved bits, without which
-// it declines. A client does as the server does, so a client that does not
-// set the bits after a server that has knows nothing but the RFC.
+// negotiate takes the values for the whole group from the first CONFIRM LINK: the
+// number of links, and whether RMBEs have eye catchers. RFC 7609 requires eye catchers
+// and has no flag for them. Linux has no eye catchers. It sets reserved bits to announce
+// this, and declines a peer that does not set them. A client sets the same bits as the
+// server. So a client that does not set the bits after a server that has set them
+// supports only the RFC.
 func (f *firstContact) negotiate(m wire.ConfirmLink) {
 	if m.MaxLinks != 0 {
 		least := 2
@@ -168,7 +169,7 @@ func (f *firstContact) negotiate(m wire.ConfirmLink) {
 	}
 }
 
-// activate makes a confirmed link carry connections.
+// activate makes a confirmed link available to connections.
 func (c *linkChanges) activate(l *Link, peerUID uint32) {
 	l.state, l.peerUID = smc.LinkActive, peerUID
 	c.g.tests.start(l)

@@ -87,8 +87,9 @@ func (d *linkDeletion) timeout(l *Link) {
 			return
 		}
 		if d.g.profile.lateDelete {
-			// It was seen to take longer than any timer, with its connections
-			// moved and the carrier in use. TEST LINK tells whether it works.
+			// Linux can take longer than any timer, even if it has moved its
+			// connections and the carrier is in use. TEST LINK finds out whether the
+			// carrier works.
 			if !via.testing {
 				d.g.tests.send(via)
 			}
@@ -143,7 +144,7 @@ func (d *linkDeletion) recv(via *Link, m wire.DeleteLink) {
 	l.del.reason, l.del.orderly = m.Reason, m.Orderly
 	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC / 2)
 	if l != via && (!m.Orderly || m.Reason == wire.DeleteLinkLostPath) {
-		l.closeQP() // nobody is left there to confirm what we wait for
+		l.closeQP() // the peer has no queue pair any more that could confirm
 	}
 	d.g.change.moveConns(l)
 	d.drained()
@@ -155,14 +156,14 @@ func (d *linkDeletion) reply(l *Link) {
 	l.del.at = d.g.now.Add(d.g.cfg.Timers.LLC)
 	via := l.del.via
 	if via == nil || !via.qpOpen {
-		// The server will ask again or find the other link gone too.
+		// The server will ask again, or find that the other link has failed too.
 		if via = d.g.links.best(l); via == nil {
 			d.g.change.remove(l)
 			return
 		}
 	}
 	if l != via && !l.drained() {
-		l.closeQP() // what has not completed is repeated over another link
+		l.closeQP() // requests that have not completed are repeated over another link
 	}
 	if l != via {
 		d.g.llc.abandon(l)
@@ -186,7 +187,7 @@ func (d *linkDeletion) recvReply(via *Link, m wire.DeleteLink) {
 	}
 }
 
-// recvRequest takes the client's request to delete a link.
+// recvRequest handles the client's request to delete a link.
 func (d *linkDeletion) recvRequest(via, l *Link, m wire.DeleteLink) {
 	if l == nil {
 		if !d.g.links.used[m.LinkNum] {

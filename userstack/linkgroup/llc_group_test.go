@@ -13,7 +13,7 @@ import (
 	"smcr/userstack/wire"
 )
 
-// TestTestLink: a silent link is tested and one without answer is lost.
+// TestTestLink: a link without traffic is tested, and fails if there is no answer.
 func TestTestLink(t *testing.T) {
 	r := newRig(t, smc.Server, nil)
 	r.open()

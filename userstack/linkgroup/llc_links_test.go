@@ -371,7 +371,7 @@ func TestCollisions(t *testing.T) {
 	r.recv(r.link, wire.AddLink{Reply: true, MAC: smc.MAC{5: 8}, GID: smc.GID{15: 8}, QPN: 0x901, LinkNum: 2, MTU: 3})
 	r.expect("add-link-continuation(1)")
 	r.recv(r.link, wire.DeleteLink{LinkNum: 1, Orderly: true, Reason: wire.DeleteLinkOperator})
-	r.recv(r.link, wire.AddLink{}) // a wish: ignored
+	r.recv(r.link, wire.AddLink{}) // a request of a client: ignored
 	r.expect("")
 	r.recv(r.link, wire.AddLinkCont{Reply: true, LinkNum: 2, Left: 1, Pairs: [2]wire.RKeyPair{{RefRKey: peerRMB.RKey, New: smc.RToken{RKey: 0xBBBB, Addr: 9}}}})
 	r.expect("confirm-link")

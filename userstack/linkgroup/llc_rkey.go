@@ -221,7 +221,7 @@ func (k *rkeyEngine) peerNext() {
 	k.peerEnd()
 }
 
-// peerEnd fails the links for which the peer told no RToken: no connection
+// peerEnd makes the links fail for which the peer sent no RToken: no connection
 // could move to them (RFC 7609, appendix C.7.1).
 func (k *rkeyEngine) peerEnd() {
 	told := k.peer.told
@@ -241,7 +241,7 @@ func (k *rkeyEngine) retire(r *rmb) {
 	}
 	if r.state == rmbNew {
 		if k.own.rmb != r {
-			k.g.rmbs.free(r) // the peer was never told of it
+			k.g.rmbs.free(r) // it was never announced to the peer
 		} else {
 			r.idleAt = k.g.now.Add(k.g.cfg.Timers.RMBIdle)
 		}
@@ -275,8 +275,8 @@ func (k *rkeyEngine) delete() {
 	k.g.timers.set(timerRKey, k.g.now.Add(k.g.cfg.Timers.RKey))
 }
 
-// linkDeletion.recvReply frees the RMBs. A negative reply means that the peer
-// does not know them, which is as good.
+// linkDeletion.recvReply frees the RMBs. After a negative reply, which means that the
+// peer does not know them, they can be freed too.
 func (k *rkeyEngine) recvDeleteReply(l *Link) {
 	if k.own.kind != rkDelete || k.own.via != l {
 		return
@@ -325,8 +325,8 @@ func (k *rkeyEngine) forget(l *Link, rkey smc.RKey) bool {
 	return true
 }
 
-// evictConns ends connections whose RMB the peer has freed: for the peer they
-// are over.
+// evictConns ends connections whose RMB the peer has freed. At the peer they have
+// ended already.
 func (k *rkeyEngine) evictConns(t *rtoken) {
 	for _, c := range k.g.connsSorted() {
 		if c.peerRMB == t {

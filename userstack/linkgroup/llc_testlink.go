@@ -26,16 +26,16 @@ func (l *Link) alive() time.Time {
 	return l.lastRx
 }
 
-// look tests a link over which nothing came for a while, and fails one that does not
-// answer (RFC 7609, section 4.5.3).
+// look tests a link on which nothing has arrived for a while. The link fails if there is
+// no answer (RFC 7609, section 4.5.3).
 func (t *linkTests) look(l *Link) {
 	if l.state != smc.LinkActive {
 		l.testAt = time.Time{}
 		return
 	}
 	if l.testing {
-		// The answer comes behind all that is under way, in both directions.
-		// While some of that gets through it is not missing yet.
+		// The answer arrives after everything that is under way in both directions.
+		// As long as some of this arrives, the answer may only be late.
 		timers := &t.g.cfg.Timers
 		at := l.alive().Add(timers.TestLinkAnswer)
 		if last := l.testedAt.Add(timers.TestLinkBusy); at.After(last) {
@@ -93,11 +93,11 @@ func (t *linkTests) peerLives() bool {
 		}
 	}
 	for _, c := range t.g.conns {
-		// What has begun to end may have no TCP connection any more.
+		// A connection that has begun to end may have no TCP connection any more.
 		if c.Protocol().Undisturbed() {
 			return true
 		}
 	}
-	t.deadAt = t.g.now // all connections that it had ask at once
+	t.deadAt = t.g.now // all connections of the peer ask at the same time
 	return false
 }

@@ -44,14 +44,14 @@ type exchange struct {
 	link     *Link // is being added or deleted
 	pairs    []*rmb
 	told     int // of pairs
-	peerLeft int // RTokens that the peer has yet to tell, -1 before it said
+	peerLeft int // RTokens that the peer has not sent yet, -1 if not known
 }
 
 // linkAddition is ADD LINK (see llc_addlink.go).
 type linkAddition struct {
 	g       *Group
-	wanted  bool // server: try to add a link; client: tell the server of a device
-	offered bool // server: the client has told of a device since the last link
+	wanted  bool // server: try to add a link; client: report a device to the server
+	offered bool // server: the client has reported a device since the last link
 	tried   bool // server: a second link was tried
 	tries   int  // failed ones in a row
 }
@@ -62,8 +62,7 @@ type linkDeletion struct{ g *Group }
 // linkTests is TEST LINK (see llc_testlink.go).
 type linkTests struct {
 	g *Group
-	// doubted: somebody says that the peer does not have the group any more (see
-	// [Group.Doubt]).
+	// doubted: the peer may not have the group any more (see [Group.Doubt]).
 	doubted bool
 	deadAt  time.Time // when linkTests.peerLives last found no sign of the peer
 }
@@ -76,7 +75,7 @@ const (
 	rkDelete
 )
 
-// rkeyExchange is our exchange under way.
+// rkeyExchange is the exchange of this side that is under way.
 type rkeyExchange struct {
 	kind rkKind
 	via  *Link
@@ -113,7 +112,7 @@ type firstContact struct {
 // ending is the end of a group.
 type ending struct {
 	g    *Group
-	from phase // that in which the end began
+	from phase // the phase in which the end began
 	err  error // why the group ends
 	// msg goes out over via. Links over which it went already are tried.
 	msg   wire.DeleteLink

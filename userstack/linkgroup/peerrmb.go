@@ -40,22 +40,22 @@ type peerTable struct {
 // answer.
 const ConfirmWait = 30 * time.Second
 
-// maxRemoved is how many links a group remembers.
+// maxRemoved is how many removed links a group remembers.
 const maxRemoved = 8
 
 // removedLink is a link that was removed.
 //
-// CONFIRM goes over TCP. It may come when the link that it names has been
-// deleted, and then the client, who counts on SMC-R since it has sent it, has
+// CONFIRM is sent over TCP. It may arrive after the link that it names has been
+// deleted. The client uses SMC-R as soon as it has sent CONFIRM, so it has
 // moved the connection to another link. Its RMB is known on all links (RFC 7609,
-// section 3.5.2.2); but CONFIRM names it by its RKey on the one that is gone.
+// section 3.5.2.2), but CONFIRM names the RMB by its RKey on the deleted link.
 type removedLink struct {
 	peer  Endpoint
 	until time.Time
 	rmbs  map[smc.RKey]*rtoken // by RKey
 }
 
-// rememberLink takes note of a link that is about to be removed.
+// rememberLink stores what CONFIRM may name of a link that is about to be removed.
 func (p *peerTable) rememberLink(now time.Time, l *Link) {
 	p.removed = slices.DeleteFunc(p.removed, func(o *removedLink) bool { return due(o.until, now) })
 	if l.peer.QPN == 0 {

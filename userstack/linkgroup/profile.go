@@ -9,7 +9,8 @@ import (
 )
 
 // profile is what the version and the operating system of the peer change. It is made
-// when the peer is known; nothing else in this package asks for either.
+// when the peer is known. No other code in this package looks at the version or the
+// operating system.
 //
 //	field          | version 1 | version 2 | Linux
 //	---------------+-----------+-----------+-----------------------------------------
@@ -22,10 +23,10 @@ import (
 //	rkeyFirst      |           |           | yes
 //	conns          |           |           | StopsAtUrgent from release 1 of version 2
 type profile struct {
-	// layout is that of LLC messages until one of the peer shows another.
+	// layout is the layout of LLC messages until a message of the peer has another.
 	layout wire.LLCLayout
 	// extended: ADD LINK carries the RTokens, so that no CONTINUATION follows, a
-	// client tells a new device by REQUEST ADD LINK, and DELETE RKEY has the
+	// client reports a new device with REQUEST ADD LINK, and DELETE RKEY has the
 	// format of version 2.
 	extended bool
 	// portByGID: the GID, an IP address, tells ports apart without the MAC
@@ -33,8 +34,8 @@ type profile struct {
 	portByGID bool
 	// leastLinks is the least number of links that CONFIRM LINK may agree on.
 	leastLinks int
-	// rkeysPerDelete is how many RKeys go into one DELETE RKEY. In version 2 it is
-	// what leaves the message at the length of the others.
+	// rkeysPerDelete is how many RKeys fit into one DELETE RKEY. In version 2 the
+	// message then has the same length as the others.
 	rkeysPerDelete int
 	// lateDelete: the server may take longer to delete a link than any timer
 	// allows, with its connections moved and the carrier in use. TEST LINK tells
@@ -43,7 +44,7 @@ type profile struct {
 	// rkeyFirst: a client answers ADD LINK only after its CONFIRM RKEY is
 	// answered, and leaves the connection to TCP if that is refused.
 	rkeyFirst bool
-	// conns is what connections have to know.
+	// conns is the profile for the connections.
 	conns conn.Peer
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 // rebalance spreads the connections over the links after one was added (RFC
-// 7609, section 2.3). A connection that is to move sends nothing new until what
-// it sent is delivered.
+// 7609, section 2.3). A connection that is going to move sends nothing new until
+// everything that it has sent is delivered.
 func (c *linkChanges) rebalance() {
 	links := c.g.links.active()
 	if c.g.phase != phaseOpen || len(links) < 2 {
@@ -36,7 +36,8 @@ func (c *linkChanges) rebalance() {
 	}
 }
 
-// target returns the link that a connection is on or on its way to.
+// target returns the link to which a connection is going to move, or the link that it
+// uses.
 func (c *Conn) target() *Link {
 	if c.planned != nil {
 		return c.planned
@@ -60,9 +61,9 @@ func (c *Conn) cancelMove() {
 	c.Protocol().CancelMove()
 }
 
-// traffic says how much a link is used: by each connection that we send on over
-// it, and twice by one that the peer does. A Linux peer that leaves a link which
-// works may send wrong bytes afterwards (docs/interop.md).
+// traffic returns how much a link is used. A connection counts once if this side sends
+// over the link, and twice if the peer sends over it: a Linux peer that leaves a
+// link which works may send wrong bytes afterwards (docs/interop.md).
 func (a *linkAddition) traffic(l *Link) (n int) {
 	for _, c := range a.g.conns {
 		if l != nil && c.link == l {

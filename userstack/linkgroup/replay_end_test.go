@@ -53,7 +53,7 @@ func TestReplayLostDevice(t *testing.T) {
 	collect()
 	want := []string{
 		"< delete-link(1)", "cdc+F", "delete-link(1)", // the connection moves before
-		"< add-link", // a wish, for which this host has no device left
+		"< add-link", // a request, for which this host has no device left
 		"< test-link", "re:test-link",
 		"< delete-rkey(1)", "re:delete-rkey(1)",
 		"< delete-link-all", "delete-link-all",

@@ -123,8 +123,8 @@ func TestNoDataBeforeSecondLink(t *testing.T) {
 	}
 }
 
-// TestRefusedLinkIsFreed: the server frees what a link had that the client
-// refuses, or does not answer for (RFC 7609, section 3.5.1.6.2).
+// TestRefusedLinkIsFreed: the server frees everything of a link that the client
+// refuses or does not answer for (RFC 7609, section 3.5.1.6.2).
 func TestRefusedLinkIsFreed(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		r := newRig(t, smc.Server, func(c *Config) { noTest(c); c.Devices = append(c.Devices, device(smc.Server, 1)) })
@@ -159,7 +159,7 @@ func TestRefusedLinkIsFreed(t *testing.T) {
 }
 
 // TestPointOfNoReturnSecondLink: when CONFIRM LINK of the second link is there the
-// client cannot fall back any more, whatever it has heard of its ADD LINK reply
+// client cannot fall back any more, whatever it knows about its ADD LINK reply
 // (RFC 7609, appendix C.3).
 func TestPointOfNoReturnSecondLink(t *testing.T) {
 	for name, edit := range map[string]func(e *qpLog, m *wire.ConfirmLink){

@@ -12,8 +12,8 @@ import (
 const (
 	// maxWithdrawn bounds the RMBEs of an owner that are withdrawn because the peer may still write to them.
 	maxWithdrawn = 32
-	// maxUnused bounds the RMBs of an owner of which no element is in use and
-	// none may be used yet: handshakes that were begun and given up take no more.
+	// maxUnused bounds the RMBs of an owner that have no element in use and no
+	// element that may be used yet. So handshakes that fail take no more memory.
 	maxUnused = maxRMBs / 4
 	// maxSharedRMB is the size in bytes up to which an RMB is shared.
 	maxSharedRMB = 4 << 20
@@ -39,20 +39,20 @@ type rmb struct {
 	inUse  int
 	state  rmbState
 	at     [maxSlots]slotToken
-	// waiting are the connections that need it known.
+	// waiting are the connections that wait until the peer knows the RMB.
 	waiting []*Conn
 	idleAt  time.Time // when it is deleted, zero while in use
 }
 
 type element struct {
 	used bool
-	// dirty: it has been used before. A fresh one is zero as it came, and
-	// memory that nobody writes to is never touched.
+	// dirty: it has been used before. A new element is zero already, so that its
+	// memory is not touched before somebody writes to it.
 	dirty bool
 	// trimmed: its memory was given back since it was used. The peer may have
 	// written to it after that.
 	trimmed bool
-	// withdrawn: the peer may still write to it, nobody knows for how long.
+	// withdrawn: the peer may still write to it, for an unknown time.
 	withdrawn bool
 	// notBefore is when it may be used again.
 	notBefore time.Time
@@ -94,8 +94,8 @@ type rmbTable struct {
 	idle         int // free elements whose memory may go back to the system, or more
 }
 
-// exhausted reports whether so many elements are withdrawn that the group has to be
-// replaced by another.
+// exhausted reports whether so many elements are withdrawn that another group must
+// replace this one.
 func (t *rmbTable) exhausted() bool { return t.withdrawnAll > 8*maxWithdrawn }
 
 // allocate allocates an RMB and registers it on the links that exist.
@@ -144,9 +144,9 @@ func (t *rmbTable) deregister(l *Link) {
 	}
 }
 
-// take finds a free element of the size class in an RMB of the owner, in a new
-// one if need be. RMBs that the peer knows come first, so that most connections need no
-// CONFIRM RKEY.
+// take finds a free element of the size class in an RMB of the owner. It makes a new RMB
+// if there is none. RMBs that the peer knows are preferred, so that most connections need
+// no CONFIRM RKEY.
 func (t *rmbTable) take(now time.Time, owner uint32, code smc.SizeCode) (*rmb, int, error) {
 	for _, want := range []rmbState{rmbKnown, rmbNew} {
 		for _, r := range t.list {
@@ -186,7 +186,7 @@ func (t *rmbTable) use(r *rmb, i int) {
 	r.elems[i].used = true
 	r.inUse++
 	r.idleAt = time.Time{}
-	// Nothing of an earlier connection may show up in this one.
+	// This connection must not see any bytes of an earlier connection.
 	if r.elems[i].dirty {
 		t.env.ZeroRMB(r.handle, i*r.size, r.size)
 	}
@@ -244,7 +244,7 @@ func (t *rmbTable) free(r *rmb) {
 func (t *rmbTable) trim(now time.Time, idle time.Duration, budget int) int {
 	idle0 := 0
 	for _, r := range t.list {
-		from := 0 // the first of those to be given back, up to element i
+		from := 0 // the first element to be given back, up to element i
 		give := func(to int) {
 			if from < to {
 				t.env.TrimRMB(r.handle, from*r.size, (to-from)*r.size)

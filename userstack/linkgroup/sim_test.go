@@ -91,7 +91,7 @@ type host struct {
 	rmbs   map[*region]bool
 	chunks map[*conn.Chunk]bool // in use
 	spare  []*conn.Chunk        // not in use; the last one is used first
-	keep   bool                 // what is in a free chunk is not spoiled
+	keep   bool                 // free chunks are not overwritten
 	// noMemory makes NewChunk fail.
 	noMemory bool
 	failQP   int // NewQP calls that fail
@@ -293,15 +293,16 @@ func (h *host) DeregisterRMB(handle any, l *Link) {
 
 func (h *host) ZeroRMB(handle any, off, n int) { clear(handle.(*region).mem[off:][:n]) }
 
-// TrimRMB and FreeChunk spoil what nobody needs any more.
-func (h *host) TrimRMB(handle any, off, n int) { spoil(handle.(*region).mem[off:][:n]) }
+// TrimRMB and FreeChunk overwrite memory that is not needed any more.
+func (h *host) TrimRMB(handle any, off, n int) { overwrite(handle.(*region).mem[off:][:n]) }
 
-// spoiled is what replaces memory that nobody needs.
-var spoiled = bytes.Repeat([]byte{0xdb}, 64<<10)
+// filler overwrites memory that is not needed any more.
+var filler = bytes.Repeat([]byte{0xdb}, 64<<10)
 
-func spoil(b []byte) {
+// overwrite fills b with filler, so that a test finds reads from unused memory.
+func overwrite(b []byte) {
 	for len(b) > 0 {
-		b = b[copy(b, spoiled):]
+		b = b[copy(b, filler):]
 	}
 }
 
@@ -343,15 +344,15 @@ func (h *host) FreeChunk(k *conn.Chunk) {
 	}
 	delete(h.chunks, k)
 	if !h.keep {
-		spoil(k.Mem)
+		overwrite(k.Mem)
 	}
 	h.spare = append(h.spare, k)
 }
 
 func (h *host) Random() uint32 { return h.s.rng.Uint32() }
 
-// drain carries out actions, as a driver does. Memory that is not needed now is
-// spoiled at once.
+// drain carries out actions like a driver. Memory that is not needed any more is
+// overwritten at once.
 func (h *host) drain() {
 	h.acts = h.g.TakeActions(h.acts)
 	for h.g.Trim(h.s.now, 0) {

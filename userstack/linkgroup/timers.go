@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Timers of a group, beside those of its links and connections.
+// Timers of a group, in addition to the timers of its links and connections.
 const (
 	timerFirst    = iota // the peer's next message of the first contact
-	timerExchange        // its next message of an ADD or DELETE LINK exchange
-	timerRKey            // its answer to CONFIRM or DELETE RKEY
+	timerExchange        // the peer's next message of an ADD or DELETE LINK exchange
+	timerRKey            // the peer's answer to CONFIRM or DELETE RKEY
 	timerRKeyWait        // start of an RKey exchange
 	timerPeerRK          // the peer's CONFIRM RKEY CONTINUATION
 	timerRetry           // another try of CONFIRM RKEY

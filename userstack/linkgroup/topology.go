@@ -10,12 +10,11 @@ import (
 
 // What links a group is to have (RFC 7609, sections 2.2.1, 2.2.2 and
 // 3.5.5.1.1). Its symmetric links are the largest set of links of which no two
-// share a port of either host; they are what MaxLinks counts. The others are
-// asymmetric: one is allowed, and it has a use only as the second link of all,
-// or until the symmetric one that takes its place is there.
+// share a port of either host; MaxLinks counts them. The others are
+// asymmetric. A group may have one asymmetric link. It is useful only as the
+// second link of the group, or until a symmetric link replaces it.
 
-// active returns the links that count: those being added or deleted do
-// not.
+// active returns the active links, without those that are being added or deleted.
 func (t *linkTable) active() []*Link {
 	var list []*Link
 	for _, l := range t.list {
@@ -26,8 +25,8 @@ func (t *linkTable) active() []*Link {
 	return list
 }
 
-// symmetric returns how many links of list are symmetric: the most of which no
-// two share a port.
+// symmetric returns how many links of list are symmetric: the size of the largest
+// set in which no two links share a port.
 func (t *linkTable) symmetric(list []*Link) int {
 	if len(list) == 0 {
 		return 0
@@ -46,8 +45,8 @@ func (t *linkTable) sharePort(a, b *Link) bool {
 }
 
 // useful reports whether a link between dev and the peer's port may be added: it
-// is not parallel to another, and is the second link of all or adds to the
-// symmetric ones, within their limit.
+// is not parallel to another link, and it is the second link of the group or one more
+// symmetric link within the limit.
 func (t *linkTable) useful(dev Device, peer Endpoint) bool {
 	active := t.active()
 	for _, l := range active {
@@ -63,8 +62,7 @@ func (t *linkTable) useful(dev Device, peer Endpoint) bool {
 	return n > t.symmetric(active) && n <= t.max && len(with)-n <= 1
 }
 
-// canGrow reports whether the group is below the number of symmetric links that was
-// agreed on.
+// canGrow reports whether the group has fewer symmetric links than both sides agreed on.
 func (t *linkTable) canGrow() bool { return t.symmetric(t.active()) < t.max }
 
 // idleDevice returns a device that is up and that no active link uses.
@@ -82,8 +80,8 @@ func (t *linkTable) usesDevice(d Device) bool {
 	return slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActive && l.dev.ID == d.ID })
 }
 
-// pickDevice chooses the server's end of another link, for a peer that may
-// have a port without a link: a device without a link if there is one.
+// pickDevice chooses the server's end of another link. The peer may have a port
+// without a link. A device without a link is preferred.
 func (t *linkTable) pickDevice(traffic func(*Link) int) (Device, bool) {
 	if slices.ContainsFunc(t.list, func(l *Link) bool { return l.state == smc.LinkActivating }) || t.best(nil) == nil {
 		return Device{}, false
@@ -91,9 +89,9 @@ func (t *linkTable) pickDevice(traffic func(*Link) int) (Device, bool) {
 	return t.deviceFor(Endpoint{}, traffic)
 }
 
-// deviceFor chooses our end of a link to a port of the peer; the zero Endpoint
-// is a port that no link has. Which of two links becomes surplus is decided by
-// that choice: it is to be the one with less to move.
+// deviceFor chooses the local end of a link to a port of the peer; the zero Endpoint
+// stands for a port that no link has. The choice decides which of two links becomes
+// surplus. It should be the link with fewer connections to move.
 func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Device, ok bool) {
 	for _, inUse := range []bool{false, true} {
 		var cost int
@@ -113,8 +111,8 @@ func (t *linkTable) deviceFor(peer Endpoint, traffic func(*Link) int) (dev Devic
 	return dev, ok
 }
 
-// surplus returns a link other than keep that the group does not need because
-// it has two symmetric ones or more without it, or nil.
+// surplus returns a link other than keep that the group does not need, because
+// it has at least two symmetric links without it. It returns nil if there is none.
 func (t *linkTable) surplus(keep *Link) *Link { return t.surplusOf(t.active(), keep) }
 
 func (t *linkTable) surplusOf(links []*Link, keep *Link) *Link {

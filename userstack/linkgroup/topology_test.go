@@ -146,7 +146,7 @@ func TestUnusedLinkGives(t *testing.T) {
 				s.tap = func(from *host, l *Link, msg []byte) {
 					tap(from, l, msg)
 					if m, err := wire.ParseAddLink(msg); err == nil && from.role == smc.Client && m.QPN == 0 && l.id != id {
-						t.Errorf("%s, device %d: the client's wish came over link %d, not %d", role, dev, l.id, id)
+						t.Errorf("%s, device %d: the client's request came over link %d, not %d", role, dev, l.id, id)
 					}
 				}
 				delete(s.dead, down.GID)

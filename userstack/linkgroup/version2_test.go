@@ -197,7 +197,7 @@ func TestRequestAddLink(t *testing.T) {
 	s.expect("re:request-add-link")
 }
 
-// TestConfirmRKeyMeetsAddLink: a CONFIRM RKEY that a client sent before it heard of
+// TestConfirmRKeyMeetsAddLink: a CONFIRM RKEY that a client sent before it received
 // our ADD LINK is refused, as RFC 7609, section 3.5.5.3.1, has it; but not that of
 // a Linux client, which would take the connection to TCP. Its answer to ADD LINK
 // tells the RMB too.

@@ -256,7 +256,7 @@ func (s *Service) Accept(ctx context.Context, c *broker.Conn, sock *broker.Descr
 			return errors.Join(err, s.programs.OpenAgreed(fd)) // the program uses it as TCP now
 		}
 		if here != nil {
-			if here.abroad == nil {
+			if here.remote == nil {
 				err = s.programs.OpenHere(fd)
 			}
 			return err

@@ -219,62 +219,66 @@ func (s *Service) awaitAccept(ctx context.Context, f *localConn) bool {
 	} else {
 		defer stop()
 	}
-	look := lookForStranger(s.programs.Locator(), &s.local, f)
+	look := newAcceptCheck(s.programs.Locator(), &s.local, f)
 	for elsewhere := false; !elsewhere; {
 		select {
 		case <-f.taken:
 			return true
 		case <-look.due():
-			elsewhere = look.sees()
+			elsewhere = look.elsewhere()
 			continue
 		case <-tcp: // the process that accepted uses TCP, or the connection has ended
-		case <-f.stranger:
+		case <-f.otherProcess:
 		case <-ctx.Done():
 		case <-s.ending.Done():
 		}
 		break
 	}
-	if f.abroad != nil && !f.withdrawAbroad() {
+	if f.remote != nil && !f.withdrawRemote() {
 		return true
 	}
 	return !s.local.withdraw(f)
 }
 
-// strangerFirst is the time of the first check whether a process without a launcher
+// acceptCheckFirst is the time of the first check whether a process without a launcher
 // of this stack has accepted a connection; each pause is twice the one before.
 const (
-	strangerFirst = time.Second
-	strangerLast  = 16 * time.Second
+	acceptCheckFirst = time.Second
+	acceptCheckLast  = 16 * time.Second
 )
 
-// strangerLook makes these checks. A program's launcher reports a connection as soon
-// as the program has it. So if two checks find the connection accepted, another
-// process has it.
-type strangerLook struct {
+// acceptCheck checks whether another process has accepted a connection. A program's
+// launcher reports a connection as soon as the program has it. So if two checks find
+// the connection accepted, another process has it.
+type acceptCheck struct {
 	locator network.Locator // nil: cannot be found out
 	name    tuple
 	pause   time.Duration
 	held    bool
 }
 
-// lookForStranger begins the checks for a localConn whose server uses this stack.
-func lookForStranger(locator network.Locator, t *localTable, f *localConn) *strangerLook {
-	l := &strangerLook{locator: locator, name: t.nameOf(f), pause: strangerFirst}
-	if f.abroad != nil && f.sock != nil {
+// newAcceptCheck begins the checks for a localConn whose server uses this stack.
+func newAcceptCheck(locator network.Locator, t *localTable, f *localConn) *acceptCheck {
+	l := &acceptCheck{locator: locator, name: t.nameOf(f), pause: acceptCheckFirst}
+	if f.remote != nil && f.sock != nil {
 		l.locator = nil // the other stack checks
 	}
 	return l
 }
 
-func (l *strangerLook) due() <-chan time.Time {
+// due returns a channel that is ready when the next check is due, or nil if there are
+// no checks.
+func (l *acceptCheck) due() <-chan time.Time {
 	if l.locator == nil {
 		return nil
 	}
 	return time.After(l.pause)
 }
 
-func (l *strangerLook) sees() bool {
-	l.pause = min(2*l.pause, strangerLast)
+// elsewhere makes one check. It reports whether another process has the connection,
+// or the connection has ended.
+func (l *acceptCheck) elsewhere() bool {
+	l.pause = min(2*l.pause, acceptCheckLast)
 	before := l.held
 	held, ok, err := l.locator.Finds(l.name.server, l.name.client)
 	l.held = held && ok
@@ -292,7 +296,7 @@ func (s *Service) unaccepted(ctx context.Context, c *broker.Conn, sock *broker.D
 // openAgreed opens the gate, so that the programs can send over TCP. Both stacks know
 // that there are no CLC messages on the connection.
 func (s *Service) openAgreed(f *localConn, sock *broker.Descriptor) {
-	if f.abroad == nil {
+	if f.remote == nil {
 		return // open already
 	}
 	if err := sock.Control(s.programs.OpenAgreed); err != nil {

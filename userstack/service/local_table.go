@@ -24,7 +24,7 @@ type localConn struct {
 	client *broker.Conn
 	sock   *broker.Descriptor // the client's TCP socket
 	port   uint16             // of the server
-	abroad *abroad            // its other side, at another stack; nil: at this stack
+	remote *remoteSide        // its other side, at another stack; nil: at this stack
 	p, q   *broker.Descriptor // the pair: the client's end, the server's
 	sealed bool               // neither end can pass descriptors to the other
 
@@ -38,7 +38,7 @@ type localConn struct {
 	hungUp                 bool // one of the ends was closed
 	missing                int  // how many sides have not called side or noSide
 	clientSide, serverSide localSide
-	stranger               chan struct{} // closed when another process has accepted
+	otherProcess           chan struct{} // closed when another process has accepted
 }
 
 // localTable has the local connections of a service.
@@ -53,7 +53,7 @@ type localTable struct {
 	leaving map[uint16]map[*localConn]bool
 	pending map[tuple]*localConn
 	byID    map[uint64]*localConn
-	abroad  map[tuple]*localConn // those whose other side is at another stack
+	remote  map[tuple]*localConn // those whose other side is at another stack
 	watch   pairWatch
 	closed  bool
 }
@@ -95,7 +95,7 @@ func (t *localTable) hasListener(port uint16, uid *uint32) bool {
 func (t *localTable) newLocalConn(c *broker.Conn, sock *broker.Descriptor, port uint16, p, q *broker.Descriptor, sealed bool) *localConn {
 	f := &localConn{
 		table: t, client: c, sock: sock, port: port, p: p, q: q, sealed: sealed, missing: 2,
-		taken: make(chan struct{}), finished: make(chan struct{}), stranger: make(chan struct{}),
+		taken: make(chan struct{}), finished: make(chan struct{}), otherProcess: make(chan struct{}),
 	}
 	f.clientSide = localSide{f: f, c: c, peer: &f.serverSide}
 	f.serverSide = localSide{f: f, peer: &f.clientSide}
@@ -120,7 +120,7 @@ func (t *localTable) add(f *localConn) error {
 func (t *localTable) insert(f *localConn) error {
 	if t.byID == nil {
 		t.leaving, t.pending = map[uint16]map[*localConn]bool{}, map[tuple]*localConn{}
-		t.byID, t.abroad = map[uint64]*localConn{}, map[tuple]*localConn{}
+		t.byID, t.remote = map[uint64]*localConn{}, map[tuple]*localConn{}
 	}
 	if err := t.watch.add(t, f); err != nil {
 		return err
@@ -129,16 +129,16 @@ func (t *localTable) insert(f *localConn) error {
 	return nil
 }
 
-// addAbroad adds a localConn whose other side is at another stack, after its TCP
+// addRemote adds a localConn whose other side is at another stack, after its TCP
 // connection is made. If the client is at the other stack, the server here may claim
 // it.
-func (t *localTable) addAbroad(f *localConn) error {
+func (t *localTable) addRemote(f *localConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.insert(f); err != nil {
 		return err
 	}
-	t.abroad[f.name] = f
+	t.remote[f.name] = f
 	if f.sock == nil {
 		t.pending[f.name] = f
 	}
@@ -150,15 +150,15 @@ func (t *localTable) addAbroad(f *localConn) error {
 func (t *localTable) find(name tuple) *localConn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.abroad[name]
+	return t.remote[name]
 }
 
 // gone removes a localConn that does not have to be watched any more. The caller
 // holds mu.
 func (t *localTable) gone(f *localConn) {
 	delete(t.byID, f.id)
-	if t.abroad[f.name] == f {
-		delete(t.abroad, f.name)
+	if t.remote[f.name] == f {
+		delete(t.remote, f.name)
 	}
 }
 
@@ -194,7 +194,7 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 		t.nameIt(f)
 	}
 	f := t.pending[name]
-	if f == nil || f.abroad != nil && !f.sameSequences(fd) {
+	if f == nil || f.remote != nil && !f.sameSequences(fd) {
 		return nil, nil
 	}
 	if f.result == outcomeTCP {
@@ -221,10 +221,10 @@ func (t *localTable) claim(fd int, uid uint32) (*localConn, error) {
 }
 
 // sameSequences reports whether an accepted TCP socket is the other end of the
-// connection that another stack has offered. f.abroad describes that stack's socket.
+// connection that another stack has offered. f.remote describes that stack's socket.
 func (f *localConn) sameSequences(fd int) bool {
 	s, err := sequences(fd)
-	return err == nil && s == tcpSeqs{f.abroad.seqs.recv, f.abroad.seqs.send}
+	return err == nil && s == tcpSeqs{f.remote.seqs.recv, f.remote.seqs.send}
 }
 
 // nameIt sets the addresses of a localConn after the kernel has chosen them. The
@@ -248,7 +248,7 @@ func (t *localTable) nameIt(f *localConn) {
 func (t *localTable) nameOf(f *localConn) tuple {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.sock != nil && f.abroad == nil {
+	if f.sock != nil && f.remote == nil {
 		if byPort := t.leaving[f.port]; byPort[f] {
 			t.nameIt(f)
 		}
@@ -295,7 +295,7 @@ func (t *localTable) finish(f *localConn, result outcome) {
 		t.noSide(f)
 	}
 	switch {
-	case f.accept && f.abroad != nil && f.abroad.talk != nil:
+	case f.accept && f.remote != nil && f.remote.talk != nil:
 		go f.p.Close() //nolint:errcheck // a duplicate
 	case f.accept && result == outcomeTCP: // the server's handler needs p
 	case f.accept:

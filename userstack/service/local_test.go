@@ -344,9 +344,9 @@ func TestLocalReleased(t *testing.T) {
 	}
 }
 
-// TestLocalStranger: a server that no launcher speaks for gets what the client sends
-// over TCP.
-func TestLocalStranger(t *testing.T) {
+// TestLocalOtherProcess: a server process without a launcher gets over TCP what the
+// client sends.
+func TestLocalOtherProcess(t *testing.T) {
 	for _, first := range []string{"server speaks first", "client speaks first"} {
 		t.Run(first, func(t *testing.T) {
 			checkLeaks(t)

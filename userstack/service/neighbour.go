@@ -171,8 +171,8 @@ func (x *neighbours) converse(ctx context.Context, netns uint64, m *neighbourMes
 	return u, nil
 }
 
-// abroad is the other side of a localConn, at another stack.
-type abroad struct {
+// remoteSide is the other side of a localConn, at another stack.
+type remoteSide struct {
 	netns uint64
 	talk  *net.UnixConn // nil at the server's side
 	seqs  tcpSeqs       // at the server's side: those of the client
@@ -240,11 +240,11 @@ func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.D
 	}
 	f := n.local.newLocalConn(c, sock, m.name.server.Port(), p, q, sealed)
 	f.name, f.missing = m.name, 1
-	f.abroad = &abroad{netns: netns, words: make(chan byte, 4)}
-	if err := n.local.addAbroad(f); err != nil {
+	f.remote = &remoteSide{netns: netns, words: make(chan byte, 4)}
+	if err := n.local.addRemote(f); err != nil {
 		return nil, err
 	}
-	if f.abroad.talk, err = n.converse(ctx, netns, m, p, q); err != nil {
+	if f.remote.talk, err = n.converse(ctx, netns, m, p, q); err != nil {
 		n.local.withdraw(f)
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func (n *neighbours) offerTo(ctx context.Context, c *broker.Conn, sock *broker.D
 // follow runs the client's side of a conversation. It returns when it has reported
 // the client's result, and the other side has reported the result of the server's end.
 func (n *neighbours) follow(f *localConn) {
-	a := f.abroad
+	a := f.remote
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		<-f.finished
@@ -272,7 +272,7 @@ func (n *neighbours) follow(f *localConn) {
 			case wordTaken:
 				n.local.taken(f)
 			case wordWithdrawn:
-				close(f.stranger)
+				close(f.otherProcess)
 			}
 			a.words <- word
 			if word == wordTaken || word == wordWithdrawn {
@@ -285,7 +285,7 @@ func (n *neighbours) follow(f *localConn) {
 }
 
 // tell reports the result of a localConn to the server's stack.
-func (a *abroad) tell(result outcome) {
+func (a *remoteSide) tell(result outcome) {
 	switch result {
 	case outcomeLocal:
 		_ = sendWord(a.talk, wordLocal)
@@ -296,17 +296,17 @@ func (a *abroad) tell(result outcome) {
 	}
 }
 
-// withdrawAbroad asks the server's stack to give back a localConn. It reports whether
+// withdrawRemote asks the server's stack to give back a localConn. It reports whether
 // no program there has it or will get it.
-func (f *localConn) withdrawAbroad() bool {
-	_ = sendWord(f.abroad.talk, wordWithdraw)
+func (f *localConn) withdrawRemote() bool {
+	_ = sendWord(f.remote.talk, wordWithdraw)
 	timer := time.NewTimer(neighbourTime)
 	defer timer.Stop()
 	select {
-	case word, ok := <-f.abroad.words:
+	case word, ok := <-f.remote.words:
 		return !ok || word != wordTaken // !ok: the stack has ended and gave no end away
 	case <-timer.C:
-		_ = f.abroad.talk.Close()
+		_ = f.remote.talk.Close()
 		return true
 	}
 }
@@ -338,9 +338,9 @@ func (n *neighbours) tell(x *localSide, op neighbourOp) {
 		_ = c.Broken(ctx, unix.ECONNRESET)
 	case c != nil:
 		_ = c.DropUrgent(ctx)
-	case f.abroad != nil:
+	case f.remote != nil:
 		ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 		defer cancel()
-		_ = n.question(ctx, f.abroad.netns, n.message(op, f.name))
+		_ = n.question(ctx, f.remote.netns, n.message(op, f.name))
 	}
 }

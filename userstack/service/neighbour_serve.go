@@ -108,8 +108,8 @@ func (n *neighbours) offered(m *neighbourMessage, p, q *broker.Descriptor) (*loc
 	}
 	f := n.local.newLocalConn(nil, nil, m.name.server.Port(), p, q, true)
 	f.name, f.missing = m.name, 1
-	f.abroad = &abroad{netns: m.netns, seqs: m.seqs, uid: m.uid}
-	if err := n.local.addAbroad(f); err != nil {
+	f.remote = &remoteSide{netns: m.netns, seqs: m.seqs, uid: m.uid}
+	if err := n.local.addRemote(f); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -143,7 +143,7 @@ func (n *neighbours) host(ctx context.Context, u *net.UnixConn, f *localConn) {
 		return
 	}
 	taken, landed := f.taken, f.finished
-	look := lookForStranger(n.locator, n.local, f)
+	look := newAcceptCheck(n.locator, n.local, f)
 	due := look.due()
 	for taken != nil || landed != nil {
 		select {
@@ -169,7 +169,7 @@ func (n *neighbours) host(ctx context.Context, u *net.UnixConn, f *localConn) {
 				return
 			}
 		case <-due:
-			if taken != nil && look.sees() && n.giveBack(u, f) {
+			if taken != nil && look.elsewhere() && n.giveBack(u, f) {
 				return
 			}
 			due = look.due()
@@ -250,7 +250,7 @@ func (f *localConn) here(netns uint64) *broker.Conn {
 	t := f.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.abroad == nil || f.abroad.netns != netns {
+	if f.remote == nil || f.remote.netns != netns {
 		return nil
 	}
 	for _, x := range []*localSide{&f.clientSide, &f.serverSide} {

@@ -64,9 +64,9 @@ func (b *serviceBed) wantEnd(release func()) {
 	}
 }
 
-// silent returns an address that answers no SYN: that of a socket whose backlog
-// is full.
-func silent(t *testing.T) netip.AddrPort {
+// noSYNAnswer returns the address of a socket that does not answer a SYN, because its
+// backlog is full.
+func noSYNAnswer(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l := tcpSocket(t, 0)
 	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
@@ -135,7 +135,7 @@ func TestPendingConnects(t *testing.T) {
 	checkLeaks(t)
 	const count = 2000
 	b := newServiceBed(t, host(t), nil)
-	addr := silent(t)
+	addr := noSYNAnswer(t)
 	cl := b.launcher(os.Geteuid())
 	// On a busy machine each system call has a thread to itself for a moment, and 2000
 	// requests come at once.

@@ -59,11 +59,11 @@ type Route struct {
 
 // A Host has netdevs, the RDMA devices on them, and TCP.
 type Host struct {
-	w      *World
-	name   string
-	devs   []*netdev
-	silent bool // vanished
-	cut    time.Time
+	w        *World
+	name     string
+	devs     []*netdev
+	vanished bool // see Vanish
+	cut      time.Time
 }
 
 // netdev is a netdev and what is on it.
@@ -128,12 +128,12 @@ func linkLocal(mac net.HardwareAddr) (g smc.GID) {
 // Name returns the host's name.
 func (h *Host) Name() string { return h.name }
 
-// Vanish makes the host silent and deaf, as if its power had failed, or ends
-// that. Nobody is told.
+// Vanish makes the host neither send nor receive, as if its power had failed, or ends
+// this state. No other host gets a message about it.
 func (h *Host) Vanish(silent bool) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
-	h.silent = silent
+	h.vanished = silent
 	if silent {
 		h.cut = time.Now()
 	}
@@ -261,9 +261,9 @@ func (h *Host) find(name string) *netdev {
 	return nil
 }
 
-// reaches reports whether messages of n arrive at o now.
+// reaches reports whether messages from n arrive at o now.
 func (n *netdev) reaches(o *netdev) bool {
-	return n.up && o.up && !n.gone && !o.gone && !n.host.silent && !o.host.silent &&
+	return n.up && o.up && !n.gone && !o.gone && !n.host.vanished && !o.host.vanished &&
 		n.lan == o.lan && !n.lan.down && n.VLAN == o.VLAN
 }
 

@@ -210,7 +210,7 @@ func (q *qp) broken(since time.Time) *qp {
 		at   time.Time
 	}{
 		{!n.up || n.gone, n.cut}, {!o.up || o.gone, o.cut}, {n.lan.down, n.lan.cut},
-		{n.host.silent, n.host.cut}, {o.host.silent, o.host.cut},
+		{n.host.vanished, n.host.cut}, {o.host.vanished, o.host.cut},
 	} {
 		if c.down && c.at.Before(since) {
 			return nil

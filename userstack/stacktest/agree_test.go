@@ -29,14 +29,14 @@ var (
 
 // agreement is one rendezvous in which something goes wrong.
 type agreement struct {
-	own    bool // with a stack of ours; else with a Linux
-	client bool // our role
+	own    bool // the peer is a user-space stack; otherwise it behaves like Linux
+	client bool // the role of the stack under test
 	next   bool // on a link group that exists
 	at     int  // the message with which the trouble begins
 	lans   []string
 	lasts  time.Duration
 	hold   time.Duration // see simfabric.Config.Hold
-	leave  time.Duration // our program gives up; 0: it does not
+	leave  time.Duration // when the program under test gives up; 0: it does not
 }
 
 func (a agreement) String() string {
@@ -69,10 +69,10 @@ func newAgreement(seed uint64) agreement {
 	return a
 }
 
-// TestAgreement: whatever is late in a rendezvous, mostly with a Linux, and whoever's
-// timers fire first, both sides end with the same opinion on the connection, or
-// it ends for both. In particular it never happens that one waits for ever
-// because it has SMC-R and the other TCP.
+// TestAgreement: at the end of a rendezvous both sides have the same opinion on the
+// connection, or it ends for both, whatever message is late and whichever timer fires
+// first. Most peers behave like Linux. In particular, no side waits for ever because it
+// has SMC-R and the other side has TCP.
 func TestAgreement(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	count := map[string]int{}
@@ -91,7 +91,7 @@ func TestAgreement(t *testing.T) {
 	t.Logf("%v", count)
 }
 
-// run makes the connection and returns what either side took it for.
+// run makes the connection and returns the opinion of each side.
 func (a agreement) run(t *testing.T, seed uint64) string {
 	var mu sync.Mutex
 	var w *simfabric.World
@@ -230,16 +230,16 @@ func (a agreement) between(t *testing.T, b *bed, s *userstack.Stack, play rendez
 	return x.judge(t)
 }
 
-// ending is how a rendezvous with a Linux ended on either side.
+// ending is how a rendezvous ended on each side.
 type ending struct {
 	c      *userstack.Conn
 	err    error
-	tcp    *simfabric.TCPConn // ours
+	tcp    *simfabric.TCPConn // of the side under test
 	mode   linuxMode
-	lc     *linuxConn      // the other end: of a Linux,
-	oc     *userstack.Conn // or ours
+	lc     *linuxConn      // the other end, if it behaves like Linux
+	oc     *userstack.Conn // the other end, if it is a user-space stack
 	ltcp   *simfabric.TCPConn
-	left   bool // our program is gone
+	left   bool // the program under test has given up
 	closed sync.Once
 }
 
@@ -276,7 +276,7 @@ func (a agreement) rendezvous(b *bed, s *userstack.Stack, play rendezvousFunc, l
 	return x
 }
 
-// ours is our opinion.
+// ours returns the opinion of the side under test.
 func (x *ending) ours() linuxMode {
 	var d *userstack.DeclineError
 	switch {
@@ -290,7 +290,7 @@ func (x *ending) ours() linuxMode {
 	return linuxDead
 }
 
-// end ends what is left.
+// end closes both ends of the connection.
 func (x *ending) end() {
 	x.closed.Do(func() {
 		if x.c != nil {
@@ -312,11 +312,11 @@ func (x *ending) end() {
 	})
 }
 
-// agreeLimit is how long a side that is alone with its opinion may take to hear of
-// it: a Linux tests an idle link after 30 s.
+// agreeLimit is how long a side may have another opinion than its peer: Linux tests
+// an idle link after 30 s.
 const agreeLimit = 40 * time.Second
 
-// judge compares.
+// judge checks that the opinions of both sides fit.
 func (x *ending) judge(t *testing.T) string {
 	how := fmt.Sprintf("%v/%v", x.ours(), x.mode)
 	begin := time.Now()
@@ -324,7 +324,7 @@ func (x *ending) judge(t *testing.T) string {
 	case ours == linuxTCP && x.mode == linuxTCP:
 		x.plain(t)
 	case ours == linuxSMC && x.mode == linuxSMC, ours == linuxDead && x.mode == linuxDead:
-	case x.mode == linuxSMC: // and ours is not
+	case x.mode == linuxSMC: // the side under test has another opinion
 		var gone <-chan struct{}
 		if x.oc != nil {
 			gone = x.oc.Done()
@@ -367,15 +367,15 @@ func (x *ending) judge(t *testing.T) string {
 	return how
 }
 
-// isReset reads until the end of a connection. What was sent before may come.
+// isReset reads until the end of a connection, and reports whether it is a reset. Data
+// that was sent before it may arrive.
 func isReset(tcp *simfabric.TCPConn) bool {
 	tcp.SetReadDeadline(time.Now().Add(agreeLimit))
 	_, err := io.Copy(io.Discard, tcp)
 	return !isTimeout(err)
 }
 
-// plain has both programs talk over TCP: each gets what the other sent, nothing
-// before it and nothing behind.
+// plain lets both programs talk over TCP: each gets exactly what the other sent.
 func (x *ending) plain(t *testing.T) {
 	want := map[*simfabric.TCPConn][]byte{x.tcp: bedtest.Pattern(1, 1000), x.ltcp: bedtest.Pattern(2, 1000)}
 	var wg sync.WaitGroup

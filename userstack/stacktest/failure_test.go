@@ -120,8 +120,8 @@ func (s *stream) fill(p []byte) {
 	}
 }
 
-// detection is longer than the retries of a queue pair last that has
-// something to send: 8 times its ACK timeout of 537 ms.
+// detection is longer than all retries of a queue pair that has something to send:
+// 8 times its ACK timeout of 537 ms.
 const detection = 5 * time.Second
 
 // TestLastLinkLost takes away the only link under connections that are
@@ -199,7 +199,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 	})
 }
 
-// TestKeepAlive: keepalive finds it as soon as it was asked to.
+// TestKeepAlive: keepalive finds a peer that is gone after the time that was set.
 func TestKeepAlive(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -221,8 +221,8 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// TestStackReplaced has the server's stack die without a word and another one
-// take its place: the client must not put connections on the old link group.
+// TestStackReplaced ends the server's stack without a message and starts another one
+// in its place: the client must not put connections on the old link group.
 func TestStackReplaced(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -247,9 +247,8 @@ func TestStackReplaced(t *testing.T) {
 	})
 }
 
-// TestClientReplaced is the same for the client's stack. The server finds the
-// old link group by peer ID only if the new stack has the same, which it has
-// not.
+// TestClientReplaced does the same with the client's stack. The server must not find the
+// old link group, because the new stack has another peer ID.
 func TestClientReplaced(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -273,9 +272,9 @@ func TestClientReplaced(t *testing.T) {
 	})
 }
 
-// TestClientLostGroup has only the client lose its link group: it answers the
-// server's ACCEPT with DECLINE "out of sync", and the server then ends its
-// own, so that the next connection makes a new one.
+// TestClientLostGroup removes the link group of the client only. The client answers the
+// server's ACCEPT with DECLINE "out of sync". Then the server ends its link group too,
+// so that the next connection makes a new one.
 func TestClientLostGroup(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
@@ -305,8 +304,8 @@ func TestClientLostGroup(t *testing.T) {
 }
 
 // TestClientLostLink has the link that the server's ACCEPT named fail before the
-// client reads it: "out of sync" then says nothing of the link group, whose
-// other link lives on.
+// client reads it. Then "out of sync" does not mean that the link group has ended: its
+// other link still works.
 func TestClientLostLink(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{devices: 2})
@@ -326,8 +325,8 @@ func TestClientLostLink(t *testing.T) {
 	})
 }
 
-// TestFailover loses one of two links, in each way and on each side, under
-// load: nothing is lost, and new connections go on.
+// TestFailover makes one of two links fail under load, in each way and on each side:
+// no data is lost, and new connections work.
 func TestFailover(t *testing.T) {
 	tests := []struct {
 		name string
@@ -422,7 +421,7 @@ func TestLateGID(t *testing.T) {
 				}
 				h.SetGIDs("eth1", true)
 				time.Sleep(10 * time.Second)
-				// Not an asymmetric link on the other device.
+				// There must not be an asymmetric link on the other device.
 				if g := bedtest.One(t, b.server.Control().LinkGroups); g.Type != smc.GroupSymmetric {
 					t.Errorf("type %v with the GID, want %v", g.Type, smc.GroupSymmetric)
 				}
@@ -452,7 +451,7 @@ func TestDeviceReplaced(t *testing.T) {
 	})
 }
 
-// TestUnreachablePeerAtClose closes a connection whose peer has gone silent: Close
+// TestUnreachablePeerAtClose closes a connection whose peer does not answer any more: Close
 // does not wait, and the connection ends within bounds.
 func TestUnreachablePeerAtClose(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {

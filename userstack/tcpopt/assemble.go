@@ -211,7 +211,7 @@ func (a *assembler) findListener() {
 	a.emit(asm.FnMapLookupElem.Call())
 }
 
-// register counts the listener of the key in; it jumps to label if there is no
+// register adds 1 to the count of listeners of the key. It jumps to label if there is no
 // room.
 func (a *assembler) register(label string) {
 	a.setSlot(slotValue, 0)
@@ -230,8 +230,9 @@ func (a *assembler) register(label string) {
 	)
 }
 
-// unregister counts the listener of the key out. The entry stays: removing it
-// could race with a listener counting itself in. It goes when room is needed.
+// unregister subtracts 1 from the count of listeners of the key. It does not remove the
+// entry, because another listener may be registering at the same time. The kernel removes
+// the entry when it needs room.
 func (a *assembler) unregister() {
 	gone := a.unique("gone")
 	a.findListener()
@@ -310,7 +311,7 @@ func (a *assembler) store(label string) {
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnStoreHdrOpt.Call(),
 		asm.JEq.Imm(asm.R0, 0, label),
-		// Another stack marked the same socket, and came first.
+		// Another stack has marked the same socket, and has written the option.
 		asm.JEq.Imm(asm.R0, -int32(unix.EEXIST), label),
 	)
 }
@@ -387,7 +388,7 @@ func (a *assembler) setSaveSYN() {
 	)
 }
 
-// finish ends a program: allow what was about to happen.
+// finish ends a program with the result 1, which allows the operation.
 func (a *assembler) finish() asm.Instructions {
 	a.here(labelOut)
 	a.emit(asm.Mov.Imm(asm.R0, 1), asm.Return())

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket that listens already has no callback left at which the SOCK_OPS
-// program could ask for the header option callbacks. A setsockopt program runs
-// in the context of any socket, though, and from Linux 6.12 on may ask in its
-// stead. It is attached for the moment of one setsockopt(2) of our own, with a
-// level that no protocol has; calls of other programs meanwhile pass unchanged.
+// For a socket that listens already, the SOCK_OPS program gets no callback at which it could
+// ask for the header option callbacks. But a setsockopt program runs for any socket, and may
+// ask for them since Linux 6.12. It is attached only while this package makes one
+// setsockopt(2), with a level that no protocol has. Calls of other processes in this time
+// pass unchanged.
 const (
 	commandLevel  = 0x534d4352
 	commandListen = 1

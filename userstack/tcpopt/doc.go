@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tcpopt announces SMC-R in the TCP handshake of chosen sockets and
-// says what their peers announced: the experimental TCP option of RFC 7609,
-// appendix A.1 (kind 254, ExID E2D4C3D9), which Linux sets for its own AF_SMC
-// sockets only.
+// Package tcpopt announces SMC-R in the TCP handshake of chosen sockets, and reports what
+// their peers announced. It uses the experimental TCP option of RFC 7609, appendix A.1 (kind
+// 254, ExID E2D4C3D9), which Linux itself sets for AF_SMC sockets only.
 //
 // An eBPF program of type SOCK_OPS, assembled here and attached to the root of
 // the cgroup v2 tree, writes the option on the SYN of sockets marked with
@@ -12,13 +11,13 @@
 // socket that was not marked. After the handshake the program is switched off
 // for the socket, so that established connections cost nothing.
 //
-// What belongs here: the program, its attachment, the marks. What to do with
-// the answer (the CLC handshake, or plain TCP) is for the importer.
+// What belongs here: the program, its attachment, the marks. The caller decides what to do
+// with the answer: the CLC handshake, or plain TCP.
 //
 // # Agreement
 //
-// Both ends must come to the same conclusion, or the one sends a CLC message
-// to the other's application. The order of guarantees is:
+// Both ends must come to the same result. Otherwise one end sends a CLC message to the
+// application of the other. The guarantees are:
 //
 //   - A client says PeerSMC only if it sent the option and the SYN-ACK had it.
 //   - A server whose SYN-ACK had the option always says PeerSMC.
@@ -32,20 +31,19 @@
 //
 // # The gate
 //
-// A socket whose handshake announced SMC-R speaks in the name of the host. Where
-// other processes have the socket too, as the program has that it belongs to,
-// [Program.GateConnect] and [Program.GateListen] keep them from sending: a second
-// program, attached when it is first needed, sees each packet that leaves the cgroup
-// and drops the data of gated sockets beyond a limit. Only [Gate.Send] moves the
-// limit, after it has made sure that all bytes up to there are its own. So it does
-// not matter how others write, in what segments TCP sends, or how often. The gate is
-// there before the connection is established at either end. It opens behind a last
-// message of Gate.Send (DECLINE), or when the peer has declined. If one end does not
-// announce SMC-R, there is none. Otherwise it stays shut as long as the connection
-// lasts. SYN, FIN, RST and acknowledgements pass.
+// The peer trusts CLC messages on a socket whose handshake announced SMC-R as messages of
+// the host. If other processes have the socket too, such as the program that made it,
+// [Program.GateConnect] and [Program.GateListen] keep them from sending. A second eBPF
+// program, attached when it is first needed, sees each packet that leaves the cgroup, and
+// drops data of gated sockets beyond a limit. Only [Gate.Send] moves the limit, after it has
+// checked that it wrote all bytes up to there. So it does not matter how other processes
+// write, and in which segments or how often TCP sends. The gate exists before the connection
+// is established at either end. It opens after the last message of Gate.Send (DECLINE), or
+// when the peer has declined. There is no gate if one end does not announce SMC-R. Otherwise
+// it stays closed as long as the connection lasts. SYN, FIN, RST and acknowledgements pass.
 //
-// Others can still read what the peer sends, and end the connection. What they write
-// makes the handshake fail with [ErrForeign], or times it out.
+// Other processes can still read what the peer sends, and end the connection. If they write,
+// the handshake fails with [ErrForeign] or times out.
 //
 // Not covered are raw sockets, and TCP_REPAIR, both of which take privileges, and
 // connections that live when the Program ends. Segments that IPsec has encrypted

@@ -41,8 +41,9 @@ var (
 	ErrClosed = errors.New("tcpopt: closed")
 )
 
-// checkPrivilege says no before the eBPF library is asked, which would take a
-// refusal for a feature that the kernel lacks, and remember it.
+// checkPrivilege returns ErrNotPermitted if privileges are missing. It must be called before
+// the eBPF library, which would regard the refusal as a missing feature of the kernel, and
+// remember that.
 func checkPrivilege() error {
 	caps, err := effectiveCapabilities()
 	if err != nil {
@@ -78,7 +79,7 @@ func isVerifierError(err error) bool {
 	return ok
 }
 
-// missingPrivilege says what to grant so that the program can be attached.
+// missingPrivilege returns which privileges are missing to attach the program.
 func missingPrivilege() string {
 	const remedy = "run as root or grant CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN)"
 	caps, err := effectiveCapabilities()

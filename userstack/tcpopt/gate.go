@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gateTries bounds how often a question to the kernel is asked anew whose answer
-// the peer's segments have changed meanwhile.
+// gateTries bounds how often counters of a socket are read again because segments of the
+// peer changed them between two system calls.
 const gateTries = 16
 
-// gate is the program at the sockets' way out, attached when it is first needed:
-// it runs for each packet of the cgroup.
+// gate is the program that runs for each packet that leaves the cgroup. It is attached when
+// it is first needed.
 type gate struct {
 	prog *ebpf.Program
 	link *link.RawLink
@@ -59,10 +59,10 @@ func (p *Program) needGate() error {
 	return nil
 }
 
-// GateConnect is MarkConnect for a socket that others have, too. If both ends
-// announce SMC-R, then nobody can send data on it but through [Gate.Send]. Bytes
-// that others write stay in the socket's buffer. If one end does not announce it,
-// there is no gate.
+// GateConnect is MarkConnect for a socket that other processes have too. If both ends
+// announce SMC-R, data can be sent on it only by [Gate.Send]. Bytes that other processes
+// write stay in the buffer of the socket. If one end does not announce SMC-R, there is no
+// gate.
 // Errors: ErrNoGate, and those of MarkConnect.
 func (p *Program) GateConnect(fd int) error {
 	if err := p.acquire(); err != nil {
@@ -75,8 +75,8 @@ func (p *Program) GateConnect(fd int) error {
 	return p.markConnect(fd, flagConnect|flagGated)
 }
 
-// GateListen is MarkListen for a socket that others have, too: what is accepted
-// from it is gated as GateConnect says, from before anybody can have it.
+// GateListen is MarkListen for a socket that other processes have too. Each accepted socket
+// is gated as with GateConnect, before any process can get it.
 // Errors: ErrNoGate, and those of MarkListen.
 func (p *Program) GateListen(fd int) error {
 	if err := p.acquire(); err != nil {
@@ -89,19 +89,18 @@ func (p *Program) GateListen(fd int) error {
 	return p.markListen(fd, flagListen|flagGateListen)
 }
 
-// A Gate is the one way to send data on a socket whose handshake announced SMC-R
-// and that others have, too. It is for one goroutine at a time, and there must be
-// one of each socket only.
+// A Gate is the only way to send data on a gated socket. Only one goroutine at a time may use
+// it, and there must be only one Gate for each socket.
 //
-// The kernel lets the first bytes of the stream pass, as many as Send has sent. That
-// these are Send's is made sure of before they may pass, so nobody can put others in
-// their place: a byte in a socket's buffer cannot be taken back.
+// The kernel lets as many bytes of the stream pass as Send has sent. Before they may pass,
+// Send checks that it wrote them itself. No process can replace them, because bytes in the
+// buffer of a socket cannot be removed.
 type Gate struct {
 	p *Program
 	m mark
 }
 
-// Gate returns the gate of a connection that is established, nil if it has none.
+// Gate returns the gate of an established connection, or nil if it has none.
 func (p *Program) Gate(fd int) (*Gate, error) {
 	if err := p.acquire(); err != nil {
 		return nil, err
@@ -119,11 +118,11 @@ func (p *Program) Gate(fd int) (*Gate, error) {
 	return &Gate{p, m}, nil
 }
 
-// Send sends msg, which fits the send buffer. With last it opens the gate behind
-// msg: what others have written meanwhile follows, and all that comes.
+// Send sends msg, which must fit the send buffer. If last is true, Send opens the gate after
+// msg: all later data passes, including what other processes have written meanwhile.
 //
-// It is ErrForeign if others have written to the socket before. Then nothing of msg
-// is sent.
+// The error is ErrForeign if other processes have written to the socket before. Then nothing
+// of msg is sent.
 func (g *Gate) Send(fd int, msg []byte, last bool) error {
 	if err := g.p.acquire(); err != nil {
 		return err
@@ -133,8 +132,8 @@ func (g *Gate) Send(fd int, msg []byte, last bool) error {
 	if err != nil {
 		return fmt.Errorf("tcpopt: TCP_CORK: %w", err)
 	}
-	// Into the buffer first, then looked at, then let pass. TCP keeps what the
-	// gate drops.
+	// Write msg to the buffer, check that the buffer has only data of Send, and move
+	// the limit then. TCP keeps what the gate drops.
 	if err := sendAll(fd, msg); err != nil {
 		return fmt.Errorf("tcpopt: send: %w", err)
 	}
@@ -177,11 +176,11 @@ func sendAll(fd int, msg []byte) error {
 	}
 }
 
-// queued returns ErrForeign unless n bytes have been written to the socket since it
-// is connected.
+// queued returns ErrForeign unless exactly n bytes have been written to the socket since it
+// was connected.
 //
-// What waits for an acknowledgement is read first: an acknowledgement in between
-// makes the sum too large, never too small.
+// The number of bytes without acknowledgement is read first. So an acknowledgement that comes
+// between the two system calls makes the sum too large, never too small.
 func (g *Gate) queued(fd int, n uint64) error {
 	for range gateTries {
 		waiting, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
@@ -206,8 +205,8 @@ func (g *Gate) queued(fd int, n uint64) error {
 // Open opens the gate without a message, because the peer has declined SMC-R. read is
 // how many bytes were read from the socket to learn that.
 //
-// It is ErrForeign if others have read from it, too: the message may then be made up
-// of parts of others. The gate stays shut.
+// The error is ErrForeign if other processes have read from the socket too: then the message
+// may consist of parts of other messages. The gate stays closed.
 func (g *Gate) Open(fd, read int) error {
 	if err := g.p.acquire(); err != nil {
 		return err
@@ -225,8 +224,8 @@ func (g *Gate) Open(fd, read int) error {
 	return fmt.Errorf("%w: it has read from it", ErrForeign)
 }
 
-// OpenHere opens the gate of a connection whose ends are both of this host, which the
-// caller has made sure of: nobody speaks CLC on it.
+// OpenHere opens the gate of a connection on which nobody speaks CLC, because both ends are
+// on this host. The caller must have checked that.
 func (g *Gate) OpenHere(fd int) error {
 	if err := g.p.acquire(); err != nil {
 		return err
@@ -241,9 +240,8 @@ func (g *Gate) OpenHere(fd int) error {
 //
 // If the peer has sent nothing, it must have closed its side.
 //
-// It is ErrForeign if somebody has read from it, has shut down the reading, or looks
-// at other bytes than the first (SO_PEEK_OFF). Then, or if isData says no, the gate
-// stays shut.
+// The error is ErrForeign if another process has read from the socket, has shut down
+// reading, or has set SO_PEEK_OFF, or if isData returns false. The gate stays closed then.
 func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 	if err := g.p.acquire(); err != nil {
 		return err
@@ -263,7 +261,7 @@ func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 			return fmt.Errorf("tcpopt: peek: %w", err)
 		}
 		b = b[:max(0, n)]
-		// All that has ever come, and nobody has taken any of it.
+		// b must be all that the peer has sent, and no process may have read any of it.
 		if r, err = receivedOn(fd); err != nil {
 			return err
 		}
@@ -277,9 +275,9 @@ func (g *Gate) OpenToData(fd int, isData func(first []byte) bool) error {
 	return fmt.Errorf("%w: it has read from it", ErrForeign)
 }
 
-// received is what has come on a socket.
+// received counts what a socket has received.
 type received struct {
-	taken uint64 // bytes that were read, by whomever; never too few
+	taken uint64 // bytes that any process has read; never too few
 	all   uint64 // bytes that came
 	end   bool   // the peer has closed its side
 }
@@ -305,8 +303,7 @@ func receivedOn(fd int) (r received, err error) {
 	return r, nil
 }
 
-// opened is the mark of a connection that is plain TCP from now on: nobody must take
-// what goes over it for SMC's any more.
+// opened returns the mark of a connection that is plain TCP from now on.
 func (m mark) opened() mark {
 	m.Flags &^= flagGated
 	m.State = PeerNoSMC

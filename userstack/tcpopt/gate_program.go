@@ -34,8 +34,8 @@ const (
 // options of the destination, one of each other kind.
 const maxExtensions = 4
 
-// gateProgram assembles the program that sees each packet which a socket of the
-// cgroup sends, before netfilter and fragmentation have it.
+// gateProgram assembles the program that sees each packet which a socket of the cgroup sends.
+// It runs before netfilter and fragmentation.
 //
 //	socket                 | segment                            | does
 //	not marked, not gated  | any                                | passes
@@ -43,11 +43,11 @@ const maxExtensions = 4
 //	gated                  | payload that ends within the limit | passes
 //	gated                  | any other                          | drops
 //
-// A packet that is not TCP passes. It is a tunnel's around a segment that has been
-// here, or a segment that IPsec has encrypted: hosts between which IPsec is decline
-// SMC-R.
+// A packet that is not TCP passes. It belongs to a tunnel, and has a segment inside that the
+// program has seen already, or it is a segment that IPsec has encrypted. Hosts with IPsec
+// between them decline SMC-R.
 //
-// TCP takes a drop for a segment that was not sent, and tries again later.
+// TCP regards a dropped segment as not sent, and tries again later.
 func gateProgram() asm.Instructions {
 	a := egress{new(assembler)}
 	a.emit(
@@ -105,8 +105,7 @@ func (a egress) loadHeader(n int32) {
 	)
 }
 
-// extension goes past an extension header of IPv6, or jumps to label if there is
-// none.
+// extension skips one extension header of IPv6, or jumps to label if there is none.
 func (a egress) extension(label string) {
 	is := a.unique("extension")
 	for _, kind := range []int32{unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS} {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockOpsProgram assembles the program that runs at the stations of a TCP
-// connection. "Socket" is the mark in the storage of the socket.
+// sockOpsProgram assembles the program that runs at the callbacks of a TCP connection. The
+// column "socket" has the mark in the storage of the socket.
 //
 //	callback            | socket           | does
 //	TCP_CONNECT         | connect          | asks for the header option callbacks
@@ -65,7 +65,7 @@ func (a sockOps) connect() {
 	a.here("connect")
 	a.mark()
 	a.ifBits(regMark, markFlags, flagConnect, "connect_marked")
-	// A socket that was disconnected. What it connects to now is not told of SMC.
+	// The socket was disconnected and connects again without a mark: no option is sent.
 	a.flags(flagGated, 0)
 	a.emit(asm.Ja.Label(labelOut))
 	a.here("connect_marked")
@@ -93,15 +93,15 @@ func (a sockOps) active() {
 	a.flags(flagGated, 0)
 	a.here("active_gate")
 	a.gateBase()
-	// The mark is used up: should the socket be disconnected and connected
-	// once more, that is for its owner to announce again.
+	// The mark is for one connection. If the socket is disconnected and connected
+	// again, the caller must mark it again.
 	a.flags(flagConnect|flagArmed|flagReserved, 0)
 	a.callbacks(cbFlagWriteHdrOpt, 0)
 	a.emit(asm.Ja.Label(labelOut))
 }
 
-// gateBase records where the data of the connection begins, of which the gate
-// lets nothing pass.
+// gateBase records the sequence number at which the data of the connection begins, and sets
+// the limit to 0: no data passes.
 func (a sockOps) gateBase() {
 	a.emit(
 		asm.LoadMem(asm.R1, regCtx, opsSndUna, asm.Word),
@@ -157,8 +157,8 @@ func (a sockOps) passive() {
 	a.forget()
 	a.emit(asm.Ja.Label("passive_done"))
 
-	// So many handshakes at a time that this one fell into oblivion, or it
-	// used SYN cookies: then there is no saved SYN either.
+	// There is no entry for this handshake: there were too many handshakes at a time,
+	// or it used SYN cookies. With SYN cookies there is no saved SYN either.
 	a.here("passive_saved")
 	a.unlessReceived(loadFromSYN, "passive_done")
 	a.emit(asm.Mov.Imm(regResult, int32(PeerSMC)))
@@ -281,7 +281,7 @@ func (a sockOps) write() {
 		asm.LoadMem(asm.R1, regCtx, opsFullSock, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "write_synack"),
 	)
-	// A SYN. Without a reservation of our own the room is another program's.
+	// A SYN. Without the flag, another program has reserved the room.
 	a.mark()
 	a.unlessBits(regMark, markFlags, flagReserved, labelOut)
 	a.store("write_sent")

@@ -76,8 +76,8 @@ func Attach(opts Options) (*Program, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	// Load first: a lack of privilege is then reported as the one for eBPF,
-	// which is the one to grant.
+	// Load the program before the cgroup is opened. Then the error for missing
+	// privileges names those for eBPF, which are the ones to grant.
 	objs, err := loadObjects()
 	if err != nil {
 		return nil, err
@@ -98,8 +98,8 @@ func Attach(opts Options) (*Program, error) {
 	return &Program{log: log, cgroup: dir, objs: objs, link: l}, nil
 }
 
-// Close detaches the program and forgets every mark. Handshakes under way go on
-// without the option. Sockets are not touched. A second Close does nothing.
+// Close detaches the program and removes every mark. Handshakes that are in progress continue
+// without the option. Close does not change the sockets. A second Close does nothing.
 func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *Program) Close() error {
 	return nil
 }
 
-// acquire keeps Close out until release.
+// acquire keeps the descriptors open until release. The error is ErrClosed.
 func (p *Program) acquire() error {
 	p.mu.RLock()
 	if p.closed {
@@ -195,7 +195,7 @@ func (p *Program) markListen(fd int, want uint32) error {
 	case before.Flags&flagListen == 0:
 		flags := before.Flags&(flagConnect|flagGated) | want
 		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN); err == nil && v != 0 {
-			flags |= flagSavesSYN // also in a mode that keeps more than we need
+			flags |= flagSavesSYN // any mode of TCP_SAVE_SYN is enough
 		}
 		if err := p.objs.update(fd, mark{Flags: flags}); err != nil {
 			return err
@@ -207,8 +207,8 @@ func (p *Program) markListen(fd int, want uint32) error {
 			return err
 		}
 	}
-	// The state counts only now: another thread may have called listen since
-	// the mark was looked up, before it was there to be seen by the program.
+	// Read the state again. Another thread may have called listen before the mark was
+	// set, so that the program did not see it.
 	if state, err = tcpState(fd); err != nil {
 		return err
 	}

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// callTime is how long such a call may take before it is woken.
+	// callTime is how long a system call may take before it is interrupted.
 	callTime = 20 * time.Millisecond
-	// maxCalls bounds the threads in connect, and those in close; maxLingering
-	// those in the close of sockets that are set to linger, which others need
-	// not wait behind.
+	// maxCalls bounds the threads in connect, and also those in close. maxLingering
+	// bounds the threads in the close of sockets with SO_LINGER, so that other closes
+	// do not wait for them.
 	maxCalls     = 8
 	maxLingering = 4
 )
@@ -30,8 +30,9 @@ var (
 	lingering  = make(chan struct{}, maxLingering)
 )
 
-// Call makes a system call on this thread when there is a place for it (nil has
-// any number), and calls wake, which has to end it, as often as callTime passes meanwhile.
+// Call calls call, which makes a system call, on the current thread. It first waits until
+// places has room; a nil places has no limit. While the call runs, Call calls wake with the
+// id of the thread every callTime. wake must interrupt the call.
 func Call(places chan struct{}, call func(), wake func(tid int)) {
 	if places != nil {
 		places <- struct{}{}
@@ -62,14 +63,15 @@ func Call(places chan struct{}, call func(), wake func(tid int)) {
 	call()
 }
 
-// Interrupt ends a wait of thread tid. The signal is the runtime's own and means
-// nothing to whoever gets it.
+// Interrupt interrupts a system call of thread tid, by SIGURG. The Go runtime uses this
+// signal itself and ignores it if it comes at another time.
 func Interrupt(tid int) { _ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) }
 
-// Close closes a descriptor of a socket that programs have had, or whose
-// other end they have. It takes no longer than others let it, and never as long as
-// SO_LINGER says: the kernel goes on with the connection as it does when that time
-// is over. A linger time of 0 makes a reset as ever.
+// Close closes a socket that programs have had, or whose other end they have. It is
+// interrupted after 20 ms instead of waiting as long as SO_LINGER says: the kernel then
+// continues with the connection as after the linger time. It may have to wait for other
+// closes. A linger time of 0 resets the connection as usual. The error wraps a
+// syscall.Errno.
 func Close(fd int) error {
 	places := closing
 	if l, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Onoff != 0 && l.Linger != 0 {
@@ -83,10 +85,10 @@ func Close(fd int) error {
 	return nil
 }
 
-// CloseAside is Close where nobody may wait, and calls then after it, which may be nil.
-// A close that has nothing to wait for is made on this thread, and takes a goroutine
-// only if there is something: SO_LINGER, or data in the queue of a unix socket, which
-// may have descriptors with it. If that comes in between, the close is woken.
+// CloseAside is Close for callers that must not wait. It calls then after the close; then
+// may be nil. It closes the socket at once if the close cannot wait. It starts a goroutine
+// if SO_LINGER is set, or if the queue of a unix socket has data, which may come with
+// descriptors. If one of these happens after the check, the close is interrupted.
 func CloseAside(fd int, then func()) {
 	if then == nil {
 		then = func() {}
@@ -102,7 +104,7 @@ func CloseAside(fd int, then func()) {
 	then()
 }
 
-// mayWait reports whether the close of a socket may wait for somebody, as it is now.
+// mayWait reports whether a close of the socket may wait, in its current state.
 func mayWait(fd int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -116,8 +118,8 @@ func mayWait(fd int) bool {
 	return err != nil || l.Onoff != 0 && l.Linger != 0
 }
 
-// CloseConn is Close for a connection in Go's poller. It does not wait for the
-// descriptor to be closed.
+// CloseConn is Close for a connection in Go's poller. It may return before the socket is
+// closed. The error is that of c.Close.
 func CloseConn(c interface {
 	syscall.Conn
 	io.Closer
@@ -133,8 +135,8 @@ func CloseConn(c interface {
 				last = dup
 				return
 			}
-			// There are no descriptors left. The kernel does the same after the
-			// linger time as without one.
+			// This process has too many open files. Without SO_LINGER the
+			// kernel does at once what it does after the linger time.
 			if l, err := unix.GetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER); err == nil && l.Linger != 0 {
 				_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 			}
@@ -143,13 +145,14 @@ func CloseConn(c interface {
 	var err error
 	Call(nil, func() { err = c.Close() }, Interrupt)
 	if last >= 0 {
-		go Close(last) //nolint:errcheck // nobody is left to be told
+		go Close(last) //nolint:errcheck // the caller does not wait for the result
 	}
 	return err
 }
 
-// Connect is connect without waiting for the connection, whatever the program
-// makes of O_NONBLOCK, which is as before when it returns.
+// Connect starts to connect the socket fd, and does not wait for the connection, even if
+// the program clears O_NONBLOCK meanwhile. It restores this flag before it returns. The
+// error is EINPROGRESS if the attempt continues, or wraps another syscall.Errno.
 func Connect(fd int, sa unix.Sockaddr) (err error) {
 	Call(connecting, func() {
 		var flags int
@@ -168,18 +171,19 @@ func Connect(fd int, sa unix.Sockaddr) (err error) {
 		err = unix.Connect(fd, sa)
 	}, wakeConnect(fd))
 	if errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINTR) {
-		return unix.EINPROGRESS // it was woken
+		return unix.EINPROGRESS // the call was interrupted
 	}
 	return err
 }
 
-// connectTime is how long a connect is only woken, which does no harm to one that
-// is just slow because the machine is.
+// connectTime is how long a connect is only interrupted, which does no harm on a slow
+// machine. After that the attempt is ended.
 const connectTime = time.Second
 
-// wakeConnect ends a connect that waits since somebody has cleared O_NONBLOCK: the
-// kernel begins the call anew after a signal, and looks at the flag again. Against
-// one who clears it all the time the attempt is given up.
+// wakeConnect returns a function that interrupts a connect which waits because a program
+// has cleared O_NONBLOCK. It sets the flag again: after the signal the kernel restarts the
+// call and reads the flag. If a program clears the flag again and again, the function shuts
+// down the socket after connectTime.
 func wakeConnect(fd int) func(tid int) {
 	begin := time.Now()
 	return func(tid int) {

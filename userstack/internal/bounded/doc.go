@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bounded makes the system calls on programs' sockets that have no flag by
-// which they never wait, so that no program can hold a thread of the stack: nor the
-// one of an engine, which all connections share.
+// Package bounded makes those system calls on sockets of programs that have no flag such as
+// MSG_DONTWAIT. It bounds their time and number, so that no program can block a thread of
+// the stack, such as the thread of an engine, which all connections share.
 //
-//   - connect goes by O_NONBLOCK, which belongs to the open file description. A
-//     program that shares it can clear the flag at any time.
-//   - close of the last descriptor of a socket goes by SO_LINGER, which a program
-//     can set to hours.
-//   - Descriptors that a program passes over its end of a pair are closed by
-//     whoever reads what they came with, or closes the pair: again by SO_LINGER.
-//   - A reset takes the lock of the TCP socket, which a program can have another
-//     call hold. Nothing wakes that up: it has a thread of its own, and its caller
-//     goes on.
+//   - connect(2) waits unless O_NONBLOCK is set. This flag belongs to the open file
+//     description: a program that shares it can clear the flag at any time.
+//   - close(2) of the last descriptor of a socket waits as long as SO_LINGER says. A
+//     program can set this to hours.
+//   - Descriptors that a program sends over its end of a pair are closed by the process
+//     that receives them or closes the pair. Such a close waits for SO_LINGER too.
+//   - A reset takes the lock of the TCP socket. A program can make another system call
+//     hold this lock. A signal does not end the wait for it, so a reset runs on its own
+//     thread, and the caller continues after 20 ms.
 //
-// Such a call is woken, without harm to one that is only slow, when it takes longer
-// than 20 ms, and only so many are made at a time. What waits for its turn is a
-// goroutine. All else has MSG_DONTWAIT.
+// Every other call is interrupted by a signal when it takes longer than 20 ms. This does
+// no harm to a call that is only slow. The number of concurrent calls is limited; a call
+// that must wait for another one occupies only a goroutine.
 //
-// Most closes have nothing to wait for: those of unix sockets with nothing in the
-// queue, and of TCP sockets without SO_LINGER. They take no goroutine.
+// Most closes do not wait: those of unix sockets with an empty queue, and of TCP sockets
+// without SO_LINGER. They need no goroutine.
 //
-// The functions are safe for concurrent use. They need no privilege.
+// What a socket is for does not belong here. The functions are safe for concurrent use. They
+// need no privileges.
 package bounded

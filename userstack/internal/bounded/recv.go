@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control is room for as many descriptors as the kernel lets a message have
-// (SCM_MAX_FD): those that are cut off it closes itself, in the call.
+// control has room for the largest number of descriptors of one message (SCM_MAX_FD). If
+// there were less room, the kernel would close the other descriptors within the call.
 type control [(16 + 253*4 + 7) / 8 * 8 / 8]uint64
 
 var controls = sync.Pool{New: func() any { return new(control) }}
 
-// Recvmsg is recvmsg without waiting, whatever O_NONBLOCK says. Descriptors that
-// come along are closed, in a goroutine; control tells of them, or of other control
-// messages. It is no entry into Go's scheduler and keeps nothing in msg.
+// Recvmsg calls recvmsg(2) and never waits, even without O_NONBLOCK: errno is EAGAIN if
+// there is nothing to read. It closes descriptors that the message has, in a goroutine. came
+// is true if the message had descriptors or other control messages. Recvmsg does not enter
+// Go's scheduler, and leaves no pointer to control data in msg.
 func Recvmsg(fd int, msg *unix.Msghdr) (n int, came bool, errno syscall.Errno) {
 	c := controls.Get().(*control)
 	msg.Control = (*byte)(unsafe.Pointer(c))
@@ -47,7 +48,7 @@ func drop(b []byte) {
 	for i := range msgs {
 		fds, err := unix.ParseUnixRights(&msgs[i])
 		if err != nil {
-			continue // another kind
+			continue // not SCM_RIGHTS
 		}
 		go func() {
 			for _, fd := range fds {

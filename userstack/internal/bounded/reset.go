@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxResets bounds the threads in Reset. A program can have the kernel hold the lock
-// of its TCP socket for as long as it likes (by sending from memory that never
-// arrives), and a wait for that lock cannot be interrupted. So the bound is far above
-// that of calls that can.
+// maxResets bounds the threads in ResetConn. A program can make the kernel hold the lock of
+// its TCP socket for any time, by sending from memory whose pages never come, and a wait
+// for this lock cannot be interrupted. So this bound is far above maxCalls.
 const maxResets = 512
 
 var (
@@ -22,9 +21,9 @@ var (
 	stuck     atomic.Int32 // resets that took longer than callTime
 )
 
-// ResetConn closes a connection in Go's poller so that its peer sees a reset. It
-// returns when that is done, but waits for callTime at most, and not at all while
-// another one takes longer.
+// ResetConn closes a connection in Go's poller so that its peer sees a reset. It waits for
+// the reset, at most for callTime, and not at all while another reset takes longer than
+// that. The error is that of c.Close.
 func ResetConn(c interface {
 	syscall.Conn
 	io.Closer

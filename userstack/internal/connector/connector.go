@@ -19,8 +19,9 @@ import (
 	"smcr/userstack/internal/epollset"
 )
 
-// A Socket has a descriptor, which stays open until the function that Control calls
-// returns. Dup returns another one of the same description, which the caller closes.
+// A Socket owns a descriptor. Control calls f with the descriptor, which stays open until f
+// returns. Dup returns another descriptor of the same description, which the caller must
+// close.
 type Socket interface {
 	Control(f func(fd int) error) error
 	Dup() (int, error)
@@ -38,11 +39,10 @@ type Connector struct {
 	closed bool
 }
 
-// Connect connects a program's TCP socket without changing what the
-// program sees of it: O_NONBLOCK is as before when it returns. It returns the
-// errno of a refused or failed connection as a syscall.Errno; when ctx ends
-// first, its cause. In both cases the attempt is taken back (connect to
-// AF_UNSPEC), so that the program may use the socket for another.
+// Connect connects a program's TCP socket without a change that the program can see: it
+// restores O_NONBLOCK before it returns. The error is a syscall.Errno if the connection
+// failed, and the cause of ctx if ctx ended first. In both cases Connect undoes the attempt
+// (connect to AF_UNSPEC), so that the program may use the socket for another one.
 func (k *Connector) Connect(ctx context.Context, d Socket, remote netip.AddrPort) error {
 	connect := func(fd int) error {
 		sa, err := sockaddr(fd, remote)
@@ -59,23 +59,24 @@ func (k *Connector) Connect(ctx context.Context, d Socket, remote netip.AddrPort
 	if err != nil {
 		return err
 	}
-	defer bounded.Close(fd) //nolint:errcheck // the caller's is another
+	defer bounded.Close(fd) //nolint:errcheck // a duplicate of the caller's descriptor
 	err = k.await(ctx, fd)
 	if err == nil {
-		// The kernel moves the socket to "connected" only in a further
-		// connect(), or the program's next one would succeed instead of EISCONN.
+		// The kernel sets the socket to "connected" only in another connect().
+		// Without this one, the program's next connect() would succeed instead of
+		// failing with EISCONN.
 		if err = d.Control(connect); err == nil || errors.Is(err, unix.EISCONN) {
 			return nil
 		}
 	}
-	// Take back what is under way, and what the kernel remembers: it would
-	// answer the next connect() with ECONNABORTED.
+	// Undo the attempt and clear the state in the kernel, which would fail the next
+	// connect() with ECONNABORTED.
 	var unspec unix.RawSockaddr // AF_UNSPEC is 0
 	_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
 	return err
 }
 
-// await waits until the attempt on fd ended or ctx did.
+// await waits until the attempt on fd, or ctx, has ended.
 func (k *Connector) await(ctx context.Context, fd int) error {
 	ready, stop, err := k.watch(fd)
 	if err != nil {
@@ -99,8 +100,8 @@ func (k *Connector) await(ctx context.Context, fd int) error {
 	return nil
 }
 
-// watch returns a channel that is closed once fd is writable or has failed. stop
-// ends the watch; it is for the time before fd is closed.
+// watch returns a channel that is closed when fd is writable or has failed. stop ends the
+// watch, and must be called before fd is closed.
 func (k *Connector) watch(fd int) (ready <-chan struct{}, stop func(), err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,7 +123,7 @@ func (k *Connector) watch(fd int) (ready <-chan struct{}, stop func(), err error
 	}, nil
 }
 
-// open makes the set where there is none. mu is held.
+// open makes the set if there is none. mu is held.
 func (k *Connector) open() (err error) {
 	switch {
 	case k.closed:
@@ -146,8 +147,8 @@ func (k *Connector) deliver(ids []uint64) {
 	}
 }
 
-// Close ends the goroutine. No Connect may be under way, and none can wait any
-// more.
+// Close ends the goroutine. No call of Connect may be running. Connect fails afterwards with
+// os.ErrClosed if it has to wait.
 func (k *Connector) Close() error {
 	k.mu.Lock()
 	k.closed = true

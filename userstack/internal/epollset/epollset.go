@@ -21,14 +21,15 @@ type Set struct {
 	wg   sync.WaitGroup
 }
 
-// Open makes a set. Its goroutine calls tell with the data of what has happened, at
-// least one. The slice is of use until tell returns.
+// Open makes a set and starts its goroutine, which calls tell with the data of the
+// descriptors that have events. The slice has at least one entry, and is valid until tell
+// returns. The error wraps a syscall.Errno.
 func Open(tell func(data []uint64)) (*Set, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for the runtime's poller to take it
+	if err := unix.SetNonblock(fd, true); err != nil { // the runtime's poller needs it
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl F_SETFL", err)
 	}
@@ -41,7 +42,7 @@ func Open(tell func(data []uint64)) (*Set, error) {
 		var events [batch]unix.EpollEvent
 		var data [batch]uint64
 		_ = s.raw.Read(func(set uintptr) bool { // until Close
-			// All that there is: the poller tells of the first event alone.
+			// Read all events: the poller reports only the first one.
 			for {
 				n, err := unix.EpollWait(int(set), events[:], 0)
 				if err == unix.EINTR {
@@ -60,7 +61,8 @@ func Open(tell func(data []uint64)) (*Set, error) {
 	return s, nil
 }
 
-// Add watches fd for events, as epoll_ctl(2) has them, and tells of them by data.
+// Add watches fd for events, which are those of epoll_ctl(2). tell gets data for fd. The
+// error wraps a syscall.Errno.
 func (s *Set) Add(fd int, events uint32, data uint64) error {
 	return s.control(unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(uint32(data)), Pad: int32(data >> 32)})
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rights has a thread act with no more capabilities than somebody else has,
-// and tells which these are. The launcher and the service do so with what a program
-// asks of them: the kernel says then what takes which capability.
+// Package rights reads the capabilities of another process, and makes a thread act with no
+// more capabilities than that process has. The launcher and the service use it for system
+// calls that they make for a program: so the kernel decides whether the program may make
+// them.
 //
-// The functions are safe for concurrent use. They need no privilege, and take away
-// what there is.
+// What a program asks for does not belong here. The functions are safe for concurrent use.
+// They need no privileges, and never add any.
 package rights

@@ -19,12 +19,12 @@ import (
 // process of another user namespace has none, whatever CapEff says.
 type Rights uint64
 
-// All takes nothing away.
+// All contains all capabilities: with it, Do takes none away.
 const All = ^Rights(0)
 
-// Of returns the rights of task, a thread id or "self", under /proc. One
-// that cannot be looked at has none. The caller makes sure that the number is
-// still that of who was meant.
+// Of returns the effective rights of task, a thread id or "self" under /proc. It returns
+// none if task cannot be looked at. The caller must make sure that the id still belongs to
+// the same thread.
 func Of(task string) Rights {
 	theirs, err := userns(task)
 	if err != nil {
@@ -66,10 +66,10 @@ func userns(task string) (nsID, error) {
 	return nsID{uint64(st.Dev), st.Ino}, nil
 }
 
-// sharesUserns reports whether task is in the user namespace of this process. A
-// service that has fewer capabilities than the task may not look at its namespaces,
-// but at its maps, which tell two apart unless somebody with all rights has given
-// the one below all users as they are above.
+// sharesUserns reports whether task is in the user namespace of this process. A service
+// that has fewer capabilities than task may not read the namespaces of task, but may read
+// its uid_map and gid_map. These differ between two namespaces, unless a process with all
+// rights has mapped every user of a namespace to itself.
 func sharesUserns(task string) bool {
 	theirs, err := userns(task)
 	if err == nil {
@@ -95,16 +95,16 @@ func sharesUserns(task string) bool {
 // errRights means that a thread could not be made to act with fewer rights.
 var errRights = errors.New("rights: cannot act with the program's capabilities")
 
-// Do calls f on a thread whose effective capabilities are those of the caller
-// that are in r as well: so it is the kernel that says what takes which. An
-// error is f's, or wraps EPERM where f could not be called so.
+// Do calls f on a thread whose effective capabilities are those of the caller that are also
+// in r. It returns the error of f, or one that wraps EPERM if the capabilities could not be
+// changed.
 func (r Rights) Do(f func() error) error {
 	return OnThread(func() (error, bool) { return r.do(f) })
 }
 
-// OnThread calls f, which changes whom a thread acts as, on a locked thread, and
-// returns its error. A thread of which f says that it is not restored ends: with a
-// goroutine of its own, and not with that of the caller.
+// OnThread calls f on a locked thread in a new goroutine, and returns the error of f. f may
+// change the identity or capabilities of the thread. If it returns restored false, the
+// thread ends with that goroutine.
 func OnThread(f func() (err error, restored bool)) error {
 	var err error
 	done := make(chan struct{})
@@ -120,9 +120,9 @@ func OnThread(f func() (err error, restored bool)) error {
 	return err
 }
 
-// do is Do on the calling thread. It returns false if the thread is not as it
-// was. The permitted capabilities stay, so that the effective ones come back,
-// and nothing else of the process changes.
+// do is Do on the calling thread. restored is false if the thread did not get its effective
+// capabilities back. do leaves the permitted capabilities unchanged, because they are needed
+// to get the effective ones back.
 func (r Rights) do(f func() error) (err error, restored bool) {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var own [2]unix.CapUserData
@@ -142,16 +142,16 @@ func (r Rights) do(f func() error) (err error, restored bool) {
 	return err, unix.Capset(&h, &own[0]) == nil
 }
 
-// OwnsNetwork reports whether the network namespace of this process belongs to
-// a user namespace below its own. Who made that has all rights over it, without
-// any capability: there Do takes nothing away.
+// OwnsNetwork reports whether the network namespace of this process belongs to a user
+// namespace below its own. The creator of that user namespace has all rights over it
+// without any capability, so Do has no effect there.
 var OwnsNetwork = sync.OnceValue(func() bool {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return true
 	}
 	defer netns.Close()
-	// The kernel refuses to tell of one that is not below, nor the same.
+	// The kernel returns EPERM for a user namespace that is neither the same nor below.
 	fd, err := unix.IoctlRetInt(int(netns.Fd()), unix.NS_GET_USERNS)
 	if err != nil {
 		return !errors.Is(err, unix.EPERM)
@@ -165,9 +165,9 @@ var OwnsNetwork = sync.OnceValue(func() bool {
 	return err != nil || ours != nsID{uint64(st.Dev), st.Ino}
 })
 
-// Permitted returns the rights that process pid could have now, or none if it cannot
-// be looked at. What is effective for one thread of it changes all the time, see Do.
-// The caller makes sure that the number is still that of who was meant.
+// Permitted returns the permitted rights of process pid, or none if the process cannot be
+// looked at. The effective rights of its threads can change at any time, see Do. The caller
+// must make sure that pid still belongs to the same process.
 func Permitted(pid int) Rights {
 	task := strconv.Itoa(pid)
 	if !sharesUserns(task) {

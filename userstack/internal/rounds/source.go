@@ -10,46 +10,47 @@ import (
 // A Source tells a loop what has happened. Events are numbered from 0 on, until
 // the next Poll or Sleep.
 type Source interface {
-	// Enter is the first call of the loop's goroutine, and what it returns the
-	// last.
+	// Enter is the first call that the loop's goroutine makes. The function that it
+	// returns is the last one.
 	Enter() (leave func())
 	// Poll returns how many events there are now.
 	Poll() int
-	// Sleep waits until there is an event, or Wake is called or was called
-	// since the last Sleep returned, and for most at most if that is positive. It
-	// may return without a reason.
+	// Sleep waits until there is an event, or until Wake is called, or returns at once
+	// if Wake was called since the last Sleep. If most is positive, Sleep waits for this
+	// time at most. It may also return earlier without a reason. It returns the number
+	// of events.
 	Sleep(most time.Duration) int
-	// Yield lets others run for a moment. The loop polls afterwards.
+	// Yield lets other threads run for a moment.
 	Yield()
-	// Handle deals with event i.
+	// Handle calls the function that is watching event i.
 	Handle(i int)
 	// Wake ends a Sleep. It does not block.
 	Wake()
 	// Here reports whether the caller is the loop's goroutine.
 	Here() bool
-	// Close frees the source. The loop has ended.
+	// Close releases the resources of the source, after the loop has ended.
 	Close()
 }
 
-// A Stream is a non-blocking stream socket that is not one of the kernel. Errors
-// are those of the system calls.
+// A Stream is a simulated non-blocking stream socket. Its methods return the errors of the
+// corresponding system calls.
 type Stream interface {
-	// Watch has f called in the loop with the events of the socket, as
-	// epoll_ctl(2) with EPOLLET: EPOLLIN, EPOLLOUT, EPOLLRDHUP and EPOLLPRI where
-	// they are asked for, and EPOLLHUP and EPOLLERR. A call may be under way when
-	// stop returns.
+	// Watch makes the loop call f with the events of the socket, like epoll_ctl(2) with
+	// EPOLLET: EPOLLIN, EPOLLOUT, EPOLLRDHUP and EPOLLPRI if they are in events, and
+	// always EPOLLHUP and EPOLLERR. A call of f may still be running when stop returns.
 	Watch(events uint32, f func(events uint32)) (stop func())
-	// Change makes the watch one of other events, as EPOLL_CTL_MOD: those that
-	// are there are told.
+	// Change replaces the events that are watched, like EPOLL_CTL_MOD. If one of the new
+	// events is true already, it is reported.
 	Change(events uint32)
-	// Recv reads into a and then b what there is, never across an urgent byte.
-	// If it leaves anything else, events tell of that. 0 without an error is the
-	// end of the stream.
+	// Recv reads the available bytes into a and then b, but never past an urgent byte.
+	// If more can be read afterwards, an event reports it. At the end of the stream n
+	// and the error are 0.
 	Recv(a, b []byte) (n int, errno syscall.Errno)
 	// Send writes a and then b, as far as there is room.
 	Send(a, b []byte) (n int, errno syscall.Errno)
-	// Pending reports whether Recv has something to return, whether that begins
-	// with an urgent byte, and whether there is nothing but plain data.
+	// Pending reports whether Recv would return data, the end of the stream or an error
+	// (readable), whether the next byte is urgent (mark), and whether there is only data
+	// without urgent bytes, end or error (plain).
 	Pending() (readable, mark, plain bool)
 	// CloseWrite shuts down writing.
 	CloseWrite() error

@@ -42,7 +42,8 @@ var plainOptions = map[int][]int{
 // (SO_GET_FILTER counts in instructions).
 var socketOptions = []int{unix.SO_PRIORITY, unix.SO_MARK, unix.SO_SNDBUFFORCE}
 
-// NeedsNoRights tells of often used options that they take no capability.
+// NeedsNoRights reports whether an option is one of the often used ones that need no
+// capability. It returns false for other options, even if they need none.
 func NeedsNoRights(level, name int) bool { return slices.Contains(plainOptions[level], name) }
 
 // WithRights sets or reads option name of level, which is what f does, with no
@@ -58,7 +59,7 @@ func WithRights(r rights.Rights, set bool, level, name int, f func() error) erro
 		}
 	case unix.IPPROTO_TCP:
 		if set && (name == tcpULP || name == unix.TCP_REPAIR) {
-			return syscall.EPERM // the connection is the stack's
+			return syscall.EPERM // the connection belongs to the stack
 		}
 	case unix.IPPROTO_IP, unix.IPPROTO_IPV6:
 		if set && name >= ipTables && (level == unix.IPPROTO_IP || name <= ip6TableEnd) {

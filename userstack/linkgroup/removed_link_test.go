@@ -12,17 +12,17 @@ import (
 	"smcr/userstack/wire"
 )
 
-// pastRig is a group of two links and a connection whose ACCEPT and CONFIRM are
+// removedLinkRig is a group of two links and a connection whose ACCEPT and CONFIRM are
 // under way.
-type pastRig struct {
+type removedLinkRig struct {
 	*rig
 	l2   *Link
 	next *Conn
 	said ConnParams // what CONFIRM or ACCEPT, which names the first link, says
 }
 
-func newPastRig(t *testing.T, role smc.Role) *pastRig {
-	r := &pastRig{rig: newRig(t, role, func(c *Config) {
+func newRemovedLinkRig(t *testing.T, role smc.Role) *removedLinkRig {
+	r := &removedLinkRig{rig: newRig(t, role, func(c *Config) {
 		noTest(c)
 		c.Timers.AddLinkRetry = 0
 		c.RMBEsPerRMB = 16
@@ -35,7 +35,7 @@ func newPastRig(t *testing.T, role smc.Role) *pastRig {
 	return r
 }
 
-func (r *pastRig) conn() *Conn {
+func (r *removedLinkRig) conn() *Conn {
 	r.t.Helper()
 	c, err := r.g.NewConn(r.s.now, 0, 100)
 	if err != nil {
@@ -45,7 +45,7 @@ func (r *pastRig) conn() *Conn {
 }
 
 // lose has a link of a server fail and be deleted.
-func (r *pastRig) lose(l *Link) {
+func (r *removedLinkRig) lose(l *Link) {
 	r.t.Helper()
 	r.g.LinkFailed(r.s.now, l, errAny)
 	r.done()
@@ -58,7 +58,7 @@ func (r *pastRig) lose(l *Link) {
 
 // add has a server add a link with that queue pair of the peer, over which its
 // RMBs, named as on the second link, have these RKeys.
-func (r *pastRig) add(qpn smc.QPN, pairs ...wire.RKeyPair) *Link {
+func (r *removedLinkRig) add(qpn smc.QPN, pairs ...wire.RKeyPair) *Link {
 	r.t.Helper()
 	id := r.g.links.lastID + 1
 	r.g.adding.wanted = true
@@ -76,14 +76,14 @@ func (r *pastRig) add(qpn smc.QPN, pairs ...wire.RKeyPair) *Link {
 	return l
 }
 
-func (r *pastRig) pair(ref, rkey smc.RKey) wire.RKeyPair {
+func (r *removedLinkRig) pair(ref, rkey smc.RKey) wire.RKeyPair {
 	return wire.RKeyPair{RefRKey: ref, New: smc.RToken{RKey: rkey, Addr: 5}}
 }
 
-// TestConfirmOfLostLink: CONFIRM names a link that was removed while it was under
+// TestConfirmOfRemovedLink: CONFIRM names a link that was removed while it was under
 // way. The RMB is known on all links, and the connection goes on over another.
-func TestConfirmOfLostLink(t *testing.T) {
-	r := newPastRig(t, smc.Server)
+func TestConfirmOfRemovedLink(t *testing.T) {
+	r := newRemovedLinkRig(t, smc.Server)
 	r.lose(r.link)
 	if !r.g.HasLink(peerEnd.GID, peerEnd.MAC, peerEnd.QPN) || r.g.HasPort(peerEnd.GID, peerEnd.MAC) {
 		t.Error("the link counts for a proposal, or not for CONFIRM")
@@ -110,11 +110,11 @@ func TestConfirmOfLostLink(t *testing.T) {
 	}
 }
 
-// TestConfirmOfLostLinkNotMoved: a client that never moves the connection cannot
+// TestConfirmOfRemovedLinkNotMoved: a client that never moves the connection cannot
 // use it.
-func TestConfirmOfLostLinkNotMoved(t *testing.T) {
+func TestConfirmOfRemovedLinkNotMoved(t *testing.T) {
 	for _, moves := range []bool{false, true} {
-		r := newPastRig(t, smc.Server)
+		r := newRemovedLinkRig(t, smc.Server)
 		r.lose(r.link)
 		if err := r.next.Attach(r.s.now, r.said); err != nil {
 			t.Fatal(err)
@@ -134,27 +134,27 @@ func TestConfirmOfLostLinkNotMoved(t *testing.T) {
 func TestConfirmOfUnknownLink(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		do   func(r *pastRig)
+		do   func(r *removedLinkRig)
 		want error
 	}{
-		{"just in time", func(r *pastRig) { r.wait(ConfirmWait - time.Second) }, nil},
-		{"too late", func(r *pastRig) { r.wait(ConfirmWait) }, ErrNoLink},
-		{"never heard of", func(r *pastRig) { r.said.Link.QPN++ }, ErrNoLink},
-		{"no queue pair", func(r *pastRig) { r.said.Link.QPN = 0 }, ErrNoLink},
-		{"another port", func(r *pastRig) { r.said.Link.MAC[0]++ }, ErrNoLink},
-		{"unknown RMB", func(r *pastRig) { r.said.RKey++ }, ErrNoLink},
-		{"RKey of another link", func(r *pastRig) { r.said.RKey = 0xBBBB }, ErrNoLink},
-		{"RMB deleted", func(r *pastRig) {
+		{"just in time", func(r *removedLinkRig) { r.wait(ConfirmWait - time.Second) }, nil},
+		{"too late", func(r *removedLinkRig) { r.wait(ConfirmWait) }, ErrNoLink},
+		{"never heard of", func(r *removedLinkRig) { r.said.Link.QPN++ }, ErrNoLink},
+		{"no queue pair", func(r *removedLinkRig) { r.said.Link.QPN = 0 }, ErrNoLink},
+		{"another port", func(r *removedLinkRig) { r.said.Link.MAC[0]++ }, ErrNoLink},
+		{"unknown RMB", func(r *removedLinkRig) { r.said.RKey++ }, ErrNoLink},
+		{"RKey of another link", func(r *removedLinkRig) { r.said.RKey = 0xBBBB }, ErrNoLink},
+		{"RMB deleted", func(r *removedLinkRig) {
 			r.recv(r.l2, wire.DeleteRKey{Count: 1, RKeys: [8]smc.RKey{0xBBBB}})
 		}, ErrNoLink},
-		{"RMB not told on a new link", func(r *pastRig) {
+		{"RMB not told on a new link", func(r *removedLinkRig) {
 			r.c.Abort(r.s.now)
 			r.c.TCPClosed(r.s.now, true)
 			r.wait(time.Minute / 4)
 			r.add(0x902)
 		}, ErrNoLink},
-		{"RMB on no active link", func(r *pastRig) { r.c.peerRMB.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
-		{"links came and went since", func(r *pastRig) {
+		{"RMB on no active link", func(r *removedLinkRig) { r.c.peerRMB.at[r.l2.slot] = slotToken{} }, ErrUnknownRKey},
+		{"links came and went since", func(r *removedLinkRig) {
 			for i := range smc.QPN(maxRemoved) {
 				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
 			}
@@ -162,12 +162,12 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 				r.t.Errorf("%d links are remembered", len(r.g.peerRMBs.removed))
 			}
 		}, ErrNoLink},
-		{"not so many", func(r *pastRig) {
+		{"not so many", func(r *removedLinkRig) {
 			for i := range smc.QPN(maxRemoved - 1) {
 				r.lose(r.add(0x910+i, r.pair(0xBBBB, smc.RKey(0xD0+i))))
 			}
 		}, nil},
-		{"group ends", func(r *pastRig) {
+		{"group ends", func(r *removedLinkRig) {
 			r.g.LinkFailed(r.s.now, r.l2, errAny)
 			if len(r.g.peerRMBs.removed) > 0 {
 				r.t.Error("a dead group remembers")
@@ -175,7 +175,7 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 		}, ErrGroupDead},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newPastRig(t, smc.Server)
+			r := newRemovedLinkRig(t, smc.Server)
 			r.lose(r.link)
 			tt.do(r)
 			if err := r.next.Attach(r.s.now, r.said); !errors.Is(err, tt.want) {
@@ -191,7 +191,7 @@ func TestConfirmOfUnknownLink(t *testing.T) {
 // TestConfirmAfterSlotReuse: a new link takes the place of the removed one in the
 // tables, and the peer's RKeys on the two collide.
 func TestConfirmAfterSlotReuse(t *testing.T) {
-	r := newPastRig(t, smc.Server)
+	r := newRemovedLinkRig(t, smc.Server)
 	// Another RMB of the peer, known on both links.
 	r.recv(r.l2, wire.ConfirmRKey{Others: 1, This: smc.RToken{RKey: 0xB2, Addr: 0x200}, Other: [2]wire.LinkRToken{{LinkNum: 1, RToken: smc.RToken{RKey: 0xA2, Addr: 0x100}}}})
 	slot := r.link.slot
@@ -238,7 +238,7 @@ func TestConfirmAfterSlotReuse(t *testing.T) {
 // TestAttachWhereKnown: the connection takes a link over which the peer's RMB is
 // known.
 func TestAttachWhereKnown(t *testing.T) {
-	r := newPastRig(t, smc.Server)
+	r := newRemovedLinkRig(t, smc.Server)
 	r.lose(r.link)
 	l3 := r.add(0x902, r.pair(0xBBBB, 0xC1))
 	for _, l := range []*Link{r.l2, l3} {
@@ -262,7 +262,7 @@ func TestAttachWhereKnown(t *testing.T) {
 // TestAcceptOfLostLink: a client declines an ACCEPT that names a link which is
 // gone; but it knows the link group.
 func TestAcceptOfLostLink(t *testing.T) {
-	r := newPastRig(t, smc.Client)
+	r := newRemovedLinkRig(t, smc.Client)
 	r.recv(r.l2, wire.DeleteLink{LinkNum: 1, Reason: wire.DeleteLinkLostPath})
 	r.done()
 	if len(r.g.links.list) != 1 {
@@ -299,7 +299,7 @@ func TestEarlyValidation(t *testing.T) {
 		{"all lost", []wire.CDC{valid(1)}, nil, 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newPastRig(t, smc.Server)
+			r := newRemovedLinkRig(t, smc.Server)
 			r.lose(r.link)
 			c := r.next
 			play := func(list []wire.CDC) {
@@ -327,7 +327,7 @@ func TestEarlyValidation(t *testing.T) {
 
 // TestMovedBeforeConfirm: after the move the client may announce less than before.
 func TestMovedBeforeConfirm(t *testing.T) {
-	r := newPastRig(t, smc.Server)
+	r := newRemovedLinkRig(t, smc.Server)
 	r.lose(r.link)
 	c := r.next
 	r.recv(r.l2, wire.CDC{Seq: 1, Token: c.Token(), Prod: wire.Cursor{Count: 100}})
