@@ -358,9 +358,9 @@ func (a *accepted) leave() {
 	a.pair.closeApp()
 }
 
-// carryEarly carries a connection over the placeholder that some process has accepted
-// in its place, of which fd is the launcher's end. That process sees an address of
-// this host as its peer's.
+// carryEarly carries a connection over the placeholder that a process has accepted in
+// its place. fd is the launcher's end of the placeholder. The process sees an address of
+// this host as the address of its peer.
 func (s *supervisor) carryEarly(a *accepted, fd int) {
 	outer, err := streamOf(fd)
 	if err != nil {

@@ -55,8 +55,8 @@ func mortalStack(t *testing.T) (cl *broker.Client, kill func()) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// As a child that this process waits for, it must not be reaped by Run, which
-	// takes only those with a filter.
+	// This process waits for this child, so Run must not reap it. Run only reaps
+	// processes with a filter.
 	kill = func() { _ = cmd.Process.Kill() }
 	t.Cleanup(func() {
 		kill()

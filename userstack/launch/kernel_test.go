@@ -390,7 +390,7 @@ func probeKernelBuffers(args []string) error {
 		return err
 	}
 	for i, name := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
-		// The kernel tells twice what was asked for.
+		// The kernel returns twice the value that was set.
 		if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, name); err != nil || strconv.Itoa(v/2) != args[i] {
 			return fmt.Errorf("option %d: %d (%v), want 2 * %s", name, v, err, args[i])
 		}

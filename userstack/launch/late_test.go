@@ -301,8 +301,8 @@ func wantEnd(t *testing.T, c *net.TCPConn) {
 	}
 }
 
-// What ends a listening socket resets the connections that nobody has accepted,
-// and leaves the port to others.
+// When a listening socket ends, in any way, the connections that wait are reset, and the
+// port is free for other sockets.
 func TestLateEnd(t *testing.T) {
 	for _, how := range []string{"close 0", "shutdown 0", "exit"} {
 		for _, smc := range []bool{true, false} {
@@ -347,8 +347,8 @@ func TestLateEnd(t *testing.T) {
 	}
 }
 
-// A socket has its connections as long as any process has it, under whatever
-// number, and they go to whoever accepts first.
+// A listening socket keeps its connections while any process has it, under any number,
+// and the process that accepts first gets them.
 func TestLateFork(t *testing.T) {
 	t.Parallel()
 	l := startLate(t, &fakeStack{})

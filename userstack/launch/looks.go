@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A look is something that the launcher does in a process of the program and
-// that the process can make last for ever: reading memory that userfaultfd or a
-// FUSE file stands behind, closing the copy of a descriptor of such a file,
-// asking an epoll instance or a socket whose lock another of its calls holds.
-// Each blocks a thread, of which a Go process has not many. So a look has a
-// goroutine of its own, and their number is bounded for each process and in
-// all: a process that has used up what it may have waits for itself alone.
+// A look is an action of the launcher in a process of the program that the process
+// can delay without limit: reading memory that a userfaultfd or a FUSE file provides,
+// closing the copy of a descriptor of a FUSE file, or asking an epoll instance or a
+// socket whose lock another call of the process holds. Each look blocks a thread, and
+// a Go process can only have a limited number of threads. So each look has its own
+// goroutine, and the number of looks is limited for each process and in total: a
+// process that has reached its limit waits only for its own looks.
 
 const (
 	// validTick is the interval at which the launcher checks whether a call

@@ -26,8 +26,8 @@ const (
 	uffdRegisterAbsent = 1
 )
 
-// absentMemory returns memory that is never there: whoever reads or writes it
-// waits for a userfaultfd, which nobody serves.
+// absentMemory returns memory that is never provided: a thread that reads or writes it
+// waits for a userfaultfd that no process serves.
 func absentMemory(size int) (mem []byte, fd int, err error) {
 	r, _, e := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
 	if e != 0 {
@@ -238,7 +238,8 @@ func TestUnexpectedClose(t *testing.T) {
 	}
 }
 
-// The launcher ends with a program whose memory somebody else still withholds.
+// The launcher ends when the program has ended, also if a look still waits for memory
+// that another process does not provide.
 func TestAbsentMemoryEnd(t *testing.T) {
 	needAbsentMemory(t)
 	exe, err := os.Executable()
@@ -256,7 +257,7 @@ func TestAbsentMemoryEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(uffd) // upon which the looks end
+	defer unix.Close(uffd) // then the looks end
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHangUpAtOnce: whoever waits for a connection that fails sees it hung up,
-// with an error, and writable, all in the first event, as with TCP. The more
-// junk there is, the longer the kernel takes from the hang-up to the room.
+// TestHangUpAtOnce: if a connection fails, the first event that a waiting program gets
+// reports the hang-up, the error, and that the socket is writable, as on TCP. The more
+// junk there is, the more time the kernel needs from the hang-up until there is room.
 func TestHangUpAtOnce(t *testing.T) {
 	for name, pieces := range map[string]int{"as placed": 0, "long": 20000} {
 		t.Run(name, func(t *testing.T) { testHangUpAtOnce(t, pieces) })

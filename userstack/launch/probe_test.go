@@ -141,7 +141,8 @@ func echo(fd int, text string) error {
 	return nil
 }
 
-// checkConnected checks everything that tells a connected TCP socket.
+// checkConnected checks everything by which a program can recognize a connected TCP
+// socket.
 func checkConnected(fd int, address string, wantPair bool) error {
 	sa, family, want := sockaddrOf(address)
 	if got := isPair(fd); got != wantPair {

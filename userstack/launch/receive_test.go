@@ -50,8 +50,8 @@ func row(address string, n int) (kinds string, err error) {
 	return kinds, nil
 }
 
-// TestAdapt: connections of which SMC is no use are TCP without a word to the stack,
-// which hears of them afterwards.
+// TestAdapt: if SMC is not useful for connections to an address, they are TCP without a
+// message to the stack. The stack is told later.
 func TestAdapt(t *testing.T) {
 	const n = 3 * shortRow
 	for _, test := range []struct {
@@ -174,7 +174,7 @@ func TestPidfds(t *testing.T) {
 	if o, err := x.owner(own); err != nil || o != (owner{os.Geteuid(), os.Getegid()}) {
 		t.Errorf("owner %v, %v", o, err)
 	}
-	// As if the number had been another thread's, which is gone.
+	// The table has the number for another thread, which has ended.
 	p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLauncherReset: a reset of the peer is one for the program, and a close with data
-// unread is one for the peer, whoever carries the bytes.
+// TestLauncherReset: if the peer resets the connection, the program sees a reset, and if
+// the program closes with unread data, the peer sees a reset. This is so if the service
+// carries the bytes, and if the launcher does.
 func TestLauncherReset(t *testing.T) {
 	for name, stack := range map[string]*fakeStack{
 		"service": {}, "launcher": {noPeer: true, estDelay: 40 * ms, decide: ms}, "native": {notCandidate: true},
@@ -84,7 +85,7 @@ func probePeerReset(args []string) error {
 		if err := pollOnce(fd); err != nil {
 			return fd, err
 		}
-		time.Sleep(50 * ms) // whoever is to carry it does by now
+		time.Sleep(50 * ms) // until the service or the launcher carries it
 		return fd, wait(fd, unix.POLLIN)
 	}
 	fd, err := connect()

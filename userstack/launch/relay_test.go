@@ -17,9 +17,9 @@ import (
 	"smcr/userstack/relay"
 )
 
-// TestLastWords: what a program wrote before it closed comes to the peer, also
-// when the peer has sent what nobody reads any more.
-func TestLastWords(t *testing.T) {
+// TestLastBytes: the peer gets all bytes that a program wrote before it closed, also if
+// the peer has sent data that the program did not read.
+func TestLastBytes(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +87,8 @@ func carryOver(t *testing.T, end, sock int) (done chan struct{}) {
 // end of it stands in the pair when the program ends.
 const lastBytes = 4 << 20
 
-// TestProgramGone: what a program wrote before it ended comes to a peer that is
-// slow to read, whoever carries the bytes.
+// TestProgramGone: a peer that reads slowly gets all bytes that a program wrote before it
+// ended, if the service carries them, and if the launcher does.
 func TestProgramGone(t *testing.T) {
 	for name, stack := range map[string]*fakeStack{
 		"service": {}, "launcher": {noPeer: true, estDelay: 40 * ms, decide: ms}, "native": {notCandidate: true},
@@ -190,7 +190,7 @@ func TestStopsReading(t *testing.T) {
 			t.Fatalf("the peer got %q, %v", buf[:max(n, 0)], err)
 		}
 	}
-	// What nobody has taken yet would make a reset of the end, as with TCP.
+	// Unread data would turn the end of the connection into a reset, also on TCP.
 	until(t, "what the peer sends is taken", func() bool {
 		n, err := unix.IoctlGetInt(peers[0], unix.SIOCOUTQ)
 		return err == nil && n == 0

@@ -174,7 +174,7 @@ func setOwner(n *notif, fd int, owner [2]int32) error {
 
 // limitsNetwork reports whether call n, landlock_create_ruleset, may forbid
 // connections. The kernel applies such rules to the process that calls
-// connect(), which is the service for a connection over SMC, and not at all to
+// connect(): for a connection over SMC this is the service. It does not apply them to
 // AF_SMC sockets. It does not show which processes have such rules. So all
 // programs of the launcher use plain TCP from then on.
 func (n *notif) limitsNetwork() bool {

@@ -19,8 +19,8 @@ import (
 	"smcr/userstack/broker"
 )
 
-// mortal is a session whose service is taken for dead as soon as it is over:
-// what stands for services here is this process.
+// mortal is a session whose service counts as dead as soon as the session is over. In
+// these tests the service is part of this process.
 type mortal struct{ *broker.Client }
 
 func (m mortal) Dead() <-chan struct{} { return m.Done() }

@@ -63,8 +63,8 @@ def connect_restarted():
     echo(s)
 
 def connect_blocking():
-    # The kernel makes the call again; nobody takes the socket for
-    # non-blocking, which the service makes it for a moment.
+    # The kernel repeats the call. The launcher must not treat the socket as
+    # non-blocking, although the service sets O_NONBLOCK for a moment.
     signal.signal(signal.SIGUSR1, count); signal.siginterrupt(signal.SIGUSR1, False)
     while True:
         storm = later(0.001, 20, 0.001)
@@ -267,8 +267,8 @@ func TestConnectInterrupted(t *testing.T) {
 	}
 }
 
-// A connection whose failure the program is told of is not made once more: what the
-// service says to the end of it is no verdict.
+// If the program was told that a connection failed, the launcher does not connect again
+// after a later message of the service about this connection.
 func TestConnectGivenUp(t *testing.T) {
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")
@@ -368,7 +368,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// A service that dies leaves programs that go on with TCP.
+// After the death of the service, programs continue with TCP.
 func TestServiceDies(t *testing.T) {
 	needProgram(t, "python3")
 	addr := echoServer(t, "tcp4", "127.0.0.1:0", "")

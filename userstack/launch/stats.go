@@ -18,8 +18,8 @@ type Stats struct {
 	ByMode map[broker.Mode]uint64
 	// TCP counts connections that run over TCP by the reason why.
 	TCP map[string]uint64
-	// Failed counts connection attempts of which the service reported the
-	// failure, by the text of the errno.
+	// Failed counts connection attempts whose failure the service reported, by the
+	// text of the errno.
 	Failed map[string]uint64
 	// KernelSockets counts the sockets made with Config.Kernel, NativeSockets
 	// the TCP sockets made in spite of it, by reason.

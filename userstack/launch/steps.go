@@ -88,7 +88,7 @@ type steps struct {
 	stage    stage
 	n        *notif
 	nonblock bool // the socket was non-blocking in that call, or in the last one
-	blocking bool // the first one
+	blocking bool // the socket was blocking in the first call
 	begun    bool // connect() has returned EINPROGRESS
 	early    bool // see stoppedCall.early
 	decide   time.Duration
@@ -290,8 +290,8 @@ func (x *steps) serviceGone() {
 	}
 }
 
-// dead makes the connection once more, over TCP. What the peer got of the
-// socket was blocking in the first call is reset.
+// dead makes the connection again, over TCP, after the service has ended. The first
+// connection, if the peer has it, is reset.
 func (x *steps) dead() {
 	x.disconnect()
 	if x.placed() || x.n == nil {
