@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -195,5 +196,20 @@ func TestInterrupted(t *testing.T) {
 	})
 	if r.summary("test") {
 		t.Error("the summary says that all passed")
+	}
+}
+
+// TestLongFailure: of a long failure the summary has the last lines, and before these
+// what the test itself wrote.
+func TestLongFailure(t *testing.T) {
+	lines := []string{"    some_test.go:12: what failed"}
+	for i := range 2 * repeatedLines {
+		lines = append(lines, fmt.Sprintf("        level=DEBUG n=%d", i))
+	}
+	var out strings.Builder
+	failure{"pkg TestX", lines}.print(&out)
+	got := out.String()
+	if !strings.Contains(got, "some_test.go:12: what failed") || !strings.Contains(got, fmt.Sprintf("n=%d\n", 2*repeatedLines-1)) || strings.Contains(got, "n=0\n") {
+		t.Errorf("summary of a long failure:\n%s", got)
 	}
 }

@@ -193,12 +193,21 @@ func (r *report) skip(pkg, test string, output []string) {
 	r.skips[reason] = append(r.skips[reason], strings.TrimPrefix(pkg, module+"/")+" "+test)
 }
 
-// print writes a failure, at most its last lines.
+// testLine matches a line that a test itself wrote, with its file and line.
+var testLine = regexp.MustCompile(`^\s+\S+_test\.go:\d+: `)
+
+// print writes a failure: its last lines, and of the lines before these what the test
+// itself wrote, which says what failed. The rest is output of programs.
 func (f failure) print(out io.Writer) {
 	fmt.Fprintf(out, "FAILED: %s\n", f.name)
 	lines := f.output
 	if cut := len(lines) - repeatedLines; cut > 0 {
-		fmt.Fprintf(out, "    (%d lines before these)\n", cut)
+		for _, l := range lines[:cut] {
+			if testLine.MatchString(l) {
+				fmt.Fprintf(out, "    %s\n", l)
+			}
+		}
+		fmt.Fprintf(out, "    (%d lines before these, of which the test wrote those above)\n", cut)
 		lines = lines[cut:]
 	}
 	for _, l := range lines {
