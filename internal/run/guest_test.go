@@ -76,7 +76,7 @@ func nodes(t *testing.T) (a, b *node) {
 		}
 		return n
 	}
-	return newNode(ga, "10.7.1.1"), furnish(gb, "10.7.1.2")
+	return newNode(ga, "10.7.1.1"), newNode(gb, "10.7.1.2")
 }
 
 // setUp makes a guest an SMC-Rv2 node on eth0.
