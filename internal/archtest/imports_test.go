@@ -61,9 +61,9 @@ var edges = []struct {
 	{"userstack/simfabric", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/engine", "userstack/internal/rounds", "rdmaverbs"}},
 	{"userstack/network", []string{"userstack/tcpopt", "nl"}},
 	{"userstack/devices", []string{"userstack/network", "userstack/linkgroup", "smc", "pnet", "rdmaverbs"}},
-	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric"}},
 	{"userstack/internal/mempool", []string{"rdmaverbs"}},
 	{"userstack/internal/inside", []string{"userstack/network", "userstack/engine", "userstack/linkgroup", "guard", "nl", "smc", "stats"}},
+	{"userstack/internal/bedtest", []string{"userstack/network", "userstack/simfabric", "userstack/linkgroup", "userstack/internal/inside", "smc"}},
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
 
 	// The stack and what serves it.
