@@ -13,7 +13,7 @@ import (
 )
 
 // TestOptionBytes checks that the instructions write the same option to the stack as
-// package wire, and that each call about a header option has the address of these bytes.
+// package wire, and that each call about a header option has its length.
 func TestOptionBytes(t *testing.T) {
 	want := wire.AppendTCPOption(nil)
 	for name, emit := range map[string]func(*assembler){
