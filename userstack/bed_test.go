@@ -18,7 +18,9 @@ import (
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
+	"smcr/userstack/driver"
 	"smcr/userstack/internal/bedtest"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
@@ -111,13 +113,10 @@ func (b *bed) closeStack(s *Stack) {
 	if err := s.Close(); err != nil && !errors.Is(err, ErrStackClosed) {
 		b.t.Errorf("close %s: %v", s.cfg.Hostname, err)
 	}
-	s.reg.mu.Lock()
-	ending := len(s.reg.ending)
-	s.reg.mu.Unlock()
-	if ending > 0 {
+	if ending := s.driver.Ending(); ending > 0 {
 		b.t.Errorf("%s: %d link groups have not given back what they had", s.cfg.Hostname, ending)
 	}
-	if n := s.mem.InUse(); n != 0 {
+	if n := s.driver.MemoryInUse(); n != 0 {
 		b.t.Errorf("%s: %d bytes of memory are still handed out", s.cfg.Hostname, n)
 	}
 }
@@ -178,7 +177,10 @@ func (b *bed) ended(c *Conn) error {
 }
 
 // groups returns the link groups of a stack.
-func groups(s *Stack) []*group { return s.reg.groupList() }
+func groups(s *Stack) []*driver.Group { return s.driver.Groups() }
+
+// group returns the link group of a connection.
+func (c *Conn) group() *driver.Group { return c.d.Group() }
 
 // links returns the number of active links of the only link group.
 func (b *bed) links(s *Stack) (n int) {
@@ -187,8 +189,8 @@ func (b *bed) links(s *Stack) (n int) {
 	if len(gs) != 1 {
 		b.t.Fatalf("%s has %d link groups, want 1", s.cfg.Hostname, len(gs))
 	}
-	gs[0].do(func(time.Time) {
-		for _, l := range gs[0].core.Links() {
+	gs[0].View(func(core *linkgroup.Group) {
+		for _, l := range core.Links() {
 			if l.State() == smc.LinkActive {
 				n++
 			}

@@ -110,9 +110,6 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 	sl := &listener{s: s, plain: plainTCP{require: lc.RequireSMC, declined: lc.Declined}, tcp: l.(*net.TCPListener), out: make(chan accepted), done: make(chan struct{})}
 	sl.stop = context.AfterFunc(s.ctx, func() { _ = sl.Close() })
 	s.reg.mu.Lock()
-	if s.reg.listeners == nil {
-		s.reg.listeners = map[*listener]struct{}{}
-	}
 	s.reg.listeners[sl] = struct{}{}
 	s.reg.mu.Unlock()
 	s.reg.wg.Add(1)

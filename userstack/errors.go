@@ -5,15 +5,12 @@ package userstack
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"syscall"
 
 	"smcr/rdmaverbs"
 	"smcr/smc"
-	"smcr/userstack/conn"
 	"smcr/userstack/devices"
+	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
 )
@@ -26,11 +23,9 @@ var ErrNotOnLink = network.ErrNotOnLink
 // ErrNoDevice means that no RoCE device serves the network of a connection.
 var ErrNoDevice = devices.ErrNoDevice
 
-// closedError is the type of ErrStackClosed.
-type closedError struct{}
-
-func (closedError) Error() string        { return "userstack: stack is closed" }
-func (closedError) Is(target error) bool { return target == net.ErrClosed }
+// ErrStackClosed is returned by the methods of a closed Stack. It is also
+// net.ErrClosed to errors.Is.
+var ErrStackClosed = driver.ErrClosed
 
 // A DeclineError tells that a connection does not use SMC-R, and why. After
 // [Stack.Client] and [Stack.Server] the TCP connection below is intact and
@@ -88,33 +83,4 @@ func declineFor(err error) *DeclineError {
 		code = smc.DiagMem
 	}
 	return &DeclineError{Code: code, Err: err}
-}
-
-// ErrUrgentMark is returned by [Conn.Peek] where fewer bytes than asked for come
-// before an urgent byte, across which nothing is read in one piece.
-var ErrUrgentMark = errors.New("userstack: an urgent byte comes next: read what is before it first")
-
-// ErrNotReserved is returned by [Conn.Commit] for more bytes than are reserved.
-var ErrNotReserved = errors.New("userstack: more bytes committed than are reserved")
-
-// sysError turns a core's error into what a TCP socket would report for op.
-func sysError(op string, err error) error {
-	switch {
-	case err == nil || err == io.EOF:
-		return err
-	case errors.Is(err, conn.ErrPeerClosed), errors.Is(err, conn.ErrWriteClosed):
-		return os.NewSyscallError(op, syscall.EPIPE)
-	case errors.Is(err, conn.ErrClosed):
-		return net.ErrClosed
-	case errors.Is(err, conn.ErrNoUrgent):
-		return os.NewSyscallError(op, syscall.EINVAL)
-	case errors.Is(err, conn.ErrUrgentPending):
-		return os.NewSyscallError(op, syscall.EAGAIN)
-	case errors.Is(err, conn.ErrUrgentMark):
-		return ErrUrgentMark
-	case errors.Is(err, conn.ErrAborted):
-		return os.NewSyscallError(op, syscall.ECONNABORTED)
-	default:
-		return os.NewSyscallError(op, syscall.ECONNRESET)
-	}
 }

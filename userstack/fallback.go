@@ -112,7 +112,7 @@ func (s *Stack) account(side smc.Role, c *Conn, err error) {
 	var d *DeclineError
 	switch {
 	case err == nil:
-		s.stats.Connection(side, int(c.g.terms.Version()))
+		s.stats.Connection(side, int(c.d.Group().Version()))
 	case errors.As(err, &d):
 		code := d.Code
 		if d.Remote {

@@ -11,6 +11,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/devices"
+	"smcr/userstack/driver"
 	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/network"
@@ -90,8 +91,8 @@ type handshake struct {
 
 	// What the rendezvous has made so far.
 	host    hostSide
-	fresh   *group // of a first contact
-	conn    *Conn
+	fresh   *driver.Group // of a first contact
+	conn    *driver.Conn
 	counted bool // in Stack.limit
 }
 
@@ -120,7 +121,7 @@ func (t *firstTurn) leave() {
 // hostSide is the part of a handshake that knows what this host has for the way to the
 // peer.
 type hostSide struct {
-	lan    lan
+	lan    driver.LAN
 	ports1 []*devices.Port // that version 1 can use
 	ports2 []*devices.Port // that version 2 can use
 }
@@ -198,20 +199,20 @@ func (h *handshake) outcome() (*Conn, error) {
 	case o.Err != nil:
 		return nil, fmt.Errorf("userstack: %w", o.Err)
 	}
-	h.conn.start()
+	h.conn.Start()
 	if g := h.fresh; g != nil {
-		h.s.log.Info("link group established", "lgr", g.name(), "role", g.role.String(), "peer", g.peer)
+		h.s.log.Info("link group established", "lgr", g.Name(), "role", g.Role().String(), "peer", g.PeerID())
 	}
-	return h.conn, nil
+	return newConn(h.s, h.conn, h.tcp), nil
 }
 
 // giveUp ends what the rendezvous has made, after a panic in it.
 func (h *handshake) giveUp() {
 	switch {
 	case h.fresh != nil:
-		h.fresh.drop(h.conn)
+		h.fresh.Drop(h.conn)
 	case h.conn != nil:
-		h.conn.g.cancel(h.conn)
+		h.conn.Cancel()
 	}
 }
 
@@ -231,17 +232,17 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.AwaitLLC:
 		h.awaitLLC()
 	case rendezvous.RefuseConn:
-		h.refuseConn(a.Peer)
+		h.conn.Refuse(h.peerParams(a.Peer))
 	case rendezvous.CancelConn:
-		h.conn.g.cancel(h.conn)
+		h.conn.Cancel()
 	case rendezvous.AbortConn:
-		h.conn.end.abandon()
+		h.conn.Abandon()
 	case rendezvous.EndGroup:
 		if h.fresh != nil {
-			h.fresh.drop(h.conn)
+			h.fresh.Drop(h.conn)
 		}
 	case rendezvous.PeerLostGroup:
-		h.conn.g.peerHasLost(a.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
+		h.conn.Group().PeerLost(a.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
 	default:
 		if ev := h.interrupted(); ev != nil {
 			return ev
@@ -339,7 +340,7 @@ func (h *handshake) next() rendezvous.Event {
 	default:
 	}
 	if h.llc != nil {
-		h.s.attend()
+		h.s.driver.Attend()
 	}
 	select {
 	case r := <-reads:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"io"
@@ -8,29 +8,38 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smcr/userstack/engine"
 )
 
 // The TCP connection below one of SMC-R carries nothing but its end. The engine
 // watches it, or a goroutine where there is none, or where the connection is no
 // socket.
 
+// tcpWatch is the engine's watch on a TCP connection.
+type tcpWatch struct {
+	c  *Conn
+	rc syscall.RawConn
+	w  *engine.Watch
+}
+
 // watch begins to watch the TCP connection below.
-func (b *belowWatch) watch() {
+func (b *tcpWatch) watch() {
 	c := b.c
 	if b.watchByEngine() {
 		return
 	}
-	c.s.reg.wg.Add(1)
+	c.g.s.wg.Add(1)
 	go func() {
-		defer c.s.reg.wg.Done()
-		if c.s.guard.Do("the watch on a TCP connection", b.watchTCP) != nil {
-			_ = c.Abort()
+		defer c.g.s.wg.Done()
+		if c.g.s.Guard.Do("the watch on a TCP connection", b.watchTCP) != nil {
+			c.End.Abort()
 		}
 	}()
 }
 
 // watchByEngine reports false if a goroutine has to watch.
-func (b *belowWatch) watchByEngine() bool {
+func (b *tcpWatch) watchByEngine() bool {
 	c := b.c
 	loop := c.g.loop
 	sc, ok := c.tcp.(syscall.Conn)
@@ -43,7 +52,7 @@ func (b *belowWatch) watchByEngine() bool {
 	}
 	watched := false
 	c.g.do(func(time.Time) {
-		if c.end.over {
+		if c.End.over {
 			watched = true // nothing is left to see
 			return
 		}
@@ -58,7 +67,7 @@ func (b *belowWatch) watchByEngine() bool {
 }
 
 // lookTCP is called by the engine when something happened on the TCP connection.
-func (b *belowWatch) lookTCP(rc syscall.RawConn) {
+func (b *tcpWatch) lookTCP(rc syscall.RawConn) {
 	c := b.c
 	var one [1]byte
 	n, err := 0, error(nil)
@@ -73,13 +82,13 @@ func (b *belowWatch) lookTCP(rc syscall.RawConn) {
 	case n == 0 && err == nil:
 		err = io.EOF
 	}
-	if c.s.guard.Do("the watch on a TCP connection", func() { b.sawTCP(n, err) }) != nil {
-		_ = c.Abort()
+	if c.g.s.Guard.Do("the watch on a TCP connection", func() { b.sawTCP(n, err) }) != nil {
+		c.End.Abort()
 	}
 }
 
 // watchTCP waits for the end of the TCP connection.
-func (b *belowWatch) watchTCP() {
+func (b *tcpWatch) watchTCP() {
 	c := b.c
 	var one [1]byte
 	n, err := c.tcp.Read(one[:])
@@ -87,21 +96,29 @@ func (b *belowWatch) watchTCP() {
 }
 
 // sawTCP acts on what was read from the TCP connection.
-func (b *belowWatch) sawTCP(n int, err error) {
+func (b *tcpWatch) sawTCP(n int, err error) {
 	c := b.c
 	select {
-	case <-c.end.done:
+	case <-c.End.done:
 		return
 	default:
 	}
 	c.g.do(func(now time.Time) {
 		switch {
-		case c.g.end.dead || c.end.over:
+		case c.g.end.dead || c.End.over:
 		case n > 0:
-			c.s.log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
+			c.g.s.Log.Warn("the peer sent data on the TCP connection below SMC-R", "remote", c.remote)
 			c.core.Abort(now)
 		default:
 			c.core.TCPClosed(now, err != io.EOF)
 		}
 	})
+}
+
+// stop ends the watch. It is for the time before the TCP connection is closed.
+func (b *tcpWatch) stop() {
+	if b.w != nil {
+		_ = b.rc.Control(func(fd uintptr) { b.w.Stop(int(fd)) })
+		b.w = nil
+	}
 }

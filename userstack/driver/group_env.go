@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"fmt"
@@ -12,26 +12,26 @@ import (
 )
 
 // groupEnv is the core's view of its driver. Its methods run with mu held.
-type groupEnv group
+type groupEnv Group
 
 var _ linkgroup.Env = (*groupEnv)(nil)
 
-func (e *groupEnv) Random() uint32 { return e.s.cfg.random() }
+func (e *groupEnv) Random() uint32 { return e.s.Random() }
 
 // NewQP implements linkgroup.Env.
 func (e *groupEnv) NewQP(cl *linkgroup.Link, d linkgroup.Device) (linkgroup.Endpoint, error) {
-	port := e.s.devices.Port(d.ID)
+	port := e.s.Devices.Port(d.ID)
 	if port == nil {
 		return linkgroup.Endpoint{}, fmt.Errorf("device %s is gone", d.Name)
 	}
-	l := &link{g: (*group)(e), core: cl, port: port}
+	l := &link{core: cl, port: port, pool: e.s.pool, terms: e.terms}
 	made := false
 	defer func() {
 		if !made { // for a panic too
 			l.destroy()
 		}
 	}()
-	ep, err := l.create(e)
+	ep, err := l.create(&e.mem, (*Group)(e).onComplete, e.s.Random)
 	if err != nil {
 		return linkgroup.Endpoint{}, fmt.Errorf("create a queue pair on %s: %w", port.Name(), err)
 	}

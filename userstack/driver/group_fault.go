@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"errors"
+	"maps"
+	"slices"
 
 	"smcr/guard"
-	"smcr/userstack/conn"
 	"smcr/userstack/linkgroup"
 )
 
@@ -31,22 +32,22 @@ import (
 var errBroken = errors.New("userstack: internal error, see the log")
 
 // call hands an event to the core. mu is held, also afterwards.
-func (g *group) call(f func()) {
+func (g *Group) call(f func()) {
 	defer g.caught()
 	f()
 }
 
 // caught is deferred by functions that call the core with mu held.
-func (g *group) caught() {
+func (g *Group) caught() {
 	if v := recover(); v != nil {
-		g.fault(g.s.guard.Caught("link group "+g.name(), v))
+		g.fault(g.s.Guard.Caught("link group "+g.Name(), v))
 	}
 }
 
 // fell is deferred by functions that carry out actions, without mu.
-func (g *group) fell() {
+func (g *Group) fell() {
 	if v := recover(); v != nil {
-		e := g.s.guard.Caught("link group "+g.name(), v)
+		e := g.s.Guard.Caught("link group "+g.Name(), v)
 		g.mu.Lock()
 		g.fault(e)
 		g.mu.Unlock()
@@ -55,12 +56,12 @@ func (g *group) fell() {
 
 // fault ends a group whose core cannot be trusted any more. mu is held; who
 // releases it, or carries out actions, does the rest.
-func (g *group) fault(e *guard.Error) {
+func (g *Group) fault(e *guard.Error) {
 	if g.end.broken {
 		return
 	}
 	if !g.end.dead {
-		g.exec.after(func() { g.s.reg.forgetGroup(g) })
+		g.exec.after(func() { g.owner.ended(g) })
 	}
 	g.end.broken, g.end.dead = true, true
 	g.exec.timer.Stop()
@@ -68,7 +69,7 @@ func (g *group) fault(e *guard.Error) {
 }
 
 // collapse is what onDead and the core do for a group that ends in order.
-func (g *group) collapse(cause error) {
+func (g *Group) collapse(cause error) {
 	g.log.Error("link group ended by an internal error", "err", cause)
 	err := errors.Join(linkgroup.ErrGroupDead, errBroken)
 	select {
@@ -79,25 +80,16 @@ func (g *group) collapse(cause error) {
 	links := g.links
 	g.links, g.leftover, g.exec.acts = nil, nil, nil
 	g.mem.slab = sendSlab{} // all of it is in regions
-	conns := make([]*Conn, 0, len(g.conns))
-	for c := range g.conns {
-		c.end.over = true
-		conns = append(conns, c)
+	conns := slices.Collect(maps.Keys(g.conns))
+	for _, c := range conns {
+		c.setOver()
 	}
 	g.mu.Unlock()
 	for _, l := range links {
-		_ = g.s.guard.Do("the end of a link", l.destroy)
+		_ = g.s.Guard.Do("the end of a link", l.destroy)
 	}
 	for _, c := range conns {
-		if c.end.started.Load() {
-			c.end.ended(conn.ErrReset)
-			continue
-		}
-		// Its rendezvous is under way, and ends it.
-		select {
-		case c.ready <- err:
-		default:
-		}
+		c.broken(err)
 	}
 	g.mu.Lock()
 	g.end.fallen = true
@@ -107,7 +99,7 @@ func (g *group) collapse(cause error) {
 
 // freeFallen frees the buffers of a broken group once its queue pairs are closed
 // and no reader or writer is in one. mu is held.
-func (g *group) freeFallen() {
+func (g *Group) freeFallen() {
 	if !g.end.fallen || g.mem.inUse() {
 		return
 	}
@@ -117,7 +109,7 @@ func (g *group) freeFallen() {
 	}
 	g.exec.after(func() {
 		for r := range regions {
-			_ = g.s.guard.Do("the end of a buffer", func() { r.free(g.s.mem) })
+			_ = g.s.Guard.Do("the end of a buffer", func() { r.free(g.s.pool) })
 		}
 	})
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"bytes"
@@ -12,24 +12,20 @@ import (
 	"smcr/rdmaverbs"
 )
 
-// slabOf returns the send memory of a stack: regions, and the chunks that
+// slabOf returns the regions of send memory of a side, and how many of their chunks
 // connections have.
-func slabOf(s *Stack) (regions []*region, taken int) {
-	for _, g := range groups(s) {
-		g.do(func(time.Time) {
-			for r := range g.mem.regions {
-				if r.chunks != nil {
-					regions = append(regions, r)
-					taken += r.taken
-				}
-			}
-		})
-	}
+func slabOf(s *side) (regions []*region, taken int) {
+	s.regions(func(r *region) {
+		if r.chunks != nil {
+			regions = append(regions, r)
+			taken += r.taken
+		}
+	})
 	return regions, taken
 }
 
 // expect reads as much as want and compares.
-func expect(t *testing.T, c *Conn, want []byte) {
+func expect(t *testing.T, c *end, want []byte) {
 	t.Helper()
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
@@ -43,12 +39,12 @@ func bigSend(c *Config) { c.SendBuf = 256 << 10 }
 // have none when they are through.
 func TestSlabShared(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{client: bigSend})
+		b := newBed(t, bigSend)
 		const n = 40
-		var ends [][2]*Conn
+		var ends [][2]*end
 		for range n {
 			c, s := b.connect()
-			ends = append(ends, [2]*Conn{c, s})
+			ends = append(ends, [2]*end{c, s})
 		}
 		if r, _ := slabOf(b.client); len(r) != 0 {
 			t.Errorf("connections that never sent have %d regions", len(r))
@@ -66,7 +62,7 @@ func TestSlabShared(t *testing.T) {
 		}
 		// All at once, and the peers do not read: everything stays within the limit.
 		for i, e := range ends {
-			_ = e[0].SetWriteDeadline(time.Now().Add(time.Second))
+			e[0].Out.SetDeadline(time.Now().Add(time.Second))
 			if m, err := e[0].Write(pattern(uint64(i), 1<<20)); err == nil || m != (256+64)<<10 {
 				t.Errorf("wrote %d bytes, %v", m, err)
 			}
@@ -75,7 +71,7 @@ func TestSlabShared(t *testing.T) {
 			t.Errorf("%d regions, %d chunks taken by %d full connections", len(regions), taken, n)
 		}
 		for _, e := range ends {
-			_ = e[1].Abort()
+			e[1].End.Abort()
 			b.ended(e[0])
 		}
 		if _, taken := slabOf(b.client); taken != 0 {
@@ -88,13 +84,13 @@ func TestSlabShared(t *testing.T) {
 // though that is lent the memory in which it still is.
 func TestSlabSecret(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{client: bigSend})
+		b := newBed(t, bigSend)
 		c1, s1 := b.connect()
 		c2, s2 := b.connect()
 		secret := []byte("the password of somebody else")
 		b.exchange(c1, s1, bytes.Repeat(secret, 1000))
 		time.Sleep(settled)
-		p, _, err := c2.Reserve(10_000)
+		p, _, _, err := c2.Out.Reserve(10_000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,26 +101,26 @@ func TestSlabSecret(t *testing.T) {
 			for i := range p[:n] {
 				p[i] = 'x'
 			}
-			if err := c2.Commit(n); err != nil {
+			if n == 0 {
+				c2.Out.EndReserve()
+			} else if err := c2.Out.Commit(n); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(settled)
-			if p, _, err = c2.Reserve(10_000); err != nil {
+			if p, _, _, err = c2.Out.Reserve(10_000); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := c2.Commit(0); err != nil {
+		c2.Out.EndReserve()
+		if _, err := c2.Write([]byte("yz")); err != nil { // by way of Write
 			t.Fatal(err)
 		}
-		write(t, c2, "yz") // by way of Write
-		c2.CloseWrite()
+		c2.End.CloseWrite()
 		expect(t, s2, append(bytes.Repeat([]byte("x"), 5004), "yz"...))
 		n := 0
-		s1.g.do(func(time.Time) {
-			for r := range s1.g.mem.regions {
-				if r.lnk != nil {
-					n += bytes.Count(r.mem, secret)
-				}
+		b.server.regions(func(r *region) {
+			if r.lnk != nil {
+				n += bytes.Count(r.mem, secret)
 			}
 		})
 		if n != 1000 {
@@ -139,13 +135,13 @@ func TestSlabSecret(t *testing.T) {
 // back; all of it goes when that comes back too.
 func TestSlabTrim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{client: bigSend})
+		b := newBed(t, bigSend)
 		c, s := b.connect()
 		for range 3 {
 			b.exchange(c, s, pattern(1, 250<<10))
 		}
 		time.Sleep(settled)
-		p, _, err := c.Reserve(1)
+		p, _, _, err := c.Out.Reserve(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,10 +153,10 @@ func TestSlabTrim(t *testing.T) {
 		if regions, taken := slabOf(b.client); len(regions) != 1 || taken != 1 {
 			t.Errorf("%d regions, %d chunks taken", len(regions), taken)
 		}
-		if b.client.trim.armed.Load() {
+		if b.client.s.trim.armed.Load() {
 			t.Error("the timer still runs")
 		}
-		if err := c.Commit(4); err != nil {
+		if err := c.Out.Commit(4); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, s, []byte("kept"))
@@ -168,7 +164,7 @@ func TestSlabTrim(t *testing.T) {
 		if regions, _ := slabOf(b.client); len(regions) != 0 {
 			t.Errorf("%d regions are left", len(regions))
 		}
-		if b.client.trim.armed.Load() {
+		if b.client.s.trim.armed.Load() {
 			t.Error("the timer still runs")
 		}
 		b.exchange(c, s, pattern(2, 250<<10))
@@ -181,12 +177,12 @@ func TestSlabTrim(t *testing.T) {
 func BenchmarkSendMemory(b *testing.B) {
 	for _, size := range []int{100, 10_000, 200_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			bed := newBed(b, bedConfig{client: bigSend})
+			bed := newBed(b, bigSend)
 			const n = 100
-			var ends [][2]*Conn
+			var ends [][2]*end
 			for range n {
 				c, s := bed.connect()
-				ends = append(ends, [2]*Conn{c, s})
+				ends = append(ends, [2]*end{c, s})
 			}
 			data := pattern(1, size)
 			for b.Loop() {
@@ -195,15 +191,13 @@ func BenchmarkSendMemory(b *testing.B) {
 				}
 			}
 			sends, mapped := 0, uint64(0)
-			for _, g := range groups(bed.client) {
-				g.do(func(time.Time) {
-					mapped += g.mem.sendBytes
-					for r := range g.mem.regions {
-						if r.lnk == nil {
-							sends += rdmaverbs.HeldBytes(r.mem)
-						}
-					}
-				})
+			bed.client.regions(func(r *region) {
+				if r.lnk == nil {
+					sends += rdmaverbs.HeldBytes(r.mem)
+				}
+			})
+			for _, g := range bed.client.Groups() {
+				g.do(func(time.Time) { mapped += g.mem.sendBytes })
 			}
 			b.ReportMetric(float64(sends)/n, "held-B/conn")
 			b.ReportMetric(float64(mapped)/n, "mapped-B/conn")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 // groupEnd is the part of a link group that says how far its end has come. The group's
 // lock guards it.

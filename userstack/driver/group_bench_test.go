@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // BenchmarkEvent measures what an event of a link group costs beside what the
 // protocol does: the lock, the look for actions and for the next deadline.
 func BenchmarkEvent(b *testing.B) {
-	bed := newBed(b, bedConfig{})
+	bed := newBed(b, nil)
 	c, s := bed.connect()
 	b.Run("lock", func(b *testing.B) {
 		n := 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"sync/atomic"
@@ -9,14 +9,23 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/smc"
 	"smcr/userstack/devices"
+	"smcr/userstack/internal/mempool"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 )
+
+// tokenFlag marks the IDs of work requests of the send side. Those of the receive side are
+// slots of the receive queue.
+const tokenFlag = 1 << 63
 
 // link is the driver's part of a linkgroup.Link.
 type link struct {
-	g    *group
 	core *linkgroup.Link
 	port *devices.Port
+	pool *mempool.Pool
+	// terms are those of the group, nil in version 1.
+	terms *rendezvous.Terms
+
 	qp   rdmaverbs.QP
 	cq   rdmaverbs.CQ
 	rbuf []byte
@@ -46,26 +55,28 @@ func (l *link) message(slot, n int) []byte {
 	return append(append(make([]byte, 0, n), b...), l.more.message(slot, n-recvSlot)...)
 }
 
-func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
-	pd, err := e.mem.pd(l.port.Device())
+// create makes the queue pair and its memory. notify is called for each completion, with
+// or without the lock of the group. After an error, destroy frees what was made.
+func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep linkgroup.Endpoint, err error) {
+	pd, err := m.pd(l.port.Device())
 	if err != nil {
 		return ep, err
 	}
-	if l.cq, err = l.port.Device().RDMA().CreateCQ(sendDepth+recvDepth, l.g.onComplete); err != nil {
+	if l.cq, err = l.port.Device().RDMA().CreateCQ(sendDepth+recvDepth, notify); err != nil {
 		return ep, err
 	}
-	if l.rbuf, err = e.s.mem.Get(recvDepth * recvSlot); err != nil {
+	if l.rbuf, err = l.pool.Get(recvDepth * recvSlot); err != nil {
 		return ep, err
 	}
 	if l.rmr, err = pd.RegisterMR(l.rbuf, rdmaverbs.AccessLocalWrite); err != nil {
 		return ep, err
 	}
-	if l.g.terms != nil {
+	if l.terms != nil {
 		if l.more, err = newLongBuf(pd); err != nil {
 			return ep, err
 		}
 	}
-	sgid, gid, err := l.port.SourceGID(l.g.terms.Subnet())
+	sgid, gid, err := l.port.SourceGID(l.terms.Subnet())
 	if err != nil {
 		return ep, err
 	}
@@ -87,7 +98,7 @@ func (l *link) create(e *groupEnv) (ep linkgroup.Endpoint, err error) {
 	if err != nil {
 		return ep, err
 	}
-	ep = linkgroup.Endpoint{GID: gid, QPN: smc.QPN(l.qp.QPN()), PSN: smc.PSN(e.s.cfg.random() >> 8), MTU: port.ActiveMTU}
+	ep = linkgroup.Endpoint{GID: gid, QPN: smc.QPN(l.qp.QPN()), PSN: smc.PSN(random() >> 8), MTU: port.ActiveMTU}
 	copy(ep.MAC[:], port.HWAddr)
 	return ep, nil
 }
@@ -106,7 +117,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 		PathMTU: l.mtu, HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
 	}
-	if l.g.terms != nil && l.g.terms.Routed {
+	if l.terms != nil && l.terms.Routed {
 		p.DMAC, p.HopLimit = nil, 64
 	}
 	return p
@@ -130,7 +141,7 @@ func (l *link) destroy() {
 		_ = l.cq.Close()
 	}
 	if l.rbuf != nil {
-		l.g.s.mem.Put(l.rbuf, time.Now())
+		l.pool.Put(l.rbuf, time.Now())
 		l.rbuf = nil
 	}
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"smcr/guard"
+	"smcr/userstack/internal/mempool"
 )
 
 const (
@@ -28,9 +31,11 @@ const (
 //	send memory                         | see sendSlab
 //	the Go heap                         | see quiet
 type trimmer struct {
-	s     *Stack
-	armed atomic.Bool
-	conns atomic.Uint64 // connections that began or ended
+	guard  *guard.Guard
+	groups func(now time.Time) (again bool) // gives back what the link groups have not used
+	pool   *mempool.Pool
+	armed  atomic.Bool
+	conns  atomic.Uint64 // connections that began or ended
 
 	mu     sync.Mutex
 	quiet  func() // called after there were some, when no more do
@@ -65,6 +70,13 @@ func (t *trimmer) count() {
 	t.poke()
 }
 
+// onQuiet has f called when many connections have begun or ended, and no more do.
+func (t *trimmer) onQuiet(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.quiet = f
+}
+
 func (t *trimmer) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +90,7 @@ func (t *trimmer) tick() {
 	t.run.Lock()
 	defer t.run.Unlock()
 	again := false
-	if t.s.guard.Do("the return of memory", func() { again = t.trim(time.Now()) }) != nil {
+	if t.guard.Do("the return of memory", func() { again = t.trim(time.Now()) }) != nil {
 		return // armed: it does not run again
 	}
 	t.armed.Store(false)
@@ -90,10 +102,8 @@ func (t *trimmer) tick() {
 
 // trim gives back what can be, and reports whether something is left for later.
 func (t *trimmer) trim(now time.Time) (again bool) {
-	for _, g := range t.s.reg.groupList() {
-		again = g.trim(now) || again
-	}
-	again = t.s.mem.Trim(now.Add(-trimAfter)) || again
+	again = t.groups(now)
+	again = t.pool.Trim(now.Add(-trimAfter)) || again
 
 	n := t.conns.Load()
 	still := n == t.last
@@ -110,24 +120,4 @@ func (t *trimmer) trim(now time.Time) (again bool) {
 		again = true
 	}
 	return again
-}
-
-// trim gives back what the group has not used for a while.
-func (g *group) trim(now time.Time) (later bool) {
-	for again := true; again; {
-		again = false
-		g.mu.Lock()
-		g.call(func() {
-			if g.end.dead {
-				return
-			}
-			if !g.exec.running {
-				g.exec.forget() // they point to connections that have ended
-			}
-			again = g.core.Trim(now, trimAfter) || g.mem.slab.trim(now, g.mem.dropRegion)
-			later = g.core.Trimmable() || g.mem.slab.hot > 0
-		})
-		g.unlock()
-	}
-	return later
 }

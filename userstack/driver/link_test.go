@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestHopLimits(t *testing.T) {
 		{&rendezvous.Terms{}, 1, 6},
 		{&rendezvous.Terms{Routed: true}, 64, 0},
 	} {
-		l := &link{g: &group{terms: tt.terms}}
+		l := &link{terms: tt.terms}
 		if p := l.path(); p.HopLimit != tt.hops || len(p.DMAC) != tt.dmac {
 			t.Errorf("terms %+v: path %+v", tt.terms, p)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"time"
@@ -10,18 +10,8 @@ import (
 	"smcr/userstack/linkgroup"
 )
 
-// tokenFlag marks work request ids of the send side.
-const tokenFlag = 1 << 63
-
-// leftover is a message that had arrived on a link before it was closed. The
-// core wants to know: what it acknowledged to the peer must not be lost.
-type leftover struct {
-	link *linkgroup.Link
-	msg  []byte
-}
-
 // poll takes all completions and hands them to the core. mu is held.
-func (g *group) poll() {
+func (g *Group) poll() {
 	defer g.caught()
 	if g.end.broken {
 		return
@@ -43,7 +33,7 @@ func (g *group) poll() {
 			}
 			now := time.Now()
 			for j := range g.exec.wc[:n] {
-				l.complete(now, &g.exec.wc[j])
+				g.complete(now, l, &g.exec.wc[j])
 			}
 			if l.gone.Load() {
 				break
@@ -52,9 +42,8 @@ func (g *group) poll() {
 	}
 }
 
-// complete handles one work completion. g.mu is held.
-func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
-	g := l.g
+// complete handles one work completion. mu is held.
+func (g *Group) complete(now time.Time, l *link, wc *rdmaverbs.WC) {
 	if wc.Status != rdmaverbs.StatusSuccess {
 		if !l.gone.Load() {
 			g.core.LinkFailed(now, l.core, wc.Status.Err())
@@ -79,7 +68,7 @@ func (l *link) complete(now time.Time, wc *rdmaverbs.WC) {
 
 // execute carries out actions in order; mu is not held. Runs of work
 // requests for one link are posted together.
-func (g *group) execute(acts []linkgroup.Action) {
+func (g *Group) execute(acts []linkgroup.Action) {
 	defer g.fell()
 	var on *link
 	g.exec.wrs = g.exec.wrs[:0]
@@ -100,7 +89,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 		switch a.Kind {
 		case linkgroup.ActSend, linkgroup.ActWrite:
 			if a.PeerFull {
-				g.s.stats.Buffer(stats.TX, stats.FullPeer)
+				g.s.Stats.Buffer(stats.TX, stats.FullPeer)
 			}
 			l, _ := a.Link.Data.(*link)
 			if l == nil || l.gone.Load() {
@@ -110,7 +99,7 @@ func (g *group) execute(acts []linkgroup.Action) {
 				flush()
 				on = l
 			}
-			wr, err := l.workRequest(a)
+			wr, err := g.workRequest(l, a)
 			if err != nil {
 				g.log.Error("no memory region for send memory", "err", err)
 				g.lostLink(l, err)
@@ -126,8 +115,8 @@ func (g *group) execute(acts []linkgroup.Action) {
 }
 
 // lostLink tells the core of a link that takes no work request. mu is not held;
-// the executor's loop takes what follows.
-func (g *group) lostLink(l *link, err error) {
+// what follows is carried out by the caller.
+func (g *Group) lostLink(l *link, err error) {
 	g.mu.Lock()
 	if !g.end.dead && !l.gone.Load() {
 		g.call(func() { g.core.LinkFailed(time.Now(), l.core, err) })
@@ -135,7 +124,8 @@ func (g *group) lostLink(l *link, err error) {
 	g.mu.Unlock()
 }
 
-func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
+// workRequest makes the work request of an action. mu is not held.
+func (g *Group) workRequest(l *link, a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	wr := rdmaverbs.SendWR{ID: a.Token | tokenFlag}
 	if a.Token != 0 {
 		wr.Flags |= rdmaverbs.Signaled
@@ -155,7 +145,7 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	mr := k.r.registration(l.port.Device())
 	if mr == nil {
 		var err error
-		if mr, err = l.register(k.r); err != nil {
+		if mr, err = g.register(l, k.r); err != nil {
 			return wr, err
 		}
 	}
@@ -165,59 +155,14 @@ func (l *link) workRequest(a *linkgroup.Action) (rdmaverbs.SendWR, error) {
 	return wr, nil
 }
 
-// register registers send memory with the link's device. mu is not held.
-func (l *link) register(r *region) (rdmaverbs.MR, error) {
+// register registers send memory with the device of a link. mu is not held.
+func (g *Group) register(l *link, r *region) (rdmaverbs.MR, error) {
 	dev := l.port.Device()
-	l.g.mu.Lock()
-	pd, err := l.g.mem.pd(dev)
-	l.g.mu.Unlock()
+	g.mu.Lock()
+	pd, err := g.mem.pd(dev)
+	g.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	return r.register(dev, pd)
-}
-
-// notify tells waiters what happened.
-func (g *group) notify(a *linkgroup.Action) {
-	switch a.Kind {
-	case linkgroup.ActWakeRead:
-		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			wake(c.in.wake)
-			c.kick()
-		}
-	case linkgroup.ActWakeWrite:
-		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			wake(c.out.wake)
-			c.kick()
-		}
-	case linkgroup.ActWakeUrgent:
-		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			wake(c.uwake)
-			// WriteTo takes the byte although no data is behind it.
-			wake(c.in.wake)
-			c.kick()
-		}
-	case linkgroup.ActConnReady:
-		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			c.ready <- a.Err
-		}
-	case linkgroup.ActFirstLink:
-		select {
-		case g.first <- a.Err:
-		default:
-		}
-	case linkgroup.ActConnClosed:
-		if c, _ := a.Conn.Data.(*Conn); c != nil {
-			c.end.ended(a.Err)
-		}
-	case linkgroup.ActGroupDead:
-		g.onDead(a.Err)
-	}
-}
-
-func wake(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }

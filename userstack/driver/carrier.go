@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
 	"io"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,14 +16,72 @@ import (
 	"smcr/userstack/relay"
 )
 
-// loop returns the engine that serves the connection, or nil: that of the socket for
-// Attach.
-func (c *Conn) loop() *engine.Loop { return c.g.loop }
+// Carriage is the part of a connection that lets the engine carry its bytes.
+type Carriage struct {
+	c *Conn
+	p atomic.Pointer[carrier] // nil: not attached
+}
 
-// attach lets the engine carry the bytes between c and a program's socket while
+// carrier moves the bytes between a connection and a program's socket on the
+// engine's thread, without a goroutine to wake: what arrives is written to the
+// socket at once, and what the program writes goes into the send buffer at once.
+//
+// It works while the connection rides, which takes no goroutine, and while
+// goroutines are in ReadFrom or WriteTo, which own the two directions and wait
+// here. Whatever is not plain data (the end of a stream, errors, urgent bytes,
+// the end of the connection) ends the ride and the wait, and a goroutine deals
+// with it as it would without an engine.
+//
+//	direction | begins               | moves bytes when               | is handed back when
+//	in        | Ride, ReadFrom waits | the socket is readable and the | the socket has an urgent byte, ended or
+//	          |                      | send buffer has room           | failed; the connection takes no more
+//	out       | Ride, WriteTo waits  | data has arrived and the       | the socket failed; the connection has an
+//	          |                      | socket has room                | urgent byte, ended or failed
+//
+//	state           | event                                    | next state
+//	rides           | a direction is handed back; Recall       | goroutines, which back starts
+//	goroutines      | ReadFrom and WriteTo both wait, and no   | ErrRides for both; the caller may Ride
+//	                | Recall came                              |
+//	either          | Detach                                   | not attached
+//
+// A direction that was not handed back goes on while the goroutines start.
+type carrier struct {
+	c    *Conn
+	sock *engine.Socket
+	task *engine.Task
+	both func()           // moveBoth, kept so that calling it allocates nothing
+	use  func(fd uintptr) // moveOn, likewise
+	msg  engine.Message   // used by the loop
+
+	mu       sync.Mutex // guards what follows; taken before the group's
+	in       direction
+	out      direction
+	plain    bool   // the last event was of data only, and nothing was read since; see moveIn
+	current  bool   // events are of the time since in is active
+	back     func() // while the connection rides
+	mayRide  bool   // Ride was called
+	recalled bool
+}
+
+// direction is one of the two of a carrier.
+type direction struct {
+	active  bool // the loop moves bytes
+	over    bool // it was handed back, and nobody took it yet
+	waiting bool // a goroutine waits at back
+	ready   bool // the socket may be readable, or have room
+	n       int64
+	err     error // of the socket; io.EOF at its end
+	back    chan struct{}
+}
+
+// Loop returns the engine that serves the connection, or nil. The socket for Attach must
+// belong to it.
+func (x *Carriage) Loop() *engine.Loop { return x.c.g.loop }
+
+// Attach lets the engine carry the bytes between c and a program's socket while
 // the connection rides, or ReadFrom and WriteTo are called with what [inside.EngineEnd]
 // finds to be that socket. Detach ends that, before the socket is closed.
-func (x *carrying) attach(sock *engine.Socket) {
+func (x *Carriage) Attach(sock *engine.Socket) {
 	c := x.c
 	k := &carrier{c: c, sock: sock}
 	k.in = direction{ready: true, back: make(chan struct{}, 1)}
@@ -31,8 +91,8 @@ func (x *carrying) attach(sock *engine.Socket) {
 	sock.Hook(k.events)
 }
 
-// detach undoes attach: ReadFrom and WriteTo go on without the engine.
-func (x *carrying) detach() {
+// Detach undoes attach: ReadFrom and WriteTo go on without the engine.
+func (x *Carriage) Detach() {
 	k := x.p.Swap(nil)
 	if k == nil {
 		return
@@ -44,12 +104,12 @@ func (x *carrying) detach() {
 	k.mu.Unlock()
 }
 
-// ride makes the engine carry both directions of an attached connection without
+// Ride makes the engine carry both directions of an attached connection without
 // goroutines in ReadFrom and WriteTo, which nobody may call meanwhile. back is
 // called once when they are to be called again, which may be at once; it must not
 // block. They return [relay.ErrRides] when the connection can ride again. Ride reports
 // false if the connection is not attached.
-func (x *carrying) ride(back func()) bool {
+func (x *Carriage) Ride(back func()) bool {
 	k := x.p.Load()
 	if k == nil {
 		return false
@@ -68,9 +128,9 @@ func (x *carrying) ride(back func()) bool {
 	return true
 }
 
-// recall ends the ride of an attached connection, which cannot ride again: the
+// Recall ends the ride of an attached connection, which cannot ride again: the
 // caller needs its goroutines.
-func (x *carrying) recall() {
+func (x *Carriage) Recall() {
 	k := x.p.Load()
 	if k == nil {
 		return
@@ -92,24 +152,24 @@ func (k *carrier) events(readable, writable, plain bool) {
 	k.task.Schedule()
 }
 
-// carryIn and carryOut move bytes in one direction until something else than
+// CarryIn and CarryOut move bytes in one direction until something else than
 // data is to be dealt with. They return the bytes moved and the socket's error,
 // and nothing at once if end is not the socket of Attach.
-func (x *carrying) carryIn(end any) (n int64, err error) {
+func (x *Carriage) CarryIn(end any) (n int64, err error) {
 	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.in)
 	}
 	return 0, nil
 }
 
-func (x *carrying) carryOut(end any) (n int64, err error) {
+func (x *Carriage) CarryOut(end any) (n int64, err error) {
 	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.out)
 	}
 	return 0, nil
 }
 
-func (x *carrying) carrierOf(end any) *carrier {
+func (x *Carriage) carrierOf(end any) *carrier {
 	k := x.p.Load()
 	if k == nil {
 		return nil
@@ -136,7 +196,7 @@ func (k *carrier) begin(d *direction) {
 // wait has the loop move bytes in direction d until it hands d back.
 func (k *carrier) wait(d *direction) (n int64, err error) {
 	k.mu.Lock()
-	if k.c.carried.p.Load() != k {
+	if k.c.Carried.p.Load() != k {
 		d.active, d.over = false, false
 		k.mu.Unlock()
 		return 0, nil
@@ -215,8 +275,8 @@ func (k *carrier) moveBoth() {
 func (k *carrier) moveOut() {
 	c, d := k.c, &k.out
 	for {
-		a, b, err := c.in.readable()
-		if err != nil || c.in.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.in.urgentApart()) {
+		a, b, err := c.In.readable()
+		if err != nil || c.In.deadline.expired() || c.core.AtMark() && (len(a) > 0 || c.In.urgentApart()) {
 			k.handBack(d)
 			return
 		}
@@ -228,7 +288,7 @@ func (k *carrier) moveOut() {
 			d.n += int64(n)
 			c.core.Consumed(time.Now(), n)
 			c.rxBytes += uint64(n)
-			c.in.received(n, len(a)+len(b))
+			c.In.received(n, len(a)+len(b))
 		}
 		switch {
 		case errno == unix.EAGAIN:
@@ -258,7 +318,7 @@ func (k *carrier) moveOut() {
 func (k *carrier) moveIn() {
 	c, d := k.c, &k.in
 	k.current = true
-	if err := c.out.writable(); err != nil || c.out.deadline.expired() {
+	if err := c.Out.writable(); err != nil || c.Out.deadline.expired() {
 		k.handBack(d)
 		return
 	}
@@ -266,23 +326,23 @@ func (k *carrier) moveIn() {
 	total, here := 0, 0 // bytes read, and those of them in the last memory from reserve
 	defer func() {
 		if total == 0 {
-			c.out.dropSpace()
+			c.Out.dropSpace()
 			return
 		}
 		d.n += int64(total)
-		c.out.produced(time.Now(), here, false)
+		c.Out.produced(time.Now(), here, false)
 		c.txBytes += uint64(total)
-		c.s.stats.TX(total, total)
+		c.g.s.Stats.TX(total, total)
 	}()
 	for d.ready {
 		if len(a) == 0 {
 			a, b = b, nil
 		}
 		if len(a) == 0 {
-			c.out.placed(here)
+			c.Out.placed(here)
 			here = 0
 			var err error
-			if a, b, err = c.out.reserve(1, c.core.SendChunk()); err != nil {
+			if a, b, err = c.Out.reserve(1, c.core.SendChunk()); err != nil {
 				k.handBack(d)
 				return
 			}

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package userstack
+package driver
 
 import (
-	"bytes"
-	"io"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +16,7 @@ const afterTrim = 3 * trimAfter
 
 // held returns how much memory the buffers of a stack take: RMBs and send buffers,
 // used or kept for reuse.
-func held(t *testing.T, s *Stack) (rmbs, sends, pool int) {
+func held(t *testing.T, s *side) (rmbs, sends, pool int) {
 	t.Helper()
 	add := func(sum *int, b []byte) {
 		n := rdmaverbs.HeldBytes(b)
@@ -27,18 +25,14 @@ func held(t *testing.T, s *Stack) (rmbs, sends, pool int) {
 		}
 		*sum += n
 	}
-	for _, g := range groups(s) {
-		g.do(func(time.Time) {
-			for r := range g.mem.regions {
-				if r.lnk != nil {
-					add(&rmbs, r.mem)
-				} else {
-					add(&sends, r.mem)
-				}
-			}
-		})
-	}
-	for _, mem := range s.mem.Kept() {
+	s.regions(func(r *region) {
+		if r.lnk != nil {
+			add(&rmbs, r.mem)
+		} else {
+			add(&sends, r.mem)
+		}
+	})
+	for _, mem := range s.MemoryKept() {
 		add(&pool, mem)
 	}
 	return rmbs, sends, pool
@@ -49,11 +43,11 @@ func held(t *testing.T, s *Stack) (rmbs, sends, pool int) {
 // connections are as before.
 func TestTrimBurst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{})
+		b := newBed(t, nil)
 		var quiet atomic.Int32
-		insideStack{b.client}.OnQuiet(func() { quiet.Add(1) })
+		b.client.OnQuiet(func() { quiet.Add(1) })
 		const n = 100 // more than fit into the pools
-		type pair struct{ c, s *Conn }
+		type pair struct{ c, s *end }
 		var open []pair
 		for range n {
 			c, s := b.connect()
@@ -63,21 +57,21 @@ func TestTrimBurst(t *testing.T) {
 			b.exchange(p.c, p.s, pattern(uint64(i), 150<<10))
 			b.exchange(p.s, p.c, pattern(uint64(n+i), 150<<10))
 		}
-		for _, s := range []*Stack{b.client, b.server} {
+		for _, s := range []*side{b.client, b.server} {
 			if rmbs, _, _ := held(t, s); rmbs < n*64<<10 {
-				t.Errorf("%s: the RMBs take %d bytes: the connections have not used them", s.cfg.Hostname, rmbs)
+				t.Errorf("%s: the RMBs take %d bytes: the connections have not used them", s.id, rmbs)
 			}
 		}
 		for _, p := range open {
 			b.finish(p.c, p.s)
 		}
 		time.Sleep(afterTrim)
-		for _, s := range []*Stack{b.client, b.server} {
+		for _, s := range []*side{b.client, b.server} {
 			if rmbs, sends, pool := held(t, s); rmbs+sends+pool > 0 {
-				t.Errorf("%s: RMBs take %d bytes, send buffers %d, the pool %d", s.cfg.Hostname, rmbs, sends, pool)
+				t.Errorf("%s: RMBs take %d bytes, send buffers %d, the pool %d", s.id, rmbs, sends, pool)
 			}
-			if s.trim.armed.Load() {
-				t.Errorf("%s: the timer still runs", s.cfg.Hostname)
+			if s.s.trim.armed.Load() {
+				t.Errorf("%s: the timer still runs", s.id)
 			}
 		}
 		if q := quiet.Load(); q != 1 {
@@ -94,7 +88,7 @@ func TestTrimBurst(t *testing.T) {
 // sent before; small messages take only the beginning of it.
 func TestTrimIdle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{})
+		b := newBed(t, nil)
 		c, s := b.connect()
 		for i := range 100 {
 			b.exchange(c, s, pattern(uint64(i), 1000))
@@ -111,56 +105,9 @@ func TestTrimIdle(t *testing.T) {
 			if _, sends, _ := held(t, b.client); sends > 0 {
 				t.Errorf("the send buffer of an idle connection takes %d bytes", sends)
 			}
-			if b.client.trim.armed.Load() {
+			if b.client.s.trim.armed.Load() {
 				t.Error("the timer still runs")
 			}
-		}
-		b.finish(c, s)
-	})
-}
-
-// slowReader fills what it is given and returns long after.
-type slowReader struct {
-	data []byte
-	wait time.Duration
-}
-
-func (r *slowReader) Read(p []byte) (int, error) {
-	if len(r.data) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, r.data)
-	r.data = r.data[n:]
-	time.Sleep(r.wait)
-	return n, nil
-}
-
-// TestTrimHeld: what is being placed into a send buffer for longer than a
-// connection needs to be idle is not lost, and what waits for a slow reader
-// neither.
-func TestTrimHeld(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := newBed(t, bedConfig{})
-		c, s := b.connect()
-		want := pattern(3, 500<<10)
-		sent := make(chan error, 1)
-		go func() {
-			_, err := c.ReadFrom(&slowReader{want, afterTrim})
-			c.CloseWrite()
-			sent <- err
-		}()
-		var got bytes.Buffer
-		for p := make([]byte, 10_000); ; time.Sleep(afterTrim) {
-			n, err := s.Read(p)
-			got.Write(p[:n])
-			if err == io.EOF {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := <-sent; err != nil || !bytes.Equal(got.Bytes(), want) {
-			t.Errorf("%v; received %d bytes of %d, equal: %v", err, got.Len(), len(want), bytes.Equal(got.Bytes(), want))
 		}
 		b.finish(c, s)
 	})
@@ -173,17 +120,15 @@ func TestElementsAreZero(t *testing.T) {
 	for _, wait := range []time.Duration{0, afterTrim} {
 		t.Run(wait.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				b := newBed(t, bedConfig{})
+				b := newBed(t, nil)
 				keep, keeps := b.connect() // so that the group and its RMB stay
 				var rmb *region
-				g := groups(b.server)[0]
-				g.do(func(time.Time) {
-					for r := range g.mem.regions {
-						if r.lnk != nil {
-							rmb = r
-						}
+				b.server.regions(func(r *region) {
+					if r.lnk != nil {
+						rmb = r
 					}
 				})
+				g := b.server.Groups()[0]
 				for i, n := range []int{1, 5000, 64 << 10, 200 << 10} {
 					c, s := b.connect()
 					dirty := 0
@@ -212,9 +157,8 @@ func TestElementsAreZero(t *testing.T) {
 // TestTrimAllocs: what the way of each message has to do with it allocates
 // nothing.
 func TestTrimAllocs(t *testing.T) {
-	s := &Stack{}
-	s.trim.s = s
-	s.mem = mempool.New(s.trim.poke)
+	var s shared
+	s.pool = mempool.New(s.trim.poke)
 	defer s.trim.close()
 	s.trim.poke()
 	if n := testing.AllocsPerRun(100, s.trim.poke); n != 0 {
