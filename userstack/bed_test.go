@@ -182,6 +182,12 @@ func groups(s *Stack) []*driver.Group { return s.driver.Groups() }
 // group returns the link group of a connection.
 func (c *Conn) group() *driver.Group { return c.d.Group() }
 
+// localPeerID returns the peer ID of the stack that has the connection.
+func (c *Conn) localPeerID() (id smc.PeerID) {
+	c.group().View(func(core *linkgroup.Group) { id = core.LocalPeerID() })
+	return id
+}
+
 // links returns the number of active links of the only link group.
 func (b *bed) links(s *Stack) (n int) {
 	b.t.Helper()

@@ -10,20 +10,17 @@ import (
 	"sync"
 	"syscall"
 
+	"smcr/stats"
 	"smcr/userstack/conn"
 	"smcr/userstack/driver"
 )
-
-// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
-// rendezvous on. *net.TCPConn is one.
-type TCPConn = driver.TCP
 
 // Conn is an SMC-R connection. It implements net.Conn and behaves as a
 // *net.TCPConn does, half close included. Addresses are those of the TCP
 // connection below, which stays open and carries no data.
 type Conn struct {
 	d      *driver.Conn
-	s      *Stack
+	stats  *stats.Collector
 	tcp    TCPConn
 	local  net.Addr
 	remote net.Addr
@@ -33,8 +30,8 @@ type Conn struct {
 }
 
 // newConn makes the connection of a rendezvous that has succeeded.
-func newConn(s *Stack, d *driver.Conn, tcp TCPConn) *Conn {
-	return &Conn{d: d, s: s, tcp: tcp, local: tcp.LocalAddr(), remote: tcp.RemoteAddr()}
+func newConn(st *stats.Collector, d *driver.Conn, tcp TCPConn) *Conn {
+	return &Conn{d: d, stats: st, tcp: tcp, local: tcp.LocalAddr(), remote: tcp.RemoteAddr()}
 }
 
 // LocalAddr implements net.Conn: the address of the TCP connection below.

@@ -103,7 +103,7 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 			return total, c.writeError(conn.ErrReset)
 		}
 		if n > 0 {
-			c.s.stats.TX(n, n)
+			c.stats.TX(n, n)
 		}
 		total += int64(n)
 		if rerr == io.EOF {

@@ -2,7 +2,9 @@
 
 package userstack
 
-import "net"
+import (
+	"net"
+)
 
 // Done returns a channel that is closed when the connection has ended on
 // both sides and its resources are free. Err then tells how.

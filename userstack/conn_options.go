@@ -51,7 +51,7 @@ func (c *Conn) SetCork(on bool) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	if !on {
-		c.s.stats.Call(stats.Cork) // the kernel counts this and not the setting
+		c.stats.Call(stats.Cork) // the kernel counts this and not the setting
 	}
 	c.d.SetCork(on)
 	return nil
@@ -65,7 +65,7 @@ func (c *Conn) SetNoDelay(on bool) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	if on {
-		c.s.stats.Call(stats.NoDelay)
+		c.stats.Call(stats.NoDelay)
 	}
 	c.d.SetNoDelay(on)
 	return nil

@@ -2,7 +2,9 @@
 
 package userstack
 
-import "bufio"
+import (
+	"bufio"
+)
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
@@ -24,7 +26,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 			err = c.d.In.Wait()
 		}
 		if err != nil {
-			c.s.stats.RX(0)
+			c.stats.RX(0)
 			return 0, c.readError(err)
 		}
 	}
@@ -98,7 +100,7 @@ func (c *Conn) Discard(n int) (discarded int, err error) {
 		return 0, c.opError("read", bufio.ErrNegativeCount)
 	}
 	if n > 0 {
-		defer func() { c.s.stats.RX(discarded) }()
+		defer func() { c.stats.RX(discarded) }()
 	}
 	for discarded < n {
 		skipped, err := 0, c.d.In.Barred()

@@ -2,7 +2,9 @@
 
 package userstack
 
-import "net"
+import (
+	"net"
+)
 
 // UrgentWriter takes urgent data, as send with MSG_OOB does: the last byte of
 // p is urgent. [Conn] is one.

@@ -2,7 +2,9 @@
 
 package userstack
 
-import "bufio"
+import (
+	"bufio"
+)
 
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (total int, err error) { return c.write(p, false) }
@@ -18,7 +20,7 @@ func (c *Conn) write(p []byte, urgent bool) (total int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	size := len(p)
-	defer func() { c.s.stats.TX(size, total) }()
+	defer func() { c.stats.TX(size, total) }()
 	c.d.Out.EndReserve()
 	for {
 		n, err := 0, c.d.Out.Barred()
@@ -97,9 +99,9 @@ func (c *Conn) Commit(n int) error {
 		return nil
 	}
 	if err := c.d.Out.Commit(n); err != nil {
-		c.s.stats.TX(n, 0)
+		c.stats.TX(n, 0)
 		return c.writeError(err)
 	}
-	c.s.stats.TX(n, n)
+	c.stats.TX(n, n)
 	return nil
 }

@@ -4,7 +4,6 @@ package userstack
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -70,9 +69,4 @@ func (t *eidTable) flush() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ids = nil
-}
-
-// speaksV2 reports whether version 2 may be spoken with a peer of that address.
-func (s *Stack) speaksV2(remote netip.Addr) bool {
-	return !s.cfg.NoVersion2 && remote.Unmap().Is4() && len(s.eids.list()) > 0
 }

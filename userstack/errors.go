@@ -5,6 +5,7 @@ package userstack
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"smcr/rdmaverbs"
@@ -26,6 +27,19 @@ var ErrNoDevice = devices.ErrNoDevice
 // ErrStackClosed is returned by the methods of a closed Stack. It is also
 // net.ErrClosed to errors.Is.
 var ErrStackClosed = driver.ErrClosed
+
+// Reasons for which connections most often stay TCP, as [DeclineError] has them
+// in Code. The others are the Diag constants of package wire.
+const (
+	ReasonPeerNoSMC = smc.DiagPeerNoSMC // the peer did not announce SMC in the TCP handshake
+	ReasonNoDevice  = smc.DiagNoSMCRDev // no RoCE device serves the network of the connection
+	ReasonNoRoute   = smc.DiagNoRoute   // SMC-R does not reach the peer: see [ErrNotOnLink]
+)
+
+// ErrNoOption means that SMC cannot be announced to a peer: the TCP option is
+// not permitted here (see [Stack.OptionError]), and the peer is not in
+// Config.AssumeSMC, which is --assume-smc of smcr serve.
+var ErrNoOption = errors.New("userstack: the TCP option of SMC is not permitted here, and --assume-smc does not list the peer")
 
 // A DeclineError tells that a connection does not use SMC-R, and why. After
 // [Stack.Client] and [Stack.Server] the TCP connection below is intact and
@@ -83,4 +97,9 @@ func declineFor(err error) *DeclineError {
 		code = smc.DiagMem
 	}
 	return &DeclineError{Code: code, Err: err}
+}
+
+// errRouted tells that version 1 does not reach a peer.
+func errRouted(remote netip.Addr) error {
+	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
 }

@@ -21,7 +21,7 @@ import (
 // admit counts a server's rendezvous whose client has sent PROPOSAL.
 func (h *handshake) admit() error {
 	h.counted = true
-	return h.s.limit.enter()
+	return h.s.limit.add()
 }
 
 // takeTurn begins a first contact with the peer if no other is under way. Otherwise it
@@ -156,11 +156,6 @@ func (s *Stack) linkedFirst(devs []*devices.Port, remote netip.Addr) []*devices.
 		return 1
 	})
 	return devs
-}
-
-// errRouted tells that version 1 does not reach a peer.
-func errRouted(remote netip.Addr) error {
-	return fmt.Errorf("%w: %s is behind a router, which requires SMC version 2 and an enterprise ID", ErrNotOnLink, remote)
 }
 
 // routed reports whether a router is on the way from one of our addresses to a

@@ -3,6 +3,7 @@
 package userstack
 
 import (
+	"net"
 	"sync"
 
 	"smcr/smc"
@@ -18,7 +19,7 @@ type registry struct {
 	closed    bool
 	peerID    smc.PeerID                // zero until a device was used
 	first     map[peerKey]chan struct{} // servers' first contacts under way
-	listeners map[*listener]struct{}
+	listeners map[net.Listener]struct{}
 }
 
 // peerKey tells peers apart. In version 2 the GID of the proposal belongs to

@@ -31,10 +31,11 @@ var wrongEndpoints = map[string]func(*wire.Endpoint){
 // said is what a side has said of itself with a connection, with another element
 // and alert token: what it would say of the next one.
 func (c *Conn) said() (e wire.Endpoint) {
+	id := c.localPeerID()
 	c.d.View(func(core *linkgroup.Conn) {
 		p := core.Local()
 		p.Token, p.Index = p.Token+1, p.Index+1
-		e = endpoint(c.s.peerIDNow(), p)
+		e = endpoint(id, p)
 	})
 	return e
 }

@@ -55,7 +55,8 @@ func testThirdHost(t *testing.T, f func(t *testing.T, h *thirdHost, edit func(*w
 
 // side is what one end told the other about its side.
 func side(c *Conn) (e wire.Endpoint) {
-	c.d.View(func(core *linkgroup.Conn) { e = endpoint(c.s.peerIDNow(), core.Local()) })
+	id := c.localPeerID()
+	c.d.View(func(core *linkgroup.Conn) { e = endpoint(id, core.Local()) })
 	return e
 }
 

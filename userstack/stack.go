@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 
 	"smcr/guard"
@@ -78,4 +79,21 @@ func (s *Stack) peerIDNow() smc.PeerID {
 	s.reg.mu.Lock()
 	defer s.reg.mu.Unlock()
 	return s.reg.peerID
+}
+
+// peerSMC reports whether the peer of an established connection announced SMC,
+// or is assumed to speak it. After an error nobody can tell whether the peer
+// waits for CLC messages or for data: the connection is of no use.
+func (s *Stack) peerSMC(tcp *net.TCPConn) (smc bool, err error) {
+	if s.opt.marker == nil {
+		return s.opt.assumed(addrPort(tcp.RemoteAddr()).Addr()), nil
+	}
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	if cerr := rc.Control(func(fd uintptr) { smc, err = s.opt.marker.PeerSMC(int(fd)) }); cerr != nil {
+		return false, cerr
+	}
+	return smc, err
 }

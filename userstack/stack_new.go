@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"errors"
+	"net"
 
 	"smcr/guard"
 	"smcr/userstack/devices"
@@ -22,7 +23,7 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
 		opt: tcpOption{marker: cfg.option, assume: cfg.AssumeSMC},
-		reg: registry{first: map[peerKey]chan struct{}{}, listeners: map[*listener]struct{}{}},
+		reg: registry{first: map[peerKey]chan struct{}{}, listeners: map[net.Listener]struct{}{}},
 	}
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

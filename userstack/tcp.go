@@ -5,6 +5,8 @@ package userstack
 import (
 	"net"
 	"net/netip"
+
+	"smcr/userstack/driver"
 )
 
 // addrPort returns the address and port of a.
@@ -23,5 +25,6 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return ap
 }
 
-// peerOf returns the address part of a connection's peer.
-func peerOf(tcp TCPConn) netip.Addr { return addrPort(tcp.RemoteAddr()).Addr() }
+// TCPConn is the TCP connection that [Stack.Client] and [Stack.Server] run the
+// rendezvous on. *net.TCPConn is one.
+type TCPConn = driver.TCP
