@@ -162,6 +162,7 @@ func (x *Carriage) CarryIn(end any) (n int64, err error) {
 	return 0, nil
 }
 
+// CarryOut writes to the socket what has arrived: see CarryIn.
 func (x *Carriage) CarryOut(end any) (n int64, err error) {
 	if k := x.carrierOf(end); k != nil {
 		return k.wait(&k.out)

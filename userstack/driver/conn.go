@@ -118,3 +118,10 @@ func (c *Conn) Group() *Group { return c.g }
 // Urgent returns a channel on which a value comes when the peer has announced urgent data,
 // and when the data has arrived.
 func (c *Conn) Urgent() <-chan struct{} { return c.urgent }
+
+// Bytes returns how many bytes the connection has carried, in both directions together.
+func (c *Conn) Bytes() uint64 {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	return c.rxBytes + c.txBytes
+}

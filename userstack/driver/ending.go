@@ -184,25 +184,3 @@ func (e *Ending) close(how func(now time.Time)) bool {
 
 // CloseWrite tells the peer that no more data follows; reading goes on.
 func (e *Ending) CloseWrite() { e.shut(e.c.core.CloseWrite) }
-
-// SetCork holds back small pieces of data, as TCP_CORK does.
-func (c *Conn) SetCork(on bool) { c.End.shut(func(now time.Time) { c.core.SetCork(now, on) }) }
-
-// SetNoDelay chooses whether small pieces of data go out at once, or wait until the message
-// before is delivered.
-func (c *Conn) SetNoDelay(on bool) {
-	c.End.shut(func(now time.Time) { c.core.SetNoDelay(now, on) })
-}
-
-// SetKeepAlive has the link tested when it and the connection have been idle so long (RFC
-// 7609, section 4.5.3). Zero switches that off.
-func (c *Conn) SetKeepAlive(idle time.Duration) {
-	c.End.shut(func(now time.Time) { c.core.SetKeepAlive(now, idle) })
-}
-
-// Bytes returns how many bytes the connection has carried, in both directions together.
-func (c *Conn) Bytes() uint64 {
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
-	return c.rxBytes + c.txBytes
-}
