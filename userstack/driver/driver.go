@@ -88,7 +88,7 @@ func (d *Driver) over(g *Group) {
 // trim gives back what link groups have not used for a while.
 func (d *Driver) trim(now time.Time) (again bool) {
 	for _, g := range d.Groups() {
-		again = g.trim(now) || again
+		again = trimGroup(g, now) || again
 	}
 	return again
 }
@@ -164,7 +164,7 @@ func (d *Driver) PortChanged(p *devices.Port, up bool) {
 		// checked for duplicates first.
 		dev, err := p.Describe(g.terms.Subnet())
 		usable := up && err == nil
-		if usable && !g.onLAN(p) {
+		if usable && !d.onLAN(g, p) {
 			continue
 		}
 		g.do(func(now time.Time) {
@@ -180,12 +180,12 @@ func (d *Driver) PortChanged(p *devices.Port, up bool) {
 }
 
 // onLAN reports whether p may carry links of g. The port may be newer than g.
-func (g *Group) onLAN(p *devices.Port) bool {
-	rt, err := g.s.Network.Route(g.lan.Local, g.lan.Remote)
+func (d *Driver) onLAN(g *Group, p *devices.Port) bool {
+	rt, err := d.s.Network.Route(g.lan.Local, g.lan.Remote)
 	if err != nil || rt.VLAN != g.lan.Route.VLAN {
 		rt = g.lan.Route // its netdev is down
 	}
-	return g.s.Devices.Serves(rt, p)
+	return d.s.Devices.Serves(rt, p)
 }
 
 // Attend has the engine of the stack look for packets, for a goroutine that is about to
