@@ -75,8 +75,8 @@ type MR interface {
 	LKey() uint32
 	// RKey returns the remote key, with which a peer accesses the region.
 	RKey() uint32
-	// Addr returns the virtual address of the first byte. The peer uses it in
-	// RDMA operations.
+	// Addr returns the address with which the peer names the first byte in RDMA
+	// operations. It need not be an address of the process.
 	Addr() uint64
 	// Len returns the length in bytes.
 	Len() int
@@ -204,7 +204,7 @@ type SendWR struct {
 	SG         [2]SGE // up to two pieces, used in order; unused entries are zero
 	InlineData []byte // payload with Inline: at most 256 bytes
 	Imm        uint32 // immediate data of OpSendImm and OpWriteImm
-	RemoteAddr uint64 // virtual address in the memory of the peer, for OpWrite, OpWriteImm and OpRead
+	RemoteAddr uint64 // address in a memory region of the peer, for OpWrite, OpWriteImm and OpRead
 	RKey       uint32 // remote key for RemoteAddr
 }
 

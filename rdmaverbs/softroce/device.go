@@ -127,7 +127,7 @@ func (d *Device) Attr() rdmaverbs.DeviceAttr {
 		Provider: providerName,
 		NumPorts: 1,
 		MaxQP:    d.maxQP,
-		MaxMR:    maxMR - 1,
+		MaxMR:    maxMR,
 		MaxMsg:   maxMsg,
 		MaxSGE:   2,
 		MaxQPWR:  maxQPWR,
