@@ -19,7 +19,7 @@ import (
 	"smcr/quota"
 )
 
-const stranger = 65534
+const nobody = 65534
 
 // TestRefusalSaysWhy: a connection beyond a limit has its question answered by
 // that, root's are served, and an end of one makes room.
@@ -34,7 +34,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := serve(t, nltest.NewFake(nltest.SampleState()), test.cfg)
 			var held []*nl.Client
-			asUser(t, stranger, func() {
+			asUser(t, nobody, func() {
 				for range 2 {
 					c, err := nl.DialUnix(t.Context(), address)
 					if err != nil {
@@ -58,7 +58,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 			}
 			for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 				var err error
-				asUser(t, stranger, func() {
+				asUser(t, nobody, func() {
 					var c *nl.Client
 					if c, err = nl.DialUnix(t.Context(), address); err == nil {
 						c.Close()
@@ -104,7 +104,7 @@ func TestSlowReaders(t *testing.T) {
 	address := serve(t, ctl, nl.ServerConfig{AnswerTimeout: limit})
 	var conns []*net.UnixConn
 	begin := time.Now()
-	asUser(t, stranger, func() {
+	asUser(t, nobody, func() {
 		for range 8 {
 			c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: address, Net: "unixpacket"})
 			if err != nil {

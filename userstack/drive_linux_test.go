@@ -165,7 +165,7 @@ func TestEngineEnds(t *testing.T) {
 }
 
 // TestStreamsRoCE has connections carry data both ways at once, by copies and by
-// lent buffers, while others exchange single bytes: drivers, helpers and the
+// Peek and Reserve, while others exchange single bytes: drivers, helpers and the
 // engine's thread take turns.
 func TestStreamsRoCE(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
@@ -221,8 +221,8 @@ func pingPong(t *testing.T, c, s *Conn) {
 }
 
 // send writes data and then that there is no more.
-func send(c *Conn, data []byte, lent bool) error {
-	for len(data) > 0 && lent {
+func send(c *Conn, data []byte, direct bool) error {
+	for len(data) > 0 && direct {
 		a, b, err := c.Reserve(1)
 		if err != nil {
 			return err
@@ -240,8 +240,8 @@ func send(c *Conn, data []byte, lent bool) error {
 	return c.CloseWrite()
 }
 
-func receive(c *Conn, lent bool) (got []byte, err error) {
-	if !lent {
+func receive(c *Conn, direct bool) (got []byte, err error) {
+	if !direct {
 		return io.ReadAll(struct{ io.Reader }{c})
 	}
 	for {
@@ -291,7 +291,7 @@ func TestAllocsRoCE(t *testing.T) {
 					}
 					return nil
 				},
-				"lent buffers": func() error {
+				"Peek and Reserve": func() error {
 					if _, _, err := c.Reserve(len(buf)); err != nil {
 						return err
 					}

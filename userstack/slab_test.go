@@ -85,7 +85,7 @@ func TestSlabShared(t *testing.T) {
 }
 
 // TestSlabSecret: nothing that one connection has sent reaches the peer of another,
-// though that is lent the memory in which it still is.
+// even if the other connection gets the memory in which it still is.
 func TestSlabSecret(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{client: bigSend})
@@ -152,7 +152,7 @@ func TestSlabTrim(t *testing.T) {
 		copy(p, "kept")
 		time.Sleep(afterTrim)
 		if _, sends, _ := held(t, b.client); sends > len(p) {
-			t.Errorf("%d bytes are held, %d are lent", sends, len(p))
+			t.Errorf("%d bytes are held, %d are reserved", sends, len(p))
 		}
 		if regions, taken := slabOf(b.client); len(regions) != 1 || taken != 1 {
 			t.Errorf("%d regions, %d chunks taken", len(regions), taken)

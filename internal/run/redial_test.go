@@ -116,7 +116,7 @@ func TestRedial(t *testing.T) {
 			t.Errorf("%d warnings of one reason:\n%s", n, &w.log)
 		}
 	})
-	t.Run("a stranger", func(t *testing.T) {
+	t.Run("an untrusted owner", func(t *testing.T) {
 		w := &redialWorld{clock: begin, answers: &place.UntrustedError{Path: "/run/smcr", Owner: 1000, Why: "belongs to user 1000"}}
 		if got := w.tries(w.redialer(true), 60); got >= 0 || len(w.started) > 0 {
 			t.Errorf("found %d, started %v", got, w.started)

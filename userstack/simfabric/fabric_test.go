@@ -100,7 +100,7 @@ func TestUnreachable(t *testing.T) {
 		name string
 		do   func(w *World, a, b *Host, peer *verbstest.Conn)
 	}{
-		{"PeerVanished", func(_ *World, _, b *Host, _ *verbstest.Conn) { b.Vanish(true) }},
+		{"PeerVanished", func(_ *World, _, b *Host, _ *verbstest.Conn) { b.SetVanished(true) }},
 		{"SwitchDown", func(w *World, _, _ *Host, _ *verbstest.Conn) { w.SetLAN("lan", false) }},
 		{"PortDown", func(_ *World, a, _ *Host, _ *verbstest.Conn) { a.SetPort("eth0", false) }},
 		{"PeerPortDown", func(_ *World, _, b *Host, _ *verbstest.Conn) { b.SetPort("eth0", false) }},
@@ -141,9 +141,9 @@ func TestOutage(t *testing.T) {
 			b.Recv(rdmaverbs.RecvWR{ID: 1}, rdmaverbs.RecvWR{ID: 2})
 			a.Send(rdmaverbs.SendWR{ID: 1, Op: rdmaverbs.OpSendImm, Flags: rdmaverbs.Signaled})
 			time.Sleep(at)
-			hb.Vanish(true)
+			hb.SetVanished(true)
 			time.Sleep(500 * time.Millisecond)
-			hb.Vanish(false)
+			hb.SetVanished(false)
 			a.OK(1, 1)
 			b.OKRecv(1, 1)
 			b.None(b.RecvCQ) // executed once
@@ -310,16 +310,16 @@ func TestTCPToVanishedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, hb := twoHosts(t, Config{Delay: time.Millisecond})
 		a, b := connect(t, w)
-		hb.Vanish(true)
+		hb.SetVanished(true)
 		if _, err := a.Write([]byte("late")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		hb.Vanish(false)
+		hb.SetVanished(false)
 		if got, err := io.ReadAll(io.LimitReader(b, 4)); err != nil || string(got) != "late" {
 			t.Fatalf("after the outage: %q, %v", got, err)
 		}
-		hb.Vanish(true)
+		hb.SetVanished(true)
 		if _, err := a.Write([]byte("lost")); err != nil {
 			t.Fatal(err)
 		}

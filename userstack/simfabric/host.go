@@ -128,16 +128,16 @@ func linkLocal(mac net.HardwareAddr) (g smc.GID) {
 // Name returns the host's name.
 func (h *Host) Name() string { return h.name }
 
-// Vanish makes the host neither send nor receive, as if its power had failed, or ends
-// this state. No other host gets a message about it.
-func (h *Host) Vanish(silent bool) {
+// SetVanished(true) makes the host neither send nor receive, as if its power had failed.
+// SetVanished(false) ends this state. No other host gets a message about it.
+func (h *Host) SetVanished(vanished bool) {
 	h.w.mu.Lock()
 	defer h.w.unlock()
-	h.vanished = silent
-	if silent {
+	h.vanished = vanished
+	if vanished {
 		h.cut = time.Now()
 	}
-	h.w.changed(h.name, "", "host "+map[bool]string{true: "vanishes", false: "is back"}[silent])
+	h.w.changed(h.name, "", "host "+map[bool]string{true: "vanishes", false: "is back"}[vanished])
 }
 
 // Route finds the way to a neighbour.

@@ -40,7 +40,7 @@ func (h *Host) NewLoop(spin time.Duration) *Loop {
 	w.sources = append(w.sources, src)
 	w.mu.Unlock()
 	l := &Loop{Loop: engine.NewOn(src, spin), src: src}
-	l.send = l.LastTask(l.depart)
+	l.send = l.LastTask(l.transmit)
 	return l
 }
 
@@ -48,14 +48,14 @@ func (h *Host) NewLoop(spin time.Duration) *Loop {
 // outlive them.
 func (h *Host) ProviderOn(l *Loop) rdmaverbs.Provider { return provider{h, l} }
 
-// depart sends what was posted.
-func (l *Loop) depart() {
+// transmit sends what was posted.
+func (l *Loop) transmit() {
 	w := l.src.w
 	w.mu.Lock()
 	defer w.unlock()
 	now := time.Now()
 	for i, q := range l.out {
-		q.depart(now)
+		q.transmit(now)
 		l.out[i] = nil
 	}
 	l.out = l.out[:0]

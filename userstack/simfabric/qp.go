@@ -206,7 +206,8 @@ func (q *qp) toError() {
 	q.sq, q.rq, q.sent, q.unsent = nil, nil, 0, 0
 }
 
-// fail is toError for a reason other than the user's wish. mu is held.
+// fail calls toError when the queue pair fails without a call of its user, and reports
+// the reason to the observer. mu is held.
 func (q *qp) fail(reason string) {
 	if q.state == rdmaverbs.QPSErr {
 		return
@@ -323,7 +324,7 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	}
 	q.sq = append(q.sq, w)
 	if q.unsent++; q.dev.loop == nil {
-		q.depart(now)
+		q.transmit(now)
 	} else if q.unsent == 1 {
 		q.dev.loop.out = append(q.dev.loop.out, q)
 		q.dev.loop.send.Schedule()
@@ -331,8 +332,8 @@ func (q *qp) postSend(now time.Time, wr *rdmaverbs.SendWR) error {
 	return nil
 }
 
-// depart puts what was posted on its way. mu is held.
-func (q *qp) depart(now time.Time) {
+// transmit sends what was posted. mu is held.
+func (q *qp) transmit(now time.Time) {
 	for _, w := range q.sq[len(q.sq)-q.unsent:] {
 		q.lastArrive = q.w.arrival(q.rng, now, q.lastArrive)
 		w.at = q.lastArrive

@@ -136,7 +136,7 @@ func TestLastLinkLost(t *testing.T) {
 		{"ClientPortDown", func(b *bed) { b.ch.SetPort("eth0", false) }},
 		{"ServerPortDown", func(b *bed) { b.sh.SetPort("eth0", false) }},
 		{"SwitchDown", func(b *bed) { b.w.SetLAN("lan", false) }},
-		{"ServerVanished", func(b *bed) { b.sh.Vanish(true) }},
+		{"ServerVanished", func(b *bed) { b.sh.SetVanished(true) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestPeerVanishesUnderIdleConnection(t *testing.T) {
 		c, s := b.connect()
 		b.exchange(c, s, []byte("hello"))
 		time.Sleep(10 * time.Millisecond) // longer than any message is under way
-		b.sh.Vanish(true)
+		b.sh.SetVanished(true)
 		start := time.Now()
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
@@ -209,7 +209,7 @@ func TestKeepAlive(t *testing.T) {
 		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
-		b.sh.Vanish(true)
+		b.sh.SetVanished(true)
 		start := time.Now()
 		if err := readByte(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("read: %v", err)
@@ -457,7 +457,7 @@ func TestUnreachablePeerAtClose(t *testing.T) {
 	bedtest.Bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
-		b.sh.Vanish(true)
+		b.sh.SetVanished(true)
 		start := time.Now()
 		c.Close()
 		if d := time.Since(start); d > 0 {

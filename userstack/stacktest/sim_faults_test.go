@@ -107,10 +107,10 @@ func (s *simulation) trouble() {
 		if h.down {
 			return
 		}
-		h.h.Vanish(true)
+		h.h.SetVanished(true)
 		back(func() {
 			if !h.down {
-				h.h.Vanish(false)
+				h.h.SetVanished(false)
 			}
 		})
 	case 6:
@@ -136,7 +136,7 @@ func (s *simulation) reboot(h *simHost, outage time.Duration) {
 	old, loop := h.stack, h.loop
 	h.down, h.stack = true, nil
 	h.old = append(h.old, old)
-	h.h.Vanish(true)
+	h.h.SetVanished(true)
 	s.planned++
 	gone := make(chan error, 1)
 	h.gone, h.away = gone, outage
@@ -153,7 +153,7 @@ func (s *simulation) reboots() {
 			}
 			s.later(h.away, func() {
 				h.down = false
-				h.h.Vanish(false)
+				h.h.SetVanished(false)
 				h.start()
 			})
 			s.planned--

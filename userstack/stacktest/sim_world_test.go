@@ -272,7 +272,7 @@ func (s *simulation) run() {
 	<-s.done
 	for _, h := range s.hosts {
 		time.Sleep(s.cancel(h))
-		h.h.Vanish(false)
+		h.h.SetVanished(false)
 		if h.stack == nil {
 			continue
 		}

@@ -152,9 +152,9 @@ func (s *soak) trouble(seed uint64, stop chan struct{}) {
 			time.Sleep(outage)
 			b.w.SetLAN("lan", true)
 		case 3:
-			h.Vanish(true)
+			h.SetVanished(true)
 			time.Sleep(outage)
-			h.Vanish(false)
+			h.SetVanished(false)
 		}
 	}
 }

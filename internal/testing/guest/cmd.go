@@ -33,17 +33,17 @@ type Cmd struct {
 	Dir   string   // working directory, "/" by default
 	Stdin []byte   // at most some 700 kB
 
-	g      *Guest
-	id     uint32
-	tty    bool
-	size   [2]uint16     // columns, rows
-	done   chan struct{} // closed at the end
-	exit   control.Exit  // valid after done
-	lost   error         // valid after done: the guest ended first
-	mu     sync.Mutex
-	stdout []byte
-	stderr []byte
-	more   chan struct{} // closed and replaced at each output
+	g        *Guest
+	id       uint32
+	tty      bool
+	size     [2]uint16     // columns, rows
+	done     chan struct{} // closed at the end
+	exit     control.Exit  // valid after done
+	guestErr error         // valid after done: the guest ended first
+	mu       sync.Mutex
+	stdout   []byte
+	stderr   []byte
+	more     chan struct{} // closed and replaced at each output
 }
 
 // A Result is what a command wrote.
@@ -121,8 +121,8 @@ func (c *Cmd) Wait(ctx context.Context) (Result, error) {
 	}
 	r := c.result()
 	switch {
-	case c.lost != nil:
-		return r, fmt.Errorf("guest: %s: %w", c.Argv[0], c.lost)
+	case c.guestErr != nil:
+		return r, fmt.Errorf("guest: %s: %w", c.Argv[0], c.guestErr)
 	case c.exit.Status != 0 || c.exit.Error != "":
 		return r, &ExitError{
 			Argv: c.Argv, Status: c.exit.Status, Signal: c.exit.Signal, Reason: c.exit.Error,
@@ -198,7 +198,7 @@ func (g *Guest) read(r *control.Reader) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for c := range maps.Values(g.commands) {
-		c.lost = g.cause
+		c.guestErr = g.cause
 		close(c.done)
 	}
 	clear(g.commands)
@@ -220,7 +220,7 @@ func (g *Guest) deliver(f control.Frame) error {
 		c.output(f)
 	case control.TypeExit:
 		if err := json.Unmarshal(f.Data, &c.exit); err != nil {
-			c.lost = fmt.Errorf("guest: exit of %s: %w", c.Argv[0], err)
+			c.guestErr = fmt.Errorf("guest: exit of %s: %w", c.Argv[0], err)
 		}
 		close(c.done)
 	}
