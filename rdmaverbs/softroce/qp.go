@@ -144,9 +144,9 @@ func (q *qp) ToRTR(p rdmaverbs.PathInfo) error {
 		dgid:     p.DGID,
 		dmac:     dmac,
 		hopLimit: hop,
-		// One of the dynamic ports for each queue pair, so that a network with
-		// parallel links can spread the flows (annex A17, A17.9.2).
-		srcPort: 0xc000 | uint16(q.ep.qpn^p.DQPN)&0x3fff,
+		// The queue pairs use all source ports, so that a network with parallel
+		// links can spread the flows (annex A17, A17.9.2).
+		flow: uint16(q.ep.qpn ^ p.DQPN),
 	}
 	q.ep.toRTR(&p)
 	return nil

@@ -36,7 +36,7 @@ type path struct {
 	dgid     smc.GID
 	dmac     net.HardwareAddr // 6 bytes; with version 2 it may be nil: the IP stack resolves it
 	hopLimit uint8
-	srcPort  uint16 // version 2: selects one of the srcPorts UDP source ports
+	flow     uint16 // version 2: selects one of the UDP source ports
 }
 
 // packet is an outgoing transport packet: hdr (BTH and extended headers), then
@@ -52,6 +52,7 @@ type packet struct {
 type inbound struct {
 	typ        rdmaverbs.GIDType
 	sgid, dgid smc.GID // source and destination in the packet
+	srcPort    uint16  // UDP source port; 0 with version 1
 	smac       [6]byte // zero if the socket does not tell it (version 2)
 	data       []byte
 }
