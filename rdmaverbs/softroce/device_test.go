@@ -153,7 +153,7 @@ func TestNetdevReports(t *testing.T) {
 				t.Errorf("no event, want type %d", want)
 			}
 		}
-		info := d.info
+		info := d.port.info
 		d.netdevChanged(netdevChange{Info: info}) // nothing changed
 		if len(d.Events()) != 0 {
 			t.Error("event for nothing")
