@@ -20,6 +20,12 @@ type Counters struct {
 	Duplicates uint64 // requests already executed, answered again
 	OutOfOrder uint64 // requests beyond the expected PSN
 
+	// Received and refused: the packet is not from the peer, or the peer has no right to
+	// what it asks for.
+	WrongSource uint64 // from the address of the peer, not from the UDP port of its queue pair
+	WrongPSN    uint64 // requests before all that the peer may send again
+	WrongKey    uint64 // requests for memory with a key or an address that the peer must not use
+
 	Retransmits uint64 // request packets sent again
 	Timeouts    uint64 // local ACK timeouts
 	Probes      uint64 // early retransmissions, before the timeout
@@ -44,6 +50,9 @@ func (d *Device) Counters() Counters {
 		Malformed:   d.drops.malformed.Load(),
 		UnknownQP:   d.drops.unknownQP.Load(),
 		WrongPeer:   d.drops.wrongPeer.Load(),
+		WrongSource: d.drops.wrongSource.Load(),
+		WrongPSN:    sum.wrongPSN,
+		WrongKey:    sum.wrongKey,
 		Ghosts:      sum.ghosts,
 		Duplicates:  sum.duplicates,
 		OutOfOrder:  sum.outOfOrder,
@@ -78,4 +87,6 @@ func (s *endpointStats) add(o *endpointStats) {
 	s.duplicates += o.duplicates
 	s.ghosts += o.ghosts
 	s.outOfOrder += o.outOfOrder
+	s.wrongPSN += o.wrongPSN
+	s.wrongKey += o.wrongKey
 }

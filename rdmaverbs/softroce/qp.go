@@ -21,6 +21,7 @@ type qp struct {
 
 	mu     sync.Mutex
 	ep     endpoint
+	port   peerPort // from which packets of the peer come
 	closed bool
 	idle   sync.Cond // on mu: a batch was sent
 	wakeAt instant   // the timers call at this time at the latest
@@ -376,18 +377,18 @@ func (q *qp) piece(g rdmaverbs.SGE, need rdmaverbs.Access) (piece, rdmaverbs.WCS
 	return p, rdmaverbs.StatusSuccess, nil
 }
 
-// from reports whether a packet is from the connected peer.
-func (q *qp) from(in *inbound) bool {
-	return in.typ == q.path.typ && in.sgid == q.path.dgid && in.dgid == q.path.sgid
-}
+// from reports whether the addresses of a packet are those of the connected peer and of
+// the queue pair.
+func (q *qp) from(in *inbound) bool { return q.path.cameBack(in) }
 
-// receive handles one packet. q.mu is held.
-func (q *qp) receive(now instant, t *header.Transport, err error) {
+// receive handles one packet. It reports whether the packet proves that it is from the
+// peer, see [endpoint.receive]. q.mu is held.
+func (q *qp) receive(now instant, t *header.Transport, err error) (proved bool) {
 	if err != nil {
 		q.ep.receiveBad(t.BTH)
-		return
+		return false
 	}
-	q.ep.receive(now, t)
+	return q.ep.receive(now, t)
 }
 
 // pump sends the packets of the endpoint, up to limit batches, or all if limit

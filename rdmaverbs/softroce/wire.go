@@ -39,6 +39,12 @@ type path struct {
 	flow     uint16 // version 2: selects one of the UDP source ports
 }
 
+// cameBack reports whether a packet has the addresses of the path in the other
+// direction.
+func (p *path) cameBack(in *inbound) bool {
+	return in.typ == p.typ && in.sgid == p.dgid && in.dgid == p.sgid
+}
+
 // packet is an outgoing transport packet: hdr (BTH and extended headers), then
 // the payload pieces, then 0 to 3 pad bytes as the BTH says. The wire adds the
 // ICRC.
