@@ -25,16 +25,16 @@ type bed struct {
 	client, server *userstack.Stack
 }
 
-// bedConfig says how a bed differs from the simplest one.
+// bedConfig is the configuration of a bed. Its zero value is enough for most tests.
 type bedConfig struct {
 	fabric         simfabric.Config
-	devices        int // netdevs of each host: eth0, eth1; 0 means 1
-	serverDevices  int // of the server, if it has another number
+	devices        int // netdevs of each host: eth0, eth1; see bedtest.Hosts
+	serverDevices  int // netdevs of the server, if their number is different
 	client, server func(*userstack.Config)
 }
 
-// newBed makes the hosts and stacks. When the test ends it closes the stacks
-// and checks that nothing is left of them.
+// newBed makes the hosts and stacks. When the test ends, it closes the stacks and checks
+// that they have released everything.
 func newBed(t testing.TB, c bedConfig) *bed {
 	t.Helper()
 	b := &bed{t: t}
@@ -71,7 +71,7 @@ func (b *bed) stack(h *simfabric.Host, tune func(*userstack.Config)) *userstack.
 	return s
 }
 
-// noObjects checks that nothing is left on the devices.
+// noObjects checks that no verbs objects are left on the devices.
 func (b *bed) noObjects() {
 	b.t.Helper()
 	bedtest.NoObjects(b.t, b.w)
@@ -99,7 +99,7 @@ func (b *bed) connect() (c, s *userstack.Conn) {
 	return c, s
 }
 
-// finish closes both ends and waits until both have ended in order.
+// finish closes both ends and waits until both have ended without an error.
 func (b *bed) finish(c, s *userstack.Conn) {
 	b.t.Helper()
 	bedtest.Finish(b.t, c, s)
