@@ -2,6 +2,8 @@
 
 package softroce
 
+import "smcr/rdmaverbs"
+
 // Counters has the counters of a device since it was opened. They include all
 // queue pairs, also those that are closed.
 type Counters struct {
@@ -75,6 +77,14 @@ func (d *Device) Counters() Counters {
 	}
 	return c
 }
+
+// Refused implements rdmaverbs.RefusalCounter.
+func (d *Device) Refused() rdmaverbs.Refused {
+	c := d.Counters()
+	return rdmaverbs.Refused{Source: c.WrongSource, PSN: c.WrongPSN, Key: c.WrongKey}
+}
+
+var _ rdmaverbs.RefusalCounter = (*Device)(nil)
 
 func (s *endpointStats) add(o *endpointStats) {
 	s.retransmits += o.retransmits
