@@ -8,6 +8,7 @@
 //	hostile squat
 //	hostile forge ADDRESS N
 //	hostile forge-accepted ADDRESS N
+//	hostile sweep FROM TO QPN PSN N
 //
 // The first takes all that it can get of the stack of this network namespace until
 // it is killed. The kind is one of
@@ -45,6 +46,11 @@
 // own to them, with the peer ID "FORGED!!", before, in and after the handshake, and
 // steals what the peer answers. It says what became of them. The fifth does so with N
 // connections that it accepts at ADDRESS; it says "listening" and "done".
+//
+// hostile sweep sends N RoCE packets with an ordinary UDP socket to queue pair QPN of host
+// TO, in the name of the stack of host FROM, where it runs. Their PSNs are consecutive,
+// from PSN on, and each is a request to end the link group. Before that, it tries to bind
+// sockets to the UDP ports of the stack, and says "took" for each success.
 //
 // Needs no privileges.
 package main
