@@ -95,7 +95,7 @@ type Refused struct {
 func (r *Refused) Total() uint64 { return r.Source + r.PSN + r.Key }
 
 func (d *Device) encode(ae *attrEncoder) {
-	// The order of the attributes, and which are left out, is that of the kernel.
+	// The order of the attributes, and which of them are missing, is that of the kernel.
 	boolAttr(ae, attrDevCritical, d.Critical)
 	if d.UseCount != 0 {
 		ae.Uint32(attrDevUseCount, d.UseCount)

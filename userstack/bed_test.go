@@ -14,7 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"smcr/rdmaverbs"
+	"smcr/smc"
+	"smcr/userstack/driver"
 	"smcr/userstack/internal/bedtest"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
@@ -146,7 +149,16 @@ func (b *bed) ended(c *Conn) error {
 }
 
 // groups returns the link groups of a stack.
-func groups(s *Stack) []*group { return s.reg.groupList() }
+func groups(s *Stack) []*driver.Group { return s.driver.Groups() }
+
+// group returns the link group of a connection.
+func (c *Conn) group() *driver.Group { return c.d.Group() }
+
+// localPeerID returns the peer ID of the stack that has the connection.
+func (c *Conn) localPeerID() (id smc.PeerID) {
+	c.group().View(func(core *linkgroup.Group) { id = core.LocalPeerID() })
+	return id
+}
 
 // links returns the number of active links of the only link group.
 func (b *bed) links(s *Stack) int {

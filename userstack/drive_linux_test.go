@@ -59,7 +59,7 @@ func newHosts(t testing.TB, p *netnstest.Pair, cfg Config) *hosts {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
-			if n := s.mem.InUse(); n != 0 {
+			if n := s.driver.MemoryInUse(); n != 0 {
 				t.Errorf("%d bytes of memory are still handed out", n)
 			}
 		})
@@ -345,15 +345,15 @@ func TestUrgentEndsRide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fds[1])
-	sock, err := s.loop().NewSocket(fds[0])
+	sock, err := s.d.Carried.Loop().NewSocket(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	s.carried.attach(sock)
-	defer s.carried.detach()
+	s.d.Carried.Attach(sock)
+	defer s.d.Carried.Detach()
 	back := make(chan struct{})
-	if !s.carried.ride(func() { close(back) }) {
+	if !s.d.Carried.Ride(func() { close(back) }) {
 		t.Fatal("it does not ride")
 	}
 	if _, err := c.Write([]byte("data")); err != nil {

@@ -67,8 +67,9 @@ var edges = []struct {
 	{"userstack/internal/tcptable", []string{"userstack/internal/inside", "nl", "smc"}},
 
 	// The stack and what serves it.
+	{"userstack/driver", []string{"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/mempool", "nl", "stats", "guard", "rdmaverbs", "smc"}},
 	{"userstack", []string{
-		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/internal/inside", "userstack/internal/tcptable", "userstack/internal/mempool",
+		"userstack/wire", "userstack/conn", "userstack/linkgroup", "userstack/rendezvous", "userstack/tcpopt", "userstack/engine", "userstack/relay", "userstack/network", "userstack/devices", "userstack/driver", "userstack/internal/inside", "userstack/internal/tcptable",
 		"nl", "pnet", "stats", "guard", "rdmaverbs", "rdmaverbs/...", "internal/place",
 	}},
 	{"userstack/internal/programs", []string{"userstack", "userstack/internal/inside", "userstack/network", "userstack/tcpopt", "guard", "smc"}},
