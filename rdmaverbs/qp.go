@@ -120,6 +120,10 @@ type PathInfo struct {
 	MinRNR    uint8 // minimum RNR NAK timer code, 0..31 (IB specification, table 45)
 	MaxRdAtom uint8 // RDMA READs outstanding as requester
 	MaxDestRd uint8 // RDMA READs outstanding as responder
+	// UDPPort is the UDP port from which the peer sends, with RoCE version 2; 0 if it is
+	// not known. A provider that can tell the ports of packets apart drops those that come
+	// from another port.
+	UDPPort uint16
 }
 
 // A QP is a reliable connected queue pair. Close flushes it and frees it; a
@@ -151,6 +155,15 @@ type QP interface {
 	// It does not keep wr. It returns ErrQueueFull, ErrInvalid, or ErrBadState
 	// if the state is neither QPSRTS nor QPSErr.
 	PostSend(wr ...SendWR) (n int, err error)
+}
+
+// A UDPSender is a QP that knows from which port it sends.
+type UDPSender interface {
+	QP
+	// UDPPort returns the UDP port from which the queue pair sends all packets, with
+	// RoCE version 2, and 0 with version 1. No other program of the host can send from
+	// this port as long as the device is open.
+	UDPPort() uint16
 }
 
 // SGE is a scatter/gather entry, a piece of local memory: Len bytes at offset

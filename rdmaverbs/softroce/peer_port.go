@@ -15,10 +15,13 @@ package softroce
 //	known     | from this port                          | the same
 //	known     | from another port: dropped and counted  | the same
 //
-// A packet proves it with its PSN: a request has the expected one, or a response answers
-// a packet that is outstanding. SMC-R exchanges such packets as soon as the queue pairs
-// are connected (CONFIRM LINK). Only until then can another user of the peer's host try
-// to guess the PSN.
+// The port is known from the start if the peer told it (rdmaverbs.PathInfo), as stacks of
+// this module do for the first link of a link group. Otherwise the first packet that
+// proves where it comes from tells it. The proof is its PSN: a request has the expected
+// one, or a response answers a packet that is outstanding. Only until then can another
+// user of the peer's host try to guess the PSN, and the queue pair number if it is not
+// known. SMC-R exchanges such packets as soon as the queue pairs are connected (CONFIRM
+// LINK).
 //
 // The port belongs to the queue pair, with all known peers. A device of this package has
 // sockets that no other user can have (see [sourcePorts]). In Linux, soft-RoCE and the

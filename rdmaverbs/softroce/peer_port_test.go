@@ -186,6 +186,34 @@ func TestPeerPortLearnt(t *testing.T) {
 	}
 }
 
+// TestPeerPortTold: a queue pair that was told the port of its peer takes nothing else,
+// not even the packet that is expected first.
+func TestPeerPortTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pair := newSimNetwork(1, simFaults{delay: time.Microsecond}).pair(t)
+		pair.A.SGIDIndex, pair.B.SGIDIndex = 1, 1
+		a, b := verbstest.Create(t, pair, verbstest.Config{})
+		a.Path.UDPPort, b.Path.UDPPort = b.QP.(rdmaverbs.UDPSender).UDPPort(), a.QP.(rdmaverbs.UDPSender).UDPPort()
+		a.ToRTS()
+		b.ToRTS()
+		b.Recv(rdmaverbs.RecvWR{ID: 1})
+		b.Send(rdmaverbs.SendWR{ID: 1, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled})
+		f := newForger(b)
+		f.sends(psn(b.Path.RQPSN))
+		f.ack().sends(psn(b.Path.SQPSN))
+		b.None(b.RecvCQ)
+		if c := b.Dev.(*Device).Counters(); c.WrongSource != 2 {
+			t.Errorf("counters %+v", c)
+		}
+		a.Recv(rdmaverbs.RecvWR{ID: 1})
+		b.OK(1, 1)
+		a.OKRecv(1, 1)
+		a.Send(rdmaverbs.SendWR{ID: 2, Op: rdmaverbs.OpSend, Flags: rdmaverbs.Signaled})
+		a.OK(2, 1)
+		b.OKRecv(1, 1)
+	})
+}
+
 // TestPeerPortVersion1: packets of version 1 have no port, and pass.
 func TestPeerPortVersion1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

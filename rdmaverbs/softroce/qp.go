@@ -111,6 +111,17 @@ func (q *qp) releaseParts() {
 // QPN returns the queue pair number.
 func (q *qp) QPN() uint32 { return q.ep.qpn }
 
+// flow chooses a source port. The queue pairs use all of them, so that a network with
+// parallel links can spread the flows (annex A17, A17.9.2).
+func (q *qp) flow() uint16 { return uint16(q.ep.qpn) }
+
+// UDPPort implements rdmaverbs.UDPSender.
+func (q *qp) UDPPort() uint16 {
+	return q.dev.wire.sourcePort(&path{typ: q.sgid.Type, sgid: q.sgid.GID, flow: q.flow()})
+}
+
+var _ rdmaverbs.UDPSender = (*qp)(nil)
+
 // State returns the state now.
 func (q *qp) State() rdmaverbs.QPState {
 	q.mu.Lock()
@@ -145,9 +156,10 @@ func (q *qp) ToRTR(p rdmaverbs.PathInfo) error {
 		dgid:     p.DGID,
 		dmac:     dmac,
 		hopLimit: hop,
-		// The queue pairs use all source ports, so that a network with parallel
-		// links can spread the flows (annex A17, A17.9.2).
-		flow: uint16(q.ep.qpn ^ p.DQPN),
+		flow:     q.flow(),
+	}
+	if q.sgid.Type == rdmaverbs.RoCEv2 {
+		q.port = peerPort(p.UDPPort)
 	}
 	q.ep.toRTR(&p)
 	return nil

@@ -62,7 +62,7 @@ func (s *siblings) send(w *netWire, dst *path, pkts []packet) bool {
 	defer s.mu.RUnlock()
 	x := s.owner(w, dst.dgid)
 	if x != nil {
-		x.loop.send(dst, w.sources().port(dst), pkts)
+		x.loop.send(dst, w.sourcePort(dst), pkts)
 	}
 	return x != nil
 }

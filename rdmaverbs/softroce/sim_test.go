@@ -128,6 +128,8 @@ func (w *simWire) forward(dst *path, pkts []packet) {
 	}
 }
 
+func (w *simWire) sourcePort(p *path) uint16 { return simPort(p) }
+
 // simPort returns the UDP source port of packets on a path.
 func simPort(dst *path) uint16 {
 	if dst.typ != rdmaverbs.RoCEv2 {

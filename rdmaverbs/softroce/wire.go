@@ -21,6 +21,9 @@ type wire interface {
 	send(dst *path, pkts []packet) error
 	// start begins reception; h is called from one goroutine at a time.
 	start(h handler) error
+	// sourcePort returns the UDP port from which packets with this path are sent; 0 for
+	// version 1. It uses only typ, sgid and flow.
+	sourcePort(p *path) uint16
 	// close stops reception and waits until no h call is under way.
 	close() error
 }

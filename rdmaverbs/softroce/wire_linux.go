@@ -208,7 +208,7 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 		return errNetdevGone
 	}
 	if w.isSelf(dst) {
-		w.loop.send(dst, w.sources().port(dst), pkts)
+		w.loop.send(dst, w.sourcePort(dst), pkts)
 		w.countLooped(pkts)
 		return nil
 	}
@@ -218,6 +218,9 @@ func (w *netWire) send(dst *path, pkts []packet) error {
 	}
 	return w.transmit(w.sources(), dst, pkts)
 }
+
+// sourcePort implements wire.
+func (w *netWire) sourcePort(p *path) uint16 { return w.sources().port(p) }
 
 // sources returns the sending sockets of version 2, or nil without version 2.
 func (w *netWire) sources() *sourcePorts {

@@ -117,24 +117,24 @@ func (s *sourcePorts) close() {
 	}
 }
 
-// of returns the socket for packets to dst. Its fd is 0 if there is none.
-func (s *sourcePorts) of(dst *path) *udpSource {
+// of returns the socket for packets with a path. Its fd is 0 if there is none.
+func (s *sourcePorts) of(p *path) *udpSource {
 	family := udp4
-	if !dst.dgid.Addr().Is4() {
+	if !p.sgid.Addr().Is4() {
 		family = udp6
 	}
-	return &s.sock[family][dst.flow%srcPorts]
+	return &s.sock[family][p.flow%srcPorts]
 }
 
-// port returns the UDP source port of packets to dst, 0 for version 1.
-func (s *sourcePorts) port(dst *path) uint16 {
-	if dst.typ != rdmaverbs.RoCEv2 || s == nil {
+// port returns the UDP source port of packets with a path, 0 for version 1.
+func (s *sourcePorts) port(p *path) uint16 {
+	if p.typ != rdmaverbs.RoCEv2 || s == nil {
 		return 0
 	}
-	if u := s.of(dst); u.fd > 0 {
+	if u := s.of(p); u.fd > 0 {
 		return u.port
 	}
 	// The kernel has no IPv6, so nobody else can have a socket with this port. The
 	// packets of link-local GIDs need none.
-	return minSourcePort | dst.flow&(maxSourcePort-minSourcePort)
+	return minSourcePort | p.flow&(maxSourcePort-minSourcePort)
 }

@@ -92,7 +92,7 @@ func (l *lab) groupIDs(h *netnstest.Host) string {
 	}
 	var ids []string
 	for _, r := range rows {
-		ids = append(ids, fmt.Sprint(r["lg_id"], r["id"]))
+		ids = append(ids, fmt.Sprint(r["lgr_id"]))
 	}
 	return strings.Join(ids, " ")
 }
@@ -114,17 +114,21 @@ func (l *lab) peerQPN(h *netnstest.Host) int {
 // sentPSN returns a PSN of the requests that a host sends to a queue pair now.
 func (l *lab) sentPSN(h *netnstest.Host, qpn int) (psn int) {
 	l.t.Helper()
-	c := h.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: "udp port 4791"})
-	time.Sleep(200 * time.Millisecond)
-	if _, err := c.Stop(); err != nil {
-		l.t.Fatal(err)
-	}
 	const requests = "infiniband.bth.opcode < 13" // the others are answers
-	psns := tshark(l.t, c.File, fmt.Sprintf("infiniband.bth.destqp == %d and %s", qpn, requests), "infiniband.bth.psn")
-	if len(psns) == 0 {
-		l.t.Fatalf("%s sends nothing to queue pair %d", h.Name, qpn)
-	}
-	psn, err := strconv.Atoi(psns[len(psns)-1])
+	err := netnstest.Until(settleTime, func() error {
+		c := h.StartCapture(l.t, netnstest.CaptureOptions{SnapLen: roceHeaders, Filter: "udp port 4791"})
+		time.Sleep(50 * time.Millisecond)
+		if _, err := c.Stop(); err != nil {
+			return netnstest.Stop(err)
+		}
+		psns := tshark(l.t, c.File, fmt.Sprintf("infiniband.bth.destqp == %d and %s", qpn, requests), "infiniband.bth.psn")
+		if len(psns) == 0 {
+			return fmt.Errorf("%s sends nothing to queue pair %d", h.Name, qpn)
+		}
+		var err error
+		psn, err = strconv.Atoi(psns[len(psns)-1])
+		return err
+	})
 	if err != nil {
 		l.t.Fatal(err)
 	}
