@@ -92,7 +92,7 @@ func (l *lab) groupIDs(h *netnstest.Host) string {
 	}
 	var ids []string
 	for _, r := range rows {
-		ids = append(ids, fmt.Sprint(r["lgr_id"]))
+		ids = append(ids, fmt.Sprint(r["id"]))
 	}
 	return strings.Join(ids, " ")
 }
