@@ -7,11 +7,15 @@ import (
 	"math"
 	"math/bits"
 	"os"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 	"unsafe"
 
 	"smcr/rdmaverbs"
+	"smcr/rdmaverbs/verbstest"
 
 	"pgregory.net/rapid"
 )
@@ -252,6 +256,47 @@ func TestMRAddr(t *testing.T) {
 		t.Errorf("%d different addresses of %d", len(seen), rounds)
 	}
 	checkRandomBits(t, "address", ones[low:], changes[low:], rounds)
+}
+
+// TestGuessedKey: a peer that guesses a key, or uses a key with another address, writes and
+// reads nothing. Each guess is counted and ends its queue pair.
+func TestGuessedKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pair := newSimNetwork(1, simFaults{delay: time.Microsecond}).pair(t)
+		guesses := uint64(0)
+		guess := func(op rdmaverbs.Opcode, target func(m *mr) (addr uint64, key uint32)) {
+			t.Helper()
+			a, b := verbstest.Connect(t, pair, verbstest.Config{})
+			remote, mem := b.MR(64, verbstest.All)
+			local, data := a.MR(8, verbstest.All)
+			copy(mem, "secret")
+			copy(data, "forged")
+			addr, key := target(remote.(*mr))
+			a.Send(rdmaverbs.SendWR{ID: 1, Op: op, SG: [2]rdmaverbs.SGE{{MR: local, Len: 8}}, RemoteAddr: addr, RKey: key})
+			a.Fails(a.SendCQ, 1, rdmaverbs.StatusRemAccessErr)
+			if s := b.QP.State(); s != rdmaverbs.QPSErr {
+				t.Errorf("state %d", s)
+			}
+			if !strings.HasPrefix(string(mem), "secret") || !strings.HasPrefix(string(data), "forged") {
+				t.Errorf("%q at the peer, %q here", data, mem)
+			}
+			guesses++
+			if r := b.Dev.(*Device).Refused(); r != (rdmaverbs.Refused{Key: guesses}) {
+				t.Errorf("counted %+v, want %d guesses", r, guesses)
+			}
+		}
+		for _, op := range []rdmaverbs.Opcode{rdmaverbs.OpWrite, rdmaverbs.OpRead} {
+			for bit := range 32 {
+				guess(op, func(m *mr) (uint64, uint32) { return m.addr, m.key ^ 1<<bit })
+			}
+			guess(op, func(m *mr) (uint64, uint32) { return m.addr, 0 })
+			guess(op, func(m *mr) (uint64, uint32) { return 0, m.key })
+			guess(op, func(m *mr) (uint64, uint32) { return m.addr + 57, m.key })
+			guess(op, func(m *mr) (uint64, uint32) {
+				return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.buf)))), m.key
+			})
+		}
+	})
 }
 
 func TestMRLimit(t *testing.T) {
