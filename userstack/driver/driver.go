@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -43,19 +44,24 @@ var _ owner = (*Driver)(nil)
 func New(c Config) *Driver {
 	d := &Driver{groups: map[*Group]struct{}{}, ending: map[*Group]struct{}{}}
 	d.s.Config = c
+	d.s.accounts.max, d.s.accounts.exempt = c.Limits, uint32(os.Geteuid())
 	d.s.pool = mempool.New(d.s.trim.poke)
 	d.s.trim.guard, d.s.trim.pool, d.s.trim.groups = c.Guard, d.s.pool, d.trim
 	return d
 }
 
-// NewGroup makes the link group of a first contact. The error is ErrClosed.
+// NewGroup makes the link group of a first contact. The error is ErrClosed, or a
+// *LimitError if there are too many groups.
 func (d *Driver) NewGroup(c GroupConfig) (*Group, error) {
-	g := newGroup(&d.s, d, c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, ErrClosed
 	}
+	if n := d.s.Limits.Groups; n > 0 && len(d.groups)+len(d.ending) >= n {
+		return nil, &LimitError{What: "link groups", Max: int64(n)}
+	}
+	g := newGroup(&d.s, d, c)
 	d.groups[g] = struct{}{}
 	return g, nil
 }
