@@ -96,9 +96,20 @@ func (c *control) Devices(ctx context.Context) ([]nl.Device, error) {
 			row.Ports = append(row.Ports, port)
 		}
 		row.UseCount = groups[first]
+		if first != nil {
+			row.Refused = refused(first)
+		}
 		out = append(out, row)
 	}
 	return out, nil
+}
+
+// refused returns what a device refused, as far as it counts that.
+func refused(d *devices.Device) nl.Refused {
+	if c, ok := d.RDMA().(rdmaverbs.RefusalCounter); ok {
+		return nl.Refused(c.Refused())
+	}
+	return nl.Refused{}
 }
 
 // describePort makes the listing's row of a port. It is zero for a port that is on no

@@ -39,17 +39,17 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 	h.fresh = g
 	var peer *linkgroup.ConnParams
 	if a.Peer != nil {
-		p := h.peerParams(*a.Peer)
+		p := h.firstParams(*a.Peer, a.Terms)
 		peer = &p
 	}
 	var local linkgroup.ConnParams
 	h.conn, local, err = g.Begin(h.connConfig(), peer)
-	return answerOf(rendezvous.GroupMade{Local: endpoint(s.peerIDNow(), local)}, err)
+	return answerOf(rendezvous.GroupMade{Local: endpoint(s.peerIDNow(), local), UDPPort: local.Link.UDPPort}, err)
 }
 
 // connectFirst connects the link group of a server's first contact.
 func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
-	return h.fresh.Connect(h.peerParams(a.Peer), a.Peer.PeerID, a.Terms)
+	return h.fresh.Connect(h.firstParams(a.Peer, a.Terms), a.Peer.PeerID, a.Terms)
 }
 
 // join puts the connection on an existing link group.
@@ -109,6 +109,13 @@ func params(e wire.Endpoint) linkgroup.ConnParams {
 func (h *handshake) peerParams(e wire.Endpoint) linkgroup.ConnParams {
 	p := params(e)
 	p.From = addrPort(h.tcp.RemoteAddr()).Addr()
+	return p
+}
+
+// firstParams is peerParams for a first contact, with what the peer says in addition.
+func (h *handshake) firstParams(e wire.Endpoint, t *rendezvous.Terms) linkgroup.ConnParams {
+	p := h.peerParams(e)
+	p.Link.UDPPort = t.PeerUDPPort()
 	return p
 }
 

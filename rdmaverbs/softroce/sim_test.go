@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/rdmaverbs"
 	"smcr/smc"
 )
 
@@ -118,13 +119,23 @@ func (w *simWire) forward(dst *path, pkts []packet) {
 				f.count.reordered++
 				due = due.Add(time.Duration(f.rng.Int64N(int64(f.faults.jitter) + 1)))
 			}
-			out = append(out, simPacket{due: due, in: inbound{typ: dst.typ, sgid: dst.sgid, dgid: dst.dgid, data: data}})
+			out = append(out, simPacket{due: due, in: inbound{typ: dst.typ, sgid: dst.sgid, dgid: dst.dgid, srcPort: simPort(dst), data: data}})
 		}
 	}
 	f.mu.Unlock()
 	if to != nil {
 		to.put(out)
 	}
+}
+
+func (w *simWire) sourcePort(p *path) uint16 { return simPort(p) }
+
+// simPort returns the UDP source port of packets on a path.
+func simPort(dst *path) uint16 {
+	if dst.typ != rdmaverbs.RoCEv2 {
+		return 0
+	}
+	return minSourcePort + dst.flow%srcPorts
 }
 
 func (w *simWire) put(pkts []simPacket) {

@@ -100,6 +100,9 @@ func (l *link) create(m *groupMemory, notify func(), random func() uint32) (ep l
 	}
 	ep = linkgroup.Endpoint{GID: gid, QPN: smc.QPN(l.qp.QPN()), PSN: smc.PSN(random() >> 8), MTU: port.ActiveMTU}
 	copy(ep.MAC[:], port.HWAddr)
+	if q, ok := l.qp.(rdmaverbs.UDPSender); ok {
+		ep.UDPPort = q.UDPPort()
+	}
 	return ep, nil
 }
 
@@ -116,6 +119,7 @@ func (l *link) path() rdmaverbs.PathInfo {
 		DQPN: uint32(l.peer.QPN), RQPSN: uint32(l.peer.PSN), SQPSN: uint32(l.init.PSN),
 		PathMTU: l.mtu, HopLimit: 1,
 		Timeout: 17, RetryCnt: 7, RNRRetry: 7, MinRNR: 5, MaxRdAtom: 1, MaxDestRd: 1,
+		UDPPort: l.peer.UDPPort,
 	}
 	if l.terms != nil && l.terms.Routed {
 		p.DMAC, p.HopLimit = nil, 64

@@ -34,6 +34,9 @@ type Endpoint struct {
 	PSN smc.PSN
 	// MTU is the path MTU as an InfiniBand code.
 	MTU smc.MTU
+	// UDPPort is the UDP port from which the queue pair sends with RoCE version 2, or 0 if
+	// it is not known.
+	UDPPort uint16
 }
 
 // ConnParams is what CLC ACCEPT and CONFIRM carry about one side of a

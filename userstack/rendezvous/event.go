@@ -89,7 +89,8 @@ type (
 	NoGroup struct{}
 	// GroupMade answers [MakeGroup].
 	GroupMade struct {
-		Local wire.Endpoint // this end of the connection
+		Local   wire.Endpoint // this end of the connection
+		UDPPort uint16        // from which its queue pair sends with RoCE version 2; 0 if not known
 	}
 	// Connected answers [ConnectFirst].
 	Connected struct{}

@@ -206,7 +206,7 @@ func (m *server) joined(now time.Time, ev Event) {
 // canceledLate.
 func (m *server) acceptNext(_ time.Time, ev Event) {
 	m.local = ev.(LLCDone).Local
-	m.send(Accepting, m.version.accept(false, m.local))
+	m.send(Accepting, m.version.accept(m.local))
 }
 
 // canceledLate remembers that nobody wants the connection.
@@ -277,7 +277,7 @@ func (m *server) firstContact(time.Time, Event) {
 }
 
 func (m *server) acceptFirst(_ time.Time, ev Event) {
-	m.send(AcceptingFirst, m.version.accept(true, ev.(GroupMade).Local))
+	m.send(AcceptingFirst, m.version.acceptFirst(ev.(GroupMade)))
 }
 
 func (m *server) confirmedFirst(now time.Time, ev Event) {

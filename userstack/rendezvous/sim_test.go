@@ -159,7 +159,7 @@ func (s *simSide) answer(a Action) Event {
 		}
 		return Joined{}
 	case MakeGroup:
-		return GroupMade{testEndpoint()}
+		return GroupMade{Local: testEndpoint()}
 	case ConnectFirst:
 		return Connected{}
 	case Attach:
