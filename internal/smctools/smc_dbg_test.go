@@ -32,7 +32,7 @@ func testCollector(t *testing.T, arch string) *collector {
 			if len(name) == 4 && args[0] == "-v" {
 				e.Errorf("%s", line)
 			} else {
-				e.Printf("%s", line)
+				fmt.Fprint(e.IO.Out, line)
 			}
 			return 1
 		}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"smcr/internal/printable"
 	"smcr/userstack/internal/bounded"
 )
 
@@ -122,6 +123,7 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		closeAll()
 		return Message{}, nil, err
 	}
+	m.Text = printable.Line(m.Text) // of another process, for people
 	want := 0
 	if m.Type.carriesSocket() {
 		want = 1
