@@ -114,6 +114,10 @@ func (t *transport) receive() (Message, *Descriptor, error) {
 		closeAll()
 		return Message{}, nil, err
 	}
+	if m, ok := otherVersion(t.rbuf[:n]); ok {
+		closeAll()
+		return m, nil, nil
+	}
 	if flags&unix.MSG_TRUNC != 0 {
 		closeAll()
 		return Message{}, nil, fmt.Errorf("%w: truncated", ErrMalformed)
