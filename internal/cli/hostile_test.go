@@ -18,7 +18,7 @@ import (
 	"smcr/nl/nltest"
 	"smcr/smc"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // hostile is a text that a hostile peer, user or program may choose for its name: a control

@@ -15,7 +15,7 @@ import (
 	"smcr/nl"
 	"smcr/pnet"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // DefaultPath is the file that services read at their start.
