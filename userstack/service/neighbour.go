@@ -53,6 +53,8 @@ type neighbours struct {
 	log     *slog.Logger
 	guard   *guard.Guard
 
+	versions sync.Once // the log says once that another stack has another version
+
 	mu      sync.Mutex
 	owners  map[netip.Addr]ownerOfAddr
 	changed time.Time // modification time of the directory when owners was emptied

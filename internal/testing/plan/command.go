@@ -14,8 +14,13 @@ import (
 // interruptTime is how long a program has to end after an interrupt.
 const interruptTime = 20 * time.Second
 
+// skipStatus is the exit status of a program that cannot do its work on this machine. The
+// last line of its output says why.
+const skipStatus = 77
+
 // command returns a step that runs a program and prints its output, indented.
-// The output of a failed program is repeated in the summary.
+// The output of a failed program is repeated in the summary. A step whose program ends
+// with skipStatus has not failed: the summary lists it as skipped.
 func command(name string, argv ...string) step {
 	return step{name, func(ctx context.Context, r *report) error {
 		cmd := program(ctx, argv...)
@@ -36,7 +41,9 @@ func command(name string, argv ...string) step {
 			r.say("    %s", sc.Text())
 			lines = append(lines, sc.Text())
 		}
-		if err := cmd.Wait(); err != nil {
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() == skipStatus && len(lines) > 0 {
+			r.skipStep(name, lines[len(lines)-1])
+		} else if err != nil {
 			r.remember(name, lines)
 			return fmt.Errorf("%s: %w", argv[0], err)
 		}

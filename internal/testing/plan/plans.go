@@ -106,6 +106,8 @@ func (o options) lint() []step {
 		command("staticcheck", o.goTool, "tool", "-modfile=tools/go.mod", "staticcheck", "./..."),
 		command("vet, staticcheck and tests of "+plots, "sh", "-c",
 			`tools=$PWD/tools/go.mod; cd "$1" && "$0" vet ./... && "$0" tool -modfile="$tools" staticcheck ./... && "$0" test ./...`, o.goTool, plots),
+		// Last, because it depends on what others find out about our dependencies.
+		command("known vulnerabilities", "env", "GO="+o.goTool, "scripts/vulncheck"),
 	}
 }
 

@@ -44,7 +44,7 @@ type report struct {
 	failedSteps             []failure
 	failures                []failure
 	times                   []timed
-	skips                   map[string][]string // tests by reason
+	skips                   map[string][]string // tests and steps by reason
 	passed, failed, skipped int                 // tests of packages, without subtests
 }
 
@@ -186,6 +186,13 @@ func (r *report) skip(pkg, test string, output []string) {
 	r.skips[reason] = append(r.skips[reason], strings.TrimPrefix(pkg, module+"/")+" "+test)
 }
 
+// skipStep remembers a step that was skipped.
+func (r *report) skipStep(name, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.skips[reason] = append(r.skips[reason], "step "+name)
+}
+
 // summary prints the end of the report and reports whether all steps passed. The
 // last line has the counts.
 func (r *report) summary(plan string) bool {
@@ -205,7 +212,7 @@ func (r *report) summary(plan string) bool {
 		}
 	}
 	if len(r.skips) > 0 {
-		p("skipped tests, and why:")
+		p("skipped, and why:")
 		for _, reason := range slices.Sorted(maps.Keys(r.skips)) {
 			tests := r.skips[reason]
 			names := tests[0]
