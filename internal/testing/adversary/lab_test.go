@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adversary
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"smcr/internal/testing/netnstest"
+	"smcr/nl"
+	"smcr/smc"
+	"smcr/userstack"
+	"smcr/userstack/wire"
+)
+
+// Bounds. Each is many times what an idle machine needs.
+const (
+	connectTime = 30 * time.Second // for an honest connection
+	echoTime    = 60 * time.Second // for honest data to come back
+	settleTime  = 3 * time.Second // until what has ended is given back
+)
+
+// echoPort is where each victim serves.
+const echoPort = 7777
+
+// eid is the enterprise ID that all stacks have.
+var eid = mustEID(userstack.DefaultUEID)
+
+func mustEID(s string) wire.EID {
+	id, err := wire.ParseEID(s)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+// victim is a host with a stack, and a program that sends back what it receives.
+type victim struct {
+	*netnstest.Host
+	stack *userstack.Stack
+	log   *logBuffer
+	l     net.Listener
+
+	plain atomic.Int64 // connections that stayed TCP
+}
+
+// lab is two victims and an attacker on one LAN.
+type lab struct {
+	t    *testing.T
+	A, B *victim
+	C    *Host
+	// honest are the connections of the victims with each other.
+	honest *traffic
+}
+
+// newLab starts the victims and their traffic. At the end of the test, all that they took
+// must be given back.
+func newLab(t *testing.T, cfg userstack.Config) *lab {
+	t.Helper()
+	lan := netnstest.NewLAN(t, 3)
+	before := inUse(t)
+	t.Cleanup(func() { wantGivenBack(t, before) })
+	l := &lab{t: t}
+	l.A, l.B = newVictim(t, lan.Hosts[0], cfg), newVictim(t, lan.Hosts[1], cfg)
+	var err error
+	if l.C, err = Open(lan.Hosts[2]); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.must(l.C.Close()) })
+	l.honest = newTraffic(t, l.A, l.B)
+	return l
+}
+
+func (l *lab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Error(err)
+	}
+}
+
+func newVictim(t *testing.T, h *netnstest.Host, cfg userstack.Config) *victim {
+	t.Helper()
+	v := &victim{Host: h, log: &logBuffer{}}
+	cfg.Log = slog.New(slog.NewTextHandler(v.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	err := h.Do(func() (err error) {
+		if v.stack, err = userstack.New(cfg); err != nil {
+			return err
+		}
+		lc := userstack.ListenConfig{Stack: v.stack, Declined: func(net.Addr, *userstack.DeclineError) { v.plain.Add(1) }}
+		v.l, err = lc.Listen(context.Background(), "tcp4", v.address().String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.stack.OptionError(); err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { v.serve(&serving) })
+	t.Cleanup(func() {
+		if err := errors.Join(v.l.Close(), v.stack.Close()); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", h.Name, v.log)
+		}
+	})
+	return v
+}
+
+// address is where the victim serves.
+func (v *victim) address() netip.AddrPort { return netip.AddrPortFrom(v.Links[0].IPv4, echoPort) }
+
+// serve sends back what comes.
+func (v *victim) serve(wg *sync.WaitGroup) {
+	for {
+		c, err := v.l.Accept()
+		if err != nil {
+			return
+		}
+		wg.Go(func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c)
+		})
+	}
+}
+
+// groups returns the link groups of the victim with a peer ID, or all of them.
+func (v *victim) groups(t testing.TB, peer *smc.PeerID) []nl.LinkGroup {
+	t.Helper()
+	list, err := v.stack.Control().LinkGroups(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list, func(g nl.LinkGroup) bool { return peer != nil && g.PeerID != *peer })
+}
+
+// links returns the links of the victim to another host.
+func (v *victim) links(t testing.TB, to *netnstest.Host) []nl.Link {
+	t.Helper()
+	list, err := v.stack.Control().Links(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gid := smc.GID(to.Links[0].IPv4.As16())
+	return slices.DeleteFunc(list, func(l nl.Link) bool { return l.PeerGID != gid })
+}
+
+// peerID returns the peer ID of the victim as another one knows it.
+func (v *victim) peerID(t testing.TB, to *victim) smc.PeerID {
+	t.Helper()
+	for _, g := range to.groups(t, nil) {
+		if g.Peer == v.Addr() {
+			return g.PeerID
+		}
+	}
+	t.Fatalf("%s has no link group with %s", to.Name, v.Name)
+	return smc.PeerID{}
+}
+
+// dial connects to another victim.
+func (v *victim) dial(to *victim) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTime)
+	defer cancel()
+	var c net.Conn
+	err := v.Do(func() (err error) {
+		c, err = v.stack.DialContext(ctx, "tcp4", to.address().String())
+		return err
+	})
+	return c, err
+}
+
+// dialSMC connects to another victim, by SMC-R.
+func (v *victim) dialSMC(t testing.TB, to *victim) *userstack.Conn {
+	t.Helper()
+	nc, err := v.dial(to)
+	if err != nil {
+		t.Fatalf("%s to %s: %v", v.Name, to.Name, err)
+	}
+	c, ok := userstack.AsConn(nc)
+	if !ok {
+		nc.Close()
+		t.Fatalf("%s to %s: the connection is TCP", v.Name, to.Name)
+	}
+	return c
+}
+
+// traffic is connections between two victims, on which data is echoed all the time.
+type traffic struct {
+	a, b   *victim
+	conns  []*flow
+	groups map[*victim][]nl.LinkGroup // as they were at the beginning
+}
+
+// flow is one of the connections.
+type flow struct {
+	*userstack.Conn
+	rounds atomic.Int64
+	stop   chan struct{}
+	ended  chan error
+}
+
+// flows is how many connections there are in each direction.
+const flows = 3
+
+func newTraffic(t *testing.T, a, b *victim) *traffic {
+	t.Helper()
+	tr := &traffic{a: a, b: b, groups: map[*victim][]nl.LinkGroup{}}
+	for _, d := range [][2]*victim{{a, b}, {b, a}} {
+		for range flows {
+			f := &flow{Conn: d[0].dialSMC(t, d[1]), stop: make(chan struct{}), ended: make(chan error, 1)}
+			tr.conns = append(tr.conns, f)
+			go func() { f.ended <- f.run(rand.New(rand.NewPCG(1, uint64(len(tr.conns))))) }()
+		}
+	}
+	t.Cleanup(func() {
+		for _, f := range tr.conns {
+			f.Close()
+		}
+	})
+	tr.progress(t, 3)
+	tr.groups[a], tr.groups[b] = a.groups(t, nil), b.groups(t, nil)
+	return tr
+}
+
+// run echoes data until it is told to stop, and compares it.
+func (f *flow) run(r *rand.Rand) error {
+	for {
+		select {
+		case <-f.stop:
+			return nil
+		default:
+		}
+		if err := exchange(f.Conn, r, 1+r.IntN(200_000)); err != nil {
+			return err
+		}
+		f.rounds.Add(1)
+		time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) // the machine is for others, too
+	}
+}
+
+// exchange sends n bytes and compares what comes back.
+func exchange(c net.Conn, r *rand.Rand, n int) error {
+	want := make([]byte, n)
+	for i := range want {
+		want[i] = byte(r.Uint32())
+	}
+	if err := c.SetDeadline(time.Now().Add(echoTime)); err != nil {
+		return err
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(want)
+		sent <- err
+	}()
+	got := make([]byte, n)
+	_, err := io.ReadFull(c, got)
+	if err := errors.Join(err, <-sent); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("the echo differs from what was sent")
+	}
+	return nil
+}
+
+// progress waits until each connection has echoed n times more.
+func (tr *traffic) progress(t testing.TB, n int64) {
+	t.Helper()
+	for i, f := range tr.conns {
+		goal := f.rounds.Load() + n
+		err := netnstest.Until(echoTime, func() error {
+			select {
+			case err := <-f.ended:
+				f.ended <- err
+				return netnstest.Stop(fmt.Errorf("ended: %w", err))
+			default:
+			}
+			if got := f.rounds.Load(); got < goal {
+				return fmt.Errorf("echoed %d times, want %d", got, goal)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("honest connection %d: %v", i, err)
+		}
+	}
+}
+
+// unharmed checks that the victims work as before: every connection lives, and the next
+// ones use the same link groups. Then it ends the traffic.
+func (l *lab) unharmed() {
+	l.t.Helper()
+	tr := l.honest
+	tr.progress(l.t, 3)
+	for _, d := range [][2]*victim{{l.A, l.B}, {l.B, l.A}} {
+		c := d[0].dialSMC(l.t, d[1])
+		if err := exchange(c, rand.New(rand.NewPCG(2, 3)), 100_000); err != nil {
+			l.t.Errorf("%s to %s: %v", d[0].Name, d[1].Name, err)
+		}
+		c.Close()
+	}
+	for _, v := range []*victim{l.A, l.B} {
+		have := v.groups(l.t, nil)
+		for _, g := range tr.groups[v] {
+			if !slices.ContainsFunc(have, func(h nl.LinkGroup) bool { return h.ID == g.ID && h.PeerID == g.PeerID }) {
+				l.t.Errorf("%s: link group %v with %s has ended", v.Name, g.ID, g.Peer)
+			}
+		}
+		honest := map[string]int{}
+		for _, g := range have {
+			if g.Peer != l.C.Addr() {
+				honest[g.Peer]++
+			}
+		}
+		for peer, n := range honest {
+			if n != 2 { // one as client, one as server
+				l.t.Errorf("%s has %d link groups with %s, want 2", v.Name, n, peer)
+			}
+		}
+		st, err := v.stack.Control().Stats(l.t.Context())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if st.Panics != 0 {
+			l.t.Errorf("%s: %d panics", v.Name, st.Panics)
+		}
+	}
+	for i, f := range tr.conns {
+		close(f.stop)
+		if err := <-f.ended; err != nil {
+			l.t.Errorf("honest connection %d: %v", i, err)
+		}
+		l.must(f.Close())
+	}
+	l.wantIdle()
+}
+
+// wantIdle waits until the link groups of the victims with each other have no connection.
+func (l *lab) wantIdle() {
+	l.t.Helper()
+	for _, v := range []*victim{l.A, l.B} {
+		err := netnstest.Until(settleTime, func() error {
+			for _, g := range v.groups(l.t, nil) {
+				if g.Peer != l.C.Addr() && g.Conns > 0 {
+					return fmt.Errorf("%s: %d connections in link group %v with %s", v.Name, g.Conns, g.ID, g.Peer)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			l.t.Error(err)
+		}
+	}
+}
+
+// resources is what the process has.
+type resources struct{ descriptors, goroutines int }
+
+func inUse(t testing.TB) resources {
+	t.Helper()
+	return resources{descriptors(t), runtime.NumGoroutine()}
+}
+
+// descriptors counts the open descriptors of the process.
+func descriptors(t testing.TB) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+// wantGivenBack waits until the process has no more than before.
+func wantGivenBack(t *testing.T, before resources) {
+	t.Helper()
+	err := netnstest.Until(settleTime, func() error {
+		runtime.GC() // descriptors of connections that nobody closed
+		if now := inUse(t); now.descriptors > before.descriptors || now.goroutines > before.goroutines {
+			return fmt.Errorf("%d descriptors and %d goroutines, %d and %d before", now.descriptors, now.goroutines, before.descriptors, before.goroutines)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+		if t.Failed() {
+			fds, _ := os.ReadDir("/proc/self/fd")
+			for _, fd := range fds {
+				to, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+				t.Logf("descriptor %s: %s", fd.Name(), to)
+			}
+			b := make([]byte, 64<<10)
+			t.Logf("goroutines:\n%s", b[:runtime.Stack(b, true)])
+		}
+	}
+}
+
+// logBuffer is the log of a victim.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// count returns how many lines of the log have all the texts.
+func (l *logBuffer) count(texts ...string) (n int) {
+lines:
+	for line := range strings.Lines(l.String()) {
+		for _, s := range texts {
+			if !strings.Contains(line, s) {
+				continue lines
+			}
+		}
+		n++
+	}
+	return n
+}
+
+// wantLog waits for a line of the log.
+func (v *victim) wantLog(t testing.TB, texts ...string) {
+	t.Helper()
+	if err := netnstest.Until(settleTime, func() error {
+		if v.log.count(texts...) == 0 {
+			return fmt.Errorf("%s: no line of the log with %q", v.Name, texts)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
