@@ -31,38 +31,41 @@ type Peer struct {
 	LinkNum uint8
 
 	host *Host
+	self Identity
 	to   netip.AddrPort
 	eid  wire.EID
 	tcp  []*Dialog
 	seq  atomic.Uint32 // of the last CDC message of the first connection
 	mute atomic.Bool
 
+	sent, got uint64 // bytes of the first connection's streams, see Transfer and Echo
+
 	ended   chan struct{} // closed when the victim has deleted all links
 	endOnce sync.Once
-	served  chan struct{} // closed when serve has ended
 	cdc     chan wire.CDC
+	replies chan wire.LLC
 }
 
 // answerTime bounds the wait for a message of the victim.
 const answerTime = 20 * time.Second
 
-// ownRMB returns the RMB of the attacker that is known to the victim. There is no memory
-// behind it: a queue pair of the attacker takes all that is written.
+// ownRMB returns the name of an RMB of the attacker.
 func ownRMB(n uint32) smc.RToken {
 	return smc.RToken{RKey: smc.RKey(0xbad0000 + n), Addr: 0x7f00_0000_0000 + uint64(n)<<24}
 }
 
 // Join makes a link group with the stack that serves an address, by a first contact of
-// version 2 with an enterprise ID that the victim has. The caller closes it.
-func (h *Host) Join(ctx context.Context, to netip.AddrPort, eid wire.EID) (*Peer, error) {
+// version 2 with an enterprise ID that the victim has, and says who it is. The caller closes
+// it.
+func (h *Host) Join(ctx context.Context, to netip.AddrPort, eid wire.EID, self Identity) (*Peer, error) {
 	list, err := h.Dial(ctx, to, 1)
 	if err != nil {
 		return nil, err
 	}
 	d := list[0]
 	p := &Peer{
-		host: h, to: to, eid: eid, tcp: list, QP: h.Port.NewQP(0x123456),
-		ended: make(chan struct{}), served: make(chan struct{}), cdc: make(chan wire.CDC, 1024),
+		host: h, self: self, to: to, eid: eid, tcp: list, QP: h.Port.NewQP(0x123456),
+		ended: make(chan struct{}), cdc: make(chan wire.CDC, 1024), replies: make(chan wire.LLC, 16),
 	}
 	if err := p.firstContact(d); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -72,7 +75,7 @@ func (h *Host) Join(ctx context.Context, to netip.AddrPort, eid wire.EID) (*Peer
 }
 
 func (p *Peer) firstContact(d *Dialog) error {
-	own := &p.host.Own
+	own := &p.self
 	proposal, err := own.Proposal(p.eid)
 	if err != nil {
 		return err
@@ -93,6 +96,7 @@ func (p *Peer) firstContact(d *Dialog) error {
 		return fmt.Errorf("adversary: GID %s of the victim is not an IPv4 address", acc.GID)
 	}
 	p.QP.Connect(gid, uint32(acc.QPN), uint32(acc.PSN))
+	p.QP.Register(ownRMB(1).Addr, make([]byte, elementSize.Bytes()))
 	ext := *acc.FirstContact
 	if err := d.Send(wire.ConfirmV2{
 		Endpoint: own.Endpoint(p.QP, ownRMB(1), 1, 0xbad00001), EID: p.eid, FirstContact: &ext, GIDs: []smc.GID{own.GID},
@@ -132,8 +136,28 @@ func (p *Peer) Mute() { p.mute.Store(true) }
 // Ended is closed when the victim has deleted all links of the link group.
 func (p *Peer) Ended() <-chan struct{} { return p.ended }
 
-// CDC returns the CDC messages of the victim, in order.
-func (p *Peer) CDC() <-chan wire.CDC { return p.cdc }
+// Test sends TEST LINK, and waits for the answer.
+func (p *Peer) Test() error {
+	want := wire.TestLink{UserData: [16]byte{15: byte(p.QP.PSN())}}
+	if err := p.LLC(want); err != nil {
+		return err
+	}
+	want.Layout, want.Reply = p.Layout, true
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	for {
+		select {
+		case m := <-p.replies:
+			if m == wire.LLC(want) {
+				return nil
+			}
+		case <-p.ended:
+			return errors.New("adversary: the victim has ended the link group")
+		case <-late.C:
+			return errors.New("adversary: no answer to TEST LINK")
+		}
+	}
+}
 
 // LLC sends LLC messages, in the layout of the link group, and waits until the victim's
 // queue pair has acknowledged them. The errors are those of [QP.Send].
@@ -181,7 +205,7 @@ func (p *Peer) Connect(ctx context.Context) (wire.AcceptV2, *Dialog, error) {
 	}
 	d := list[0]
 	p.tcp = append(p.tcp, d)
-	proposal, err := p.host.Own.Proposal(p.eid)
+	proposal, err := p.self.Proposal(p.eid)
 	if err == nil {
 		err = d.Send(proposal)
 	}
@@ -197,7 +221,6 @@ func (p *Peer) Connect(ctx context.Context) (wire.AcceptV2, *Dialog, error) {
 
 // serve answers the requests of the victim.
 func (p *Peer) serve() {
-	defer close(p.served)
 	for b := range p.QP.Messages {
 		if wire.IsCDC(b) {
 			if m, err := wire.ParseCDC(b); err == nil {
@@ -209,7 +232,14 @@ func (p *Peer) serve() {
 			continue
 		}
 		m, err := wire.ParseLLC(b)
-		if err != nil || m.IsReply() {
+		if err != nil {
+			continue
+		}
+		if m.IsReply() {
+			select {
+			case p.replies <- m:
+			default:
+			}
 			continue
 		}
 		if reply := p.reply(m); reply != nil && !p.mute.Load() {

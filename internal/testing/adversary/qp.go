@@ -55,9 +55,12 @@ type QP struct {
 	again   bool // packets are to be sent again
 	// notReady: the peer has no receive request for the oldest packet.
 	notReady bool
-	refused header.Syndrome
-	written uint64 // bytes that arrived by RDMA WRITE
-	closed  bool
+	refused  header.Syndrome
+	written  uint64 // bytes that arrived by RDMA WRITE
+	mem      []byte // where they go, or nil
+	base     uint64 // address of mem
+	silent   bool   // nothing is acknowledged
+	closed   bool
 }
 
 // NewQP makes a queue pair, whose first packet will have the PSN first.
@@ -78,6 +81,13 @@ func (q *QP) Connect(peer netip.Addr, qpn, first uint32) {
 	q.peer, q.peerQP, q.expect = peer, qpn, first
 }
 
+// Silence has the queue pair acknowledge nothing any more.
+func (q *QP) Silence() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.silent = true
+}
+
 // PSN returns the PSN of the next packet.
 func (q *QP) PSN() uint32 {
 	q.mu.Lock()
@@ -90,6 +100,21 @@ func (q *QP) Written() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.written
+}
+
+// Register has the peer's writes to the memory at an address go to mem. What is beyond it
+// is dropped.
+func (q *QP) Register(base uint64, mem []byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.base, q.mem = base, mem
+}
+
+// Load copies what the peer has written, from an offset of the registered memory.
+func (q *QP) Load(b []byte, off int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	copy(b, q.mem[off:])
 }
 
 // distance returns how far PSN a is behind PSN b, in [-2^23, 2^23).
@@ -112,7 +137,7 @@ func (q *QP) handle(from netip.Addr, t *header.Transport) {
 		q.answered(t)
 		return
 	}
-	if t.BTH.Opcode().IsResponse() {
+	if t.BTH.Opcode().IsResponse() || q.silent {
 		return
 	}
 	switch d := distance(t.BTH.PSN(), q.expect); {
@@ -130,6 +155,10 @@ func (q *QP) handle(from netip.Addr, t *header.Transport) {
 			}
 		default:
 			q.written += uint64(len(t.Payload))
+			// The victim sends each packet as a WRITE of its own.
+			if h := t.RETH; h != nil && h.VA() >= q.base && h.VA()-q.base < uint64(len(q.mem)) {
+				copy(q.mem[h.VA()-q.base:], t.Payload)
+			}
 		}
 	}
 	q.answer(header.ACKNoCredits, (q.expect-1)&header.PSNMask)
@@ -144,7 +173,7 @@ func (q *QP) answered(t *header.Transport) {
 	case s == header.NAKSequence, s.IsRNR():
 		next, q.again, q.notReady = psn, true, s.IsRNR()
 	default:
-		q.refused = s
+		next, q.refused = psn, s
 	}
 	if distance(next, q.acked) > 0 && distance(next, q.send) <= 0 {
 		q.acked = next
@@ -181,12 +210,14 @@ func (q *QP) Send(pkts ...Packet) error {
 	end := (base + uint32(len(pkts))) & header.PSNMask
 	next := base
 	progress, tries := q.acked, 0
-	for q.acked != end {
+	for {
 		switch {
 		case q.closed:
 			return errors.New("adversary: the port is closed")
 		case q.refused != 0:
 			return fmt.Errorf("%w: %s", ErrRefused, q.refused)
+		case q.acked == end:
+			return nil
 		}
 		if q.again {
 			q.again, next = false, q.acked
@@ -228,7 +259,6 @@ func (q *QP) Send(pkts ...Packet) error {
 			q.mu.Lock()
 		}
 	}
-	return nil
 }
 
 // Refused returns the NAK by which the victim has ended the connection of the queue pairs,
