@@ -72,6 +72,14 @@ type lab struct {
 // must be given back.
 func newLab(t *testing.T, cfg userstack.Config) *lab {
 	t.Helper()
+	l := newLabOf(t, cfg)
+	l.honest = newTraffic(t, l.A, l.B)
+	return l
+}
+
+// newLabOf is newLab for victims that have not spoken with each other yet.
+func newLabOf(t *testing.T, cfg userstack.Config) *lab {
+	t.Helper()
 	lan := netnstest.NewLAN(t, 3)
 	before := inUse(t)
 	t.Cleanup(func() { wantGivenBack(t, before) })
@@ -82,7 +90,6 @@ func newLab(t *testing.T, cfg userstack.Config) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.must(l.C.Close()) })
-	l.honest = newTraffic(t, l.A, l.B)
 	return l
 }
 
@@ -152,15 +159,14 @@ func (v *victim) groups(t testing.TB, peer *smc.PeerID) []nl.LinkGroup {
 	return slices.DeleteFunc(list, func(g nl.LinkGroup) bool { return peer != nil && g.PeerID != *peer })
 }
 
-// links returns the links of the victim to another host.
-func (v *victim) links(t testing.TB, to *netnstest.Host) []nl.Link {
+// links returns the links of the victim.
+func (v *victim) links(t testing.TB) []nl.Link {
 	t.Helper()
 	list, err := v.stack.Control().Links(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	gid := smc.GID(to.Links[0].IPv4.As16())
-	return slices.DeleteFunc(list, func(l nl.Link) bool { return l.PeerGID != gid })
+	return list
 }
 
 // peerID returns the peer ID of the victim as another one knows it.

@@ -405,6 +405,9 @@ func (l *lab) wantFate(t *testing.T, p *Peer, want fate) {
 			t.Errorf("the liar's connection is to live: %d bytes came back: %v", len(back), err)
 		}
 	case connReset:
+		if err := p.AwaitReset(); err != nil {
+			t.Errorf("the liar's connection is to be reset: %v", err)
+		}
 		if err := p.Test(); err != nil {
 			t.Errorf("the liar's link group is to live: %v", err)
 		}

@@ -78,3 +78,24 @@ func (p *Peer) Collect(n int) (got []byte, err error) {
 	// The victim may use the room again.
 	return got, p.QP.Send(p.Say(p.cursors()))
 }
+
+// AwaitReset waits until the victim resets the first connection, and answers as a peer must
+// that does not write to the element any more.
+func (p *Peer) AwaitReset() error {
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	for {
+		select {
+		case m := <-p.cdc:
+			if m.State&wire.ConnAbnormalClose != 0 {
+				end := p.cursors()
+				end.State = wire.ConnAbnormalClose
+				return p.QP.Send(p.Say(end))
+			}
+		case <-p.ended:
+			return errors.New("adversary: the victim has ended the link group")
+		case <-late.C:
+			return errors.New("adversary: the connection is not reset")
+		}
+	}
+}
