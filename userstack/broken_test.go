@@ -119,86 +119,62 @@ func TestPanicInRendezvous(t *testing.T) {
 	}
 }
 
-// TestPanicInGroup: a panic with the lock of a link group held, in what it
-// carries out, in a completion or in its timer ends this link group alone, with
-// all its connections, and gives back what it had.
+// TestPanicInGroup: a panic with the lock of a link group held ends this link group alone,
+// with all its connections. What programs call then returns errors. Package driver tests the
+// other places.
 func TestPanicInGroup(t *testing.T) {
-	bad := func() { panic("planted") }
-	for name, plant := range map[string]func(c *Conn){
-		"event":  func(c *Conn) { c.g.do(func(time.Time) { bad() }) },
-		"core":   func(c *Conn) { c.g.do(func(now time.Time) { c.core.Consumed(now, 1<<30) }) },
-		"action": func(c *Conn) { c.g.mu.Lock(); c.g.exec.later = append(c.g.exec.later, bad); c.g.unlock() },
-		"completion": func(c *Conn) {
-			c.g.mu.Lock()
-			c.g.leftover = append(c.g.leftover, leftover{nil, nil}) // no link has got it
-			c.g.pollWanted.Store(true)
-			c.g.unlock()
-		},
-		"listing": func(c *Conn) {
-			c.s.Control().(*control).eachGroup(func(g *group) {
-				if g == c.g {
-					bad()
+	for _, who := range []string{"client", "server"} {
+		t.Run(who, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				b := newBed(t, bedConfig{devices: 2})
+				c1, s1 := b.connect()
+				c2, s2 := b.connect()
+				other, there := b.otherGroup(t)
+				if c1.group() != c2.group() || other.group() == c1.group() && there.group() == s1.group() {
+					t.Fatal("not the link groups that this test is about")
 				}
+				b.exchange(c1, s1, pattern(1, 100_000))
+				x, y := c1, c2
+				if who == "server" {
+					x, y = s1, s2
+				}
+				read := make(chan error, 1)
+				go func() {
+					_, err := y.Read(make([]byte, 1))
+					read <- err
+				}()
+				time.Sleep(settled)
+				x.group().View(func(*linkgroup.Group) { panic("planted") })
+				if err := <-read; !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("a reader got %v", err)
+				}
+				for _, c := range []*Conn{c1, c2, s1, s2} {
+					if err := b.ended(c); err == nil {
+						t.Error("a connection of the group ended in order")
+					}
+					if _, err := c.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECONNABORTED) {
+						t.Errorf("write to it: %v", err)
+					}
+					_, _ = c.ReadUrgent()
+					_ = c.AtMark()
+					_ = c.SetOOBInline(true)
+					_ = c.SetCork(true)
+					_ = c.CloseWrite()
+					_ = c.Close()
+				}
+				_, s := b.side(who)
+				if n := list(t, s.Control().Stats).Panics; n != 1 {
+					t.Errorf("%d panics counted", n)
+				}
+				if slices.Contains(groups(s), x.group()) {
+					t.Error("the link group is listed")
+				}
+				b.exchange(other, there, pattern(2, 100_000))
+				b.exchange(there, other, pattern(3, 100_000))
+				b.finish(other, there)
+				b.finish(b.connect())
 			})
-		},
-		"action of the core": func(c *Conn) {
-			c.g.execute([]linkgroup.Action{{Kind: linkgroup.ActWrite}}) // without link
-			c.g.do(func(time.Time) {})
-		},
-	} {
-		for _, who := range []string{"client", "server"} {
-			t.Run(name+"/"+who, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					b := newBed(t, bedConfig{devices: 2})
-					c1, s1 := b.connect()
-					c2, s2 := b.connect()
-					other, there := b.otherGroup(t)
-					if c1.g != c2.g || other.g == c1.g && there.g == s1.g {
-						t.Fatal("not the link groups that this test is about")
-					}
-					b.exchange(c1, s1, pattern(1, 100_000))
-					x, y := c1, c2
-					if who == "server" {
-						x, y = s1, s2
-					}
-					read := make(chan error, 1)
-					go func() {
-						_, err := y.Read(make([]byte, 1))
-						read <- err
-					}()
-					time.Sleep(settled)
-					plant(x)
-					if err := <-read; !errors.Is(err, syscall.ECONNRESET) {
-						t.Errorf("a reader got %v", err)
-					}
-					for _, c := range []*Conn{c1, c2, s1, s2} {
-						if err := b.ended(c); err == nil {
-							t.Error("a connection of the group ended in order")
-						}
-						if _, err := c.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.ECONNABORTED) {
-							t.Errorf("write to it: %v", err)
-						}
-						_, _ = c.ReadUrgent()
-						_ = c.AtMark()
-						_ = c.SetOOBInline(true)
-						_ = c.SetCork(true)
-						_ = c.CloseWrite()
-						_ = c.Close()
-					}
-					_, s := b.side(who)
-					if n := list(t, s.Control().Stats).Panics; n != 1 {
-						t.Errorf("%d panics counted", n)
-					}
-					if slices.Contains(groups(s), x.g) {
-						t.Error("the link group is listed")
-					}
-					b.exchange(other, there, pattern(2, 100_000))
-					b.exchange(there, other, pattern(3, 100_000))
-					b.finish(other, there)
-					b.finish(b.connect())
-				})
-			})
-		}
+		})
 	}
 }
 
@@ -243,11 +219,8 @@ func TestPanicWhileHeld(t *testing.T) {
 				}
 				time.Sleep(settled)
 				w := panicWriter{func() {
-					c.g.do(func(time.Time) { panic("planted") })
-					c.g.mu.Lock()
-					n := len(c.g.mem.regions)
-					c.g.mu.Unlock()
-					if n == 0 {
+					c.group().View(func(*linkgroup.Group) { panic("planted") })
+					if b.client.driver.MemoryInUse() == 0 {
 						t.Error("the buffers are freed while one is in use")
 					}
 				}}
@@ -260,12 +233,11 @@ func TestPanicWhileHeld(t *testing.T) {
 				if !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("%v, want ECONNRESET", err)
 				}
-				select {
-				case <-c.g.end.over:
-				case <-time.After(time.Minute):
-					t.Error("the group has not given back its memory")
-				}
 				b.ended(s)
+				time.Sleep(time.Minute)
+				if n := b.client.driver.MemoryInUse(); n != 0 {
+					t.Errorf("%d bytes are not given back", n)
+				}
 			})
 		})
 		t.Run(who+" itself", func(t *testing.T) {
@@ -311,7 +283,7 @@ func TestPanicInFirstContact(t *testing.T) {
 				go func() {
 					for {
 						if list := groups(s); len(list) > 0 {
-							list[0].do(func(time.Time) { panic("planted") })
+							list[0].View(func(*linkgroup.Group) { panic("planted") })
 							return
 						}
 						time.Sleep(time.Microsecond)

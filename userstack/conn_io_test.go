@@ -153,7 +153,7 @@ func TestResetDuringCopies(t *testing.T) {
 		if err := b.ended(c); err == nil {
 			t.Error("connection ended in order")
 		}
-		before := b.client.mem.InUse()
+		before := b.client.driver.MemoryInUse()
 		if _, err := slowW.Write([]byte("late")); err != nil {
 			t.Error(err)
 		}
@@ -168,7 +168,7 @@ func TestResetDuringCopies(t *testing.T) {
 		c2, s2 := b.connect()
 		b.exchange(c2, s2, pattern(1, 100<<10))
 		b.finish(c2, s2)
-		if after := b.client.mem.InUse(); after > before+1<<20 {
+		if after := b.client.driver.MemoryInUse(); after > before+1<<20 {
 			t.Errorf("memory in use grew from %d to %d", before, after)
 		}
 		slowW.Close()

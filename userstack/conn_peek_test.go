@@ -151,9 +151,9 @@ func TestPeekWaits(t *testing.T) {
 	})
 }
 
-// TestLentRings sends a stream of many times the size of both buffers through lent
-// ones, in pieces of all sizes: the buffers wrap at many places.
-func TestLentRings(t *testing.T) {
+// TestPeekReserveStream sends a stream of many times the size of both buffers with Reserve
+// and receives it with Peek, in pieces of all sizes: the buffers wrap at many places.
+func TestPeekReserveStream(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c, s := b.connect()
@@ -213,9 +213,10 @@ func TestLentRings(t *testing.T) {
 	})
 }
 
-// TestLoanOutlivesEnd: what is lent is not given to another connection, nor
-// unmapped, until it is given back, however the connection ends.
-func TestLoanOutlivesEnd(t *testing.T) {
+// TestMemoryOutlivesEnd: memory that Peek or Reserve has returned is neither given to
+// another connection nor unmapped until the program returns it, however the connection
+// ends.
+func TestMemoryOutlivesEnd(t *testing.T) {
 	for name, end := range map[string]func(b *bed, c, s *Conn){
 		"reset by the peer": func(b *bed, c, s *Conn) { _ = c.Abort() },
 		"closed":            func(b *bed, c, s *Conn) { _ = s.Close() },
@@ -244,7 +245,7 @@ func TestLoanOutlivesEnd(t *testing.T) {
 					b.finish(c2, s2)
 				}
 				if string(p) != "precious" {
-					t.Errorf("%q is lent: the peek was overwritten", p)
+					t.Errorf("%q: memory of Peek was overwritten before Discard", p)
 				}
 				copy(w, "no fault") // not unmapped
 				if err := s.Commit(8); err == nil {
@@ -314,8 +315,8 @@ func TestCommitRules(t *testing.T) {
 	})
 }
 
-// TestLendEnds: deadlines, Close and the reset by the peer end what waits.
-func TestLendEnds(t *testing.T) {
+// TestPeekReserveEnd: deadlines, Close and a reset by the peer end calls that wait.
+func TestPeekReserveEnd(t *testing.T) {
 	calls := map[string]func(*Conn) error{
 		"Peek":    func(c *Conn) error { _, _, err := c.Peek(1); return err },
 		"Discard": func(c *Conn) error { _, err := c.Discard(1); return err },
@@ -326,7 +327,7 @@ func TestLendEnds(t *testing.T) {
 		want func(error) bool
 	}{
 		"deadline": {func(c, s *Conn) { _ = c.SetDeadline(time.Now().Add(time.Second)) }, isTimeout},
-		"past":     {func(c, s *Conn) { _ = c.SetDeadline(time.Unix(1, 0)) }, isTimeout},
+		"expired":  {func(c, s *Conn) { _ = c.SetDeadline(time.Unix(1, 0)) }, isTimeout},
 		"close":    {func(c, s *Conn) { _ = c.Close() }, func(err error) bool { return errors.Is(err, net.ErrClosed) }},
 		"reset":    {func(c, s *Conn) { _ = s.Abort() }, func(err error) bool { return errors.Is(err, syscall.ECONNRESET) }},
 	} {

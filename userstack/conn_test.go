@@ -168,7 +168,7 @@ func TestEnds(t *testing.T) {
 						t.Errorf("peer ended with %v, want %v", err, tt.err)
 					}
 					b.ended(x)
-					if got := b.client.mem.InUse(); got > 2<<20 {
+					if got := b.client.driver.MemoryInUse(); got > 2<<20 {
 						t.Errorf("%d bytes in use after the end", got)
 					}
 				})

@@ -59,8 +59,8 @@ func TestControlSuite(t *testing.T) {
 	}
 }
 
-// loans begins or ends a loan of each connection.
-func loans(t *testing.T, pairs [][2]*Conn, f func(*Conn) error) {
+// onBothEnds calls f for both ends of each pair.
+func onBothEnds(t *testing.T, pairs [][2]*Conn, f func(*Conn) error) {
 	t.Helper()
 	for _, p := range pairs {
 		if err := errors.Join(f(p[0]), f(p[1])); err != nil {
@@ -96,7 +96,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 		b.exchange(p[1], p[0], pattern(uint64(i), 2000))
 	}
 	time.Sleep(settled)
-	loans(t, pairs, func(c *Conn) error { _, _, err := c.Reserve(1); return err }) // each has a chunk
+	onBothEnds(t, pairs, func(c *Conn) error { _, _, err := c.Reserve(1); return err }) // each has a chunk
 
 	// Nothing changes any more: the server's answers equal the stack's.
 	for name, s := range map[string]*Stack{"client": b.client, "server": b.server} {
@@ -125,7 +125,7 @@ func TestControlListsWhatIsThere(t *testing.T) {
 	if cg.RMB < 3*128<<10 || sg.RMB < 3*64<<10 || cg.Sndbuf != 3*64<<10 {
 		t.Errorf("memory: %d and %d of RMBs, %d of send buffers", cg.RMB, sg.RMB, cg.Sndbuf)
 	}
-	loans(t, pairs, func(c *Conn) error { return c.Commit(0) })
+	onBothEnds(t, pairs, func(c *Conn) error { return c.Commit(0) })
 
 	cl, sl := list(t, b.client.Control().Links), list(t, b.server.Control().Links)
 	if len(cl) != 2 || len(sl) != 2 {

@@ -248,13 +248,13 @@ func TestNetDialer(t *testing.T) {
 	if _, err := d.Dial("tcp", l.Addr().String()); !errors.Is(err, refuse) {
 		t.Errorf("control refuses: %v", err)
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
+	defer mute.Close()
 	d.NetDialer = &net.Dialer{Timeout: 50 * time.Millisecond}
-	if _, err := d.Dial("tcp", silent.Addr().String()); !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
+	if _, err := d.Dial("tcp", mute.Addr().String()); !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
 		t.Errorf("the timeout does not bound the rendezvous: %v", err)
 	}
 	if _, err := d.Dial("udp", l.Addr().String()); err == nil {

@@ -59,7 +59,7 @@ func newHosts(t testing.TB, p *netnstest.Pair, cfg Config) *hosts {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
-			if n := s.mem.InUse(); n != 0 {
+			if n := s.driver.MemoryInUse(); n != 0 {
 				t.Errorf("%d bytes of memory are still handed out", n)
 			}
 		})
@@ -165,7 +165,7 @@ func TestEngineEnds(t *testing.T) {
 }
 
 // TestStreamsRoCE has connections carry data both ways at once, by copies and by
-// lent buffers, while others exchange single bytes: drivers, helpers and the
+// Peek and Reserve, while others exchange single bytes: drivers, helpers and the
 // engine's thread take turns.
 func TestStreamsRoCE(t *testing.T) {
 	p := netnstest.New(t, netnstest.Options{MTU: 9000})
@@ -221,8 +221,8 @@ func pingPong(t *testing.T, c, s *Conn) {
 }
 
 // send writes data and then that there is no more.
-func send(c *Conn, data []byte, lent bool) error {
-	for len(data) > 0 && lent {
+func send(c *Conn, data []byte, direct bool) error {
+	for len(data) > 0 && direct {
 		a, b, err := c.Reserve(1)
 		if err != nil {
 			return err
@@ -240,8 +240,8 @@ func send(c *Conn, data []byte, lent bool) error {
 	return c.CloseWrite()
 }
 
-func receive(c *Conn, lent bool) (got []byte, err error) {
-	if !lent {
+func receive(c *Conn, direct bool) (got []byte, err error) {
+	if !direct {
 		return io.ReadAll(struct{ io.Reader }{c})
 	}
 	for {
@@ -291,7 +291,7 @@ func TestAllocsRoCE(t *testing.T) {
 					}
 					return nil
 				},
-				"lent buffers": func() error {
+				"Peek and Reserve": func() error {
 					if _, _, err := c.Reserve(len(buf)); err != nil {
 						return err
 					}
@@ -345,15 +345,15 @@ func TestUrgentEndsRide(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fds[1])
-	sock, err := s.loop().NewSocket(fds[0])
+	sock, err := s.d.Carried.Loop().NewSocket(fds[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	s.carried.attach(sock)
-	defer s.carried.detach()
+	s.d.Carried.Attach(sock)
+	defer s.d.Carried.Detach()
 	back := make(chan struct{})
-	if !s.carried.ride(func() { close(back) }) {
+	if !s.d.Carried.Ride(func() { close(back) }) {
 		t.Fatal("it does not ride")
 	}
 	if _, err := c.Write([]byte("data")); err != nil {

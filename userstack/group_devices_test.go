@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"smcr/userstack/driver"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 )
 
@@ -38,14 +40,14 @@ func TestDeviceOfAnotherLAN(t *testing.T) {
 			h.SetPort("eth9", true)
 			time.Sleep(10 * time.Second)
 		}
-		for _, g := range []*group{c.g, s.g} {
-			g.do(func(time.Time) {
-				if links := g.core.Links(); len(links) != 1 || links[0].Dev().Name != "sim-eth0" {
-					t.Errorf("%s: %d links", g.role, len(links))
+		for _, g := range []*driver.Group{c.group(), s.group()} {
+			g.View(func(core *linkgroup.Group) {
+				if links := core.Links(); len(links) != 1 || links[0].Dev().Name != "sim-eth0" {
+					t.Errorf("%s: %d links", g.Role(), len(links))
 				}
-				for _, d := range g.core.Devices() {
+				for _, d := range core.Devices() {
 					if d.Name != "sim-eth0" {
-						t.Errorf("%s: %s is a candidate for links", g.role, d.Name)
+						t.Errorf("%s: %s is a candidate for links", g.Role(), d.Name)
 					}
 				}
 			})
@@ -71,7 +73,7 @@ func TestDevicePluggedIn(t *testing.T) {
 		b.sh.Restore("eth1")
 		c2, s2 := b.connect()
 		time.Sleep(10 * time.Second)
-		if n := b.links(b.server); n != 2 || c2.g != c.g {
+		if n := b.links(b.server); n != 2 || c2.group() != c.group() {
 			t.Errorf("%d links with eth1", n)
 		}
 		b.finish(c, s)
@@ -93,7 +95,7 @@ func TestDeviceWithoutLink(t *testing.T) {
 		}
 		b.ch.SetPort("eth0", true)
 		c2, s2 := b.connect()
-		if c2.g != c.g || s2.g != s.g {
+		if c2.group() != c.group() || s2.group() != s.group() {
 			t.Error("the new connection has a link group of its own")
 		}
 		time.Sleep(time.Second)

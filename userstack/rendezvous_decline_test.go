@@ -119,7 +119,7 @@ func TestNoDeclineAfterAccept(t *testing.T) {
 				b := newBed(t, bedConfig{devices: 2, fabric: simfabric.Config{Observe: words.observe}})
 				c, s := b.connect()
 				var own linkgroup.ConnParams
-				c.g.do(func(time.Time) { own = c.core.Local() })
+				c.d.View(func(core *linkgroup.Conn) { own = core.Local() })
 				ct, st := b.tcp()
 				done := make(chan struct{})
 				go func() {

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"smcr/smc"
+	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/wire"
 )
 
-// linkTo returns the link that ends at that queue pair of either side.
-func (g *group) linkTo(qpn smc.QPN) (found *linkgroup.Link) {
-	g.do(func(time.Time) {
-		for _, l := range g.core.Links() {
-			if l.Local().QPN == smc.QPN(qpn) || l.Peer().QPN == smc.QPN(qpn) {
+// linkTo returns the link of a group that ends at that queue pair of either side.
+func linkTo(g *driver.Group, qpn smc.QPN) (found *linkgroup.Link) {
+	g.View(func(core *linkgroup.Group) {
+		for _, l := range core.Links() {
+			if l.Local().QPN == qpn || l.Peer().QPN == qpn {
 				found = l
 			}
 		}
@@ -56,8 +57,8 @@ func TestLinkLostBeforeConfirm(t *testing.T) {
 				if _, err := c2.Write([]byte("early ")); err != nil {
 					t.Fatal(err)
 				}
-				g := map[string]*group{"client": c.g, "server": s.g}[who]
-				named := g.linkTo(m.QPN)
+				g := map[string]*driver.Group{"client": c.group(), "server": s.group()}[who]
+				named := linkTo(g, m.QPN)
 				for range 3 {
 					b.loseLink(who, named)
 				}
@@ -102,8 +103,8 @@ func TestLinkLostBeforeAccept(t *testing.T) {
 				cl, sv := scripted{t, near}, scripted{t, far}
 				sv.send(as[wire.Proposal](cl))
 				a := as[wire.Accept](sv)
-				g := map[string]*group{"client": c.g, "server": s.g}[who]
-				b.loseLink(who, g.linkTo(a.QPN))
+				g := map[string]*driver.Group{"client": c.group(), "server": s.group()}[who]
+				b.loseLink(who, linkTo(g, a.QPN))
 				cl.send(a)
 				d := as[wire.Decline](cl)
 				if d.Diagnosis != smc.DiagNoActiveLink || d.OutOfSync {

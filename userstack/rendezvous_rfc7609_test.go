@@ -16,6 +16,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/conn"
+	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
@@ -121,7 +122,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 				b := newBed(t, bedConfig{})
 				c, s := b.connect()
 				var named linkgroup.ConnParams
-				s.g.do(func(time.Time) { named = s.core.Local() })
+				s.d.View(func(core *linkgroup.Conn) { named = core.Local() })
 				known := name == "known"
 				ct, st := b.tcp()
 				done := make(chan struct{})
@@ -147,7 +148,7 @@ func TestAcceptOfKnownLink(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if c2.g != c.g {
+					if c2.group() != c.group() {
 						t.Error("not on the known link group")
 					}
 					c2.SetLinger(0)
@@ -333,7 +334,7 @@ func TestParallelGroupsShareNoRMB(t *testing.T) {
 		const elem, rmb = 64 << 10, 16 * 64 << 10
 		few := func(c *Config) { c.MaxConns = 2 }
 		b := newBed(t, bedConfig{client: few, server: few})
-		base := map[*group]uintptr{}
+		base := map[*driver.Group]uintptr{}
 		var pairs [][2]*Conn
 		for range 6 {
 			c, s := b.connect()
@@ -343,13 +344,13 @@ func TestParallelGroupsShareNoRMB(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(settled)
-				x[1].g.do(func(time.Time) {
-					data, _ := x[1].core.RecvData()
-					at := uintptr(unsafe.Pointer(&data[0])) - elem*uintptr(x[1].core.Local().Index-1)
-					if was, ok := base[x[1].g]; ok && was != at {
+				x[1].d.View(func(core *linkgroup.Conn) {
+					data, _ := core.RecvData()
+					at := uintptr(unsafe.Pointer(&data[0])) - elem*uintptr(core.Local().Index-1)
+					if was, ok := base[x[1].group()]; ok && was != at {
 						t.Errorf("two RMBs for two connections")
 					}
-					base[x[1].g] = at
+					base[x[1].group()] = at
 				})
 				if err := readByte(x[1]); err != nil {
 					t.Fatal(err)
@@ -362,7 +363,7 @@ func TestParallelGroupsShareNoRMB(t *testing.T) {
 		for g, x := range base {
 			for h, y := range base {
 				if g != h && x < y+rmb && y < x+rmb {
-					t.Errorf("%s %s and %s %s share memory", g.role, g.name(), h.role, h.name())
+					t.Errorf("%s %s and %s %s share memory", g.Role(), g.Name(), h.Role(), h.Name())
 				}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"smcr/smc"
 	"smcr/userstack/conn"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -30,10 +31,11 @@ var wrongEndpoints = map[string]func(*wire.Endpoint){
 // said is what a side has said of itself with a connection, with another element
 // and alert token: what it would say of the next one.
 func (c *Conn) said() (e wire.Endpoint) {
-	c.g.do(func(time.Time) {
-		p := c.core.Local()
+	id := c.localPeerID()
+	c.d.View(func(core *linkgroup.Conn) {
+		p := core.Local()
 		p.Token, p.Index = p.Token+1, p.Index+1
-		e = endpoint(c.s.peerIDNow(), p)
+		e = endpoint(id, p)
 	})
 	return e
 }
@@ -54,7 +56,7 @@ func (b *bed) unharmed(c, s *Conn) {
 	b.exchange(c, s, pattern(1, 200_000))
 	b.exchange(s, c, pattern(2, 200_000))
 	c2, s2 := b.connect()
-	if c2.g != c.g || s2.g != s.g {
+	if c2.group() != c.group() || s2.group() != s.group() {
 		b.t.Error("the next connection is in another link group")
 	}
 	b.exchange(c2, s2, pattern(3, 1000))
@@ -202,10 +204,9 @@ func TestThirdHostTellsTheTruth(t *testing.T) {
 		b.w.Host("third", netdevs(3, 1)...)
 		ct, st := b.third()
 		b.w.SetLAN("lan", false)
-		groups(b.client)[0].do(func(now time.Time) {
-			g := c.g
-			for _, l := range g.core.Links() {
-				g.core.LinkFailed(now, l, conn.ErrReset)
+		groups(b.client)[0].View(func(core *linkgroup.Group) {
+			for _, l := range core.Links() {
+				core.LinkFailed(time.Now(), l, conn.ErrReset)
 			}
 		})
 		b.w.SetLAN("lan", true)

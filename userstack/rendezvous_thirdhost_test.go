@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"
 )
@@ -42,9 +43,8 @@ func testThirdHost(t *testing.T, f func(t *testing.T, h *thirdHost, edit func(*w
 				time.Sleep(20 * time.Second)
 				b.exchange(c, s, pattern(2, 100_000))
 				for _, st := range []*Stack{b.client, b.server} {
-					list := groups(st)
-					if len(list) != 1 || len(list[0].conns) != 1 {
-						t.Errorf("%d link groups, %d connections of the first, want 1 and 1", len(list), len(list[0].conns))
+					if g := one(t, st.Control().LinkGroups); g.Conns != 1 {
+						t.Errorf("%d connections, want 1", g.Conns)
 					}
 				}
 				b.finish(c, s)
@@ -55,7 +55,8 @@ func testThirdHost(t *testing.T, f func(t *testing.T, h *thirdHost, edit func(*w
 
 // side is what one end told the other about its side.
 func side(c *Conn) (e wire.Endpoint) {
-	c.g.do(func(time.Time) { e = endpoint(c.s.peerIDNow(), c.core.Local()) })
+	id := c.localPeerID()
+	c.d.View(func(core *linkgroup.Conn) { e = endpoint(id, core.Local()) })
 	return e
 }
 

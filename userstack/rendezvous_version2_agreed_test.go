@@ -134,8 +134,9 @@ func TestEIDChanges(t *testing.T) {
 			t.Helper()
 			c, s := b.connect()
 			for _, x := range []*Conn{c, s} {
-				if v := x.g.terms.Version(); v != version || v == 2 && x.g.terms.EID.String() != eid {
-					t.Errorf("%s: version %d, terms %+v, want %d and %q", x.g.role, v, x.g.terms, version, eid)
+				row, _, _, _ := x.d.Carrier()
+				if v := row.Version(); v != version || v == 2 && row.V2.EID != eid {
+					t.Errorf("%s: version %d, terms %+v, want %d and %q", row.Role, v, row.V2, version, eid)
 				}
 			}
 			open = append(open, [2]*Conn{c, s})
@@ -186,7 +187,7 @@ func TestGroupOfOtherEID(t *testing.T) {
 			t.Fatal(err)
 		}
 		var named linkgroup.ConnParams
-		s.g.do(func(time.Time) { named = s.core.Local() })
+		s.d.View(func(core *linkgroup.Conn) { named = core.Local() })
 		ct, st := b.tcp()
 		done := make(chan struct{})
 		go func() {
@@ -208,7 +209,7 @@ func TestGroupOfOtherEID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c2.g != c.g {
+		if c2.group() != c.group() {
 			t.Error("not on the known link group")
 		}
 		c2.SetLinger(0)
@@ -282,11 +283,9 @@ func TestAgreedMTU(t *testing.T) {
 					t.Errorf("%v: CONFIRM names MTU code %d", tt, got)
 				}
 				for _, x := range []*Conn{c, s} {
-					x.g.do(func(time.Time) {
-						if got := smc.MTU(x.g.links[0].mtu); got != tt[2] {
-							t.Errorf("%v: %s has a link of MTU code %d", tt, x.g.role, got)
-						}
-					})
+					if lg := x.LinkGroup(); lg.Links[0].MTU != uint32(tt[2].Bytes()) {
+						t.Errorf("%v: %s has a link of MTU %d", tt, lg.Role, lg.Links[0].MTU)
+					}
 				}
 				b.exchange(c, s, pattern(1, 100<<10))
 				b.exchange(s, c, pattern(2, 100<<10))
@@ -325,11 +324,11 @@ func TestVersion2OverIPv4(t *testing.T) {
 		if err != nil || prop.TypeV2.HasR() || !slices.Equal(prop.IPv6, []netip.Prefix{six(1).Masked()}) {
 			t.Errorf("PROPOSAL %+v, %v", prop, err)
 		}
-		if v := s.g.terms.Version(); v != wire.Version1 {
+		if v := s.group().Version(); v != wire.Version1 {
 			t.Errorf("version %d", v)
 		}
 		c2, s2 := b.connect() // over IPv4
-		if v := s2.g.terms.Version(); v != wire.Version2 {
+		if v := s2.group().Version(); v != wire.Version2 {
 			t.Errorf("version %d over IPv4", v)
 		}
 		b.exchange(c, s, pattern(1, 10<<10))

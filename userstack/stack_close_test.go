@@ -106,33 +106,6 @@ func TestCloseDuringEnd(t *testing.T) {
 			b.noObjects()
 		})
 	})
-	t.Run("write", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			b := newBed(t, bedConfig{})
-			c, _ := b.connect()
-			c.g.do(func(time.Time) { // as Write does while it copies
-				c.end.hold()
-				c.g.mem.copying++
-			})
-			closed := make(chan struct{})
-			go func() {
-				defer close(closed)
-				b.closeStack(b.client)
-			}()
-			<-c.Done()
-			time.Sleep(time.Second)
-			select {
-			case <-closed:
-				t.Error("closed with a send buffer in use")
-			default:
-			}
-			c.g.do(func(time.Time) {
-				c.g.mem.copying--
-				c.end.release()
-			})
-			<-closed
-		})
-	})
 }
 
 // TestCloseDuringReadFrom: Close does not wait for a program's own reader. The
@@ -155,7 +128,7 @@ func TestCloseDuringReadFrom(t *testing.T) {
 		if d := time.Since(began); d > time.Second {
 			t.Errorf("Close took %v", d)
 		}
-		if b.client.mem.InUse() == 0 {
+		if b.client.driver.MemoryInUse() == 0 {
 			t.Error("the send buffer was given back in use")
 		}
 		if _, err := w.Write([]byte("late")); err != nil {
@@ -164,7 +137,7 @@ func TestCloseDuringReadFrom(t *testing.T) {
 		if err := <-errs; err == nil {
 			t.Error("ReadFrom on a closed stack succeeds")
 		}
-		if n := len(b.client.mem.Kept()); n != 0 {
+		if n := len(b.client.driver.MemoryKept()); n != 0 {
 			t.Errorf("%d buffers stay mapped", n)
 		}
 	})

@@ -38,7 +38,7 @@ func TestSubsequentContact(t *testing.T) {
 		b := newBed(t, bedConfig{})
 		c1, s1 := b.connect()
 		c2, s2 := b.connect()
-		if c1.g != c2.g || s1.g != s2.g {
+		if c1.group() != c2.group() || s1.group() != s2.group() {
 			t.Error("connections of the same peers are on two link groups")
 		}
 		b.exchange(c1, s1, pattern(1, 10000))
@@ -46,7 +46,7 @@ func TestSubsequentContact(t *testing.T) {
 		b.finish(c1, s1)
 		// The group outlives its connections for a while.
 		c3, s3 := b.connect()
-		if c3.g != c2.g {
+		if c3.group() != c2.group() {
 			t.Error("third connection is on another link group")
 		}
 		b.finish(c2, s2)
@@ -142,7 +142,7 @@ func TestRoles(t *testing.T) {
 		if err != nil || cerr != nil {
 			t.Fatalf("rendezvous: %v, %v", err, cerr)
 		}
-		if c.g == c2.g || c.g.role == c2.g.role {
+		if c.group() == c2.group() || c.group().Role() == c2.group().Role() {
 			t.Error("both directions share a link group")
 		}
 		b.exchange(c, s, pattern(1, 1000))
@@ -167,7 +167,7 @@ func TestIdleGroupEnds(t *testing.T) {
 		if d := time.Since(start); d < 599*time.Second || d > 603*time.Second {
 			t.Errorf("link groups ended after %v, want 600 s", d)
 		}
-		if n := b.client.mem.InUse() + b.server.mem.InUse(); n != 0 {
+		if n := b.client.driver.MemoryInUse() + b.server.driver.MemoryInUse(); n != 0 {
 			t.Errorf("%d bytes of memory are still handed out", n)
 		}
 		want := simfabric.Objects{Devices: 2}
@@ -406,15 +406,12 @@ func TestSymmetricLinks(t *testing.T) {
 					b.exchange(c, s, pattern(uint64(i), 1000))
 					pairs = append(pairs, [2]*Conn{c, s})
 				}
-				g := groups(b.client)[0]
 				used := map[*linkgroup.Link]int{}
 				var typ smc.GroupType
-				g.do(func(time.Time) {
-					typ = g.core.Type()
-					for c := range g.conns {
-						used[c.core.Link()]++
-					}
-				})
+				groups(b.client)[0].View(func(core *linkgroup.Group) { typ = core.Type() })
+				for _, p := range pairs {
+					p[0].d.View(func(core *linkgroup.Conn) { used[core.Link()]++ })
+				}
 				if c, s := b.links(b.client), b.links(b.server); c != tt.links || s != tt.links {
 					t.Errorf("%d and %d links, want %d (client's type %v)", c, s, tt.links, typ)
 				}

@@ -59,7 +59,7 @@ func readTree(root string) (sourceTree, error) {
 			case *ast.GenDecl:
 				for _, spec := range decl.Specs {
 					if spec, ok := spec.(*ast.TypeSpec); ok {
-						tree.names[spec.Name.Name] = true // such as wire.TestLink
+						tree.names[spec.Name.Name] = true // for example wire.TestLink
 					}
 				}
 			}
@@ -69,8 +69,8 @@ func readTree(root string) (sourceTree, error) {
 	return tree, err
 }
 
-// hasFile reports whether a file of the module has this path, or a path that ends in
-// it: documents name `engine/spin.go`, without the folders above.
+// hasFile reports whether a file of the module has this path, or a path that ends in it:
+// documents write `engine/spin.go` without the folders above.
 func (s sourceTree) hasFile(name string) bool {
 	for f := range s.files {
 		if f == name || strings.HasSuffix(f, "/"+name) {
@@ -87,8 +87,8 @@ var (
 	heading   = regexp.MustCompile(`(?m)^#+ (.+)$`)
 )
 
-// anchor returns the fragment by which a link reaches a heading: lower case, blanks as
-// hyphens, without punctuation.
+// anchor returns the fragment of a link to a heading: lower case, hyphens for blanks, no
+// punctuation.
 func anchor(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(heading) {
@@ -102,8 +102,8 @@ func anchor(heading string) string {
 	return b.String()
 }
 
-// checkDocument returns what the document with this path and text names that does not
-// exist. read returns the text of another document.
+// checkDocument returns an error for each test, file and link in a document that does not
+// exist. name and text are those of the document, read returns the text of another one.
 func (s sourceTree) checkDocument(name, text string, read func(string) (string, error)) (errs []string) {
 	for _, m := range namedTest.FindAllStringSubmatch(text, -1) {
 		if !s.names[m[1]] {
@@ -176,7 +176,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestCheckDocument checks that TestDocuments would find errors.
+// TestCheckDocument checks that TestDocuments finds errors.
 func TestCheckDocument(t *testing.T) {
 	tree := sourceTree{names: map[string]bool{"TestThere": true}, files: map[string]bool{"a/b/c.go": true}}
 	text := "# One *thing*\n`TestThere`, `e2e.TestThere/part`, `b/c.go`, `c.go`, [x](#one-thing)\n" +

@@ -33,7 +33,7 @@ func (n *neighbours) serve(ctx context.Context, l *net.UnixListener) error {
 				return nil
 			}
 		}
-		if err := n.claim.Knows(u); err != nil {
+		if err := n.claim.CheckPeer(u); err != nil {
 			n.log.Warn("another stack refused", "err", err)
 			_ = u.Close()
 			continue

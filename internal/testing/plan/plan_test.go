@@ -19,8 +19,8 @@ import (
 
 const root = "../../.."
 
-// TestFeatures checks that the end-to-end tests of the features are there, and that no
-// test stands for two features.
+// TestFeatures checks that the end-to-end tests of the features exist, and that no test
+// stands for two features.
 func TestFeatures(t *testing.T) {
 	have := testNames(t, e2eFolder)
 	seen := make(map[string]bool)
@@ -199,8 +199,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestLongFailure: of a long failure the summary has the last lines, and before these
-// what the test itself wrote.
+// TestLongFailure: if a failure has much output, the summary has its last lines, and
+// before these the lines that the test itself has written.
 func TestLongFailure(t *testing.T) {
 	lines := []string{"    some_test.go:12: what failed"}
 	for i := range 2 * repeatedLines {

@@ -40,8 +40,8 @@ type timed struct {
 	took, processor time.Duration
 }
 
-// A report prints the progress of a plan and remembers the results. Its methods may
-// be called by several goroutines.
+// A report prints the progress of a plan and keeps the results. Its methods may be called
+// by several goroutines.
 type report struct {
 	out   io.Writer
 	start time.Time
@@ -135,14 +135,14 @@ func (r *report) endTest(action string) {
 	}
 }
 
-// slow remembers the time of a test.
+// slow records the time of a test.
 func (r *report) slow(name string, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.times = append(r.times, timed{name: strings.TrimPrefix(name, module+"/"), took: took})
 }
 
-// fail prints a failure and remembers it for the summary.
+// fail prints a failure and keeps it for the summary.
 func (r *report) fail(name string, output []string) {
 	r.remember(name, output)
 	r.mu.Lock()
@@ -151,14 +151,14 @@ func (r *report) fail(name string, output []string) {
 	failure{name, output}.print(r.out)
 }
 
-// remember has the summary repeat a failure that is printed already.
+// remember keeps a failure that is already printed for the summary.
 func (r *report) remember(name string, output []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures = append(r.failures, failure{name, output})
 }
 
-// endStep remembers the times and the result of a step.
+// endStep records the times and the result of a step.
 func (r *report) endStep(name string, took, processor time.Duration, err error) {
 	r.mu.Lock()
 	r.steps = append(r.steps, timed{name, took, processor})
@@ -169,7 +169,7 @@ func (r *report) endStep(name string, took, processor time.Duration, err error) 
 	}
 }
 
-// failStep prints and remembers why a step failed.
+// failStep prints and keeps the reason why a step failed.
 func (r *report) failStep(name string, err error) {
 	r.say("    FAILED: %v", err)
 	r.mu.Lock()
@@ -180,7 +180,7 @@ func (r *report) failStep(name string, err error) {
 // skipReason matches the line in which a skipped test says why.
 var skipReason = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)$`)
 
-// skip remembers a skipped test. Its output ends with the reason.
+// skip records a skipped test. Its output ends with the reason.
 func (r *report) skip(pkg, test string, output []string) {
 	reason := "no reason given"
 	for _, l := range output {
