@@ -282,7 +282,7 @@ func TestClientLostGroup(t *testing.T) {
 		c, s := b.connect()
 		b.w.SetLAN("lan", false)
 		g := inspect(b.client).Groups()[0]
-		g.PeerLost(firstQPN(g), g.Peer(), errors.New("test"))
+		g.PeerLost(firstQPN(g), errors.New("test"))
 		synctest.Wait()
 		b.w.SetLAN("lan", true)
 		ct, st := b.tcp()
@@ -319,7 +319,7 @@ func TestClientLostLink(t *testing.T) {
 		qpn := firstQPN(g)
 		b.ch.SetPort("eth0", false)
 		time.Sleep(time.Second)
-		g.PeerLost(qpn, bedtest.Addr(1, 0), errors.New("declined: out of sync"))
+		g.PeerLost(qpn, errors.New("declined: out of sync"))
 		b.exchange(c, s, bedtest.Pattern(1, 1000))
 		b.ch.SetPort("eth0", true)
 		b.finish(c, s)
