@@ -80,6 +80,7 @@ func declineFor(err error) *DeclineError {
 	}
 	code := smc.DiagInternal
 	var failed *rdmaverbs.CompletionError
+	var limit *driver.LimitError
 	switch {
 	case errors.As(err, &failed):
 		// The link broke before it was confirmed, which the kernel reports
@@ -93,7 +94,7 @@ func declineFor(err error) *DeclineError {
 		code = smc.DiagNoActiveLink
 	case errors.Is(err, linkgroup.ErrUnknownRKey), errors.Is(err, linkgroup.ErrInvalidParams):
 		code = smc.DiagRToken
-	case errors.Is(err, syscall.ENOMEM):
+	case errors.Is(err, syscall.ENOMEM), errors.As(err, &limit):
 		code = smc.DiagMem
 	}
 	return &DeclineError{Code: code, Err: err}

@@ -3,6 +3,8 @@
 package userstack
 
 import (
+	"errors"
+
 	"smcr/smc"
 	"smcr/userstack/driver"
 	"smcr/userstack/linkgroup"
@@ -27,9 +29,12 @@ func (h *handshake) makeGroup(a rendezvous.MakeGroup) rendezvous.Event {
 		Role: h.role, PeerID: a.PeerID, LocalPeerID: s.peerIDNow(), Terms: a.Terms,
 		LAN: h.host.lan, Ports: h.host.ports(a.Terms), MaxLinks: s.cfg.MaxLinks, MaxConns: s.cfg.MaxConns,
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, driver.ErrClosed):
 		h.cause = err
 		return rendezvous.Closed{Cause: err}
+	case err != nil:
+		return answerOf(nil, err)
 	}
 	h.fresh = g
 	var peer *linkgroup.ConnParams

@@ -17,6 +17,7 @@ import (
 	"smcr/stats"
 	"smcr/userstack/devices"
 	"smcr/userstack/internal/bedtest"
+	"smcr/userstack/internal/inside"
 	"smcr/userstack/linkgroup"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
@@ -34,6 +35,7 @@ type bed struct {
 	t              testing.TB
 	w              *simfabric.World
 	client, server *side
+	owner          inside.Owner // of the client's connections
 }
 
 // side is one host.
@@ -167,7 +169,9 @@ func (b *bed) tcp() (client, server ConnConfig) {
 	conf := func(tcp *simfabric.TCPConn) ConnConfig {
 		return ConnConfig{TCP: tcp, Local: tcp.LocalAddr().(*net.TCPAddr).AddrPort(), Remote: tcp.RemoteAddr().(*net.TCPAddr).AddrPort()}
 	}
-	return conf(c), conf(s)
+	client, server = conf(c), conf(s)
+	client.Owner = b.owner
+	return client, server
 }
 
 // check ends the test because of an error.
@@ -223,18 +227,9 @@ func (b *bed) first(cc, sc ConnConfig) (c, s *Conn) {
 // next makes a connection on the link group that there is, as a subsequent contact does.
 func (b *bed) next(cc, sc ConnConfig) (c, s *Conn) {
 	b.t.Helper()
-	_, ports := b.lan(b.client, b.server)
-	port, err := ports[0].Describe((*rendezvous.Terms)(nil).Subnet())
-	b.check(err)
-	s, err = b.server.Join(Demand{Role: smc.Server, PeerID: b.client.id, GID: port.GID, MAC: port.MAC, Host: sc.Remote.Addr()}, sc)
-	b.check(err)
-	b.check(<-s.Announced())
-	accept, err := s.Local()
-	b.check(err)
-	accept = said(accept, sc)
-	c, err = b.client.Join(Demand{
-		Role: smc.Client, PeerID: b.server.id, GID: accept.Link.GID, MAC: accept.Link.MAC, QPN: accept.Link.QPN,
-	}, cc)
+	s = b.serve(sc)
+	accept := b.local(s, sc)
+	c, err := b.client.Join(b.demand(accept), cc)
 	b.check(err)
 	b.check(<-c.Announced())
 	confirm, err := c.Attach(accept)
@@ -242,6 +237,42 @@ func (b *bed) next(cc, sc ConnConfig) (c, s *Conn) {
 	_, err = s.Attach(said(confirm, cc))
 	b.check(err)
 	return c, s
+}
+
+// serve makes the server's end of a connection on the link group that there is.
+func (b *bed) serve(sc ConnConfig) *Conn {
+	b.t.Helper()
+	_, ports := b.lan(b.client, b.server)
+	port, err := ports[0].Describe((*rendezvous.Terms)(nil).Subnet())
+	b.check(err)
+	s, err := b.server.Join(Demand{Role: smc.Server, PeerID: b.client.id, GID: port.GID, MAC: port.MAC, Host: sc.Remote.Addr()}, sc)
+	b.check(err)
+	b.check(<-s.Announced())
+	return s
+}
+
+// local returns what the ACCEPT for a connection of the server says.
+func (b *bed) local(s *Conn, sc ConnConfig) linkgroup.ConnParams {
+	b.t.Helper()
+	accept, err := s.Local()
+	b.check(err)
+	return said(accept, sc)
+}
+
+// accept makes a connection of the server that ends with the test, and returns what its
+// ACCEPT says.
+func (b *bed) accept() linkgroup.ConnParams {
+	b.t.Helper()
+	_, sc := b.tcp()
+	s := b.serve(sc)
+	accept := b.local(s, sc)
+	s.Cancel()
+	return accept
+}
+
+// demand is what a client demands of a link group after such an ACCEPT.
+func (b *bed) demand(accept linkgroup.ConnParams) Demand {
+	return Demand{Role: smc.Client, PeerID: b.server.id, GID: accept.Link.GID, MAC: accept.Link.MAC, QPN: accept.Link.QPN}
 }
 
 func (b *bed) exchange(from io.Writer, to io.Reader, data []byte) {

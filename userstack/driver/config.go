@@ -40,6 +40,9 @@ type Config struct {
 	EyeCatcher bool          // RMB elements begin with the eye catcher (RFC 7609, section 4.2)
 	GroupIdle  time.Duration // for how long a server keeps a group without connections; 0 means the default
 
+	// Limits bound what the link groups may take.
+	Limits Limits
+
 	// Random returns random numbers.
 	Random func() uint32
 	// TuneTimers changes the timers of each new link group, for tests. It may be nil.

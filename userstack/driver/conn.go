@@ -22,6 +22,10 @@ type Conn struct {
 	ino           uint64 // for listings
 	owner         inside.Owner
 
+	// most is what the connection may use of memory, in bytes, while it counts for its user.
+	// Guarded by the group's lock.
+	most int64
+
 	ready  chan error     // outcome of announcing the RMB, buffered
 	urgent chan struct{}  // urgent data, for the program
 	drive  *engine.Waiter // nil without an engine
@@ -109,6 +113,16 @@ func (c *Conn) kick() {
 	}
 	if k := c.Carried.p.Load(); k != nil {
 		k.task.Schedule()
+	}
+}
+
+// forget takes the connection out of its group, and out of the account of its user. The
+// group's lock is held.
+func (c *Conn) forget() {
+	delete(c.g.conns, c)
+	if c.most > 0 {
+		c.g.s.accounts.give(c.owner.UID, c.most)
+		c.most = 0
 	}
 }
 

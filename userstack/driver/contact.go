@@ -21,13 +21,18 @@ func (g *Group) newConn(now time.Time, conf ConnConfig) (*Conn, error) {
 	s := g.s
 	rmb := g.mem.rmbBytes
 	rmbe := min(smc.SizeCodeFor(max(s.RecvBuf, conf.RecvBuf)), smc.MaxSizeCodeRFC)
+	most := int64(rmbe.Bytes()) + int64(s.SendBuf)
+	if err := s.accounts.take(conf.Owner.UID, most); err != nil {
+		return nil, err
+	}
 	core, err := g.core.NewConnOf(now, conf.Owner.UID, rmbe, s.SendBuf)
 	if err != nil {
+		s.accounts.give(conf.Owner.UID, most)
 		return nil, err
 	}
 	c := &Conn{
 		g: g, core: core, tcp: conf.TCP, local: conf.Local, remote: conf.Remote, owner: conf.Owner, ino: s.socks.Add(1),
-		ready: make(chan error, 1), urgent: make(chan struct{}, 1),
+		most: most, ready: make(chan error, 1), urgent: make(chan struct{}, 1),
 	}
 	if s.Loop != nil {
 		c.drive = s.Loop.NewWaiter()
@@ -175,7 +180,7 @@ func (c *Conn) Cancel() {
 		if !g.end.broken {
 			c.core.Cancel(now) // also when the group is dead: the memory is given back now
 		}
-		delete(g.conns, c)
+		c.forget()
 	})
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driver is the engine room of a stack: it drives the protocol core of each
-// link group (package linkgroup) with real queue pairs, memory, timers and threads.
+// Package driver drives the protocol core of each link group (package linkgroup) with queue
+// pairs, memory, timers and threads.
 //
 // A [Driver] has the link groups of one stack. A [Group] has one core, its lock, queue
 // pairs and memory. A [Conn] moves the bytes of one connection and never waits for the

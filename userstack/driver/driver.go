@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -44,19 +45,24 @@ var _ owner = (*Driver)(nil)
 func New(c Config) *Driver {
 	d := &Driver{groups: map[*Group]struct{}{}, ending: map[*Group]struct{}{}}
 	d.s.Config = c
+	d.s.accounts.max, d.s.accounts.exempt = c.Limits, uint32(os.Geteuid())
 	d.s.pool = mempool.New(d.s.trim.poke)
 	d.s.trim.guard, d.s.trim.pool, d.s.trim.groups = c.Guard, d.s.pool, d.trim
 	return d
 }
 
-// NewGroup makes the link group of a first contact. The error is ErrClosed.
+// NewGroup makes the link group of a first contact. The error is ErrClosed, or a
+// *LimitError if there are too many groups.
 func (d *Driver) NewGroup(c GroupConfig) (*Group, error) {
-	g := newGroup(&d.s, d, c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, ErrClosed
 	}
+	if n := d.s.Limits.Groups; n > 0 && len(d.groups)+len(d.ending) >= n {
+		return nil, &LimitError{What: "link groups", Max: int64(n)}
+	}
+	g := newGroup(&d.s, d, c)
 	d.groups[g] = struct{}{}
 	return g, nil
 }
@@ -89,7 +95,7 @@ func (d *Driver) over(g *Group) {
 // trim gives back what link groups have not used for a while.
 func (d *Driver) trim(now time.Time) (again bool) {
 	for _, g := range d.Groups() {
-		again = g.trim(now) || again
+		again = trimGroup(g, now) || again
 	}
 	return again
 }
@@ -168,7 +174,7 @@ func (d *Driver) PortChanged(p *devices.Port, up bool) {
 		// checked for duplicates first.
 		dev, err := p.Describe(g.terms.Subnet())
 		usable := up && err == nil
-		if usable && !g.onLAN(p) {
+		if usable && !d.onLAN(g, p) {
 			continue
 		}
 		g.do(func(now time.Time) {
@@ -184,12 +190,12 @@ func (d *Driver) PortChanged(p *devices.Port, up bool) {
 }
 
 // onLAN reports whether p may carry links of g. The port may be newer than g.
-func (g *Group) onLAN(p *devices.Port) bool {
-	rt, err := g.s.Network.Route(g.lan.Local, g.lan.Remote)
+func (d *Driver) onLAN(g *Group, p *devices.Port) bool {
+	rt, err := d.s.Network.Route(g.lan.Local, g.lan.Remote)
 	if err != nil || rt.VLAN != g.lan.Route.VLAN {
 		rt = g.lan.Route // its netdev is down
 	}
-	return g.s.Devices.Serves(rt, p)
+	return d.s.Devices.Serves(rt, p)
 }
 
 // Attend has the engine of the stack look for packets, for a goroutine that is about to

@@ -93,7 +93,7 @@ func (e *Ending) finish(err error) {
 	}()
 	e.err = err
 	c.g.do(func(time.Time) {
-		delete(c.g.conns, c)
+		c.forget()
 		if e.over = true; e.counted {
 			s.open.Add(-1)
 		}

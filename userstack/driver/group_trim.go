@@ -4,8 +4,8 @@ package driver
 
 import "time"
 
-// trim gives back what the group has not used for a while.
-func (g *Group) trim(now time.Time) (later bool) {
+// trimGroup gives back what the group has not used for a while.
+func trimGroup(g *Group, now time.Time) (later bool) {
 	for again := true; again; {
 		again = false
 		g.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"smcr/smc"
 	"smcr/userstack/devices"
 	"smcr/userstack/linkgroup"
+	"smcr/userstack/rendezvous"
 	"smcr/userstack/wire"
 )
 
@@ -29,13 +30,13 @@ func (d *Driver) each(f func(g *Group)) {
 
 // LinkGroups lists the link groups.
 func (d *Driver) LinkGroups() (rows []nl.LinkGroup) {
-	d.each(func(g *Group) { rows = append(rows, g.row()) })
+	d.each(func(g *Group) { rows = append(rows, groupRow(g)) })
 	return rows
 }
 
 // Links lists the links of all link groups.
 func (d *Driver) Links() (rows []nl.Link) {
-	d.each(func(g *Group) { rows = append(rows, g.linkRows()...) })
+	d.each(func(g *Group) { rows = append(rows, linkRows(g)...) })
 	return rows
 }
 
@@ -98,21 +99,20 @@ func (d *Driver) LinkedPorts(remote netip.Addr) map[int]bool {
 	return linked
 }
 
-// row makes the row of a link group. mu is held.
-func (g *Group) row() nl.LinkGroup {
+// groupRow makes the row of a link group. Its lock is held.
+func groupRow(g *Group) nl.LinkGroup {
 	row := nl.LinkGroup{
 		ID: g.ID(), Role: g.core.Role(), Type: g.core.Type(),
 		PNETID: g.lan.PNETID, VLAN: g.core.VLAN(), Conns: uint32(g.core.Conns()),
 		BufType: nl.BufVirtual, Sndbuf: g.mem.sendBytes, RMB: g.mem.rmbBytes,
 		PeerID: g.core.PeerID(), Peer: g.peerAddr.String(), Links: uint32(len(g.core.Links())),
 	}
-	g.describeTerms(&row)
+	describeTerms(g.terms, &row)
 	return row
 }
 
-// describeTerms adds what version 2 has to a row. mu is held.
-func (g *Group) describeTerms(row *nl.LinkGroup) {
-	t := g.terms
+// describeTerms adds what version 2 has to a row. t is nil in version 1.
+func describeTerms(t *rendezvous.Terms, row *nl.LinkGroup) {
 	if t == nil {
 		return
 	}
@@ -122,15 +122,15 @@ func (g *Group) describeTerms(row *nl.LinkGroup) {
 	row.V2R = &nl.V2R{Direct: !t.Routed, MaxConns: t.MaxConns, MaxLinks: t.MaxLinks}
 }
 
-// linkRows makes the rows of the links of a group. mu is held.
-func (g *Group) linkRows() (rows []nl.Link) {
+// linkRows makes the rows of the links of a group. Its lock is held.
+func linkRows(g *Group) (rows []nl.Link) {
 	for _, cl := range g.core.Links() {
-		rows = append(rows, g.linkRow(cl))
+		rows = append(rows, linkRow(g, cl))
 	}
 	return rows
 }
 
-func (g *Group) linkRow(cl *linkgroup.Link) nl.Link {
+func linkRow(g *Group, cl *linkgroup.Link) nl.Link {
 	row := nl.Link{
 		LinkGroup: g.ID(), Role: g.core.Role(), Type: g.core.Type(),
 		ID: cl.ID(), IBDev: cl.Dev().Name,
@@ -184,11 +184,11 @@ func (c *Conn) Carrier() (group nl.LinkGroup, peer netip.Addr, links []nl.Link, 
 	defer g.unlock()
 	if g.end.dead {
 		group = nl.LinkGroup{ID: g.ID(), Role: g.role, PNETID: g.lan.PNETID, VLAN: g.core.VLAN(), PeerID: g.core.PeerID()}
-		g.describeTerms(&group)
+		describeTerms(g.terms, &group)
 		return group, g.peerAddr, nil, 0
 	}
 	if l := c.core.Link(); l != nil && !c.End.over {
 		link = l.ID()
 	}
-	return g.row(), g.peerAddr, g.linkRows(), link
+	return groupRow(g), g.peerAddr, linkRows(g), link
 }

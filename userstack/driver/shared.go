@@ -13,8 +13,9 @@ import (
 // shared is what the link groups of a stack have in common.
 type shared struct {
 	Config
-	pool *mempool.Pool
-	trim trimmer
+	pool     *mempool.Pool
+	trim     trimmer
+	accounts accounts
 
 	groups atomic.Uint32  // link groups made
 	placed atomic.Uint32  // link groups given to an engine

@@ -167,7 +167,7 @@ func (s *Service) acceptLocal(ctx context.Context, c *broker.Conn, sock *broker.
 	s.local.mu.Unlock()
 	hold(c, sock).setSide(&f.serverSide)
 	_, err := c.Local(ctx, f.q)
-	_ = f.q.Close()
+	_ = f.q.Close() // from now on, only the launcher can do what carryOut needs
 	if err == nil {
 		select {
 		case <-f.finished:

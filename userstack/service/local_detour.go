@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"smcr/userstack/broker"
 	"smcr/userstack/relay"
 )
@@ -47,7 +49,65 @@ func (s *Service) Divert(ctx context.Context, c *broker.Conn, former, end *broke
 		dropEnd(end)
 		return
 	}
+	s.local.mu.Lock()
+	x.former = p.Socket
+	s.local.mu.Unlock()
 	s.relay(ctx, c, h.sock, end, p)
+}
+
+// carryOut does at side x what the other side needs. It returns false if x is not at
+// this stack, or has ended.
+//
+// For opBroken, a byte must be written into the pair at x: if nobody has read it, the
+// kernel turns the close of the other end into a reset. The program of x may not have
+// its end yet, because it has not accepted the connection. Then the service has the
+// end. During a detour of x, the service has it too. Otherwise only the launcher can
+// write.
+func (x *localSide) carryOut(ctx context.Context, op neighbourOp) bool {
+	if op == opBroken && x.leaveUnread() {
+		return true
+	}
+	x.f.table.mu.Lock()
+	c := x.c
+	x.f.table.mu.Unlock()
+	switch {
+	case c == nil:
+		return false
+	case op == opBroken:
+		_ = c.Broken(ctx, unix.ECONNRESET)
+	default:
+		_ = c.DropUrgent(ctx)
+	}
+	return true
+}
+
+// leaveUnread writes a byte into the pair at x. It returns false if the service does
+// not have that end.
+func (x *localSide) leaveUnread() (had bool) {
+	x.f.table.mu.Lock()
+	former := x.former
+	x.f.table.mu.Unlock()
+	write := func(fd int) error {
+		had = true
+		// If it fails, the buffer is full of unread data, or the other end is closed.
+		return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	}
+	if former != nil {
+		if rc, err := former.Conn().SyscallConn(); err == nil {
+			_ = rc.Control(func(fd uintptr) { _ = write(int(fd)) })
+		}
+		return had
+	}
+	_ = x.end().Control(write)
+	return had
+}
+
+// end returns the end of the pair at x. It is closed when a program has it.
+func (x *localSide) end() *broker.Descriptor {
+	if x == &x.f.clientSide {
+		return x.f.p
+	}
+	return x.f.q
 }
 
 func (h *held) setSide(x *localSide) {
@@ -137,7 +197,7 @@ func (p *pairStream) Close() error {
 }
 
 // Abort implements relay.Stream. The kernel resets the other end if this end has
-// unread data at its close, so the launcher of the other side writes a byte.
+// unread data at its close, so the other side writes a byte.
 func (p *pairStream) Abort() error {
 	first := false
 	p.once.Do(func() { first = true })
@@ -149,7 +209,7 @@ func (p *pairStream) Abort() error {
 	p.reads.Lock()
 	p.aborted = true
 	p.reads.Unlock()
-	if p.Unread() == 0 {
+	if p.Unread() == 0 && !p.HungUp() {
 		p.s.neighbours.tell(p.x, opBroken)
 	}
 	return p.Socket.Close()

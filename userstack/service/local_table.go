@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smcr/userstack/broker"
+	"smcr/userstack/relay"
 )
 
 // tuple identifies a TCP connection by its addresses, as the client sees it.
@@ -145,12 +146,19 @@ func (t *localTable) addRemote(f *localConn) error {
 	return nil
 }
 
-// find returns the localConn with these addresses whose other side is at another
-// stack, or nil.
-func (t *localTable) find(name tuple) *localConn {
+// sideFacing returns this stack's side of the localConn with these addresses whose
+// other side is at the stack of netns, or nil.
+func (t *localTable) sideFacing(netns uint64, name tuple) *localSide {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.remote[name]
+	f := t.remote[name]
+	switch {
+	case f == nil || f.remote.netns != netns:
+		return nil
+	case f.sock != nil:
+		return &f.clientSide
+	}
+	return &f.serverSide
 }
 
 // gone removes a localConn that does not have to be watched any more. The caller
@@ -379,9 +387,10 @@ type localSide struct {
 	peer *localSide
 
 	// Guarded by localTable.mu.
-	leave  func() // ends it; nil until its handler has returned
-	detour bool   // the service carries its bytes, and calls leave then
-	over   bool   // the service has called leave
+	leave  func()        // ends it; nil until its handler has returned
+	detour bool          // the service carries its bytes, and calls leave then
+	former *relay.Socket // its end of the pair during a detour
+	over   bool          // the service has called leave
 }
 
 // side lets one side of a localConn continue without its handler, until an end of the
