@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"smcr/smc"
-	"smcr/userstack/linkgroup"
 	"smcr/userstack/driver"
+	"smcr/userstack/linkgroup"
 	"smcr/userstack/rendezvous"
 	"smcr/userstack/simfabric"
 	"smcr/userstack/wire"

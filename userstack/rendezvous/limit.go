@@ -17,10 +17,10 @@ import (
 // [MessageWait] to send CONFIRM. So the limits of first contacts are low. An honest host
 // has one under way for each of its stacks: connections that arrive together share it.
 const (
-	MaxHandshakes          = 2048 // of all hosts
-	MaxHandshakesOfHost    = 512
-	MaxFirstContacts       = 64 // of all hosts
-	MaxFirstContactsOfHost = 8
+	MaxHandshakes          = 2048 // rendezvous with all hosts together
+	MaxHandshakesOfHost    = 512  // rendezvous with one host
+	MaxFirstContacts       = 64   // first contacts with all hosts together
+	MaxFirstContactsOfHost = 8    // first contacts with one host
 )
 
 // A Limit counts what is under way with each host, and bounds it. It takes no lock.
