@@ -17,8 +17,8 @@ import (
 )
 
 // Peer is a lying peer: a client that has made a link group of version 2 with a victim, with
-// one link and one connection, and answers LLC requests of the victim as it must until it is
-// told not to. It is safe for concurrent use.
+// one link and one connection. It answers the victim's LLC requests as it must. It is safe
+// for concurrent use, but for the methods that say otherwise.
 type Peer struct {
 	// QP is the attacker's end of the link.
 	QP *QP
@@ -30,13 +30,10 @@ type Peer struct {
 	// LinkNum is the number of the link, as CONFIRM LINK says.
 	LinkNum uint8
 
-	host *Host
 	self Identity
-	to   netip.AddrPort
 	eid  wire.EID
-	tcp  []*Dialog
+	tcp  *Dialog
 	seq  atomic.Uint32 // of the last CDC message of the first connection
-	mute atomic.Bool
 
 	sent, got uint64 // bytes of the first connection's streams, see Transfer and Echo
 
@@ -62,20 +59,19 @@ func (h *Host) Join(ctx context.Context, to netip.AddrPort, eid wire.EID, self I
 	if err != nil {
 		return nil, err
 	}
-	d := list[0]
 	p := &Peer{
-		host: h, self: self, to: to, eid: eid, tcp: list, QP: h.Port.NewQP(0x123456),
+		self: self, eid: eid, tcp: list[0], QP: h.Port.NewQP(0x123456),
 		ended: make(chan struct{}), cdc: make(chan wire.CDC, 1024), replies: make(chan wire.LLC, 16),
 	}
-	if err := p.firstContact(d); err != nil {
-		return nil, errors.Join(err, d.Close())
+	if err := p.firstContact(); err != nil {
+		return nil, errors.Join(err, p.Close())
 	}
 	go p.serve()
 	return p, nil
 }
 
-func (p *Peer) firstContact(d *Dialog) error {
-	own := &p.self
+func (p *Peer) firstContact() error {
+	own, d := &p.self, p.tcp
 	proposal, err := own.Proposal(p.eid)
 	if err != nil {
 		return err
@@ -120,18 +116,9 @@ func (p *Peer) firstContact(d *Dialog) error {
 	}
 }
 
-// Close closes the TCP connections of the peer. The victim finds out by itself that the
+// Close closes the TCP connection of the peer. The victim finds out by itself that the
 // link group is over.
-func (p *Peer) Close() error {
-	var errs []error
-	for _, d := range p.tcp {
-		errs = append(errs, d.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// Mute has the peer answer nothing any more.
-func (p *Peer) Mute() { p.mute.Store(true) }
+func (p *Peer) Close() error { return p.tcp.Close() }
 
 // Ended is closed when the victim has deleted all links of the link group.
 func (p *Peer) Ended() <-chan struct{} { return p.ended }
@@ -196,29 +183,6 @@ func CDC(m wire.CDC) Packet {
 	return Message(b)
 }
 
-// Connect proposes one more connection on the link group, and returns the ACCEPT and the
-// TCP connection, which the peer closes at its end.
-func (p *Peer) Connect(ctx context.Context) (wire.AcceptV2, *Dialog, error) {
-	list, err := p.host.Dial(ctx, p.to, 1)
-	if err != nil {
-		return wire.AcceptV2{}, nil, err
-	}
-	d := list[0]
-	p.tcp = append(p.tcp, d)
-	proposal, err := p.self.Proposal(p.eid)
-	if err == nil {
-		err = d.Send(proposal)
-	}
-	if err != nil {
-		return wire.AcceptV2{}, nil, err
-	}
-	acc, err := ReceiveAs[wire.AcceptV2](d, answerTime)
-	if err == nil && acc.FirstContact != nil {
-		err = errors.New("adversary: the victim makes another link group")
-	}
-	return acc, d, err
-}
-
 // serve answers the requests of the victim.
 func (p *Peer) serve() {
 	for b := range p.QP.Messages {
@@ -242,7 +206,7 @@ func (p *Peer) serve() {
 			}
 			continue
 		}
-		if reply := p.reply(m); reply != nil && !p.mute.Load() {
+		if reply := p.reply(m); reply != nil {
 			_ = p.LLC(reply) // the next request shows an error
 		}
 	}

@@ -56,8 +56,7 @@ type QP struct {
 	// notReady: the peer has no receive request for the oldest packet.
 	notReady bool
 	refused  header.Syndrome
-	written  uint64 // bytes that arrived by RDMA WRITE
-	mem      []byte // where they go, or nil
+	mem      []byte // where the peer's WRITEs go, or nil
 	base     uint64 // address of mem
 	silent   bool   // nothing is acknowledged
 	closed   bool
@@ -93,13 +92,6 @@ func (q *QP) PSN() uint32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.send
-}
-
-// Written returns how many bytes the victim has written by RDMA.
-func (q *QP) Written() uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.written
 }
 
 // Register has the peer's writes to the memory at an address go to mem. What is beyond it
@@ -154,7 +146,6 @@ func (q *QP) handle(from netip.Addr, t *header.Transport) {
 			default:
 			}
 		default:
-			q.written += uint64(len(t.Payload))
 			// The victim sends each packet as a WRITE of its own.
 			if h := t.RETH; h != nil && h.VA() >= q.base && h.VA()-q.base < uint64(len(q.mem)) {
 				copy(q.mem[h.VA()-q.base:], t.Payload)
@@ -259,14 +250,6 @@ func (q *QP) Send(pkts ...Packet) error {
 			q.mu.Lock()
 		}
 	}
-}
-
-// Refused returns the NAK by which the victim has ended the connection of the queue pairs,
-// or 0.
-func (q *QP) Refused() header.Syndrome {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.refused
 }
 
 func (q *QP) close() {
