@@ -225,7 +225,7 @@ func (v *victim) dialSMC(t testing.TB, to *victim) *userstack.Conn {
 func (l *lab) unharmed(t *testing.T) {
 	t.Helper()
 	tr := l.honest
-	tr.progress(t, 3)
+	tr.progress(t, 2)
 	for _, d := range [][2]*victim{{l.A, l.B}, {l.B, l.A}} {
 		c := d[0].dialSMC(t, d[1])
 		if err := exchange(c, rand.New(rand.NewPCG(2, 3)), 100_000); err != nil {

@@ -34,7 +34,7 @@ type flow struct {
 }
 
 // flows is how many connections there are in each direction.
-const flows = 3
+const flows = 2
 
 func newTraffic(t *testing.T, a, b *victim) *traffic {
 	t.Helper()
@@ -42,8 +42,9 @@ func newTraffic(t *testing.T, a, b *victim) *traffic {
 	for _, d := range [][2]*victim{{a, b}, {b, a}} {
 		for range flows {
 			f := &flow{Conn: d[0].dialSMC(t, d[1]), stop: make(chan struct{}), ended: make(chan error, 1)}
+			r := rand.New(rand.NewPCG(1, uint64(len(tr.conns))))
 			tr.conns = append(tr.conns, f)
-			go func() { f.ended <- f.run(rand.New(rand.NewPCG(1, uint64(len(tr.conns))))) }()
+			go func() { f.ended <- f.run(r) }()
 		}
 	}
 	t.Cleanup(func() {
@@ -51,7 +52,7 @@ func newTraffic(t *testing.T, a, b *victim) *traffic {
 			f.Close()
 		}
 	})
-	tr.progress(t, 3)
+	tr.progress(t, 2)
 	tr.groups[a], tr.groups[b] = a.groups(t, nil), b.groups(t, nil)
 	return tr
 }
@@ -64,7 +65,7 @@ func (f *flow) run(r *rand.Rand) error {
 			return nil
 		default:
 		}
-		if err := exchange(f.Conn, r, 1+r.IntN(200_000)); err != nil {
+		if err := exchange(f.Conn, r, 1+r.IntN(60_000)); err != nil {
 			return err
 		}
 		f.rounds.Add(1)
