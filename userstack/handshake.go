@@ -5,6 +5,7 @@ package userstack
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"smcr/smc"
@@ -44,7 +45,7 @@ type handshake struct {
 	host    hostSide
 	fresh   *driver.Group // of a first contact
 	conn    *driver.Conn
-	counted bool // in Stack.limit
+	counted netip.Addr // the host with which Stack.limit has counted it; else invalid
 }
 
 // firstLook is the part of a handshake that looks at the first bytes on TCP before it reads.
@@ -56,7 +57,7 @@ type firstLook struct {
 // firstTurn is the part of a server's handshake that takes turns with other first contacts
 // of the same peer.
 type firstTurn struct {
-	of   peerKey
+	of   rendezvous.Contact
 	busy <-chan struct{} // closed when another first contact ends, or nil
 	end  func()          // ends the turn that this handshake has; or nil
 }
@@ -105,9 +106,9 @@ func (h *handshake) end() {
 		h.timer.Stop()
 	}
 	h.turn.leave()
-	if h.counted {
-		h.counted = false
-		h.s.limit.remove()
+	if h.counted.IsValid() {
+		h.s.limit.remove(h.counted)
+		h.counted = netip.Addr{}
 	}
 }
 

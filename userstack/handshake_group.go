@@ -54,7 +54,7 @@ func (h *handshake) connectFirst(a rendezvous.ConnectFirst) error {
 
 // join puts the connection on an existing link group.
 func (h *handshake) join(a rendezvous.JoinGroup) rendezvous.Event {
-	w := driver.Demand{Role: h.role, Terms: a.Terms, PeerID: a.PeerID, GID: a.GID, MAC: a.MAC, VLAN: h.host.lan.Route.VLAN}
+	w := driver.Demand{Role: h.role, Terms: a.Terms, PeerID: a.PeerID, GID: a.GID, MAC: a.MAC, VLAN: h.host.lan.Route.VLAN, Host: h.host.lan.Remote}
 	if h.role == smc.Client {
 		peer := h.peerParams(*a.Peer)
 		if err := peer.Check(); err != nil {

@@ -19,15 +19,22 @@ import (
 // whether there is room for one more.
 
 // admit counts a server's rendezvous whose client has sent PROPOSAL.
-func (h *handshake) admit() error {
-	h.counted = true
-	return h.s.limit.add()
+func (h *handshake) admit() rendezvous.Event {
+	from := addrPort(h.tcp.RemoteAddr()).Addr()
+	if no := h.s.limit.add(from); no != nil {
+		return rendezvous.Failed{Failure: rendezvous.Failure{Why: *no}}
+	}
+	h.counted = from // a socket that is reset later has no such address
+	return rendezvous.Admitted{}
 }
 
 // takeTurn begins a first contact with the peer if no other is under way. Otherwise it
 // returns nil, and the end of that one is an event.
 func (h *handshake) takeTurn() rendezvous.Event {
-	end, busy := h.s.reg.enterFirst(h.turn.of)
+	end, busy, no := h.s.reg.enterFirst(h.turn.of)
+	if no != nil {
+		return rendezvous.Failed{Failure: rendezvous.Failure{Why: *no}}
+	}
 	if h.turn.busy = busy; busy != nil {
 		return nil
 	}

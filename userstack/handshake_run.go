@@ -144,7 +144,7 @@ func (h *handshake) carryOut(a rendezvous.Action) rendezvous.Event {
 			h.fresh.Drop(h.conn)
 		}
 	case rendezvous.PeerLostGroup:
-		h.conn.Group().PeerLost(a.QPN, addrPort(h.tcp.RemoteAddr()).Addr(), &DeclineError{Remote: true, Code: a.Why.Code})
+		h.conn.Group().PeerLost(a.QPN, &DeclineError{Remote: true, Code: a.Why.Code})
 	default:
 		if ev := h.interrupted(); ev != nil {
 			return ev
@@ -168,7 +168,7 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 	case rendezvous.Send:
 		return h.send(a.Message)
 	case rendezvous.Admit:
-		return answerOf(rendezvous.Admitted{}, h.admit())
+		return h.admit()
 	case rendezvous.Survey:
 		host, err := h.survey(a.PeerGID)
 		return answerOf(rendezvous.Surveyed{Host: host}, err)
@@ -177,7 +177,7 @@ func (h *handshake) answer(a rendezvous.Action) rendezvous.Event {
 		return answerOf(rendezvous.PathFound{Routed: routed}, err)
 	case rendezvous.AwaitTurn:
 		h.s.identity(h.host.ports(a.Terms)[0])
-		h.turn.of = peerKey{a.PeerID, a.GID}
+		h.turn.of = rendezvous.Contact{Host: h.host.lan.Remote, PeerID: a.PeerID, GID: a.GID}
 		return h.takeTurn()
 	case rendezvous.JoinGroup:
 		return h.join(a)
@@ -199,6 +199,9 @@ const watchEvery = time.Millisecond
 // next waits for the next event.
 func (h *handshake) next() rendezvous.Event {
 	reads := h.read()
+	if h.m.State() != rendezvous.Queueing {
+		h.turn.busy = nil // the machine does not wait for a turn, or not any more
+	}
 	// What the peer has sent comes before the rest.
 	select {
 	case r := <-reads:

@@ -12,6 +12,7 @@ import (
 	"smcr/userstack/driver"
 	"smcr/userstack/internal/tcptable"
 	"smcr/userstack/network"
+	"smcr/userstack/rendezvous"
 )
 
 // New starts a stack in the network namespace of the calling thread. It opens no
@@ -23,7 +24,11 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		cfg: cfg, log: cfg.Log, net: cfg.network, pnets: cfg.PNETs,
 		opt: tcpOption{marker: cfg.option, assume: cfg.AssumeSMC},
-		reg: registry{first: map[peerKey]chan struct{}{}, listeners: map[net.Listener]struct{}{}},
+		reg: registry{
+			first: rendezvous.NewFirstContacts(), firstEnds: map[rendezvous.Contact]chan struct{}{},
+			listeners: map[net.Listener]struct{}{},
+		},
+		limit: handshakeLimit{underWay: rendezvous.NewHandshakeLimit()},
 	}
 	s.guard = guard.Guard{Log: s.log, Count: s.stats.Panic}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

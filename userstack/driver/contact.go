@@ -3,7 +3,6 @@
 package driver
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -115,32 +114,24 @@ func (g *Group) Drop(c *Conn) {
 	})
 }
 
-// PeerLost ends a link group that the peer does not have any more, although this host was
-// not told: nobody is left to exchange messages with.
+// PeerLost tests the links of a group after a CLC message that the peer does not have the
+// group any more (RFC 7609, appendix C.4). A link without an answer fails, and the group
+// ends with the last one. Until there is an answer, the group takes no connections.
+//
+// The message alone ends nothing: it may come from another process of the peer's host, or
+// from another host behind the same address. cause is for the log.
 //
 // qpn is the end of the link that ACCEPT named. If that link has failed since, the client
-// did not find it for this reason, and the group lives on.
-//
-// Anybody can put the peer ID and the port of another host into a proposal. So only a host
-// that has had a connection in the group is believed. If another host says so, the group is
-// asked whether its peer is there.
-func (g *Group) PeerLost(qpn smc.QPN, from netip.Addr, cause error) {
+// did not find it for this reason, and nothing is tested.
+func (g *Group) PeerLost(qpn smc.QPN, cause error) {
 	g.do(func(now time.Time) {
-		links := g.core.Links()
-		if g.end.dead || !slices.ContainsFunc(links, func(l *linkgroup.Link) bool {
+		if g.end.dead || !slices.ContainsFunc(g.core.Links(), func(l *linkgroup.Link) bool {
 			return l.Local().QPN == qpn && l.State() == smc.LinkActive
 		}) {
 			return
 		}
-		if _, known := g.peers[from]; !known && from != g.peerAddr {
-			g.log.Info("a host without connections in this link group reports that the peer has lost it", "host", from)
-			g.core.Doubt(now)
-			return
-		}
-		g.log.Warn("the peer has lost this link group", "err", cause)
-		for _, l := range links {
-			g.core.LinkFailed(now, l, cause)
-		}
+		g.log.Warn("the peer says that it has lost this link group: testing the links", "err", cause)
+		g.core.Doubt(now)
 	})
 }
 
@@ -165,9 +156,6 @@ func (c *Conn) Attach(peer linkgroup.ConnParams) (local linkgroup.ConnParams, er
 		}
 		if err := c.core.Attach(now, peer); err != nil {
 			return err
-		}
-		if g.role == smc.Server {
-			g.peers[peer.From] = struct{}{}
 		}
 		local = c.core.Local()
 		return nil

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -111,6 +112,9 @@ type Demand struct {
 	MAC  smc.MAC
 	QPN  smc.QPN
 	VLAN uint16
+	// Host is the peer's address on the TCP connection. A server takes connections of
+	// the host with which the group was made.
+	Host netip.Addr
 }
 
 // matches reports whether a group is of the kind that is demanded.
@@ -126,7 +130,7 @@ func (w *Demand) matches(g *Group) bool {
 // linked returns an error if no link of the group is one that is demanded. The group's
 // lock is held.
 func (w *Demand) linked(g *Group) error {
-	if w.Role == smc.Server && g.core.HasPort(w.GID, w.MAC) || w.Role == smc.Client && g.core.HasLink(w.GID, w.MAC, w.QPN) {
+	if w.Role == smc.Server && g.core.HasPort(w.Host, w.GID, w.MAC) || w.Role == smc.Client && g.core.HasLink(w.GID, w.MAC, w.QPN) {
 		return nil
 	}
 	return linkgroup.ErrNoLink

@@ -44,8 +44,7 @@ type Group struct {
 	leftover   []leftover
 	first      chan error // the outcome of the first contact, buffered
 	conns      map[member]struct{}
-	peerAddr   netip.Addr              // of the first connection
-	peers      map[netip.Addr]struct{} // of later ones, on the server
+	peerAddr   netip.Addr // of the first connection
 }
 
 // owner has the link groups of a stack.

@@ -4,7 +4,6 @@ package driver
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"smcr/rdmaverbs"
@@ -20,7 +19,6 @@ func newGroup(s *shared, o owner, c GroupConfig) *Group {
 		s: s, owner: o, role: c.Role, terms: c.Terms, peer: c.PeerID, lan: c.LAN,
 		first: make(chan error, 1),
 		conns: map[member]struct{}{},
-		peers: map[netip.Addr]struct{}{},
 		end:   groupEnd{over: make(chan struct{})},
 	}
 	g.mem = groupMemory{

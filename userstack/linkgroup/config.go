@@ -132,7 +132,8 @@ type Config struct {
 	// ID names the group locally and prefixes the user ids of its links.
 	ID                  [4]byte
 	LocalPeerID, PeerID smc.PeerID
-	// PeerHost is the peer's address of the TCP connection of the first contact.
+	// PeerHost is the peer's address of the TCP connection of the first contact. A server
+	// takes further connections from this address alone: see [Group.HasPort].
 	PeerHost netip.Addr
 	VLAN     uint16
 	// Devices are the candidates for links; the first takes the first one.

@@ -79,7 +79,7 @@ type (
 	}
 	// Admitted answers [Admit]: the stack has room for this rendezvous.
 	Admitted struct{}
-	// Turn answers [AwaitTurn], perhaps much later.
+	// Turn answers [AwaitTurn], perhaps much later, but only in state [Queueing].
 	Turn struct {
 		PeerID smc.PeerID // of this host, as in the messages from now on
 	}

@@ -133,7 +133,7 @@ func (s *simSide) answer(a Action) Event {
 	}
 	if w.r.IntN(100) == 0 {
 		switch a.(type) {
-		case Prepare, Survey, FindPath, Admit, MakeGroup, ConnectFirst, Attach:
+		case Prepare, Survey, FindPath, Admit, AwaitTurn, MakeGroup, ConnectFirst, Attach:
 			return Failed{failed(Failure{})}
 		}
 	}
@@ -152,7 +152,15 @@ func (s *simSide) answer(a Action) Event {
 	case Admit:
 		return Admitted{}
 	case AwaitTurn:
-		w.after(w.some(20*time.Millisecond), func() { s.happens(Turn{testOwn}) })
+		wait := 20 * time.Millisecond
+		if w.r.IntN(10) == 0 {
+			wait = 2 * TurnWait
+		}
+		w.after(w.some(wait), func() {
+			if s.m.State() == Queueing {
+				s.happens(Turn{testOwn})
+			}
+		})
 	case JoinGroup:
 		if !w.known[i] {
 			return NoGroup{}
