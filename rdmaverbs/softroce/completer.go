@@ -18,12 +18,18 @@ import (
 //	RNR NAK                      | the same, after the delay in the NAK
 //	other NAK                    | the same, and the request at its PSN fails
 //	any, outside [una, max)      | a ghost answer: ignore
+//	any, after the oldest failed | ignore: the queue pair is about to fail
 
 // response handles an answer from the peer.
 func (r *requester) response(e *endpoint, now instant, t *header.Transport) {
 	at := psn(t.BTH.PSN())
 	if !at.in(r.una, r.max) {
 		e.stats.ghosts++
+		return
+	}
+	if r.at(r.done).bad != rdmaverbs.StatusSuccess {
+		// The queue pair enters the error state when the batch that is being
+		// sent was sent. An answer must not complete the request meanwhile.
 		return
 	}
 	if t.BTH.Opcode() != header.Acknowledge {
