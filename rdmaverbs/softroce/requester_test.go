@@ -61,7 +61,6 @@ func TestRequesterNAK(t *testing.T) {
 	}
 }
 
-// TestRequesterGoBack checks go-back-N: on a NAK once, on ghosts never.
 // TestRequesterAnswerAfterFailure checks that an ACK which follows a fatal NAK, while the
 // batch is still being sent, does not complete the request that has failed.
 func TestRequesterAnswerAfterFailure(t *testing.T) {
@@ -80,6 +79,7 @@ func TestRequesterAnswerAfterFailure(t *testing.T) {
 	c.wantStatus(c.e.sendCQ, rdmaverbs.StatusRemAccessErr, rdmaverbs.StatusFlushErr, rdmaverbs.StatusFlushErr)
 }
 
+// TestRequesterGoBack checks go-back-N: on a NAK once, on ghosts never.
 func TestRequesterGoBack(t *testing.T) {
 	only := func(at psn) pkt { return pkt{op: header.SendOnly, psn: at} }
 	c := newCore(t)
