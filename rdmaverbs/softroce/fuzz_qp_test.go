@@ -4,7 +4,6 @@ package softroce
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -12,50 +11,6 @@ import (
 	"smcr/rdmaverbs"
 	"smcr/rdmaverbs/softroce/header"
 )
-
-// fuzzBytes are the choices of the fuzzer. When they are used up, each choice is 0.
-type fuzzBytes struct{ left []byte }
-
-func (f *fuzzBytes) byte() byte {
-	if len(f.left) == 0 {
-		return 0
-	}
-	b := f.left[0]
-	f.left = f.left[1:]
-	return b
-}
-
-// below returns a number from 0 to n-1; n is 256 at most.
-func (f *fuzzBytes) below(n int) int { return int(f.byte()) % n }
-
-// payload returns n bytes, none of which is secretByte.
-func (f *fuzzBytes) payload(n int) []byte { return bytes.Repeat([]byte{f.byte() & 0x7f}, n) }
-
-// fuzzStepLen is how many bytes of the fuzzer belong to a step, so that a change in a step
-// does not change what the next ones mean.
-const fuzzStepLen = 12
-
-// steps calls f with the choices of each step.
-func (f *fuzzBytes) steps(do func(in *fuzzBytes)) {
-	for len(f.left) > 0 {
-		n := min(len(f.left), fuzzStepLen)
-		do(&fuzzBytes{f.left[:n]})
-		f.left = f.left[n:]
-	}
-}
-
-// addSeeds adds n seeds of random bytes to the corpus.
-func addSeeds(f *testing.F, n int) {
-	for seed := range uint64(n) {
-		r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
-		b := make([]byte, 1+60*fuzzStepLen)
-		_, _ = r.Read(b)
-		f.Add(b)
-	}
-}
-
-// secretByte fills the memory that the peer must not read.
-const secretByte = 0xee
 
 // fuzzRegion is a memory region with what must be in it.
 type fuzzRegion struct {
@@ -81,6 +36,8 @@ type fuzzQP struct {
 	foreign int // index of the region in another protection domain
 
 	held     *batch // filled and not sent yet
+	heldFrom psn    // the first PSN of the requests in held, or end of the queue
+	ends     map[uint64]psn
 	sends    []uint64
 	recvs    []uint64
 	reads    map[uint64][]span // READs posted: where the data may go
@@ -104,7 +61,7 @@ func newFuzzQP(t testing.TB, flags byte) *fuzzQP {
 			p.MaxRdAtom, p.MaxDestRd = 0, 0
 		}
 	})
-	f := &fuzzQP{core: c, reads: map[uint64][]span{}, wants: map[uint64][]span{}, signaled: map[uint64]bool{}}
+	f := &fuzzQP{core: c, ends: map[uint64]psn{}, reads: map[uint64][]span{}, wants: map[uint64][]span{}, signaled: map[uint64]bool{}}
 	dev := c.e.pd.dev
 	f.q = &qp{dev: dev, pd: c.e.pd, ep: *c.e}
 	f.e = &f.q.ep
@@ -169,15 +126,15 @@ func (f *fuzzQP) step() {
 	switch f.in.below(16) {
 	case 0, 1, 2:
 		f.postSend()
-	case 3:
+	case 3, 4:
 		f.postRecv()
-	case 4, 5, 6:
+	case 5, 6, 7:
 		may = f.request()
-	case 7, 8:
+	case 8, 9:
 		may = f.answer()
-	case 9, 10:
+	case 10, 11:
 		f.fill()
-	case 11, 12:
+	case 12:
 		f.sent()
 	case 13:
 		f.later()
@@ -218,6 +175,7 @@ func (f *fuzzQP) postSend() {
 		f.t.Fatal("a request in a queue that is full")
 	}
 	f.sends = append(f.sends, wr.ID)
+	f.ends[wr.ID] = f.e.req.end
 	f.signaled[wr.ID] = wr.Flags&rdmaverbs.Signaled != 0
 	if wr.Op == rdmaverbs.OpRead {
 		f.reads[wr.ID] = where
@@ -278,7 +236,9 @@ func (f *fuzzQP) request() []span {
 			}
 		default:
 			p.op = []header.Opcode{header.SendFirst, header.SendOnly, header.SendOnlyImm, header.WriteFirst, header.WriteOnly, header.WriteOnlyImm, header.ReadRequest}[p.op%7]
-			r = f.regions[0]
+			if r = f.regions[0]; f.in.below(32) == 0 {
+				r = f.regions[1+f.in.below(4)]
+			}
 			if p.op == header.WriteFirst {
 				p.dmaLen = 1 + int(p.psn+1)*100%1500 + coreMTU
 			}
@@ -327,7 +287,7 @@ func (f *fuzzQP) answer() []span {
 // deliver gives the endpoint a packet, and returns which memory it may change.
 func (f *fuzzQP) deliver(b []byte) []span {
 	var may []span
-	if f.e.access&rdmaverbs.AccessRemoteWrite != 0 && f.target.r != nil && f.target.r != f.regions[f.foreign] {
+	if t := f.target.r; t != nil && f.e.access&t.access&rdmaverbs.AccessRemoteWrite != 0 && t != f.regions[f.foreign] {
 		may = append(may, f.target)
 	}
 	if q := &f.e.rq; q.n > 0 {
@@ -353,7 +313,7 @@ func (f *fuzzQP) fill() {
 		f.e.completeReady()
 		return
 	}
-	f.held = b
+	f.held, f.heldFrom = b, f.e.req.end
 	for _, p := range b.pkts {
 		h := header.BTH(p.hdr)
 		at := psn(h.PSN())
@@ -363,6 +323,9 @@ func (f *fuzzQP) fill() {
 		case !op.IsResponse():
 			if r := &f.e.req; at.before(r.una) || !at.before(r.end) {
 				f.t.Fatalf("sends %v with PSN %#x, which is not in %#x to %#x", op, at, r.una, r.end)
+			}
+			if at.before(f.heldFrom) {
+				f.heldFrom = at
 			}
 		case op != header.Acknowledge:
 			if bytes.IndexByte(p.payload[0], secretByte) >= 0 || bytes.IndexByte(p.payload[1], secretByte) >= 0 {
@@ -427,6 +390,9 @@ func (f *fuzzQP) poll() {
 			f.sends = f.sends[1:]
 			delete(f.reads, id)
 			if id == wc.ID {
+				if f.held != nil && f.heldFrom.before(f.ends[id]) {
+					f.t.Fatalf("completion %+v, but its packets are being sent", wc)
+				}
 				break
 			}
 			if f.signaled[id] {
