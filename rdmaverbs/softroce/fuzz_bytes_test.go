@@ -30,9 +30,15 @@ func (f *fuzzBytes) payload(n int) []byte { return bytes.Repeat([]byte{f.byte() 
 // does not change what the next ones mean.
 const fuzzStepLen = 12
 
-// steps calls f with the choices of each step.
+// maxFuzzSteps bounds the time of an input.
+const maxFuzzSteps = 200
+
+// steps calls do with the choices of each step.
 func (f *fuzzBytes) steps(do func(in *fuzzBytes)) {
-	for len(f.left) > 0 {
+	for range maxFuzzSteps {
+		if len(f.left) == 0 {
+			return
+		}
 		n := min(len(f.left), fuzzStepLen)
 		do(&fuzzBytes{f.left[:n]})
 		f.left = f.left[n:]
