@@ -18,6 +18,7 @@ import (
 //	RNR NAK                      | the same, after the delay in the NAK
 //	other NAK                    | the same, and the request at its PSN fails
 //	any, outside [una, max)      | a ghost answer: ignore
+//	any, after the oldest failed | ignore: the queue pair is about to fail
 
 // response handles an answer from the peer. It reports whether the answer is to a
 // packet that is outstanding.
@@ -26,6 +27,11 @@ func (r *requester) response(e *endpoint, now instant, t *header.Transport) bool
 	if !at.in(r.una, r.max) {
 		e.stats.ghosts++
 		return false
+	}
+	if r.sq.oldest().bad != rdmaverbs.StatusSuccess {
+		// The queue pair enters the error state when the batch that is being
+		// sent was sent. An answer must not complete the request meanwhile.
+		return true
 	}
 	if t.BTH.Opcode() == header.Acknowledge {
 		r.acknowledgement(e, now, at, t.AETH.Syndrome())
