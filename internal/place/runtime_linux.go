@@ -45,7 +45,7 @@ func runtimeDir(base string, uid uint32) (string, error) {
 	if err := isType(dir, st, fs.ModeDir); err != nil {
 		return "", err
 	}
-	if err := trusted(dir, st, uid); err != nil {
+	if err := trusted(dir, st, uid, 0); err != nil {
 		return "", err
 	}
 	if err := unix.Access(dir, unix.W_OK); err != nil {

@@ -30,13 +30,13 @@ func TestNeighbourWire(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, d)
 	}
 	for name, change := range map[string]func(b []byte) []byte{
-		"short":   func(b []byte) []byte { return b[:len(b)-1] },
-		"long":    func(b []byte) []byte { return append(b, 0) },
-		"empty":   func([]byte) []byte { return nil },
-		"magic":   func(b []byte) []byte { b[0]++; return b },
-		"op 0":    func(b []byte) []byte { b[5] = 0; return b },
-		"op":      func(b []byte) []byte { b[5] = byte(opEnd); return b },
-		"family":  func(b []byte) []byte { b[80] = 5; return b },
+		"short":  func(b []byte) []byte { return b[:len(b)-1] },
+		"long":   func(b []byte) []byte { return append(b, 0) },
+		"empty":  func([]byte) []byte { return nil },
+		"magic":  func(b []byte) []byte { b[0]++; return b },
+		"op 0":   func(b []byte) []byte { b[5] = 0; return b },
+		"op":     func(b []byte) []byte { b[5] = byte(opEnd); return b },
+		"family": func(b []byte) []byte { b[80] = 5; return b },
 	} {
 		if m, err := decodeNeighbour(change(want.encode())); !errors.Is(err, errNeighbour) {
 			t.Errorf("%s: %+v, %v", name, m, err)
